@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from tallystick.disputes.game.partition import rounds
 from tallystick.disputes.game.rules import Rules
+from tallystick.plotting import LIGHT, add_legend, dress, new_figure, write_png
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 DATA: Final = DOCS / "data" / "benchmarks.json"
@@ -27,8 +28,9 @@ WAYS: Final = Rules(treasury="0" * 64).ways
 SIZES: Final = (100, 1_000, 10_000)
 GOAL: Final = 1.05
 """Of the challenger's work, in passes."""
-INK, QUIET = "#22303c", "#7b8894"
-COLOURS: Final = ("#2a78b5", "#c8354e", "#2a7f4f", "#b07a1e")
+INK, QUIET, COLOURS = LIGHT.ink, LIGHT.quiet, LIGHT.series
+MARKERS: Final = dict(zip(COLOURS, "osD^vP", strict=True))
+"""Lines differ in their marks as well as in colour."""
 PHASES: Final = (
     "posting",
     "looking and contesting",
@@ -382,9 +384,7 @@ OPTIMISM: Final = "bond of a move 0.4 to 300 million gas at 200 gwei, × 1.09493
 
 def draw_ways(held: Held, path: Path) -> None:
     """Four panels over the number of children: rounds, gas, data at the board, the challenger's operators."""
-    from matplotlib.figure import Figure as Canvas
-
-    canvas = Canvas(figsize=(11.5, 7.6), layout="constrained", facecolor="white")
+    canvas = new_figure(11.5, 7.6)
     panels = canvas.subplots(2, 2).ravel()
     _draw_by_size(panels[0], held, "dispute_rounds: {}/{}", 1, "rounds, mean")
     _draw_by_size(panels[1], held, "dispute_gas: {}/{}", 1e6, "gas of a dispute, millions")
@@ -392,24 +392,24 @@ def draw_ways(held: Held, path: Path) -> None:
     _draw_work(panels[3], held)
     for panel in panels:
         _dress(panel)
-    canvas.savefig(path, format="png", dpi=130, metadata={"Software": None})
+    write_png(canvas, path)
 
 
 def _draw_by_size(panel: Any, held: Held, name: str, unit: float, title: str) -> None:
     for size, colour in zip(SIZES, COLOURS, strict=False):
         found = [(ways, find(held, name.format(size, ways))["value"][0] / unit) for ways in _all_ways(held)]
         _draw_line(panel, found, colour, f"V = {size:,}")
-    panel.set_title(title, loc="left", color=INK)
+    panel.set_title(title, loc="left")
 
 
 def _draw_board(panel: Any, held: Held) -> None:
     stored = figures(held, "dispute_board")[::3]
-    for size, colour in zip(sorted({each["size"] for each in stored}), COLOURS, strict=True):
+    for size, colour in zip(sorted({each["size"] for each in stored}), COLOURS, strict=False):
         mine = [each for each in stored if each["size"] == size]
         name = _after(mine[0]["what"], "board, ").partition(", V =")[0]
         _draw_line(panel, [(each["ways"], each["value"][0]) for each in mine], colour, f"{name}, V = {size:,}")
     panel.margins(y=0.45)
-    panel.set_title("data at the board, MB, mean", loc="left", color=INK)
+    panel.set_title("data at the board, MB, mean", loc="left")
 
 
 def _draw_work(panel: Any, held: Held) -> None:
@@ -419,36 +419,31 @@ def _draw_work(panel: Any, held: Held) -> None:
     _draw_line(panel, [(each["ways"], each["mean"]) for each in drift], COLOURS[0], "mean, other kernels")
     panel.axhline(GOAL, color=QUIET, linewidth=1, linestyle="--")
     panel.annotate(f"goal {GOAL}", (1.1, GOAL), (2, 4), textcoords="offset points", color=QUIET, fontsize=9)
-    panel.set_title(f"challenger's operators ÷ those of a pass, V = {drift[0]['size']:,}", loc="left", color=INK)
+    panel.set_title(f"challenger's operators ÷ those of a pass, V = {drift[0]['size']:,}", loc="left")
 
 
 def _draw_line(panel: Any, found: Sequence[tuple[int, float]], colour: str, label: str) -> None:
     """A line over N at equal distances."""
     values = [value for _, value in found]
-    panel.plot(range(len(values)), values, color=colour, linewidth=2, marker="o", markersize=5, label=label)
+    panel.plot(range(len(values)), values, color=colour, linewidth=2, marker=MARKERS[colour], markersize=5, label=label)
     panel.set_xticks(range(len(found)), [str(ways) for ways, _ in found])
 
 
 def _dress(panel: Any) -> None:
-    panel.set_xlabel("N, children of a partition", color=INK)
+    panel.set_xlabel("N, children of a partition")
     panel.set_ylim(bottom=0)
-    panel.grid(axis="y", color="#e3e7ea", linewidth=0.8)
-    panel.set_axisbelow(True)
-    panel.spines[["top", "right", "left"]].set_visible(False)
-    panel.tick_params(colors=INK, length=0)
+    dress(panel, panel.get_title(loc="left"))
     lines = sorted(panel.get_lines(), key=lambda line: -line.get_ydata()[0])
     named = [line for line in lines if not line.get_label().startswith("_")]
-    panel.legend(handles=named, frameon=False, fontsize=9, labelcolor=INK)
+    add_legend(panel, handles=named)
 
 
 def draw_time(held: Held, path: Path) -> None:
     """The phases of each whole dispute, in their order."""
-    from matplotlib.figure import Figure as Canvas
-
-    canvas = Canvas(figsize=(11.5, 3.4), layout="constrained", facecolor="white")
+    canvas = new_figure(11.5, 3.4)
     for panel, dispute in zip(canvas.subplots(1, 2), _disputes(held), strict=True):
         _draw_phases(panel, dispute)
-    canvas.savefig(path, format="png", dpi=130, metadata={"Software": None})
+    write_png(canvas, path)
 
 
 def _draw_phases(panel: Any, dispute: Figure) -> None:
@@ -459,9 +454,9 @@ def _draw_phases(panel: Any, dispute: Figure) -> None:
         panel.annotate(f"{value:.2f} s", (value, place), (4, -3), textcoords="offset points", color=INK, fontsize=9)
     panel.set_yticks(range(len(shown)), list(reversed(shown)))
     panel.set_xlim(right=1.15 * max(dispute[phase][0] for phase in shown))
-    panel.set_title(_after(dispute["what"], "payment over ") + ": CPU seconds", loc="left", color=INK)
-    panel.spines[["top", "right", "bottom"]].set_visible(False)
-    panel.tick_params(colors=INK, length=0)
+    dress(panel, _after(dispute["what"], "payment over ") + ": CPU seconds")
+    panel.spines["bottom"].set_visible(False)
+    panel.grid(visible=False)
     panel.set_xticks([])
 
 

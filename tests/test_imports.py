@@ -17,7 +17,18 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "tallystick"
 PUBLIC = ("tallystick", "tallystick.graphs", "tallystick.torch", "tallystick.jax", "tallystick.iree")
 LAYERS = [
-    *("errors", "lazy", "extras", "commitments", "documents", "tensors", "operators", "graphs", "tolerances"),
+    *(
+        "errors",
+        "lazy",
+        "extras",
+        "plotting",
+        "commitments",
+        "documents",
+        "tensors",
+        "operators",
+        "graphs",
+        "tolerances",
+    ),
     *("transcripts", "datasets", "workloads", "sampling", "attestation", "store", "judging"),
     *("frameworks", "recorders", "audits", "answers", "presentation", "http", "disputes", "differences", "serving"),
     *("attacks", "calibration", "api", "torch", "jax", "iree", "tallystick", "cli", "__main__"),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import datetime, timedelta
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tallystick import __version__
 from tallystick.store.run import RunDirectory
+from tests.cli.programs import running
 
 Tally = Callable[..., Any]
 NONCE = "07" * 32
@@ -91,9 +95,46 @@ def test_a_page_is_written_that_fetches_nothing(tally: Tally, honest: Path, tmp_
     told = tally("audit", honest, "--samples", 1, "--html", page)
     assert told.code == 0
     html = page.read_text()
-    assert "accepted" in html
-    for link in ("http://", "https://", "<script", "src='", 'src="/', "@import"):
+    assert "Accepted" in html
+    for link in ("http://", "https://", "<script", "src='", 'src="/', "@import", "url("):
         assert link not in html
+    assert "default-src 'none'" in html  # whatever a run's text may hold, a browser loads nothing
+
+
+def test_a_person_can_put_what_a_separate_program_prints_into_a_report(honest: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    with running(tmp_path / "programs") as programs:
+        told = programs.tell("audit", honest, "--samples", 1, "--nonce", NONCE, "--html", page).splitlines()
+    claim = RunDirectory(honest).claim().identity
+    assert told[0] == (
+        "ACCEPTED  4 of 12 steps were replayed from the recipe, and all agreed bit for bit. "
+        "A random sample of 1 is too small to say anything about the other 8."
+    )
+    assert told[1].startswith(f"claim {claim}")
+    assert sum(line.startswith("not checked: ") for line in told) <= 3
+    assert [line for line in told if " checks passed (" in line]
+    assert [line for line in told if " start-up, " in line and " reading and checking, " in line and " replay" in line]
+    repeat = told[-1].removeprefix("repeat: ")
+    assert repeat == f"tally audit {honest} --samples 1 --nonce {NONCE}"
+    html = unescape(page.read_text())
+    for named in (told[0].partition("  ")[2], claim, NONCE, repeat, " UTC</td>", "llama (", "records of text", "torch"):
+        assert named in html
+    assert "Red, with a bar on the left" in html
+    assert "Shaded: steps that were not replayed" in html
+    assert html.count("data:image/png;base64,") == 2  # for a light and for a dark screen
+
+
+def test_the_report_as_json_says_when_with_what_and_on_which_stacks(tally: Tally, honest: Path) -> None:
+    report = json.loads(tally("audit", honest, "--samples", 6, "--nonce", NONCE, "--json").out)
+    assert datetime.fromisoformat(report["date"]).utcoffset() == timedelta(0)
+    assert report["tallystick"] == __version__
+    assert report["command"].endswith(f"--samples 6 --nonce {NONCE}")
+    assert report["stacks"]["claimed"] == report["stacks"]["ours"]
+    assert report["coverage"]["drawn"] == 6
+    assert report["excluded"]["confidence"] == 0.95
+    assert report["policy"]["samples"] == 6
+    assert {"startup_seconds", "reading_seconds", "replay_seconds"} <= report.keys()
+    assert ("llama" in report["model"], "records of text" in report["data"]) == (True, True)
 
 
 def test_text_of_the_prover_is_escaped_in_the_page_and_printed_as_it_is(

@@ -12,13 +12,7 @@ from typing import BinaryIO
 
 import pytest
 
-from tallystick.documents.files import (
-    file_size,
-    read_document,
-    require_writable,
-    require_writable_folder,
-    write_atomically,
-)
+from tallystick.documents.files import file_size, read_document, write_atomically
 from tallystick.errors import UnavailableError
 
 
@@ -130,27 +124,3 @@ def test_a_file_that_the_system_does_not_hand_out_is_unavailable(
         read_document(tmp_path / "file")
     with pytest.raises(UnavailableError, match="could not be read: File name too long"):
         read_document(tmp_path / ("x" * 300))
-
-
-def test_where_a_file_can_be_written_is_tried_and_nothing_is_left(tmp_path: Path) -> None:
-    require_writable(tmp_path / "page.html")
-    require_writable(tmp_path / "new/folder/page.html", makes_folders=True)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_where_no_file_can_be_written_is_said_before_the_work(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"x")
-    for path, says in (
-        (tmp_path, "a folder; name a file to write"),
-        (tmp_path / "no/page.html", "no: no such folder"),
-        (tmp_path / "file/page.html", "file: no such folder"),
-        (Path("/proc/page.html"), "could not be written"),
-    ):
-        with pytest.raises(UnavailableError, match=says):
-            require_writable(path)
-    with pytest.raises(UnavailableError, match="file: a file; name a folder"):
-        require_writable(tmp_path / "file/deeper/page.html", makes_folders=True)
-    with pytest.raises(UnavailableError, match="file: a file; name a folder"):
-        require_writable_folder(tmp_path / "file")
-    require_writable_folder(tmp_path / "new")
-    assert [each.name for each in tmp_path.iterdir()] == ["file"]

@@ -138,13 +138,14 @@ def audit(
         raise UsageError(f"{found.path}: holds opened operators; `tally judge {found.path}` judges them")
     if isinstance(found, InferenceDirectory):
         return _audit_calls(found, asked, drawn, device, progress, started)
+    from tallystick.audits.checked_run import read_stated
     from tallystick.audits.training import audit_training
-    from tallystick.audits.unread import open_stated
 
-    stated = open_stated(found, asked, Findings(keeps_going=True))
+    findings = Findings(keeps_going=True)
+    stated = read_stated(found, asked, findings)
     command = audit_command(found.path, asked, drawn, device)
-    if isinstance(stated, Report):
-        return AuditResult(stated, circumstances_of(found, command, None, 0.0))
+    if stated is None:
+        return _unread(found, asked, findings, command)
     with threads_of(stated.environment):
         stack = verifier_stack(found, device, asked)
         progress(0, 0)
@@ -166,23 +167,30 @@ def verify_segment(
 
     Raises what `audit` raises, and `UsageError` where `start` or `end` is no anchor.
     """
+    from tallystick.audits.checked_run import read_stated
     from tallystick.audits.training import verify_segment as verify_training_segment
-    from tallystick.audits.unread import open_stated
 
     started = time.perf_counter()
     directory, asked = read_statement(_path(run)), _policy(policy)
     if not isinstance(directory, RunDirectory):
         raise UsageError(f"{directory.path}: holds no training run, and only such a run has segments")
     command = segment_command(directory.path, asked, start, end, device)
-    stated = open_stated(directory, asked, Findings(keeps_going=True))
-    if isinstance(stated, Report):
-        return AuditResult(stated, circumstances_of(directory, command, None, 0.0))
+    findings = Findings(keeps_going=True)
+    stated = read_stated(directory, asked, findings)
+    if stated is None:
+        return _unread(directory, asked, findings, command)
     with threads_of(stated.environment):
         stack = verifier_stack(directory, device, asked)
         progress(0, 0)
         ready = time.perf_counter()
         report = verify_training_segment(directory, asked, start, end, stack, progress)
     return AuditResult(report, circumstances_of(directory, command, stack.environment, ready - started))
+
+
+def _unread(run: RunDirectory, policy: Policy, findings: Findings, command: str) -> AuditResult:
+    from tallystick.audits.unread import report_unread
+
+    return AuditResult(report_unread(run, policy, findings), circumstances_of(run, command, None, 0.0))
 
 
 def verifier_stack(run: RunDirectory, device: str | None, policy: Policy) -> VerifierStack:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from itertools import pairwise
 
-from tallystick.audits.checked_run import CheckedRun, check_records, walk_anchors
+from tallystick.audits.checked_run import CheckedRun, check_records, read_stated, walk_anchors
 from tallystick.audits.policy import Policy
 from tallystick.audits.report import Report, make_report
 from tallystick.audits.sampling import (
@@ -21,7 +21,6 @@ from tallystick.audits.sampling import (
 )
 from tallystick.audits.screens import AnchorScreens
 from tallystick.audits.segments import SegmentReplays, replays_graph
-from tallystick.audits.unread import open_stated
 from tallystick.errors import UsageError
 from tallystick.judging.findings import Findings
 from tallystick.store.run import RunDirectory
@@ -45,9 +44,11 @@ def audit_training(
     """
     started = time.perf_counter()
     findings = Findings(keeps_going=True)
-    stated = open_stated(run, policy, findings)
-    if isinstance(stated, Report):
-        return stated
+    stated = read_stated(run, policy, findings)
+    if stated is None:
+        from tallystick.audits.unread import report_unread
+
+        return report_unread(run, policy, findings)
     evidence = check_records(run, stated, policy, findings)
     select = every_segment if policy.full else sampled_segments
     return _audit(evidence, policy, nonce, stack, progress, select(evidence, policy, nonce), started)
@@ -67,9 +68,11 @@ def verify_segment(
     """
     started = time.perf_counter()
     findings = Findings(keeps_going=True)
-    stated = open_stated(run, policy, findings)
-    if isinstance(stated, Report):
-        return stated
+    stated = read_stated(run, policy, findings)
+    if stated is None:
+        from tallystick.audits.unread import report_unread
+
+        return report_unread(run, policy, findings)
     evidence = check_records(run, stated, policy, findings)
     marks = sorted(evidence.anchors)
     if evidence.findings.rejected or not evidence.ends_as_claimed:

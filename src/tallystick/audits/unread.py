@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tallystick.audits.checked_run import Stated, read_stated
 from tallystick.audits.policy import Policy
 from tallystick.audits.report import Report
 from tallystick.audits.sampling import Selection
@@ -13,11 +12,8 @@ from tallystick.judging.verdict import Verdict, VerdictCoverage
 from tallystick.store.run import RunDirectory
 
 
-def open_stated(run: RunDirectory, policy: Policy, findings: Findings) -> Stated | Report:
-    """What the prover stated, with `findings`; or the report that says why it cannot be read."""
-    stated = read_stated(run, policy, findings)
-    if stated is not None:
-        return stated
+def report_unread(run: RunDirectory, policy: Policy, findings: Findings) -> Report:
+    """The report on a run of which `read_stated` could not read all, and said why in `findings`."""
     verdict = Verdict(
         tuple(findings.seen),
         tuple(findings.undecided),

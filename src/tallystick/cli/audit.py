@@ -119,7 +119,7 @@ def _watched() -> Iterator[Progress]:
 
 def _require_page(html: Path | None) -> None:
     if html is not None:
-        from tallystick.documents.files import require_writable
+        from tallystick.documents.targets import require_writable
 
         require_writable(html)
 

@@ -38,7 +38,8 @@ def calibrate(
     """
     from tallystick.calibration.operators.calibrate import calibrate_budget, calibrate_graph
     from tallystick.cli.output import existing, talk
-    from tallystick.documents.files import require_writable, write_atomically
+    from tallystick.documents.files import write_atomically
+    from tallystick.documents.targets import require_writable
 
     for target in (out, budget, figures):
         if target is not None:

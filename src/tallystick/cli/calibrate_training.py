@@ -35,7 +35,7 @@ def calibrate_training(
     Small runs are replayed on every numerical stack of this machine; the limits of tolerant audits follow from
     their distances.
     """
-    from tallystick.documents.files import require_writable
+    from tallystick.documents.targets import require_writable
     from tallystick.errors import UsageError
 
     for target in (out, figures, page):

@@ -59,7 +59,7 @@ def export_model(
 
     The directory can be served, and transformers loads it.
     """
-    from tallystick.documents.files import require_writable_folder
+    from tallystick.documents.targets import require_writable_folder
     from tallystick.store.folders import RUN, require_folder
 
     require_folder(run, RUN)
@@ -105,7 +105,7 @@ def generate(
 
     Every answer gets a signed receipt.
     """
-    from tallystick.documents.files import require_writable_folder
+    from tallystick.documents.targets import require_writable_folder
     from tallystick.store.folders import MODEL, require_folder
 
     require_folder(model, MODEL)

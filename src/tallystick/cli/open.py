@@ -86,7 +86,7 @@ def _open_operators(
 ) -> None:
     if step is None or out is None:
         raise UsageError("`tally open RUN --step S --operators --out DIR`")
-    from tallystick.documents.files import require_writable_folder
+    from tallystick.documents.targets import require_writable_folder
     from tallystick.store.folders import OPENING, RUN, require_folder
 
     require_folder(run, RUN, OPENING)

@@ -47,7 +47,7 @@ def train(
 
 def _trained(config: Path | None, folder: Path, is_new: bool, with_graph: bool, threads: int) -> Claim:
     """Train or go on; whatever can be refused is refused before PyTorch is loaded."""
-    from tallystick.documents.files import require_writable_folder
+    from tallystick.documents.targets import require_writable_folder
     from tallystick.recorders.config import read_config
     from tallystick.store.folders import RUN, require_folder
     from tallystick.store.lock import LOCK, RunLock, require_free

@@ -61,36 +61,6 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object], 
         raise UnavailableError(f"{path}: could not be written: {error.strerror}") from None
 
 
-def require_writable(path: Path, *, makes_folders: bool = False) -> None:
-    """Try whether a file can be written at `path`, before long work whose result goes there.
-
-    Raises `UnavailableError` for a folder, where the folder around it refuses new files, and where it is missing unless
-    it will be made.
-    """
-    folder = path.absolute().parent
-    if path.is_dir():
-        raise UnavailableError(f"{path}: a folder; name a file to write")
-    if makes_folders and not folder.exists():
-        return require_writable_folder(folder)
-    if not folder.is_dir():
-        raise UnavailableError(f"{folder}: no such folder")
-    draft = path.with_name(f".{path.name}.draft")
-    try:
-        draft.touch()
-        draft.unlink()
-    except OSError as error:
-        raise UnavailableError(f"{path}: could not be written: {error.strerror}") from None
-
-
-def require_writable_folder(path: Path) -> None:
-    """Try whether a folder can be made at `path`; raises `UnavailableError` for a file or where nothing may be made."""
-    there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
-    if not there.is_dir():
-        raise UnavailableError(f"{there}: a file; name a folder to write")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise UnavailableError(f"{path}: could not be written: {there} is read-only for this user")
-
-
 def sync_folder(folder: Path) -> None:
     """Make new names and renames in `folder` survive a loss of power."""
     handle = os.open(folder, os.O_RDONLY)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from tallystick.answers.report import ReceiptReport
-from tallystick.answers.stream import StreamReport
 from tallystick.presentation.verdict_text import CheckCost, VerdictText
+
+if TYPE_CHECKING:
+    from tallystick.answers.report import ReceiptReport
+    from tallystick.answers.stream import StreamReport
 
 
 def receipt_text(report: ReceiptReport, startup_seconds: float) -> VerdictText:

@@ -13,13 +13,13 @@ from tallystick.disputes.economics.committee import wrong
 from tallystick.disputes.economics.conditions import unmet
 from tallystick.disputes.economics.region import Range, bond_range, least_honesty, with_committee
 from tallystick.disputes.economics.workload import Economy
-from tallystick.extras import require
+from tallystick.plotting import LIGHT, dress, new_figure, write_png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-INK, QUIET, GOOD, EDGE, STAR = "#22303c", "#7b8894", "#d6ecdc", "#2a7f4f", "#c8354e"
-"""Colours of text, side remarks, the region, its edge, and the marked design."""
+QUIET, GOOD, EDGE, STAR = LIGHT.quiet, LIGHT.region, LIGHT.series[2], LIGHT.bad
+"""Colours of side remarks, the region, its edge, and the marked design."""
 AUDITS: Final = tuple(float(each) for each in np.geomspace(0.005, 1.0, 61))
 LOWEST, HIGHEST = 0.3, 3000.0
 SEATS: Final = tuple(range(1, 64, 2))
@@ -34,14 +34,11 @@ def draw_region(economy: Economy, path: Path) -> None:
 
     `economy` is marked in both. Raises `UnavailableError` if matplotlib is not installed.
     """
-    require("matplotlib")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11.5, 5.0), layout="constrained", facecolor="white")
+    figure = new_figure(11.5, 5.0)
     left, right = figure.subplots(1, 2)
     _draw_bonds(left, economy)
     _draw_committees(right, economy)
-    figure.savefig(path, format="png", dpi=130, metadata={"Software": None})
+    write_png(figure, path)
 
 
 def _draw_bonds(panel: Axes, economy: Economy) -> None:
@@ -63,7 +60,8 @@ def _draw_bonds(panel: Axes, economy: Economy) -> None:
     _write_below(panel, 0.02, bond_range(economy, 0.02), 0.1)
     _write_below(panel, 0.4, bond_range(economy, 0.4), 0.35)
     _write_above(panel, bond_range(economy, 1.0))
-    _style(panel, "Bond and audits")
+    panel.minorticks_off()
+    dress(panel, "Bond and audits")
 
 
 def _draw_committees(panel: Axes, economy: Economy) -> None:
@@ -82,7 +80,7 @@ def _draw_committees(panel: Axes, economy: Economy) -> None:
     panel.set(xlabel="members of the first committee", ylabel="honest members of the pool")
     panel.set_xticks([1, 7, 15, 31, 47, 63])
     panel.set_yticks([0.5, 0.6, 0.7, 0.8, 0.9, 1.0], ["50 %", "60 %", "70 %", "80 %", "90 %", "100 %"])
-    _style(panel, "Committee and honesty")
+    dress(panel, "Committee and honesty")
 
 
 def _write_around(panel: Axes, economy: Economy, seats: Sequence[int], least: Sequence[float]) -> None:
@@ -127,14 +125,3 @@ def _failing(names: Sequence[str], width: int = 36) -> str:
 
 def _write(panel: Axes, x: float, y: float, text: str, colour: str = QUIET, turned: bool = False) -> None:
     panel.text(x, y, text, color=colour, fontsize=10, ha="center", va="center", rotation=90 if turned else 0)
-
-
-def _style(panel: Axes, title: str) -> None:
-    panel.set_title(title, loc="left", color=INK, fontweight="bold")
-    panel.minorticks_off()
-    panel.tick_params(colors=INK)
-    panel.xaxis.label.set_color(INK)
-    panel.yaxis.label.set_color(INK)
-    panel.grid(color=QUIET, alpha=0.2, linewidth=0.6)
-    for side in ("top", "right"):
-        panel.spines[side].set_visible(False)

@@ -1,0 +1,34 @@
+"""Where a result will go is tried first, and nothing is left of the trial."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tallystick.documents.targets import require_writable, require_writable_folder
+from tallystick.errors import UnavailableError
+
+
+def test_where_a_file_can_be_written_is_tried_and_nothing_is_left(tmp_path: Path) -> None:
+    require_writable(tmp_path / "page.html")
+    require_writable(tmp_path / "new/folder/page.html", makes_folders=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_no_file_can_be_written_is_said_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    for path, says in (
+        (tmp_path, "a folder; name a file to write"),
+        (tmp_path / "no/page.html", "no: no such folder"),
+        (tmp_path / "file/page.html", "file: no such folder"),
+        (Path("/proc/page.html"), "could not be written"),
+    ):
+        with pytest.raises(UnavailableError, match=says):
+            require_writable(path)
+    with pytest.raises(UnavailableError, match="file: a file; name a folder"):
+        require_writable(tmp_path / "file/deeper/page.html", makes_folders=True)
+    with pytest.raises(UnavailableError, match="file: a file; name a folder"):
+        require_writable_folder(tmp_path / "file")
+    require_writable_folder(tmp_path / "new")
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
