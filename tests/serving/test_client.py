@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import tallystick
+from tallystick.answers.asked_calls import with_nonce
 from tallystick.answers.distance_limits import FingerprintLimits, FingerprintRule
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.sampler import SamplerRule
-from tallystick.answers.watched_calls import with_nonce
 from tallystick.answers.watched_streams import WholeAnswer
 from tallystick.attestation.signing import SigningKey
 from tallystick.errors import InconclusiveError, MalformedError, RejectedError, UsageError

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from tallystick.answers.asked_calls import NONCE_BYTES, AskedCall, with_nonce
 from tallystick.answers.limits import context_length_of
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.report import ReceiptReport
@@ -35,7 +36,6 @@ from tallystick.answers.verification import (
     response_of,
 )
 from tallystick.answers.verify import verify_receipt
-from tallystick.answers.watched_calls import NONCE_BYTES, WatchedCall, with_nonce
 from tallystick.answers.watched_streams import AsyncWatchedStream, WatchedStream
 from tallystick.judging.verdict import Verdict
 
@@ -140,14 +140,14 @@ class VerifyingClient:
         closing = getattr(self._client, "close", None)
         return None if closing is None else closing()
 
-    def watch(self, call: WatchedCall, answer: Any) -> Any:
+    def watch(self, call: AskedCall, answer: Any) -> Any:
         """The answer to a call, checked; raises what the verdict asks for, where a call waits for it."""
         if call.is_stream:
             return WatchedStream(answer, partial(self._check, call), self._settle)
         self._settle(self._check(call, answer), answer)
         return answer
 
-    async def watch_coming(self, call: WatchedCall, coming: Awaitable[Any]) -> Any:
+    async def watch_coming(self, call: AskedCall, coming: Awaitable[Any]) -> Any:
         """The same for an answer that has to be awaited."""
         answer = await coming
         if call.is_stream:
@@ -168,7 +168,7 @@ class VerifyingClient:
             self._is_closed = True
         self._pool.shutdown()
 
-    def _check(self, call: WatchedCall, answer: object) -> Future[Checked]:
+    def _check(self, call: AskedCall, answer: object) -> Future[Checked]:
         """Check the answer to a call in the background."""
         told: Future[Checked] = Future()
         with self._lock:
@@ -183,7 +183,7 @@ class VerifyingClient:
         task.add_done_callback(lambda done: self._collect(call, done, told))
         return told
 
-    def _judge(self, call: WatchedCall, answer: object) -> Found:
+    def _judge(self, call: AskedCall, answer: object) -> Found:
         response = response_of(answer if isinstance(answer, Mapping) else json_of(answer))
         share = self._policy.audit_sample
         if not is_sampled(secrets.token_bytes(NONCE_BYTES), response.receipt.receipt.identity, share):
@@ -192,7 +192,7 @@ class VerifyingClient:
         asked, places = request_of(call.asked), context_length_of(model)
         return verify_receipt(response.receipt, model, self._policy, asked, response=response, context_length=places)
 
-    def _collect(self, call: WatchedCall, done: Future[Found], told: Future[Checked]) -> None:
+    def _collect(self, call: AskedCall, done: Future[Found], told: Future[Checked]) -> None:
         error = done.exception()
         found = Verdict((), (f"could not check: {error or type(error).__name__}",)) if error else done.result()
         report = None if isinstance(found, Verdict) else found
@@ -226,7 +226,7 @@ class _Watched:
         here = inspect.currentframe()
         caller = here and here.f_back
         file, line = (caller.f_code.co_filename, caller.f_lineno) if caller else ("tallystick", 0)
-        call = WatchedCall(with_nonce(asked), file, line)
+        call = AskedCall(with_nonce(asked), file, line)
         answer = self._part.create(**call.body)
         follow = self._owner.watch_coming if inspect.isawaitable(answer) else self._owner.watch
         return follow(call, answer)

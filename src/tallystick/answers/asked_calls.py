@@ -12,7 +12,7 @@ SEED_LIMIT: Final = 1 << 52
 
 
 @dataclass(frozen=True)
-class WatchedCall:
+class AskedCall:
     """The arguments of one call, and the line of the program that made it."""
 
     body: dict[str, Any]
