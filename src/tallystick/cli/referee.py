@@ -79,7 +79,15 @@ def referee(
         bytes.fromhex(asked.nonce),
         None if asked.element is None else (asked.element.ref, asked.element.index),
     )
-    return _show(rule_leaf(bundle, question), str(file), json, verbose)
+    where = [] if run is None else _places(run, bundle.operator.record.node)
+    return _show(rule_leaf(bundle, question), str(file), where, json, verbose)
+
+
+def _places(run: Path, node: int) -> list[str]:
+    """Which operator of the run's graph a node is, in one line."""
+    from tallystick.api.operators import operators_of
+
+    return [str(each) for each in operators_of(run) if each.node == node]
 
 
 def _make(opening: Path, node: int, out: Path, nonce: str | None, element: str | None) -> int:
@@ -140,7 +148,7 @@ def _check_element(bundle: LeafBundle, asked: LeafChallenge) -> None:
         raise UsageError(f"--element {ref}:{index}: it has {bundle.values[ref].array().size} elements")
 
 
-def _show(ruling: Ruling, subject: str, as_json: bool, verbose: bool) -> int:
+def _show(ruling: Ruling, subject: str, where: list[str], as_json: bool, verbose: bool) -> int:
     from tallystick.cli.output import print_json
     from tallystick.presentation.verdict_text import VerdictText, printable
 
@@ -150,5 +158,6 @@ def _show(ruling: Ruling, subject: str, as_json: bool, verbose: bool) -> int:
     else:
         print(NO_ELEMENT_SHOWN if ruling.ground == "element" else FAULTS_SHOWN[fault])
         print(f"because ({ruling.ground}): {printable(ruling.reason)}")
+        print(*where, sep="\n", end="\n" if where else "")
         print_verdict(VerdictText(ruling.verdict, subject), verbose)
     return EXIT_CODES[fault]

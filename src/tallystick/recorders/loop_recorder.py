@@ -20,6 +20,7 @@ from tallystick.recorders.boundary import say, sheltered, unsaid
 from tallystick.recorders.first_step import FirstStep
 from tallystick.recorders.graph_guard import STEPS_BETWEEN, GraphGuard, Observed
 from tallystick.recorders.graph_source import GraphSource, without_graph
+from tallystick.recorders.last_segment import RecordedStep
 from tallystick.recorders.run_recorder import RunRecorder
 from tallystick.recorders.step_graph import keep_batch
 from tallystick.recorders.step_watch import Stepped, StepWatch
@@ -63,6 +64,7 @@ class OwnLoopRecorder:
         self._watch: StepWatch | None = None
         self._recorder: RunRecorder | None = None
         self._is_over = self._said_over = False
+        self._is_first = True
         with sheltered(self.stop):
             self._begin()
 
@@ -155,7 +157,7 @@ class OwnLoopRecorder:
         )
         if graph is not None:
             graph.save(self._run)
-            self._guard = GraphGuard(graph, self._given_model, self._device, recorded.loss_decimals, self._state)
+            self._guard = GraphGuard(graph, self._given_model, self._device, recorded, self._state, self._run)
         environment = describe_environment("cuda" if self._device == "cuda" else "cpu")
         live = self._summariser(spec, {f"weights.{name}": value for name, value in self._weights.items()})
         self._recorder = RunRecorder(self._run, spec, environment, live, self._state)
@@ -182,7 +184,7 @@ class OwnLoopRecorder:
         assert self._watch is not None
         self.index += 1
         now, seen = time.perf_counter(), self._watch.take()
-        if self._first is not None:
+        if self._first is not None and self._is_first:
             self._start_after(self._first, seen, batch)
         assert self._recorder is not None
         rates = tuple(learning_rates or (rate or 0.0 for rate in seen.rates))
@@ -203,7 +205,7 @@ class OwnLoopRecorder:
     def _start_after(self, first: FirstStep, seen: Stepped, batch: Any) -> None:
         """Make the graph of the first step, which was just taken, and start the run from the state before it."""
         first.stop()
-        self._first, before, reasons = None, self._before, list[str]()
+        self._is_first, before, reasons = False, self._before, list[str]()
         if seen.count == 1:
             with sheltered(reasons.append):
                 self._graph = first.graph(batch)
@@ -228,16 +230,22 @@ class OwnLoopRecorder:
             if self._guard is not None and self._guard.reason is None and (written := self._watch.written_at_end()):
                 self._guard.withdraw(written)
             self._recorder.anchor(self.index)
+        if self._guard is not None and self._guard.reason is None:
+            self._guard.finish()
         self._recorder.finish(self._reason)
         self._close()
 
     def _examined(self, seen: Stepped, batch: Any, rates: tuple[float, ...], loss: float, norm: float | None) -> Batch:
         """The batch for the record, after a check that the step was the captured one."""
-        if self._graph is None or self._guard is None or self._guard.reason is not None:
+        if self._graph is None or self._guard is None or self._reason is not None:
             return describe_batch(batch)
         named = self._graph.named(batch)
         self._guard.examine(Observed(self.index, seen, named, batch, rates, loss, norm))
-        return describe_batch(batch) if self._guard.reason is not None else Batch(digest=keep_batch(self._run, named))
+        if self._guard.reason is not None:
+            return describe_batch(batch)
+        kept = Batch(digest=keep_batch(self._run, named))
+        self._guard.add(RecordedStep(self.index, kept, rates, loss))
+        return kept
 
     def _prepare_check(self) -> None:
         """Keep the state if the next step is one to check."""
@@ -250,7 +258,6 @@ class OwnLoopRecorder:
         self._is_over = True
         if self._first is not None:
             self._first.stop()
-            self._first = None
         if self._guard is not None:
             self._guard.close()
         if self._watch is not None:
