@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import warnings
+import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -35,6 +38,14 @@ def audit(one_thread: None) -> Audit:
 
 def network() -> Any:
     return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def attending() -> Any:
+    return nn.Sequential(nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True), nn.Linear(4, 1))
+
+
+def sequences(step: int) -> Any:
+    return torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(step)), torch.zeros(2, 3, 1)
 
 
 def adamw(model: Any) -> Any:
@@ -139,11 +150,12 @@ def reads_a_number(model: Any, batch: Any) -> Any:
         Loop(model=convolving, batch=images, loss=labelled, around=in_bfloat16, before_step=clips),
         Loop(optimizer=two_groups, schedule=lambda each: torch.optim.lr_scheduler.ExponentialLR(each, 0.5)),
         Loop(before_step=clips),
+        Loop(model=attending, batch=sequences),
         Loop(loss=weighted),
         Loop(loss=reads_a_number),
         Loop(given=lambda batch: {"x": batch[0].clone(), "y": batch[1].detach()}),
     ],
-    ids=["mlp", "cnn", "autocast", "groups", "clipped", "constants", "item", "copies"],
+    ids=["mlp", "cnn", "autocast", "groups", "clipped", "attention", "constants", "item", "copies"],
 )
 def test_a_loop_is_accepted_with_the_three_lines_alone(loop: Loop, tmp_path: Path, audit: Audit) -> None:
     verdict = audit(loop.run(tmp_path / "run"))
@@ -205,20 +217,24 @@ class Checked(torch.autograd.Function):
 @pytest.mark.parametrize(
     ("loop", "reason"),
     [
-        (Loop(model=drops), "dropout draws random numbers (layer 1); set its probability to 0 where the model is made"),
+        (Loop(model=drops), "dropout draws random numbers (layer 1); set its probability to 0 (p=0)"),
         (Loop(loss=noisy), "random numbers (aten.randn_like.default)"),
         (Loop(batch=from_a_list, given=lambda batch: batch[0]), "that is not in batch=; give batch=(inputs, targets)"),
         (
             Loop(before_step=halves),
             "gradients are changed between backward() and optimizer.step(), and not by clip_gra",
         ),
-        (Loop(before_step=Stepping()), "SGD steps parameters of the model too, and a graph holds one optimizer"),
+        (
+            Loop(before_step=Stepping()),
+            "SGD steps weights that the loss depends on too, and a graph holds one optimizer",
+        ),
         (Loop(after_step=doubles), "x1 of the batch was changed after the loss had read it"),
+        (Loop(given=lambda batch: [3, 4]), "batch= holds no tensors; give batch=(inputs, targets)"),
         (Loop(loss=Growing()), "a number in the loss that changes"),
         (Loop(loss=lambda model, batch: Checked.apply(squares(model, batch))), "the autograd.Function Checked"),
         (Loop(optimizer=lambda model: torch.optim.Adagrad(model.parameters())), "use AdamW, Adam or SGD"),
     ],
-    ids=["dropout", "noise", "targets", "scaled", "optimizers", "changed", "growing", "function", "adagrad"],
+    ids=["dropout", "noise", "targets", "scaled", "optimizers", "changed", "indices", "growing", "function", "adagrad"],
 )
 def test_a_loop_that_cannot_be_replayed_is_told_at_once_and_its_audit_repeats_it(
     loop: Loop, reason: str, tmp_path: Path, audit: Audit
@@ -229,3 +245,117 @@ def test_a_loop_that_cannot_be_replayed_is_told_at_once_and_its_audit_repeats_it
     assert (verdict.outcome, verdict.objections) == ("inconclusive", ())
     said = line.partition(": ")[2]
     assert any(said in each for each in verdict.unavailable)
+
+
+def accumulates(out: Path, share: Callable[[Any], Any], given: Callable[[Any], Any]) -> list[str]:
+    """Train with four micro-batches a step; the recorder's warnings."""
+    torch.manual_seed(0)
+    model = network()
+    optimizer = adamw(model)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with tallystick.record_training(out, model, optimizer, anchor_stride=2) as recorder:
+            for step in range(4):
+                parts = [batch_of(4 * step + part) for part in range(4)]
+                losses = [squares(model, part) for part in parts]
+                optimizer.zero_grad()
+                for loss in losses:
+                    share(loss).backward()
+                optimizer.step()
+                recorder.step(sum(losses) / 4, batch=given(parts))
+    return [str(each.message) for each in caught if each.category is RuntimeWarning]
+
+
+@pytest.mark.parametrize("share", [lambda loss: loss / 4, lambda loss: loss * 0.25])
+def test_micro_batches_are_found(share: Callable[[Any], Any], tmp_path: Path, audit: Audit) -> None:
+    assert accumulates(tmp_path / "run", share, given=lambda parts: parts) == []
+    assert audit(tmp_path / "run").outcome == "accepted"
+
+
+@pytest.mark.parametrize(
+    ("share", "given", "reason"),
+    [
+        (
+            lambda loss: loss / 4,
+            lambda parts: parts[-1],
+            "called 4 times in the step; give batch= as a list of as many",
+        ),
+        (lambda loss: loss, lambda parts: parts, "divide each loss by 4, so that their mean is minimised"),
+    ],
+)
+def test_micro_batches_that_are_not_given_or_not_averaged_are_said(
+    share: Callable[[Any], Any], given: Callable[[Any], Any], reason: str, tmp_path: Path, audit: Audit
+) -> None:
+    (line,) = accumulates(tmp_path / "run", share, given)
+    assert reason in line
+    assert audit(tmp_path / "run").outcome == "inconclusive"
+
+
+def test_two_networks_that_train_against_each_other_are_said(tmp_path: Path, audit: Audit) -> None:
+    model, judge = network(), nn.Linear(1, 1)
+    optimizer, other = adamw(model), torch.optim.SGD(judge.parameters(), lr=0.1)
+
+    def play() -> None:
+        with tallystick.record_training(tmp_path / "run", model, optimizer) as recorder:
+            for step in range(2):
+                x, _ = batch_of(step)
+                other.zero_grad()
+                judge(model(x).detach()).mean().backward()
+                other.step()
+                loss = -judge(model(x)).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                recorder.step(loss, batch=x)
+
+    with pytest.warns(RuntimeWarning, match="SGD steps weights that the loss depends on too"):
+        play()
+    assert audit(tmp_path / "run").outcome == "inconclusive"
+
+
+def test_a_loader_and_a_mode_of_the_loop_are_no_obstacle(tmp_path: Path, audit: Audit) -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+    class Passing(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, target: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return target(*args, **(kwargs or {}))
+
+    torch.manual_seed(0)
+    x = torch.randn(24, 3)
+    data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
+    model = network()
+    optimizer = adamw(model)
+    with tallystick.record_training(tmp_path / "run", model, optimizer) as recorder, Passing():
+        for batch in torch.utils.data.DataLoader(data, batch_size=8, shuffle=True):
+            loss = squares(model, batch)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            recorder.step(loss.item(), batch=batch)
+    assert _get_current_dispatch_mode_stack() == []
+    assert audit(tmp_path / "run").outcome == "accepted"
+
+
+def test_watching_keeps_no_activation_alive(tmp_path: Path) -> None:
+    model = network()
+    optimizer = adamw(model)
+    hidden: list[Any] = []
+    model[1].register_forward_hook(lambda _module, _args, result: hidden.append(weakref.ref(result)))
+    with tallystick.record_training(tmp_path / "run", model, optimizer) as recorder:
+        batch = batch_of(0)
+        loss = squares(model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        assert hidden[0]() is not None or loss.grad_fn is not None
+        number = loss.item()
+        del loss
+        gc.collect()
+        assert hidden[0]() is None
+        optimizer.step()
+        recorder.step(number, batch)
+
+
+def test_nodes_of_a_watched_step_keep_the_module_they_came_from(tmp_path: Path) -> None:
+    run = Loop(steps=1).run(tmp_path / "run")
+    names = json.loads((run / "graphs/step.modules.json").read_text())["names"]
+    assert {"0", "1", "2", "loss", "backward of 0"} <= set(names)

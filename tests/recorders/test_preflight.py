@@ -32,7 +32,7 @@ def test_all_blockers_are_listed_together_each_with_what_mends_it() -> None:
     found = model()
     assert lines(found, adamw(found, fused=True), loader()) == [
         "AdamW with fused=True cannot be replayed; set fused=False",
-        "dropout draws random numbers (layer 1); set its probability to 0 where the model is made",
+        "dropout draws random numbers (layer 1); set its probability to 0 (p=0)",
         "the last batch of an epoch has 2 rows and the others 4: its step cannot be replayed; set drop_last=True",
     ]
 

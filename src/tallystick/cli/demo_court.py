@@ -17,7 +17,7 @@ PARTIES: Final = ("lab", "forger", "auditor", "referee")
 PURSE: Final = 2_000_000
 MINUTE_WINDOWS: Final = ("clock", "referee_window", "vote_window", "reveal_window", "appeal_window")
 SHORT: Final = dict.fromkeys(MINUTE_WINDOWS, 60) | {
-    "challenge_window": 35,
+    "challenge_window": 40,
     "committee": 1,
     "extension": 20,
     "withdrawal_delay": 1,

@@ -49,9 +49,11 @@ class Ended:
     @property
     def reason(self) -> str:
         """One line for the table."""
+        from tallystick.disputes.parties.endings import DisputeEnding
+
         if self.dispute is None:
             return "nobody contests it, and its bond goes back"
-        place = f"record {self.record}, operator {self.dispute.low} of {self.dispute.size}, {self.operator}"
+        place = DisputeEnding(self.record, (self.dispute.low, self.dispute.size, self.operator)).place
         paid = f"prover {self.gained['prover']:+,}, challenger {self.gained['challenger']:+,}"
         return f"bisected in {self.dispute.turn} moves to {place}; {paid}"
 
@@ -136,7 +138,7 @@ class _LocalGame:
             for player in players:
                 player.workspace.close()
         record = next((each.move.low for each in self.coordinator.entries() if each.move.kind == "contest"), 0)
-        return Ended(self.coordinator.state, record, operator, {name: self._gained(name) for name in self.keys})
+        return Ended(self.coordinator.state, record, operator, self._gained())
 
     def _rules(self) -> Rules:
         from tallystick.disputes.game.rules import Rules
@@ -164,11 +166,12 @@ class _LocalGame:
         self.caches[name] = cache
         return Player(self.coordinator.connect(key), workspace, roles((cache, workspace)))
 
-    def _gained(self, name: str) -> int:
-        """What a party has more than it began with; the treasury's share stays owed."""
-        party = self.keys[name].public
-        owed = sum(credit.amount for credit in self.coordinator.state.owed.get(party, ()))
-        return self.coordinator.purse(party) + owed - (PURSE if name in PAYING else 0)
+    def _gained(self) -> dict[str, int]:
+        """What each party has more than it began with, the treasury what it is owed."""
+        from tallystick.disputes.parties.accounts import accounts
+
+        found = {each.party: each.gained for each in accounts(self._rules(), self.coordinator.entries())}
+        return {name: found.get(key.public, 0) for name, key in self.keys.items()}
 
     def _operator(self, referee: Player) -> str:
         """The operator that the only dispute ended at, as the referee saw it."""

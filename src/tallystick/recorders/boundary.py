@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from tallystick.errors import TallyError
 from tallystick.frameworks.torch.training.trainer import first_line
 
 Stop = Callable[[str], None]
+AROUND: Final = frozenset({"tallystick", "contextlib", "torch", "transformers", "accelerate", "lightning"})
 
 
 @contextmanager
@@ -35,5 +38,13 @@ def unsaid(_reason: str) -> None:
 
 
 def say(line: str) -> None:
-    """Issue `line` as a `RuntimeWarning`."""
-    warnings.warn(line, RuntimeWarning, stacklevel=2)
+    """Issue `line` as a `RuntimeWarning`, at the line of the loop that called the recorder."""
+    warnings.warn(line, RuntimeWarning, stacklevel=_level_of_the_loop())
+
+
+def _level_of_the_loop() -> int:
+    """How many calls lie between `say` and the first code that is neither ours nor a library's around it."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in AROUND:
+        frame, level = frame.f_back, level + 1
+    return level

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,7 +27,8 @@ FUNCTION: Final = (
     "the loss goes through the autograd.Function {}, whose backward pass is code of the loop; write it with operators "
     "of PyTorch"
 )
-OTHERS: Final = "{} steps parameters of the model too, and a graph holds one optimizer; put all parameters into one"
+OTHERS: Final = "{} steps weights that the loss depends on too, and a graph holds one optimizer; put all into one"
+NO_TENSORS: Final = "batch= holds no tensors; give batch=(inputs, targets), all that the loss reads"
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,17 @@ class FirstStep:
         self._log = OperatorLog(model, lambda: sheltered(self._give_up))
         self._gradients = frozenset[int]()
         self._stepped_at = 0
+        self._passes: set[int] = set()
         self._others: list[tuple[str, frozenset[int]]] = []
         self._hooks: list[Any] = []
 
     def start(self) -> None:
         """Watch the calling thread."""
         self._hooks = [register_optimizer_step_pre_hook(self._steps)]
+        for group in self._optimizer.param_groups:
+            for each in group["params"]:
+                if each.requires_grad:
+                    self._hooks.append(each.register_post_accumulate_grad_hook(self._accumulated))
         self._log.start()
 
     def stop(self) -> None:
@@ -83,34 +89,49 @@ class FirstStep:
         log = self._log
         if log.trouble:
             raise UnavailableError(f"the first step cannot be watched: {log.trouble}")
-        if not log.backwards:
+        if not self._ends:
             raise UnavailableError(NO_BACKWARD)
         for name in sorted(log.functions):
             raise UnavailableError(FUNCTION.format(name))
-        for name, numbers in self._others:
-            if numbers & log.held.keys():
-                raise UnavailableError(OTHERS.format(name))
-        clip_norm = clip_norm_of(log.calls[log.backwards[-1] : self._stepped_at], self._gradients)
+        clip_norm = clip_norm_of(log.calls[self._ends[-1] : self._stepped_at], self._gradients)
         losses = [*self._losses(self._parts(batch))]
         if any(loss.form != losses[0].form for loss in losses[1:]):
             raise UnavailableError("the micro-batches of a step are not computed alike")
         return WatchedStep(losses[0], len(losses), clip_norm)
+
+    @property
+    def _ends(self) -> list[int]:
+        """Where the backward passes begin that gave gradients to the optimizer's parameters."""
+        return [self._log.backwards[index] for index in sorted(self._passes) if index >= 0]
+
+    def _require_alone(self, weights: Set[int]) -> None:
+        for name, numbers in self._others:
+            if numbers & weights:
+                raise UnavailableError(OTHERS.format(name))
 
     def _losses(self, parts: Sequence[Mapping[str, torch.Tensor]]) -> Iterator[WatchedLoss]:
         equal = EqualValues(self._log.calls, self._log.seen)
         names = dict(self._model.named_buffers())
         buffers = {self._log.seen[number].storage for number, name in self._log.held.items() if name in names}
         before = 0
-        for end, part in zip(self._log.backwards, parts, strict=True):
-            yield WatchedBackward(self._log, equal, range(before, end), part, buffers, len(parts)).loss()
+        for end, part in zip(self._ends, parts, strict=True):
+            backward = WatchedBackward(self._log, equal, range(before, end), part, buffers, len(parts))
+            self._require_alone(backward.reads | self._log.held.keys())
+            yield backward.loss()
             before = end
 
     def _parts(self, batch: Any) -> list[dict[str, torch.Tensor]]:
         """The tensors of each micro-batch."""
-        count = len(self._log.backwards)
+        count = len(self._ends)
         if count > 1 and (isinstance(batch, torch.Tensor | Mapping) or len(batch) != count):
             raise UnavailableError(BATCH_OF_MANY.format(count))
-        return [as_mapping(part) for part in parts_of(batch, count)]
+        parts = [as_mapping(part) for part in parts_of(batch, count)]
+        if not all(parts):
+            raise UnavailableError(NO_TENSORS)
+        return parts
+
+    def _accumulated(self, _parameter: torch.Tensor) -> None:
+        self._passes.add(len(self._log.backwards) - 1)
 
     def _give_up(self, reason: str) -> None:
         self._log.trouble = self._log.trouble or reason

@@ -149,7 +149,7 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
             yield Blocker(f"{count} micro-batches a step are not captured exactly", "take 1, 2, 4, 8, …")
         if any(name.startswith("x") and name[1:].isdigit() for name in as_mapping(self._calls[0])):
             yield Blocker("the model is called with positional arguments", "call it with arguments by name")
-        yield from of_loader(self._loader)
+        yield from of_loader(self._loader, "set dataloader_drop_last=True")
 
 
 def loss_of(output: Any) -> torch.Tensor:

@@ -63,6 +63,7 @@ class OwnLoopRecorder:
         self._watch: StepWatch | None = None
         self._recorder: RunRecorder | None = None
         self._is_over = self._said_over = False
+        self._is_first = True
         with sheltered(self.stop):
             self._begin()
 
@@ -182,7 +183,7 @@ class OwnLoopRecorder:
         assert self._watch is not None
         self.index += 1
         now, seen = time.perf_counter(), self._watch.take()
-        if self._first is not None:
+        if self._first is not None and self._is_first:
             self._start_after(self._first, seen, batch)
         assert self._recorder is not None
         rates = tuple(learning_rates or (rate or 0.0 for rate in seen.rates))
@@ -203,7 +204,7 @@ class OwnLoopRecorder:
     def _start_after(self, first: FirstStep, seen: Stepped, batch: Any) -> None:
         """Make the graph of the first step, which was just taken, and start the run from the state before it."""
         first.stop()
-        self._first, before, reasons = None, self._before, list[str]()
+        self._is_first, before, reasons = False, self._before, list[str]()
         if seen.count == 1:
             with sheltered(reasons.append):
                 self._graph = first.graph(batch)
@@ -250,7 +251,6 @@ class OwnLoopRecorder:
         self._is_over = True
         if self._first is not None:
             self._first.stop()
-            self._first = None
         if self._guard is not None:
             self._guard.close()
         if self._watch is not None:

@@ -110,12 +110,21 @@ def _of_optimizer(inner: nn.Module, optimizer: torch.optim.Optimizer) -> Iterato
 def _dropout(inner: nn.Module) -> Iterator[Blocker]:
     found = [name or type(module).__name__ for name, module in inner.named_modules() if _drops(module)]
     if found:
+        settings = [f"{name}=0" for name in _config_that_drops(inner)]
         others = f" and {len(found) - 1} more" if len(found) > 1 else ""
         yield Blocker(
             f"dropout draws random numbers (layer {found[0]}{others})",
-            "set its probability to 0 where the model is made",
+            f"make the config with {', '.join(settings)}" if settings else "set its probability to 0 (p=0)",
             is_certain=False,
         )
+
+
+def _config_that_drops(inner: nn.Module) -> Iterator[str]:
+    """The settings of a model of transformers that make it drop."""
+    config: Any = getattr(inner, "config", None)
+    for name, value in (config.to_dict() if hasattr(config, "to_dict") else {}).items():
+        if "drop" in name and isinstance(value, float) and value > 0:
+            yield name
 
 
 def _drops(module: nn.Module) -> bool:
@@ -143,14 +152,15 @@ def _numerics(inner: nn.Module) -> Iterator[Blocker]:
         )
 
 
-def of_loader(loader: Any) -> Iterator[Blocker]:
+def of_loader(loader: Any, mends: str = "set drop_last=True") -> Iterator[Blocker]:
     """A last batch of another size, which a `DataLoader` gives unless it drops it."""
-    size, rows = getattr(loader, "batch_size", None), getattr(loader, "dataset", None)
-    if not size or getattr(loader, "drop_last", True) or not isinstance(rows, Sized):
+    sampler, rows = getattr(loader, "batch_sampler", None), getattr(loader, "dataset", None)
+    size = getattr(sampler, "batch_size", None)
+    if not size or getattr(sampler, "drop_last", True) or not isinstance(rows, Sized):
         return
     if rest := len(rows) % size:
         yield Blocker(
             f"the last batch of an epoch has {rest} rows and the others {size}: its step cannot be replayed",
-            "set drop_last=True",
+            mends,
             is_certain=False,
         )

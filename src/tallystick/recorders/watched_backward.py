@@ -10,7 +10,7 @@ from typing import Final
 import torch
 
 from tallystick.errors import UnavailableError
-from tallystick.frameworks.torch.watching.calls import WatchedCall, places
+from tallystick.frameworks.torch.watching.calls import LoopCall, places
 from tallystick.frameworks.torch.watching.live_calls import EqualValues, live_calls, sources_of
 from tallystick.frameworks.torch.watching.operator_log import OperatorLog
 from tallystick.frameworks.torch.watching.watched_loss import WatchedLoss
@@ -43,8 +43,7 @@ class WatchedBackward:
 
     def loss(self) -> WatchedLoss:
         """The loss; raises `UnavailableError` with the reason why it is no function of model and batch."""
-        log, root = self.log, self._root()
-        live = live_calls(log.calls, log.seen, root, self.buffers, self._given.keys(), self.span)
+        log, root, live = self.log, self._root, self._live
         sources = sources_of(live, root)
         if names := sorted({call.name for call in live if call.is_random}):
             raise UnavailableError(RANDOM.format(names[0]))
@@ -55,6 +54,17 @@ class WatchedBackward:
         fixed = [_described(value) for value in constants.values() if value.numel()]
         return WatchedLoss(live, held, given, constants, root, tuple(fixed))
 
+    @property
+    def reads(self) -> set[int]:
+        """The tensors that the loss depends on, those of the batch left out."""
+        return {place.number for call in self._live for place in call.operands} - self._given.keys()
+
+    @cached_property
+    def _live(self) -> list[LoopCall]:
+        log = self.log
+        return live_calls(log.calls, log.seen, self._root, self.buffers, self._given.keys(), self.span)
+
+    @cached_property
     def _root(self) -> int:
         """The loss; with several backward passes in a step, the number that is divided by their count."""
         last = self.log.calls[self.span.stop - 1] if self.span else None
@@ -75,7 +85,7 @@ class WatchedBackward:
         return () if self.count & (self.count - 1) else (1 / self.count,)
 
     @property
-    def _calls(self) -> Sequence[WatchedCall]:
+    def _calls(self) -> Sequence[LoopCall]:
         return self.log.calls[self.span.start : self.span.stop]
 
     @cached_property
@@ -97,7 +107,7 @@ class WatchedBackward:
             return self._given.get(number, "")
         return next((name for name, other in self.batch.items() if _is_same(value, other)), "")
 
-    def _require_unchanged(self, live: Iterable[WatchedCall], given: Mapping[int, str]) -> None:
+    def _require_unchanged(self, live: Iterable[LoopCall], given: Mapping[int, str]) -> None:
         reading = {id(call) for call in live if any(place.number in given for place in call.operands)}
         first = next((index for index, call in enumerate(self.log.calls) if id(call) in reading), 0)
         written = frozenset[int]().union(*(call.written for call in self.log.calls[first:]))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.disputes.coordinators.coordinator import MoveEntry
+from tallystick.disputes.coordinators.coordinator import MoveEntry, NotSentError
 from tallystick.disputes.game.moves import Contest, Move, Withdraw, value_of
 from tallystick.disputes.game.protocols import Doubt, OpenedLeaves
 from tallystick.disputes.game.state import Dispute, PostedClaim, Status
@@ -260,12 +260,48 @@ class Down:
         return getattr(self.inner, name)
 
 
+@dataclass
+class Unsent:
+    """A coordinator to which the first moves are not sent, because something is lacking here."""
+
+    inner: InMemoryConnection
+    lacking: int = 1
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.inner, name)
+
+    def submit(self, move: Move) -> None:
+        if self.lacking:
+            self.lacking -= 1
+            raise NotSentError("insufficient funds")
+        self.inner.submit(move)
+
+
+def test_a_move_that_was_not_sent_is_not_waited_for(tmp_path: Path) -> None:
+    """Though it is one whose unknown fate would be waited out for long."""
+    game = InMemoryGame(tmp_path)
+    said: list[str] = []
+    prover = game.prover(HONEST, wrap=Unsent)  # type: ignore[arg-type]
+    prover.say, prover.patience = said.append, 1800
+    prover.look()
+    assert [each.split(": ")[1] for each in said] == ["insufficient funds"]
+    game.coordinator.clock.advance(game.coordinator.clock() + 2)
+    prover.look()
+    assert len(game.coordinator.state.claims) == 1
+
+
 def test_an_outage_is_waited_out_with_growing_pauses(tmp_path: Path) -> None:
     game = InMemoryGame(tmp_path)
     slept: list[float] = []
+    said: list[str] = []
     prover = game.prover(HONEST, wrap=lambda seat: Down(seat, away=4))  # type: ignore[arg-type,return-value]
+    prover.say = said.append
     prover.run(lambda view: bool(view.state.claims), Polling(poll=1.0, sleep=slept.append))
     assert slept == [2.0, 4.0, 8.0, 16.0]
+    assert said == [
+        "waiting for the coordinator, and trying again until it answers: nobody answers",
+        "the coordinator answers again",
+    ]
     assert len(game.coordinator.state.claims) == 1
 
 

@@ -14,6 +14,7 @@ from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import Move
 from tallystick.disputes.game.rules import Rules
 from tallystick.disputes.game.state import State
+from tallystick.errors import UnavailableError
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,10 @@ class MoveEntry:
     number: int
     time: int
     move: Move
+
+
+class NotSentError(UnavailableError):
+    """A move was not sent, for a reason that lies here: it can be made again at once when that is mended."""
 
 
 class Coordinator(Protocol):
@@ -52,6 +57,7 @@ class Coordinator(Protocol):
         Raises:
             RuleError: the rules do not allow it now.
             UnavailableError: the coordinator cannot be reached; it is unknown whether it has the move.
+            NotSentError: it certainly does not have the move.
         """
         ...
 

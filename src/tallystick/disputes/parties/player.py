@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tallystick.disputes.coordinators.coordinator import Coordinator
+from tallystick.disputes.coordinators.coordinator import Coordinator, NotSentError
 from tallystick.disputes.game.moves import Move
 from tallystick.disputes.parties.calendar import next_instant
 from tallystick.disputes.parties.game_view import GameFollower, GameView
@@ -99,18 +99,22 @@ class Player:
     ) -> GameView:
         """Play until nothing is left to do and `until` holds; `after` is called with every view.
 
-        If the coordinator does not answer, it waits and tries again.
+        If the coordinator does not answer, it says so once, and tries again until it does.
         """
         polling, outages = polling or Polling(), 0
         while True:
             try:
-                is_moving, outages = self.step(), 0
+                is_moving = self.step()
             except UnavailableError as error:
-                self.say(f"waiting: {error}")
+                if not outages:
+                    self.say(f"waiting for the coordinator, and trying again until it answers: {error}")
                 outages += 1
                 polling.sleep(min(polling.poll * 2 ** min(outages, 30), BACKOFF_S_MAX))
                 continue
             assert self.view is not None  # set by `step`
+            if outages:
+                self.say("the coordinator answers again")
+            outages = 0
             if after is not None:
                 after(self.view)
             if not is_moving and until(self.view):
@@ -167,6 +171,10 @@ class Player:
         """Make a move. A refused single move is forgotten; after an outage the accepted moves show if it arrived."""
         try:
             self.coordinator.submit(move)
+        except NotSentError:
+            if task.kept:
+                self.workspace.send(task.key, move, NOT_MADE)
+            raise
         except RuleError:
             if task.single:
                 self.workspace.forget(task.key)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
+from tallystick.disputes.coordinators.coordinator import NotSentError
 from tallystick.disputes.coordinators.ethereum import chain
 from tallystick.disputes.coordinators.ethereum.chain import Reverted, TransactionReceipt
 from tallystick.disputes.coordinators.ethereum.encoding import refusal
@@ -102,6 +103,7 @@ class Sender:
         Raises:
             RuleError: The contract refuses it, or another call for the same turn is pending.
             UnavailableError: No server answers; the signed transaction is stored, and the next call sends it.
+            NotSentError: Nothing was signed, for example because the account has too little money.
         """
         with self.journal.held(self.rules.lock_patience_s) as journal:
             ended_well = self._tend(journal)
@@ -164,10 +166,13 @@ class Sender:
         journal.close(pending.nonce, reason)
 
     def _begin(self, journal: OpenJournal, call: Call) -> Pending:
-        error = self._refused(self.endpoints.servers, call)
-        if error is not None:
-            raise error
-        needed = self._estimated(self._fields(call)) * self.rules.gas_permille // 1000
+        try:
+            error = self._refused(self.endpoints.servers, call)
+            if error is not None:
+                raise error
+            needed = self._estimated(self._fields(call)) * self.rules.gas_permille // 1000
+        except UnavailableError as error_before:  # nothing is signed yet
+            raise NotSentError(str(error_before)) from None
         gas = min(needed + self.rules.gas_extra, self.rules.gas_max)
         nonce = self._free_nonce(journal)
         self._sign(journal, nonce, call, gas, self._market())

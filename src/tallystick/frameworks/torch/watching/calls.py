@@ -18,7 +18,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class WatchedCall:
+class LoopCall:
     """An operator with its arguments and results, and the storages that it writes to.
 
     `module` is the part of the model that called it; empty for the loop.
@@ -44,8 +44,12 @@ class WatchedCall:
 
     @property
     def is_random(self) -> bool:
-        """Whether the operator draws random numbers."""
-        return torch.Tag.nondeterministic_seeded in getattr(self.target, "tags", ())
+        """Whether the operator draws random numbers; attention does only where it drops."""
+        if torch.Tag.nondeterministic_seeded not in self.target.tags:
+            return False
+        arguments = self.target._schema.arguments
+        given = dict(zip((each.name for each in arguments), self.args, strict=False)) | dict(self.kwargs)
+        return all(each.name != "dropout_p" or given.get(each.name, each.default_value) for each in arguments)
 
     def filled(self, values: Mapping[int, torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with the tensors of these numbers."""

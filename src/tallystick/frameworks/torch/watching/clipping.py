@@ -6,18 +6,19 @@ from collections.abc import Sequence, Set
 from typing import Final
 
 from tallystick.errors import UnavailableError
-from tallystick.frameworks.torch.watching.calls import WatchedCall, places
+from tallystick.frameworks.torch.watching.calls import LoopCall, places
 
 TOUCHED: Final = (
     "gradients are changed between backward() and optimizer.step(), and not by clip_grad_norm_; "
     "scaling belongs into the loss, and clip_grad_value_ or noise cannot be replayed"
 )
+UNSCALED: Final = "a GradScaler scales the loss; compute in bfloat16, which needs none"
 SCALED: Final = ("aten._foreach_mul_.Tensor", "aten.mul_.Tensor")
 QUOTIENT: Final = ("aten.clamp.default", "aten.mul.Tensor", "aten.reciprocal.default", "aten.add.Tensor")
 """From the factor back to the norm, `clip_grad_norm_` computes clamp(max_norm / (norm + 1e-6), max=1)."""
 
 
-def clip_norm_of(calls: Sequence[WatchedCall], gradients: Set[int]) -> float | None:
+def clip_norm_of(calls: Sequence[LoopCall], gradients: Set[int]) -> float | None:
     """The limit of `clip_grad_norm_` among the calls between backward pass and optimizer step; `None` without clipping.
 
     Args:
@@ -29,6 +30,8 @@ def clip_norm_of(calls: Sequence[WatchedCall], gradients: Set[int]) -> float | N
     writing = [call for call in calls if call.written & gradients]
     if not writing:
         return None
+    if any("_amp_" in call.name for call in writing):
+        raise UnavailableError(UNSCALED)
     limits = {_limit(call, calls) for call in writing}
     often = max(sum(storage in call.written for call in writing) for storage in gradients)
     if None in limits or len(limits) > 1 or often > 1:
@@ -36,7 +39,7 @@ def clip_norm_of(calls: Sequence[WatchedCall], gradients: Set[int]) -> float | N
     return limits.pop()
 
 
-def _limit(scaling: WatchedCall, calls: Sequence[WatchedCall]) -> float | None:
+def _limit(scaling: LoopCall, calls: Sequence[LoopCall]) -> float | None:
     """The `max_norm` behind a multiplication of gradients; `None` for another write."""
     if scaling.name not in SCALED:
         return None
@@ -51,5 +54,5 @@ def _limit(scaling: WatchedCall, calls: Sequence[WatchedCall]) -> float | None:
     return limit
 
 
-def _makes(call: WatchedCall, number: int) -> bool:
+def _makes(call: LoopCall, number: int) -> bool:
     return any(place.number == number for place in places(call.results))

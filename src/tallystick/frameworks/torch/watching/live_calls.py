@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from tallystick.frameworks.torch.watching.calls import Place, WatchedCall, mapped, places
+from tallystick.frameworks.torch.watching.calls import LoopCall, Place, mapped, places
 from tallystick.frameworks.torch.watching.operator_log import Seen
 
 COPIES: Final = frozenset(
@@ -17,15 +17,15 @@ COPIES: Final = frozenset(
 
 
 def live_calls(
-    calls: Sequence[WatchedCall], seen: Sequence[Seen], root: int, buffers: Set[int], given: Set[int], span: range
-) -> list[WatchedCall]:
+    calls: Sequence[LoopCall], seen: Sequence[Seen], root: int, buffers: Set[int], given: Set[int], span: range
+) -> list[LoopCall]:
     """The calls before the end of `span` on which tensor `root` depends, in their order.
 
     A call that writes to the storage of a tensor that is read later is one of them, and so is every write in `span` to
     a storage of `buffers`, which the step leaves behind; what a buffer was before `span` is an input. Nothing before
     the tensors `given` is needed: they are inputs too.
     """
-    needed, storages, found = {root}, set[int](), list[WatchedCall]()
+    needed, storages, found = {root}, set[int](), list[LoopCall]()
     for index in reversed(range(span.stop)):
         call = calls[index]
         results = {place.number for place in places(call.results)} - given
@@ -38,7 +38,7 @@ def live_calls(
     return found[::-1]
 
 
-def sources_of(calls: Iterable[WatchedCall], root: int) -> list[int]:
+def sources_of(calls: Iterable[LoopCall], root: int) -> list[int]:
     """The tensors that calls read and none of them creates, in the order of reading."""
     made, found = set[int](), dict[int, None]()
     for call in calls:
@@ -52,10 +52,10 @@ def sources_of(calls: Iterable[WatchedCall], root: int) -> list[int]:
 class EqualValues:
     """Which tensors of a watched step hold equal values, because the same operator was called on equal values.
 
-    A storage that is written to in the step equals no other.
+    A storage that is written to in the step equals no other, nor does one that is not filled yet.
     """
 
-    calls: Sequence[WatchedCall]
+    calls: Sequence[LoopCall]
     seen: Sequence[Seen]
     _first: dict[Any, int] = field(default_factory=dict)
 
@@ -77,7 +77,12 @@ class EqualValues:
         first, canonical = dict[Any, int](), dict[int, int]()
         for call in self.calls:
             results = [place.number for place in places(call.results)]
-            if call.is_random or not results or any(self.seen[number].storage in written for number in results):
+            if (
+                call.is_random
+                or "empty" in call.name
+                or not results
+                or any(self.seen[number].storage in written for number in results)
+            ):
                 continue
             key = _key(call, canonical)
             for index, number in enumerate(results):
@@ -96,7 +101,7 @@ class EqualValues:
         return found
 
 
-def _key(call: WatchedCall, canonical: Mapping[int, int]) -> Any:
+def _key(call: LoopCall, canonical: Mapping[int, int]) -> Any:
     def named(place: Place) -> str:
         return f"tensor {canonical.get(place.number, place.number)} after {place.writes} writes"
 

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils.weak import WeakIdKeyDictionary
 
 from tallystick.frameworks.torch.capture.exported_calls import live_of
-from tallystick.frameworks.torch.watching.calls import Place, WatchedCall, mapped
+from tallystick.frameworks.torch.watching.calls import LoopCall, Place, mapped
 
 CONSTANT_BYTES_MAX: Final = 1 << 20
 CALLS_MAX: Final = 500_000
@@ -53,7 +53,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, model: torch.nn.Module, sheltered: Callable[[], AbstractContextManager[None]]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._sheltered = sheltered
-        self.calls: list[WatchedCall] = []
+        self.calls: list[LoopCall] = []
         self.seen: list[Seen] = []
         self.backwards: list[int] = []
         self.functions: set[str] = set()
@@ -64,11 +64,12 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._running: list[str] = [""]
         self._hooks: list[Any] = []
         self._task, self._process, self._is_watching = -1, os.getpid(), False
+        self._is_entered = False
         self.held = {self._number(value, is_known=True): name for name, value in live_of(model).items()}
 
     def start(self) -> None:
         """Watch from now on."""
-        self._is_watching = True
+        self._is_watching = self._is_entered = True
         self._hooks = [
             register_module_forward_pre_hook(self._enters),
             register_module_forward_hook(self._leaves, always_call=True),
@@ -76,13 +77,13 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
-        """Watch no longer; where the loop has entered a mode of its own since, this one stays below it and idles."""
-        if self._is_watching:
-            self._is_watching = False
-            for hook in self._hooks:
-                hook.remove()
-            if _get_current_dispatch_mode_stack()[-1:] == [self]:
-                self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        """Watch no longer. Below a mode that the loop entered since, this one stays and idles until the next call."""
+        self._is_watching = False
+        for hook in self._hooks:
+            hook.remove()
+        if self._is_entered and _get_current_dispatch_mode_stack()[-1:] == [self]:
+            self._is_entered = False
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def number_of(self, value: torch.Tensor) -> int | None:
         """The number of a live tensor; `None` if no watched call has seen it."""
@@ -121,9 +122,7 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             writes = target._schema.is_mutable or str(target) in HIDDEN_WRITES
             written = frozenset(self._written(target, *given)) if writes else NOTHING
             args, kwargs = read
-            self.calls.append(
-                WatchedCall(target, args, kwargs, made, written, torch.is_grad_enabled(), self._running[-1])
-            )
+            self.calls.append(LoopCall(target, args, kwargs, made, written, torch.is_grad_enabled(), self._running[-1]))
 
     def _enters(self, module: torch.nn.Module, _args: Any) -> None:
         self._running.append(self._names.get(module, self._running[-1]))

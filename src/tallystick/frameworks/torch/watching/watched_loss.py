@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tallystick.frameworks.torch.capture.exported_calls import enter_module, tensors_of
-from tallystick.frameworks.torch.watching.calls import Place, WatchedCall, mapped
+from tallystick.frameworks.torch.watching.calls import LoopCall, Place, mapped
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class WatchedLoss:
     loop's backward pass from these calls, because they are the ones it saw.
     """
 
-    calls: Sequence[WatchedCall]
+    calls: Sequence[LoopCall]
     held: Mapping[int, str]
     given: Mapping[int, str]
     constants: Mapping[int, torch.Tensor]
