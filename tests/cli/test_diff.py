@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tallystick.errors import UsageError
+
 torch = pytest.importorskip("torch")
 Tally = Callable[..., Any]
 
@@ -71,7 +73,7 @@ def test_another_learning_rate_is_followed_to_the_operator_that_reads_it(tally: 
     assert "spec         recipe.optimizer.learning_rate: 0.1 / 0.125" in lines
     assert "             learning_rate: 0.1 / 0.125" in lines
     assert any("after step 1" in each and "by replaying here" in each for each in lines)
-    assert "inputs       1 input of step 1 differing: schedule.step_size" in lines
+    assert "inputs       1 input of step 1 with other values: schedule.step_size" in lines
     operator = next(each for each in lines if each.startswith("operator"))
     assert "aten._to_copy.default in update of " in operator
     assert operator.endswith("is the first with another result")
@@ -107,6 +109,7 @@ def test_a_state_that_no_replay_gives_is_laid_to_the_run_that_recorded_it(
 
 
 def test_two_openings_name_the_operator_whose_inputs_agree(tally: Tally, runs: Path, tmp_path: Path) -> None:
+    from tallystick.api.operators import operator_at
     from tallystick.disputes.evidence.gathering import gather_whole
     from tallystick.disputes.evidence.opening_sources import source_of_step
     from tallystick.frameworks.torch.engine import TorchEngine
@@ -120,7 +123,14 @@ def test_two_openings_name_the_operator_whose_inputs_agree(tally: Tally, runs: P
             honest = super().prepare(node)
             if node.operator != "aten.tanh.default":
                 return honest
-            return lambda operands: tuple(each.nextafter(each + 1) for each in honest(operands))
+            return lambda operands: tuple(self.moved(each) for each in honest(operands))
+
+        def moved(self, result: Any) -> Any:
+            return result.nextafter(result + 1)
+
+    class WrongKernels(OtherKernels):
+        def moved(self, result: Any) -> Any:
+            return result + 0.5
 
     source = source_of_step(gather_whole(RunDirectory(runs / "first")), 2)
     open_operators(source, tmp_path / "here", TorchEngine())
@@ -135,8 +145,22 @@ def test_two_openings_name_the_operator_whose_inputs_agree(tally: Tally, runs: P
     assert lines[1].endswith("reads equal values and gives others")
     assert lines[2].endswith(", 1 ulp")
     assert lines[3].endswith("of its error bound away from the exact result")
+    assert tally("judge", tmp_path / "there").code == 0, "within its bound"
     found = json.loads(tally("diff", tmp_path / "here", tmp_path / "there", "--json").out)["operators"]["operator"]
     assert (found["departs"], found["results"][0]["ulps"]) == (True, 1.0)
+    open_operators(source, tmp_path / "wrong", WrongKernels())
+    told = tally("judge", tmp_path / "wrong", "--node", found["node"])
+    assert told.code == 1
+    place = f"operator {found['place']} of {found['count']}, aten.tanh.default in transformer.h.0.mlp.act"
+    assert f"n{found['node']} is {place}" in told.out
+    assert tally("judge", tmp_path / "wrong", "--node", found["node"], "--json").out.count('"module":"transformer') == 1
+    meant = (found["place"], found["count"], "aten.tanh.default")
+    assert operator_at(runs / "first", *meant).module == "transformer.h.0.mlp.act"
+    with pytest.raises(UsageError, match="has no operator"):
+        operator_at(runs / "first", found["place"] + 1, *meant[1:])
+    made = tmp_path / "leaf.bundle"
+    assert tally("referee", "--make", tmp_path / "wrong", "--node", found["node"], "--out", made).code == 0
+    assert place in tally("referee", made, "--run", runs / "first").out
 
 
 def test_an_unfinished_run_that_agrees_so_far_is_not_called_equal(tally: Tally, runs: Path, tmp_path: Path) -> None:

@@ -196,6 +196,10 @@ def test_draw(tally: Tally, file: Path, tmp_path: Path) -> None:
     ElementTree.parse(tmp_path / "model.svg")
     assert tally("graph", "draw", file, "--out", tmp_path / "model.dot").code == 0
     assert tally("graph", "draw", file, "--out", tmp_path / "model.png").code == 2
+    assert tally("graph", "draw", file, "--depth", 1).complaint.startswith("tally: --depth: the graph names no modules")
+    named = save_program(tmp_path / "named.json", program(), {"shift": SHIFT}, {4: "model.head", 5: "model.head.norm"})
+    assert "model.head.norm" in tally("graph", "draw", named, "--depth", 3).out
+    assert "model.head.norm" not in tally("graph", "draw", named, "--depth", 2).out
 
 
 def test_bind(tally: Tally, file: Path, tmp_path: Path) -> None:

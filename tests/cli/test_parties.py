@@ -90,6 +90,8 @@ def test_a_swapped_layer_is_found_by_commands_and_the_claim_is_slashed(
     assert "finds prover at fault" in page
     assert "because: " in page
     assert shown["reasons"][0] in page
+    named = tally("dispute", "show", 0, "--coordinator", setup.db, "--run", calls / "honest").out
+    assert named == page, "it ended at a record, and not at an operator of a module"
 
 
 def test_an_honest_claim_is_not_contested(tally: Tally, setup: DisputeSetup, calls: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import subprocess
 import sys
@@ -11,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from research.operator_study import COMMAND, SIZES, Figures
 from research.operators.attacks import Judged, Searched
 from research.operators.page import render_attacks, render_calibration
 from tests.support.attacks.inference.nudge import Effort
 
+DOCS = Path(__file__).parents[2] / "docs"
 SCRIPT = Path(__file__).parents[2] / "research" / "operator_study.py"
 REGIONS = ("deterministic bound", "calibrated threshold")
 
@@ -67,6 +70,23 @@ def test_the_study_fails_where_a_claim_of_its_page_does_not_hold(
     found = figures(succeeded, accused)
     assert complain(found["cheats"], found["searches"]) == code
     assert complaint in capsys.readouterr().err
+
+
+def test_the_pages_show_the_data_beside_them() -> None:
+    calibrations = json.loads((DOCS / "data" / "calibration.json").read_text())
+    attacks = json.loads((DOCS / "data" / "inference_attacks.json").read_text())
+    assert (DOCS / "calibration.md").read_text() == render_calibration(calibrations, COMMAND)
+    assert (DOCS / "inference_attacks.md").read_text() == render_attacks(attacks, COMMAND)
+
+
+def test_a_model_that_is_not_run_keeps_its_figures(tmp_path: Path) -> None:
+    assert Figures.read(tmp_path) == Figures([], [], [], {})
+    held = Figures.read(DOCS / "data")
+    rows = ([{"model": "minilm", "cheat": "honest"}], [{"model": "minilm", "region": "any"}])
+    found = held.with_model("minilm", SIZES["minilm"], {"model": "minilm"}, *rows)
+    assert [each["model"] for each in found.calibrations] == list(SIZES)
+    assert (found.cheats[-1:], found.searches[-1:]) == rows
+    assert found.cheats[:-1] == [row for row in held.cheats if row["model"] != "minilm"]
 
 
 @pytest.mark.slow

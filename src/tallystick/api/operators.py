@@ -11,11 +11,13 @@ from typing import Final
 from tallystick.api.settings import read_precision, read_profile, read_published
 from tallystick.commitments.digests import parse_digest
 from tallystick.commitments.encoding import Json
+from tallystick.errors import UsageError
 from tallystick.graphs.files import load_graph
 from tallystick.graphs.modules import load_modules
 from tallystick.judging.opening.files import GRAPH
 from tallystick.judging.opening.judge import OpeningRequest, judge_opening
 from tallystick.judging.verdict import Verdict
+from tallystick.store.statement import OpeningDirectory, read_statement
 from tallystick.transcripts.profile import Profile
 
 NODE: Final = re.compile(r"(?:node |n)(\d+)\b")
@@ -60,8 +62,8 @@ def judge(
 
 
 @dataclass(frozen=True)
-class ObjectedOperator:
-    """An operator that a verdict objects to: its place among all of the graph, its name, and its module if known."""
+class NamedOperator:
+    """An operator of a graph: its place among all of them, counted from 0, its name, and its module if known."""
 
     node: int
     place: int
@@ -70,7 +72,7 @@ class ObjectedOperator:
     module: str | None
 
     def __str__(self) -> str:
-        """One line, such as `n162 is operator 163 of 174, aten.linear.default in model.layers.0.mlp.up_proj`."""
+        """One line, such as `n163 is operator 163 of 174, aten.linear.default in model.layers.0.mlp.up_proj`."""
         where = f" in {self.module}" if self.module else ""
         return f"n{self.node} is operator {self.place} of {self.count}, {self.operator}{where}"
 
@@ -85,7 +87,7 @@ class ObjectedOperator:
         }
 
 
-def operators_objected_to(verdict: Verdict, opening: Path) -> tuple[ObjectedOperator, ...]:
+def operators_objected_to(verdict: Verdict, opening: Path) -> tuple[NamedOperator, ...]:
     """The operators that the objections of a verdict on `opening` name, in the order of the graph.
 
     There are none where one operator alone is opened: its graph is not there.
@@ -93,10 +95,27 @@ def operators_objected_to(verdict: Verdict, opening: Path) -> tuple[ObjectedOper
     found = {int(match[1]) for each in verdict.objections if (match := NODE.match(each.where))}
     if not found or not (opening / GRAPH).is_file():
         return ()
-    graph = load_graph(opening / GRAPH)
-    named = load_modules(opening / GRAPH, graph)
+    return tuple(each for each in operators_of(opening) if each.node in found)
+
+
+def operators_of(folder: Path) -> tuple[NamedOperator, ...]:
+    """All operators of the graph in a folder: that of a run, of recorded calls, or of an opening.
+
+    Raises `MalformedError` if the graph is invalid, `UnavailableError` if there is none.
+    """
+    found = read_statement(folder)
+    path = folder / GRAPH if isinstance(found, OpeningDirectory) else found.graph_path
+    graph = load_graph(path)
+    named = load_modules(path, graph)
     return tuple(
-        ObjectedOperator(node.number, place, len(graph.nodes), node.operator, named.paths.get(node.number))
-        for place, node in enumerate(graph.nodes, 1)
-        if node.number in found
+        NamedOperator(node.number, place, len(graph.nodes), node.operator, named.paths.get(node.number))
+        for place, node in enumerate(graph.nodes)
     )
+
+
+def operator_at(folder: Path, place: int, count: int, name: str) -> NamedOperator:
+    """The operator at one place of the graph in a folder; raises `UsageError` unless it is the one that is meant."""
+    named = operators_of(folder)
+    if place >= len(named) or (len(named), named[place].operator) != (count, name):
+        raise UsageError(f"{folder}: its graph has no operator {place} of {count}, {name}")
+    return named[place]

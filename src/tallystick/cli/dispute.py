@@ -113,7 +113,13 @@ def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
     print_table(accounts_table(money, view.now))
 
 
-def show(number: int = NUMBER, coordinator: str = COORDINATOR, board: str | None = BOARD, json: bool = JSON) -> None:
+def show(
+    number: int = NUMBER,
+    coordinator: str = COORDINATOR,
+    board: str | None = BOARD,
+    run: Path | None = typer.Option(None, help="The claimed run: its graph says in which module the operator is."),
+    json: bool = JSON,
+) -> None:
     """Print every move of a dispute, the remaining range, the reason of the ruling, and who moves next."""
     from tallystick.cli.output import print_json
     from tallystick.disputes.parties.connect import connected
@@ -128,17 +134,36 @@ def show(number: int = NUMBER, coordinator: str = COORDINATOR, board: str | None
         _require_dispute(view, number)
         history = dispute_history(connection.coordinator.rules, connection.coordinator.entries(), number)
         reasons, ending = _reasons(history, connection.board), _ending_at(history, connection.board)
-    now = progress_of(view.state, number, view.now)
+    now, module = progress_of(view.state, number, view.now), _module(run, ending)
     if json:
         moves: list[Json] = [each.to_json() for each in history]
-        print_json({"ending": ending.to_json(), "moves": moves, "now": now.to_json(), "reasons": list(reasons)})
+        told: dict[str, Json] = {
+            "ending": ending.to_json(),
+            "moves": moves,
+            "now": now.to_json(),
+            "reasons": list(reasons),
+        }
+        if run is not None:
+            told["module"] = module
+        print_json(told)
         return
     print_table(moves_table(history))
     print(printable(dispute_ending(view.state.disputes[number], number, ending)))
+    if module:
+        print(f"the operator is in {module}")
     if ending.why:
         print(f"because: {printable(ending.why)}")
     if now.phase != "settled":
         print_table(disputes_table([now], view.now))
+
+
+def _module(run: Path | None, ending: DisputeEnding) -> str | None:
+    """The module of the operator at which a dispute ended, by the graph of the claimed run."""
+    if run is None or ending.operator is None:
+        return None
+    from tallystick.api.operators import operator_at
+
+    return operator_at(run, *ending.operator).module
 
 
 def play(

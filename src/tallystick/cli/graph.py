@@ -120,21 +120,25 @@ def diff(
 def draw(
     file: Path = FILE,
     out: Path | None = typer.Option(None, help="NAME.svg or NAME.dot; without it, Graphviz text is printed."),
+    depth: int | None = typer.Option(
+        None, min=0, help="One box per module, by so many parts of its path; 0: every node, of a large graph too."
+    ),
     json: bool = JSON,
 ) -> None:
-    """Draw a graph as SVG, or as text for Graphviz."""
+    """Draw a graph as SVG, or as text for Graphviz; a large one by modules."""
     from tallystick.cli.output import print_json, talk
     from tallystick.documents.files import write_atomically
     from tallystick.graphs.drawing import draw_dot, draw_svg
 
-    graph = _read(file)
+    graph, named = _read_named(file)
     if out is None:
-        text = draw_dot(graph)
+        text = draw_dot(graph, modules=named.paths, depth=depth)
         print_json({"dot": text}) if json else print(text, end="")
         return
     if out.suffix not in {".svg", ".dot"}:
         raise UsageError(f"{out.name}: a picture is an .svg or a .dot file")
-    write_atomically(out, (draw_svg if out.suffix == ".svg" else draw_dot)(graph).encode())
+    drawn = (draw_svg if out.suffix == ".svg" else draw_dot)(graph, modules=named.paths, depth=depth)
+    write_atomically(out, drawn.encode())
     talk().print(f"{out}: {len(graph.nodes)} nodes")
     if json:
         print_json({"file": str(out), "nodes": len(graph.nodes)})

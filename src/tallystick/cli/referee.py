@@ -65,6 +65,7 @@ def referee(
         assert out is not None
         return _make(make, node, out, nonce, element)
     assert file is not None  # as asked above
+    from tallystick.api.operators import operators_of
     from tallystick.api.settings import read_precision, read_profile, read_published
     from tallystick.judging.leaf.bundle import read_bundle
     from tallystick.judging.leaf.judge import rule_leaf
@@ -79,7 +80,9 @@ def referee(
         bytes.fromhex(asked.nonce),
         None if asked.element is None else (asked.element.ref, asked.element.index),
     )
-    return _show(rule_leaf(bundle, question), str(file), json, verbose)
+    named = () if run is None else operators_of(run)
+    where = [str(each) for each in named if each.node == bundle.operator.record.node]
+    return _show(rule_leaf(bundle, question), str(file), where, json, verbose)
 
 
 def _make(opening: Path, node: int, out: Path, nonce: str | None, element: str | None) -> int:
@@ -140,7 +143,7 @@ def _check_element(bundle: LeafBundle, asked: LeafChallenge) -> None:
         raise UsageError(f"--element {ref}:{index}: it has {bundle.values[ref].array().size} elements")
 
 
-def _show(ruling: Ruling, subject: str, as_json: bool, verbose: bool) -> int:
+def _show(ruling: Ruling, subject: str, where: list[str], as_json: bool, verbose: bool) -> int:
     from tallystick.cli.output import print_json
     from tallystick.presentation.verdict_text import VerdictText, printable
 
@@ -150,5 +153,6 @@ def _show(ruling: Ruling, subject: str, as_json: bool, verbose: bool) -> int:
     else:
         print(NO_ELEMENT_SHOWN if ruling.ground == "element" else FAULTS_SHOWN[fault])
         print(f"because ({ruling.ground}): {printable(ruling.reason)}")
+        print(*where, sep="\n", end="\n" if where else "")
         print_verdict(VerdictText(ruling.verdict, subject), verbose)
     return EXIT_CODES[fault]

@@ -23,16 +23,20 @@ from tallystick.judging.opening.files import GRAPH, OPERATORS, read_opening, rea
 from tallystick.judging.operator.judge import OperatorJudge
 from tallystick.judging.verdict import number
 from tallystick.transcripts.opening import Opening
+from tallystick.workloads.names import STATE_PREFIXES
 
 GRAPH_LINES: Final = 8
+LATE: Final = (
+    "the states before the step differ already: open an earlier step, best the one after an anchor that is equal"
+)
 
 
 @dataclass(frozen=True)
 class OperatorDifference:
-    """The first operator that differs in two openings of one step.
+    """The first operator that differs in two openings of one step; `place` counts the graph's operators from 0.
 
     `departs` says that it reads equal values and gives others: the difference begins in it. Otherwise it is the first
-    that reads a source that differs; `sources` names those. `results` measures what it gives, `shares` how far each
+    that reads a source that differs. `results` measures what it gives, `shares` how far each
     side is from the exact result, as a share of the operator's proven bound; `others` counts the operators after it
     that give other values too.
     """
@@ -52,7 +56,7 @@ class OperatorDifference:
     def title(self) -> str:
         """Its place in the graph, its name, and its module if that is known."""
         where = f" in {self.module}" if self.module else ""
-        return f"operator {self.place} of {self.count}, {self.operator}{where} (n{self.node})"
+        return f"operator {self.place} of {self.count}, {self.operator}{where}"
 
     def to_json(self) -> Json:
         """As JSON values."""
@@ -118,10 +122,12 @@ def diff_openings(first: Path, second: Path) -> OpeningsDifference:
     if mine.opening.index != theirs.opening.index:
         raise UsageError(f"{first} opens record {mine.opening.index}, and {second} record {theirs.opening.index}")
     sources = tuple(_differing(mine.opening.sources, theirs.opening.sources))
-    notes = tuple(filter(None, (mine.named.problem, theirs.named.problem)))
+    operator = _first_operator(mine, theirs) if mine.opening.graph == theirs.opening.graph else None
+    is_late = operator is not None and not operator.departs and any(name.startswith(STATE_PREFIXES) for name in sources)
+    notes = tuple(filter(None, (mine.named.problem, theirs.named.problem, LATE if is_late else "")))
     if mine.opening.graph != theirs.opening.graph:
         return OpeningsDifference(tuple(_graph_lines(mine, theirs)), sources, None, notes)
-    return OpeningsDifference((), sources, _first_operator(mine, theirs), notes)
+    return OpeningsDifference((), sources, operator, notes)
 
 
 def _read(folder: Path) -> _Read:
@@ -139,7 +145,7 @@ def _differing(mine: Mapping[str, Digest], theirs: Mapping[str, Digest]) -> list
 
 def _first_operator(mine: _Read, theirs: _Read) -> OperatorDifference | None:
     """The first operator that departs; where none does, the first that reads a source that differs."""
-    differing = [each for each in enumerate(mine.graph.nodes, 1) if _gives_others(each[1], mine, theirs)]
+    differing = [each for each in enumerate(mine.graph.nodes) if _gives_others(each[1], mine, theirs)]
     departing = next((each for each in differing if _reads_equal(each[1], mine, theirs)), None)
     found = departing or next(iter(differing), None)
     if found is None:

@@ -11,6 +11,7 @@ from tallystick.presentation.verdict_text import printable
 
 FIELDS_SHOWN: Final = 12
 TENSORS_SHOWN: Final = 3
+SOURCES_SHOWN: Final = 3
 
 
 def difference_lines(found: Difference) -> list[str]:
@@ -26,7 +27,8 @@ def difference_lines(found: Difference) -> list[str]:
     if found.operators is not None:
         lines += _operators(found.operators, found.opened_step)
     lines += [f"not compared: {each}" for each in found.open]
-    lines += [f"note: {each}" for each in found.notes]
+    notes = (*found.notes, *(found.operators.notes if found.operators is not None else ()))
+    lines += [f"note: {each}" for each in notes]
     return [printable(line) for line in lines]
 
 
@@ -63,9 +65,9 @@ def _operators(found: OpeningsDifference, step: int | None) -> list[str]:
     where = "" if step is None else f" of step {step}"
     lines = [f"graphs       {each}" for each in found.graphs]
     if found.sources:
-        shown = ", ".join(found.sources[:FIELDS_SHOWN]) + (", …" if len(found.sources) > FIELDS_SHOWN else "")
+        shown = ", ".join(found.sources[:SOURCES_SHOWN]) + (", …" if len(found.sources) > SOURCES_SHOWN else "")
         count = "1 input" if len(found.sources) == 1 else f"{len(found.sources)} inputs"
-        lines.append(f"inputs       {count}{where} differing: {shown}")
+        lines.append(f"inputs       {count}{where} with other values: {shown}")
     if found.operator is None:
         return lines if found.graphs else [*lines, f"operator     none{where} gives another result"]
     named = found.operator

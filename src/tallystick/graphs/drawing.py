@@ -1,26 +1,33 @@
 """Pictures of a graph: text for Graphviz, and a self-contained SVG.
 
 Nodes, cut values and the inputs that are new in each step are boxes. Weights and other state are lines of text in the
-boxes that read them; as separate boxes they would fill the picture with arrows.
+boxes that read them; as separate boxes they would fill the picture with arrows. A large graph whose nodes name their
+modules is drawn with one box per module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 from typing import Final
 
 from tallystick.errors import UsageError
+from tallystick.graphs.collapsing import CollapsedGraph, ModuleBox, collapse
 from tallystick.graphs.encoding import Find
 from tallystick.graphs.graph import Graph, Node, Ref, Role
 from tallystick.graphs.layout import DrawingLayout, Point, arrange
+from tallystick.graphs.modules import ModulePaths
 from tallystick.graphs.slicing import givers_of
 from tallystick.operators.definition import Exactness
 from tallystick.operators.registry import operator
 
 NODES_MAX: Final = 1000
+NODES_EASY: Final = 150
+"""A graph of more nodes is drawn by modules, if they are known."""
+OPERATORS_SHOWN: Final = 3
 LINE_MAX: Final = 40
 FONT: Final = 11
 CHARACTER: Final = 7.0
@@ -35,6 +42,7 @@ COLOURS: Final = {
     Exactness.LIBRARY: "#f3e3f7",
     Exactness.COMPOSITE: "#fde5d2",
 }
+PHASES: Final = {"forward": "#dcebfb", "backward": "#fde5d2", "update": "#e2f1e4"}
 SOURCE_COLOUR: Final = "#ffffff"
 SOURCE_ROLES: Final = frozenset({Role.INPUT, Role.CUT})
 
@@ -52,9 +60,19 @@ class _Box:
         return max(map(len, self.lines)) * CHARACTER + 2 * PADDING, len(self.lines) * LINE + 2 * PADDING
 
 
-def draw_dot(graph: Graph, find: Find = operator) -> str:
-    """The graph in the DOT language of Graphviz."""
-    boxes, arrows = _boxes(graph, find), _arrows(graph)
+@dataclass(frozen=True)
+class _Picture:
+    """The boxes in order, the arrows between them, and what the colours mean."""
+
+    boxes: dict[Ref, _Box]
+    arrows: list[tuple[Ref, Ref]]
+    legend: Mapping[str, str]
+
+
+def draw_dot(graph: Graph, find: Find = operator, modules: ModulePaths | None = None, depth: int | None = None) -> str:
+    """The graph in the DOT language of Graphviz; `modules` and `depth` as for `draw_svg`."""
+    picture = _picture(graph, find, modules or {}, depth)
+    boxes, arrows = picture.boxes, picture.arrows
     lines = ["digraph {", '  node [shape=box, style="filled,rounded", fontname=monospace, fontsize=10];']
     for name, box in boxes.items():
         label = "\\l".join(map(_dot_escaped, box.lines)) + "\\l"
@@ -63,14 +81,26 @@ def draw_dot(graph: Graph, find: Find = operator) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def draw_svg(graph: Graph, find: Find = operator) -> str:
-    """The graph as an SVG document; raises `UsageError` for more nodes than a picture can show."""
-    if len(graph.nodes) > NODES_MAX:
-        raise UsageError(f"{len(graph.nodes)} nodes are too many to draw, {NODES_MAX} are not: draw a slice")
-    boxes = _boxes(graph, find)
-    layout = arrange(_arrows(graph), {name: box.size for name, box in boxes.items()}, GAP)
+def draw_svg(graph: Graph, find: Find = operator, modules: ModulePaths | None = None, depth: int | None = None) -> str:
+    """The graph as an SVG document.
+
+    Args:
+        graph: what to draw.
+        find: looks up an operator by its name.
+        modules: the module paths of the nodes, if they are known.
+        depth: one box for each module, by so many parts of its path; 0 draws every node. Without it, a large graph is
+            drawn by modules, as fine as is easy to read.
+
+    Raises `UsageError` for more boxes than a picture can show, and for a depth where no module is known.
+    """
+    picture = _picture(graph, find, modules or {}, depth)
+    boxes = picture.boxes
+    count = sum(not box.is_source for box in boxes.values())
+    if count > NODES_MAX:
+        raise UsageError(f"{count} nodes are too many to draw, {NODES_MAX} are not: draw a slice, or by --depth")
+    layout = arrange(picture.arrows, {name: box.size for name, box in boxes.items()}, GAP)
     width, height = max(layout.width, 640), layout.height + 2 * LINE
-    body = [*_svg_arrows(layout, boxes), *_svg_boxes(layout, boxes), *_svg_legend(height - LINE)]
+    body = [*_svg_arrows(layout, boxes), *_svg_boxes(layout, boxes), *_svg_legend(height - LINE, picture.legend)]
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="monospace" font-size="{FONT}">'
@@ -78,9 +108,42 @@ def draw_svg(graph: Graph, find: Find = operator) -> str:
     return "\n".join([head, '<rect width="100%" height="100%" fill="#ffffff"/>', *body, "</svg>"]) + "\n"
 
 
-def _boxes(graph: Graph, find: Find) -> dict[Ref, _Box]:
+def _picture(graph: Graph, find: Find, modules: ModulePaths, depth: int | None) -> _Picture:
+    if depth and not modules:
+        raise UsageError("--depth: the graph names no modules")
+    is_whole = depth == 0 or (depth is None and (len(graph.nodes) <= NODES_EASY or not modules))
+    if is_whole:
+        return _Picture(_boxes(graph, find), _arrows(graph), {str(name): colour for name, colour in COLOURS.items()})
+    return _collapsed(graph, collapse(graph, modules, depth))
+
+
+def _collapsed(graph: Graph, found: CollapsedGraph) -> _Picture:
+    """One box per module, with its number of nodes, its most frequent operators, and how much state it reads."""
+    boxes, arrows = _sources(graph), list[tuple[Ref, Ref]]()
+    state = Counter(box for ref, readers in found.readers.items() if ref not in boxes for box in readers)
+    for number, box in enumerate(found.boxes):
+        boxes[f"box {number}"] = _Box(tuple(_module_lines(box, state[number])), PHASES[box.phase], False)
+    arrows += [(ref, f"box {box}") for ref, readers in found.readers.items() if ref in boxes for box in readers]
+    arrows += [(f"box {a}", f"box {b}") for a, b in found.arrows]
+    return _Picture(boxes, arrows, PHASES)
+
+
+def _module_lines(box: ModuleBox, state: int) -> Iterator[str]:
+    yield _cut(box.title)
+    yield f"{len(box.nodes)} node{'' if len(box.nodes) == 1 else 's'}"
+    shown = [f"{count} {name}" for name, count in box.operators[:OPERATORS_SHOWN]]
+    yield _cut(", ".join(shown) + (", ..." if len(box.operators) > OPERATORS_SHOWN else ""))
+    if state:
+        yield f"< {state} of the state"
+
+
+def _sources(graph: Graph) -> dict[Ref, _Box]:
     sources = [each for each in graph.inputs if each.role in SOURCE_ROLES]
-    found = {each.name: _Box((_cut(each.name), str(each.spec)), SOURCE_COLOUR, True) for each in sources}
+    return {each.name: _Box((_cut(each.name), str(each.spec)), SOURCE_COLOUR, True) for each in sources}
+
+
+def _boxes(graph: Graph, find: Find) -> dict[Ref, _Box]:
+    found = _sources(graph)
     state = {each.name for each in graph.sources} - found.keys()
     named: dict[Ref, list[str]] = {}
     for output in graph.outputs:
@@ -148,12 +211,12 @@ def _svg_boxes(layout: DrawingLayout, boxes: dict[Ref, _Box]) -> Iterator[str]:
             )
 
 
-def _svg_legend(y: float) -> Iterator[str]:
+def _svg_legend(y: float, legend: Mapping[str, str]) -> Iterator[str]:
     x = 10.0
-    for exactness, colour in COLOURS.items():
+    for name, colour in legend.items():
         yield f'<rect x="{x:.1f}" y="{y - 9:.1f}" width="11" height="11" fill="{colour}" stroke="#5b6577"/>'
-        yield f'<text x="{x + 15:.1f}" y="{y:.1f}">{escape(str(exactness))}</text>'
-        x += 30 + len(str(exactness)) * CHARACTER
+        yield f'<text x="{x + 15:.1f}" y="{y:.1f}">{escape(name)}</text>'
+        x += 30 + len(name) * CHARACTER
 
 
 def _cut(line: str) -> str:
