@@ -61,7 +61,8 @@ def test_an_honest_stream_is_accepted(receipts: list[Any], verified: Callable[..
     assert (report.receipts, report.computed, report.tokens) == (COUNT, COUNT, 16 * COUNT)
     assert {"sequence", "evidence", "signature"} <= {finding.name for finding in report.verdict.findings}
     assert json.dumps(report.to_json())
-    assert report.lines
+    assert report
+    assert repr(report).startswith(f"<StreamReport accepted: {COUNT} of {COUNT} receipts computed again")
 
 
 def test_every_receipt_is_encoded_and_checked_once(

@@ -87,7 +87,13 @@ def test_a_bare_receipt_says_what_was_not_checked(honest_answer: Any, language_m
     assert report.outcome == "accepted"
     assert report.answers["same prompt"] == "unknown"
     assert any("give the request" in line for line in report.not_checked)
-    assert any("trusted keys" in line for line in report.not_checked)
+    assert any("keys that you trust" in line for line in report.not_checked)
+    count = report.tokens
+    assert report.accepted
+    assert repr(report) == (
+        f"<ReceiptReport accepted: {count} of {count} answer tokens computed again with the promised model, "
+        f"receipt {report.receipt[:15]}…>"
+    )
 
 
 def test_too_few_tokens_are_inconclusive(honest_answer: Any, language_model: Any, short_policy: Any) -> None:

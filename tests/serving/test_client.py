@@ -137,6 +137,8 @@ def test_a_stream_that_is_left_early_is_inconclusive(language_model: Any) -> Non
         with pytest.warns(tallystick.UnverifiedAnswerWarning, match="could not be verified"):
             assert outcomes_after(client, lambda: leave_early(ask(client, stream=True))) == ["inconclusive"]
         assert "receipt" in client.verdicts[0].verdict.unavailable[0]
+        assert not client.verdicts[0]
+        assert repr(client.verdicts[0]).startswith("<Checked inconclusive: ")
 
 
 @pytest.mark.parametrize(

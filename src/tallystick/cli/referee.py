@@ -65,7 +65,6 @@ def referee(
         assert out is not None
         return _make(make, node, out, nonce, element)
     assert file is not None  # as asked above
-    from tallystick.api.operators import operators_of
     from tallystick.api.settings import read_precision, read_profile, read_published
     from tallystick.judging.leaf.bundle import read_bundle
     from tallystick.judging.leaf.judge import rule_leaf
@@ -80,9 +79,15 @@ def referee(
         bytes.fromhex(asked.nonce),
         None if asked.element is None else (asked.element.ref, asked.element.index),
     )
-    named = () if run is None else operators_of(run)
-    where = [str(each) for each in named if each.node == bundle.operator.record.node]
+    where = [] if run is None else _places(run, bundle.operator.record.node)
     return _show(rule_leaf(bundle, question), str(file), where, json, verbose)
+
+
+def _places(run: Path, node: int) -> list[str]:
+    """Which operator of the run's graph a node is, in one line."""
+    from tallystick.api.operators import operators_of
+
+    return [str(each) for each in operators_of(run) if each.node == node]
 
 
 def _make(opening: Path, node: int, out: Path, nonce: str | None, element: str | None) -> int:

@@ -146,7 +146,8 @@ def _named(captured: CapturedModel) -> CapturedModel:
     assert isinstance(document, dict)  # every graph is an object
     graph = read_graph(canonical(renamed(document)).encode())
     weights = {interface_name(name): tensor for name, tensor in captured.weights.items()}
-    return replace(captured, graph=graph, weights=dict(sorted(weights.items())))
+    modules = {number: path.removeprefix(WRAPPER) for number, path in captured.modules.items()}
+    return replace(captured, graph=graph, weights=dict(sorted(weights.items())), modules=modules)
 
 
 def _translated(operands: Any, names: Mapping[str, str]) -> Any:
