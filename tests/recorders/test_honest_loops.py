@@ -74,7 +74,10 @@ def test_the_rate_of_a_step_is_the_one_it_was_taken_with(tmp_path: Path) -> None
     ("loop", "reason"),
     [
         ({"clips": 0.05}, "gradients are clipped, undeclared; give `clip_norm=0.05`"),
-        ({"clips": 1e6}, "gradients are changed between backward() and optimizer.step(), and the captured step"),
+        (
+            {"clips": 1e6},
+            "gradients are changed between backward() and optimizer.step() otherwise than in the captured step",
+        ),
         ({"clips": 0.1, "clip_norm": 0.05}, "gradients are clipped, not at 0.05; give `clip_norm=0.1`"),
         ({"autocast": True}, "under autocast in bfloat16; put `with torch.autocast(...)` inside `loss=`"),
         ({"change": loops.decays_less}, "weight_decay of parameter group 0 is 0.0, and 0.1 in the captured step"),
@@ -280,7 +283,25 @@ class TestWithoutLuck:
         data[5] = (data[5][0], data[5][1] * 1000)
         monkeypatch.setattr(loops, "batches", lambda: data)
         (line,) = said(tmp_path / "run", clips=100.0)
-        assert "clipping takes `clip_norm=`" in line
+        assert "clip in every step (`clip_norm=` beside `loss=`)" in line
+        assert audit(tmp_path / "run").outcome == "inconclusive"
+
+    def test_a_number_of_the_loss_that_changes_and_stays_is_found_at_the_end(
+        self, tmp_path: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        loss_of, weight = loops.loss_of, [1.0]
+        monkeypatch.setattr(loops, "loss_of", lambda model, batch: loss_of(model, batch) * weight[0])
+
+        def warms_up(step: int, _model: Any, _optimizer: Any) -> None:
+            weight[0] = 1.0 if step < 5 else 2.0
+
+        (line,) = said(tmp_path / "run", change=warms_up)
+        assert "step 7: the captured step gives another loss than the loop; something in the loop has changed" in line
+        assert audit(tmp_path / "run").outcome == "inconclusive"
+
+    def test_noise_beside_declared_clipping_is_inconclusive_with_the_reason(self, tmp_path: Path, audit: Audit) -> None:
+        (line,) = said(tmp_path / "run", clips=0.05, clip_norm=0.05, change=once(5, adds_noise))
+        assert "step 6: gradients are changed between backward() and optimizer.step() otherwise" in line
         assert audit(tmp_path / "run").outcome == "inconclusive"
 
     @pytest.mark.parametrize("other", [0.5, 1.0])

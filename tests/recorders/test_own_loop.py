@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from tallystick.store.run import RunDirectory
 from tallystick.transcripts.record import AnchorRecord, FailedRecord, StepRecord, read_record
 
 torch = pytest.importorskip("torch")
+
+EXAMPLE = Path(tallystick.__file__).parent / "examples" / "own_loop.py"
 
 
 def fit(out: Path, steps: int = 7, crash_at: int | None = None, drops: float = 0.0, **settings: Any) -> None:
@@ -58,6 +61,12 @@ def test_an_audit_replays_the_loop_from_what_its_first_step_showed(recorded: Pat
     result = tallystick.audit(recorded, tallystick.Policy(full=True))
     assert result.outcome == "accepted"
     assert result.report.replayed_steps == 7
+
+
+def test_the_example_is_accepted_as_it_stands(one_thread: None, tmp_path: Path) -> None:
+    runpy.run_path(str(EXAMPLE))["main"](str(tmp_path / "run"))
+    result = tallystick.audit(tmp_path / "run", tallystick.Policy(full=True))
+    assert (result.outcome, result.report.replayed_steps) == ("accepted", 100)
 
 
 @pytest.fixture

@@ -10,12 +10,15 @@ from typing import Any, Final
 import torch
 
 from tallystick.errors import UnavailableError
-from tallystick.recorders.boundary import say, sheltered
+from tallystick.recorders.boundary import say, sheltered, unsaid
+from tallystick.recorders.last_segment import LastSegment, RecordedStep
 from tallystick.recorders.likely_cause import GraphMismatch
 from tallystick.recorders.self_check import SelfCheck, TakenStep
 from tallystick.recorders.step_graph import StepGraph
 from tallystick.recorders.step_watch import Stepped
+from tallystick.store.run import RunDirectory
 from tallystick.tensors.tensor import State
+from tallystick.transcripts.recipe import RecordRecipe
 
 LINE_MAX: Final = 1024
 STEPS_BETWEEN: Final = (
@@ -23,8 +26,8 @@ STEPS_BETWEEN: Final = (
     "give `accumulation=` and record after `optimizer.step()`"
 )
 TOUCHED: Final = (
-    "step {}: gradients are changed between backward() and optimizer.step(), and the captured step changes none; "
-    "clipping takes `clip_norm=`, and scaling belongs into `loss=`"
+    "step {}: gradients are changed between backward() and optimizer.step() otherwise than in the captured step; "
+    "clip in every step (`clip_norm=` beside `loss=`), and scale the loss instead"
 )
 
 
@@ -45,9 +48,17 @@ class GraphGuard:
     """Holds the graph of a loop to its steps; `reason` says why it was withdrawn, and `None` that it stands."""
 
     def __init__(
-        self, graph: StepGraph, model: torch.nn.Module, device: str, decimals: int, state: Callable[[], State]
+        self,
+        graph: StepGraph,
+        model: torch.nn.Module,
+        device: str,
+        recorded: RecordRecipe,
+        state: Callable[[], State],
+        run: RunDirectory,
     ) -> None:
+        decimals = recorded.loss_decimals
         self.reason: str | None = None
+        self._last, self._checked = LastSegment(run, recorded.anchor_stride), 0
         self._graph, self._model, self._device, self._decimals, self._state = graph, model, device, decimals, state
         self._check: SelfCheck | None = SelfCheck(graph, device, decimals)
         self._said_misfit = False
@@ -78,6 +89,19 @@ class GraphGuard:
         if self._check is not None:
             self._check.keep(state)
 
+    def add(self, step: RecordedStep) -> None:
+        """Note a step that was recorded, for the replay at the end."""
+        self._last.add(step)
+
+    def finish(self) -> None:
+        """Replay the steps since the last anchor, unless the last one was just replayed; withdraw if they differ."""
+        steps = self._last.steps
+        if self._check is None or not steps or steps[-1].index == self._checked:
+            return
+        with sheltered(unsaid):  # a file that cannot be read tells nothing about the loop
+            if difference := self._last.difference(self._graph, self._check, self._state(), self._decimals):
+                self.withdraw(difference)
+
     def withdraw(self, reason: str) -> None:
         """Withdraw the graph for the whole run, and say why."""
         self.close()
@@ -102,6 +126,7 @@ class GraphGuard:
             step.gradient_norm,
             gradients,
         )
+        self._checked = step.index
         with sheltered(self.withdraw):
             replayed = check.replay(taken)
             if where := check.difference(taken, replayed):

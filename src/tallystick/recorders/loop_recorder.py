@@ -20,6 +20,7 @@ from tallystick.recorders.boundary import say, sheltered, unsaid
 from tallystick.recorders.first_step import FirstStep
 from tallystick.recorders.graph_guard import STEPS_BETWEEN, GraphGuard, Observed
 from tallystick.recorders.graph_source import GraphSource, without_graph
+from tallystick.recorders.last_segment import RecordedStep
 from tallystick.recorders.run_recorder import RunRecorder
 from tallystick.recorders.step_graph import keep_batch
 from tallystick.recorders.step_watch import Stepped, StepWatch
@@ -156,7 +157,7 @@ class OwnLoopRecorder:
         )
         if graph is not None:
             graph.save(self._run)
-            self._guard = GraphGuard(graph, self._given_model, self._device, recorded.loss_decimals, self._state)
+            self._guard = GraphGuard(graph, self._given_model, self._device, recorded, self._state, self._run)
         environment = describe_environment("cuda" if self._device == "cuda" else "cpu")
         live = self._summariser(spec, {f"weights.{name}": value for name, value in self._weights.items()})
         self._recorder = RunRecorder(self._run, spec, environment, live, self._state)
@@ -229,16 +230,22 @@ class OwnLoopRecorder:
             if self._guard is not None and self._guard.reason is None and (written := self._watch.written_at_end()):
                 self._guard.withdraw(written)
             self._recorder.anchor(self.index)
+        if self._guard is not None and self._guard.reason is None:
+            self._guard.finish()
         self._recorder.finish(self._reason)
         self._close()
 
     def _examined(self, seen: Stepped, batch: Any, rates: tuple[float, ...], loss: float, norm: float | None) -> Batch:
         """The batch for the record, after a check that the step was the captured one."""
-        if self._graph is None or self._guard is None or self._guard.reason is not None:
+        if self._graph is None or self._guard is None or self._reason is not None:
             return describe_batch(batch)
         named = self._graph.named(batch)
         self._guard.examine(Observed(self.index, seen, named, batch, rates, loss, norm))
-        return describe_batch(batch) if self._guard.reason is not None else Batch(digest=keep_batch(self._run, named))
+        if self._guard.reason is not None:
+            return describe_batch(batch)
+        kept = Batch(digest=keep_batch(self._run, named))
+        self._guard.add(RecordedStep(self.index, kept, rates, loss))
+        return kept
 
     def _prepare_check(self) -> None:
         """Keep the state if the next step is one to check."""

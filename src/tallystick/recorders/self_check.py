@@ -86,7 +86,7 @@ class SelfCheck:
             return "gradient_norm"
         ours = {name: to_tensor(value) for name, value in replayed.items() if name in step.before}
         names = sorted(step.before.keys() | step.after.keys())
-        return next((name for name in names if not _is_same(ours.get(name), step.after.get(name))), "")
+        return next((name for name in names if not is_same(ours.get(name), step.after.get(name))), "")
 
     def _has_norm(self, step: TakenStep, replayed: Mapping[str, torch.Tensor]) -> bool:
         if step.gradient_norm is None or "gradient_norm" not in replayed:
@@ -108,7 +108,8 @@ def inputs_of(graph: StepGraph, device: str, step: TakenStep) -> dict[str, torch
     return {name: from_tensor(tensor).to(device) for name, tensor in given.items()}
 
 
-def _is_same(ours: Tensor | None, theirs: Tensor | None) -> bool:
+def is_same(ours: Tensor | None, theirs: Tensor | None) -> bool:
+    """Whether two tensors are there and have the same bytes."""
     if ours is None or theirs is None:
         return False
     return (ours.dtype, ours.shape, bytes(ours.data)) == (theirs.dtype, theirs.shape, bytes(theirs.data))

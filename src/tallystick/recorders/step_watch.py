@@ -136,8 +136,8 @@ class StepWatch:
         return f"{uneven[0]} {UNEVEN}" if uneven else ""
 
     def _watch_gradients(self, graph: StepGraph) -> None:
-        """Hook the gradients, unless they change for a known reason: a clipped graph, or averaging over processes."""
-        if graph.clip_norm is not None or (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        """Hook the gradients, unless processes average them."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
             return
         for name in graph.trained:
             hook = self._parameters[name].register_post_accumulate_grad_hook(self._accumulating(name))  # type: ignore[no-untyped-call]
@@ -152,8 +152,11 @@ class StepWatch:
         return accumulated
 
     def _has_touched(self) -> bool:
+        """Whether gradients were written to more or less often than clipping does, which multiplies each once."""
         now = marks_of({name: grad for name, grad in self._gradients().items() if name in self._accumulated})
-        return bool(written({name: self._accumulated[name] for name in now}, now))
+        counts = writes({name: self._accumulated[name] for name in now}, now)
+        clips = self._graph is not None and self._graph.clip_norm is not None
+        return any(count != int(clips) for count in counts.values())
 
     def _gradients(self) -> dict[str, torch.Tensor]:
         return {name: value.grad for name, value in self._parameters.items() if value.grad is not None}

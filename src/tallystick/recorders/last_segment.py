@@ -1,0 +1,71 @@
+"""Replays the end of a run from the anchor before it, when the loop is done.
+
+Steps are checked at random, and the steps after the last check would stay unseen. A change of the loop that lasts shows
+in them: in a loss, or in the state at the end.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+from tallystick.frameworks.torch.tensors import to_tensor
+from tallystick.recorders.self_check import SelfCheck, TakenStep, is_same
+from tallystick.recorders.step_graph import StepGraph
+from tallystick.store.run import RunDirectory
+from tallystick.tensors.safetensors import read_state
+from tallystick.tensors.tensor import State
+from tallystick.tolerances.loss import LossBand, quantise
+from tallystick.transcripts.record import Batch, anchor_file, batch_file
+
+SECONDS_MAX: Final = 20.0
+"""How long the replay may take; a longer segment is replayed as far as that, and its losses are compared."""
+LASTING: Final = (
+    "step {}: the captured step gives another {} than the loop; something in the loop has changed since the first "
+    "steps (a number in the loss, a branch, a write through `.data`); give numbers that change as tensors in batch="
+)
+
+
+@dataclass(frozen=True)
+class RecordedStep:
+    """What a replay needs of a recorded step."""
+
+    index: int
+    batch: Batch
+    rates: tuple[float, ...]
+    loss: float
+
+
+@dataclass
+class LastSegment:
+    """The steps since the last anchor that lies before a step; the anchors are in the run directory."""
+
+    run: RunDirectory
+    stride: int
+    steps: list[RecordedStep] = field(default_factory=list)
+
+    def add(self, step: RecordedStep) -> None:
+        """Note a step; those before its anchor are dropped."""
+        if (step.index - 1) % self.stride == 0:
+            self.steps.clear()
+        self.steps.append(step)
+
+    def difference(self, graph: StepGraph, check: SelfCheck, final: State, decimals: int) -> str:
+        """Where the graph does not lead from the anchor to the `final` state; empty if it does, or takes too long."""
+        band, began = LossBand(decimals), time.monotonic()
+        state: State = read_state(self.run.path / anchor_file(self.steps[0].index - 1), canonical=True)
+        for step in self.steps:
+            named = self._batch(step.batch)
+            if graph.misfit(named) or time.monotonic() - began > SECONDS_MAX:
+                return ""
+            replayed = check.replay(TakenStep(step.index, state, state, named, None, step.rates, step.loss, None, {}))
+            if not band.compare(quantise(step.loss, decimals), float(replayed["loss"])).agrees:
+                return LASTING.format(step.index, "loss")
+            state = {name: to_tensor(replayed[name]).copy() for name in state}
+        changed = [name for name in sorted(final) if not is_same(state.get(name), final[name])]
+        return LASTING.format(self.steps[-1].index, changed[0]) if changed else ""
+
+    def _batch(self, batch: Batch) -> State:
+        assert batch.digest is not None  # the batches of a run with a graph are kept
+        return read_state(self.run.path / batch_file(batch.digest), canonical=True)
