@@ -135,6 +135,11 @@ def test_every_outcome_is_in_the_glossary_and_nothing_else_is(heading: str, name
     assert entries(heading, PAGE.read_text()) == set(map(str, names))
 
 
+def test_the_page_of_a_report_says_where_its_names_are_defined() -> None:
+    template = (PACKAGE / "presentation" / "templates" / "report.html").read_text()
+    assert PAGE.relative_to(ROOT).as_posix() in template
+
+
 def test_a_name_that_is_missing_or_made_up_is_seen() -> None:
     page = "## Checks of x\n\n* **a**, **b**: both.\n  And **c**.\n\n## Other\n\n* **d**: no.\n"
     assert entries("Checks", page) == {"a", "b"}
