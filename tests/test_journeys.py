@@ -27,3 +27,8 @@ def test_a_journey_does_what_it_says(page: Path) -> None:
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.stem) for page in PAGES])
 def test_the_index_names_every_journey(page: Path) -> None:
     assert f"]({page.name})" in INDEX.read_text()
+
+
+def test_there_are_as_many_as_the_index_says() -> None:
+    assert INDEX.read_text().startswith("# Five journeys\n")
+    assert len(PAGES) == 5

@@ -47,15 +47,16 @@ def run(source: Path, one_thread: None, tmp_path_factory: pytest.TempPathFactory
 def test_a_run_with_a_step_graph_is_audited_by_it(tally: Tally, run: Path) -> None:
     result = tally("audit", run, "--full")
     assert result.code == 0
-    assert "replayed 3 of 3 steps with graph sha256:" in result.out
+    assert "All 3 steps were replayed from the step graph, and all agreed bit for bit." in result.out
+    assert ", graph sha256:" in result.out
     assert json.loads(tally("audit", run, "--json").out)["replayed"].startswith("graph sha256:")
-    assert "steps with the recipe" in tally("audit", run, "--replay", "recipe").out
+    assert "steps were replayed from the recipe" in tally("audit", run, "--replay", "recipe").out
 
 
 def test_without_a_graph_the_recipe_is_replayed(tally: Tally, run: Path, tmp_path: Path) -> None:
     assert tally("train", run.parent / "config.toml", "--out", tmp_path / "run", "--no-graph").code == 0
     assert not (tmp_path / "run/graphs").exists()
-    assert "steps with the recipe" in tally("audit", tmp_path / "run").out
+    assert "steps were replayed from the recipe" in tally("audit", tmp_path / "run").out
     result = tally("open", tmp_path / "run", "--step", 1, "--operators", "--out", tmp_path / "x")
     assert result.code == 2
     assert "the run has no step graph" in result.complaint

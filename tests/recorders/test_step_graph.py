@@ -263,6 +263,27 @@ def test_a_loop_that_announces_its_batches_by_hooks_is_recorded_and_replayed(
     assert replayed(tmp_path / "run").verdict.outcome == "accepted"
 
 
+def test_hooks_say_at_once_what_blocks_a_replay_and_the_audit_repeats_it(
+    one_thread: None, tmp_path: Path, replayed: Replayed
+) -> None:
+    from tallystick import BatchHooks
+
+    module, (batch,) = Module(), batches(1)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, dampening=0.1)
+    trainer = types.SimpleNamespace(optimizers=[optimizer])
+    hooks = BatchHooks(tmp_path / "run")
+    with pytest.warns(RuntimeWarning, match="SGD with dampening cannot be replayed; set dampening=0"):
+        hooks.on_train_batch_start(trainer, module, batch, 0)
+    outputs = module.training_step(batch, 0)
+    outputs["loss"].backward()
+    optimizer.step()
+    hooks.on_train_batch_end(trainer, module, outputs, batch, 0)
+    hooks.on_train_end(trainer, module)
+    verdict = replayed(tmp_path / "run").verdict
+    assert verdict.outcome == "inconclusive"
+    assert any("SGD with dampening cannot be replayed; set dampening=0" in line for line in verdict.unavailable)
+
+
 def test_hooks_without_a_loss_leave_the_training_alone(one_thread: None, tmp_path: Path) -> None:
     from tallystick.recorders.lightning import BatchHooks
 

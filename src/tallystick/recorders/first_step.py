@@ -73,8 +73,14 @@ class FirstStep:
         self._hooks = []
 
     def graph(self, batch: Any) -> StepGraph:
-        """The graph of the step that was taken with `batch`; raises `UnavailableError` with the reason why none is."""
-        watched = self._watched(batch)
+        """The graph of the step that was taken with `batch`, asked for once.
+
+        Raises `UnavailableError` with the reason why there is none.
+        """
+        try:
+            watched = self._watched(batch)
+        finally:
+            self._log.forget()
         return capture_loop(
             self._model,
             watched,

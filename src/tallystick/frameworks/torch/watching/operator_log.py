@@ -85,6 +85,11 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._is_entered = False
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
+    def forget(self) -> None:
+        """Drop what was listed, when nothing more is asked about it."""
+        self.calls, self.seen, self._storages = [], [], {}
+        self._numbers = WeakIdKeyDictionary()
+
     def number_of(self, value: torch.Tensor) -> int | None:
         """The number of a live tensor; `None` if no watched call has seen it."""
         found: int | None = self._numbers.get(value)
