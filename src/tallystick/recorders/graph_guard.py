@@ -22,8 +22,8 @@ from tallystick.transcripts.recipe import RecordRecipe
 
 LINE_MAX: Final = 1024
 STEPS_BETWEEN: Final = (
-    "step {}: the optimizer stepped {} times since the last record, and has to once; with micro-batches, "
-    "give `accumulation=` and record after `optimizer.step()`"
+    "step {}: the optimizer stepped {} times since the last record, and has to once; with micro-batches, record after "
+    "`optimizer.step()` and give batch= as a list of them (`accumulation=` beside `loss=`)"
 )
 TOUCHED: Final = (
     "step {}: gradients are changed between backward() and optimizer.step() otherwise than in the captured step; "
