@@ -30,6 +30,10 @@ def attack(
     """Forge a run, to see which audit rejects it."""
     if list_all:
         return _list(json)
+    if name is not None:
+        from tallystick.attacks.names import require_attack
+
+        require_attack(name)
     if name is None or run is None or out is None:
         raise UsageError("`tally attack NAME RUN OUT`, or `tally attack --list`")
     return _forge(name, run, out, json)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from tallystick.documents.suggestions import suggestion
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def example(
             return
         found = shipped.get(_name(Path(name)))
         if found is None:
-            raise UsageError(f"no example is called {name}; there are {', '.join(shipped)}")
+            raise UsageError(f"no such example {name}{suggestion(_name(Path(name)), shipped)}; `tally example` lists all")
         _tell(found, _write(found, out), out, json)
 
 

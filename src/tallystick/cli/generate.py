@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import typer
 
-from tallystick.cli.options import ALWAYS_JSON, JSON
+from tallystick.cli.options import ALWAYS_JSON, JSON, from_options
 from tallystick.cli.recording import (
     COMMIT_HELP,
     GRAPH_HELP,
@@ -195,10 +195,7 @@ def _sampler(fields: Mapping[str, Any]) -> Any:
     from tallystick.transcripts.sampler import Sampler
 
     drawn = secrets.randbelow(1 << 53) if fields["seed"] is None else fields["seed"]
-    try:
-        return Sampler.from_json({**fields, "seed": drawn}, "sampler")
-    except MalformedError as error:
-        raise UsageError(str(error)) from None
+    return from_options(Sampler, {**fields, "seed": drawn})
 
 
 def _nonce(text: str) -> bytes:
