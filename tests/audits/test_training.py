@@ -100,15 +100,15 @@ def test_another_stack_is_inconclusive_and_the_difference_is_named(honest: Path,
     assert report.replayed_steps == 0
     (reason,) = report.verdict.unavailable
     assert reason.startswith("different stack")
-    assert "cpu: another processor /" in reason
-    assert "threads: 3 / 1" in reason
+    assert "threads 1 → 3" in reason
+    assert "→ another processor" in reason
 
 
 def test_an_unknown_entry_of_the_stack_is_a_difference(honest: Path, stack: VerifierStack) -> None:
     elsewhere = stack.environment.model_copy(update={"math_libraries": "unknown"})
     report = audit_training(RunDirectory(honest), Policy(), bytes(32), VerifierStack(elsewhere, stack.replayer))
     assert report.verdict.outcome == "inconclusive"
-    assert "math libraries: unknown /" in report.verdict.unavailable[0]
+    assert "→ unknown" in report.verdict.unavailable[0]
 
 
 def test_a_device_the_policy_does_not_accept_is_inconclusive(honest: Path, audited: Audited) -> None:

@@ -139,7 +139,7 @@ BAD: dict[str, tuple[tuple[object, ...], int, str]] = {
     "a penalty of nothing": (("--prompt", "Notch", "--repetition-penalty", 0), 2, "repetition_penalty"),
     "a temperature that is no number": (("--prompt", "Notch", "--temperature", "nan"), 2, "temperature"),
     "a seed beyond all": (("--prompt", "Notch", "--seed", 1 << 53), 2, "seed"),
-    "an unknown dtype": (("--prompt", "Notch", "--dtype", "F8"), 2, "--dtype F8: F32, BF16 or F16"),
+    "an unknown dtype": (("--prompt", "Notch", "--dtype", "F8"), 2, "--dtype: must be F32, BF16 or F16, not 'F8'"),
     "an unknown attention": (("--prompt", "Notch", "--attention", "flash"), 2, "--attention flash"),
     "an unknown fingerprint": (("--prompt", "Notch", "--fingerprint", "thumb"), 2, "--fingerprint thumb"),
     "a layer that is not there": (("--prompt", "Notch", "--layers", "0,3"), 2, "layers are from 0 to 2"),

@@ -213,9 +213,12 @@ def _replay(calls: Calls, record: CallRecord, policy: Policy, environment: Envir
         is_held = True
     if not is_held:
         return False
-    is_exact, differences = policy.mode == "exact", environment.differences(calls.environment)
-    if is_exact and differences:
-        raise UnavailableError("different stack, ours / theirs: " + "; ".join(differences))
+    is_exact = policy.mode == "exact"
+    if is_exact and environment.differing(calls.environment):
+        from tallystick.audits.other_stack import describe_other_stack
+
+        tolerant = "`tally audit --tolerant` with a policy that states `outputs` allows a distance"
+        raise UnavailableError(describe_other_stack(environment, calls.environment, tolerant))
     if not is_exact and policy.outputs is None:
         raise UnavailableError("the policy does not state how far outputs may lie apart on another stack (outputs)")
     bindings = {**calls.constants, **weights, **{f"{BATCH}{name}": tensor for name, tensor in inputs.items()}}

@@ -95,9 +95,11 @@ def _make_replayer(evidence: CheckedRun, findings: Findings, policy: Policy, sta
         raise UnavailableError("no step was replayed: the run was recorded around a loop that no recipe describes")
     if device not in policy.devices:
         raise UnavailableError(f"the policy accepts no run on {device}")
-    differences = stack.environment.differences(evidence.environment)
-    if policy.mode == "exact" and differences:
-        raise UnavailableError("different stack, ours / theirs: " + "; ".join(differences))
+    if policy.mode == "exact" and stack.environment.differing(evidence.environment):
+        from tallystick.audits.other_stack import describe_other_stack
+
+        tolerant = "`tally audit --tolerant` judges by calibrated limits"
+        raise UnavailableError(describe_other_stack(stack.environment, evidence.environment, tolerant))
     if replays_graph(evidence, policy, stack):
         assert evidence.program is not None  # held by `replays_graph`
         assert stack.graph_replayer is not None

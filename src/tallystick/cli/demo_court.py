@@ -16,13 +16,13 @@ DATABASE: Final = Path("court") / "court.db"
 PARTIES: Final = ("lab", "forger", "auditor", "referee")
 PURSE: Final = 2_000_000
 MINUTE_WINDOWS: Final = ("clock", "referee_window", "vote_window", "reveal_window", "appeal_window")
-SHORT: Final = dict.fromkeys(MINUTE_WINDOWS, 60) | {
-    "challenge_window": 40,
+SHORT: Final = dict.fromkeys(MINUTE_WINDOWS, 120) | {
+    "challenge_window": 180,
     "committee": 1,
     "extension": 20,
     "withdrawal_delay": 1,
 }
-"""Seconds in the place of days: an honest claim is final within a minute."""
+"""Seconds in the place of days; a busy machine must still audit a claim before its window ends."""
 
 
 def init_demo(database: Path, as_json: bool = False) -> None:

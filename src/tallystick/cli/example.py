@@ -59,7 +59,8 @@ def example(
             return
         found = shipped.get(_name(Path(name)))
         if found is None:
-            raise UsageError(f"no such example {name}{suggestion(_name(Path(name)), shipped)}; `tally example` lists all")
+            near = suggestion(_name(Path(name)), shipped)
+            raise UsageError(f"no such example {name}{near}; `tally example` lists all")
         _tell(found, _write(found, out), out, json)
 
 

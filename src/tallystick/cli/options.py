@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import typer
 
+from tallystick.documents.suggestions import refusal
 from tallystick.errors import MalformedError, UsageError
 
 if TYPE_CHECKING:
@@ -32,3 +33,18 @@ def from_options(kind: type[Given], fields: dict[str, Any]) -> Given:
         field, why = refused_field(fields), "must be finite, and below 2^53"
     option = f"--{field.replace('_', '-')}: " if field in fields else ""
     raise UsageError(f"{option}{why}")
+
+
+def device_option(what: str, default: str | None = "cpu") -> Any:
+    """`--device`, refused before any work where there is no such device here."""
+    return typer.Option(default, "--device", help=what, callback=_device)
+
+
+def _device(device: str | None) -> str | None:
+    if device is not None and device not in ("cpu", "cuda"):
+        raise UsageError(f"--device: {refusal(device, ('cpu', 'cuda'))}")
+    if device == "cuda":
+        from tallystick.frameworks.torch.device import require_device
+
+        require_device(device)
+    return device

@@ -7,22 +7,14 @@ runs in a process of its own.
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from tallystick.errors import UnavailableError
 from tallystick.transcripts.environment import Environment
-
-CAPABILITY: Final = "ATEN_CPU_CAPABILITY"
-SWITCHES: Final = (CAPABILITY, "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE")
-"""Environment variables that a run may state and that only choose among kernels of the installed libraries."""
-VALUE: Final = re.compile(r"[A-Za-z0-9_,]{0,32}", re.ASCII)
-THREADS: Final = "OMP_NUM_THREADS"
-THREADS_MAX: Final = 256
+from tallystick.transcripts.switches import CAPABILITY, SWITCHES, THREADS, THREADS_MAX, VALUE
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def complaint(problem: Any, table: str = "an object") -> str:
         return "is missing"
     if problem["type"] in OURS:
         return str(problem["ctx"]["error"])
-    context = {name: str(value) for name, value in problem.get("ctx", {}).items()} | {"table": table}
+    context = {name: _written(value) for name, value in problem.get("ctx", {}).items()} | {"table": table}
     given = context.get("tag", problem["input"])
     choices = (context.get("expected") or context.get("expected_tags", "")).replace("'", "").replace(" or ", ", ")
     near = meant_by(given, choices.split(", ")) if isinstance(given, str) else ""
@@ -89,6 +89,10 @@ def refused_field(value: Json, place: str = "") -> str:
         except MalformedError:
             return refused_field(entry, f"{place}.{name}" if place else str(name))
     return place or "document"
+
+
+def _written(value: object) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _or_rather(near: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Final
 
@@ -18,6 +18,17 @@ def meant_by(word: str, names: Iterable[str]) -> str:
     """
     near = get_close_matches(word[:80], list(names), n=1)
     return near[0] if near else ""
+
+
+def refusal(value: str, choices: Sequence[str]) -> str:
+    """Why `value` is none of at least two `choices`.
+
+    >>> refusal("bish", ["bash", "zsh"])
+    "must be bash or zsh, not 'bish'; did you mean bash?"
+    """
+    near = meant_by(value, choices)
+    listed = f"{', '.join(choices[:-1])} or {choices[-1]}"
+    return f"must be {listed}, not {value[:80]!a}" + (f"; did you mean {near}?" if near else "")
 
 
 def suggestion(word: str, names: Iterable[str]) -> str:

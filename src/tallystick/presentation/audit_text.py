@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def audit_text(report: Report | InferenceReport, made: Circumstances) -> VerdictText:
     """What the report of an audit says in lines of text."""
     graph = f", graph {report.graph}" if report.graph else ""
-    details = _details(report) if isinstance(report, Report) else ()
+    details = [*(_details(report) if isinstance(report, Report) else ()), *_other_stack(made)]
     seconds = seconds_of(report, made)
     repeat = (f"repeat: {made.command}",)
     return VerdictText(report.verdict, f"{claim_named(report.claim)}{graph}", (), repeat, tuple(details), seconds)
@@ -38,3 +38,10 @@ def _details(report: Report) -> Iterator[str]:
         states = sum(segment.state_agrees for segment in report.segments)
         yield f"of {len(report.segments)} segments the trajectory agrees in {trajectories}, the state in {states}"
     yield f"the audit took {ratio} of the training time"
+
+
+def _other_stack(made: Circumstances) -> Iterator[str]:
+    """Every entry in which the stack here differs from the claimed one."""
+    if made.claimed is not None and made.ours is not None:
+        for name, (ours, theirs) in made.ours.differing(made.claimed).items():
+            yield f"different stack: {name}: claimed {theirs}, here {ours}"

@@ -99,7 +99,7 @@ class GraphGuard:
         if self._check is None or not steps or steps[-1].index == self._checked:
             return
         with sheltered(unsaid):  # a file that cannot be read tells nothing about the loop
-            if difference := self._last.difference(self._graph, self._check, self._state(), self._decimals):
+            if difference := self._last.difference(self._graph, self._check, self._decimals):
                 self.withdraw(difference)
 
     def withdraw(self, reason: str) -> None:

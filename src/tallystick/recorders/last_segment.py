@@ -51,8 +51,8 @@ class LastSegment:
             self.steps.clear()
         self.steps.append(step)
 
-    def difference(self, graph: StepGraph, check: SelfCheck, final: State, decimals: int) -> str:
-        """Where the graph does not lead from the anchor to the `final` state; empty if it does, or takes too long."""
+    def difference(self, graph: StepGraph, check: SelfCheck, decimals: int) -> str:
+        """Where the graph does not lead from the anchor to the one at the end; empty if it does, or takes too long."""
         band, began = LossBand(decimals), time.monotonic()
         state: State = read_state(self.run.path / anchor_file(self.steps[0].index - 1), canonical=True)
         for step in self.steps:
@@ -63,6 +63,7 @@ class LastSegment:
             if not band.compare(quantise(step.loss, decimals), float(replayed["loss"])).agrees:
                 return LASTING.format(step.index, "loss")
             state = {name: to_tensor(replayed[name]).copy() for name in state}
+        final: State = read_state(self.run.path / anchor_file(self.steps[-1].index), canonical=True)
         changed = [name for name in sorted(final) if not is_same(state.get(name), final[name])]
         return LASTING.format(self.steps[-1].index, changed[0]) if changed else ""
 

@@ -46,14 +46,18 @@ class Environment(Document):
         """The version of an installed package, or "unknown"."""
         return self.packages.get(name, "unknown") if isinstance(self.packages, dict) else "unknown"
 
+    def differing(self, other: Environment) -> dict[str, tuple[str, str]]:
+        """Every entry of the two stacks that differs or is unknown, by its name: ours and theirs."""
+        ours, theirs = self.stack(), other.stack()
+        pairs = {
+            name: (ours.get(name, "not set"), theirs.get(name, "not set"))
+            for name in sorted(ours.keys() | theirs.keys())
+        }
+        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1] or "unknown" in pair}
+
     def differences(self, other: Environment) -> tuple[str, ...]:
         """Every entry of the two stacks that differs or is unknown, as `name: ours / theirs`."""
-        ours, theirs = self.stack(), other.stack()
-        return tuple(
-            f"{name}: {ours.get(name, 'not set')} / {theirs.get(name, 'not set')}"
-            for name in sorted(ours.keys() | theirs.keys())
-            if ours.get(name) != theirs.get(name) or "unknown" in (ours.get(name), theirs.get(name))
-        )
+        return tuple(f"{name}: {ours} / {theirs}" for name, (ours, theirs) in self.differing(other).items())
 
 
 def _listed(names: tuple[str, ...] | Unknown) -> str:
