@@ -128,7 +128,7 @@ def audit(
 
     Raises:
         MalformedError: the policy is not what it should be.
-        UnavailableError: there is no run, or a library is missing.
+        UnavailableError: there is no run, or a library is missing, or the device that was asked for.
         UsageError: the nonce or the device makes no sense.
     """
     started = time.perf_counter()
@@ -194,7 +194,7 @@ def _unread(run: RunDirectory, policy: Policy, findings: Findings, command: str)
 
 
 def verifier_stack(run: RunDirectory, device: str | None, policy: Policy) -> VerifierStack:
-    """This machine as it replays `run`; raises `UsageError` for an unknown device."""
+    """This machine as it replays `run`; raises what `replay_device` raises."""
     from tallystick.frameworks.torch.training.verifier_stack import torch_verifier_stack
 
     stated = run.environment()
@@ -202,11 +202,16 @@ def verifier_stack(run: RunDirectory, device: str | None, policy: Policy) -> Ver
 
 
 def replay_device(device: str | None, stated: Environment | None) -> str:
-    """Where to replay: on `device`, or on the one that was stated, if it is here; raises `UsageError`."""
+    """Where to replay: on `device`, or on the one that was stated, if it is here.
+
+    Raises `UsageError` for a device of no known kind, `UnavailableError` for one that was asked for and is not here.
+    """
     import torch
 
-    if device not in (None, "cpu", "cuda"):
-        raise UsageError(f"--device {device}: cpu or cuda")
+    if device is not None:
+        from tallystick.frameworks.torch.device import require_device
+
+        require_device(device)
     return device or (stated.device if stated is not None and torch.cuda.is_available() else "cpu")
 
 

@@ -38,11 +38,13 @@ def diff(
     Raises:
         MalformedError: a file is not what it should be.
         ProofError: the records of an opening contradict each other.
-        UnavailableError: a file is missing.
+        UnavailableError: a file is missing, or the device is not here.
         UsageError: the two are not of one kind, or `out` is not empty, or the device is unknown.
     """
-    if device not in ("cpu", "cuda"):
-        raise UsageError(f"--device {device}: cpu or cuda")
+    if device != "cpu":
+        from tallystick.frameworks.torch.device import require_device
+
+        require_device(device)
     found = read_statement(Path(first)), read_statement(Path(second))
     if isinstance(found[0], OpeningDirectory) and isinstance(found[1], OpeningDirectory):
         return Difference((str(first), str(second)), operators=diff_openings(found[0].path, found[1].path))

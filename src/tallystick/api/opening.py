@@ -7,6 +7,7 @@ from pathlib import Path
 from tallystick.disputes.evidence.gathering import gather_whole
 from tallystick.disputes.evidence.opening_sources import graph_replayer, source_of_call, source_of_step
 from tallystick.errors import UsageError
+from tallystick.frameworks.torch.device import require_device
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.recorders.step_opening import open_operators as write_opening
 from tallystick.store.inference import InferenceDirectory
@@ -36,11 +37,10 @@ def open_operators(
 
     Raises:
         ProofError: the run is not consistent.
-        UnavailableError: the run has no step graph, or a file of it is missing.
+        UnavailableError: the run has no step graph, or a file of it is missing, or the device is not here.
         UsageError: there is no such step or node, `out` is not empty, or the device is unknown.
     """
-    if device not in ("cpu", "cuda"):
-        raise UsageError(f"--device {device}: cpu or cuda")
+    require_device(device)
     path = Path(run) if isinstance(run, str | Path) else run.path
     found = read_statement(path)
     if isinstance(found, OpeningDirectory):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tallystick.cli.options import device_option
 from tallystick.cli.verdicts import VERBOSE, print_verdict
 from tallystick.errors import UsageError
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 RUN = typer.Argument(help="A finished run directory.")
 POLICY = typer.Option(None, help="The verifier's policy, as TOML or JSON.")
 CLAIM = typer.Option(None, help="The digest of the claim that was published: sha256:…")
-DEVICE = typer.Option(None, help="Replay on cpu or cuda; by default on the device that the spec names.")
+DEVICE = device_option("Replay on cpu or cuda; by default on the device that the spec names.", None)
 HTML = typer.Option(None, "--html", help="Also write the report as one self-contained page.")
 JSON = typer.Option(False, "--json", help="Print the report as JSON.")
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from tallystick.cli.options import device_option
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
@@ -17,7 +19,7 @@ def diff(
     second: Path = typer.Argument(help="Another one of the same kind."),
     operator: bool = typer.Option(False, "--operator", help="Name the first operator that differs: replay the step."),
     replay: bool = typer.Option(True, "--replay/--no-replay", help="Find the step between two anchors by replaying."),
-    device: str = typer.Option("cpu", help="Replay on cpu or cuda."),
+    device: str = device_option("Replay on cpu or cuda."),
     out: Path | None = typer.Option(None, help="Keep the openings of --operator here; `tally judge` judges them."),
     json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> int:

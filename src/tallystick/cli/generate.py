@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import typer
 
-from tallystick.cli.options import ALWAYS_JSON, JSON
+from tallystick.cli.options import ALWAYS_JSON, JSON, device_option
 from tallystick.cli.recording import (
     COMMIT_HELP,
     GRAPH_HELP,
@@ -93,7 +93,7 @@ def generate(
     request_id: str | None = typer.Option(None, "--request-id", help="The id of the request; drawn by default."),
     dtype: str = typer.Option("F32", help="Compute in F32, BF16 or F16."),
     attention: str = typer.Option("sdpa", help="sdpa or eager."),
-    device: str = typer.Option("cpu", help="Run on cpu or cuda."),
+    device: str = device_option("Run on cpu or cuda."),
     fingerprint: str = typer.Option("projection", help="projection, toploc or none."),
     layers: str = typer.Option(STANDARD, help=LAYERS_HELP),
     commit: bool = typer.Option(False, "--commit", help=COMMIT_HELP),
@@ -118,7 +118,7 @@ def generate(
     from tallystick.recorders.receipts import ReceiptIssuer
 
     check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
-    check_choices(device=(device, ("cpu", "cuda")), fingerprint=(fingerprint, ("projection", "toploc", "none")))
+    check_choices(fingerprint=(fingerprint, ("projection", "toploc", "none")))
     if max_tokens < 1:
         raise UsageError(f"--max-tokens {max_tokens}: at least 1")
     if request_id and len(prompt) + len(chat) > 1:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from tallystick.errors import UsageError
+from tallystick.cli.options import device_option
 
 
 def register(app: typer.Typer) -> None:
@@ -19,7 +19,7 @@ def record_inference(
     inputs: list[Path] = typer.Option(..., "--inputs", help="A safetensors file of inputs; one call for each."),
     weights: Path = typer.Option(..., "--weights", help="Weights and buffers, as safetensors."),
     out: Path = typer.Option(..., "--out", help="The directory to write."),
-    device: str = typer.Option("cpu", help="Run on cpu or cuda."),
+    device: str = device_option("Run on cpu or cuda."),
     json: bool = typer.Option(False, "--json", help="Print the claim as JSON."),
 ) -> None:
     """Run a graph on given inputs and record the calls.
@@ -33,8 +33,6 @@ def record_inference(
     from tallystick.recorders.inference import record_graph_inference
     from tallystick.tensors.safetensors import read_state
 
-    if device not in ("cpu", "cuda"):
-        raise UsageError(f"--device {device}: cpu or cuda")
     program, constants = load_program(graph)
     prefix = "inputs."
     calls = [{name.removeprefix(prefix): t for name, t in read_state(path).items()} for path in inputs]

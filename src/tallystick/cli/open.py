@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tallystick.cli.options import ALWAYS_JSON
+from tallystick.cli.options import ALWAYS_JSON, device_option
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def open_run(
     out: Path | None = typer.Option(None, help="Where the operators go."),
     node: int | None = typer.Option(None, min=0, help="Open this operator alone, with its inclusion proofs."),
     tensors: bool = typer.Option(True, "--tensors/--no-tensors", help="Keep the values, not only their digests."),
-    device: str = typer.Option("cpu", help="Replay on cpu or cuda."),
+    device: str = device_option("Replay on cpu or cuda."),
     json: bool = ALWAYS_JSON,
 ) -> None:
     """Open one record, or the operators of one step.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tallystick.cli.dispute_display import Display
+from tallystick.cli.options import device_option
 
 if TYPE_CHECKING:
     from tallystick.disputes.evidence.judging import DisputeJudge
@@ -29,7 +30,7 @@ BOARD = typer.Option(None, "--board", help="Where data lies, if not at this coor
 BOARD_KEY = typer.Option(None, "--board-key", help="The key by which that board knows this party.")
 WORK = typer.Option(None, "--work", help="The party's folder; one under the state folder of this user by default.")
 POLL = typer.Option(2.0, "--poll", min=0.05, max=3600, help="Seconds between looks.")
-DEVICE = typer.Option("cpu", "--device", help="Compute on cpu or cuda.")
+DEVICE = device_option("Compute on cpu or cuda.")
 WATCH = typer.Option(False, "--watch", help="Go on until Ctrl-C; without it, do what can be done now.")
 UNTIL_SETTLED = typer.Option(
     False, "--until-settled", help="Go on until there are claims, all of them are settled, and all is paid out."

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from tallystick.cli.options import device_option
 from tallystick.cli.recording import (
     COMMIT_HELP,
     GRAPH_HELP,
@@ -67,7 +68,7 @@ def serve_model(
     auditor_keys: Path | None = typer.Option(None, "--auditor-keys", help="Who may list all receipts, one key a line."),
     dtype: str = typer.Option("F32", help="Compute in F32, BF16 or F16."),
     attention: str = typer.Option("sdpa", help="sdpa or eager."),
-    device: str = typer.Option("cpu", help="Run on cpu or cuda."),
+    device: str = device_option("Run on cpu or cuda."),
     proxy: str | None = typer.Option(None, help="Do not compute: pass requests on to the server at this URL."),
 ) -> int:
     """Serve a model, with a receipt for every answer.
@@ -90,7 +91,7 @@ def serve_model(
     if proxy is None and model is not None:
         require_folder(model, MODEL)
     check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
-    check_choices(device=(device, ("cpu", "cuda")), fingerprint=(fingerprint, ("projection", "toploc", "none")))
+    check_choices(fingerprint=(fingerprint, ("projection", "toploc", "none")))
     from tallystick.extras import require
 
     require("fastapi", "httpx", "uvicorn")

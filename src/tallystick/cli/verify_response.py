@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from tallystick.cli.options import device_option
 from tallystick.cli.recording import check_choices
 from tallystick.cli.verdicts import VERBOSE, print_verdict
 from tallystick.errors import UsageError
@@ -54,7 +55,7 @@ def verify_response(
     ),
     dtype: str = typer.Option("F32", help="The promised precision: F32, BF16 or F16."),
     attention: str = typer.Option("sdpa", help="sdpa or eager."),
-    device: str = typer.Option("cpu", help="Compute on cpu or cuda."),
+    device: str = device_option("Compute on cpu or cuda."),
     json: bool = typer.Option(False, "--json", help="Print the report as JSON."),
     verbose: bool = VERBOSE,
 ) -> int:
@@ -73,7 +74,6 @@ def verify_response(
 
         require_folder(model, MODEL)
     check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
-    check_choices(device=(device, ("cpu", "cuda")))
     responses = [response for path in receipts for response in _responses(path)]
     if not responses:
         raise UsageError(f"{receipts[0].name}: no receipt in it")
