@@ -9,6 +9,7 @@ import fcntl
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import Final, Self
 
 from tallystick.errors import UnavailableError, UsageError
@@ -90,4 +91,5 @@ def is_free(folder: Path) -> bool:
 def _refusal(folder: Path) -> str:
     run = RunDirectory(folder)
     is_resumable = run.has_recipe and not run.claim_path.exists()
-    return f"{folder}: not empty; choose another directory" + is_resumable * f", or `tally train --resume {folder}`"
+    more = f", or `tally train --resume {quote(str(folder))}`" if is_resumable else ""
+    return f"{folder}: not empty; choose another directory{more}"
