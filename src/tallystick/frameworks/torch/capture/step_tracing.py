@@ -17,6 +17,9 @@ from tallystick.frameworks.torch.capture.module_trail import mark, note, noted, 
 
 Program = Callable[..., dict[str, torch.Tensor]]
 
+FAKE: Final[Mapping[str, Any]] = {"tracing_mode": "fake", "_allow_non_fake_inputs": True}
+"""Tensors that the loss brings along, as weights of classes, are constants of the program."""
+
 
 @dataclass(frozen=True)
 class Traced:
@@ -59,11 +62,11 @@ def traced(program: Program, inputs: Mapping[str, torch.Tensor]) -> Traced:
         return [results[name] for name in names]
 
     with tracing_errors(), noted():
-        differentiated = make_fx(step, DECLARED, tracing_mode="fake")(*inputs.values())
+        differentiated = make_fx(step, DECLARED, **FAKE)(*inputs.values())
         mark(differentiated, noted_module, note)
         with torch.no_grad():
             functional = functionalize(differentiated, remove="mutations")
-            return Traced(make_fx(functional, tracing_mode="fake")(*inputs.values()), tuple(names))
+            return Traced(make_fx(functional, **FAKE)(*inputs.values()), tuple(names))
 
 
 def _batch_norm(
