@@ -52,9 +52,11 @@ def _list(as_json: bool) -> None:
 
 
 def _forge(name: str, run: Path, out: Path, as_json: bool) -> None:
+    from tallystick.documents.targets import require_empty_folder
     from tallystick.store.folders import RUN, require_folder
 
     require_folder(run, RUN)
+    require_empty_folder(out)
     import torch
 
     from tallystick.attacks.catalogue import find_attack

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from tallystick.documents.suggestions import refusal
@@ -35,7 +36,7 @@ def read_key(path: Path) -> SigningKey:
     from tallystick.attestation.signing import SigningKey
 
     if not path.is_file():
-        raise UsageError(f"--key {path}: not there; `tally new-key {path}` makes one")
+        raise UsageError(f"--key {path}: not there; `tally new-key {quote(str(path))}` makes one")
     return SigningKey.read(path)
 
 
