@@ -76,7 +76,7 @@ def test_a_noun_outside_the_table_is_our_own_mistake() -> None:
     ],
 )
 def test_a_digest_in_another_spelling_is_refused(text: object) -> None:
-    with pytest.raises(MalformedError, match=r"^claim\.spec: no digest"):
+    with pytest.raises(MalformedError, match=r"^claim\.spec: not a digest"):
         parse_digest(text, "claim.spec")
 
 

@@ -16,6 +16,7 @@ UNKNOWN: Final = "extra_forbidden"
 MISSING: Final = ("missing", "union_tag_not_found")
 OURS: Final = ("value_error", "assertion_error")
 TEXT_MAX: Final = 200
+OTHER: Final = "of the form in the specification"
 WANTED: Final = {
     "bool_parsing": "true or false",
     "bool_type": "true or false",
@@ -37,6 +38,7 @@ WANTED: Final = {
     "literal_error": "{expected}",
     "model_attributes_type": "{table}",
     "model_type": "{table}",
+    "none_required": "left out, or null",
     "string_pattern_mismatch": "text like {pattern}",
     "string_too_long": "text of {max_length} characters or fewer",
     "string_too_short": "text of {min_length} characters or more",
@@ -76,7 +78,7 @@ def complaint(problem: Any, table: str = "an object") -> str:
     given = context.get("tag", problem["input"])
     choices = (context.get("expected") or context.get("expected_tags", "")).replace("'", "").replace(" or ", ", ")
     near = meant_by(given, choices.split(", ")) if isinstance(given, str) else ""
-    wanted = WANTED[problem["type"]].format_map(context).replace("'", "")
+    wanted = WANTED.get(problem["type"], OTHER).format_map(context).replace("'", "")
     return f"must be {wanted[:TEXT_MAX]}, not {shown(given)}" + _or_rather(near)
 
 
