@@ -282,7 +282,7 @@ def test_an_opening_goes_into_an_empty_directory_and_names_a_step_and_a_node_tha
 def test_the_graph_of_a_run_is_replayed_and_has_to_be_that_of_its_recipe(
     run: Path, tmp_path: Path, recipe_of: Callable[..., Any], source: Path
 ) -> None:
-    from tallystick.api.auditing import verifier_stack
+    from tallystick.api.replaying import verifier_stack
     from tallystick.audits.policy import Policy
     from tallystick.audits.training import audit_training
     from tallystick.workloads.verifier_stack import VerifierStack
