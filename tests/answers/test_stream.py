@@ -111,13 +111,15 @@ def test_one_dishonest_receipt_rejects_the_stream(
     assert any("number 5" in finding.where for finding in report.verdict.objections)
 
 
-def test_a_receipt_that_cannot_be_judged_is_no_pass(
+def test_a_signed_token_that_the_model_lacks_rejects_the_stream(
     receipts: list[Any], verified: Callable[..., Any], resigned: Callable[..., Any], tokens_of: Callable[..., Any]
 ) -> None:
     strange = resigned(receipts[4], {"answer.tokens": tokens_of([300] * 16)})
     report = verified([*receipts[:4], strange])
-    assert report.outcome == "inconclusive"
-    assert "receipt number 5" in report.verdict.unavailable[0]
+    assert report.outcome == "rejected"
+    (objection,) = report.verdict.objections
+    assert (objection.name, objection.where) == ("numbers", "number 5")
+    assert (report.computed, report.receipts) == (4, 5)
 
 
 def test_a_receipt_beyond_what_the_policy_spends_leaves_no_gap(

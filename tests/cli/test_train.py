@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tallystick.cli.signals import Terminated
+
 Tally = Callable[..., Any]
 
 CONFIG = """
@@ -232,6 +234,7 @@ def test_a_second_training_into_a_directory_stops_with_one_line_and_leaves_the_f
     assert tally("audit", out).code == 0
 
 
+@pytest.mark.parametrize(("signal", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
 @pytest.mark.parametrize(
     ("at", "says"),
     [
@@ -241,17 +244,24 @@ def test_a_second_training_into_a_directory_stops_with_one_line_and_leaves_the_f
     ],
 )
 def test_ctrl_c_says_what_goes_on_and_that_goes_on(
-    tally: Tally, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, says: str
+    tally: Tally,
+    config: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at: str,
+    says: str,
+    signal: type[BaseException],
+    code: int,
 ) -> None:
     def interrupt(*_: object, **__: object) -> None:
         (tmp_path / "run/data").mkdir(exist_ok=True)
-        raise KeyboardInterrupt
+        raise signal
 
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
         patch.setattr(at, interrupt)
         told = tally("train", config, "--out", out)
-    assert told.code == 130
+    assert told.code == code
     assert "interrupted" in told.complaint
     assert says in told.complaint
     again = ["--resume", out] if "--resume" in says else [config, "--out", out]

@@ -11,6 +11,8 @@ import pytest
 
 from tallystick.attestation.signing import SigningKey, sign_receipt
 from tallystick.cli.entry import run
+from tallystick.commitments.encoding import encode
+from tallystick.transcripts.receipt import SIGNED, tokens_digest
 
 LAX = """
 [sampler]
@@ -228,16 +230,80 @@ def test_requests_of_a_stream_go_line_by_line(tally: Callable[..., Any], files: 
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        (lambda held: held["receipt"].update(receipt=2), "receipt.receipt"),
-        (lambda held: held["receipt"]["answer"]["tokens"].update(count=-1), "receipt.answer.tokens.count"),
-        (lambda held: held["receipt"]["answer"]["tokens"].update(count=1 << 40), "receipt.answer.tokens.count"),
-        (lambda held: held["receipt"]["request"].update(max_tokens="many"), "receipt.request.max_tokens"),
-        (lambda held: held["receipt"]["fingerprints"][0].update(tokens=3), "fingerprints.0.tokens"),
-        (lambda held: held["receipt"].update(unknown=1), "receipt.unknown"),
-        (lambda held: held.pop("receipt"), "receipt"),
+        (lambda held: held["answer"]["tokens"].update(count=-1), "receipt.answer.tokens.count"),
+        (lambda held: held["answer"]["tokens"].update(count=1 << 40), "receipt.answer.tokens.count"),
+        (lambda held: held["answer"]["tokens"].update(count=3), "ids, count and digest do not belong together"),
+        (lambda held: held["request"].update(max_tokens="many"), "receipt.request.max_tokens"),
+        (lambda held: held.update(unknown=1), "receipt.unknown"),
+        (lambda held: held["fingerprints"][0].update(tokens=3), "fingerprints.0.tokens"),
     ],
 )
-def test_bad_receipts_are_exit_4_and_name_the_field(
+@pytest.mark.parametrize("is_signed", [True, False])
+def test_a_receipt_that_cannot_be_is_rejected_with_a_report(
+    tally: Callable[..., Any],
+    files: Path,
+    change: Callable[[Any], Any],
+    field: str,
+    is_signed: bool,
+    key: SigningKey,
+) -> None:
+    held = json.loads((files / "receipt.json").read_text())
+    change(held["receipt"])
+    if is_signed:
+        held["signature"] = key.sign(SIGNED + encode(held["receipt"]))
+    (files / "receipt.json").write_text(json.dumps(held))
+    code, out, _ = tally("receipt.json")
+    assert code == 1, out
+    assert field in out
+    assert ("objection: signature" in out) is not is_signed
+    code, out, _ = tally("receipt.json", "--json")
+    assert (code, json.loads(out)["verdict"]) == (1, "rejected")
+
+
+def test_a_signed_token_that_the_model_lacks_is_rejected_with_a_report(
+    tally: Callable[..., Any], files: Path, key: SigningKey
+) -> None:
+    held = json.loads((files / "receipt.json").read_text())
+    held["receipt"]["answer"]["tokens"] = tokens_of(15, 1 << 20)
+    held["signature"] = key.sign(SIGNED + encode(held["receipt"]))
+    (files / "receipt.json").write_text(json.dumps(held))
+    code, out, _ = tally("receipt.json")
+    assert code == 1, out
+    assert "objection: numbers: receipt.answer.tokens.ids: 1048576 is outside the vocabulary" in out
+
+
+def tokens_of(count: int, last: int) -> dict[str, Any]:
+    ids = [*range(count), last]
+    return {"ids": ids, "count": len(ids), "digest": str(tokens_digest(ids))}
+
+
+def test_a_receipt_of_a_later_version_is_inconclusive_and_so_is_a_stream_with_one(
+    tally: Callable[..., Any], files: Path
+) -> None:
+    lines = (files / "receipts.jsonl").read_text().splitlines()
+    later = json.loads(lines[1])
+    later["receipt"]["receipt"] = 2
+    (files / "later.json").write_text(json.dumps(later))
+    (files / "receipts.jsonl").write_text("\n".join([lines[0], json.dumps(later), lines[2]]) + "\n")
+    (files / "response.json").write_text(json.dumps({"id": "r1", "receipt": later}))
+    for name in ("later.json", "response.json", "receipts.jsonl"):
+        code, out, _ = tally(name)
+        assert code == 3, out
+        assert "form: a receipt of version 2, and version 1 is known here" in out
+    assert "not checked: the other receipts" in out
+    assert json.loads(tally("later.json", "--json")[1])["verdict"] == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (lambda held: held.pop("receipt"), "receipt"),
+        (lambda held: held.pop("signature"), "receipt"),
+        (lambda held: held.update(receipt=[]), "receipt"),
+        (lambda held: held.update(key="no key"), "key"),
+    ],
+)
+def test_what_is_no_signed_receipt_is_exit_4_and_names_the_field(
     tally: Callable[..., Any], files: Path, change: Callable[[Any], Any], field: str
 ) -> None:
     held = json.loads((files / "receipt.json").read_text())

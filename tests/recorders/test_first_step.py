@@ -116,6 +116,11 @@ def labelled(model: Any, batch: Any) -> Any:
     return functional.cross_entropy(model(batch[0]), batch[1])
 
 
+def by_class(model: Any, batch: Any) -> Any:
+    """The weights of classes are neither of the model nor of the batch."""
+    return functional.cross_entropy(model(batch[0]), batch[1], weight=torch.linspace(0.5, 2.0, 10))
+
+
 def two_groups(model: Any) -> Any:
     groups = [{"params": [model[0].weight, model[2].weight], "weight_decay": 0.1}, {"params": [model[0].bias]}]
     groups.append({"params": [model[2].bias], "lr": 1e-3})
@@ -147,6 +152,7 @@ def reads_a_number(model: Any, batch: Any) -> Any:
     [
         Loop(),
         Loop(model=convolving, batch=images, loss=labelled),
+        Loop(model=convolving, batch=images, loss=by_class),
         Loop(model=convolving, batch=images, loss=labelled, around=in_bfloat16, before_step=clips),
         Loop(optimizer=two_groups, schedule=lambda each: torch.optim.lr_scheduler.ExponentialLR(each, 0.5)),
         Loop(before_step=clips),
@@ -155,7 +161,7 @@ def reads_a_number(model: Any, batch: Any) -> Any:
         Loop(loss=reads_a_number),
         Loop(given=lambda batch: {"x": batch[0].clone(), "y": batch[1].detach()}),
     ],
-    ids=["mlp", "cnn", "autocast", "groups", "clipped", "attention", "constants", "item", "copies"],
+    ids=["mlp", "cnn", "classes", "autocast", "groups", "clipped", "attention", "constants", "item", "copies"],
 )
 def test_a_loop_is_accepted_with_the_three_lines_alone(loop: Loop, tmp_path: Path, audit: Audit) -> None:
     verdict = audit(loop.run(tmp_path / "run"))
@@ -182,6 +188,21 @@ def from_a_list(step: int) -> Any:
 
 def doubles(batch: Any) -> None:
     batch[1].mul_(2)
+
+
+def validates(model: Any) -> None:
+    """A forward pass in training mode beside that of the loss."""
+    with torch.no_grad():
+        model(images(99)[0])
+
+
+def cycles(optimizer: Any) -> Any:
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20)
+
+
+def kept_rows(model: Any, batch: Any) -> Any:
+    kept = batch[1] > 0
+    return functional.mse_loss(model(batch[0])[kept], batch[1][kept])
 
 
 class Growing:
@@ -229,12 +250,34 @@ class Checked(torch.autograd.Function):
             "SGD steps weights that the loss depends on too, and a graph holds one optimizer",
         ),
         (Loop(after_step=doubles), "x1 of the batch was changed after the loss had read it"),
-        (Loop(given=lambda batch: [3, 4]), "batch= holds no tensors; give batch=(inputs, targets)"),
+        (Loop(given=lambda batch: [3, 4]), "holds no tensors; give batch=(inputs, targets)"),
+        (Loop(given=lambda batch: None), "batch= is left out or holds no tensors; give batch=(inputs, targets)"),
+        (Loop(schedule=cycles), "leave the optimizer as it is while it is recorded (OneCycleLR: cycle_momentum=False)"),
+        (
+            Loop(model=convolving, batch=images, loss=labelled, before_step=validates),
+            "another buffers.1.num_batches_tracked than the loop: a forward pass outside of the step writes into it",
+        ),
+        (Loop(loss=kept_rows), "indices are I64 or I32, not BOOL; select rows with torch.where"),
         (Loop(loss=Growing()), "a number in the loss that changes"),
         (Loop(loss=lambda model, batch: Checked.apply(squares(model, batch))), "the autograd.Function Checked"),
         (Loop(optimizer=lambda model: torch.optim.Adagrad(model.parameters())), "use AdamW, Adam or SGD"),
     ],
-    ids=["dropout", "noise", "targets", "scaled", "optimizers", "changed", "indices", "growing", "function", "adagrad"],
+    ids=[
+        "dropout",
+        "noise",
+        "targets",
+        "scaled",
+        "optimizers",
+        "changed",
+        "indices",
+        "left out",
+        "cycled",
+        "validated",
+        "masked",
+        "growing",
+        "function",
+        "adagrad",
+    ],
 )
 def test_a_loop_that_cannot_be_replayed_is_told_at_once_and_its_audit_repeats_it(
     loop: Loop, reason: str, tmp_path: Path, audit: Audit
@@ -245,6 +288,18 @@ def test_a_loop_that_cannot_be_replayed_is_told_at_once_and_its_audit_repeats_it
     assert (verdict.outcome, verdict.objections) == ("inconclusive", ())
     said = line.partition(": ")[2]
     assert any(said in each for each in verdict.unavailable)
+
+
+def test_a_batch_may_be_left_out(tmp_path: Path) -> None:
+    model = network()
+    optimizer = adamw(model)
+    with tallystick.record_training(tmp_path / "run", model, optimizer) as recorder:
+        loss = squares(model, batch_of(0))
+        loss.backward()
+        optimizer.step()
+        with pytest.warns(RuntimeWarning, match="batch= is left out"):
+            recorder.step(loss)
+    assert (tmp_path / "run/claim.json").exists()
 
 
 def accumulates(out: Path, share: Callable[[Any], Any], given: Callable[[Any], Any]) -> list[str]:

@@ -416,7 +416,7 @@ def odd(what: str) -> Callable[[int, Any, Any], tuple[Any, Any]]:
 
 
 @pytest.mark.parametrize("graph", [False, True])
-@pytest.mark.parametrize("what", ["no loss", "no batch", "many losses"])
+@pytest.mark.parametrize("what", ["no loss", "many losses"])
 def test_what_cannot_be_recorded_ends_the_run_at_its_anchor_and_not_the_loop(
     tmp_path: Path, audit: Audit, what: str, graph: bool
 ) -> None:
@@ -425,6 +425,15 @@ def test_what_cannot_be_recorded_ends_the_run_at_its_anchor_and_not_the_loop(
     assert line.endswith("the run ends at its anchor of step 3")
     assert audit(tmp_path / "run").outcome == "accepted"
     assert len(steps_of(tmp_path / "run")) == 3
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_step_whose_batch_holds_no_tensors_is_beyond_replay(tmp_path: Path, audit: Audit, graph: bool) -> None:
+    (line,) = said(tmp_path / "run", told=odd("no batch"), graph=graph)
+    verdict = audit(tmp_path / "run")
+    assert line.startswith("step 5 cannot be replayed, nor any other of its kind")
+    assert (verdict.outcome, verdict.objections) == ("inconclusive", ())
+    assert any(each.startswith("step 5: ") and "not there" in each for each in verdict.unavailable)
 
 
 def test_exchanged_parameters_end_the_run_and_not_the_loop(tmp_path: Path, audit: Audit) -> None:

@@ -21,7 +21,14 @@ torch = pytest.importorskip("torch")
 EXAMPLE = Path(tallystick.__file__).parent / "examples" / "own_loop.py"
 
 
-def fit(out: Path, steps: int = 7, crash_at: int | None = None, drops: float = 0.0, **settings: Any) -> None:
+def fit(
+    out: Path,
+    steps: int = 7,
+    crash_at: int | None = None,
+    drops: float = 0.0,
+    error: type[BaseException] = FloatingPointError,
+    **settings: Any,
+) -> None:
     torch.manual_seed(0)
     x = torch.linspace(-3, 3, 64)[:, None]
     layers = (torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Dropout(drops), torch.nn.Linear(8, 1))
@@ -30,7 +37,7 @@ def fit(out: Path, steps: int = 7, crash_at: int | None = None, drops: float = 0
     with tallystick.record_training(out, model, optimizer, **settings) as recorder:
         for step in range(1, steps + 1):
             if step == crash_at:
-                raise FloatingPointError("the loop fell over")
+                raise error("the loop fell over")
             rows = torch.randint(0, 64, (8,))
             loss = (model(x[rows]) - torch.sin(x[rows])).square().mean()
             optimizer.zero_grad()
@@ -137,9 +144,30 @@ def test_an_unknown_setting_is_refused(one_thread: None, tmp_path: Path) -> None
         fit(tmp_path / "run", anchor_strife=3)
 
 
+@pytest.mark.parametrize("ended_by", [FloatingPointError, KeyboardInterrupt])
+def test_a_recording_that_ended_before_its_first_step_begins_again_in_the_same_folder(
+    one_thread: None, tmp_path: Path, ended_by: type[BaseException]
+) -> None:
+    for _ in range(2):
+        with pytest.raises(ended_by):
+            fit(tmp_path / "run", crash_at=1, error=ended_by)
+        assert {"spec.json", "transcript.jsonl", "anchors"} <= {each.name for each in (tmp_path / "run").iterdir()}
+    fit(tmp_path / "run", steps=3)
+    assert tallystick.audit(tmp_path / "run").outcome == "accepted"
+
+
 def test_a_directory_that_is_not_empty_is_refused(recorded: Path) -> None:
-    with pytest.raises(UsageError, match="not empty"):
+    with pytest.raises(UsageError, match=r"not empty; choose another directory \(a finished run is in it\)"):
         fit(recorded)
+
+
+def test_recorded_steps_are_kept_and_the_refusal_says_what_is_there(one_thread: None, tmp_path: Path) -> None:
+    with pytest.raises(FloatingPointError):
+        fit(tmp_path / "run", crash_at=2)
+    before = records_of(tmp_path / "run")
+    with pytest.raises(UsageError, match="an interrupted recording is in it, and a loop cannot be resumed"):
+        fit(tmp_path / "run")
+    assert records_of(tmp_path / "run") == before
 
 
 def test_batches_are_named_by_positions_or_by_the_digest_of_their_tensors() -> None:

@@ -11,6 +11,7 @@ from typing import Final, Literal
 from tallystick.answers.sampler import SamplerEvidence
 from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import Json
+from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.judging.findings import AGREES, DIFFERS, Findings
 from tallystick.judging.verdict import Judgement, Outcome, Verdict, VerdictCoverage
 from tallystick.tolerances.tolerance import Finding
@@ -95,6 +96,16 @@ class CheckLog:
             yield
         finally:
             self.costs.append(Cost(check, time.perf_counter() - start, size))
+
+    @contextmanager
+    def judging(self, check: str) -> Iterator[None]:
+        """A block as the check `check`: values that cannot be are an objection, and what costs too much stays open."""
+        try:
+            yield
+        except (MalformedError, ProofError) as error:
+            self.differs(check, "", str(error))
+        except UnavailableError as error:
+            self.unavailable(check, str(error), lasting=True)
 
     def add(self, finding: Finding) -> None:
         """Add a comparison."""

@@ -130,7 +130,7 @@ def verify_stream(
             check_statements(found)
             if is_sampled(nonce, context.identity, policy.audit_sample):
                 seen.reports.append(judge(found))
-                seen.computed += 1
+                seen.computed += found.numbers_fit
             else:
                 seen.reports.append(found.report(0))
         except Refused as error:

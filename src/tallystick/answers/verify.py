@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Rung = Literal[1, 2]
 TOKEN_BYTES: Final = 4
+NUMBERS: Final = "numbers"
+"""The check of what a receipt states about its own sizes: whether they fit each other, the model and the policy."""
 NOTHING: Final = KnownTokens(None, None)
 FORGEABLE: Final = (
     "nobody forged the fingerprints: their directions were known beforehand, and whoever runs the promised model "
@@ -88,7 +90,13 @@ class Verification:
         """Whether tokens are known and signature, model and prompt agree: a pass of another model shows nothing."""
         names = {each.name for each in self.log.findings.seen if not each.agrees and not each.advisory}
         is_known = bool(self.tokens.prompt and self.tokens.answer) and self.is_promised
-        return is_known and not names & {"signature", "model", "prompt"}
+        return is_known and self.numbers_fit and not names & {"signature", "model", "prompt"}
+
+    @property
+    def numbers_fit(self) -> bool:
+        """Whether nothing speaks against computing with the receipt's numbers."""
+        named = [each.name for each in self.log.findings.seen] + [each.check for each in self.log.missing]
+        return NUMBERS not in named
 
     @property
     def is_doubtful(self) -> bool:
@@ -135,8 +143,7 @@ def verify_receipt(
     `response` was delivered with the receipt; `context_length` is that of the model. Rung 1 skips the fingerprints.
 
     Raises:
-        MalformedError: the receipt holds an impossible number, token or fingerprint.
-        UnavailableError: verifying it costs more than the policy allows, or the model is not one that it accepts.
+        UnavailableError: the model is not one that the policy accepts.
         UsageError: the model has no chat template for the request.
     """
     context = ReceiptContext(response or Response(receipt=signed), request, challenge, context_length)
@@ -165,20 +172,25 @@ def check_statements(found: Verification) -> None:
     """Check what needs no pass: bounds, model root, request, delivery, end. Raises as `verify_receipt`."""
     context, model, policy, log = found.context, found.model, found.policy, found.log
     receipt = context.receipt
-    check_consistency(receipt)
+    with log.judging(NUMBERS):
+        check_consistency(receipt)
     with log.timing("model"):
         check_model(log, context, model, policy)
     if log.findings.rejected:
         return
-    check_sizes(receipt, model.card, policy, context.context_length, context.layers)
+    with log.judging(NUMBERS):
+        check_sizes(receipt, model.card, policy, context.context_length, context.layers)
+    if not found.numbers_fit:
+        return
     with log.timing("request", len(context.body)):
         check_form(log, receipt, policy)
         check_penalty(log, receipt, context.request)
         own_prompt = _check_request(found)
         _check_delivery(log, context.response)
         found.tokens = known_tokens(log, context.response, own_prompt)
-        check_vocabulary(found.tokens, model.card)
-        if found.tokens.answer is not None:
+        with log.judging(NUMBERS):
+            check_vocabulary(found.tokens, model.card)
+        if found.numbers_fit and found.tokens.answer is not None:
             check_finish(log, context.response, found.tokens.answer, model, context.request)
 
 
@@ -277,7 +289,7 @@ def _judge_fingerprints(found: Verification, passed: Prefill) -> None:
     dtype = found.model.card.dtype
     methods = {each.method for each in receipt.fingerprints}
     unmeasured = {each: line for each in sorted(methods) if (line := unmeasured_limits(rule, each, found.model.card))}
-    with log.timing("fingerprint", sum(len(each.raw) for each in receipt.fingerprints)):
+    with log.timing("fingerprint", sum(len(each.raw) for each in receipt.fingerprints)), log.judging("fingerprint"):
         for finding in judge_fingerprints(receipt, rows, rule, dtype=dtype, advisory=unmeasured):
             log.add(finding)
     for line in (*unjudged_fingerprints(receipt, rule, dtype=dtype), *unmeasured.values()):
@@ -290,7 +302,10 @@ def _judge_states(found: Verification, passed: Prefill) -> None:
     if context.challenge is not None:
         from tallystick.answers.states import judge_challenge
 
-        judge_challenge(log, context.receipt.states, context.challenge, passed.hidden, found.model.card, found.policy)
+        with log.judging("states"):
+            judge_challenge(
+                log, context.receipt.states, context.challenge, passed.hidden, found.model.card, found.policy
+            )
     elif context.refusal is not None:
         log.unavailable("states", f"the provider does not open its states: {context.refusal}")
     elif context.receipt.states is not None:
@@ -315,6 +330,8 @@ def _not_computed(found: Verification) -> None:
     log = found.log
     if log.findings.rejected:
         log.not_checked.append("sampler and fingerprints: what the receipt states is not what was promised")
+    elif not found.numbers_fit:
+        log.not_checked.append("sampler and fingerprints: the pass that they need was not made")
     elif not found.is_promised:
         log.not_checked.append("sampler and fingerprints: the model that the receipt names is not at hand")
     elif not found.context.receipt.answer.tokens.count:

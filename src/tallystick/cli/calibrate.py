@@ -70,7 +70,9 @@ def merge_profiles(
     from tallystick.api.settings import read_profile
     from tallystick.cli.output import show
     from tallystick.documents.files import write_atomically
+    from tallystick.documents.targets import require_writable
 
+    require_writable(out, makes_folders=True)
     joined = reduce(lambda one, other: one.merged(other), map(read_profile, profiles))
     write_atomically(out, joined.to_bytes() + b"\n")
     name = joined.digest_as("calibration")

@@ -35,8 +35,11 @@ def commit(
     commitment is checked.
     """
     from tallystick.cli.output import existing, show, talk
+    from tallystick.documents.targets import require_writable
 
     target = out or path.absolute().parent / "commit.json"
+    if verify is None:
+        require_writable(target, makes_folders=True)
     digest = (_commit_directory if existing(path, "file or directory").is_dir() else _commit_file)(path, target, verify)
     talk().print(f"{path}: agrees with {verify}" if verify else f"{path}: committed in {target}")
     show({"commit": str(digest), "file": str(verify or target), "path": str(path)}, digest, json)

@@ -38,6 +38,7 @@ from tallystick.cli import (
 )
 from tallystick.cli.aliases import meant
 from tallystick.cli.root_help import SCREEN, RootHelp
+from tallystick.cli.signals import Terminated, listen
 from tallystick.cli.streams import OUTPUT, close_stdout, open_streams
 from tallystick.errors import TallyError
 
@@ -60,6 +61,7 @@ for group in (
 
 INPUT_EXIT = 4
 INTERRUPTED_EXIT = 130
+TERMINATED_EXIT = 143
 """128 and the number of the signal, as in shells; 141 is the same for a reader of the output that is gone."""
 READER_LEFT_EXIT = 141
 MISTAKE_MAX = 500
@@ -79,13 +81,15 @@ def _root(
 ) -> None:
     """Make ML compute verifiable: record a training run, replay any part of it, judge the difference.
 
-    Exit codes: 0 accepted or done, 1 rejected, 2 usage, 3 inconclusive, 4 environment, input or I/O, 130 interrupted.
+    Exit codes: 0 accepted or done, 1 rejected, 2 usage, 3 inconclusive, 4 environment, input or I/O, 130 interrupted,
+    143 terminated.
     """
 
 
 def main() -> None:
     """Run `tally` and exit."""
     open_streams()
+    listen()
     code = run(sys.argv[1:])
     sys.exit(code)
 
@@ -130,6 +134,8 @@ def _told(error: BaseException, arguments: list[str]) -> int:
         return _tell_usage(error.format_message(), arguments)
     if isinstance(error, KeyboardInterrupt):
         return _say(str(error) or "interrupted", INTERRUPTED_EXIT)
+    if isinstance(error, Terminated):
+        return _say(str(error) or "terminated", TERMINATED_EXIT)
     if _is_reader_gone(error):
         close_stdout()
         return READER_LEFT_EXIT

@@ -93,6 +93,7 @@ def slice_(
 
     if sum(option is not None for option in (nodes, between, wanted, element)) != 1:
         raise UsageError("one of --nodes, --between, --wanted and --element says what the slice is")
+    _require_target(out)
     graph, constants = load_program(file)
     part = _part(graph, nodes, between, (given, wanted), element, rows)
     modules = {} if element is not None else _modules(file, graph).paths
@@ -130,6 +131,8 @@ def draw(
     from tallystick.documents.files import write_atomically
     from tallystick.graphs.drawing import draw_dot, draw_svg
 
+    if out is not None:
+        _require_target(out)
     graph, named = _read_named(file)
     if out is None:
         text = draw_dot(graph, modules=named.paths, depth=depth)
@@ -155,10 +158,17 @@ def bind(
     from tallystick.graphs.template import Template
     from tallystick.tensors.safetensors import read_state
 
+    _require_target(out)
     found = Template.from_bytes(read_graph_file(template))
     graph = found.bind(**dict(map(_size, size)))
     constants = read_state(constants_path(template)) if graph.constants else {}
     _tell_saved(save_program(out, graph, constants), graph, json)
+
+
+def _require_target(out: Path) -> None:
+    from tallystick.documents.targets import require_writable
+
+    require_writable(out, makes_folders=True)
 
 
 def _tell_saved(target: Path, graph: Graph, as_json: bool) -> None:

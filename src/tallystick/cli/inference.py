@@ -26,6 +26,9 @@ def record_inference(
 
     Every file of inputs is one call; its inputs and outputs are kept.
     """
+    from tallystick.documents.targets import require_writable_folder
+
+    require_writable_folder(out)
     from tallystick.cli.output import print_json, talk
     from tallystick.frameworks.torch.engine import TorchEngine
     from tallystick.graphs.files import load_program

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from tallystick.cli.signals import Terminated
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def train(
     assert folder is not None  # held by the usage check above
     try:
         claim = _trained(config, folder, resume is None, graph, threads)
-    except KeyboardInterrupt as error:
+    except (KeyboardInterrupt, Terminated) as error:
         raise type(error)(_interrupted(folder)) from None
     _draw_losses(folder)
     _report(claim, folder, json)
@@ -68,7 +69,7 @@ def _trained(config: Path | None, folder: Path, is_new: bool, with_graph: bool, 
 
 
 def _interrupted(folder: Path) -> str:
-    """What Ctrl-C leaves behind, and what goes on from there."""
+    """What Ctrl-C or SIGTERM leaves behind, and what goes on from there."""
     from tallystick.store.run import RunDirectory
 
     run = RunDirectory(folder)

@@ -13,7 +13,7 @@ import typer
 from tallystick.cli.options import device_option
 from tallystick.cli.recording import check_choices
 from tallystick.cli.verdicts import VERBOSE, print_verdict
-from tallystick.errors import UsageError
+from tallystick.errors import MalformedError, UsageError
 
 if TYPE_CHECKING:
     from tallystick.answers.ladder import Tools
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tallystick.answers.response import Response
     from tallystick.answers.stream import StreamReport
     from tallystick.answers.verify import ReceiptContext, Verification
+    from tallystick.commitments.encoding import Json
     from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 
 
@@ -74,7 +75,11 @@ def verify_response(
 
         require_folder(model, MODEL)
     check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
-    responses = [response for path in receipts for response in _responses(path)]
+    stated = [each for path in receipts for each in _stated(path)]
+    try:
+        responses = [response for what, value in stated for response in _responses(value, what)]
+    except MalformedError as error:
+        return _show_unread(stated, error, json, verbose)
     if not responses:
         raise UsageError(f"{receipts[0].name}: no receipt in it")
     asked = _policy(policy, trust_key, limits, audit_sample)
@@ -117,8 +122,8 @@ def _tools(
         yield tools
 
 
-def _responses(path: Path) -> Iterator[Response]:
-    from tallystick.answers.reading import read_responses
+def _stated(path: Path) -> Iterator[tuple[str, Json]]:
+    """What a file holds as JSON, each with the place that a message names."""
     from tallystick.commitments.encoding import parse
     from tallystick.documents.files import read_document
 
@@ -127,9 +132,16 @@ def _responses(path: Path) -> Iterator[Response]:
         from tallystick.transcripts.receipt import RECEIPT_BYTES_MAX
 
         for number, line in enumerate(read_lines(path, RECEIPT_BYTES_MAX), 1):
-            yield from read_responses(parse(line, f"{path.name}: line {number}"), f"{path.name}: line {number}")
+            what = f"{path.name}: line {number}"
+            yield what, parse(line, what)
     else:
-        yield from read_responses(parse(read_document(path), path.name), path.name)
+        yield path.name, parse(read_document(path), path.name)
+
+
+def _responses(value: Json, what: str) -> tuple[Response, ...]:
+    from tallystick.answers.reading import read_responses
+
+    return read_responses(value, what)
 
 
 def _policy(path: Path | None, keys: list[str], limits: Path | None, audit_sample: float | None) -> ReceiptPolicy:
@@ -233,6 +245,23 @@ def _show(report: ReceiptReport, seconds: float, as_json: bool, verbose: bool) -
     else:
         print_verdict(receipt_text(report, seconds), verbose)
     return report.exit_code
+
+
+def _show_unread(stated: list[tuple[str, Json]], error: MalformedError, as_json: bool, verbose: bool) -> int:
+    """The verdict on a signed receipt that has not the form of one; raises `error` where there is none."""
+    from tallystick.answers.unread_receipt import judge_unread
+    from tallystick.cli.output import print_json
+    from tallystick.presentation.verdict_text import VerdictText
+
+    found = judge_unread(stated)
+    if found is None:
+        raise error
+    subject, verdict = found
+    if as_json:
+        print_json({**verdict.to_json(), "subject": subject})
+    else:
+        print_verdict(VerdictText(verdict, subject), verbose)
+    return verdict.exit_code
 
 
 def _show_stream(report: StreamReport, seconds: float, as_json: bool, verbose: bool) -> int:

@@ -17,7 +17,7 @@ def require_writable(path: Path, *, makes_folders: bool = False) -> None:
     folder = path.absolute().parent
     if path.is_dir():
         raise UnavailableError(f"{path}: a folder; name a file to write")
-    if makes_folders and not folder.exists():
+    if makes_folders and not folder.is_dir():
         return require_writable_folder(folder)
     if not folder.is_dir():
         raise UnavailableError(f"{folder}: no such folder")

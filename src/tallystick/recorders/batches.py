@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
@@ -22,10 +22,11 @@ def describe_batch(batch: Examples) -> Batch:
         return Batch(digest=_digest_of(list(as_mapping(batch).values())))
     if isinstance(batch, torch.Tensor):
         return Batch(digest=_digest_of([batch]))
-    tensors = [item for item in batch if isinstance(item, torch.Tensor)]
+    items = list(batch) if isinstance(batch, Iterable) else []  # with no graph a batch may be anything
+    tensors = [item for item in items if isinstance(item, torch.Tensor)]
     if tensors:
         return Batch(digest=_digest_of(tensors))
-    return Batch(indices=tuple(int(item) for item in batch if isinstance(item, int)))
+    return Batch(indices=tuple(int(item) for item in items if isinstance(item, int)))
 
 
 def _digest_of(tensors: Sequence[torch.Tensor]) -> Digest:

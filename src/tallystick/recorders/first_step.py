@@ -10,13 +10,16 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tallystick.errors import UnavailableError
+from tallystick.frameworks.torch.capture.updates import rule_of
 from tallystick.frameworks.torch.watching.clipping import clip_norm_of
 from tallystick.frameworks.torch.watching.live_calls import EqualValues
 from tallystick.frameworks.torch.watching.operator_log import OperatorLog
 from tallystick.frameworks.torch.watching.watched_loss import WatchedLoss
 from tallystick.recorders.boundary import sheltered
 from tallystick.recorders.step_graph import StepGraph, as_mapping, capture_loop, parts_of
+from tallystick.recorders.step_watch import changed_setting
 from tallystick.recorders.watched_backward import WatchedBackward
+from tallystick.workloads.optimizer import UpdateRule
 
 NO_BACKWARD: Final = "no backward() was seen before the first record; begin the recording before the first forward pass"
 BATCH_OF_MANY: Final = (
@@ -28,7 +31,9 @@ FUNCTION: Final = (
     "of PyTorch"
 )
 OTHERS: Final = "{} steps weights that the loss depends on too, and a graph holds one optimizer; put all into one"
-NO_TENSORS: Final = "batch= holds no tensors; give batch=(inputs, targets), all that the loss reads"
+NO_TENSORS: Final = (
+    "batch= is left out or holds no tensors; give batch=(inputs, targets), the tensors that the loss reads"
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,7 @@ class FirstStep:
         self._log = OperatorLog(model, lambda: sheltered(self._give_up))
         self._gradients = frozenset[int]()
         self._stepped_at = 0
+        self._rules: list[UpdateRule] = []
         self._passes: set[int] = set()
         self._others: list[tuple[str, frozenset[int]]] = []
         self._hooks: list[Any] = []
@@ -81,7 +87,7 @@ class FirstStep:
             watched = self._watched(batch)
         finally:
             self._log.forget()
-        return capture_loop(
+        graph = capture_loop(
             self._model,
             watched,
             self._optimizer,
@@ -90,6 +96,9 @@ class FirstStep:
             accumulation=watched.accumulation,
             fixed=watched.loss.fixed,
         )
+        if changed := changed_setting(graph.captured.rules, self._rules):  # a schedule stepped since
+            raise UnavailableError(changed)
+        return graph
 
     def _watched(self, batch: Any) -> WatchedStep:
         log = self._log
@@ -129,7 +138,7 @@ class FirstStep:
     def _parts(self, batch: Any) -> list[dict[str, torch.Tensor]]:
         """The tensors of each micro-batch."""
         count = len(self._ends)
-        if count > 1 and (isinstance(batch, torch.Tensor | Mapping) or len(batch) != count):
+        if count > 1 and (not isinstance(batch, Sequence) or len(batch) != count):
             raise UnavailableError(BATCH_OF_MANY.format(count))
         parts = [as_mapping(part) for part in parts_of(batch, count)]
         if not all(parts):
@@ -151,6 +160,7 @@ class FirstStep:
             gradients = self._numbers(each.grad for each in parameters if each.grad is not None)
             self._gradients = frozenset(self._log.seen[number].storage for number in gradients)
             self._stepped_at = len(self._log.calls)
+            self._rules = [rule_of(optimizer, group) for group in optimizer.param_groups]
 
     def _numbers(self, tensors: Iterable[torch.Tensor]) -> Iterator[int]:
         numbers = (self._log.number_of(each) for each in tensors)

@@ -27,6 +27,10 @@ PARALLEL: Final = 1e-4
 """The largest distance, relative to the norm, at which gradients count as equal up to one factor."""
 HALVES: Final = (torch.bfloat16, torch.float16)
 GIVE_LOSS: Final = "give `loss=` as the loop computes it, and step the optimizer once between two records"
+OF_BUFFER: Final = (
+    "a forward pass outside of the step writes into it (call model.eval() before a validation), or it is assigned anew "
+    "(write into it in place, as with `copy_`)"
+)
 GIVE_BATCH: Final = "give batch=(inputs, targets), all that the loss reads, and what changes as a tensor"
 
 
@@ -101,13 +105,20 @@ class GraphMismatch:
             return
         if all(torch.equal(ours[name], theirs[name]) for name in ours):
             yield (
-                "its gradients are the same: the optimizer's kernel rounds otherwise (weights in bfloat16), or the "
-                "state was changed through `.data`"
+                OF_BUFFER
+                if self.where.startswith("buffers.")
+                else (
+                    "its gradients are the same: the optimizer's kernel rounds otherwise (weights in bfloat16), or the "
+                    "state was changed through `.data`"
+                )
             )
             return
         ratio = _ratio(ours, theirs)
         if ratio is None:
-            yield "gradients are changed between backward() and optimizer.step(), or a loss of several parts is summed"
+            yield (
+                "gradients are changed between backward() and optimizer.step(), or left from before "
+                "(optimizer.zero_grad()), or a loss of several parts is summed"
+            )
         elif abs(ratio - 1) <= PARALLEL:
             yield "the loop's kernels round otherwise (compiled, or another memory format); record it without them"
         elif ratio < 1 or self.graph.clip_norm is not None:

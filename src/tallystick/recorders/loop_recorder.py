@@ -71,7 +71,7 @@ class OwnLoopRecorder:
     def step(
         self,
         loss: float | torch.Tensor,
-        batch: Any,
+        batch: Any = None,
         gradient_norm: float | torch.Tensor | None = None,
         learning_rates: Sequence[float] | None = None,
     ) -> None:
@@ -80,7 +80,7 @@ class OwnLoopRecorder:
         Args:
             loss: the step's loss in the loop's own units: the number that `backward()` was called on.
             batch: the tensors the step consumed (recorded by digest), or the positions of its examples; a list of
-                micro-batches where the step has several.
+                micro-batches where the step has several. Without it no step can be replayed.
             gradient_norm: the norm of the gradient before clipping, if the loop computed it.
             learning_rates: one for each parameter group; by default those of the optimizer at its step.
         """

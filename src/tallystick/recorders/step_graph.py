@@ -140,12 +140,15 @@ def keep_batch(run: RunDirectory, named: State) -> Digest:
 
 
 def as_mapping(batch: Batch) -> dict[str, torch.Tensor]:
-    """The tensors of a batch by name: a lone tensor is `x0`, those of a sequence are `x0`, `x1` and so on."""
+    """The tensors of a batch by name: a lone tensor is `x0`, those of a sequence are `x0`, `x1` and so on.
+
+    Anything else, as `None`, holds none.
+    """
     if isinstance(batch, torch.Tensor):
         return {"x0": batch}
     if isinstance(batch, Mapping):
         return {name: value for name, value in sorted(batch.items()) if isinstance(value, torch.Tensor)}
-    return {f"x{number}": value for number, value in enumerate(batch) if isinstance(value, torch.Tensor)}
+    return {name: value for name, value in _items(batch) if isinstance(value, torch.Tensor)}
 
 
 def numbers_of(batch: Batches, accumulation: int) -> dict[str, float]:
@@ -163,7 +166,7 @@ def _items(batch: Any) -> Iterable[tuple[str, Any]]:
         return ()
     if isinstance(batch, Mapping):
         return batch.items()
-    return ((f"x{number}", value) for number, value in enumerate(batch))
+    return ((f"x{number}", value) for number, value in enumerate(batch if isinstance(batch, Iterable) else ()))
 
 
 def _like(example: Batch, tensors: Mapping[str, torch.Tensor]) -> Any:

@@ -15,8 +15,10 @@ from tallystick.recorders.step_graph import StepGraph
 from tallystick.recorders.written import Marks, buffers_of, marks_of, parameters_of, slots_of, writes, written
 from tallystick.workloads.optimizer import UpdateRule
 
-KEEP_SETTINGS = "leave the optimizer as it is while it is recorded, or record a run of its own from there"
-
+KEEP_SETTINGS = (
+    "leave the optimizer as it is while it is recorded (OneCycleLR: cycle_momentum=False), or record a run of its own "
+    "from there"
+)
 KEEP_STATE = "put what does that into a run of its own, or leave `loss=` out"
 RECORD_FIRST = "call `recorder.step` right after `optimizer.step()`, or leave `loss=` out"
 UNEVEN = (
@@ -167,7 +169,7 @@ class StepWatch:
         if [len(group["params"]) for group in groups] != self._groups:
             return f"the groups of parameters have changed; {KEEP_SETTINGS}"
         rules = [rule_of(self._optimizer, group) for group in groups]
-        return _changed_setting(graph.captured.rules, rules) or self._changed_gradient(graph)
+        return changed_setting(graph.captured.rules, rules) or self._changed_gradient(graph)
 
     def _changed_gradient(self, graph: StepGraph) -> str:
         for name, parameter in self._parameters.items():
@@ -187,7 +189,8 @@ def rates_of(optimizer: torch.optim.Optimizer) -> tuple[float | None, ...]:
     return tuple(None if rate is None else float(rate) for rate in rates)
 
 
-def _changed_setting(captured: Sequence[UpdateRule], found: Sequence[UpdateRule]) -> str:
+def changed_setting(captured: Sequence[UpdateRule], found: Sequence[UpdateRule]) -> str:
+    """Names the first setting of the optimizer that differs; empty if none does."""
     for number, (old, new) in enumerate(zip(captured, found, strict=True)):
         for setting in fields(UpdateRule):
             before, now = getattr(old, setting.name), getattr(new, setting.name)

@@ -20,11 +20,15 @@ NOT_IN_BATCH: Final = (
     "the loss depends on {} that is not in batch=; give batch=(inputs, targets), all that the loss reads"
 )
 RANDOM: Final = (
-    "the loss depends on random numbers ({}); turn dropout off (p=0), and give what was drawn for the data in batch="
+    "the loss depends on random numbers ({}); turn dropout off (p=0), and give in batch= what was drawn, just as "
+    "the loss reads it"
 )
 CHANGED: Final = "{} of the batch was changed after the loss had read it; give the recorder a copy from before"
 OF_GRADIENTS: Final = "the loss depends on gradients of the same step (create_graph=True), which is not captured"
-UNSCALED: Final = "backward() is called {0} times in the step; divide each loss by {0}, so that their mean is minimised"
+UNSCALED: Final = (
+    "backward() is called {0} times in the step; divide each loss by {0}, so that their mean is minimised, or add up "
+    "losses of the same batch and call it once"
+)
 
 
 @dataclass(frozen=True)

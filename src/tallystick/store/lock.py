@@ -11,13 +11,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
-from tallystick.errors import UnavailableError, UsageError
+from tallystick.documents.files import read_document
+from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.store.run import RunDirectory
+from tallystick.transcripts.record import read_record
 
 LOCK: Final = ".tally-lock"
 PREPARED: Final = ("data", "graphs")
 DRAFT: Final = ".spec.json.draft"
 """What is written before a spec stands: with the lock beside it and no spec, it is an interrupted beginning."""
+HEAD: Final = ("spec.json", "environment.json", "transcript.jsonl", "transcript.index", "trace.jsonl", "trace.index")
+HEAD_FOLDERS: Final = ("tiles", "anchors", "blobs", "batches")
+"""What else a recording writes before its first step."""
+HEAD_BYTES_MAX: Final = 1 << 20
 
 
 class RunLock:
@@ -84,10 +90,31 @@ def is_free(folder: Path) -> bool:
     if not folder.exists():
         return True
     held = {path.name for path in folder.iterdir()}
-    return not held or (LOCK in held and all(name in {LOCK, DRAFT, *PREPARED} for name in held))
+    if not held or (LOCK in held and held <= {LOCK, DRAFT, *PREPARED}):
+        return True
+    return LOCK in held and held <= {LOCK, DRAFT, *PREPARED, *HEAD, *HEAD_FOLDERS} and _is_head(RunDirectory(folder))
+
+
+def _is_head(run: RunDirectory) -> bool:
+    """Whether the recording of a loop stands there that ended before its first step: nothing of it can be used."""
+    try:
+        if run.spec().recipe is not None or run.claim_path.exists():
+            return False
+        if not run.transcript_path.exists():
+            return True
+        *lines, _cut = read_document(run.transcript_path, HEAD_BYTES_MAX).split(b"\n")
+        return all(read_record(line, "record").kind != "step" for line in lines)
+    except (MalformedError, UnavailableError):  # not ours, or far longer than a head
+        return False
 
 
 def _refusal(folder: Path) -> str:
     run = RunDirectory(folder)
-    is_resumable = run.has_recipe and not run.claim_path.exists()
-    return f"{folder}: not empty; choose another directory" + is_resumable * f", or `tally train --resume {folder}`"
+    refusal = f"{folder}: not empty; choose another directory"
+    if run.claim_path.exists():
+        return f"{refusal} (a finished run is in it)"
+    if run.has_recipe:
+        return f"{refusal}, or `tally train --resume {folder}`"
+    if run.transcript_path.exists():
+        return f"{refusal}, or delete it (an interrupted recording is in it, and a loop cannot be resumed)"
+    return refusal

@@ -31,6 +31,13 @@ SCALAR_OVERLOADS: Final = {"Tensor": "Scalar", "self": "ScalarOther", "Tensor_mo
 USUAL_FORMATS: Final = (None, 0, 1, torch.contiguous_format, torch.preserve_format)
 """Memory formats that are dropped. Schemas state defaults as in `c10::MemoryFormat`: contiguous 0, preserve 1."""
 TO_THE_END: Final = 2**63 - 1
+MENDS: Final[Mapping[str, str]] = {
+    "aten._scaled_dot_product": "load the model with attn_implementation='eager', or with as many heads of keys",
+    "aten.index.Tensor": "select rows with torch.where or a weight of 0 and 1, so that shapes stay the same",
+    "aten.new_empty_strided": "do not assign into slices; use torch.where or torch.cat",
+    "aten.mkldnn_rnn": "write the cells with nn.Linear, or use nn.RNNCell",
+}
+"""What the author of a program can do about an operator that cannot be captured, by the beginning of its name."""
 
 
 def bound_arguments(node: fx.Node) -> dict[str, Any]:
@@ -77,7 +84,13 @@ def why_not(target: torch._ops.OpOverload) -> str:
     """The reason why graphs do not have an operator."""
     if torch.Tag.nondeterministic_seeded in target.tags:
         return "it draws random numbers, which have to be explicit (dropout: turn it off, or give it a seed)"
-    return "it is not on the allow-list of operators"
+    return "it is not on the allow-list of operators (docs/operators.md)"
+
+
+def refusal(name: str, reason: object) -> str:
+    """One line: the operator, why it cannot be captured, and what mends it where that is known."""
+    mends = next((f"; {line}" for start, line in MENDS.items() if name.startswith(start)), "")
+    return f"{name} cannot be captured: {reason}{mends}"
 
 
 def _last(given: Mapping[str, Any]) -> int | None:

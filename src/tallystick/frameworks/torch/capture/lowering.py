@@ -15,7 +15,7 @@ from torch import fx
 
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.torch.capture.arguments import parted
-from tallystick.frameworks.torch.capture.calls import bound_arguments, only_moves_bytes, operator_name, why_not
+from tallystick.frameworks.torch.capture.calls import bound_arguments, only_moves_bytes, operator_name, refusal, why_not
 from tallystick.frameworks.torch.capture.results import checked_results
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Output, Ref, result_ref
@@ -167,12 +167,12 @@ def _read_operator(reading: TraceLowering, node: fx.Node, target: torch._ops.OpO
     name = operator_name(target, given)
     operator = reading.operators.get(name)
     if operator is None:
-        raise UnavailableError(f"{name} cannot be captured: {why_not(target)}")
+        raise UnavailableError(refusal(name, why_not(target)))
     try:
         operands, attributes = parted(operator, given, reading.ref)
         results = checked_results(node, operator, operands, attributes, reading.specs)
     except (MalformedError, UnavailableError) as error:
-        raise UnavailableError(f"{name} cannot be captured: {error}") from None
+        raise UnavailableError(refusal(name, error)) from None
     added = Node(len(reading.nodes), name, operands, attributes, results)
     reading.nodes.append(added)
     reading.specs |= {ref: spec for ref, spec in zip(added.outputs, results, strict=True) if ref and spec}

@@ -17,6 +17,9 @@ from tallystick.frameworks.torch.capture.trail import Trail
 
 Program = Callable[..., dict[str, torch.Tensor]]
 
+FAKE: Final[Mapping[str, Any]] = {"tracing_mode": "fake", "_allow_non_fake_inputs": True}
+"""Tensors that the loss brings along, as weights of classes, are constants of the program."""
+
 
 @dataclass(frozen=True)
 class Traced:
@@ -59,11 +62,11 @@ def traced(program: Program, inputs: Mapping[str, torch.Tensor], trail: Trail) -
         return [results[name] for name in names]
 
     with tracing_errors(), trail.kept():
-        differentiated = make_fx(step, DECLARED, tracing_mode="fake")(*inputs.values())
+        differentiated = make_fx(step, DECLARED, **FAKE)(*inputs.values())
         trail.mark_step(differentiated)
         with torch.no_grad():
             functional = functionalize(differentiated, remove="mutations")
-            return Traced(make_fx(functional, tracing_mode="fake")(*inputs.values()), tuple(names))
+            return Traced(make_fx(functional, **FAKE)(*inputs.values()), tuple(names))
 
 
 def _batch_norm(
