@@ -8,6 +8,7 @@ import pytest
 
 from tallystick.attacks.attack import AUDITS, Audit, Reference
 from tallystick.attacks.catalogue import ATTACKS, find_attack
+from tallystick.attacks.names import NAMES
 from tallystick.attacks.nonce_ground import PROVER_NONCE, SAMPLES
 from tallystick.audits.training import audit_training
 from tallystick.errors import UsageError
@@ -108,9 +109,13 @@ def test_a_forger_refuses_to_overwrite(reference: Path, forged: Forge) -> None:
         find_attack("record-edited").forge(reference, forged("record-edited"))
 
 
-def test_an_unknown_attack_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(UsageError, match=r"no such attack; there are .*bad-seed"):
-        find_attack("magic")
+def test_an_unknown_attack_is_refused_with_the_one_that_was_meant() -> None:
+    with pytest.raises(UsageError, match=r"no such attack bad-sed: did you mean bad-seed\?"):
+        find_attack("bad-sed")
+
+
+def test_the_names_that_are_known_without_pytorch_are_those_of_the_attacks() -> None:
+    assert tuple(ATTACKS) == NAMES
 
 
 def test_two_processes_reach_the_same_transcript_bit_for_bit(reference: Path, forged: Forge) -> None:

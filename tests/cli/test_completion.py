@@ -46,4 +46,4 @@ def test_every_script_names_every_command(tally: Tally) -> None:
 
 def test_an_unknown_shell_is_one_line(tally: Tally) -> None:
     told = tally("completion", "csh")
-    assert (told.code, told.complaint) == (2, "tally: csh: bash, zsh or fish")
+    assert (told.code, told.complaint) == (2, "tally: SHELL: must be bash, zsh or fish, not 'csh'; did you mean zsh?")

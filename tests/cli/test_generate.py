@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -139,7 +141,7 @@ BAD: dict[str, tuple[tuple[object, ...], int, str]] = {
     "a penalty of nothing": (("--prompt", "Notch", "--repetition-penalty", 0), 2, "repetition_penalty"),
     "a temperature that is no number": (("--prompt", "Notch", "--temperature", "nan"), 2, "temperature"),
     "a seed beyond all": (("--prompt", "Notch", "--seed", 1 << 53), 2, "seed"),
-    "an unknown dtype": (("--prompt", "Notch", "--dtype", "F8"), 2, "--dtype F8: F32, BF16 or F16"),
+    "an unknown dtype": (("--prompt", "Notch", "--dtype", "F8"), 2, "--dtype: must be F32, BF16 or F16, not 'F8'"),
     "an unknown attention": (("--prompt", "Notch", "--attention", "flash"), 2, "--attention flash"),
     "an unknown fingerprint": (("--prompt", "Notch", "--fingerprint", "thumb"), 2, "--fingerprint thumb"),
     "a layer that is not there": (("--prompt", "Notch", "--layers", "0,3"), 2, "layers are from 0 to 2"),
@@ -197,3 +199,26 @@ def test_a_model_is_exported_for_transformers(tally: Tally, plain: Path, tmp_pat
     assert load_language_model(tmp_path / "model").card == language_model.card
     assert tally("export-model", plain, tmp_path / "model").code == 2
     assert tally("export-model", tmp_path / "nowhere", tmp_path / "other").code == 4
+
+
+def test_what_can_be_refused_is_refused_before_pytorch_is_loaded(
+    plain: Path, model_directory: Path, tmp_path: Path
+) -> None:
+    taken = tmp_path / "it is taken"
+    taken.mkdir()
+    (taken / "file").write_bytes(b"x")
+    refused = [
+        ["export-model", plain, taken],
+        ["attack", "record-edited", plain, taken],
+        ["serve-model", model_directory, "--key", taken / "no key"],
+        ["verify-response", taken, "--model", model_directory],
+    ]
+    words = [[str(word) for word in each] for each in refused]
+    code = "import sys; from tallystick.cli.entry import run; "
+    code += f"print([run(each) for each in {words!r}], 'torch' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == "[2, 2, 2, 4] False\n"
+    exported, forged, served, verified = told.stderr.splitlines()
+    assert exported == forged == f"tally: {taken}: not an empty directory; choose another one"
+    assert served.endswith(f"`tally new-key '{taken}/no key'` makes one")
+    assert verified == f"tally: it is taken: a folder, not a file (looked in {tmp_path})"

@@ -195,9 +195,9 @@ def test_what_is_not_settled_is_not_unsealed(tally: Tally_, setup: DisputeSetup)
     ("arguments", "said"),
     [
         (("seal", "0" * 63, "--answer", "prover"), "no key"),
-        (("seal", "0" * 64, "--answer", "both"), "--answer both: prover, challenger, nobody"),
+        (("seal", "0" * 64, "--answer", "both"), "--answer: must be prover, challenger or nobody, not 'both'"),
         (("unseal", 0, "--answer", "prover", "--salt", "xyz"), "--salt xyz"),
-        (("unseal", 0, "--answer", "both", "--salt", SALT), "--answer both"),
+        (("unseal", 0, "--answer", "both", "--salt", SALT), "--answer: must be"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

@@ -35,4 +35,4 @@ def test_a_device_that_is_here_is_taken_and_another_kind_is_none(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert "device" not in tally(*name.split(), "--device", "cuda").complaint
-    assert "--device tpu: cpu or cuda" in tally(*name.split(), "--device", "tpu").complaint
+    assert "--device: must be cpu or cuda, not 'tpu'" in tally(*name.split(), "--device", "tpu").complaint

@@ -104,10 +104,14 @@ def test_a_larger_a_missing_and_a_special_file_are_refused_by_name(tmp_path: Pat
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UnavailableError, match="file: 5 bytes, more than the 4 allowed"):
         read_document(tmp_path / "file", bytes_max=4)
-    for name in ("none", "pipe", "."):
-        with pytest.raises(UnavailableError, match="not there, or not a file"):
+    for name, says in (
+        ("none", "not there, or not a file"),
+        ("pipe", "not there, or not a file"),
+        (".", "a folder, not a"),
+    ):
+        with pytest.raises(UnavailableError, match=says):
             read_document(tmp_path / name)
-        with pytest.raises(UnavailableError, match="not there, or not a file"):
+        with pytest.raises(UnavailableError, match=says):
             file_size(tmp_path / name)
     assert file_size(tmp_path / "file") == 5
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.documents.targets import require_writable, require_writable_folder
-from tallystick.errors import UnavailableError
+from tallystick.documents.targets import require_empty_folder, require_writable, require_writable_folder
+from tallystick.errors import UnavailableError, UsageError
 
 
 def test_where_a_file_can_be_written_is_tried_and_nothing_is_left(tmp_path: Path) -> None:
@@ -32,3 +32,14 @@ def test_where_no_file_can_be_written_is_said_before_the_work(tmp_path: Path) ->
         require_writable_folder(tmp_path / "file")
     require_writable_folder(tmp_path / "new")
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_folder_for_something_new_is_empty_or_not_there(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    require_empty_folder(tmp_path / "empty")
+    require_empty_folder(tmp_path / "new")
+    (tmp_path / "file").write_bytes(b"x")
+    for path in (tmp_path, tmp_path / "file"):
+        with pytest.raises(UsageError, match="not an empty directory"):
+            require_empty_folder(path)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["empty", "file"]

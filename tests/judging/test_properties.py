@@ -177,6 +177,6 @@ def test_partly_bound_data_is_judged_as_far_as_it_goes_and_the_rest_is_named() -
 
 
 def test_a_property_that_does_not_exist_is_refused_and_every_one_says_what_it_proves() -> None:
-    with pytest.raises(UsageError, match="honesty: no such property; there are shapes, finite"):
+    with pytest.raises(UsageError, match="no such property honesty: there are shapes, finite"):
         judged("honesty", SOFTMAX, {"x": SCORES})
     assert all(len(found.proves) > 20 and found.name == name for name, found in PROPERTIES.items())

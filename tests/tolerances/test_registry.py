@@ -76,7 +76,7 @@ def test_only_what_is_asked_for_is_loaded() -> None:
 
 
 def test_an_unknown_name_is_a_usage_error_that_lists_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="tolerance nowhere: known here are bucket, dual, exact"):
+    with pytest.raises(UsageError, match="no such tolerance nowhere: there are bucket, dual, exact"):
         NamedTolerance.load("nowhere")
 
 

@@ -28,7 +28,9 @@ def read_precision(name: str) -> Precision:
         "fp16-sums": precision.HALF_SUMS,
     }
     if name not in known:
-        raise UsageError(f"--precision {name}: one of {', '.join(known)}")
+        from tallystick.documents.suggestions import refusal
+
+        raise UsageError(f"--precision: {refusal(name, [*known])}")
     return known[name]
 
 

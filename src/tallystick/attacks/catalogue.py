@@ -34,7 +34,7 @@ from tallystick.attacks import (
     wrong_recipe,
 )
 from tallystick.attacks.attack import Attack
-from tallystick.errors import UsageError
+from tallystick.attacks.names import require_attack
 
 FILES = (
     honest_twins,
@@ -70,7 +70,5 @@ ATTACKS: dict[str, Attack] = {attack.name: attack for attack in chain.from_itera
 
 
 def find_attack(name: str) -> Attack:
-    """The attack of this name; raises `UsageError` listing all names if there is none."""
-    if name not in ATTACKS:
-        raise UsageError(f"{name}: no such attack; there are {', '.join(ATTACKS)}")
-    return ATTACKS[name]
+    """The attack of this name; raises `UsageError` with the one that was meant if there is none."""
+    return ATTACKS[require_attack(name)]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tallystick.documents.files import write_atomically
+from tallystick.documents.targets import require_empty_folder
 from tallystick.errors import UsageError
 from tallystick.frameworks.torch.tensors import from_tensor
 from tallystick.frameworks.torch.training.summaries import Summariser
@@ -60,14 +61,14 @@ def find_scene(run: RunDirectory) -> Scene:
 def copy_run(run: Path, out: Path) -> RunDirectory:
     """Copy a finished run to `out` for editing; raises `UsageError` if `out` is not empty."""
     RunDirectory(run).claim()
-    _check_empty(out)
+    require_empty_folder(out)
     shutil.copytree(run, out, dirs_exist_ok=True)
     return RunDirectory(out)
 
 
 def copy_data(run: Path, out: Path) -> RunDirectory:
     """A new run directory with only the data of `run`, and its step graph if there is one."""
-    _check_empty(out)
+    require_empty_folder(out)
     honest, forged = RunDirectory(run), RunDirectory(out)
     shutil.copytree(honest.data_path, forged.data_path)
     if honest.graph_path.exists():
@@ -181,8 +182,3 @@ def summariser_of(run: RunDirectory, state: State) -> Summariser:
 
 def _log(path: Path) -> Log:
     return LogWriter(path).close()
-
-
-def _check_empty(out: Path) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out}: not an empty directory; choose another one")

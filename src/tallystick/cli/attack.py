@@ -30,6 +30,10 @@ def attack(
     """Forge a run, to see which audit rejects it."""
     if list_all:
         return _list(json)
+    if name is not None:
+        from tallystick.attacks.names import require_attack
+
+        require_attack(name)
     if name is None or run is None or out is None:
         raise UsageError("`tally attack NAME RUN OUT`, or `tally attack --list`")
     return _forge(name, run, out, json)
@@ -48,9 +52,11 @@ def _list(as_json: bool) -> None:
 
 
 def _forge(name: str, run: Path, out: Path, as_json: bool) -> None:
+    from tallystick.documents.targets import require_empty_folder
     from tallystick.store.folders import RUN, require_folder
 
     require_folder(run, RUN)
+    require_empty_folder(out)
     import torch
 
     from tallystick.attacks.catalogue import find_attack

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tallystick.cli.options import device_option
+from tallystick.cli.options import device_option, from_options
 from tallystick.cli.verdicts import VERBOSE, print_verdict
-from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -91,14 +90,10 @@ def verify_segment(
 
 def _policy(path: Path | None, chosen: dict[str, Any]) -> Policy:
     from tallystick.audits.policy import Policy, read_policy
-    from tallystick.errors import MalformedError
 
     asked = {name: value for name, value in chosen.items() if value is not None}
     held = read_policy(path).model_dump(mode="json", exclude_none=True) if path else {}
-    try:
-        return Policy.from_json(held | asked, "policy")
-    except MalformedError as error:
-        raise UsageError(str(error)) from None
+    return from_options(Policy, held | asked)
 
 
 @contextmanager

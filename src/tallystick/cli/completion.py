@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import typer
 
+from tallystick.documents.suggestions import refusal
 from tallystick.errors import UsageError
 
 BASH: Final = """\
@@ -59,7 +60,7 @@ def completion(
     after compinit. In fish: `tally completion fish | source`.
     """
     if shell not in SCRIPTS:
-        raise UsageError(f"{shell}: bash, zsh or fish")
+        raise UsageError(f"SHELL: {refusal(shell, [*SCRIPTS])}")
     print(SCRIPTS[shell]([*_completions(context.find_root().command)]))
 
 

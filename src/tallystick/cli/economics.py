@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from tallystick.errors import MalformedError, UsageError
+from tallystick.cli.options import from_options
+from tallystick.errors import MalformedError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -102,10 +103,7 @@ def _economy(options: Mapping[str, Any]) -> Economy:
     workload = replace(ClaimKind(), **{name: value for name, value in given.items() if name in of_workload})
     base = _read_rules(options["rules"])
     changes = {name: value for name, value in given.items() if name in type(base).model_fields}
-    try:
-        return Economy(type(base).from_json({**_object(base), **changes}, "rules"), workload)
-    except MalformedError as error:
-        raise UsageError(str(error)) from None
+    return Economy(from_options(type(base), {**_object(base), **changes}), workload)
 
 
 def _read_rules(path: Path | None) -> Rules:

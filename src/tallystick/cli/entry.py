@@ -40,6 +40,7 @@ from tallystick.cli.aliases import meant
 from tallystick.cli.root_help import SCREEN, RootHelp
 from tallystick.cli.signals import Terminated, listen
 from tallystick.cli.streams import OUTPUT, close_stdout, open_streams
+from tallystick.cli.usage import usage_line
 from tallystick.errors import TallyError
 
 app = typer.Typer(
@@ -131,7 +132,7 @@ def _told(error: BaseException, arguments: list[str]) -> int:
     if isinstance(error, TallyError):
         return _say(str(error), error.exit_code)
     if isinstance(error, typer.TyperException):
-        return _tell_usage(error.format_message(), arguments)
+        return _tell_usage(usage_line(error, app, arguments))
     if isinstance(error, KeyboardInterrupt):
         return _say(str(error) or "interrupted", INTERRUPTED_EXIT)
     if isinstance(error, Terminated):
@@ -155,32 +156,17 @@ def _told(error: BaseException, arguments: list[str]) -> int:
     )
 
 
-def _tell_usage(message: str, arguments: list[str]) -> int:
+def _tell_usage(message: str) -> int:
     if "\n" in message:  # the whole help, where nothing was asked
         print(message, file=sys.stderr)
         return 2
-    return _say(f"{message.rstrip('.')}; see `{_help_for(arguments)}`", 2)
+    return _say(message, 2)
 
 
 def _is_reader_gone(error: BaseException) -> bool:
     """Whether stdout is a pipe that nobody reads any more; `rich` makes a `SystemExit(1)` of it."""
     cause = error.__context__ if isinstance(error, SystemExit) else error
     return isinstance(cause, BrokenPipeError) and cause.filename == OUTPUT
-
-
-def _help_for(arguments: list[str]) -> str:
-    return " ".join(["tally", *_known(app, arguments), "--help"])
-
-
-def _known(group: typer.Typer, arguments: list[str]) -> list[str]:
-    """The leading arguments that name a command, or a group and a command in it."""
-    commands = {each.name or getattr(each.callback, "__name__", "") for each in group.registered_commands}
-    groups = {each.name: each.typer_instance for each in group.registered_groups}
-    name = arguments[0] if arguments else None
-    inner = groups.get(name)
-    if inner is not None:
-        return [*arguments[:1], *_known(inner, arguments[1:])]
-    return arguments[:1] if name in commands else []
 
 
 def _say(message: str, code: int) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from tallystick.documents.suggestions import suggestion
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ def example(
             return
         found = shipped.get(_name(Path(name)))
         if found is None:
-            raise UsageError(f"no example is called {name}; there are {', '.join(shipped)}")
+            near = suggestion(_name(Path(name)), shipped)
+            raise UsageError(f"no such example {name}{near}; `tally example` lists all")
         _tell(found, _write(found, out), out, json)
 
 

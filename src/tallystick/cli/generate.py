@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import typer
 
-from tallystick.cli.options import ALWAYS_JSON, JSON, device_option
+from tallystick.cli.options import ALWAYS_JSON, JSON, device_option, from_options
 from tallystick.cli.recording import (
     COMMIT_HELP,
     GRAPH_HELP,
@@ -59,11 +59,11 @@ def export_model(
 
     The directory can be served, and transformers loads it.
     """
-    from tallystick.documents.targets import require_writable_folder
+    from tallystick.documents.targets import require_empty_folder
     from tallystick.store.folders import RUN, require_folder
 
     require_folder(run, RUN)
-    require_writable_folder(out)
+    require_empty_folder(out)
     from tallystick.cli.output import print_json, talk
     from tallystick.recorders.export import export_model as write_model
     from tallystick.store.run import RunDirectory
@@ -114,6 +114,7 @@ def generate(
     from tallystick.documents.files import write_atomically
     from tallystick.frameworks.torch.environment import describe_environment
     from tallystick.frameworks.torch.generation.language_models import load_language_model
+    from tallystick.presentation.sentence import counted
     from tallystick.recorders.generation import AnswerRequest, generate_plain, new_request_id
     from tallystick.recorders.receipts import ReceiptIssuer
 
@@ -138,7 +139,7 @@ def generate(
     write_atomically(out / "environment.json", describe_environment(device_kind).to_bytes())
     for each in answers:
         _print_answer(language_model, each, json)
-    talk().print(f"{out / RECEIPTS}: {len(answers)} receipts by {secret.public}", soft_wrap=True)
+    talk().print(f"{out / RECEIPTS}: {counted(len(answers), 'receipt')} by {secret.public}", soft_wrap=True)
 
 
 def open_states(
@@ -195,10 +196,7 @@ def _sampler(fields: Mapping[str, Any]) -> Any:
     from tallystick.transcripts.sampler import Sampler
 
     drawn = secrets.randbelow(1 << 53) if fields["seed"] is None else fields["seed"]
-    try:
-        return Sampler.from_json({**fields, "seed": drawn}, "sampler")
-    except MalformedError as error:
-        raise UsageError(str(error)) from None
+    return from_options(Sampler, {**fields, "seed": drawn})
 
 
 def _nonce(text: str) -> bytes:

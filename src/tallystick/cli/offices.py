@@ -13,6 +13,7 @@ import typer
 
 from tallystick.cli.options import JSON
 from tallystick.cli.party_session import COORDINATOR, KEY
+from tallystick.documents.suggestions import refusal
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
@@ -144,5 +145,5 @@ def _answer(text: str) -> Fault:
     from tallystick.judging.fault import Fault
 
     if text not in tuple(Fault):
-        raise UsageError(f"--answer {text}: {', '.join(Fault)}")
+        raise UsageError(f"--answer: {refusal(text, [*Fault])}")
     return Fault(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import typer
@@ -77,7 +78,7 @@ def _recorded(run: Path) -> RunDirectory | InferenceDirectory:
 
     found = read_statement(run)
     if isinstance(found, OpeningDirectory):
-        raise UsageError(f"{run}: holds opened operators already; `tally judge {run}` judges them")
+        raise UsageError(f"{run}: holds opened operators already; `tally judge {quote(str(run))}` judges them")
     return found
 
 
@@ -96,5 +97,5 @@ def _open_operators(
 
     opening = open_operators(run, step, out, node=node, tensors=with_tensors, device=device)
     what = f"operator {node}" if node is not None else f"{opening.operators.size} operators"
-    talk().print(f"{out}: {what} of record {opening.index}; judge with `tally judge {out}`", soft_wrap=True)
+    talk().print(f"{out}: {what} of record {opening.index}; judge with `tally judge {quote(str(out))}`", soft_wrap=True)
     print_json({"opening": str(opening.identity), "operators": opening.operators.to_json()})

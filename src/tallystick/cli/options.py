@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import typer
 
-from tallystick.errors import UsageError
+from tallystick.documents.suggestions import refusal
+from tallystick.errors import MalformedError, UsageError
+
+if TYPE_CHECKING:
+    from tallystick.documents.document import Document
+
+Given = TypeVar("Given", bound="Document")
 
 JSON: Final[Any] = typer.Option(False, "--json", help="Print the result as one JSON object.")
 ALWAYS_JSON: Final[Any] = typer.Option(True, "--json", help="Changes nothing: the output is JSON in any case.")
+
+
+def from_options(kind: type[Given], fields: dict[str, Any]) -> Given:
+    """A document made of options of the same names; raises `UsageError` that names the option as it is typed."""
+    from pydantic import ValidationError
+
+    from tallystick.commitments.encoding import encode
+    from tallystick.documents.explained import explain, refused_field
+
+    try:
+        return kind.model_validate_json(encode(fields))
+    except ValidationError as error:
+        field, _, why = explain(error, kind).partition(": ")
+    except MalformedError:
+        field, why = refused_field(fields), "must be finite, and below 2^53"
+    option = f"--{field.replace('_', '-')}: " if field in fields else ""
+    raise UsageError(f"{option}{why}")
 
 
 def device_option(what: str, default: str | None = "cpu") -> Any:
@@ -18,8 +41,8 @@ def device_option(what: str, default: str | None = "cpu") -> Any:
 
 
 def _device(device: str | None) -> str | None:
-    if device not in (None, "cpu", "cuda"):
-        raise UsageError(f"--device {device}: cpu or cuda")
+    if device is not None and device not in ("cpu", "cuda"):
+        raise UsageError(f"--device: {refusal(device, ('cpu', 'cuda'))}")
     if device == "cuda":
         from tallystick.frameworks.torch.device import require_device
 

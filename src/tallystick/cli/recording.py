@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
+from tallystick.documents.suggestions import refusal
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ def check_choices(**given: tuple[str, tuple[str, ...]]) -> None:
     """Raise `UsageError` for an option whose value is none of those allowed."""
     for name, (value, allowed) in given.items():
         if value not in allowed:
-            raise UsageError(f"--{name} {value}: {', '.join(allowed[:-1])} or {allowed[-1]}")
+            raise UsageError(f"--{name}: {refusal(value, allowed)}")
 
 
 def read_key(path: Path) -> SigningKey:
@@ -34,7 +36,7 @@ def read_key(path: Path) -> SigningKey:
     from tallystick.attestation.signing import SigningKey
 
     if not path.is_file():
-        raise UsageError(f"--key {path}: not there; `tally new-key {path}` makes one")
+        raise UsageError(f"--key {path}: not there; `tally new-key {quote(str(path))}` makes one")
     return SigningKey.read(path)
 
 

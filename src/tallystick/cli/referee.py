@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import typer
@@ -105,7 +106,7 @@ def _make(opening: Path, node: int, out: Path, nonce: str | None, element: str |
     ]
     for ref in missing:
         talk().print(f"{ref} is not opened: the ruling will hold that against the prover", soft_wrap=True)
-    talk().print(f"{out}: operator {node}; rule with `tally referee {out}`", soft_wrap=True)
+    talk().print(f"{out}: operator {node}; rule with `tally referee {quote(str(out))}`", soft_wrap=True)
     print_json(
         {
             "bundle": str(bundle.identity),

@@ -95,7 +95,6 @@ def serve_model(
     from tallystick.extras import require
 
     require("fastapi", "httpx", "uvicorn")
-    loaded = None if model is None else _load(model, dtype, attention, device)
     provider = Provider(
         name or _name_of(model),
         _key(key),
@@ -104,6 +103,7 @@ def serve_model(
         _keys(auditor_keys),
         private,
     )
+    loaded = None if model is None else _load(model, dtype, attention, device)
     if proxy is not None:
         return _listen(host, port, *_proxy(proxy, loaded, provider))
     assert loaded is not None

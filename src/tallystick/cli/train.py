@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import typer
@@ -76,7 +77,7 @@ def _interrupted(folder: Path) -> str:
     if run.claim_path.exists():
         return f"interrupted; {folder} is finished"
     if run.has_recipe:
-        return f"interrupted; `tally train --resume {folder}` goes on with it"
+        return f"interrupted; `tally train --resume {quote(str(folder))}` goes on with it"
     return "interrupted before the first record; the same command begins again"
 
 

@@ -9,6 +9,7 @@ import typer
 
 from tallystick.cli.recording import check_choices
 from tallystick.cli.verdicts import VERBOSE, show_verdict
+from tallystick.documents.suggestions import refusal
 from tallystick.errors import ProofError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def verify_graph(
 
     check_choices(dtype=(dtype, ("F32", "BF16", "F16")))
     if unknown := [each for each in route if each not in ROUTES]:
-        raise UsageError(f"--route {unknown[0]}: one of {', '.join(ROUTES)}")
+        raise UsageError(f"--route: {refusal(unknown[0], [*ROUTES])}")
     require_folder(model, MODEL)
     committed, constants = load_program(existing(graph, "graph"))
     named = None if receipt is None else _named_root(receipt)

@@ -20,6 +20,7 @@ NOUNS: Final = frozenset({
 })
 # fmt: on
 PREFIX: Final = "sha256:"
+NO_DIGEST: Final = "not a digest: sha256: and 64 lower-case hexadecimal digits"
 _FORM: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -31,9 +32,14 @@ def digest(noun: str, data: bytes) -> Digest:
 
 def parse_digest(text: object, what: str) -> Digest:
     """`text` as a digest; raises `MalformedError` naming `what` unless it is `sha256:` and 64 lower-case digits."""
-    if not isinstance(text, str) or not _FORM.fullmatch(text):
-        raise MalformedError(f"{what}: no digest of the form sha256:<64 hexadecimal digits>")
+    if not isinstance(text, str) or not is_digest(text):
+        raise MalformedError(f"{what}: {NO_DIGEST}")
     return Digest(text)
+
+
+def is_digest(text: str) -> bool:
+    """Whether `text` is `sha256:` and 64 lower-case hexadecimal digits."""
+    return _FORM.fullmatch(text) is not None
 
 
 def digest_bytes(name: Digest) -> bytes:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from tallystick.commitments.digests import Digest, digest, parse_digest
+from tallystick.commitments.digests import NO_DIGEST, Digest, digest, is_digest
 from tallystick.commitments.encoding import Json, decode, encode
 from tallystick.errors import MalformedError
 
@@ -14,10 +14,9 @@ SAFE_INTEGER_MAX = 2**53 - 1
 
 
 def _as_digest(text: str) -> str:
-    try:
-        return parse_digest(text, "value")
-    except MalformedError as error:
-        raise ValueError(str(error)) from None
+    if not is_digest(text):
+        raise ValueError(NO_DIGEST)
+    return text
 
 
 DigestText = Annotated[Digest, Field(strict=False), AfterValidator(_as_digest)]
@@ -60,26 +59,16 @@ class Document(BaseModel):
     def from_json(cls, value: Json, what: str) -> Self:
         """Read parsed JSON; raises `MalformedError` naming `what` and the field."""
         try:
-            return cls.model_validate_json(encode(value))
-        except ValidationError as error:
-            raise MalformedError(f"{what}: {explain(error)}") from None
+            data = encode(value)
         except MalformedError as error:
-            raise MalformedError(f"{what}: {_refused_field(value)}: {error}") from None
+            from tallystick.documents.explained import refused_field
 
-
-def _refused_field(value: Json, place: str = "") -> str:
-    """The dotted path to the first entry that canonical JSON cannot hold, such as NaN or a date."""
-    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for name, entry in entries:
+            raise MalformedError(f"{what}: {refused_field(value)}: {error}") from None
         try:
-            encode(entry)
-        except MalformedError:
-            return _refused_field(entry, f"{place}.{name}" if place else str(name))
-    return place or "document"
+            return cls.model_validate_json(data)
+        except ValidationError as error:
+            from tallystick.documents.explained import explain
 
-
-def explain(error: ValidationError) -> str:
-    """The first problem of a validation error as `field: reason`."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    field = ".".join(str(part) for part in first["loc"]) or "document"
-    return f"{field}: {first['msg']}"
+            raise MalformedError(f"{what}: {explain(error, cls, what)}") from None
+        except MalformedError as error:
+            raise MalformedError(f"{what}: {error}") from None

@@ -32,7 +32,8 @@ def file_size(path: Path) -> int:
             return path.stat().st_size
     except OSError as error:
         raise _unreadable(path, error) from None
-    raise UnavailableError(f"{path.name}: not there, or not a file (looked in {path.parent})")
+    wrong = "a folder, not a file" if path.is_dir() else "not there, or not a file"
+    raise UnavailableError(f"{path.name or path}: {wrong} (looked in {path.parent})")
 
 
 def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object], *, durable: bool = True) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tallystick.errors import UnavailableError
+from tallystick.errors import UnavailableError, UsageError
 
 
 def require_writable(path: Path, *, makes_folders: bool = False) -> None:
@@ -27,6 +27,13 @@ def require_writable(path: Path, *, makes_folders: bool = False) -> None:
         draft.unlink()
     except OSError as error:
         raise UnavailableError(f"{path}: could not be written: {error.strerror}") from None
+
+
+def require_empty_folder(path: Path) -> None:
+    """Try whether a new folder can be made at `path`; raises `UsageError` where something is there already."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UsageError(f"{path}: not an empty directory; choose another one")
+    require_writable_folder(path)
 
 
 def require_writable_folder(path: Path) -> None:

@@ -60,7 +60,9 @@ def _noted(notes: Findings, graph: Graph, values: Values, name: str) -> int:
 def find_property(name: str) -> Property:
     """The property of that name; raises `UsageError` listing those that exist."""
     if name not in PROPERTIES:
-        raise UsageError(f"{name}: no such property; there are {', '.join(PROPERTIES)}")
+        from tallystick.documents.suggestions import suggestion
+
+        raise UsageError(f"no such property {name}{suggestion(name, PROPERTIES)}")
     return PROPERTIES[name]
 
 

@@ -15,6 +15,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from tallystick.datasets.tokenizer import Tokenizer
 from tallystick.documents.files import read_document, write_atomically
+from tallystick.documents.targets import require_empty_folder
 from tallystick.errors import ProofError, UnavailableError, UsageError
 from tallystick.frameworks.tokenizers import to_pipeline
 from tallystick.frameworks.torch.models import build_model
@@ -40,8 +41,7 @@ def export_model(run: RunDirectory, out: Path) -> None:
         ProofError: the last anchor is not the claimed final state.
         UnavailableError: the run is not finished, or the disk cannot be written; then `out` stays empty.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out}: not an empty directory; choose another one")
+    require_empty_folder(out)
     recipe, end = run.spec().recipe, run.claim().final_state
     if recipe is None or recipe.data.kind == "digits":
         raise UsageError(f"{run.path}: the run did not train a language model from a recipe")

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tallystick.documents.document import SAFE_INTEGER_MAX
+from tallystick.documents.explained import complaint
 from tallystick.http.problems import Problem
 from tallystick.serving.errors import invalid
 from tallystick.transcripts.receipt import Nonce, TokenIds
@@ -197,11 +198,11 @@ def read_request(kind: type[Kind], body: bytes) -> Kind:
 
 
 def _problem(error: ValidationError) -> Problem:
-    found = error.errors(include_url=False, include_context=False, include_input=False)
+    found = error.errors(include_url=False)
     first = max(found, key=lambda each: each["type"] == "extra_forbidden") if len(found[0]["loc"]) < 2 else found[0]
     field = str(first["loc"][0]) if first["loc"] else None
     place = ".".join(str(part) for part in first["loc"][:3])
     if first["type"] == "extra_forbidden":
         return invalid(f"{place}: this server knows no such field", field, "unknown_parameter")
     code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
-    return invalid(f"{place}: {first['msg']}" if place else first["msg"], field, code)
+    return invalid(f"{place}: {complaint(first)}" if place else complaint(first), field, code)

@@ -9,6 +9,7 @@ import fcntl
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import Final, Self
 
 from tallystick.documents.files import read_document
@@ -114,7 +115,7 @@ def _refusal(folder: Path) -> str:
     if run.claim_path.exists():
         return f"{refusal} (a finished run is in it)"
     if run.has_recipe:
-        return f"{refusal}, or `tally train --resume {folder}`"
+        return f"{refusal}, or `tally train --resume {quote(str(folder))}`"
     if run.transcript_path.exists():
         return f"{refusal}, or delete it (an interrupted recording is in it, and a loop cannot be resumed)"
     return refusal

@@ -37,7 +37,9 @@ def tolerance_names() -> tuple[str, ...]:
 def require_tolerance(name: str) -> None:
     """Raise `UsageError`, listing the known names, unless there is exactly one tolerance of this name."""
     if name not in tolerance_names():
-        raise UsageError(f"tolerance {name[:TEXT_MAX]}: known here are {', '.join(tolerance_names())}")
+        from tallystick.documents.suggestions import suggestion
+
+        raise UsageError(f"no such tolerance {name[:TEXT_MAX]}{suggestion(name, tolerance_names())}")
     if name not in HOMES and len(_offered(name)) > 1:
         sources = ", ".join(sorted(point.value for point in _offered(name)))
         raise UsageError(f"tolerance {name}: offered more than once, by {sources}")

@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import decode
-from tallystick.documents.document import Count, DigestText, Document, Number, Positive, explain
+from tallystick.documents.document import Count, DigestText, Document, Number, Positive
 from tallystick.errors import MalformedError
 from tallystick.transcripts.summary import StateSummary
 
@@ -134,6 +134,8 @@ def read_record(line: bytes, what: str) -> Record:
         if len(line) <= RECORD_BYTES_MAX and record.to_bytes() == line:
             return record
     except ValidationError as error:
+        from tallystick.documents.explained import explain
+
         problem = explain(error)
     except MalformedError as error:  # a number that canonical JSON cannot hold
         problem = str(error)

@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from tallystick.commitments.encoding import decode
 from tallystick.disputes.game.rules import ELEMENT_MAX, LEAVES_MAX, PROOF_MAX, RESULT_MAX, WAYS_MAX, Money, Party
-from tallystick.documents.document import Count, DigestText, Document, explain
+from tallystick.documents.document import Count, DigestText, Document
 from tallystick.errors import MalformedError
 from tallystick.judging.fault import Fault
 
@@ -343,6 +343,8 @@ def read_move(line: bytes, what: str = "move") -> Move:
     try:
         move = _MOVE.validate_json(line)
     except ValidationError as error:
+        from tallystick.documents.explained import explain
+
         raise MalformedError(f"{what}: {explain(error)}") from None
     if move.to_bytes() != line:
         raise MalformedError(f"{what}: not in canonical form (a null or an equivalent spelling)")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from tallystick.commitments.digests import Digest, digest
@@ -123,5 +124,5 @@ def _signing_key(key: Path | None) -> SigningKey:
     if key is None:
         return SigningKey.generate()
     if not key.is_file():
-        raise UsageError(f"{key}: not there; `tally new-key {key}` makes one")
+        raise UsageError(f"{key}: not there; `tally new-key {quote(str(key))}` makes one")
     return SigningKey.read(key)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, NewType, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from tallystick.disputes.coordinators.ethereum.endpoints import Endpoint, RemoteError
-from tallystick.documents.document import explain
+from tallystick.documents.explained import explain
 from tallystick.errors import UnavailableError
 
 Address = NewType("Address", str)

@@ -19,7 +19,7 @@ from tallystick.disputes.coordinators.ethereum.chain import AddressHex, DataHex,
 from tallystick.disputes.coordinators.ethereum.encoding import artefact, decode_deployment
 from tallystick.disputes.coordinators.ethereum.endpoints import Endpoint
 from tallystick.disputes.game.rules import Rules
-from tallystick.documents.document import explain
+from tallystick.documents.explained import explain
 from tallystick.errors import MalformedError, UnavailableError
 
 

@@ -1,0 +1,108 @@
+"""The names of all attacks, for whoever types one: the attacks themselves load PyTorch."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tallystick.documents.suggestions import suggestion
+from tallystick.errors import UsageError
+
+# fmt: off
+NAMES: Final = (
+    "honest-copy",
+    "prover-auditor-split",
+    "smuggled-program",
+    "bad-seed",
+    "gradient-noise",
+    "weights-edited",
+    "weights-edited-below-drift",
+    "weights-edited-by-one-ulp",
+    "sign-of-a-zero",
+    "broken-seal",
+    "record-inserted",
+    "record-inserted-resealed",
+    "record-inserted-renumbered",
+    "tail-repeated-resealed",
+    "record-removed",
+    "record-removed-resealed",
+    "record-removed-renumbered",
+    "record-swapped",
+    "record-swapped-resealed",
+    "record-swapped-renumbered",
+    "record-edited",
+    "record-edited-resealed",
+    "data-file-edited",
+    "data-substituted",
+    "one-token-substituted",
+    "batch-repeated",
+    "data-recommitted",
+    "tokens-not-of-the-source",
+    "tokenizer-of-other-text",
+    "wrong-rate-recorded",
+    "wrong-rate",
+    "wrong-decay",
+    "wrong-precision",
+    "wrong-optimizer",
+    "wrong-schedule",
+    "skipped-steps",
+    "transcript-without-training",
+    "infinitesimal-update",
+    "runs-spliced",
+    "optimizer-reset",
+    "optimizer-reset-first-moment",
+    "anchor-replaced",
+    "anchor-swapped",
+    "anchor-swapped-resealed",
+    "environment-edited",
+    "environment-forged",
+    "environment-cosmetics-forged",
+    "nonce-ground",
+    "hidden-batch",
+    "hidden-batch-careful",
+    "fraud-out-of-reach",
+    "bucket-forged",
+    "summaries-omitted",
+    "clock-forged",
+    "nan-planted",
+    "transcript-empty",
+    "spec-digest-missing",
+    "graph-other-epsilon",
+    "graph-other-decay",
+    "graph-not-causal",
+    "graph-skips-a-tensor",
+    "graph-hidden-constant",
+    "graph-hidden-input",
+    "graph-of-another-step",
+    "graph-removed",
+    "graph-exchanged",
+    "graph-unknown-operator",
+    "graph-respelled",
+    "loop-batch-exchanged",
+    "loop-batch-withheld",
+    "loop-batch-renamed",
+    "loop-rate-misstated",
+    "loop-rule-misstated",
+    "loop-data-recommitted",
+    "loop-graph-of-another-step",
+    "loop-graph-removed",
+    "loop-constant-exchanged",
+    "loop-constants-removed",
+    "loop-graph-hidden-constant",
+    "loop-graph-skips-a-tensor",
+    "loop-schedule-before-record",
+    "loop-clipping-undeclared",
+    "loop-autocast-around",
+    "loop-decay-changed",
+    "loop-graph-excused",
+    "recipe-graph-excused",
+    "undetermined-moved",
+    "undetermined-moved-bf16",
+)
+# fmt: on
+
+
+def require_attack(name: str) -> str:
+    """`name`, if an attack is called so; raises `UsageError` with the one that was meant."""
+    if name not in NAMES:
+        raise UsageError(f"no such attack {name}{suggestion(name, NAMES)}; `tally attack --list` lists all")
+    return name

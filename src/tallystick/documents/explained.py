@@ -1,0 +1,141 @@
+"""What is wrong with a document, in words of this project; loaded only where something is."""
+
+from __future__ import annotations
+
+from types import UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from tallystick.commitments.encoding import Json, encode
+from tallystick.documents.fields import shown
+from tallystick.documents.suggestions import meant_by
+from tallystick.errors import MalformedError
+
+UNKNOWN: Final = "extra_forbidden"
+MISSING: Final = ("missing", "union_tag_not_found")
+OURS: Final = ("value_error", "assertion_error")
+TEXT_MAX: Final = 200
+WANTED: Final = {
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "dict_type": "{table}",
+    "enum": "{expected}",
+    "finite_number": "a finite number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "{ge} or more",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a smaller whole number",
+    "int_type": "a whole number",
+    "json_invalid": "valid JSON",
+    "less_than": "less than {lt}",
+    "less_than_equal": "{le} or less",
+    "list_type": "a list",
+    "literal_error": "{expected}",
+    "model_attributes_type": "{table}",
+    "model_type": "{table}",
+    "string_pattern_mismatch": "text like {pattern}",
+    "string_too_long": "text of {max_length} characters or fewer",
+    "string_too_short": "text of {min_length} characters or more",
+    "string_type": "text",
+    "string_unicode": "text in UTF-8",
+    "too_long": "a list of {max_length} or fewer",
+    "too_short": "a list of {min_length} or more",
+    "tuple_type": "a list",
+    "union_tag_invalid": "{expected_tags}",
+}
+"""What a field must be, by the kinds of pydantic's problems that documents of ours can have."""
+
+
+def explain(error: ValidationError, kind: Any = None, what: str = "") -> str:
+    """The problem of a validation error as `field: what it must be`, for a document `what` of the type `kind`.
+
+    A field that nobody knows is told before one that is missing: often it is that one, misspelt.
+    """
+    found = error.errors(include_url=False)
+    first = min(found, key=lambda each: (each["type"] in MISSING, each["type"] != UNKNOWN))
+    place, names = _walk(kind, first["loc"], first["type"] in (UNKNOWN, "missing"))
+    field = ".".join(place) or "document"
+    is_toml = what.endswith(".toml")
+    if first["type"] == UNKNOWN:
+        near = meant_by(str(first["loc"][-1]), names)
+        return f"{field}: no such {'setting' if is_toml else 'field'}" + _or_rather(near)
+    return f"{field}: {complaint(first, 'a table' if is_toml else 'an object')}"
+
+
+def complaint(problem: Any, table: str = "an object") -> str:
+    """What is wrong with one field: `must be graph or recipe, not 'grap'; did you mean graph?`."""
+    if problem["type"] in MISSING:
+        return "is missing"
+    if problem["type"] in OURS:
+        return str(problem["ctx"]["error"])
+    context = {name: _written(value) for name, value in problem.get("ctx", {}).items()} | {"table": table}
+    given = context.get("tag", problem["input"])
+    choices = (context.get("expected") or context.get("expected_tags", "")).replace("'", "").replace(" or ", ", ")
+    near = meant_by(given, choices.split(", ")) if isinstance(given, str) else ""
+    wanted = WANTED[problem["type"]].format_map(context).replace("'", "")
+    return f"must be {wanted[:TEXT_MAX]}, not {shown(given)}" + _or_rather(near)
+
+
+def refused_field(value: Json, place: str = "") -> str:
+    """The dotted path to the first entry that canonical JSON cannot hold, such as NaN or a date."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, entry in entries:
+        try:
+            encode(entry)
+        except MalformedError:
+            return refused_field(entry, f"{place}.{name}" if place else str(name))
+    return place or "document"
+
+
+def _written(value: object) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _or_rather(near: str) -> str:
+    return f"; did you mean {near}?" if near else ""
+
+
+def _walk(kind: Any, location: tuple[int | str, ...], names_a_field: bool) -> tuple[list[str], list[str]]:
+    """The path to a field as it stands in the document, and the names of all fields there.
+
+    pydantic's own path also names the members of unions that it tried. They stand in no document. Where `kind` is
+    None, nothing is known of the document, and the path is pydantic's.
+    """
+    if kind is None:
+        return [str(part) for part in location], []
+    here, place = _members(kind), []
+    for part in location[:-1] if names_a_field else location:
+        inside = [each for member in here for each in _inside(member, part)]
+        if inside:
+            place.append(str(part))
+            here = inside
+    names = [name for each in here if _is_model(each) for name in each.model_fields]
+    return [*place, *map(str, location[-1:] if names_a_field else ())], names
+
+
+def _inside(kind: Any, part: int | str) -> list[Any]:
+    """The types that an entry `part` of a value of type `kind` can have; none where it has no such entry."""
+    if _is_model(kind):
+        found = next((each for name, each in kind.model_fields.items() if part in (name, each.alias)), None)
+        return _members(found.annotation) if found is not None else []
+    entries = {list: int, tuple: int, dict: str}.get(get_origin(kind))
+    if entries is None or not isinstance(part, entries):
+        return []
+    return [each for argument in get_args(kind)[entries is str :] for each in _members(argument)]
+
+
+def _members(kind: Any) -> list[Any]:
+    """The types of a union, or the type itself."""
+    if get_origin(kind) is Annotated:
+        return _members(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        return [each for member in get_args(kind) for each in _members(member)]
+    return [kind]
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
