@@ -74,8 +74,8 @@ VERIFIERS: Final = {
     each.name: each
     for each in (
         Verifier("receipt", "verify-response receipt.json --model model --rung 2", 3500),
-        Verifier("recipe", "audit run --replay recipe --samples 1", 4800),
-        Verifier("graph", "audit run --replay graph --samples 1", 10000),
+        Verifier("recipe", "audit run --replay recipe --samples 1", 4700),
+        Verifier("graph", "audit run --replay graph --samples 1", 9800),
         Verifier("referee", "referee operator.leaf", 6000),
     )
 }

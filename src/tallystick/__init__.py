@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from tallystick.answers.policy import ReceiptPolicy as ReceiptPolicy
     from tallystick.answers.unverified import UnverifiedAnswerWarning as UnverifiedAnswerWarning
     from tallystick.api.answers import verify as verify
-    from tallystick.api.auditing import AuditResult as AuditResult, audit as audit, verify_segment as verify_segment
+    from tallystick.api.audit_result import AuditResult as AuditResult
+    from tallystick.api.auditing import audit as audit
     from tallystick.api.comparing import diff as diff
     from tallystick.api.opening import open_operators as open_operators
     from tallystick.api.operators import judge as judge
+    from tallystick.api.segment import verify_segment as verify_segment
     from tallystick.api.training import train as train
     from tallystick.attestation.signing import SigningKey as SigningKey
     from tallystick.audits.policy import Policy as Policy
@@ -52,10 +54,12 @@ HOMES = {
     "tallystick.answers.policy": "ReceiptPolicy",
     "tallystick.answers.unverified": "UnverifiedAnswerWarning",
     "tallystick.api.answers": "verify",
-    "tallystick.api.auditing": "AuditResult audit verify_segment",
+    "tallystick.api.audit_result": "AuditResult",
+    "tallystick.api.auditing": "audit",
     "tallystick.api.comparing": "diff",
     "tallystick.api.opening": "open_operators",
     "tallystick.api.operators": "judge",
+    "tallystick.api.segment": "verify_segment",
     "tallystick.api.training": "train",
     "tallystick.attestation.signing": "SigningKey",
     "tallystick.audits.policy": "Policy",

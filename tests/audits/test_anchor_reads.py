@@ -12,9 +12,10 @@ from weakref import WeakSet
 import pytest
 
 from tallystick.audits.checked_run import CheckedRun
+from tallystick.audits.chosen_segment import verify_segment
 from tallystick.audits.policy import Policy
 from tallystick.audits.report import Report
-from tallystick.audits.training import audit_training, verify_segment
+from tallystick.audits.training import audit_training
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.safetensors import StateFile
 from tallystick.tensors.tensor import Tensor

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.audits.checked_run import gather_evidence
+from tallystick.audits.gathering import gather_evidence
 from tallystick.audits.policy import Policy
 from tallystick.commitments.digests import digest
 from tallystick.commitments.encoding import encode

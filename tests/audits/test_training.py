@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tallystick.audits.chosen_segment import verify_segment
 from tallystick.audits.policy import Policy
 from tallystick.audits.sampling import draw_nonce
-from tallystick.audits.training import audit_training, verify_segment
+from tallystick.audits.training import audit_training
 from tallystick.commitments.encoding import encode
 from tallystick.errors import UsageError
 from tallystick.store.run import RunDirectory

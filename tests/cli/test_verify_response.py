@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -399,3 +400,47 @@ def test_one_request_is_that_of_all_the_answers_to_it(
     (files / "request.json").write_text(json.dumps(asked | {"n": 2, "seed": 5}))
     assert tally("two.json", "--request", str(files / "request.json"))[0] == 1
     assert tally("two.json receipt.json", "--request", str(files / "request.json"))[0] == 2
+
+
+@pytest.fixture(scope="module")
+def stored_in_halves(model_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model as a directory whose weights are stored in BF16, as most models are published."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    out = Path(shutil.copytree(model_directory, tmp_path_factory.mktemp("halves") / "model"))
+    weights = load_file(out / "model.safetensors")
+    halves = {name: value.to(torch.bfloat16) for name, value in weights.items()}
+    save_file(halves, out / "model.safetensors", {"format": "pt"})
+    configuration = json.loads((out / "config.json").read_text())
+    (out / "config.json").write_text(json.dumps(configuration | {"dtype": "bfloat16"}))
+    return out
+
+
+@pytest.mark.parametrize(("made_in", "checked_in"), [("BF16", "F32"), ("F32", "BF16")])
+def test_a_receipt_of_a_model_stored_in_halves_is_never_rejected_for_its_precision(
+    tally: Callable[..., Any],
+    files: Path,
+    stored_in_halves: Path,
+    key: SigningKey,
+    made_in: Any,
+    checked_in: str,
+) -> None:
+    from tallystick.frameworks.torch.generation.language_models import load_language_model
+    from tallystick.recorders.generation import AnswerRequest, generate_plain
+    from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
+    from tallystick.transcripts.sampler import Sampler
+
+    served = load_language_model(stored_in_halves, made_in)
+    asked = [AnswerRequest("r", "00", Sampler(seed=1, temperature=0.8))]
+    issuer = ReceiptIssuer(served, key, RecordSettings())
+    (answer,) = generate_plain(served, [served.encode_text(PROMPT)], 16, asked, issuer)
+    (files / "halves.json").write_bytes(answer.issued.signed.to_bytes())
+    given = () if checked_in == "F32" else ("--dtype", checked_in)
+    code, out, _ = tally("halves.json", *given, "--rung", "2", model=stored_in_halves)
+    assert code == 3, out
+    assert "objection" not in out
+    assert f"it was loaded in {checked_in}: give --dtype {made_in} if that is what was promised" in out
+    code, out, _ = tally("halves.json", "--dtype", made_in, "--rung", "2", model=stored_in_halves)
+    assert "objection" not in out
+    assert "give --dtype" not in out

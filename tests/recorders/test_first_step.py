@@ -25,7 +25,7 @@ Audit = Callable[[Path], Any]
 
 @pytest.fixture
 def audit(one_thread: None) -> Audit:
-    from tallystick.api.auditing import verifier_stack
+    from tallystick.api.replaying import verifier_stack
     from tallystick.audits.policy import Policy
     from tallystick.audits.training import audit_training
 

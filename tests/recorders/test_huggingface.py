@@ -95,7 +95,7 @@ def steps_of(run: Path) -> list[StepRecord]:
 
 @pytest.fixture
 def replayed(one_thread: None) -> Replayed:
-    from tallystick.api.auditing import verifier_stack
+    from tallystick.api.replaying import verifier_stack
     from tallystick.audits.policy import Policy
     from tallystick.audits.training import audit_training
 

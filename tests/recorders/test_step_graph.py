@@ -66,7 +66,7 @@ def fit(
 @pytest.fixture
 def replayed(one_thread: None) -> Replayed:
     """Audit a run on this machine, replaying its graph."""
-    from tallystick.api.auditing import verifier_stack
+    from tallystick.api.replaying import verifier_stack
     from tallystick.audits.policy import Policy
     from tallystick.audits.training import audit_training
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tallystick.attacks.forging import copy_run, read_anchor, read_records, summariser_of, write_records
-from tallystick.audits.checked_run import gather_evidence
+from tallystick.audits.gathering import gather_evidence
 from tallystick.audits.policy import Policy
 from tallystick.documents.files import write_atomically
 from tallystick.errors import UsageError

@@ -6,7 +6,6 @@ The transcript is read in one pass, and each anchor once: `walk_anchors` hands e
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -149,28 +148,6 @@ class CheckedRun:
     def add_step(self, place: int) -> None:
         """Remember where in the transcript the next step record starts."""
         self._places.append(place)
-
-
-def gather_evidence(run: RunDirectory, policy: Policy, findings: Findings | None = None) -> CheckedRun:
-    """Read a run and check all of it, anchors included; what fails is in the findings.
-
-    Raises, unless given `findings` keep going:
-        MalformedError: a file has no form that is known here.
-        UnavailableError: a file is missing or larger than the policy allows.
-    """
-    evidence = read_run(run, policy, findings)
-    deque(walk_anchors(evidence, policy), maxlen=0)
-    return evidence
-
-
-def read_run(run: RunDirectory, policy: Policy, findings: Findings | None = None) -> CheckedRun:
-    """As `gather_evidence`, without opening the anchors; raises `ProofError` where nothing can be read."""
-    findings = Findings() if findings is None else findings
-    stated = read_stated(run, policy, findings)
-    if stated is None:
-        objections = [finding.detail for finding in findings.seen if not finding.agrees]
-        raise ProofError((objections + findings.undecided)[0])
-    return check_records(run, stated, policy, findings)
 
 
 def read_stated(run: RunDirectory, policy: Policy, findings: Findings) -> Stated | None:
@@ -333,7 +310,7 @@ def _check_tiles(evidence: CheckedRun) -> None:
 def walk_anchors(evidence: CheckedRun, policy: Policy) -> Iterator[tuple[int, State | None]]:
     """Read and check the anchors in order: each one's step and state, or `None` where it is not the recorded one.
 
-    Holds one state at a time; whoever keeps the previous one holds two. Raises what `gather_evidence` raises.
+    Holds one state at a time; whoever keeps the previous one holds two. Raises what `findings.check` raises.
     """
     for index in sorted(evidence.anchors):
         state: State | None = None  # lets go of the last one before the next is read

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.replay import as_float
+from tallystick.audits.screened import SCREENED, State, moments_of, screened_weights, weights_of
 from tallystick.commitments.digests import digest
 from tallystick.errors import MalformedError, ProofError
 from tallystick.judging.findings import DIFFERS, Findings, require
-from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.bucket import Bucket
 from tallystick.tolerances.reach import reach_adamw, reach_sgd
 from tallystick.tolerances.screens import moment_cosine, second_moment_floor, update_profile
@@ -28,14 +28,7 @@ from tallystick.transcripts.summary import BucketSummary, StateSummary, decode_s
 from tallystick.workloads.plan import projection_seed
 from tallystick.workloads.schedule import learning_rate
 
-if TYPE_CHECKING:
-    from tallystick.workloads.optimizer import UpdateRule
-
 LEAST_NORM = 1e-30
-SCREENED = frozenset({"F32", "F64", "BF16"})
-"""Weights in F16 are left out: their second moments underflow, and no bound on a step follows."""
-
-State = Mapping[str, Tensor]
 Weights: TypeAlias = Mapping[str, np.ndarray[Any, np.dtype[Any]]]
 
 
@@ -93,11 +86,9 @@ class AnchorScreens:
             moved = difference_norm([new[name] for name in old], list(old.values()))
             self._moves.append(moved / sum(rates) if sum(rates) else float("nan"))
             return
-        from tallystick.workloads.optimizer import UpdateRule  # a loop states its rules group by group
+        from tallystick.audits.loop_screens import loop_screens  # a loop states its rules group by group
 
-        rules = [UpdateRule.of_group(group) for group in self.evidence.optimizer]
-        if rules and all(rule.kind != "sgd" for rule in rules):
-            self._note(_loop_screens(self.evidence, rules, before, after, start, end), start, end)
+        self._note(loop_screens(self.evidence, before, after, start, end), start, end)
 
     def _note(self, screens: Iterator[Finding], start: int, end: int) -> None:
         for finding in list(screens):
@@ -115,30 +106,6 @@ def screen_anchors(evidence: CheckedRun) -> None:
     screens.finish()
 
 
-def _loop_screens(
-    evidence: CheckedRun, rules: Sequence[UpdateRule], before: State, after: State, start: int, end: int
-) -> Iterator[Finding]:
-    """The screens of AdamW for a custom training loop: its spec states the rules, its records the learning rates.
-
-    No record says which parameter belongs to which group, so each may have moved as far as one of the groups allows.
-    """
-    steps = range(start + 1, end + 1)
-    rates = [evidence.rates(step) for step in steps]
-    decay = min(rule.betas[1] for rule in rules)
-    for name in _moments_of(before):
-        yield second_moment_floor(before[name], after[name], decay, len(steps), where=name)
-    for name in _screened_weights(before):
-        yield min(_reach_of_groups(rules, rates, before[name], after[name], name), key=lambda found: found.distance)
-
-
-def _reach_of_groups(
-    rules: Sequence[UpdateRule], rates: Sequence[tuple[float, ...]], before: Tensor, after: Tensor, name: str
-) -> Iterator[Finding]:
-    for group, rule in enumerate(rules):
-        decay = rule.weight_decay if rule.kind == "adamw" else 0.0
-        yield reach_adamw(before, after, [each[group] for each in rates], rule.betas, decay, where=name)
-
-
 def _recipe_screens(
     evidence: CheckedRun, recipe: Recipe, before: State, after: State, rates: Sequence[float], start: int
 ) -> Iterator[Finding]:
@@ -148,7 +115,7 @@ def _recipe_screens(
         return
     yield worst(
         second_moment_floor(before[name], after[name], settings.betas[1], len(rates), where=name)
-        for name in _moments_of(before)
+        for name in moments_of(before)
     )
     yield worst(
         reach_adamw(
@@ -156,18 +123,10 @@ def _recipe_screens(
             first_step=start + 1,
             where=name,
         )
-        for name in _screened_weights(before)
+        for name in screened_weights(before)
     )
     if len(rates) <= 0.5 / (1 - settings.betas[0]):
         yield replace(worst(_directions(before, after)), advisory=True)
-
-
-def _moments_of(state: State) -> Iterator[str]:
-    return (name for name in state if name.endswith(".exp_avg_sq") and state[name].dtype in SCREENED)
-
-
-def _screened_weights(state: State) -> Iterator[str]:
-    return (name for name, tensor in weights_of(state).items() if tensor.dtype in SCREENED)
 
 
 def _reach_of_sgd(
@@ -223,11 +182,6 @@ def _screen_summary(evidence: CheckedRun, findings: Findings, state: State, mark
 def _bucket(recorded: RecordRecipe, mode: Literal["fp16_rne", "grid"], weights: Weights) -> BucketSummary:
     claim = Bucket(mode, recorded.grid_eps, recorded.hint_margin).claim(weights)
     return BucketSummary(digest=claim.digest, hints=digest("blob", claim.hints) if claim.hints else None)
-
-
-def weights_of(state: State) -> dict[str, Tensor]:
-    """The trainable tensors of a state."""
-    return {name: tensor for name, tensor in state.items() if name.startswith("weights.")}
 
 
 def worst(findings: Iterator[Finding]) -> Finding:

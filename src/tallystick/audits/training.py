@@ -21,7 +21,6 @@ from tallystick.audits.sampling import (
 )
 from tallystick.audits.screens import AnchorScreens
 from tallystick.audits.segments import SegmentReplays, replays_graph
-from tallystick.errors import UsageError
 from tallystick.judging.findings import Findings
 from tallystick.store.run import RunDirectory
 from tallystick.workloads.verifier_stack import VerifierStack
@@ -51,37 +50,7 @@ def audit_training(
         return report_unread(run, policy, findings)
     evidence = check_records(run, stated, policy, findings)
     select = every_segment if policy.full else sampled_segments
-    return _audit(evidence, policy, nonce, stack, progress, select(evidence, policy, nonce), started)
-
-
-def verify_segment(
-    run: RunDirectory,
-    policy: Policy,
-    start: int,
-    end: int,
-    stack: VerifierStack,
-    progress: Progress = lambda *_: None,
-) -> Report:
-    """Replay the segment between two anchors and ask for equality of every bit of the state.
-
-    Reports what `audit_training` does; raises `UsageError` where `start` or `end` is no anchor.
-    """
-    started = time.perf_counter()
-    findings = Findings(keeps_going=True)
-    stated = read_stated(run, policy, findings)
-    if stated is None:
-        from tallystick.audits.unread import report_unread
-
-        return report_unread(run, policy, findings)
-    evidence = check_records(run, stated, policy, findings)
-    marks = sorted(evidence.anchors)
-    if evidence.findings.rejected or not evidence.ends_as_claimed:
-        return _audit(evidence, policy, b"", stack, progress, Selection((), (), ()), started)
-    if start not in marks or end not in marks or start >= end:
-        near = ", ".join(str(mark) for mark in marks[:12])
-        raise UsageError(f"--from {start} --to {end}: two anchors in ascending order are needed ({near} …)")
-    chosen = Selection(tuple(range(start + 1, end + 1)), tuple(_between(marks, start, end)), ())
-    return _audit(evidence, policy, b"", stack, progress, chosen, started)
+    return audit_selected(evidence, policy, nonce, stack, progress, select(evidence, policy, nonce), started)
 
 
 def sampled_segments(evidence: CheckedRun, policy: Policy, nonce: bytes) -> Selection:
@@ -98,15 +67,16 @@ def every_segment(evidence: CheckedRun, policy: Policy, nonce: bytes) -> Selecti
     marks = sorted(evidence.anchors)
     if not evidence.steps or len(marks) < 2:
         return Selection((), (), ())
-    return Selection(tuple(range(1, evidence.steps + 1)), tuple(_between(marks, marks[0], marks[-1])), ())
+    return Selection(tuple(range(1, evidence.steps + 1)), tuple(segments_between(marks, marks[0], marks[-1])), ())
 
 
-def _between(marks: list[int], start: int, end: int) -> Iterable[Segment]:
+def segments_between(marks: list[int], start: int, end: int) -> Iterable[Segment]:
+    """The segments from the anchor `start` to the anchor `end`."""
     inside = [mark for mark in marks if start <= mark <= end]
     return (Segment(a, b, True) for a, b in pairwise(inside))
 
 
-def _audit(
+def audit_selected(
     evidence: CheckedRun,
     policy: Policy,
     nonce: bytes,
@@ -115,6 +85,10 @@ def _audit(
     selection: Selection,
     started: float,
 ) -> Report:
+    """Screen the anchors of a run whose records were checked, replay what was selected, and report.
+
+    `started` is when the audit began to read, on the clock of `time.perf_counter`.
+    """
     unavailable, replaying = list(_out_of_reach(selection, policy, evidence.anchors)), 0.0
     screens = AnchorScreens(evidence, Findings())
     replays = SegmentReplays(evidence, policy, stack, progress, selection.segments)

@@ -15,7 +15,7 @@ from tallystick.cli.verdicts import VERBOSE, print_verdict
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-    from tallystick.api.auditing import AuditResult
+    from tallystick.api.audit_result import AuditResult
     from tallystick.audits.policy import Policy
     from tallystick.audits.training import Progress
 
@@ -79,7 +79,7 @@ def verify_segment(
 
     The state at its end has to equal the recorded anchor in every bit.
     """
-    from tallystick.api.auditing import verify_segment
+    from tallystick.api.segment import verify_segment
 
     _require_page(html)
     with _watched() as progress:

@@ -14,7 +14,7 @@ import typer
 
 if TYPE_CHECKING:
     from tallystick.answers.report import ReceiptReport
-    from tallystick.api.auditing import AuditResult
+    from tallystick.api.audit_result import AuditResult
     from tallystick.cli.demo_dispute import Ended
     from tallystick.transcripts.receipt import SignedReceipt
 

@@ -54,7 +54,7 @@ def fsck(
 
     Roots, proofs and bindings are checked too. With --repair, files that follow from the records are written again.
     """
-    from tallystick.audits.checked_run import gather_evidence
+    from tallystick.audits.gathering import gather_evidence
     from tallystick.audits.policy import Policy
     from tallystick.cli.output import print_json, talk
     from tallystick.errors import ProofError

@@ -13,6 +13,7 @@ from tallystick.datasets.preparation import prepare
 from tallystick.datasets.samples import Dataset
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.tokenizers import train_bpe
+from tallystick.frameworks.torch.capture.module_trail import ModuleTrail
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.training.recipe_step import capture_recipe_step
 from tallystick.frameworks.torch.training.summaries import Summariser
@@ -150,7 +151,7 @@ def capture_step(run: RunDirectory, recipe: Recipe, commitment: DatasetCommitmen
     If the step cannot be captured, call `say` with the reason and return `None`.
     """
     try:
-        captured = capture_recipe_step(recipe, classes(Spec.of(recipe, commitment)))
+        captured = capture_recipe_step(recipe, classes(Spec.of(recipe, commitment)), ModuleTrail())
     except UnavailableError as error:
         say(f"the run has no step graph, and is replayed from its recipe: {error}")
         return None

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.torch.capture.captured_step import CapturedStep
+from tallystick.frameworks.torch.capture.module_trail import ModuleTrail
 from tallystick.frameworks.torch.capture.training_step import capture_training_step
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.randomness import SEED, explicit_randomness, seed_tensor
@@ -23,6 +24,7 @@ from tallystick.frameworks.torch.tensors import from_tensor
 from tallystick.frameworks.torch.training.recipe_step import capture_recipe_step
 from tallystick.frameworks.torch.training.trainer import Trainer
 from tallystick.graphs.graph import Graph, GraphForm
+from tallystick.graphs.root import graph_root
 from tallystick.workloads.optimizer import UpdateRule
 from tallystick.workloads.schedule import learning_rate
 
@@ -332,6 +334,14 @@ def test_the_step_of_a_recipe_has_the_bits_of_its_trainer(
         assert [n for n in captured.state if not torch.equal(from_tensor(expected[n]), outputs[n])] == []
         assert (float(outputs["loss"]), float(outputs["gradient_norm"])) == (seen.loss, seen.gradient_norm)
         assert (float(outputs["activation.mean"]), float(outputs["activation.rms"])) == seen.activation
+
+
+def test_module_paths_are_written_on_request_and_leave_the_graph_as_it_is(recipe_of: Callable[..., Any]) -> None:
+    recipe = recipe_of(WITHOUT_DROPOUT)
+    bare, named = capture_recipe_step(recipe, 256), capture_recipe_step(recipe, 256, ModuleTrail())
+    assert bare.modules == {}
+    assert {*named.modules} == {node.number for node in named.graph.nodes}
+    assert graph_root(bare.graph) == graph_root(named.graph)
 
 
 def test_a_recipe_with_dropout_is_refused(recipe_of: Callable[..., Any]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tallystick.attacks.attack import Audit, Expected
-from tallystick.audits.checked_run import gather_evidence
+from tallystick.audits.gathering import gather_evidence
 from tallystick.audits.policy import Policy
 from tallystick.audits.report import Report
 from tallystick.audits.screens import screen_anchors

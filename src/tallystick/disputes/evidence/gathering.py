@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import overload
 
-from tallystick.audits.checked_run import CheckedRun, read_run, walk_anchors
+from tallystick.audits.checked_run import CheckedRun, walk_anchors
+from tallystick.audits.gathering import read_run
 from tallystick.audits.inference import Calls, gather_calls
 from tallystick.audits.policy import Policy
 from tallystick.errors import ProofError

@@ -14,10 +14,11 @@ from tallystick.commitments.digests import Digest, digest_from
 from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.documents.files import read_document
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
+from tallystick.graphs.document import file_root
 from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.root import NodeProof, check_node, graph_root
-from tallystick.judging.findings import DIFFERS, Findings, require
+from tallystick.judging.findings import DIFFERS, Findings, bound_by_digest, require
 from tallystick.judging.opening.binding import check_binding, check_operator
 from tallystick.judging.opening.edges import follow_operators
 from tallystick.judging.opening.files import (
@@ -35,6 +36,7 @@ from tallystick.judging.published import Published
 from tallystick.judging.verdict import Verdict, VerdictCoverage
 from tallystick.operators.engines import outside
 from tallystick.operators.precision import UNSTATED, Precision
+from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.opening import OpenedOperator, Opening
 from tallystick.transcripts.profile import Profile
 from tallystick.transcripts.record import StepRecord
@@ -62,11 +64,17 @@ def judge_opening(folder: Path, asked: OpeningRequest) -> Verdict:
     """Judge every opened operator in `folder`, or those that are asked for.
 
     Raises:
-        MalformedError: a file is invalid.
-        UnavailableError: a file is missing.
+        UnavailableError: there is no opening.
         UsageError: a requested node or property does not exist.
+
+    Whatever else is wrong with the files is in the verdict: bytes that are not those that the opening names reject it;
+    what is missing or not understood here leaves it inconclusive.
     """
-    opening, notes = read_opening(folder), Findings()
+    notes = Findings(keeps_going=True)
+    try:
+        opening = read_opening(folder)
+    except MalformedError as error:
+        return Verdict((), (str(error),), ("the operators: what the opening states cannot be read",))
     with notes.check("opened record"):
         check_binding(opening)
     with notes.check("claim"):
@@ -75,8 +83,9 @@ def judge_opening(folder: Path, asked: OpeningRequest) -> Verdict:
         asked.published.check(notes, opening)
     read = _read_all if (folder / OPERATORS).exists() else _read_one
     graph, nodes, digests = read(notes, folder, opening)
-    if notes.rejected:
-        return Verdict(tuple(notes.seen), not_checked=("the operators: the opening is not consistent",))
+    if notes.rejected or notes.undecided:
+        left = "the opening is not consistent" if notes.rejected else "not all of the opening can be read"
+        return Verdict(tuple(notes.seen), tuple(notes.undecided), (f"the operators: {left}",))
     if asked.published is not None:
         with notes.check("value"):
             asked.published.check_step(
@@ -85,14 +94,16 @@ def judge_opening(folder: Path, asked: OpeningRequest) -> Verdict:
     judged, unavailable = _judge_nodes(notes, folder, asked, opening, nodes, digests)
     if asked.properties and graph is None:
         unavailable.append("properties: they are checked of a whole opening, and one operator is opened here")
-    elif asked.properties and graph is not None:
-        unavailable += judge_properties(notes, graph, read_values(folder, digests), asked.properties)
+    elif (
+        asked.properties and graph is not None and (values := _values(notes, folder, digests, "properties")) is not None
+    ):
+        unavailable += judge_properties(notes, graph, values, asked.properties)
     assumed = ["SHA-256 is collision resistant, and NumPy computes what it says"]
     if asked.profile is not None:
         assumed.append("honest stacks differ by no more than those the profile was calibrated on")
     not_checked = tuple(_not_checked(folder, opening, asked))
     coverage = VerdictCoverage(judged, opening.operators.size, "operators", "judged", closely="within their bounds")
-    return Verdict(tuple(notes.seen), tuple(unavailable), not_checked, tuple(assumed), coverage)
+    return Verdict(tuple(notes.seen), (*unavailable, *notes.undecided), not_checked, tuple(assumed), coverage)
 
 
 def judge_operator(notes: Findings, judge: OperatorJudge, node: Node, values: Values, engine: str | None = None) -> str:
@@ -139,28 +150,47 @@ def _judge_result(notes: Findings, judge: OperatorJudge, result: ComparedResult,
 
 
 def _read_all(notes: Findings, folder: Path, opening: Opening) -> Opened:
-    graph, _ = load_program(folder / GRAPH)
+    graphs: list[Graph] = []
+    lines: list[bytes] = []
+    digests: dict[Ref, Digest] = dict(opening.sources)
     with notes.check("graph"):
-        require(graph_root(graph) == opening.graph, "graph.json is not the graph that the opening names")
-    lines = read_operator_lines(folder)
+        graphs.append(_named_graph(folder / GRAPH, opening.graph))
     with notes.check("operators root"):
+        lines = read_operator_lines(folder)
         found = (len(lines), digest_from(tree_root([leaf_hash(line) for line in lines])))
         require(found == (opening.operators.size, opening.operators.root), f"{OPERATORS} is not what the opening names")
-    digests: dict[Ref, Digest] = dict(opening.sources)
+    if not graphs:
+        return None, (), digests
+    graph = graphs[0]
     with notes.check("operators"):
         digests = follow_operators(opening, graph, lines)
     return graph, graph.nodes, digests
 
 
+def _named_graph(path: Path, root: Digest) -> Graph:
+    """The graph `root`; raises `ProofError` for another one, `MalformedError` for that one if nobody here runs it."""
+    other = f"{path.name} is not the graph that the opening names"
+    try:
+        graph, _ = load_program(path)
+    except MalformedError:
+        with bound_by_digest(other):
+            require(file_root(path) == root, other)
+        raise
+    require(graph_root(graph) == root, other)
+    return graph
+
+
 def _read_one(notes: Findings, folder: Path, opening: Opening) -> Opened:
-    opened = OpenedOperator.from_bytes(read_document(folder / OPERATOR), OPERATOR)
     nodes: tuple[Node, ...] = ()
+    digests: dict[Ref, Digest] = {}
     with notes.check("operator"):
+        opened = OpenedOperator.from_bytes(read_document(folder / OPERATOR), OPERATOR)
+        digests = {**opened.record.inputs, **opened.record.outputs}
         opened.check_record(opening)
         node = check_node(NodeProof.from_json(opened.node), opening.graph)
         check_operator(node, opened.record)
         nodes = (node,)
-    return None, nodes, {**opened.record.inputs, **opened.record.outputs}
+    return None, nodes, digests
 
 
 def _judge_nodes(
@@ -180,15 +210,27 @@ def _judge_nodes(
         raise UsageError(f"node {unknown[0]} is not opened here")
     for node in (known[number] for number in sorted(asked.nodes or known)):
         wanted = {ref: digests[ref] for ref in (*node.refs, *filter(None, node.outputs))}
-        try:
-            values = read_values(folder, wanted)
-        except ProofError as error:
-            notes.note(DIFFERS, "value", f"node {node.number}", str(error))
+        values = _values(notes, folder, wanted, f"node {node.number}")
+        if values is None:
             continue
-        line = judge_operator(notes, judge, node, values, opening.engine)
+        try:
+            line = judge_operator(notes, judge, node, values, opening.engine)
+        except MalformedError as error:  # an engine may define what the reference refuses
+            line = f"node {node.number}: {error}"
         judged += not line
         lines += [line] if line else []
     return judged, lines
+
+
+def _values(notes: Findings, folder: Path, wanted: Mapping[Ref, Digest], subject: str) -> dict[Ref, Tensor] | None:
+    """The opened values; `None` where one is not the one that its name says, or cannot be read."""
+    try:
+        return read_values(folder, wanted)
+    except (ProofError, MalformedError) as error:  # bytes without form do not have the digest that names them
+        notes.note(DIFFERS, "value", subject, str(error))
+    except UnavailableError as error:
+        notes.undecided.append(f"value of {subject}: {error}")
+    return None
 
 
 def _not_checked(folder: Path, opening: Opening, asked: OpeningRequest) -> Iterator[str]:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tallystick.attacks.forging import place_of_step, read_records
-from tallystick.audits.checked_run import CheckedRun, gather_evidence
+from tallystick.audits.checked_run import CheckedRun
+from tallystick.audits.gathering import gather_evidence
 from tallystick.audits.policy import Policy
 from tallystick.commitments.digests import Digest, digest_from
 from tallystick.commitments.encoding import encode

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,9 +15,11 @@ from tallystick.frameworks.torch.capture.step_names import named_scalars
 from tallystick.frameworks.torch.state import live_tensors
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.graph import Graph
-from tallystick.graphs.modules import ModulePaths
 from tallystick.tensors.tensor import Tensor
 from tallystick.workloads.optimizer import UpdateRule
+
+if TYPE_CHECKING:
+    from tallystick.graphs.modules import ModulePaths
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from torch import nn
 from torch.func import functional_call
 
 from tallystick.frameworks.torch.capture.export import exported_program
-from tallystick.frameworks.torch.capture.module_trail import LOSS, ModuleTrail, exported_module, mark
 from tallystick.frameworks.torch.capture.step import Batch, TrainingStep
+from tallystick.frameworks.torch.capture.trail import LOSS, Trail
 
 
-def exported_calls(step: TrainingStep, examples: Batch, trail: ModuleTrail) -> Sequence[nn.Module]:
+def exported_calls(step: TrainingStep, examples: Batch, trail: Trail) -> Sequence[nn.Module]:
     """The model, exported once for each call that the objective makes; running one tells `trail` its modules."""
     exporting = _Exporting(step.model, trail)
     with torch.random.fork_rng(devices=[]), torch.no_grad(), step.precision():
@@ -46,7 +46,7 @@ def live_of(model: nn.Module) -> dict[str, torch.Tensor]:
 class _Called:
     """A stand-in for the model; attributes are those of the model, and `tensors` what it runs on."""
 
-    def __init__(self, model: nn.Module, tensors: Mapping[str, torch.Tensor], trail: ModuleTrail) -> None:
+    def __init__(self, model: nn.Module, tensors: Mapping[str, torch.Tensor], trail: Trail) -> None:
         self._model, self.tensors, self.trail = model, tensors, trail
 
     def __getattr__(self, name: str) -> Any:
@@ -56,14 +56,14 @@ class _Called:
 class _Exporting(_Called):
     """Exports the model for the arguments of each call, and runs it on copies of its buffers."""
 
-    def __init__(self, model: nn.Module, trail: ModuleTrail) -> None:
+    def __init__(self, model: nn.Module, trail: Trail) -> None:
         copies = {name: value.clone() for name, value in model.named_buffers()}
         super().__init__(model, live_of(model) | copies, trail)
         self.calls: list[nn.Module] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = exported_program(self._model, args, kwargs).module()
-        mark(call, exported_module, self.trail.enter)
+        self.trail.mark_call(call)
         self.calls.append(call)
         held = {name: value.clone() for name, value in self._model.named_buffers()}
         return functional_call(self._model, held, args, kwargs)
@@ -73,7 +73,7 @@ class Replaying(_Called):
     """Runs the exported programs on `tensors`, given by their names in the model."""
 
     def __init__(
-        self, model: nn.Module, calls: Iterator[nn.Module], tensors: Mapping[str, torch.Tensor], trail: ModuleTrail
+        self, model: nn.Module, calls: Iterator[nn.Module], tensors: Mapping[str, torch.Tensor], trail: Trail
     ) -> None:
         super().__init__(model, tensors, trail)
         self._calls = calls

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 from torch import fx
@@ -19,12 +19,14 @@ from tallystick.frameworks.torch.capture.calls import bound_arguments, only_move
 from tallystick.frameworks.torch.capture.results import checked_results
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Output, Ref, result_ref
-from tallystick.graphs.modules import ModulePaths
 from tallystick.operators.definition import Operator
 from tallystick.operators.registry import OPERATORS
 from tallystick.tensors.digest import tensor_digest
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
+
+if TYPE_CHECKING:
+    from tallystick.graphs.modules import ModulePaths
 
 WITHOUT_RESULT: Final = frozenset({"aten._assert_tensor_metadata.default"})
 

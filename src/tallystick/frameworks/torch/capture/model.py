@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import fx, nn
@@ -23,8 +23,10 @@ from tallystick.frameworks.torch.capture.module_trail import exported_module
 from tallystick.frameworks.torch.dtypes import spec_of
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.graph import Graph, GraphForm, Input, Role
-from tallystick.graphs.modules import ModulePaths
 from tallystick.tensors.tensor import Tensor
+
+if TYPE_CHECKING:
+    from tallystick.graphs.modules import ModulePaths
 
 PREFIXES: Final = {
     InputKind.PARAMETER: ("weights.", Role.WEIGHT),

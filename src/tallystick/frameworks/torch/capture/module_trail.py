@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,20 +18,23 @@ import torch
 from torch import fx
 from torch.fx import traceback
 
+from tallystick.frameworks.torch.capture.trail import LOSS, Trail
+
 KEY: Final = "tallystick_module"
 BACKWARD: Final = "backward of "
-LOSS: Final = "loss"
-UPDATE: Final = "update of "
-CLIPPING: Final = "gradient norm"
 Place = Callable[[fx.Node], str]
 
 
 @dataclass
-class ModuleTrail:
+class ModuleTrail(Trail):
     """The module that runs now, and the modules that ran before each function of autograd was made."""
 
     _firsts: list[int] = field(default_factory=list)
     _paths: list[str] = field(default_factory=list)
+
+    def kept(self) -> AbstractContextManager[None]:
+        """Keep the modules of the nodes that are traced inside."""
+        return traceback.preserve_node_meta()
 
     def enter(self, path: str) -> None:
         """From now on, `path` runs."""
@@ -46,22 +49,22 @@ class ModuleTrail:
             if place >= 0:
                 function.register_prehook(_noting(BACKWARD + (self._paths[place] or LOSS)))
 
+    def mark_call(self, call: torch.nn.Module) -> None:
+        """Put into `call` what tells its modules, which `torch.export` knows."""
+        mark(call, exported_module, self.enter)
+
+    def mark_step(self, step: fx.GraphModule) -> None:
+        """Put into `step` what notes again the modules that were noted for its nodes."""
+        mark(step, self.module_of, note)
+
+    def module_of(self, node: fx.Node) -> str:
+        """What was noted when a node was traced; empty if nothing was."""
+        return str(node.meta.get("custom", {}).get(KEY, ""))
+
 
 def note(path: str) -> None:
     """The nodes that are traced from now on belong to `path`."""
     traceback.get_current_meta()["custom"] = {KEY: path}
-
-
-@contextmanager
-def noted() -> Iterator[None]:
-    """Keep what is noted with the nodes that are traced inside."""
-    with traceback.preserve_node_meta():
-        yield
-
-
-def noted_module(node: fx.Node) -> str:
-    """What was noted when a node was traced; empty if nothing was."""
-    return str(node.meta.get("custom", {}).get(KEY, ""))
 
 
 def exported_module(node: fx.Node) -> str:

@@ -10,27 +10,26 @@ from tallystick.frameworks.torch.capture.captured_step import CapturedStep
 from tallystick.frameworks.torch.capture.exported_calls import exported_calls
 from tallystick.frameworks.torch.capture.faithful import SEED_OF_CHECK, check_bits
 from tallystick.frameworks.torch.capture.lowering import lower
-from tallystick.frameworks.torch.capture.module_trail import ModuleTrail, noted_module
 from tallystick.frameworks.torch.capture.step import Batch, TrainingStep
 from tallystick.frameworks.torch.capture.step_inputs import StepInputs, step_inputs
 from tallystick.frameworks.torch.capture.step_names import batch_prefix, role_of
 from tallystick.frameworks.torch.capture.step_program import StepFunction
 from tallystick.frameworks.torch.capture.step_tracing import Traced, traced
+from tallystick.frameworks.torch.capture.trail import Trail
 from tallystick.frameworks.torch.dtypes import spec_of
 from tallystick.frameworks.torch.randomness import SEED, seed_tensor
 from tallystick.graphs.graph import GraphForm, Input
 
 
-def captured_step(step: TrainingStep, batch: Batch) -> CapturedStep:
-    """The graph of `step` for batches like this one.
+def captured_step(step: TrainingStep, batch: Batch, trail: Trail) -> CapturedStep:
+    """The graph of `step` for batches like this one; `trail` knows the modules of its nodes.
 
     Raises `UnavailableError` if the step cannot be captured, or if its graph does not give the eager step's bits.
     """
     inputs = step_inputs(step, batch)
-    trail = ModuleTrail()
     calls = exported_calls(step, batch, trail)
     program = StepFunction(step, calls, tuple(inputs.examples), inputs.unallocated, trail)
-    found = traced(program, inputs.examples)
+    found = traced(program, inputs.examples, trail)
     declared = _declared(inputs, found)
     named = zip(found.placeholders, inputs.examples, strict=True)
     lowered = lower(
@@ -39,7 +38,7 @@ def captured_step(step: TrainingStep, batch: Batch) -> CapturedStep:
         {},
         found.outputs,
         attributes=found.attribute,
-        place=noted_module,
+        place=trail.module_of,
         form=GraphForm.VERIFICATION,
     )
     captured = CapturedStep(lowered.graph, lowered.constants, step.rules, lowered.modules)

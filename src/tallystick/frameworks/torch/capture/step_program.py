@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from tallystick.frameworks.torch.capture.exported_calls import Replaying
-from tallystick.frameworks.torch.capture.module_trail import CLIPPING, UPDATE, ModuleTrail
 from tallystick.frameworks.torch.capture.step import TrainingStep
 from tallystick.frameworks.torch.capture.step_names import batch_of, group_suffix, is_state
+from tallystick.frameworks.torch.capture.trail import CLIPPING, UPDATE, Trail
 from tallystick.frameworks.torch.capture.updates import Tensors, update
 from tallystick.frameworks.torch.randomness import SEED, explicit_randomness
 from tallystick.workloads.names import POSITION
@@ -32,7 +32,7 @@ class StepFunction:
     calls: Sequence[nn.Module]
     names: Sequence[str]
     unallocated: frozenset[str]
-    trail: ModuleTrail
+    trail: Trail
 
     def __call__(self, *values: torch.Tensor) -> dict[str, torch.Tensor]:
         """The outputs of one step by name."""

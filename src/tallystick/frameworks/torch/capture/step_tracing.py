@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.capture.export import tracing_errors
-from tallystick.frameworks.torch.capture.module_trail import mark, note, noted, noted_module
+from tallystick.frameworks.torch.capture.trail import Trail
 
 Program = Callable[..., dict[str, torch.Tensor]]
 
@@ -49,7 +49,7 @@ class Traced:
         return value
 
 
-def traced(program: Program, inputs: Mapping[str, torch.Tensor]) -> Traced:
+def traced(program: Program, inputs: Mapping[str, torch.Tensor], trail: Trail) -> Traced:
     """The program for inputs like these; raises `UnavailableError` for what cannot be traced.
 
     It traces twice: first to differentiate, then to remove mutations. `functionalize` refuses `requires_grad_`.
@@ -61,9 +61,9 @@ def traced(program: Program, inputs: Mapping[str, torch.Tensor]) -> Traced:
         names[:] = sorted(results)
         return [results[name] for name in names]
 
-    with tracing_errors(), noted():
+    with tracing_errors(), trail.kept():
         differentiated = make_fx(step, DECLARED, **FAKE)(*inputs.values())
-        mark(differentiated, noted_module, note)
+        trail.mark_step(differentiated)
         with torch.no_grad():
             functional = functionalize(differentiated, remove="mutations")
             return Traced(make_fx(functional, **FAKE)(*inputs.values()), tuple(names))

@@ -13,6 +13,7 @@ from torch import nn
 
 from tallystick.errors import UsageError
 from tallystick.frameworks.torch.capture.captured_step import CapturedStep
+from tallystick.frameworks.torch.capture.module_trail import ModuleTrail
 from tallystick.frameworks.torch.capture.step import Batch, Loss, TrainingStep
 from tallystick.frameworks.torch.capture.step_capture import captured_step
 
@@ -52,7 +53,7 @@ def capture_training_step(
         return loss(called, examples), None
 
     step = TrainingStep(model, optimizer, objective, clip_norm, accumulation, seeded)
-    return captured_step(step, _first(batch))
+    return captured_step(step, _first(batch), ModuleTrail())
 
 
 def _first(batch: Batch | Sequence[Batch]) -> dict[str, torch.Tensor]:

@@ -11,13 +11,16 @@ from torch import nn
 from tallystick.frameworks.torch.capture.captured_step import CapturedStep
 from tallystick.frameworks.torch.capture.step import Batch, TrainingStep
 from tallystick.frameworks.torch.capture.step_capture import captured_step
+from tallystick.frameworks.torch.capture.trail import NO_TRAIL, Trail
 from tallystick.frameworks.torch.models import labels_of, logits_of
 from tallystick.frameworks.torch.training.trainer import Trainer
 from tallystick.transcripts.recipe import Recipe
 
 
-def capture_recipe_step(recipe: Recipe, vocabulary: int) -> CapturedStep:
+def capture_recipe_step(recipe: Recipe, vocabulary: int, trail: Trail = NO_TRAIL) -> CapturedStep:
     """The step of `Trainer` on a recipe; with outputs `activation.mean` and `activation.rms` if they are recorded.
+
+    Its nodes have module paths if a `ModuleTrail` is given.
 
     Raises `UnavailableError` if the step cannot be captured, for example with dropout, whose random numbers come from a
     generator.
@@ -36,7 +39,7 @@ def capture_recipe_step(recipe: Recipe, vocabulary: int) -> CapturedStep:
     step = TrainingStep(
         trainer.model, trainer.optimizer, objective, clip_norm, settings.accumulation, precision=precision
     )
-    return captured_step(step, _example_batch(recipe, vocabulary))
+    return captured_step(step, _example_batch(recipe, vocabulary), trail)
 
 
 def _example_batch(recipe: Recipe, vocabulary: int) -> dict[str, torch.Tensor]:
