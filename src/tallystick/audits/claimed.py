@@ -1,10 +1,10 @@
-"""Reads what a claim names by its digest: documents, and graphs with their constants."""
+"""Reads documents that a claim names by their digests, and compares the bytes of a graph with its root."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from tallystick.commitments.digests import Digest, digest
 from tallystick.documents.document import Document
@@ -12,10 +12,6 @@ from tallystick.documents.files import read_document
 from tallystick.errors import MalformedError
 from tallystick.graphs.document import file_root
 from tallystick.judging.findings import Findings, bound_by_digest, require
-from tallystick.tensors.tensor import Tensor
-
-if TYPE_CHECKING:
-    from tallystick.graphs.graph import Graph
 
 D = TypeVar("D", bound=Document)
 
@@ -47,30 +43,12 @@ def read_named(
     return found
 
 
-def read_claimed_graph(path: Path, root: Digest | None, named_by: str) -> tuple[Graph, dict[str, Tensor]]:
-    """The graph `root` and its constants.
-
-    Raises `ProofError` where the files hold another one, `MalformedError` where they hold that one and no verifier
-    would run it, `UnavailableError` where a file is missing.
-    """
-    from tallystick.graphs.files import load_constants, load_graph
-    from tallystick.graphs.root import graph_root
-
-    try:
-        graph = load_graph(path)
-    except MalformedError:
-        check_graph_file(path, root, named_by)
-        raise
-    require(graph_root(graph) == root, _other_graph(path, named_by))
-    with bound_by_digest():
-        return graph, load_constants(path, graph)
-
-
 def check_graph_file(path: Path, root: Digest | None, named_by: str) -> None:
     """Compare the bytes of a graph with its root, without running it; raises `ProofError`."""
     with bound_by_digest():
-        require(file_root(path) == root, _other_graph(path, named_by))
+        require(file_root(path) == root, other_graph(path, named_by))
 
 
-def _other_graph(path: Path, named_by: str) -> str:
+def other_graph(path: Path, named_by: str) -> str:
+    """The objection to a graph that has another root."""
     return f"{path.parent.name}/{path.name} is not the graph that {named_by} names"

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tallystick.audits.claimed import read_claimed_graph, read_named
+from tallystick.audits.claimed import read_named
+from tallystick.audits.claimed_graph import read_claimed_graph
 from tallystick.audits.policy import Policy
 from tallystick.audits.read_log import follow_lines
 from tallystick.audits.report import CLOSELY, unsigned

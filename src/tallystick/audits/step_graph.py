@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tallystick.audits.claimed import read_claimed_graph
+from tallystick.audits.claimed_graph import read_claimed_graph
 from tallystick.errors import UnavailableError
 from tallystick.judging.findings import Findings, require
 from tallystick.workloads.optimizer import UpdateRule

@@ -13,12 +13,7 @@ from itertools import pairwise
 from tallystick.audits.checked_run import CheckedRun, check_records, read_stated, walk_anchors
 from tallystick.audits.policy import Policy
 from tallystick.audits.report import Report, make_report
-from tallystick.audits.sampling import (
-    Segment,
-    Selection,
-    sample_steps,
-    select_segments,
-)
+from tallystick.audits.sampling import Segment, Selection, sample_steps, select_segments
 from tallystick.audits.screens import AnchorScreens
 from tallystick.audits.segments import SegmentReplays, replays_graph
 from tallystick.judging.findings import Findings

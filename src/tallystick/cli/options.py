@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import typer
 
-from tallystick.documents.suggestions import refusal
 from tallystick.errors import MalformedError, UsageError
 
 if TYPE_CHECKING:
@@ -23,13 +22,16 @@ def from_options(kind: type[Given], fields: dict[str, Any]) -> Given:
     from pydantic import ValidationError
 
     from tallystick.commitments.encoding import encode
-    from tallystick.documents.explained import explain, refused_field
 
     try:
         return kind.model_validate_json(encode(fields))
     except ValidationError as error:
+        from tallystick.documents.explained import explain  # only a refusal has to be put into words
+
         field, _, why = explain(error, kind).partition(": ")
     except MalformedError:
+        from tallystick.documents.explained import refused_field
+
         field, why = refused_field(fields), "must be finite, and below 2^53"
     option = f"--{field.replace('_', '-')}: " if field in fields else ""
     raise UsageError(f"{option}{why}")
@@ -42,6 +44,8 @@ def device_option(what: str, default: str | None = "cpu") -> Any:
 
 def _device(device: str | None) -> str | None:
     if device is not None and device not in ("cpu", "cuda"):
+        from tallystick.documents.suggestions import refusal
+
         raise UsageError(f"--device: {refusal(device, ('cpu', 'cuda'))}")
     if device == "cuda":
         from tallystick.frameworks.torch.device import require_device
