@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import typer
 
-from tallystick.documents.suggestions import refusal
 from tallystick.errors import UsageError
 
 BASH: Final = """\
@@ -60,6 +59,8 @@ def completion(
     after compinit. In fish: `tally completion fish | source`.
     """
     if shell not in SCRIPTS:
+        from tallystick.documents.suggestions import refusal
+
         raise UsageError(f"SHELL: {refusal(shell, [*SCRIPTS])}")
     print(SCRIPTS[shell]([*_completions(context.find_root().command)]))
 

@@ -40,7 +40,6 @@ from tallystick.cli.aliases import meant
 from tallystick.cli.root_help import SCREEN, RootHelp
 from tallystick.cli.signals import Terminated, listen
 from tallystick.cli.streams import OUTPUT, close_stdout, open_streams
-from tallystick.cli.usage import usage_line
 from tallystick.errors import TallyError
 
 app = typer.Typer(
@@ -132,6 +131,8 @@ def _told(error: BaseException, arguments: list[str]) -> int:
     if isinstance(error, TallyError):
         return _say(str(error), error.exit_code)
     if isinstance(error, typer.TyperException):
+        from tallystick.cli.usage import usage_line
+
         return _tell_usage(usage_line(error, app, arguments))
     if isinstance(error, KeyboardInterrupt):
         return _say(str(error) or "interrupted", INTERRUPTED_EXIT)

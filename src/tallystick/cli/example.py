@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from tallystick.documents.suggestions import suggestion
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,6 +58,8 @@ def example(
             return
         found = shipped.get(_name(Path(name)))
         if found is None:
+            from tallystick.documents.suggestions import suggestion
+
             near = suggestion(_name(Path(name)), shipped)
             raise UsageError(f"no such example {name}{near}; `tally example` lists all")
         _tell(found, _write(found, out), out, json)

@@ -13,7 +13,6 @@ import typer
 
 from tallystick.cli.options import JSON
 from tallystick.cli.party_session import COORDINATOR, KEY
-from tallystick.documents.suggestions import refusal
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
@@ -145,5 +144,7 @@ def _answer(text: str) -> Fault:
     from tallystick.judging.fault import Fault
 
     if text not in tuple(Fault):
+        from tallystick.documents.suggestions import refusal
+
         raise UsageError(f"--answer: {refusal(text, [*Fault])}")
     return Fault(text)

@@ -6,7 +6,6 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from tallystick.documents.suggestions import refusal
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ def check_choices(**given: tuple[str, tuple[str, ...]]) -> None:
     """Raise `UsageError` for an option whose value is none of those allowed."""
     for name, (value, allowed) in given.items():
         if value not in allowed:
+            from tallystick.documents.suggestions import refusal
+
             raise UsageError(f"--{name}: {refusal(value, allowed)}")
 
 

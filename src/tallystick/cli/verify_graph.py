@@ -9,7 +9,6 @@ import typer
 
 from tallystick.cli.recording import check_choices
 from tallystick.cli.verdicts import VERBOSE, show_verdict
-from tallystick.documents.suggestions import refusal
 from tallystick.errors import ProofError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -50,6 +49,8 @@ def verify_graph(
 
     check_choices(dtype=(dtype, ("F32", "BF16", "F16")))
     if unknown := [each for each in route if each not in ROUTES]:
+        from tallystick.documents.suggestions import refusal
+
         raise UsageError(f"--route: {refusal(unknown[0], [*ROUTES])}")
     require_folder(model, MODEL)
     committed, constants = load_program(existing(graph, "graph"))
