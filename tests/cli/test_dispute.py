@@ -98,6 +98,7 @@ def test_in_a_terminal_the_range_and_the_clock_are_seen_live(
 ) -> None:
     tally("dispute", "open", 0, *setup.at("challenger"))
     monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
     result = tally("dispute", "play", 0, *setup.at("challenger"), "--poll", 0.2)
     assert result.code == 0
     assert "████" in result.err

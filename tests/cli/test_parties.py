@@ -109,7 +109,7 @@ def test_a_run_that_nobody_could_defend_is_not_claimed(
     with (tmp_path / "torn" / "transcript.jsonl").open("r+b") as file:
         file.truncate(100)
     result = tally("prover", tmp_path / "torn", *setup.at("prover"), "--once")
-    assert (result.code, result.out) == (4, "")
+    assert (result.code, result.out) == (1, "")
     assert "transcript.jsonl" in result.complaint
     assert setup.status()["claims"] == []
 
