@@ -105,8 +105,8 @@ def test_a_larger_a_missing_and_a_special_file_are_refused_by_name(tmp_path: Pat
     with pytest.raises(UnavailableError, match="file: 5 bytes, more than the 4 allowed"):
         read_document(tmp_path / "file", bytes_max=4)
     for name, says in (
-        ("none", "not there, or not a file"),
-        ("pipe", "not there, or not a file"),
+        ("none", "not there"),
+        ("pipe", "not a regular file"),
         (".", "a folder, not a"),
     ):
         with pytest.raises(UnavailableError, match=says):

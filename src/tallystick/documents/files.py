@@ -32,8 +32,8 @@ def file_size(path: Path) -> int:
             return path.stat().st_size
     except OSError as error:
         raise _unreadable(path, error) from None
-    wrong = "a folder, not a file" if path.is_dir() else "not there, or not a file"
-    raise UnavailableError(f"{path.name or path}: {wrong} (looked in {path.parent})")
+    found = "a folder, not a file" if path.is_dir() else "not a regular file" if path.exists() else "not there"
+    raise UnavailableError(f"{path.name or path}: {found} (looked in {path.parent})")
 
 
 def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object], *, durable: bool = True) -> None:

@@ -25,7 +25,8 @@ from tallystick.commitments.digests import Digest, digest
 from tallystick.disputes.coordinators.coordinator import Board
 from tallystick.disputes.game.protocols import Files
 from tallystick.documents.document import DigestText, Document
-from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
+from tallystick.documents.files import file_size
+from tallystick.errors import MalformedError, ProofError, UsageError
 
 FILES_MAX: Final = 65_536
 FOLDERS_MAX: Final = 4_096
@@ -224,11 +225,7 @@ def _check_sizes(files: Files) -> None:
 
 
 def _size_of(source: bytes | Path) -> int:
-    if isinstance(source, bytes):
-        return len(source)
-    if not source.is_file():
-        raise UnavailableError(f"{source.name}: not there, or not a file (looked in {source.parent})")
-    return source.stat().st_size
+    return len(source) if isinstance(source, bytes) else file_size(source)
 
 
 def _clash(names: Collection[str]) -> str:
