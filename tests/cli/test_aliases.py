@@ -20,7 +20,7 @@ def test_help_and_version_are_commands_too(tally: Tally) -> None:
     assert tally("help", "audit") == tally("audit", "--help")
     assert tally("help", "graph", "show") == tally("graph", "show", "--help")
     assert tally("version") == (0, f"tally {__version__}\n", "")
-    assert tally("help", "no-such-command").complaint.startswith("tally: No such command")
+    assert tally("help", "no-such-command").complaint.startswith("tally: no such command")
 
 
 @pytest.mark.parametrize(("word", "real"), NAMES.items())

@@ -39,8 +39,8 @@ def test_a_forgery_is_not_as_expected_where_another_check_objects() -> None:
     assert Played("rejected", ("signature", "usage")).is_as_expected(forgery)
     assert not Played("rejected", ("usage",)).is_as_expected(forgery)
     assert not Played("accepted", ("signature",)).is_as_expected(forgery)
-    refused = forgery_named("unknown token")
-    assert Played("refused", (), "receipt.answer.tokens.ids: 999").is_as_expected(refused)
+    refused = forgery_named("length bomb")
+    assert Played("refused", (), "receipt.request.max_tokens: 1073741824").is_as_expected(refused)
     assert not Played("refused", (), "receipt.model: none").is_as_expected(refused)
 
 

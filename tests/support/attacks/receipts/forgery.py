@@ -9,7 +9,7 @@ from typing import Final, Literal
 from tests.support.attacks.receipts.scene import Answered, Presented, Scene
 
 Outcome = Literal["accepted", "rejected", "inconclusive", "refused"]
-"""A verdict, or `refused`: what was handed over is no receipt, or none of this answer, and gets no verdict (exit 4)."""
+"""A verdict, or `refused`: what was handed over has not the form of a receipt, and is judged by no check."""
 Forge = Callable[[Scene], tuple[Presented, ...]]
 
 
