@@ -118,7 +118,7 @@ REFUSALS: dict[str, tuple[Change, str]] = {
     "a missing field": (lambda found: found.pop("outputs"), "lacks 'outputs'"),
     "nodes that are no list": (set_at("nodes", to={}), "nodes: dict of 0 is no list"),
     "an unknown role": (set_at("inputs", 0, "role", to="cheese"), "role: 'cheese' is unknown"),
-    "a digest that is none": (set_at("constants", 0, "digest", to="sha256:00"), "no digest"),
+    "a digest that is none": (set_at("constants", 0, "digest", to="sha256:00"), "not a digest"),
     "an operator beyond the allow-list": (
         at_node(3, "operator", to="aten.bernoulli.default"),
         "not on the allow-list",
