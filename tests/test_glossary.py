@@ -30,6 +30,7 @@ NAMED_AT = {
     "compare": (0, "name"),
     "unavailable": (0, "check"),
     "timing": (0, "check"),
+    "judging": (0, "check"),
     "read_named": (3, "noun"),  # of a file that a claim names
     "_check_ids": (1, "check"),
     "_noted": (1, "name"),  # of a leaf
