@@ -93,6 +93,7 @@ def test_a_bad_policy_is_refused_by_name(tally: Tally, honest: Path, tmp_path: P
 def test_a_page_is_written_that_fetches_nothing(tally: Tally, honest: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     told = tally("audit", honest, "--samples", 1, "--html", page)
+    assert f"the report is in {page}" in told.err
     assert told.code == 0
     html = page.read_text()
     assert "Accepted" in html

@@ -121,7 +121,7 @@ def _require_page(html: Path | None) -> None:
 
 
 def _show(result: AuditResult, html: Path | None, as_json: bool, verbose: bool) -> int:
-    from tallystick.cli.output import print_json
+    from tallystick.cli.output import print_json, talk
 
     if html is not None:
         from tallystick.documents.files import write_atomically
@@ -131,4 +131,6 @@ def _show(result: AuditResult, html: Path | None, as_json: bool, verbose: bool) 
         print_json(result.to_json())
     else:
         print_verdict(result.lines(), verbose)
+    if html is not None:
+        talk().print(f"the report is in {html}", markup=False, soft_wrap=True)
     return result.exit_code
