@@ -41,7 +41,9 @@ says 4 "pip install 'tallystick[disputes]'" tally demo
 install "[record]"
 says 0 sha256: tally train demo.toml --out run
 says 0 ACCEPTED tally audit run --samples 8
-says 4 "pip install 'tallystick[serve]'" tally serve-model run
+says 0 "" tally export-model run model
+says 0 "" tally new-key provider.key
+says 4 "pip install 'tallystick[serve]'" tally serve-model model --key provider.key
 says 4 "pip install 'tallystick[coordinator]'" tally demo
 
 install "[disputes]"
