@@ -1,9 +1,8 @@
-"""Whatever stands in the attributes of an allowed operator: its types come out, or a refusal, quickly."""
+"""Whatever stands in the attributes of an allowed operator: its types come out, or a refusal, with little work."""
 
 from __future__ import annotations
 
 import random
-import time
 from typing import Any
 
 import pytest
@@ -14,9 +13,10 @@ from tallystick.graphs.graph import Node
 from tallystick.operators.definition import Parameter
 from tallystick.operators.registry import OPERATORS, operator
 from tallystick.tensors.spec import TensorSpec
+from tests.support.effort import bounded_calls
 
 DRAWS = 25
-SECONDS = 0.5
+CALLS = 100_000
 SHAPES = [(), (1,), (4,), (0,), (2, 3), (3, 2), (2, 3, 4), (1, 2, 5, 5), (10**6,), (2**20, 2**12), (1,) * 8]
 DTYPES = ["F32", "F32", "F32", "BF16", "F64", "I64", "I32", "U8", "BOOL"]
 INTEGERS = [0, 1, 2, 3, -1, -2, -7, 5, 64, 10**6, 2**31, 2**53 - 1, 1 - 2**53]
@@ -56,11 +56,10 @@ def test_types_or_a_refusal(name: str) -> None:
         parameters = operator(name).parameters
         operands = {each.name: operand(each, draw, specs) for each in parameters if each.is_operand}
         attributes = {each.name: attribute(each.kind, draw) for each in parameters if not each.is_operand}
-        begin = time.process_time()
         try:
-            results = Deriver()(Node(0, name, operands, attributes, ()), specs).results
+            with bounded_calls(CALLS):
+                results = Deriver()(Node(0, name, operands, attributes, ()), specs).results
         except MalformedError as error:
             assert len(str(error)) < 2000  # noqa: PT017
         else:
             assert all(spec is None or isinstance(spec, TensorSpec) for spec in results)
-        assert time.process_time() - begin < SECONDS, (operands, attributes, specs)

@@ -1,5 +1,3 @@
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -144,12 +142,3 @@ def test_a_short_block_has_as_many_values_as_there_are():
     data = encode_rows(rows, CHOSEN)
     assert len(data) == toploc.block_bytes(128) + toploc.block_bytes(8)
     assert [each.distance for each in measure(data, rows, CHOSEN)] == [0.0, 0.0]
-
-
-@pytest.mark.slow
-def test_a_block_takes_few_milliseconds():
-    rows = block(size=4096)
-    toploc.encode_block(rows, 128)
-    start = time.perf_counter()
-    toploc.encode_block(rows, 128)
-    assert time.perf_counter() - start < 0.1

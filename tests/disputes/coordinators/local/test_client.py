@@ -310,14 +310,12 @@ SERVERS: dict[str, Callable[[socket.socket], None]] = {
 }
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("reply", SERVERS.values(), ids=SERVERS.keys())
 def test_a_client_never_hangs_and_never_crashes(reply: Callable[[socket.socket], None]) -> None:
-    began = time.monotonic()
     effort = RequestLimits(seconds=0.3, attempts=2, pause=0.01, bytes_per_second=1 << 24)
-    with raw_server(reply) as url:
-        with pytest.raises((UnavailableError, MalformedError)):
-            RemoteCoordinator(url, effort=effort)
-        assert time.monotonic() - began < 3
+    with raw_server(reply) as url, pytest.raises((UnavailableError, MalformedError)):
+        RemoteCoordinator(url, effort=effort)
 
 
 def test_nobody_there_is_one_clear_line() -> None:

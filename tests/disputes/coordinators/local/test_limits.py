@@ -130,10 +130,8 @@ def test_a_slow_upload_that_makes_progress_is_waited_for(hasty: str, world: Loca
             begun.sendall(data[first : first + (1 << 16)])
         assert statuses([begun]) == [b"204"]
     with begin_upload(hasty, world, b"stops" * 300_000, key_of("prover")) as begun:
-        began = time.monotonic()
         begun.sendall(b"stops")
         assert statuses([begun]) == [b"408"]
-    assert time.monotonic() - began < 5
 
 
 def test_half_of_the_uploads_are_for_parties_with_a_bond() -> None:
