@@ -179,7 +179,7 @@ def test_what_cannot_be_checked_is_inconclusive_and_no_exception(language_model:
     with tallystick.wrap(Provider(language_model), model="/nowhere", **ignoring) as client:
         ask(client)
         assert outcomes(client) == ["inconclusive"]
-        assert "no model directory" in client.verdicts[0].verdict.unavailable[0]
+        assert "/nowhere" in client.verdicts[0].verdict.unavailable[0]
 
 
 def swapped(body: dict[str, Any]) -> None:

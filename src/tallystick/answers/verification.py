@@ -87,12 +87,9 @@ def model_for(model: ModelSource, root: str, policy: ReceiptPolicy) -> LanguageM
     path = Path(model).resolve()
     own = stated_dtype(path)
     dtypes = sorted(policy.dtypes, key=lambda each: each != own) or [own]
-    first, meant = _loaded(path, dtypes[0]), policy.model or root
-    for dtype in dtypes:
-        card = first.card if dtype == first.card.dtype else first.card_in(dtype)
-        if card is not None and card.identity == meant:
-            return _loaded(path, dtype)
-    return first
+    meant = policy.model or root
+    chosen = next((dtype for dtype in dtypes if _root_in(path, dtype) == meant), dtypes[0])
+    return _loaded(path, chosen)
 
 
 def precision_taken(source: ModelSource, model: LanguageModel, policy: ReceiptPolicy) -> tuple[str, ...]:
@@ -112,6 +109,14 @@ def stated_dtype(directory: Path) -> Dtype:
         return "F32"  # loading the model says what is wrong with its directory
     stated = config.get("dtype", config.get("torch_dtype")) if isinstance(config, dict) else None
     return STATED.get(str(stated), "F32")
+
+
+@lru_cache(maxsize=MODELS_HELD * 3)
+def _root_in(path: Path, dtype: Dtype) -> str:
+    """The model root of a directory in some precision; the model that is loaded says itself what it is."""
+    from tallystick.frameworks.model_cards import card_of
+
+    return card_of(path, dtype).identity
 
 
 def _loaded(path: Path, dtype: Dtype) -> TorchLanguageModel:
