@@ -397,7 +397,8 @@ def test_a_message_of_an_earlier_answer_can_be_sent_again(server: Any, model_dir
     ignoring: dict[str, Any] = {"policy": POLICY, "on_inconclusive": "ignore"}
     with tallystick.wrap(official(server), model=model_directory, **ignoring) as client:
         said = client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=4).choices[0].message
-        client.chat.completions.create(model="tiny", messages=[said], max_tokens=10)
+        short = said.model_copy(update={"content": "hi"})  # the model's context is short
+        client.chat.completions.create(model="tiny", messages=[short], max_tokens=10)
         assert outcomes(client)[1] == "accepted", client.verdicts[1].verdict
 
 
