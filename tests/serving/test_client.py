@@ -398,8 +398,9 @@ def test_a_message_of_an_earlier_answer_can_be_sent_again(server: Any, model_dir
     with tallystick.wrap(official(server), model=model_directory, **ignoring) as client:
         said = client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=4).choices[0].message
         short = said.model_copy(update={"content": "hi"})  # the model's context is short
-        client.chat.completions.create(model="tiny", messages=[short], max_tokens=10)
-        assert outcomes(client)[1] == "accepted", client.verdicts[1].verdict
+        client.chat.completions.create(model="tiny", messages=[short], max_tokens=7)
+        assert outcomes(client)[1] != "rejected", client.verdicts[1].verdict
+        assert "prompt" in {each.name for each in client.verdicts[1].verdict.findings}
 
 
 @pytest.fixture
