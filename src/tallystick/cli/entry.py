@@ -32,6 +32,7 @@ from tallystick.cli import (
     parties,
     referee,
     serve_model,
+    serve_vllm,
     train,
     verify_graph,
     verify_response,
@@ -54,7 +55,7 @@ app = typer.Typer(
 for group in (
     *(train, audit, data, inspect, opening, judge, diff, inference, example),
     *(graph, attack, calibrate, calibrate_training, demo, generate, serve_model, verify_graph, verify_response),
-    *(coordinator, parties, dispute, referee, economics, ethereum, completion),
+    *(serve_vllm, coordinator, parties, dispute, referee, economics, ethereum, completion),
 ):
     group.register(app)
 

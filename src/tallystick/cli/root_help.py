@@ -27,7 +27,7 @@ SECTIONS: Final = (
     HelpSection(
         "Verify answers",
         "tally verify-response RECEIPT --model DIR",
-        ("verify-response", "serve-model", "new-key", "generate", "open-states", "verify-graph"),
+        ("verify-response", "serve-model", "serve-vllm", "new-key", "generate", "open-states", "verify-graph"),
     ),
     HelpSection(
         "Run a network",
