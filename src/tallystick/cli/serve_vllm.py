@@ -33,7 +33,7 @@ def serve_vllm(
     auditor_keys: Path | None = typer.Option(None, "--auditor-keys", help="Who may list all receipts, one key a line."),
     show: bool = typer.Option(False, "--print", help="Print the command and its environment, and start nothing."),
 ) -> int:
-    """Start vLLM's own server, with a receipt for every answer.
+    """Start vLLM with a receipt for every answer.
 
     Host, port, name, precision and customers' keys are options of vLLM: `tally serve-vllm MODEL --key FILE -- --port
     8000 --served-model-name NAME`.

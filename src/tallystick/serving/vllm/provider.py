@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from tallystick.attestation.signing import SigningKey
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.model_cards import card_of
+from tallystick.frameworks.torch.generation.model_directory import DTYPES
 from tallystick.http.keys import check_key, read_keys
 from tallystick.http.problems import Problem
 from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
@@ -26,8 +27,6 @@ from tallystick.serving.receipts import ReceiptBook
 from tallystick.serving.vllm.issuing import AnswerIssuer, Workers
 from tallystick.serving.vllm.settings import KEY, ReceiptVariables
 from tallystick.serving.vllm.start import check_start
-from tallystick.serving.vllm.wire import NAMES
-from tallystick.store.folders import RECEIPTS
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.tolerances.fingerprints.standard import standard_fingerprints
 from tallystick.transcripts.model_card import ModelCard
@@ -67,22 +66,19 @@ async def start_provider(state: Any, variables: ReceiptVariables) -> VllmProvide
         UnavailableError: a worker does not answer, or the model is no directory.
     """
     check_server(state.args, state.vllm_config)
-    config, workers = state.vllm_config.model_config, Workers(state.engine_client)
+    workers, config = Workers(state.engine_client), state.vllm_config.model_config
     told = await workers.describe()
     card = await asyncio.to_thread(_card, Path(told["model"]), config.dtype)
     settings = RecordSettings(_fingerprints(variables, card, told["layers"]), private=variables.private)
-    journal = None if variables.journal is None else variables.journal / RECEIPTS.marks[0]
     engine = EngineStatement.from_json(told["engine"], "vllm")
-    issuer = ReceiptIssuer(card, _key(variables.key), settings, journal, engine=engine)
+    issuer = ReceiptIssuer(card, _key(variables.key), settings, variables.receipts, engine=engine)
     if settings.layers:
         await workers.watch(list(settings.layers))
     LOG.info("tallystick: receipts of model %s, signed by key %s", card.identity, issuer.public)
-    keys = frozenset(key for key in (state.args.api_key or [os.environ.get("VLLM_API_KEY")]) if key)
-    book = ReceiptBook(journal)
-    auditors = frozenset() if variables.auditors is None else read_keys(variables.auditors)
-    app = _own_routes(issuer.public, card, book, ServerOptions("", keys, auditors))
+    options, book = _options(state.args, variables), ReceiptBook(variables.receipts)
     answers = AnswerIssuer(workers, issuer, book, told["context"])
-    return VllmProvider(answers, app, config.get_diff_sampling_param(), keys)
+    app = _own_routes(issuer.public, card, book, options)
+    return VllmProvider(answers, app, config.get_diff_sampling_param(), options.keys)
 
 
 def check_server(args: Any, config: Any) -> None:
@@ -114,9 +110,10 @@ REFUSED: Final[tuple[tuple[str, Callable[[Any], bool], str], ...]] = (
 def _card(model: Path, dtype: Any) -> ModelCard:
     if not model.is_dir():
         raise UnavailableError(f"{model}: no directory; give vLLM the directory of the model")
-    if dtype not in NAMES:
-        raise UsageError(f"start vLLM with --dtype float32, bfloat16 or float16: {dtype} has no model card")
-    return card_of(model, NAMES[dtype])
+    for name, known in DTYPES.items():
+        if known == dtype:
+            return card_of(model, name)
+    raise UsageError(f"start vLLM with --dtype float32, bfloat16 or float16: {dtype} has no model card")
 
 
 def _fingerprints(
@@ -139,6 +136,12 @@ def _key(path: Path | None) -> SigningKey:
     if not path.is_file():
         raise UsageError(f"{KEY}={path}: not there; `tally new-key {quote(str(path))}` makes one")
     return SigningKey.read(path)
+
+
+def _options(args: Any, variables: ReceiptVariables) -> ServerOptions:
+    """The keys of vLLM's customers, and those of auditors."""
+    keys = frozenset(key for key in (args.api_key or [os.environ.get("VLLM_API_KEY")]) if key)
+    return ServerOptions("", keys, frozenset() if variables.auditors is None else read_keys(variables.auditors))
 
 
 def _own_routes(key: str, card: ModelCard, book: ReceiptBook, options: ServerOptions) -> FastAPI:

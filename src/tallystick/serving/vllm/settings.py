@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from tallystick.errors import UsageError
+from tallystick.store.folders import RECEIPTS
 
 KEY: Final = "TALLY_KEY"
 JOURNAL: Final = "TALLY_JOURNAL"
@@ -30,6 +31,11 @@ class ReceiptVariables:
     auditors: Path | None = None
     private: bool = False
     layers: tuple[int, ...] | None = None
+
+    @property
+    def receipts(self) -> Path | None:
+        """The file of receipts in the journal's directory."""
+        return None if self.journal is None else self.journal / RECEIPTS.marks[0]
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> ReceiptVariables:
@@ -61,5 +67,5 @@ def read_layers(value: str | None) -> tuple[int, ...] | None:
         return ()
     numbers = value.split(",")
     if not all(each.isdecimal() and each.isascii() and len(each) < 5 for each in numbers):
-        raise UsageError(f"layers {value}: numbers such as 10,30,31, or none")
+        raise UsageError(f"{LAYERS}={value}: numbers such as 10,30,31, or none")
     return tuple(sorted({int(each) for each in numbers}))

@@ -87,7 +87,7 @@ class Witness:
             self._seen.add(told)
             issued = await self._settle()
             if isinstance(issued, Problem):
-                self._start, told = self._start | {"status": issued.status}, error_object(issued)
+                self._start["status"], told = issued.status, error_object(issued)
             else:
                 MutableHeaders(raw=self._start["headers"]).update(receipt_headers(self._asked.id, issued))
                 told |= closing(self._seen, issued)
