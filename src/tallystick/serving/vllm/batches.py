@@ -19,7 +19,7 @@ from tallystick.transcripts.sampler import Sampler
 
 
 @dataclass(frozen=True)
-class Place:
+class LogitsRow:
     """A row of logits from which a token is chosen.
 
     `slot` names the request to the model runner. `position` is the index of the token in the answer. `history` has
@@ -69,13 +69,13 @@ class RowBatch:
         for source, target, direction in changes.moved:
             self._move(source, target, direction == MoveDirectionality.SWAP)
 
-    def places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[LogitsRow]:
         """The rows of the pass by number.
 
         A part of a prompt gives a row too, at the position of the token that follows the whole prompt.
         """
         for index, row in sorted(self._rows.items()):
-            yield Place(index, index, row.sampler, len(row.answer), row.history)
+            yield LogitsRow(index, index, row.sampler, len(row.answer), row.history)
 
     def _move(self, source: int, target: int, is_swap: bool) -> None:
         moved, replaced = self._rows.pop(source, None), self._rows.pop(target, None)
@@ -100,7 +100,7 @@ class SlotBatch:
             self._samplers[slot] = sampler
         return sampler is not None
 
-    def places(self, slots: Sequence[int], lengths: Sequence[int]) -> Iterator[Place]:
+    def places(self, slots: Sequence[int], lengths: Sequence[int]) -> Iterator[LogitsRow]:
         """The rows of a pass, of which row i is the request in slot i; `lengths` has its tokens so far.
 
         A row that ends inside the prompt chooses no token and is left out.
@@ -109,7 +109,7 @@ class SlotBatch:
             position = length - int(self._states.prompt_len.np[slot])
             if slot in self._samplers and position >= 0:
                 sampler = self._samplers[slot]
-                yield Place(row, slot, sampler, position, self._history(sampler, slot, length))
+                yield LogitsRow(row, slot, sampler, position, self._history(sampler, slot, length))
 
     def _history(self, sampler: Sampler, slot: int, length: int) -> Sequence[int]:
         if sampler.repetition_penalty == 1.0:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tallystick.frameworks.torch.generation.sampler import TorchSampler
-from tallystick.serving.vllm.batches import Place, RowBatch, SlotBatch, lengths_of
+from tallystick.serving.vllm.batches import LogitsRow, RowBatch, SlotBatch, lengths_of
 from tallystick.serving.vllm.interface import BatchUpdate, LogitsContext, LogitsProcessor, SlotLogitsProcessor
 from tallystick.serving.vllm.request_settings import check_settings
 from tallystick.serving.vllm.start import check_start
@@ -36,7 +36,7 @@ class CanonicalLogitsProcessor(LogitsProcessor, SlotLogitsProcessor):  # type: i
         """`place` is the device under the V1 runner, and the buffers of requests under the V2 runner."""
         check_start(vllm_config)
         self.rows, self.slots = RowBatch(), None if is_pin_memory is not None else SlotBatch(place)
-        self.on_pass: Callable[[Sequence[Place]], None] | None = None
+        self.on_pass: Callable[[Sequence[LogitsRow]], None] | None = None
 
     def is_argmax_invariant(self) -> bool:
         """False: this processor also makes greedy choices, and decides ties."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tallystick.serving.vllm.batches import Place
+from tallystick.serving.vllm.batches import LogitsRow
 from tallystick.serving.vllm.hidden_rows import HiddenRows, Rows
 from tallystick.serving.vllm.runners import Runner, blocks_of
 
@@ -54,14 +54,14 @@ class ModelWatch:
         self._seen[self._final] = hidden_states
         return self._compute_logits(hidden_states, *arguments, **named)
 
-    def _end_of_pass(self, places: Sequence[Place]) -> None:
+    def _end_of_pass(self, places: Sequence[LogitsRow]) -> None:
         self._runner.drop_generators([place.row for place in places])
         if self.layers:
             requests = [self._runner.request_in(place.slot) for place in places]
             self.rows.add(requests, [place.position for place in places], self._rows_of(places))
         self._seen.clear()
 
-    def _rows_of(self, places: Sequence[Place]) -> Rows:
+    def _rows_of(self, places: Sequence[LogitsRow]) -> Rows:
         count, chosen = len(self._seen[self._final]), [place.row for place in places]
         of_all = {layer: self._seen[layer][:count] for layer in self.layers}
         return of_all if len(chosen) == count else {layer: each[chosen] for layer, each in of_all.items()}
