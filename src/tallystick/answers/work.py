@@ -39,13 +39,9 @@ def operations(receipt: Receipt, card: ModelCard) -> int:
     total = rows * card.vocabulary * per_logit
     if sampler.repetition_penalty != 1.0:
         total += rows * (prompt + rows) * REMEMBERED
-<<<<<<< HEAD
-    return total + sum(_summary(each, card) for each in receipt.fingerprints)
-=======
     if sampler.adjustments:
         total += rows * (ADJUSTED * card.vocabulary + rows * REMEMBERED)
-    return total + sum(_summary(each, card.width) for each in receipt.fingerprints)
->>>>>>> main
+    return total + sum(_summary(each, card) for each in receipt.fingerprints)
 
 
 def memory(receipt: Receipt, card: ModelCard, layers: Collection[int]) -> int:
