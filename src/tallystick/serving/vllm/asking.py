@@ -143,7 +143,7 @@ def _is_text(part: Any) -> bool:
 
 
 def _sampler(sent: Mapping[str, Any]) -> Sampler:
-    fields = {name: sent[name] for name in Sampler.model_fields if name in sent and sent[name] is not None}
+    fields = {name: sent[name] for name in (*NEUTRAL, "seed")}
     try:
         sampler = Sampler.from_json({**fields, "top_k": max(0, sent["top_k"])}, "request")
     except (MalformedError, TypeError) as error:
