@@ -28,8 +28,15 @@ SECTIONS: Final = (
         "Verify answers",
         "tally verify-response RECEIPT --model DIR",
         (
-            *("verify-response", "serve-model", "serve-vllm", "model-root"),
-            *("new-key", "generate", "open-states", "verify-graph"),
+            "verify-response",
+            "serve-model",
+            "serve-vllm",
+            "import-model",
+            "model-root",
+            "new-key",
+            "generate",
+            "open-states",
+            "verify-graph",
         ),
     ),
     HelpSection(
