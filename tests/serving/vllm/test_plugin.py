@@ -270,9 +270,8 @@ def test_answers_of_generate_get_receipts(plugin: Any, language_model: Any, runn
     llm = engine(plugin, runner=runner)
     params = [*params_of(plugin)[:-1], params_of(plugin, n=2)[-1]]
     params[0].max_tokens = None
-    with plugin.receipts.vllm_issuer(
-        llm, language_model.card, SigningKey(bytes(32)), settings, tmp_path / "j"
-    ) as issuer:
+    card, key, journal = language_model.card, SigningKey(bytes(32)), tmp_path / "journal"
+    with plugin.receipts.vllm_issuer(llm, card, key, settings, journal) as issuer:
         outputs = llm.generate(PROMPTS, params)
         issued = plugin.receipts.issue_receipts(llm, outputs, params, issuer, "ab")
         with pytest.raises(UsageError, match="not sampled canonically"):
