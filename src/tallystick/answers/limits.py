@@ -10,6 +10,7 @@ from tallystick.answers.work import memory, operations
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.receipt import Receipt
+from tallystick.transcripts.sampler import Sampler
 from tallystick.workloads.language_model import LanguageModel
 
 
@@ -58,8 +59,11 @@ def check_sizes(
             raise MalformedError(f"receipt.{place}.layers: {max(layers)} is not from 0 to {card.layers}")
 
 
-def check_vocabulary(tokens: KnownTokens, card: ModelCard) -> None:
+def check_vocabulary(tokens: KnownTokens, sampler: Sampler, card: ModelCard) -> None:
     """Raise `MalformedError` for a token that the model does not have."""
+    if sampler.largest_token >= card.vocabulary:
+        named = f"receipt.sampler: token {sampler.largest_token}"
+        raise MalformedError(f"{named} is outside the vocabulary of {card.vocabulary}")
     for name, ids in (("request.prompt", tokens.prompt), ("answer.tokens", tokens.answer)):
         if ids and max(ids) >= card.vocabulary:
             raise MalformedError(f"receipt.{name}.ids: {max(ids)} is outside the vocabulary of {card.vocabulary}")

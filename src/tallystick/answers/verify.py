@@ -16,7 +16,7 @@ from tallystick.answers.policy import STANDARD_DEMANDS, ReceiptPolicy
 from tallystick.answers.report import RUNG_OF, CheckLog, ReceiptReport
 from tallystick.answers.response import BARE, Response
 from tallystick.answers.sampler import SamplerEvidence, SamplerRule, judge_sampler
-from tallystick.answers.stated import check_form, check_penalty, note_missing_request
+from tallystick.answers.stated import check_excuses, check_form, note_missing_request
 from tallystick.commitments.digests import Digest, digest
 from tallystick.transcripts.receipt import Receipt, SignedReceipt
 from tallystick.transcripts.sampler import Sampler
@@ -184,12 +184,12 @@ def check_statements(found: Verification) -> None:
         return
     with log.timing("request", len(context.body)):
         check_form(log, receipt, policy)
-        check_penalty(log, receipt, context.request)
+        check_excuses(log, receipt, context.request)
         own_prompt = _check_request(found)
         _check_delivery(log, context.response)
         found.tokens = known_tokens(log, context.response, own_prompt)
         with log.judging(NUMBERS):
-            check_vocabulary(found.tokens, model.card)
+            check_vocabulary(found.tokens, receipt.sampler, model.card)
         if found.numbers_fit and found.tokens.answer is not None:
             check_finish(log, context.response, found.tokens.answer, model, context.request)
 

@@ -19,6 +19,8 @@ DRAWN: Final[Mapping[str, int]] = {"gumbel": 400, "cdf": 200, "unknown": 200}
 """Operations per logit of a row whose token fails the fast path: noise, sorting, weights."""
 LIKELIHOODS: Final = 200
 """Operations per logit for probabilities, in addition to margins."""
+ADJUSTED: Final = 12
+"""Operations per logit of a row that penalties, biases and masks change first."""
 REMEMBERED: Final = 4
 """Operations per token of a history, for the repetition penalty."""
 SORTED: Final = 64
@@ -36,6 +38,8 @@ def operations(receipt: Receipt, card: ModelCard) -> int:
     total = rows * card.vocabulary * per_logit
     if sampler.repetition_penalty != 1.0:
         total += rows * (prompt + rows) * REMEMBERED
+    if sampler.adjustments:
+        total += rows * (ADJUSTED * card.vocabulary + rows * REMEMBERED)
     return total + sum(_summary(each, card.width) for each in receipt.fingerprints)
 
 
@@ -45,7 +49,8 @@ def memory(receipt: Receipt, card: ModelCard, layers: Collection[int]) -> int:
     A layer is held for all tokens that are fed, whichever rows are compared.
     """
     rows, prompt = receipt.answer.tokens.count, receipt.request.prompt.count
-    return FLOAT_BYTES * (rows * card.vocabulary + len(layers) * (prompt + rows) * card.width)
+    copies = 2 if receipt.sampler.adjustments else 1
+    return FLOAT_BYTES * (copies * rows * card.vocabulary + len(layers) * (prompt + rows) * card.width)
 
 
 def _summary(fingerprint: Fingerprint, width: int) -> int:

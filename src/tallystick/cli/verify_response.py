@@ -256,12 +256,11 @@ def _show_unread(stated: list[tuple[str, Json]], error: MalformedError, as_json:
     found = judge_unread(stated)
     if found is None:
         raise error
-    subject, verdict = found
     if as_json:
-        print_json({**verdict.to_json(), "subject": subject})
+        print_json(found.to_json())
     else:
-        print_verdict(VerdictText(verdict, subject), verbose)
-    return verdict.exit_code
+        print_verdict(VerdictText(found.verdict, found.subject), verbose)
+    return found.exit_code
 
 
 def _show_stream(report: StreamReport, seconds: float, as_json: bool, verbose: bool) -> int:

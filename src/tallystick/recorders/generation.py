@@ -165,7 +165,7 @@ def _generate(
     named = [next(asked, None) or AnswerRequest() for _ in prompts]
     samplers = [each.sampler or call.sampler(secrets.randbelow(1 << 53)) for each in named]
     # if the canonical choice is the first largest logit in every row, `generate` takes it by itself
-    is_argmax = all(each.is_greedy and each.repetition_penalty == 1.0 for each in samplers)
+    is_argmax = all(each.is_greedy and each.repetition_penalty == 1.0 and not each.adjustments for each in samplers)
     processor = None if is_argmax else CanonicalSampling(samplers, prompts, call.ids.shape[1])
     with LayerTap(language_model.model, issuer.settings.layers, prompt=issuer.settings.prompt) as tap:
         output = generate(**call.with_processor(processor))

@@ -26,6 +26,7 @@ from tallystick.frameworks.torch.generation.language_models import TorchLanguage
 from tallystick.recorders.held_states import HELD_BYTES_MAX, HeldStates
 from tallystick.store.receipts import ReceiptLog
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
+from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.receipt import (
     SIGNED,
     Answer,
@@ -82,22 +83,25 @@ class ReceiptIssuer:
         UsageError: another process writes to the journal, or it belongs to another key.
         MalformedError: the journal's last line is no receipt.
 
-    Committed states are kept for challenges in `held`, at most `held_bytes_max` bytes.
+    Committed states are kept for challenges in `held`, at most `held_bytes_max` bytes. A model that another engine runs
+    is given as its card, and with it the `engine` that receipts state.
     """
 
     def __init__(
         self,
-        language_model: TorchLanguageModel,
+        language_model: TorchLanguageModel | ModelCard,
         key: SigningKey,
         settings: RecordSettings | None = None,
         journal: Path | None = None,
         *,
         graph: Digest | None = None,
+        engine: EngineStatement | None = None,
         held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:
         self.settings = settings or RecordSettings()
-        self.key, self.public, self.model = key, key.public, language_model.card.identity
-        self.engine = describe_engine(language_model, graph)
+        card = language_model if isinstance(language_model, ModelCard) else language_model.card
+        self.key, self.public, self.model = key, key.public, card.identity
+        self.engine = engine or _engine_of(language_model, graph)
         self.held, self._lock = HeldStates(held_bytes_max), threading.Lock()
         self._log = None if journal is None else ReceiptLog(journal, self.settings.sync)
         last = None if self._log is None else _own_last(self._log, key)
@@ -212,6 +216,12 @@ def describe_engine(language_model: TorchLanguageModel, graph: Digest | None = N
         environment=describe_environment(device).digest_as("environment"),
         graph=graph,
     )
+
+
+def _engine_of(language_model: TorchLanguageModel | ModelCard, graph: Digest | None) -> EngineStatement:
+    if isinstance(language_model, ModelCard):
+        raise UsageError("engine: a model that is given as its card runs elsewhere; state what runs it")
+    return describe_engine(language_model, graph)
 
 
 def batch_composition(spans: Sequence[tuple[int, Sequence[str]]]) -> Digest:

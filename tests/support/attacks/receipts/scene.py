@@ -82,8 +82,9 @@ class Scene:
     """Honest answers of one batch in the order of their receipts, and others from which forgeries are made.
 
     `worded` answers the first request with words ahead of its prompt, `hotter` at a higher temperature, `reseeded`
-    under another seed, and `cheap` by the cheaper model; each is honest beside its own request. `coarse` is by the
-    promised model with an output matrix in few bits, whose hidden states are the right ones.
+    under another seed, `biased` under penalties and a bias, and `cheap` by the cheaper model; each is honest beside its
+    own request. `coarse` is by the promised model with an output matrix in few bits, whose hidden states are the right
+    ones.
     """
 
     promised: TorchLanguageModel
@@ -95,6 +96,7 @@ class Scene:
     worded: Answered
     hotter: Answered
     reseeded: Answered
+    biased: Answered
     cheap: Answered
     coarse: Answered
 
@@ -126,17 +128,18 @@ def make_scene(
     asked = {"keys": (key.public,), "unknown_key": "rejected", "nonce": "required", "seed": "customer"}
     wanted = policy.model_copy(update={**asked, "complete": True})
     requests = [_request(wishes, text, number) for number, text in enumerate(wishes.texts)]
-    first = requests[0]
+    first, honest = requests[0], answer(promised, wishes, requests)
     return Scene(
         promised,
         cheaper,
         key,
         stranger,
         wanted,
-        tuple(answer(promised, wishes, requests)),
+        tuple(honest),
         worded=answer(promised, wishes, [_changed(first, prompt=wishes.words + wishes.texts[0])])[0],
         hotter=answer(promised, wishes, [_changed(first, temperature=HOTTER)])[0],
         reseeded=answer(promised, wishes, [_changed(first, seed=OTHER_SEED)])[0],
+        biased=answer(promised, wishes, [_changed(first, **_adjusting(honest[0]))])[0],
         cheap=answer(cheaper, wishes, [first])[0],
         coarse=answer(replace(promised, model=coarse_head(promised, HEAD_BITS)), wishes, [first])[0],
     )
@@ -182,7 +185,7 @@ def choice_of(language_model: TorchLanguageModel, tokens: Sequence[int], reason:
 
 def sampler_of(request: ExpectedRequest) -> Sampler:
     """The sampler that a request asks for."""
-    return Sampler.model_validate(request.settings_of())
+    return Sampler.model_validate(request.settings_of() | request.adjustments(()))
 
 
 def _request(wishes: Wishes, text: str, number: int) -> ExpectedRequest:
@@ -193,6 +196,11 @@ def _request(wishes: Wishes, text: str, number: int) -> ExpectedRequest:
         seed=1000 + number,
         tally_nonce=f"{number + 1:064x}",
     )
+
+
+def _adjusting(answered: Answered) -> dict[str, Any]:
+    """Penalties, and a bias against the first token of an answer."""
+    return {"presence_penalty": 1.5, "frequency_penalty": 0.5, "logit_bias": ((answered.tokens[0], -100.0),)}
 
 
 def _changed(request: ExpectedRequest, **changes: Any) -> ExpectedRequest:
