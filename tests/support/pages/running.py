@@ -21,8 +21,10 @@ from tests.support.pages.showing import lines_of, shows
 from tests.support.pages.terminal import Terminal
 from tests.support.prefork.commands import commands
 
-LIMIT_S: Final = 240.0
+LIMIT_S: Final = 540.0
 """For a whole page. It takes less than a minute on two quiet cores, but machines are not always quiet."""
+PAGE_TIMEOUT_S: Final = 600
+"""For the test of a page: the page's own limit comes first, and says where it was."""
 PORT: Final = re.compile(r"(?:--port[ =]|127\.0\.0\.1:|localhost:)(\d+)")
 PYTHON: Final = "python - <<'END_OF_THE_BLOCK'\n{}END_OF_THE_BLOCK\n"
 
