@@ -19,6 +19,7 @@ from make_data_vectors import canonical, hashed, named, philox, root_and_path
 
 SEED = sha256(b"fingerprint vectors").hexdigest()
 PRIME = 65497
+ENTRIES = 1024
 RESOLUTION = {8: 10, 4: 8, 1: 6}
 CASES = [  # layers, block, width, tokens, hidden width
     ([2], 4, 5, 9, 6),
@@ -33,10 +34,15 @@ def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     contents = {
+        "logits": [logits_case(5), logits_case(1025)],
         "signs": [sign_case(*case) for case in ((0, 1, 9), (3, 5, 8), (7, 15, 4))],
         "projection": [projection_case(*case, bits) for case in CASES for bits in (32, 8, 4, 1)] + [zero_case()],
         "toploc": [toploc_case(*case) for case in ((1, 6, 4), (2, 9, 8), (3, 4, 12))],
-        "states": [states_case(*case) for case in (([0, 2], 2, 5, 3), ([4], 8, 3, 2))],
+        "states": [
+            *(states_case(*case) for case in (([0, 2], 2, 5, 3), ([4], 8, 3, 2))),
+            states_case([0, 1, 2, 4], 2, 5, 3, opened_layer=2),
+            states_case([0, 1, 2, 4], 2, 5, 3, opened_layer=0),
+        ],
     }
     for name, cases in contents.items():
         (folder / f"{name}.json").write_text(json.dumps(cases, indent=1) + "\n")
@@ -55,6 +61,19 @@ def sign_case(layer: int, width: int, rows: int) -> dict[str, Any]:
     """Directions and positions of one layer and width."""
     drawn = {kind: signs(kind, layer, width, rows) for kind in ("direction", "position")}
     return {"seed": SEED, "layer": layer, "width": width, **drawn}
+
+
+# ---- logits
+def logits_case(vocabulary: int) -> dict[str, Any]:
+    """The sampled entries of a vocabulary, and one row of logits: sixteenths whose mean binary32 holds."""
+    key = bytes.fromhex(named("directions", ["logits", SEED]).removeprefix("sha256:"))
+    words = philox(key, vocabulary)
+    order = sorted(range(vocabulary), key=lambda entry: (words[entry], entry))
+    entries = sorted(order[: min(vocabulary, ENTRIES)])
+    logits = [Fraction(entry * 7 % 31 - 12, 16) for entry in range(vocabulary)]
+    drawn = [logits[entry] for entry in entries]
+    row = [float(each - sum(drawn) / len(drawn)) for each in drawn]
+    return {"seed": SEED, "vocabulary": vocabulary, "entries": entries, "logits": [*map(float, logits)], "row": row}
 
 
 # ---- projection
@@ -143,8 +162,10 @@ def through(points: list[tuple[int, int]]) -> list[int]:
 
 
 # ---- states under a root
-def states_case(layers: list[int], block: int, tokens: int, size: int) -> dict[str, Any]:
-    """A commitment to F32 rows, and its opening for a nonce."""
+def states_case(
+    layers: list[int], block: int, tokens: int, size: int, opened_layer: int | None = None
+) -> dict[str, Any]:
+    """A commitment to F32 rows, and its opening for a nonce, or of one layer and the one before."""
     rows = {layer: rows_of(f"states {layer} {tokens}", tokens, size) for layer in layers}
     leaves, parts = [], []
     for first in range(0, tokens, block):
@@ -159,11 +180,16 @@ def states_case(layers: list[int], block: int, tokens: int, size: int) -> dict[s
     key = bytes.fromhex(named("challenge", ["states", f"sha256:{root.hex()}", nonce]).removeprefix("sha256:"))
     words = philox(key, len(leaves))
     chosen = sorted(sorted(range(len(leaves)), key=words.__getitem__)[:count])
+    named_layer = {} if opened_layer is None else {"layer": opened_layer}
+    if opened_layer is not None:
+        pair = (opened_layer - 1, opened_layer)
+        chosen = [index for index, part in enumerate(parts) if part["layer"] in pair]
+        count = len(chosen)
     opened = [
         parts[index] | {"proof": [step.hex() for step in root_and_path(hashed(leaves), index)[1]]} for index in chosen
     ]
     shown = {str(layer): [[float(value) for value in row] for row in each] for layer, each in rows.items()}
-    opening = {"opening": 1, "states": f"sha256:{root.hex()}", "nonce": nonce, "parts": opened}
+    opening = {"opening": 1, "states": f"sha256:{root.hex()}", "nonce": nonce, **named_layer, "parts": opened}
     return {"layers": layers, "block": block, "rows": shown, "count": count, "opening": opening}
 
 
