@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tallystick.answers.distance_limits import FingerprintRule, Kind, MeasuredModels, shipped_calibration
-from tallystick.answers.measured import unmeasured_band, unmeasured_limits
+from tallystick.answers.measured import unmeasured_tokens, unmeasured_limits
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.sampler import SamplerRule
 from tallystick.answers.states import StatesChallenge
@@ -64,7 +64,7 @@ def test_limits_and_bands_hold_where_they_were_measured(
 ) -> None:
     card = card_of(language_model, dtype, layers, width)
     lines = [unmeasured_limits(FingerprintRule(), kind, card) for kind in KINDS]
-    lines.append(unmeasured_band(SamplerRule(), card))
+    lines.append(unmeasured_tokens(SamplerRule(), card))
     assert [line == "" for line in lines] == [holds] * 4
     assert all(f"{layers} layers of width {width} in {dtype}" in line for line in lines if line)
 
@@ -75,7 +75,7 @@ def test_the_line_says_what_was_measured_and_what_to_do(language_model: Any) -> 
     assert line.startswith("no limits were measured for 30 layers of width 576 in BF16 (measured: up to 6 layers")
     assert "python -m research.fingerprint_calibration --model DIR" in line
     assert "--limits" in line
-    assert "`sampler.band`" in unmeasured_band(SamplerRule(), card)
+    assert "`sampler.band`" in unmeasured_tokens(SamplerRule(), card)
     assert "`fingerprints.measured`" in unmeasured_limits(FingerprintRule(), "toploc", card)
 
 
@@ -89,7 +89,7 @@ def test_limits_of_the_verifiers_own_hold_for_what_it_says(language_model: Any) 
     assert unmeasured_limits(smaller, "projection", card_of(language_model, "BF16", 12, 576)) == ""
     vouched = FingerprintRule(measured=(MeasuredModels(dtype="BF16", layers=30, width=576),))
     assert [unmeasured_limits(vouched, kind, card) for kind in KINDS] == [""] * 3
-    assert unmeasured_band(SamplerRule(band=1.0), card) == ""
+    assert unmeasured_tokens(SamplerRule(band=1.0), card) == ""
 
 
 @pytest.mark.parametrize("is_honest", [True, False])
