@@ -41,7 +41,8 @@ def main() -> None:
     """Write one file per part of the page."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
-    for name, cases in (("fixed", fixed_cases()), ("words", word_cases()), ("choices", choice_cases())):
+    made = {"fixed": fixed_cases(), "words": word_cases(), "choices": choice_cases(), "adjusted": adjusted_cases()}
+    for name, cases in made.items():
         (folder / f"{name}.json").write_text(json.dumps(cases, indent=1, ensure_ascii=True) + "\n")
 
 
@@ -106,9 +107,23 @@ def plain(logit: float) -> float:
     return 0.0 if abs(logit) < 2.0**-126 else min(logit, LARGEST)
 
 
-def keys_of(logits: list[float], sampler: dict[str, Any], history: list[int]) -> list[Key]:
+def adjusted(row: list[float], sampler: dict[str, Any], position: int, history: list[int]) -> list[float]:
+    """Step 2 of the page, on numbers after step 1."""
+    answer = history[len(history) - position :]
+    presence, frequency = (single(sampler.get(f"{name}_penalty", 0.0)) for name in ("presence", "frequency"))
+    offsets = [0.0 - (frequency * answer.count(i) + presence) if i in answer else 0.0 for i in range(len(row))]
+    for token, bias in sampler.get("logit_bias", ()):
+        offsets[token] += single(bias)
+    row = [plain(single(logit + offset)) if offset else logit for logit, offset in zip(row, offsets, strict=True)]
+    allowed, bad = sampler.get("allowed_token_ids", ()), sampler.get("bad_token_ids", ())
+    ends = sampler.get("end_token_ids", ()) if position < sampler.get("min_tokens", 0) else ()
+    out = {i for i in range(len(row)) if (allowed and i not in allowed) or i in bad or i in ends}
+    return [-math.inf if i in out else logit for i, logit in enumerate(row)]
+
+
+def keys_of(logits: list[float], sampler: dict[str, Any], position: int, history: list[int]) -> list[Key]:
     """The keys of all tokens."""
-    row = [plain(logit) for logit in logits]
+    row = adjusted([plain(logit) for logit in logits], sampler, position, history)
     p = sampler["repetition_penalty"]
     if p != 1:
         for token in set(history):
@@ -192,7 +207,7 @@ def word_cases() -> list[dict[str, Any]]:
 def choice(logits: list[float], position: int = 0, history: tuple[int, ...] = (), **settings: Any) -> dict[str, Any]:
     """One case: what goes in, the keys before and after the filters, and the token."""
     sampler = {**PLAIN, **settings}
-    keys = keys_of(logits, sampler, list(history))
+    keys = keys_of(logits, sampler, position, list(history))
     is_greedy = sampler["temperature"] == 0
     left = keys if is_greedy or not any(key is not None for key in keys) else filtered(keys, sampler)
     return {
@@ -218,6 +233,33 @@ def choice_cases() -> list[dict[str, Any]]:
     steep = [single(drawn.gauss(0, 5)) for _ in range(24)]
     tied = [1.0, 2.0, 2.0, 0.5, 2.0, 0.5, -1.0, 2.0]
     return [*ordinary(flat, steep), *at_edges(flat, tied), *not_numbers(), *large(drawn)]
+
+
+def adjusted_cases() -> list[dict[str, Any]]:
+    """Every adjustment in both forms, all together, and their edges."""
+    drawn = random.Random(3)
+    flat = [single(drawn.gauss(0, 1)) for _ in range(24)]
+    past, bias = (1, 3, 3, 8, 8, 8, 20), [[0, 1.5], [3, -2.25], [7, 100.0], [20, -100.0]]
+    every: dict[str, Any] = {"presence_penalty": 0.7, "frequency_penalty": 0.3, "logit_bias": bias[:2]}
+    every |= {"allowed_token_ids": [*range(20)], "bad_token_ids": [0, 5], "min_tokens": 6, "end_token_ids": [8, 9]}
+    settings: list[dict[str, Any]] = [
+        *({"presence_penalty": 0.6}, {"frequency_penalty": 0.4}, {"presence_penalty": -2.0, "frequency_penalty": 2.0}),
+        *({"logit_bias": bias}, {"logit_bias": [[8, 1e-40]]}, {"allowed_token_ids": [2, 3, 8, 21]}),
+        *({"bad_token_ids": [1, 3, 8]}, {"min_tokens": 5, "end_token_ids": [3, 8]}, every),
+        {**every, "repetition_penalty": 1.3, "temperature": 0.8, "top_k": 6, "top_p": 0.9},
+        *({"min_tokens": 6, "end_token_ids": [8]}, {"presence_penalty": 1.0, "temperature": 0.0}),
+    ]
+    found = [
+        choice(flat, 5, past, form=form, seed=number, **each)
+        for number, each in enumerate(settings)
+        for form in ("gumbel", "cdf")
+    ]
+    odd = [math.nan, math.inf, -math.inf, LARGEST, -LARGEST, 2.0**-149]
+    found += [
+        choice(odd, 6, (0, 1, 2, 3, 4, 5), logit_bias=[[0, 1.0], [3, 100.0]], presence_penalty=p) for p in (0.5, -1)
+    ]
+    found += [choice([0.0, 0.0, 0.0], 0, (1,), presence_penalty=2.0, seed=number) for number in range(2)]
+    return [*found, choice([0.0, 1.0, 2.0], 0, allowed_token_ids=[1]), choice([0.0, 1.0], 0, bad_token_ids=[0, 1])]
 
 
 def ordinary(flat: list[float], steep: list[float]) -> list[dict[str, Any]]:

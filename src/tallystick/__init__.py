@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         UsageError as UsageError,
         VerdictError as VerdictError,
     )
+    from tallystick.frameworks.model_cards import card_of as card_of
     from tallystick.frameworks.torch.capture.model import capture as capture
     from tallystick.frameworks.torch.generation.language_models import load_language_model as load_language_model
     from tallystick.judging.verdict import Verdict as Verdict
@@ -68,6 +69,7 @@ HOMES = {
         "InconclusiveError MalformedError ProofError RejectedError RuleError TallyError UnavailableError UsageError "
         "VerdictError"
     ),
+    "tallystick.frameworks.model_cards": "card_of",
     "tallystick.frameworks.torch.capture.model": "capture",
     "tallystick.frameworks.torch.generation.language_models": "load_language_model",
     "tallystick.judging.verdict": "Verdict",

@@ -10,6 +10,7 @@ import pytest
 from tallystick.answers.policy import STANDARD_DEMANDS, FingerprintDemand, ReceiptPolicy, read_receipt_policy
 from tallystick.answers.request import ExpectedRequest, read_request
 from tallystick.errors import MalformedError, UnavailableError
+from tallystick.transcripts.sampler import Sampler
 
 KEY = "ab" * 32
 TOML = f"""
@@ -125,8 +126,26 @@ def test_seeds_of_several_answers_count_upward() -> None:
 
 
 def test_fields_that_no_check_covers_are_named() -> None:
-    body = {"prompt": "a", "logit_bias": {"5": 1}, "frequency_penalty": 0.5, "tools": [], "best_of": 1}
-    assert ExpectedRequest.from_body(body).others == ("frequency_penalty", "logit_bias")
+    body = {"prompt": "a", "functions": [{"name": "f"}], "suffix": "x", "tools": [], "best_of": 1}
+    assert ExpectedRequest.from_body(body).others == ("functions", "suffix")
+
+
+def test_adjustments_are_read_as_a_sampler_states_them_and_are_off_where_the_body_has_none() -> None:
+    body = {"prompt": "a", "logit_bias": {"12": -1, "5": 2, "7": 0}, "bad_token_ids": [9, 3, 9], "min_tokens": 2}
+    asked = ExpectedRequest.from_body(body)
+    found = asked.adjustments({8, 4})
+    assert found["logit_bias"] == ((5, 2), (12, -1))
+    assert (found["bad_token_ids"], found["min_tokens"], found["end_token_ids"]) == ((3, 9), 2, (4, 8))
+    stated: Any = found
+    assert Sampler(**stated).adjustments == ("logit_bias", "bad_token_ids", "min_tokens", "end_token_ids")
+    nothing: Any = ExpectedRequest.from_body({"prompt": "a"}).adjustments({8})
+    assert not Sampler(**nothing).adjustments
+
+
+@pytest.mark.parametrize("bias", [{"x": 1}, {"-1": 1}, {"5": 101}, {"5": "much"}, {"1048576": 1}, {"5": 1, "05": 2}])
+def test_a_bias_that_no_sampler_can_state_is_refused(bias: dict[str, Any]) -> None:
+    with pytest.raises(MalformedError, match="logit_bias"):
+        ExpectedRequest.from_body({"prompt": "a", "logit_bias": bias})
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ SAMPLERS = [
     Sampler(temperature=0.7, top_p=0.9, seed=5),
     Sampler(temperature=0.8, min_p=0.05, repetition_penalty=1.2, seed=5),
     Sampler(form="cdf", temperature=0.7, top_k=40, seed=5),
+    Sampler(temperature=0.7, presence_penalty=0.8, frequency_penalty=0.4, logit_bias=((7, 3.0),), bad_token_ids=(3,)),
 ]
 SAMPLED = SAMPLERS[1:]
 
@@ -57,6 +58,34 @@ def test_an_honest_answer_from_drifting_logits_is_accepted(sampler: Sampler) -> 
     assert evidence.decision == "accepted"
     assert not evidence.unavailable
     assert (evidence.trials.tokens, evidence.trials.mismatches) == (COUNT, 0)
+
+
+def test_adjustments_that_are_left_out_or_only_stated_are_refused() -> None:
+    plain = Sampler(temperature=0.7, seed=5)
+    changes: list[dict[str, Any]] = [{"frequency_penalty": 2.0}, {"logit_bias": ((7, 6.0),)}]
+    for change in [*changes, {"allowed_token_ids": (*range(20),)}, {"bad_token_ids": (*range(20),)}]:
+        other = plain.model_copy(update=change)
+        hidden, unused = generate(SERVED, PROMPT, other, COUNT), generate(SERVED, PROMPT, plain, COUNT)
+        assert judged(hidden, other).decision == "accepted"
+        assert judged(hidden, plain).decision == "rejected"
+        assert judged(unused, other).decision == "rejected"
+
+
+def test_an_end_token_before_the_least_number_of_tokens_is_refused() -> None:
+    plain = Sampler(temperature=0.7, seed=5)
+    answer = generate(SERVED, PROMPT, plain, COUNT)
+    late = plain.model_copy(update={"min_tokens": 30, "end_token_ids": (answer[20],)})
+    assert judged(answer[:21], late).decision == "rejected"
+    assert judged(generate(SERVED, PROMPT, late, COUNT), late).decision == "accepted"
+
+
+def test_a_token_that_was_the_only_one_allowed_shows_nothing() -> None:
+    alone = Sampler(allowed_token_ids=(7,), seed=5)
+    evidence = judged([7] * COUNT, alone)
+    assert evidence.decision == "inconclusive"
+    assert evidence.trials.tokens == 0
+    assert judged([7, 8, 7], alone).decision == "rejected"
+    assert judged([7, 8, 7] * 20, alone.model_copy(update={"allowed_token_ids": (7, 8)})).trials.tokens == 60
 
 
 def test_honest_drift_is_never_accused_and_moves_some_tokens() -> None:
@@ -213,9 +242,9 @@ def test_mismatches_near_the_band_are_refused_together_and_not_one_by_one() -> N
 
     assert evidence(0).decision == "accepted"
     assert evidence(1).decision == "inconclusive"
-    assert evidence(4).decision == "inconclusive"
+    assert evidence(6).decision == "inconclusive"
     assert evidence(8).decision == "rejected"
-    assert combine([evidence(4), evidence(4)]).decision == "rejected"
+    assert combine([evidence(6), evidence(6)]).decision == "rejected"
 
 
 def test_larger_margins_weigh_more() -> None:

@@ -55,6 +55,31 @@ def test_a_challenge_is_checked_and_one_layer_is_judged(
     assert judged(opening=refused, nonce=NONCE, rung=2).outcome == "inconclusive"
 
 
+def test_a_receipt_that_has_not_the_form_of_one_gets_a_verdict(honest_answer: Any, language_model: Any) -> None:
+    signed = honest_answer.issued.signed.to_json()
+    later = {**signed, "receipt": {**signed["receipt"], "receipt": 2}}
+    assert tallystick.verify(later, model=language_model).outcome == "inconclusive"
+    edited = {**signed, "receipt": {**signed["receipt"], "sequence": 0}}
+    report = tallystick.verify({"receipt": edited}, model=language_model)
+    assert (report.outcome, report.to_json()["verdict"]) == ("rejected", "rejected")
+
+
+def test_several_answers_to_one_request_are_judged_together(
+    answered: Any, language_model: Any, provider_key: Any, short_policy: Any
+) -> None:
+    from tallystick.recorders.receipts import ReceiptIssuer
+
+    issuer = ReceiptIssuer(language_model, provider_key)
+    found = [answered(issuer=issuer, request_id=f"r-{number}", seed=3 + number) for number in range(2)]
+    receipts = [each.issued.signed.to_json() for each in found]
+    policy = short_policy.model_copy(update={"demands": ()})
+    body = {"id": "r", "receipts": receipts}
+    report = tallystick.verify(body, model=language_model, policy=policy)
+    assert (report.outcome, report.receipts, report.computed) == ("accepted", 2, 2), report.verdict
+    twice = tallystick.verify({"id": "r", "receipts": receipts[:1] * 2}, model=language_model, policy=policy)
+    assert twice.outcome == "rejected"
+
+
 @pytest.mark.parametrize("asked", [{"rung": 5}, {"opening": {}}, {"opening": {}, "nonce": "x"}])
 def test_what_makes_no_sense_is_a_usage_error(
     honest_answer: Any, language_model: Any, short_policy: Any, asked: dict[str, Any]

@@ -20,6 +20,7 @@ from tallystick.frameworks.torch.generation.sampler import TorchSampler, choose_
 from tallystick.operators.tally import fixed
 from tallystick.operators.tally.keys import MASKED
 from tallystick.operators.values import Values
+from tallystick.sampling.adjusting import adjusted
 from tallystick.sampling.choice import choose, kept, keys, scores, weights
 from tallystick.sampling.filters import keys_of
 from tallystick.sampling.plain import ARRAYS
@@ -31,6 +32,7 @@ from tests.support.sampler_definition import choose_by_definition
 
 ROOT = Path(__file__).parents[2]
 CHOICES = json.loads((ROOT / "vectors" / "sampler" / "choices.json").read_text())
+ADJUSTED = json.loads((ROOT / "vectors" / "sampler" / "adjusted.json").read_text())
 FIXED = json.loads((ROOT / "vectors" / "sampler" / "fixed.json").read_text())
 
 
@@ -44,15 +46,14 @@ def algebra(name: str) -> Iterator[Values]:
 
 def given(case: Any) -> tuple[Any, ...]:
     logits = np.array([[float(number) for number in case["logits"]]], np.float32)
-    return logits, Sampler(**case["sampler"]), [case["position"]], [case["history"]]
+    return logits, Sampler.from_json(case["sampler"], "case"), [case["position"]], [case["history"]]
 
 
-@pytest.mark.parametrize("case", CHOICES)
+@pytest.mark.parametrize("case", [*CHOICES, *ADJUSTED])
 def test_choices(case: Any) -> None:
     row = given(case)
-    assert [None if key == MASKED else key for key in keys_of(row[0][0], row[1], case["history"]).tolist()] == case[
-        "keys"
-    ]
+    found = keys_of(adjusted(*row)[0], row[1], case["history"]).tolist()
+    assert [None if key == MASKED else key for key in found] == case["keys"]
     assert kept(*row)[0].tolist() == case["kept"]
     if case["token"] is None:
         with pytest.raises(MalformedError, match="no token"):
@@ -86,7 +87,7 @@ def test_all_choices_by_the_definition_on_jax() -> None:
 
 
 def test_choices_in_torch() -> None:
-    for case in CHOICES:
+    for case in [*CHOICES, *ADJUSTED]:
         logits, sampler, positions, histories = given(case)
         found = choose_on_device(torch.from_numpy(logits), [sampler], positions, histories)
         assert found == [-1 if case["token"] is None else case["token"]]

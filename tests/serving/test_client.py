@@ -179,7 +179,7 @@ def test_what_cannot_be_checked_is_inconclusive_and_no_exception(language_model:
     with tallystick.wrap(Provider(language_model), model="/nowhere", **ignoring) as client:
         ask(client)
         assert outcomes(client) == ["inconclusive"]
-        assert "no model directory" in client.verdicts[0].verdict.unavailable[0]
+        assert "/nowhere" in client.verdicts[0].verdict.unavailable[0]
 
 
 def swapped(body: dict[str, Any]) -> None:
@@ -269,7 +269,7 @@ def test_verdicts_are_told_and_checking_blocks_nobody(language_model: Any) -> No
         gate.set()
         assert outcomes(client) == ["accepted"] * 3
     assert len(told) == 3
-    assert all(each.report is not None for each in told)
+    assert all(len(each.reports) == 1 for each in told)
 
 
 def test_a_share_of_the_answers_can_be_checked(language_model: Any) -> None:
@@ -335,6 +335,171 @@ def test_the_official_client_against_the_real_server(server: Any, model_director
         assert text
 
 
+def read_whole(stream: Any) -> None:
+    assert list(stream)
+
+
+def by_helper(client: Any) -> None:
+    with client.chat.completions.stream(model="tiny", messages=MESSAGES, max_tokens=10) as stream:
+        assert [event for event in stream if event.type == "content.delta"]
+
+
+def by_open_response(client: Any, read: Callable[[Any], object], **asked: Any) -> None:
+    with ask_by(client.chat.completions.with_streaming_response, **asked) as response:
+        assert read(response)
+
+
+def ask_by(completions: Any, **asked: Any) -> Any:
+    return completions.create(model="tiny", messages=MESSAGES, max_tokens=10, **asked)
+
+
+FORMS: dict[str, Callable[[Any], object]] = {
+    "options": lambda client: ask(client.with_options(timeout=30)),
+    "copy": lambda client: ask(client.copy()),
+    "several": lambda client: ask(client, n=3),
+    "several, streamed": lambda client: read_whole(ask(client, n=2, stream=True)),
+    "helper": by_helper,
+    "raw": lambda client: ask_by(client.chat.completions.with_raw_response).parse(),
+    "raw, streamed": lambda client: read_whole(ask_by(client.chat.completions.with_raw_response, stream=True).parse()),
+    "opened, parsed": lambda client: by_open_response(client, lambda response: response.parse().choices),
+    "opened, bytes": lambda client: by_open_response(client, lambda response: list(response.iter_bytes(7))),
+    "opened, lines": lambda client: by_open_response(client, lambda each: list(each.iter_lines()), stream=True),
+    "opened, stream": lambda client: by_open_response(client, lambda each: list(each.parse()), stream=True),
+    "text": lambda client: client.completions.create(model="tiny", prompt="halves", max_tokens=10),
+}
+
+
+def official(server: Any) -> Any:
+    import openai
+
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="anything", max_retries=0, timeout=30)
+
+
+def test_every_form_of_an_answer_is_verified(server: Any, model_directory: Path) -> None:
+    with tallystick.wrap(official(server), model=model_directory, policy=POLICY) as client:
+        for number, (name, form) in enumerate(FORMS.items(), 1):
+            form(client)
+            assert outcomes(client) == ["accepted"] * number, (name, client.verdicts[-1].verdict)
+        assert [len(each.reports) for each in client.verdicts[2:4]] == [3, 2]
+
+
+def test_every_form_of_an_answer_raises_where_it_is_rejected(
+    serving: Any, long_model: Any, model_directory: Path
+) -> None:
+    raising: dict[str, Any] = {"model": model_directory, "policy": POLICY, "on_reject": "raise"}
+    with serving(long_model) as cheating, tallystick.wrap(cheating.openai.copy(), **raising) as client:
+        for form in FORMS.values():
+            with pytest.raises(RejectedError, match="model"):
+                form(client)
+
+
+def test_a_message_of_an_earlier_answer_can_be_sent_again(server: Any, model_directory: Path) -> None:
+    ignoring: dict[str, Any] = {"policy": POLICY, "on_inconclusive": "ignore"}
+    with tallystick.wrap(official(server), model=model_directory, **ignoring) as client:
+        said = client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=4).choices[0].message
+        short = said.model_copy(update={"content": "hi"})  # the model's context is short
+        client.chat.completions.create(model="tiny", messages=[short], max_tokens=7)
+        assert outcomes(client)[1] != "rejected", client.verdicts[1].verdict
+        assert "prompt" in {each.name for each in client.verdicts[1].verdict.findings}
+
+
+@pytest.fixture
+def coarse_model(model_directory: Path) -> Any:
+    from tallystick.frameworks.torch.generation.language_models import load_language_model
+
+    return load_language_model(model_directory, "BF16")
+
+
+COARSE = POLICY.model_copy(update={"sampler": SamplerRule(dishonest=0.4, beta=0.05, band=0.5)})
+
+
+def test_an_answer_is_judged_in_the_precision_of_its_receipt(coarse_model: Any, model_directory: Path) -> None:
+    provider = Provider(coarse_model)
+    with tallystick.wrap(provider, model=model_directory, policy=COARSE, on_inconclusive="ignore") as client:
+        ask(client)
+        [checked] = client.wait()
+    assert checked.reports[0].model == coarse_model.card.identity
+    assert {each.name for each in checked.verdict.findings} >= {"model", "sampler"}
+    assert not checked.verdict.objections
+    assert any("BF16 is the promised precision" in line for line in checked.verdict.not_checked)
+
+
+def test_a_precision_that_the_policy_does_not_list_is_rejected(coarse_model: Any, model_directory: Path) -> None:
+    strict = COARSE.model_copy(update={"dtypes": ("F32",)})
+    with tallystick.wrap(Provider(coarse_model), model=model_directory, policy=strict, on_reject="ignore") as client:
+        ask(client)
+        assert outcomes(client) == ["rejected"]
+    assert "that of the model in BF16" in client.verdicts[0].verdict.objections[0].detail
+
+
+def test_threads_that_begin_at_once_load_the_model_once(
+    language_model: Any, model_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tallystick.answers import verification
+    from tallystick.frameworks.torch.generation import language_models
+
+    verification._load.cache_clear()
+    loads: list[object] = []
+    entered = threading.Event()
+
+    def load(path: Path, dtype: str) -> Any:
+        loads.append(dtype)
+        entered.wait(0.2)  # long enough for others to come while the first is at it
+        return language_model
+
+    monkeypatch.setattr(language_models, "load_language_model", load)
+    start = threading.Barrier(6)
+
+    def use() -> None:
+        start.wait()
+        with tallystick.wrap(Provider(language_model), model=model_directory, policy=POLICY) as client:
+            ask(client)
+            assert outcomes(client) == ["accepted"]
+
+    threads = [threading.Thread(target=use) for _ in range(6)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    verification._load.cache_clear()
+    assert loads == ["F32"]
+
+
+ENDING = """
+import concurrent.futures as futures, types, tallystick
+
+def create(**asked):
+    return iter([{"choices": []}] * 2) if asked.get("stream") else {"choices": []}
+
+def tell(checked):
+    with futures.ThreadPoolExecutor(1) as pool:  # as loading a model does
+        pool.submit(print, checked.outcome, flush=True).result()
+
+completions = types.SimpleNamespace(create=create)
+client = types.SimpleNamespace(chat=types.SimpleNamespace(completions=completions))
+client = tallystick.wrap(client, model="/nowhere", on_verdict=tell)
+client.chat.completions.create(messages=[])
+left = client.chat.completions.create(messages=[], stream=True)
+next(left)
+print("end", flush=True)
+"""
+
+
+def test_no_verdict_is_lost_where_a_program_ends() -> None:
+    ended = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, check=True)
+    assert sorted(ended.stdout.split()) == ["end", "inconclusive", "inconclusive"]
+    assert ended.stderr.count("UnverifiedAnswerWarning") == 2
+    assert "the answer was not read to its end" in ended.stderr
+
+
+def test_a_stream_that_is_forgotten_is_told(language_model: Any) -> None:
+    client = tallystick.wrap(Provider(language_model), model=language_model, policy=POLICY)
+    forgotten = ask(client, stream=True)
+    with pytest.warns(tallystick.UnverifiedAnswerWarning, match="not read to its end"):
+        client.close()
+    assert next(forgotten)
+
+
 def test_the_asynchronous_client_against_the_real_server(server: Any, model_directory: Path) -> None:
     import asyncio
 
@@ -346,13 +511,19 @@ def test_the_asynchronous_client_against_the_real_server(server: Any, model_dire
             answer = await ask(client, temperature=0.9)
             stream = await ask(client, stream=True, stream_options={"include_usage": True})
             parts = [chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices]
+            await ask(client.with_options(timeout=30), n=2)
+            (await ask_by(client.chat.completions.with_raw_response)).parse()
+            async with ask_by(client.chat.completions.with_streaming_response) as response:
+                assert await response.json()
+            async with client.chat.completions.stream(model="tiny", messages=MESSAGES, max_tokens=10) as helped:
+                assert [event async for event in helped]
             async with await ask(client, stream=True) as left:
                 await anext(left)
             return client, answer, "".join(parts)
 
     with pytest.warns(tallystick.UnverifiedAnswerWarning, match="could not be verified"):
         client, answer, text = asyncio.run(talk())
-    assert outcomes_of(client) == ["accepted", "accepted", "inconclusive"], client.verdicts
+    assert outcomes_of(client) == ["accepted"] * 6 + ["inconclusive"], client.verdicts
     assert answer.choices[0].message.content
     assert text
 

@@ -43,6 +43,8 @@ def outcome(response: dict[str, Any], model: Any, body: dict[str, Any] | None = 
         TEXT | {"temperature": 0},
         TEXT | {"top_k": 20, "min_p": 0.01, "repetition_penalty": 1.2},
         TEXT | {"stop": ["e"]},
+        TEXT | {"presence_penalty": 1.0, "frequency_penalty": -0.5, "logit_bias": {"101": 8, "32": -100}},
+        TEXT | {"allowed_token_ids": [*range(97, 123)], "bad_token_ids": [101], "min_tokens": 4},
     ],
 )
 def test_an_honest_answer_is_accepted(tokens_only: Any, language_model: Any, fields: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ from tallystick.transcripts.receipt import (
     decode_base64,
     tokens_digest,
 )
+from tallystick.transcripts.sampler import Sampler
 
 ZERO = "sha256:" + 64 * "0"
 PROMPT, ANSWER = [5, 6, 7], [8, 9]
@@ -138,6 +139,10 @@ FIELDS = {
     "a seed beyond canonical integers": ("receipt.sampler.seed", 1 << 53),
     "no penalty": ("receipt.sampler.repetition_penalty", 0),
     "an unknown draw": ("receipt.sampler.form", "dice"),
+    "a penalty beyond the API's": ("receipt.sampler.frequency_penalty", 2.5),
+    "a bias of nothing": ("receipt.sampler.logit_bias", [[3, 0]]),
+    "biases out of order": ("receipt.sampler.logit_bias", [[3, 1], [2, 1]]),
+    "a token twice": ("receipt.sampler.allowed_token_ids", [3, 3]),
     "an endless name": ("receipt.engine.name", 257 * "x"),
     "an empty name": ("receipt.engine.version", ""),
     "a batch of nobody": ("receipt.batch.largest", 0),
@@ -328,3 +333,16 @@ def test_a_digest_of_text_stands_without_ids() -> None:
     assert (text.over, text.ids) == ("text", None)
     with pytest.raises(MalformedError, match="the digest is of the text"):
         Tokens.from_json({**Tokens.of([1, 2]).to_json(), "over": "text"}, "tokens")  # type: ignore[dict-item]
+
+
+def test_settings_that_are_off_are_left_out_and_have_one_spelling() -> None:
+    plain = Sampler(seed=5)
+    assert plain.to_bytes() == Sampler(seed=5, presence_penalty=0.0, logit_bias=(), min_tokens=0).to_bytes()
+    assert b"presence" not in plain.to_bytes()
+    spelled = encode({**Sampler(seed=5).model_dump(), "presence_penalty": 0})
+    with pytest.raises(MalformedError, match="not in canonical form"):
+        Sampler.from_bytes(spelled, "sampler")
+    penalised = plain.model_copy(update={"presence_penalty": 0.5})
+    assert Sampler.from_bytes(penalised.to_bytes(), "sampler") == penalised
+    with pytest.raises(MalformedError, match="end_token_ids go with min_tokens"):
+        Sampler.from_json({"end_token_ids": [2]}, "sampler")

@@ -27,7 +27,7 @@ Reals = npt.NDArray[np.float64]
 
 
 def temperature_evidence(view: ClaimedAnswer, drift: float) -> Likelihoods:
-    """The evidence for and against other temperatures; `drift` is in logits, and the sampler draws with a known seed."""
+    """The evidence for and against other temperatures; `drift` is in logits, and the seed is known."""
     places = range(len(view.answer))
     drift *= stretch(view.sampler) if view.sampler.repetition_penalty != 1.0 else 1.0
     found = list(rivals(view.logits, view.sampler, places, view.histories, FACTORS, view.band))

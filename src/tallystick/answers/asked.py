@@ -10,6 +10,7 @@ from tallystick.answers.request import ExpectedRequest
 from tallystick.answers.response import Response, split_name
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.receipt import Receipt, tokens_digest
+from tallystick.transcripts.sampler import Sampler
 from tallystick.workloads.language_model import LanguageModel
 
 Ids = tuple[int, ...]
@@ -23,7 +24,8 @@ def check_request(
     prompt = asked.prompt_tokens(model)
     _check_prompt(log, receipt, prompt)
     _check_nonce(log, receipt, asked.tally_nonce, policy)
-    _check_settings(log, receipt, asked.settings_of(_number(response, asked)), policy)
+    wanted = asked.settings_of(_number(response, asked)) | asked.adjustments(model.end_tokens)
+    _check_settings(log, receipt, wanted, policy)
     _check_answers(log, response, asked.n or 1)
     if asked.max_tokens is not None:
         log.compare("settings", "max_tokens", receipt.request.max_tokens, asked.max_tokens)
@@ -68,11 +70,10 @@ def _check_nonce(log: CheckLog, receipt: Receipt, nonce: str | None, policy: Rec
         log.not_checked.append("whether the receipt was made for this request: it had no nonce")
 
 
-def _check_settings(log: CheckLog, receipt: Receipt, asked: Mapping[str, float], policy: ReceiptPolicy) -> None:
-    stated = receipt.sampler.model_dump()
+def _check_settings(log: CheckLog, receipt: Receipt, asked: Mapping[str, object], policy: ReceiptPolicy) -> None:
     for name, value in asked.items():
-        log.compare("settings", name, stated[name], value)
-    left = sorted(stated.keys() - {"form"} - asked.keys())
+        log.compare("settings", name, getattr(receipt.sampler, name), value)
+    left = sorted(Sampler.model_fields.keys() - {"form"} - asked.keys())
     if receipt.sampler.is_greedy and "seed" in left:
         left.remove("seed")
     elif "seed" in left and policy.seed == "customer":

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 NONCE_BYTES: Final = 16
 SEED_LIMIT: Final = 1 << 52
+LIBRARIES: Final = ("openai", "tallystick")
+"""A warning names the line of the program that calls these, and none of theirs."""
 
 
 @dataclass(frozen=True)
@@ -22,17 +25,30 @@ class AskedCall:
     @property
     def nonce(self) -> str:
         """By which the request is known."""
-        return str(self.body["extra_body"]["tally_nonce"])
+        return str({**self.body, **(self.body.get("extra_body") or {})}["tally_nonce"])
 
     @property
     def is_stream(self) -> bool:
         """Whether the answer comes in chunks."""
         return self.body.get("stream") is True
 
+    def as_sent(self, body: dict[str, Any]) -> AskedCall:
+        """The call with the body that was sent: arguments may be objects of the client's library."""
+        return replace(self, body=body)
+
     @property
     def asked(self) -> dict[str, Any]:
         """The arguments that are JSON values; the client's marker for an omitted argument is none."""
         return {name: value for name, value in self.body.items() if _is_given(value)}
+
+
+def asked_here(asked: Mapping[str, Any]) -> AskedCall:
+    """The call that the program makes with these arguments, now."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in LIBRARIES:
+        frame = frame.f_back
+    file, line = (frame.f_code.co_filename, frame.f_lineno) if frame else ("tallystick", 0)
+    return AskedCall(with_nonce(asked), file, line)
 
 
 def with_nonce(asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from tallystick.answers.work import memory, operations
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.receipt import Receipt
+from tallystick.transcripts.sampler import Sampler
 from tallystick.workloads.language_model import LanguageModel
 
 
@@ -51,15 +52,18 @@ def check_sizes(
     for setting, (needed, unit) in spent.items():
         if needed > (allowed := getattr(policy, setting)):
             raise UnavailableError(f"{where}: takes up to {needed} {unit}, more than {setting} of {allowed}")
-    named = {f"fingerprints.{place}": each.layers for place, each in enumerate(receipt.fingerprints)}
-    named |= {"states": receipt.states.layers} if receipt.states else {}
-    for place, layers in named.items():
-        if max(layers) > card.layers:
-            raise MalformedError(f"receipt.{place}.layers: {max(layers)} is not from 0 to {card.layers}")
+    named = {f"fingerprints.{place}": (each.layers, card.layers + 1) for place, each in enumerate(receipt.fingerprints)}
+    named |= {"states": (receipt.states.layers, card.layers)} if receipt.states else {}
+    for place, (layers, last) in named.items():
+        if max(layers) > last:
+            raise MalformedError(f"receipt.{place}.layers: {max(layers)} is not from 0 to {last}")
 
 
-def check_vocabulary(tokens: KnownTokens, card: ModelCard) -> None:
+def check_vocabulary(tokens: KnownTokens, sampler: Sampler, card: ModelCard) -> None:
     """Raise `MalformedError` for a token that the model does not have."""
+    if sampler.largest_token >= card.vocabulary:
+        named = f"receipt.sampler: token {sampler.largest_token}"
+        raise MalformedError(f"{named} is outside the vocabulary of {card.vocabulary}")
     for name, ids in (("request.prompt", tokens.prompt), ("answer.tokens", tokens.answer)):
         if ids and max(ids) >= card.vocabulary:
             raise MalformedError(f"receipt.{name}.ids: {max(ids)} is outside the vocabulary of {card.vocabulary}")

@@ -37,7 +37,9 @@ def unmeasured_tokens(rule: SamplerRule, card: ModelCard) -> str:
     """Why no calibration of tokens holds for the model, and what to do; empty if one does, or if a band is stated."""
     if rule.band is not None:
         return ""
-    return _reason(rule.token_limits, card, "no tie band was", f"{MEASURE}, or state one as `sampler.band` in the policy")
+    return _reason(
+        rule.token_limits, card, "no tie band was", f"{MEASURE}, or state one as `sampler.band` in the policy"
+    )
 
 
 def _reason(measured: Sequence[MeasuredModels], card: ModelCard, what: str, way: str) -> str:

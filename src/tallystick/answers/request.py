@@ -5,9 +5,9 @@ Nothing here comes from the provider. Settings that the body leaves out were lef
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
@@ -16,7 +16,16 @@ from tallystick.documents.document import Count, Document
 from tallystick.documents.files import read_document
 from tallystick.errors import MalformedError
 from tallystick.transcripts.receipt import TOKENS_MAX, Nonce, TokenCount
-from tallystick.transcripts.sampler import Penalty, Share, Temperature
+from tallystick.transcripts.requested import biases, listed
+from tallystick.transcripts.sampler import (
+    ADJUSTING,
+    Biases,
+    Penalty,
+    Share,
+    Shift,
+    Temperature,
+    Tokens,
+)
 from tallystick.workloads.language_model import LanguageModel
 
 SETTINGS: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
@@ -28,13 +37,18 @@ IDLE: Final = frozenset(
 )
 """Fields of a request that have no effect on the tokens."""
 NEUTRAL: Final[Mapping[str, tuple[Json, ...]]] = {
-    **dict.fromkeys(("presence_penalty", "frequency_penalty"), (0, 0.0)),
     "best_of": (1,),
-    **{name: ([], {}, "") for name in ("logit_bias", "tools", "functions", "suffix")},
+    **{name: ([], {}, "") for name in ("tools", "functions", "suffix")},
     "response_format": ({"type": "text"},),
     "echo": (False,),
 }
 """Fields that could change the tokens, and their values that change nothing."""
+
+AS_STATED: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "logit_bias": biases,
+    "allowed_token_ids": listed,
+    "bad_token_ids": listed,
+}
 
 Ids = Annotated[tuple[Annotated[int, Field(ge=0, lt=1 << 31)], ...], Field(max_length=TOKENS_MAX)]
 Texts = Annotated[tuple[str, ...], Field(max_length=64)]
@@ -59,6 +73,12 @@ class ExpectedRequest(Document):
     min_p: Share | None = None
     repetition_penalty: Penalty | None = None
     seed: Count | None = None
+    presence_penalty: Shift = 0.0
+    frequency_penalty: Shift = 0.0
+    logit_bias: Biases = ()
+    allowed_token_ids: Tokens = ()
+    bad_token_ids: Tokens = ()
+    min_tokens: Count = 0
     stop: Texts = ()
     tally_nonce: Nonce | None = None
     others: Texts = ()
@@ -75,6 +95,7 @@ class ExpectedRequest(Document):
             fields["top_k"] = 0
         if isinstance(fields.get("stop"), str):
             fields["stop"] = [fields["stop"]]
+        fields |= {name: convert(fields[name]) for name, convert in AS_STATED.items() if name in fields}
         if isinstance(messages := fields.get("messages"), list):
             fields["messages"] = [_message(each, f"{what}.messages") for each in messages]
         known = {name: fields[name] for name in cls.model_fields.keys() & fields.keys() - {"others"}}
@@ -84,6 +105,14 @@ class ExpectedRequest(Document):
         """The requested settings of the sampler; answer `answer` of several has seed + answer."""
         found = {name: value for name in SETTINGS if (value := getattr(self, name)) is not None}
         return found | {"seed": found["seed"] + answer} if "seed" in found else found
+
+    def adjustments(self, end_tokens: Collection[int]) -> dict[str, object]:
+        """The adjustments of logits that the sampler has to state; those that the body leaves out are off.
+
+        `end_tokens` are the model's, which `min_tokens` holds back.
+        """
+        held_back = tuple(sorted(end_tokens)) if self.min_tokens else ()
+        return {name: getattr(self, name, held_back) for name in ADJUSTING}
 
     def prompt_tokens(self, model: LanguageModel) -> tuple[int, ...] | None:
         """The tokens of the prompt by the verifier's own tokenizer and template; None if the body has no prompt."""

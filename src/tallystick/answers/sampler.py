@@ -253,6 +253,11 @@ def judge_sampler(
     Raises `MalformedError` for a token outside the vocabulary.
     """
     _check_tokens(prompt, answer, logits)
+    forced = 0
+    if sampler.adjustments:
+        from tallystick.sampling.adjusting import adjusted_answer  # few requests ask for adjustments
+
+        logits, forced = adjusted_answer(logits, sampler, prompt, answer)
     rule = rule if rule.band is not None else rule.model_copy(update={"band": BANDS["F32"]})
     view = ClaimedAnswer(logits, answer, sampler, rule, _histories(prompt, answer, sampler))
     is_lost = not sampler.is_canonical and rule.seed != "unknown"
@@ -267,7 +272,7 @@ def judge_sampler(
         return evidence
     is_seeded = sampler.is_greedy or (sampler.is_canonical and rule.seed != "unknown")
     if is_seeded:
-        evidence = _with_temperatures(_with_margins(evidence, view), view)
+        evidence = _with_temperatures(_with_margins(evidence, view, forced), view)
     if not sampler.is_greedy and (not is_seeded or rule.likelihoods == "always"):
         from tallystick.answers.likelihoods import with_likelihoods  # most answers are judged by their seed alone
 
@@ -302,10 +307,11 @@ class ClaimedAnswer:
         return self.band * self.rule.far
 
 
-def _with_margins(evidence: SamplerEvidence, view: ClaimedAnswer) -> SamplerEvidence:
+def _with_margins(evidence: SamplerEvidence, view: ClaimedAnswer, forced: int) -> SamplerEvidence:
     places = range(len(view.answer))
     found = margins(view.logits, view.answer, view.sampler, places, view.histories, view.rule.reach)
     beyond = np.flatnonzero(~(found <= view.band))
+    tested = max(len(found) - forced, len(beyond))
     worst = int(np.argmax(found))
     where = f"token {worst}" if found[worst] else ""
     shown = ", ".join(f"{place} by {found[place]:.3g}" for place in beyond[:SHOWN])
@@ -315,7 +321,8 @@ def _with_margins(evidence: SamplerEvidence, view: ClaimedAnswer) -> SamplerEvid
         + f"; an honest token is refused with probability {view.rule.far_rate:g} at most"
     )
     single = Finding(float(found[worst]), view.far, "sampler", where, detail)
-    return replace(evidence, trials=Trials.of(found, view.band, view.rule.rates), single=single)
+    trials = Trials.of(found, view.band, view.rule.rates)
+    return replace(evidence, trials=replace(trials, tokens=tested), single=single)
 
 
 def _with_temperatures(evidence: SamplerEvidence, view: ClaimedAnswer) -> SamplerEvidence:

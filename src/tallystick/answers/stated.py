@@ -23,13 +23,21 @@ def check_form(log: CheckLog, receipt: Receipt, policy: ReceiptPolicy) -> None:
         log.compare("settings", "form", stated, promised)
 
 
-def check_penalty(log: CheckLog, receipt: Receipt, asked: ExpectedRequest | None) -> None:
-    """Check that the stated penalty widens the tie band by at most `STRETCH_MAX`, unless the customer asked for it."""
-    penalty = receipt.sampler.repetition_penalty
+def check_excuses(log: CheckLog, receipt: Receipt, asked: ExpectedRequest | None) -> None:
+    """Check that nothing stated makes other tokens right unless the customer asked for it.
+
+    A penalty may widen the tie band by at most `STRETCH_MAX`; adjustments are compared with those of the request.
+    """
+    sampler = receipt.sampler
     is_asked = asked is not None and asked.repetition_penalty is not None
-    if stretch(receipt.sampler) > STRETCH_MAX and not is_asked:
-        line = f"the receipt states a repetition penalty of {penalty:g}, under which tokens show little"
+    if stretch(sampler) > STRETCH_MAX and not is_asked:
+        line = (
+            f"the receipt states a repetition penalty of {sampler.repetition_penalty:g}, under which tokens show little"
+        )
         log.unavailable("settings", f"{line}: give a request that asks for it")
+    if sampler.adjustments and asked is None:
+        line = f"the receipt states {', '.join(sampler.adjustments)}, under which other tokens are right"
+        log.unavailable("settings", f"{line}: give the request that asks for it")
 
 
 def note_missing_request(log: CheckLog, policy: ReceiptPolicy) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from tallystick.attestation.signatures import check_signature
@@ -11,7 +12,7 @@ from tallystick.commitments.digests import digest
 from tallystick.commitments.encoding import Json, encode
 from tallystick.errors import MalformedError
 from tallystick.judging.findings import DIFFERS, Findings
-from tallystick.judging.verdict import Verdict
+from tallystick.judging.verdict import Judgement, Outcome, Verdict
 from tallystick.transcripts.receipt import SIGNED, SignedReceipt
 
 VERSION: Final = 1
@@ -20,8 +21,30 @@ SIGNATURE: Final = re.compile(r"[0-9a-f]{128}", re.ASCII)
 LEFT: Final = "tokens, sampler and fingerprints: nothing was computed"
 
 
-def judge_unread(values: Sequence[tuple[str, Json]]) -> tuple[str, Verdict] | None:
-    """The first signed receipt without form in named JSON values, by its digest, and the verdict on all of them.
+@dataclass(frozen=True, repr=False)
+class UnreadReport(Judgement):
+    """The verdict on a signed receipt without form; `subject` names it by its digest."""
+
+    subject: str
+    verdict: Verdict
+
+    @property
+    def outcome(self) -> Outcome:
+        """The verdict's outcome."""
+        return self.verdict.outcome
+
+    @property
+    def gist(self) -> str:
+        """Which receipt could not be read."""
+        return self.subject
+
+    def to_json(self) -> dict[str, Json]:
+        """The report as JSON values."""
+        return {**self.verdict.to_json(), "subject": self.subject}
+
+
+def judge_unread(values: Sequence[tuple[str, Json]]) -> UnreadReport | None:
+    """The first signed receipt without form in named JSON values, and the verdict on all of them.
 
     `None` where there is none: then the bytes are no receipt, or something beside the receipt is malformed. A version
     that is not known here is inconclusive; what states to be of this version and is not, or was edited, is rejected.
@@ -32,7 +55,8 @@ def judge_unread(values: Sequence[tuple[str, Json]]) -> tuple[str, Verdict] | No
                 SignedReceipt.from_json(dict(signed), what)
             except MalformedError as error:
                 left = (LEFT,) if len(values) == 1 else (LEFT, "the other receipts")
-                return f"receipt {digest('receipt', encode(signed['receipt']))}", _verdict(signed, str(error), left)
+                subject = f"receipt {digest('receipt', encode(signed['receipt']))}"
+                return UnreadReport(subject, _verdict(signed, str(error), left))
     return None
 
 

@@ -22,11 +22,14 @@ class UnverifiedAnswerWarning(RuntimeWarning):
 
 @dataclass(frozen=True, repr=False)
 class Checked(Judgement):
-    """The verdict on one answer; `report` is `None` if nothing could be checked. `nonce` identifies the request."""
+    """The verdict on the answer, or the answers, to one request, which `nonce` identifies.
+
+    `reports` has the report on each answer; it is empty if nothing could be checked.
+    """
 
     nonce: str
     verdict: Verdict
-    report: ReceiptReport | None = None
+    reports: tuple[ReceiptReport, ...] = ()
 
     @property
     def outcome(self) -> Outcome:

@@ -5,33 +5,51 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
 
 from tallystick.answers.policy import ReceiptPolicy, read_receipt_policy
-from tallystick.answers.reading import read_response
+from tallystick.answers.reading import read_responses
 from tallystick.answers.request import ExpectedRequest, read_request
 from tallystick.answers.response import Response
 from tallystick.answers.trusted_keys import trusting
+from tallystick.answers.unread_receipt import UnreadReport, judge_unread
 from tallystick.commitments.encoding import Json, parse
-from tallystick.errors import MalformedError
+from tallystick.documents.files import read_document
+from tallystick.errors import MalformedError, UnavailableError
+from tallystick.transcripts.model_card import Dtype
 from tallystick.transcripts.receipt import SignedReceipt
 from tallystick.workloads.language_model import LanguageModel
 
+if TYPE_CHECKING:
+    from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
+
 MODELS_HELD: Final = 2
+STATED: Final[Mapping[str, Dtype]] = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+LOADING: Final = Lock()
 ModelSource = LanguageModel | Path | str
 PolicySource = ReceiptPolicy | Path | str | None
 RequestSource = ExpectedRequest | Mapping[str, Any] | Path | str | None
 
 
-def response_of(response: object) -> Response:
-    """A response from a `Response`, receipt, JSON text, mapping or client's object; raises `MalformedError`."""
+def responses_of(response: object) -> tuple[Response, ...] | UnreadReport:
+    """The answers in a `Response`, receipt, JSON text, mapping or client's object, each with its receipt.
+
+    A signed receipt that has not the form of one gets its verdict here. Raises `MalformedError` for what is no receipt.
+    """
     if isinstance(response, Response):
-        return response
+        return (response,)
     if isinstance(response, SignedReceipt):
-        return Response(receipt=response)
-    if isinstance(response, str | bytes):
-        return read_response(parse(response.encode() if isinstance(response, str) else response, "response"))
-    return read_response(json_of(response))
+        return (Response(receipt=response),)
+    text = response.encode() if isinstance(response, str) else response
+    body = parse(text, "response") if isinstance(text, bytes) else json_of(response)
+    try:
+        return read_responses(body)
+    except MalformedError:
+        unread = judge_unread([("response", body)])
+        if unread is None:
+            raise
+        return unread
 
 
 def json_of(response: object) -> Json:
@@ -58,13 +76,56 @@ def request_of(request: RequestSource) -> ExpectedRequest | None:
     return ExpectedRequest.from_body(dict(request)) if isinstance(request, Mapping) else read_request(Path(request))
 
 
-def model_of(model: ModelSource) -> LanguageModel:
-    """A model, or the one in a directory; the last `MODELS_HELD` directories stay loaded."""
-    return _loaded(Path(model).resolve()) if isinstance(model, str | Path) else model
+def model_for(model: ModelSource, root: str, policy: ReceiptPolicy) -> LanguageModel:
+    """A model, or the one in a directory, in the precision in which it has the root of a receipt.
+
+    Only the policy's `dtypes` come into question; if it names a root, that one is meant. Where none of them has the
+    root, the model has the precision that the directory states. The last `MODELS_HELD` models stay loaded.
+    """
+    if not isinstance(model, str | Path):
+        return model
+    path = Path(model).resolve()
+    own = stated_dtype(path)
+    dtypes = sorted(policy.dtypes, key=lambda each: each != own) or [own]
+    meant = policy.model or root
+    chosen = next((dtype for dtype in dtypes if _root_in(path, dtype) == meant), dtypes[0])
+    return _loaded(path, chosen)
+
+
+def precision_taken(source: ModelSource, model: LanguageModel, policy: ReceiptPolicy) -> tuple[str, ...]:
+    """A line for the report where the precision is the receipt's choice: the policy accepts it, and others too."""
+    if not isinstance(source, str | Path) or policy.model is not None or len(policy.dtypes) == 1:
+        return ()
+    own, dtype = stated_dtype(Path(source)), model.card.dtype
+    line = f"whether {dtype} is the promised precision: the directory states {own}, and the policy's `dtypes` list both"
+    return () if dtype == own else (line,)
+
+
+def stated_dtype(directory: Path) -> Dtype:
+    """The precision that the configuration of a model states; F32 if it states none that is known."""
+    try:
+        config = parse(read_document(directory / "config.json"), "config.json")
+    except (UnavailableError, MalformedError):
+        return "F32"  # loading the model says what is wrong with its directory
+    stated = config.get("dtype", config.get("torch_dtype")) if isinstance(config, dict) else None
+    return STATED.get(str(stated), "F32")
+
+
+@lru_cache(maxsize=MODELS_HELD * 3)
+def _root_in(path: Path, dtype: Dtype) -> str:
+    """The model root of a directory in some precision; the model that is loaded says itself what it is."""
+    from tallystick.frameworks.model_cards import card_of
+
+    return card_of(path, dtype).identity
+
+
+def _loaded(path: Path, dtype: Dtype) -> TorchLanguageModel:
+    with LOADING:  # the first of several threads loads it for all
+        return _load(path, dtype)
 
 
 @lru_cache(maxsize=MODELS_HELD)
-def _loaded(path: Path) -> LanguageModel:
+def _load(path: Path, dtype: Dtype) -> TorchLanguageModel:
     from tallystick.frameworks.torch.generation.language_models import load_language_model  # PyTorch takes seconds
 
-    return load_language_model(path)
+    return load_language_model(path, dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from tallystick.answers.ending import check_finish
@@ -11,15 +11,16 @@ from tallystick.answers.fingerprints import judge_fingerprints, unjudged_fingerp
 from tallystick.answers.identity import SIGNATURE_BYTES, check_model, check_signer
 from tallystick.answers.known_tokens import Ids, KnownTokens, known_tokens
 from tallystick.answers.limits import check_consistency, check_sizes, check_vocabulary
-from tallystick.answers.measured import unmeasured_tokens, unmeasured_limits
+from tallystick.answers.measured import unmeasured_limits, unmeasured_tokens
 from tallystick.answers.policy import STANDARD_DEMANDS, ReceiptPolicy
 from tallystick.answers.report import RUNG_OF, CheckLog, ReceiptReport
 from tallystick.answers.response import BARE, Response
 from tallystick.answers.sampler import SamplerEvidence, SamplerRule, judge_sampler
-from tallystick.answers.stated import check_form, check_penalty, note_missing_request
+from tallystick.answers.stated import check_excuses, check_form, note_missing_request
 from tallystick.commitments.digests import Digest, digest
 from tallystick.transcripts.receipt import Receipt, SignedReceipt
 from tallystick.transcripts.sampler import Sampler
+from tallystick.workloads.fingerprints import rows_for
 from tallystick.workloads.language_model import LanguageModel, Prefill
 
 if TYPE_CHECKING:
@@ -184,12 +185,12 @@ def check_statements(found: Verification) -> None:
         return
     with log.timing("request", len(context.body)):
         check_form(log, receipt, policy)
-        check_penalty(log, receipt, context.request)
+        check_excuses(log, receipt, context.request)
         own_prompt = _check_request(found)
         _check_delivery(log, context.response)
         found.tokens = known_tokens(log, context.response, own_prompt)
         with log.judging(NUMBERS):
-            check_vocabulary(found.tokens, model.card)
+            check_vocabulary(found.tokens, receipt.sampler, model.card)
         if found.numbers_fit and found.tokens.answer is not None:
             check_finish(log, context.response, found.tokens.answer, model, context.request)
 
@@ -246,9 +247,10 @@ def compute(found: Verification, rung: Rung = 2) -> None:
 def error_rates(rule: SamplerRule) -> str:
     """A line that states the largest error rates of the judgement of the sampler."""
     return (
-        f"fewer than {rule.honest:g} of honest tokens lie beyond the tie band of {rule.band:g} logits; then an honest "
-        f"provider is accused with probability {rule.alpha:g} at most over all its tokens, and one with "
-        f"{rule.dishonest:.0%} of them there is accepted with probability {rule.beta:g} at most"
+        f"at most {rule.rates.points[0][1]:g} of honest tokens are not the verifier's own choice, and {rule.honest:g} "
+        f"lie beyond the tie band of {rule.band:g} logits; then an honest provider is accused with probability "
+        f"{rule.alpha:g} at most over all its tokens, and one with {rule.dishonest:.0%} of them beyond the band is "
+        f"accepted with probability {rule.beta:g} at most"
     )
 
 
@@ -271,9 +273,9 @@ def promised_sampler(stated: Sampler, policy: ReceiptPolicy) -> Sampler:
 
 
 def _pass(found: Verification, tokens: Ids, rung: Rung) -> Prefill:
-    """One pass over all tokens that were fed; it returns only the rows and layers that are judged."""
+    """One pass over all tokens that were fed; it returns only the rows and layers that are judged, and the logits."""
     context = found.context
-    layers = context.layers if rung > 1 else set()
+    layers = {each for each in context.layers if each <= found.model.card.layers} if rung > 1 else set()
     first, states = context.receipt.request.prompt.count - 1, context.receipt.states
     if rung > 1 and context.challenge is not None and states is not None:
         first = 0 if states.prompt else first
@@ -285,12 +287,12 @@ def _judge_fingerprints(found: Verification, passed: Prefill) -> None:
     log, receipt, rule = found.log, found.context.receipt, found.policy.fingerprints
     if not receipt.fingerprints:
         return
-    rows = {layer: states[-receipt.answer.tokens.count :] for layer, states in passed.hidden.items()}
-    dtype = found.model.card.dtype
+    dtype, final = found.model.card.dtype, found.model.card.layers
     methods = {each.method for each in receipt.fingerprints}
     unmeasured = {each: line for each in sorted(methods) if (line := unmeasured_limits(rule, each, found.model.card))}
     with log.timing("fingerprint", sum(len(each.raw) for each in receipt.fingerprints)), log.judging("fingerprint"):
-        for finding in judge_fingerprints(receipt, rows, rule, dtype=dtype, advisory=unmeasured):
+        own = partial(rows_for, passed=passed, final=final)
+        for finding in judge_fingerprints(receipt, own, rule, dtype=dtype, advisory=unmeasured):
             log.add(finding)
     for line in (*unjudged_fingerprints(receipt, rule, dtype=dtype), *unmeasured.values()):
         log.unavailable("fingerprint", line)
@@ -320,7 +322,7 @@ def _check_demands(found: Verification, rung: Rung) -> None:
         if demand.required and rung < 2:
             log.unavailable("fingerprint", f"the policy asks for {demand}, on rung 2")
         elif not demand.is_met(found.context.receipt, found.model.card.layers):
-            line = f"the receipt carries no {demand}; a policy's `demands` say what has to be there"
+            line = f"the receipt carries no {demand}{demand.shows}; a policy's `demands` say what has to be there"
             log.unavailable("fingerprint", line, lasting=True) if demand.required else log.not_checked.append(
                 f"fingerprint: {line}"
             )

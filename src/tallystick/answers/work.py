@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from tallystick.tolerances.fingerprints.logits import ENTRIES_MAX
 from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.receipt import Fingerprint, Receipt
 
@@ -19,6 +20,8 @@ DRAWN: Final[Mapping[str, int]] = {"gumbel": 400, "cdf": 200, "unknown": 200}
 """Operations per logit of a row whose token fails the fast path: noise, sorting, weights."""
 LIKELIHOODS: Final = 200
 """Operations per logit for probabilities, in addition to margins."""
+ADJUSTED: Final = 12
+"""Operations per logit of a row that penalties, biases and masks change first."""
 REMEMBERED: Final = 4
 """Operations per token of a history, for the repetition penalty."""
 SORTED: Final = 64
@@ -36,7 +39,9 @@ def operations(receipt: Receipt, card: ModelCard) -> int:
     total = rows * card.vocabulary * per_logit
     if sampler.repetition_penalty != 1.0:
         total += rows * (prompt + rows) * REMEMBERED
-    return total + sum(_summary(each, card.width) for each in receipt.fingerprints)
+    if sampler.adjustments:
+        total += rows * (ADJUSTED * card.vocabulary + rows * REMEMBERED)
+    return total + sum(_summary(each, card) for each in receipt.fingerprints)
 
 
 def memory(receipt: Receipt, card: ModelCard, layers: Collection[int]) -> int:
@@ -45,12 +50,13 @@ def memory(receipt: Receipt, card: ModelCard, layers: Collection[int]) -> int:
     A layer is held for all tokens that are fed, whichever rows are compared.
     """
     rows, prompt = receipt.answer.tokens.count, receipt.request.prompt.count
-    return FLOAT_BYTES * (rows * card.vocabulary + len(layers) * (prompt + rows) * card.width)
+    copies = 2 if receipt.sampler.adjustments else 1
+    return FLOAT_BYTES * (copies * rows * card.vocabulary + len(layers) * (prompt + rows) * card.width)
 
 
-def _summary(fingerprint: Fingerprint, width: int) -> int:
+def _summary(fingerprint: Fingerprint, card: ModelCard) -> int:
     """Operations of one fingerprint: the product with signs; or, for TOPLOC, sorting and one polynomial per block."""
-    rows, numbers = fingerprint.tokens, fingerprint.width
+    rows, numbers, width = fingerprint.tokens, fingerprint.width, max(card.width, ENTRIES_MAX)
     if fingerprint.method == "projection":
         layer = rows * width * (1 + numbers // AT_ONCE) + SIGNS * numbers * (rows + width)
     else:

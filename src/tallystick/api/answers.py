@@ -7,21 +7,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tallystick.answers.ladder import climb
+from tallystick.answers.ladder import check_rung, climb_from
 from tallystick.answers.limits import context_length_of
+from tallystick.answers.one_answer import judge_answer
 from tallystick.answers.report import ReceiptReport
+from tallystick.answers.stream import StreamReport
+from tallystick.answers.unread_receipt import UnreadReport
 from tallystick.answers.verification import (
     ModelSource,
     PolicySource,
     RequestSource,
-    model_of,
+    model_for,
     policy_of,
+    precision_taken,
     request_of,
-    response_of,
+    responses_of,
 )
 from tallystick.answers.verify import ReceiptContext
 from tallystick.api.rung_tools import tools_for
 from tallystick.api.threads import threads_of
+from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
     from tallystick.api.challenges import OpeningSource
@@ -41,13 +46,17 @@ def verify(
     environment: Environment | Path | str | None = None,
     rung: int | None = None,
     layer: int | None = None,
-) -> ReceiptReport:
+) -> ReceiptReport | StreamReport | UnreadReport:
     """Judge one response by its receipt: what it states, one pass over its tokens, and higher rungs where needed.
+
+    A response with several answers (`n`) has a report on all of its receipts, and a signed receipt that has not the
+    form of one a report without findings about the answer.
 
     Args:
         response: a signed receipt, or a response that carries one: as JSON text, as parsed JSON, or as an object of the
             `openai` client.
-        model: the promised model, or its directory.
+        model: the promised model, or its directory. A directory is loaded in the precision in which it has the
+            receipt's model root, if the policy's `dtypes` list it.
         policy: what the verifier asks, or its file.
         trusted_keys: public keys of the provider, or files of them; a receipt that another key signed is rejected.
         request: what was asked: the arguments of the call, or a file of its JSON.
@@ -65,13 +74,20 @@ def verify(
         UsageError: there is no such rung, an opening comes without its nonce, or the model has no chat template for
             the request.
     """
-    read, asked = response_of(response), policy_of(policy, trusted_keys)
-    subject = ReceiptContext(read, request_of(request))
+    check_rung(rung)
+    found, asked = responses_of(response), policy_of(policy, trusted_keys)
+    if isinstance(found, UnreadReport):
+        return found
+    subjects = [ReceiptContext(each, request_of(request)) for each in found]
     if opening is not None:
         from tallystick.api.challenges import challenged
 
-        subject = challenged(subject, opening, nonce, asked.fingerprints.parts if count is None else count)
-    promised = model_of(model)
+        if len(subjects) > 1:
+            raise UsageError("opening: of one receipt; give that one alone")
+        subjects = [challenged(subjects[0], opening, nonce, asked.fingerprints.parts if count is None else count)]
+    promised = model_for(model, found[0].receipt.receipt.model, asked)
+    notes, places = precision_taken(model, promised, asked), context_length_of(promised)
     tools = tools_for(promised, environment, layer)
     with threads_of(tools.environment):
-        return climb(replace(subject, context_length=context_length_of(promised)), promised, asked, rung, tools)
+        placed = [replace(each, context_length=places) for each in subjects]
+        return judge_answer(placed, promised, asked, lambda each: climb_from(each, rung, tools), notes)

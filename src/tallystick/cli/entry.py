@@ -28,6 +28,7 @@ from tallystick.cli import (
     inference,
     inspect,
     judge,
+    models,
     open as opening,
     parties,
     referee,
@@ -53,7 +54,7 @@ app = typer.Typer(
 
 for group in (
     *(train, audit, data, inspect, opening, judge, diff, inference, example),
-    *(graph, attack, calibrate, calibrate_training, demo, generate, serve_model, verify_graph, verify_response),
+    *(graph, attack, calibrate, calibrate_training, demo, generate, models, serve_model, verify_graph, verify_response),
     *(coordinator, parties, dispute, referee, economics, ethereum, completion),
 ):
     group.register(app)

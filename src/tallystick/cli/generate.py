@@ -1,4 +1,4 @@
-"""`tally generate`, `tally open-states`, `tally new-key`, `tally export-model`: answers with receipts, made locally."""
+"""`tally generate`, `tally open-states`, `tally new-key`: answers with receipts, made locally."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ def register(app: typer.Typer) -> None:
     app.command()(generate)
     app.command(name="open-states")(open_states)
     app.command(name="new-key")(new_key)
-    app.command(name="export-model")(export_model)
 
 
 def new_key(file: Path = typer.Argument(help="The file to write; it must not exist."), json: bool = JSON) -> None:
@@ -48,30 +47,6 @@ def new_key(file: Path = typer.Argument(help="The file to write; it must not exi
     key = SigningKey.generate()
     key.write(file)
     show({"file": str(file), "public": key.public}, key.public, json)
-
-
-def export_model(
-    run: Path = typer.Argument(help="A finished run that trained a language model."),
-    out: Path = typer.Argument(help="The directory to write."),
-    json: bool = JSON,
-) -> None:
-    """Write the model that a run trained.
-
-    The directory can be served, and transformers loads it.
-    """
-    from tallystick.documents.targets import require_empty_folder
-    from tallystick.store.folders import RUN, require_folder
-
-    require_folder(run, RUN)
-    require_empty_folder(out)
-    from tallystick.cli.output import print_json, talk
-    from tallystick.recorders.export import export_model as write_model
-    from tallystick.store.run import RunDirectory
-
-    write_model(RunDirectory(run), out)
-    talk().print(f"{out}: the model of {run}", soft_wrap=True)
-    if json:
-        print_json({"model": str(out), "run": str(run)})
 
 
 def generate(

@@ -159,7 +159,8 @@ def _policy(path: Path | None, keys: list[str], limits: Path | None, audit_sampl
 
         table = FingerprintCalibration.from_json(parse(read_document(limits), limits.name), limits.name)
         own = {"limits": table.limits, "states": table.states, "measured": table.measured or None}
-        held = held.model_copy(update={"fingerprints": held.fingerprints.model_copy(update=own)})
+        sampler = held.sampler.model_copy(update={"limits": table.tokens or None})
+        held = held.model_copy(update={"fingerprints": held.fingerprints.model_copy(update=own), "sampler": sampler})
     return held if audit_sample is None else held.model_copy(update={"audit_sample": audit_sample})
 
 
@@ -256,12 +257,11 @@ def _show_unread(stated: list[tuple[str, Json]], error: MalformedError, as_json:
     found = judge_unread(stated)
     if found is None:
         raise error
-    subject, verdict = found
     if as_json:
-        print_json({**verdict.to_json(), "subject": subject})
+        print_json(found.to_json())
     else:
-        print_verdict(VerdictText(verdict, subject), verbose)
-    return verdict.exit_code
+        print_verdict(VerdictText(found.verdict, found.subject), verbose)
+    return found.exit_code
 
 
 def _show_stream(report: StreamReport, seconds: float, as_json: bool, verbose: bool) -> int:

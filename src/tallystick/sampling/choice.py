@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tallystick.errors import MalformedError, UsageError
 from tallystick.operators.tally import fixed
 from tallystick.operators.tally.keys import MASKED
+from tallystick.sampling.adjusting import adjusted, adjusted_row, adjustment_of
 from tallystick.sampling.checks import check_form, check_rows
 from tallystick.sampling.draw import NONE_LEFT, draw_by_sums, draw_gumbel, draw_largest, noisy
 from tallystick.sampling.filters import Logits, filtered, keys_of
@@ -30,7 +31,7 @@ def choose(
         logits: F32[rows, V], V at most 2²⁰; NaN counts as −∞, +∞ as the largest F32.
         sampler: settings and seed.
         positions: the position of each row in its answer, from 0.
-        histories: the tokens before each row, prompt and answer; only the repetition penalty uses them.
+        histories: the tokens before each row, prompt and answer; only penalties use them.
 
     Raises `MalformedError` for logits, positions or tokens outside their range, and for a row where no token is left;
     `UsageError` for a sampler of unknown form.
@@ -82,12 +83,15 @@ def keys(
 ) -> npt.NDArray[np.int64]:
     """Keys of kept tokens, I64[rows, V]: log₂ of a weight relative to the heaviest, times 2³²; raises as `choose`."""
     check_rows(logits, positions, histories)
-    rows = [filtered(keys_of(row, sampler, history), sampler) for row, history in zip(logits, histories, strict=True)]
+    left = adjusted(logits, sampler, positions, histories)
+    rows = [filtered(keys_of(row, sampler, history), sampler) for row, history in zip(left, histories, strict=True)]
     return np.stack(rows) if rows else np.zeros(logits.shape, np.int64)
 
 
 def choose_one(logits: Logits, sampler: Sampler, position: int, history: Sequence[int]) -> int:
     """The token of one row, F32[V], without checks; −1 where none is left."""
+    if sampler.adjustments:
+        logits = adjusted_row(logits, adjustment_of(sampler, position, history, len(logits)))
     left = filtered(keys_of(logits, sampler, history), sampler)
     if sampler.is_greedy:
         return draw_largest(left)

@@ -32,7 +32,7 @@ Reals = npt.NDArray[np.float64]
 
 def relative_logits(logits: Logits, sampler: Sampler, history: Sequence[int]) -> Reals:
     """Logits after the penalty minus the largest, F64[V]; −∞ for NaN and −∞. `history` holds token ids below V."""
-    x = _penalized(_plain_logits(logits), sampler.repetition_penalty, history)
+    x = _penalized(plain_logits(logits), sampler.repetition_penalty, history)
     largest = x.max()
     return x if largest == -math.inf else x - largest
 
@@ -58,7 +58,8 @@ def filtered(keys: Keys, sampler: Sampler) -> Keys:
     return _keep_min_p(keys, share_of(sampler.min_p, "min_p"))
 
 
-def _plain_logits(logits: Logits) -> Reals:
+def plain_logits(logits: Logits) -> Reals:
+    """F64 without NaN, +∞ and numbers that some devices flush to 0."""
     x = np.minimum(logits.astype(np.float64), FINITE)
     x[np.abs(x) < NORMAL] = 0.0
     x[np.isnan(x)] = -math.inf

@@ -37,6 +37,7 @@ from tallystick.serving.requests import (
 from tallystick.serving.responses import ChoiceSoFar, ResponseForm, receipts_of
 from tallystick.serving.service import Answering, GenerationRequest, ModelService
 from tallystick.serving.streaming import stream_events
+from tallystick.transcripts.sampler import Sampler
 
 TEXT_TOKENS: Final = 16
 """The default limit of a text completion, as in the OpenAI API."""
@@ -182,7 +183,8 @@ def _order(asked: CompletionRequest, prompt: tuple[int, ...], form: str, service
         raise invalid(f"{field}: no tokens", field)
     if max(prompt) >= vocabulary:
         raise invalid(f"{field}: token {max(prompt)} is outside the vocabulary of {vocabulary}", field)
-    first = asked.sampler(secrets.randbelow(SEEDS))
+    first = asked.sampler(secrets.randbelow(SEEDS), service.language_model.end_tokens)
+    _check_choosable(first, vocabulary)
     seeds = [(first.seed + choice) % (SAFE_INTEGER_MAX + 1) for choice in range(asked.choices)]
     return GenerationRequest(
         id=f"{form}-{secrets.token_hex(16)}",
@@ -192,6 +194,15 @@ def _order(asked: CompletionRequest, prompt: tuple[int, ...], form: str, service
         stops=asked.stops,
         nonce=asked.tally_nonce,
     )
+
+
+def _check_choosable(sampler: Sampler, vocabulary: int) -> None:
+    """Raise `Problem` if a setting names a token that the model does not have, or if they leave no token."""
+    if sampler.largest_token >= vocabulary:
+        raise invalid(f"token {sampler.largest_token} is outside the vocabulary of {vocabulary}", "logit_bias")
+    out = {*sampler.bad_token_ids, *sampler.end_token_ids}
+    if sampler.allowed_token_ids and not {*sampler.allowed_token_ids} - out:
+        raise invalid("allowed_token_ids: bad_token_ids and min_tokens leave none of them", "allowed_token_ids")
 
 
 def _limit(asked: CompletionRequest, prompt: int, default: int | None, context: int | None, field: str) -> int:

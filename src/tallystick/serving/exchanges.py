@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
@@ -21,11 +21,17 @@ from tallystick.errors import MalformedError, TallyError
 from tallystick.serving.errors import invalid
 from tallystick.serving.receipt_chain import ReceiptContents
 from tallystick.transcripts.receipt import PROXY, TOKENS_MAX, Answer, EngineStatement, Request, Tokens
+from tallystick.transcripts.requested import biases, listed
 from tallystick.transcripts.sampler import Sampler
 
 Source = Literal["token ids by the server", "prompt made again, digest of the answer's text", "digest of the text"]
 UNKNOWN: Final = "unknown"
 SETTINGS: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+ADJUSTMENTS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    **dict.fromkeys(("presence_penalty", "frequency_penalty", "min_tokens"), lambda value: value),
+    **dict.fromkeys(("allowed_token_ids", "bad_token_ids"), listed),
+    "logit_bias": biases,
+}
 NOT_TEXT: Final = ("tool_calls", "function_call", "audio")
 CHOICES_MAX: Final = 128
 IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_\-]{1,120}")
@@ -180,6 +186,7 @@ class Exchange:
         fields = {name: self.body[name] for name in SETTINGS if self.body.get(name) is not None}
         seed = fields.get("seed", 0)
         fields["seed"] = seed + number if isinstance(seed, int) and 0 <= seed <= SAFE_INTEGER_MAX - number else 0
+        fields |= {name: stated(self.body[name]) for name, stated in ADJUSTMENTS.items() if self.body.get(name)}
         settings = {**fields, "top_k": max(0, fields.get("top_k", 0)), "form": "unknown"}
         return Sampler.from_json(settings, "request")
 

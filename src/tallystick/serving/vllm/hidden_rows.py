@@ -1,103 +1,126 @@
-"""Hidden rows of requests in vLLM: the rows from which each token was chosen, layer by layer.
+"""Rows of hidden states and logits from which the tokens of running requests are chosen, until a receipt needs them.
 
-vLLM computes the positions of all requests in one tensor [positions, width], and logits from the last position of each
-request. Blocks return their output in two parts that must be added. Forward hooks see nothing inside a compiled or
-captured graph, so all layers except the last need `enforce_eager`.
+Rows are in host memory, in one tensor for each layer with a fixed number of rows. Every pass adds the rows of all its
+requests with one copy. A request's rows are taken when it has finished, or dropped; if there is no space for new rows,
+the request whose rows were added longest ago loses its rows first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
-from torch import nn
 
-from tallystick.errors import MalformedError, UnavailableError
-from tallystick.serving.vllm.interface import query_starts
+from tallystick.errors import UnavailableError
 
-HELD_MAX: Final = 4096
-"""The most requests whose rows are held; the oldest are dropped first."""
+HELD_BYTES_MAX: Final = 1 << 30
+"""The memory for rows, if nothing else is asked for."""
+Rows = Mapping[int, torch.Tensor]
 
 
+@dataclass(frozen=True)
+class Staged:
+    """Rows that are on their way to host memory, and where they go; `is_there` is an event of the device."""
+
+    slots: torch.Tensor
+    rows: Rows
+    is_there: Any = None
+
+    @classmethod
+    def of(cls, slots: Sequence[int], rows: Rows) -> Staged:
+        """Start the copy of `rows` by layer [len(slots), width]; nothing waits for it here."""
+        if not any(each.is_cuda for each in rows.values()):
+            return cls(torch.tensor(slots), rows)
+        held = {layer: torch.empty_like(each, device="cpu", pin_memory=True) for layer, each in rows.items()}
+        for layer, each in rows.items():
+            held[layer].copy_(each, non_blocking=True)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        return cls(torch.tensor(slots), held, event)
+
+
+@dataclass
 class HiddenRows:
-    """Watches a model of vLLM (`model_runner.model`), and keeps the rows of each request until they are taken.
+    """At most `bytes_max` bytes of rows of the requests that run."""
 
-    Every pass gives one row per request, from its last position. A prompt that is fed in several passes gives extra
-    rows first, from which no token is chosen. So an answer of n tokens has the last n rows. Raises `UnavailableError`
-    if the model has no `model.layers` and `model.norm`, `MalformedError` for a layer that does not exist.
-    """
+    bytes_max: int = HELD_BYTES_MAX
+    _held: dict[int, torch.Tensor] = field(default_factory=dict)
+    _free: list[int] = field(default_factory=list)
+    _requests: OrderedDict[str, list[int]] = field(default_factory=OrderedDict)
+    _staged: Staged | None = None
 
-    def __init__(self, model: Any, layers: Collection[int]) -> None:
-        self.layers = tuple(sorted(set(layers)))
-        self._inner: dict[int, torch.Tensor] = {}
-        self._rows: dict[str, dict[int, list[torch.Tensor]]] = {}
-        blocks, self._final = _blocks(model)
-        if any(not 0 <= layer <= self._final for layer in self.layers):
-            raise MalformedError(f"layers: not from 0 to {self._final}")
-        for layer in self.layers:
-            if layer < self._final:
-                blocks[layer].register_forward_hook(self._hook(layer))
+    @property
+    def requests(self) -> tuple[str, ...]:
+        """The requests of which rows are held."""
+        return tuple(self._requests)
 
-    def end_of_pass(self, requests: Iterable[str], final: torch.Tensor) -> None:
-        """Add the rows of a pass: `final` is the argument of `compute_logits`, one row for each of `requests`."""
-        rows_of_pass = self._inner | ({self._final: final} if self._final in self.layers else {})
-        for place, request in enumerate(requests):
-            held = self._rows.setdefault(request, {layer: [] for layer in self.layers})
-            for layer, rows in rows_of_pass.items():
-                held[layer].append(rows[place].clone())
-        self._inner = {}
-        while len(self._rows) > HELD_MAX:
-            del self._rows[next(iter(self._rows))]
+    def add(self, requests: Sequence[str], positions: Sequence[int], rows: Rows) -> None:
+        """Add the rows of a pass by layer [len(requests), width]: `positions` has the index of each in its answer.
 
-    def take(self, request: str, tokens: int) -> Mapping[int, torch.Tensor]:
-        """The rows [tokens, width] by layer of a finished request; raises `UnavailableError` if some are missing.
-
-        vLLM may append a suffix to the id under which a request was submitted.
+        A row at a position that is held already takes its place: the parts of a prompt come before the row that counts,
+        and a preempted request is fed again. A row behind one that is not held is of a request that was taken or
+        dropped; it is left out.
         """
-        names = [name for name in self._rows if name == request or name.startswith(f"{request}-")]
-        if len(names) != 1:
-            raise UnavailableError(f"{len(names)} requests named {request} were seen")
-        held = self._rows.pop(names[0])
-        if any(len(rows) < tokens for rows in held.values()):
-            raise UnavailableError(f"request {request}: fewer than {tokens} rows were seen (enforce_eager?)")
-        return {layer: torch.stack(rows[len(rows) - tokens :]) for layer, rows in held.items()}
+        self._land()
+        if not self._held:
+            self._reserve(rows)
+        asked = enumerate(zip(requests, positions, strict=True))
+        slots = {place: self._slot(*each) for place, each in asked if self._begins_or_continues(*each)}
+        kept = [place for place in slots if requests[place] in self._requests]
+        if kept:
+            chosen = rows if len(kept) == len(requests) else {layer: each[kept] for layer, each in rows.items()}
+            self._staged = Staged.of([slots[place] for place in kept], chosen)
 
-    def _hook(self, layer: int) -> Any:
-        def keep(_: nn.Module, __: Any, output: Any) -> None:
-            states = output if isinstance(output, torch.Tensor) else output[0] + output[1]
-            self._inner[layer] = states[query_starts()[1:].long() - 1]
+    def take(self, request: str, tokens: int) -> dict[int, torch.Tensor]:
+        """The first rows [tokens, width] by layer of a request, which is then dropped.
 
-        return keep
+        Raises `UnavailableError` if some are missing.
+        """
+        self._land()
+        slots = self._requests.get(request, [])
+        if len(slots) < tokens:
+            raise UnavailableError(f"request {request}: {len(slots)} rows are held for {tokens} tokens")
+        places = torch.tensor(slots[:tokens])
+        found = {layer: each[places] for layer, each in self._held.items()}
+        self.drop(request)
+        return found
 
+    def drop(self, request: str) -> None:
+        """Free the rows of a request; does nothing if there are none."""
+        self._land()
+        self._free += reversed(self._requests.pop(request, []))
 
-class TallyWorkerExtension:
-    """Methods for `LLM.collective_rpc` (`worker_extension_cls`); the worker provides `model_runner`."""
+    def _begins_or_continues(self, request: str, position: int) -> bool:
+        if position == 0:
+            self._requests.setdefault(request, [])
+        return request in self._requests and position <= len(self._requests[request])
 
-    model_runner: Any
+    def _slot(self, request: str, position: int) -> int:
+        """Where the row of a request goes. A later row of the same pass may drop this request to have space."""
+        self._requests.move_to_end(request)
+        slots = self._requests[request]
+        if position == len(slots):
+            if not self._free:
+                self._free += reversed(self._requests.popitem(last=False)[1])
+            slots.append(self._free.pop())
+        return slots[position]
 
-    def tally_watch(self, layers: Collection[int]) -> None:
-        """Keep hidden rows of `layers` from now on."""
-        model = self.model_runner.model
-        rows = self._tally_rows = HiddenRows(model, layers)
-        compute_logits = model.compute_logits
+    def _reserve(self, rows: Rows) -> None:
+        size = sum(each.shape[1] * each.element_size() for each in rows.values())
+        count = max(1, self.bytes_max // size)
+        self._held = {layer: torch.empty((count, each.shape[1]), dtype=each.dtype) for layer, each in rows.items()}
+        self._free = list(range(count - 1, -1, -1))
 
-        def watched(hidden_states: torch.Tensor, *arguments: Any, **named: Any) -> Any:
-            requests = self.model_runner.input_batch.req_ids
-            if len(requests) == len(hidden_states):
-                rows.end_of_pass(requests, hidden_states)
-            return compute_logits(hidden_states, *arguments, **named)
-
-        model.compute_logits = watched
-
-    def tally_take(self, request: str, tokens: int) -> dict[int, torch.Tensor]:
-        """The rows [tokens, width] by layer of a finished request, in host memory."""
-        return {layer: rows.cpu() for layer, rows in self._tally_rows.take(request, tokens).items()}
-
-
-def _blocks(model: Any) -> tuple[nn.ModuleList, int]:
-    backbone = getattr(model, "model", None)
-    blocks = getattr(backbone, "layers", None)
-    if not isinstance(blocks, nn.ModuleList) or not hasattr(backbone, "norm"):
-        raise UnavailableError(f"{type(model).__name__}: not built of model.layers and model.norm")
-    return blocks, len(blocks)
+    @torch.inference_mode()
+    def _land(self) -> None:
+        """Put the rows of the last pass in their places."""
+        if self._staged is None:
+            return
+        staged, self._staged = self._staged, None
+        if staged.is_there is not None:
+            staged.is_there.synchronize()
+        for layer, each in staged.rows.items():
+            self._held[layer].index_copy_(0, staged.slots, each)

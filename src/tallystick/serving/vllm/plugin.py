@@ -6,23 +6,18 @@ import logging
 from functools import cache
 from typing import Final
 
+from tallystick.serving.vllm.start import TRIED, is_tried, vllm_version
+
 LOG: Final = logging.getLogger("tallystick.vllm")
-METHODS: Final = ("apply", "is_argmax_invariant", "update_state", "validate_params")
 
 
 @cache
 def register() -> bool:
-    """Log that the plugin is loaded; return whether this vLLM has the interface it needs. Later calls do nothing."""
-    is_known = has_interface()
-    state = "requests ask for it with vllm_xargs {'tally': 1}" if is_known else "this vLLM is unknown to it"
-    LOG.warning("tallystick's plugin is experimental; %s", state)
-    return is_known
+    """Say once if this vLLM is of a version that was not tried; return whether it was. Later calls do nothing.
 
-
-def has_interface() -> bool:
-    """Whether vLLM has a `LogitsProcessor` with all of `METHODS`."""
-    try:
-        from tallystick.serving.vllm.interface import LogitsProcessor
-    except ImportError:
-        return False
-    return all(hasattr(LogitsProcessor, name) for name in METHODS)
+    It is no refusal: what the plugin needs of vLLM is looked up when a server with receipts starts, and fails there.
+    """
+    found = vllm_version()
+    if not is_tried(found):
+        LOG.warning("tallystick: vLLM %s was not tried; tried: %s", found, ", ".join(f"{each}.*" for each in TRIED))
+    return is_tried(found)

@@ -2,53 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal
 
-from tallystick.commitments.digests import Digest
 from tallystick.errors import UsageError
 from tallystick.recorders.receipts import Issued, ReceiptIssuer
-from tallystick.serving.vllm.logits_processor import sampler_of
+from tallystick.serving.vllm.request_settings import sampler_of
+from tallystick.serving.vllm.wire import unpack_rows
 from tallystick.transcripts.receipt import Answer, EngineStatement, Request, Tokens
 
-EXTENSION: Final = "tallystick.serving.vllm.hidden_rows.TallyWorkerExtension"
-"""The value for `LLM(worker_extension_cls=…)`."""
+EXTENSION: Final = "tallystick.serving.vllm.worker.TallyWorkerExtension"
+"""The value for `LLM(worker_extension_cls=…)` and `vllm serve --worker-extension-cls`."""
+PROCESSOR: Final = "tallystick.serving.vllm.logits_processor:CanonicalLogitsProcessor"
+"""The value for `LLM(logits_processors=[…])` and `vllm serve --logits-processors`."""
+Finish = Literal["end", "stop", "length", "cancelled"]
+
+
+def watch(llm: Any, issuer: ReceiptIssuer) -> None:
+    """Keep what the receipts of `issuer` need, and let them state what runs; call it before generating."""
+    described = llm.collective_rpc("tally_describe")[0]
+    issuer.engine = EngineStatement.from_json(described["engine"], "vllm")
+    llm.collective_rpc("tally_watch", args=(list(issuer.settings.layers),))
 
 
 def issue_receipts(
     llm: Any, outputs: Sequence[Any], params: Sequence[Any], issuer: ReceiptIssuer, nonce: str | None = None
 ) -> list[Issued]:
-    """One receipt for the first answer of each `RequestOutput`; `params` are the `SamplingParams` of the requests.
+    """One receipt for each answer of each `RequestOutput`; `params` are the `SamplingParams` of the requests.
 
-    Call `llm.collective_rpc("tally_watch", args=(issuer.settings.layers,))` before generating. Raises `UsageError` for
-    a request that did not ask for canonical sampling, `UnavailableError` if some of its rows are missing.
+    Call `watch` before generating. Choice i of `n` answers has seed + i, and its receipt the request's id with `-i`.
+    Raises `UsageError` for a request that did not ask for canonical sampling, `UnavailableError` if some of its rows
+    are missing.
     """
-    return [_issue(llm, output, asked, issuer, nonce) for output, asked in zip(outputs, params, strict=True)]
+    pairs = zip(outputs, params, strict=True)
+    return [issued for output, asked in pairs for issued in _issue(llm, output, asked, issuer, nonce)]
 
 
-def describe_vllm(version: str, device: str, attention: str, environment: Digest) -> EngineStatement:
-    """The `engine` of an issuer for vLLM: version, device, attention backend and the digest of the environment.
+def _issue(llm: Any, output: Any, params: Any, issuer: ReceiptIssuer, nonce: str | None) -> Iterator[Issued]:
+    if output.prompt_token_ids is None:
+        raise UsageError(f"request {output.request_id}: its prompt is not tokens")
+    prompt, context = list(output.prompt_token_ids), int(llm.model_config.max_model_len)
+    limit = min(context if params.max_tokens is None else params.max_tokens, context - len(prompt))
+    for answer in output.outputs:
+        sampler = sampler_of(params, answer.index)
+        if sampler is None:
+            raise UsageError(f"request {output.request_id}: not sampled canonically; give it extra_args {{'tally': 1}}")
+        tokens = Tokens.of(list(answer.token_ids))
+        name, inside = (output.request_id,) * 2
+        if params.n > 1:
+            name, inside = f"{output.request_id}-{answer.index}", f"{answer.index}_{output.request_id}"
+        packed = llm.collective_rpc("tally_take", args=(inside, tokens.count))[0] if issuer.settings.layers else {}
+        request = Request(id=name, prompt=Tokens.of(prompt), max_tokens=limit, nonce=nonce)
+        yield issuer.issue(
+            request,
+            Answer(tokens=tokens, finish=finish_of(answer.finish_reason, answer.stop_reason)),
+            sampler,
+            unpack_rows(packed),
+            kv_cache=issuer.engine.kv_cache,
+        )
 
-    It states a KV cache in the model's own precision. Set `kv_cache` if vLLM runs with another `kv_cache_dtype`.
+
+def finish_of(reason: str | None, stop: int | str | None) -> Finish:
+    """The finish of a receipt; vLLM's `stop_reason` is the stop text, and no text if an end token ended the answer.
+
+    Raises `UsageError` for an answer that is not over, or that ended for a reason that no receipt can state.
     """
-    return EngineStatement(name="vllm", version=version, device=device, attention=attention, environment=environment)
-
-
-def _issue(llm: Any, output: Any, params: Any, issuer: ReceiptIssuer, nonce: str | None) -> Issued:
-    sampler = sampler_of(params)
-    if sampler is None:
-        raise UsageError(f"request {output.request_id}: not sampled canonically; give it extra_args {{'tally': 1}}")
-    answer = output.outputs[0]
-    ids = list(answer.token_ids)
-    rows = llm.collective_rpc("tally_take", args=(output.request_id, len(ids)))[0] if issuer.settings.layers else {}
-    request = Request(
-        id=output.request_id, prompt=Tokens.of(list(output.prompt_token_ids)), max_tokens=params.max_tokens, nonce=nonce
-    )
-    return issuer.issue(request, Answer(tokens=Tokens.of(ids), finish=_finish(answer)), sampler, rows)
-
-
-def _finish(answer: Any) -> Literal["end", "stop", "length"]:
-    """The finish reason; vLLM's `stop_reason` is the stop text, or `None` at the end token."""
-    if answer.finish_reason == "length":
+    if reason == "stop":
+        return "stop" if isinstance(stop, str) else "end"
+    if reason == "length":
         return "length"
-    return "stop" if isinstance(answer.stop_reason, str) else "end"
+    if reason == "abort":
+        return "cancelled"
+    raise UsageError(f"finish: an answer that ended with {reason} gets no receipt")

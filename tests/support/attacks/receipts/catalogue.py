@@ -12,7 +12,7 @@ from tallystick.answers.verify import ReceiptContext, verification_of
 from tallystick.errors import MalformedError
 from tallystick.judging.verdict import Verdict
 from tallystick.workloads.language_model import LanguageModel
-from tests.support.attacks.receipts import answers, evasions, requests, settings, states, streams
+from tests.support.attacks.receipts import adjustments, answers, evasions, requests, settings, states, streams
 from tests.support.attacks.receipts.forgery import HONEST, Forge, Forgery, Outcome
 from tests.support.attacks.receipts.scene import NONCE, Presented, Scene
 
@@ -21,6 +21,7 @@ FORGERIES: Final[tuple[Forgery, ...]] = (
     *answers.FORGERIES,
     *requests.FORGERIES,
     *settings.FORGERIES,
+    *adjustments.FORGERIES,
     *evasions.FORGERIES,
     *streams.FORGERIES,
     *states.FORGERIES,

@@ -8,27 +8,20 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import torch
 
-from tallystick.commitments.digests import digest
-from tallystick.commitments.encoding import Json, encode, parse
-from tallystick.documents.files import read_document
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.frameworks.torch.generation.hidden_states import watching_layers
+from tallystick.frameworks.torch.generation.model_directory import DTYPES, check_directory, describe
 from tallystick.frameworks.torch.refusals import REFUSALS
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.tensors.digest import state_digest
 from tallystick.transcripts.model_card import Dtype, ModelCard
 from tallystick.workloads.language_model import Prefill
-
-DTYPES: Final[dict[Dtype, torch.dtype]] = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-VOLATILE: Final = frozenset({"_name_or_path", "dtype", "torch_dtype", "transformers_version", "use_cache"})
-"""Settings on the origin of a model or how it is run; they are not part of its identity."""
-TOKENIZER_BYTES_MAX: Final = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -75,7 +68,11 @@ class TorchLanguageModel:
 
         Weights are read from the directory again, because weights that were already rounded cannot be converted back.
         """
-        return None if self.directory is None else _card_in(self.directory, dtype)
+        from tallystick.frameworks.torch.generation.model_files import read_card
+
+        if self.directory is None:
+            return None
+        return read_card(self.directory, dtype) or load_language_model(self.directory, dtype).card
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], first: int, layers: Collection[int] = ()) -> Prefill:
@@ -133,51 +130,7 @@ def load_language_model(
     return TorchLanguageModel(model, tokenizer, describe_model(model, path, dtype), device, path)
 
 
-@lru_cache(maxsize=8)
-def _card_in(path: Path, dtype: Dtype) -> ModelCard:
-    return load_language_model(path, dtype).card
-
-
-def check_directory(path: Path) -> None:
-    """Raise unless `path` holds configuration, tokenizer and weights as data; code in it is ignored."""
-    for name in ("config.json", "tokenizer.json"):
-        if not (path / name).is_file():
-            raise UnavailableError(f"{path}: no model directory: {name} is not there")
-    if not any(path.glob("*.safetensors")):
-        raise UnavailableError(f"{path}: no model directory: there is no .safetensors file")
-    if "auto_map" in _object(path / "config.json"):
-        raise MalformedError(f"{path}: config.json: auto_map asks for code, which is never run")
-
-
-def _object(path: Path) -> dict[str, Json]:
-    found = parse(read_document(path), str(path))
-    if not isinstance(found, dict):
-        raise MalformedError(f"{path}: not a JSON object")
-    return found
-
-
 def describe_model(model: Any, path: Path, dtype: Dtype) -> ModelCard:
     """The card of a loaded model whose tokenizer and template are in `path`."""
-    config = {name: value for name, value in model.config.to_dict().items() if name not in VOLATILE}
-    template = path / "chat_template.jinja"
     weights = {name: to_tensor(value) for name, value in model.state_dict().items()}
-    return ModelCard(
-        architecture=model.config.model_type,
-        config=digest("blob", encode(_plain(config))),
-        weights=state_digest(weights),
-        tokenizer=digest("blob", read_document(path / "tokenizer.json", TOKENIZER_BYTES_MAX)),
-        template=digest("blob", read_document(template)) if template.is_file() else None,
-        dtype=dtype,
-        vocabulary=model.config.vocab_size,
-        layers=model.config.num_hidden_layers,
-        width=model.config.hidden_size,
-    )
-
-
-def _plain(value: Any) -> Any:
-    """Settings as JSON values; other values become strings."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+    return describe(model.config, state_digest(weights), path, dtype)

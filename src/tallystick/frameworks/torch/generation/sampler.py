@@ -19,6 +19,7 @@ from tallystick.frameworks.torch.arrays import TORCH
 from tallystick.operators.tally import fixed, sampling
 from tallystick.operators.tally.keys import MASKED
 from tallystick.operators.values import Value, Values
+from tallystick.sampling.adjusting import adjustment_of
 from tallystick.sampling.checks import check_form, check_places
 from tallystick.sampling.choice import choose_one
 from tallystick.sampling.draw import FAR_BELOW, NONE_LEFT, at_least_exp2, draw_gumbel, reach, threshold
@@ -88,6 +89,7 @@ def choose_on_device(
 ) -> list[int]:
     """Choose on the device of `logits`, rows with equal settings together; −1 where no token is left."""
     tokens = [NONE_LEFT] * len(logits)
+    logits = _adjusted(logits, samplers, positions, histories)
     for settings, rows in _alike(samplers).items():
         places, pasts = [positions[row] for row in rows], [histories[row] for row in rows]
         keys = _keys(logits if len(rows) == len(logits) else logits[rows], settings, pasts)
@@ -95,6 +97,22 @@ def choose_on_device(
         for row, token in zip(rows, drawn, strict=True):
             tokens[row] = token
     return tokens
+
+
+def _adjusted(
+    logits: torch.Tensor, samplers: Sequence[Sampler], positions: Sequence[int], histories: Histories
+) -> torch.Tensor:
+    """As `sampling.adjusting.adjusted_row`, for each row whose sampler changes logits; the argument is not changed."""
+    rows = [row for row, sampler in enumerate(samplers) if sampler.adjustments]
+    logits = logits.clone() if rows else logits
+    for row in rows:
+        found = adjustment_of(samplers[row], positions[row], histories[row], logits.shape[1])
+        tokens, offsets, out = (torch.from_numpy(each).to(logits.device) for each in vars(found).values())
+        if len(tokens):
+            plain = sampling.plain_logits(ALGEBRA, Value(logits[row, tokens], "F32")).array
+            logits[row, tokens] = (plain + offsets).float()
+        logits[row, out] = -math.inf
+    return logits
 
 
 def _alike(samplers: Sequence[Sampler]) -> Mapping[Sampler, list[int]]:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from vllm.engine import LLM, SamplingParams
+from vllm.engine import LLM, SamplingParams, config
 
-__all__ = ["LLM", "SamplingParams"]
+__all__ = ["LLM", "SamplingParams", "config"]
