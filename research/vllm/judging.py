@@ -10,6 +10,8 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final
 
+import torch
+
 from research.vllm.load import Load
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.reading import read_response, read_responses
@@ -47,6 +49,7 @@ class Judging:
     def judge(self, most: int | None = None) -> list[dict[str, Any]]:
         """One row for each answer, written as they come; at most `most` responses are judged."""
         rows: list[dict[str, Any]] = []
+        torch.set_num_threads(1)
         whole = (kept for kept in self._kept() if kept["whole"])
         with (self.folder / JUDGED).open("w") as file:
             for kept in islice(whole, most):
@@ -108,6 +111,7 @@ def _row(report: ReceiptReport) -> dict[str, Any]:
         "objections": [f"{each.name} {each.where}: {each.detail}"[:200] for each in report.findings if not each.agrees],
         "unavailable": [str(each)[:200] for each in report.missing],
         "ratio": max((each.distance / each.allowed for each in found if each.allowed), default=0.0),
+        "distances": {each.where: each.distance for each in found},
         "seconds": report.seconds,
     }
 
