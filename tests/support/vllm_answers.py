@@ -25,6 +25,8 @@ WAYS: dict[str, dict[str, str]] = {
     "V1 compiled, in processes": {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
     "V2": {"VLLM_USE_V2_MODEL_RUNNER": "1", "TRITON_INTERPRET": "1"},
 }
+CROWDED = {"block_size": 32, "num_gpu_blocks_override": 10, "disable_log_stats": False}
+"""Too few blocks of the cache for four answers at once: some are preempted, and computed again."""
 LONG = [(7 * place) % 200 + 20 for place in range(90)]
 """A prompt that is fed in several parts, and that the prefix cache holds afterwards."""
 SETTINGS: list[dict[str, Any]] = [
@@ -90,7 +92,12 @@ def schedule_ahead() -> None:
         check(config)
         config.scheduler_config.async_scheduling = True
 
-    CpuPlatform.check_and_update_config = check_and_schedule
+    CpuPlatform.check_and_update_config = staticmethod(check_and_schedule)
+
+
+def preemptions(llm: Any) -> int:
+    """How often an answer was preempted."""
+    return next(int(each.value) for each in llm.get_metrics() if each.name == "vllm:num_preemptions")
 
 
 def generate(model: Path, out: Path, way: str) -> None:
@@ -99,7 +106,7 @@ def generate(model: Path, out: Path, way: str) -> None:
     import tallystick
 
     is_compiled = "compiled" in way
-    options = {"max_model_len": CONTEXT, "max_num_batched_tokens": 32, "max_num_seqs": 4, "dtype": "float32"}
+    options = {"max_model_len": CONTEXT, "max_num_batched_tokens": 32, "max_num_seqs": 4, "dtype": "float32"} | CROWDED
     llm = LLM(str(model), enforce_eager=not is_compiled, **options, **tallystick.VLLM_OPTIONS)
     card, key = tallystick.card_of(model), tallystick.SigningKey(bytes(32))
     settings = tallystick.RecordSettings(
@@ -116,6 +123,7 @@ def generate(model: Path, out: Path, way: str) -> None:
     with tallystick.vllm_issuer(llm, card, key, settings) as issuer:
         outputs = llm.generate([{"prompt_token_ids": each["prompt"]} for each in requests], params, use_tqdm=False)
         issued = iter(tallystick.issue_receipts(llm, outputs, params, issuer))
+    assert preemptions(llm) > 0
     with out.open("w") as file:
         for request in requests:
             for choice in range(request.pop("n", 1)):
