@@ -16,7 +16,7 @@ from research.vllm.load import Planned, send_all
 from research.vllm.server import NAME, Server, serving
 
 PORTS = {"alone": 8761, "receipts": 8762}
-REQUESTS, TOKENS, WORDS = 32, 128, 60
+REQUESTS, TOKENS, WORDS = 16, 64, 60
 RESAMPLES = 2000
 
 
