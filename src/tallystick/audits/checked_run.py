@@ -316,7 +316,8 @@ def walk_anchors(evidence: CheckedRun, policy: Policy) -> Iterator[tuple[int, St
         state: State | None = None  # lets go of the last one before the next is read
         with evidence.findings.check("anchor", f"step {index}"):
             state = _checked_anchor(evidence, index, policy)
-        if state is not None and index == max(evidence.anchors):
+        is_final = evidence.is_read and evidence.ends_as_claimed and index == max(evidence.anchors)
+        if state is not None and is_final:
             _check_weights(evidence, state)
         yield index, state
     if evidence.is_read:
