@@ -79,7 +79,7 @@ def _tally(*arguments: str) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """vLLM does not end by a signal while it starts."""
+    """End a server; while it starts, vLLM does not end by a signal that it could handle."""
     if process.poll() is not None:
         return
     os.killpg(process.pid, signal.SIGTERM)
