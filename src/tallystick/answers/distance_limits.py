@@ -49,9 +49,36 @@ class MeasuredModels(Document):
         return self.dtype == card.dtype and card.layers <= self.layers and card.width <= self.width
 
 
-TRIED: Final = (MeasuredModels(dtype="F32", layers=30, width=576, models=("SmolLM2-135M-Instruct",), answers=37),)
-"""Models on which limits of smaller models were tested: on four stacks no honest answer was rejected, and every other
-model, precision and cache was detected."""
+TOPLOC_TRIED: Final = (
+    MeasuredModels(dtype="F32", layers=30, width=576, models=("SmolLM2-135M-Instruct",), answers=37),
+    MeasuredModels(dtype="BF16", layers=6, width=128, models=("demo", "served"), answers=64),
+)
+"""Models on which the published limits of TOPLOC rejected no honest answer. Of SmolLM2-135M-Instruct in BF16 they
+rejected 2 of 80."""
+
+
+class MarginBin(Document):
+    """Of `tokens` honest tokens, `beyond` had a margin of more than `margin` logits."""
+
+    margin: Limit
+    tokens: Positive
+    beyond: Count
+
+
+class TokenLimits(MeasuredModels):
+    """How honest tokens and logits differ from a verifier's own, for models that this covers.
+
+    An honest token is not the verifier's choice with probability `mismatches` at most, and its margin is beyond `band`
+    logits with probability 0.001 at most. `rms` is the drift of one logit: it turns the order of two scores with a gap
+    of m logits round with probability 1 / (1 + exp(m / rms)) at most. `bins` are the margins that were seen, `largest`
+    is the largest of them. `calibration.answers` says how the bounds follow.
+    """
+
+    band: Annotated[float, Field(gt=0.0, le=1e6)]
+    mismatches: Annotated[float, Field(gt=0.0, lt=1.0)]
+    rms: Annotated[float, Field(gt=0.0, le=1e6)] | None = None
+    largest: Limit = 0.0
+    bins: tuple[MarginBin, ...] = ()
 
 
 class RowLimits(MeasuredModels):
@@ -89,6 +116,7 @@ class FingerprintCalibration(Document):
     stacks: tuple[str, ...]
     held_out: tuple[str, ...] = ()
     rows: tuple[RowLimits, ...]
+    tokens: tuple[TokenLimits, ...] = ()
 
 
 class FingerprintRule(Document):
@@ -110,7 +138,7 @@ class FingerprintRule(Document):
 
     def measured_for(self, kind: Kind) -> tuple[MeasuredModels, ...]:
         """The models for which limits hold. A verifier has no own limits for TOPLOC."""
-        return (*(shipped_calibration().rows if kind == "toploc" else self.table), *self.measured)
+        return (*(TOPLOC_TRIED if kind == "toploc" else self.table), *self.measured)
 
     def limits_for(self, card: ModelCard, layer: int, tokens: int) -> RowLimits | None:
         """The limits for `tokens` rows of a layer; None if there are none for the model or the layer."""

@@ -27,7 +27,17 @@ SECTIONS: Final = (
     HelpSection(
         "Verify answers",
         "tally verify-response RECEIPT --model DIR",
-        ("verify-response", "serve-model", "model-root", "new-key", "generate", "open-states", "verify-graph"),
+        (
+            "verify-response",
+            "serve-model",
+            "serve-vllm",
+            "import-model",
+            "model-root",
+            "new-key",
+            "generate",
+            "open-states",
+            "verify-graph",
+        ),
     ),
     HelpSection(
         "Run a network",

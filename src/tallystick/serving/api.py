@@ -19,6 +19,7 @@ from tallystick.http.problems import Problem
 from tallystick.serving.application import (
     CLIENT_GONE,
     ServerOptions,
+    add_key,
     add_receipts,
     answer_errors_alike,
     check_customer,
@@ -112,9 +113,7 @@ def _add_models(app: FastAPI, service: ModelService, options: ServerOptions, cre
         _check_model(name, options, service)
         return JSONResponse(model)
 
-    @app.get("/v1/key")
-    async def key() -> Response:
-        return JSONResponse({"key": service.issuer.key.public, "model": card.identity, "card": card.to_json()})
+    add_key(app, service.issuer.public, card.identity, card)
 
     @app.get("/health")
     async def health() -> Response:
@@ -131,7 +130,7 @@ def _add_challenges(app: FastAPI, service: ModelService, options: ServerOptions)
         body = await read_json(request, options.body_bytes_max, options.body_seconds_max)
         asked = read_request(ChallengeBody, body)
         try:
-            opening = await service.challenge(request_id, bytes.fromhex(asked.nonce), asked.count)
+            opening = await service.challenge(request_id, bytes.fromhex(asked.nonce), asked.count or 1, asked.layer)
         except UnavailableError as error:
             if await asyncio.to_thread(service.has_committed, request_id):
                 raise Problem(410, "states_gone", str(error), "request_id") from None
