@@ -38,7 +38,7 @@ from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED
 from tallystick.tolerances.fingerprints.standard import standard_fingerprints
 from tests.support import real_model
 
-PROMPT, ANSWER, ROUNDS = 32, 96, 8
+PROMPT, ANSWER, ROUNDS = 32, 96, 4
 FINAL_GOAL, PREFILL_GOAL, GENERATION_GOAL = Goal(1.001), Goal(1.02), Goal(1 / 11)
 HOOK_CALLS = 2_000
 
