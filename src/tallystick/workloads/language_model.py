@@ -26,6 +26,16 @@ class Prefill:
     hidden: Mapping[int, Rows]
 
 
+class TokenMasks(Protocol):
+    """Which tokens may come next in a text that a grammar describes."""
+
+    def allowed(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """BOOL[V], true for tokens that may be next; raises `UnavailableError` if that takes more work than allowed."""
+
+    def take(self, token: int) -> None:
+        """Go on with one of the allowed tokens."""
+
+
 class LanguageModel(Protocol):
     """The promised model, loaded from the verifier's own copy."""
 
@@ -45,3 +55,6 @@ class LanguageModel(Protocol):
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """The tokens of messages in the model's chat template; raises `UsageError` where it has none."""
+
+    def token_masks(self, schema: str) -> TokenMasks:
+        """The masks of a text that is JSON by this schema; `UnavailableError` if the library is missing or refuses."""

@@ -23,7 +23,7 @@ from tallystick.graphs.graph import Graph
 from tallystick.graphs.template import Template
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.model_card import ModelCard
-from tallystick.workloads.language_model import LanguageModel, Prefill, Rows
+from tallystick.workloads.language_model import LanguageModel, Prefill, Rows, TokenMasks
 
 Layers: TypeAlias = tuple[int, ...]
 Passes: TypeAlias = Callable[[int, Layers], tuple[Graph, State]]
@@ -61,6 +61,10 @@ class GraphLanguageModel:
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """The tokens of messages in the model's chat template."""
         return self.source.encode_chat(messages)
+
+    def token_masks(self, schema: str) -> TokenMasks:
+        """The masks of a text that is JSON by this schema."""
+        return self.source.token_masks(schema)
 
     def prefill(self, tokens: Sequence[int], first: int, layers: Collection[int] = ()) -> Prefill:
         """One pass over `tokens`.

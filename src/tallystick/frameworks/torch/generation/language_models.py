@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 
 from tallystick.errors import MalformedError, UnavailableError, UsageError
+from tallystick.frameworks.grammars import SchemaMasks, grammar_tokenizer
 from tallystick.frameworks.torch.generation.hidden_states import watching_layers
 from tallystick.frameworks.torch.generation.model_directory import DTYPES, check_directory, describe
 from tallystick.frameworks.torch.refusals import REFUSALS
@@ -57,6 +58,15 @@ class TorchLanguageModel:
         except (TemplateError, *REFUSALS) as error:
             raise UsageError(f"messages: the chat template refuses them: {str(error).splitlines()[0][:200]}") from None
         return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def token_masks(self, schema: str) -> SchemaMasks:
+        """The masks of a text that is JSON by this schema; `UnavailableError` if the library is missing or refuses."""
+        return SchemaMasks(schema, self.grammar_tokenizer)
+
+    @cached_property
+    def grammar_tokenizer(self) -> Any:
+        """The tokenizer as the library of grammars has it."""
+        return grammar_tokenizer(self.tokenizer, self.card.vocabulary, self.end_tokens)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of an answer without special tokens."""
