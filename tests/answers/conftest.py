@@ -27,7 +27,10 @@ def answered(language_model: Any, provider_key: Any, one_thread: None) -> Callab
 
     final = language_model.card.layers
     everything = RecordSettings(
-        (FingerprintSettings(layers=(0, final), block=8),), committed=tuple(range(final + 1)), block=8, prompt=True
+        (FingerprintSettings(layers=(0, final, final + 1), block=8),),
+        committed=tuple(range(final + 1)),
+        block=8,
+        prompt=True,
     )
 
     def answer(

@@ -23,7 +23,7 @@ def two(answered: Callable[..., Any], language_model: Any, provider_key: Any) ->
     from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
     from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 
-    settings = RecordSettings((FingerprintSettings(layers=(0, 2), block=8),))
+    settings = RecordSettings((FingerprintSettings(layers=(0, 2, 3), block=8),))
     issuer = ReceiptIssuer(language_model, provider_key, settings)
     made = [answered(issuer=issuer, request_id=f"r-{number}", seed=3 + number, nonce="ab" * 16) for number in range(2)]
     receipts = [each.issued.signed.to_json() for each in made]
@@ -57,7 +57,7 @@ def test_answers_of_one_request_may_end_in_any_order(
     from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
     from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 
-    settings = RecordSettings((FingerprintSettings(layers=(0, 2), block=8),))
+    settings = RecordSettings((FingerprintSettings(layers=(0, 2, 3), block=8),))
     issuer = ReceiptIssuer(language_model, provider_key, settings)
     names = ["a-1", "b-0", "a-0", "b-1"]
     made = {name: answered(issuer=issuer, request_id=name, seed=3 + int(name[-1])) for name in names}

@@ -55,7 +55,7 @@ def chosen(layers=(2,), width=15, **changes):
 
 
 def outcome(claimed, own, *settings, rule=RULE):
-    findings = judge_fingerprints(receipt_of(claimed, *settings), own, rule)
+    findings = judge_fingerprints(receipt_of(claimed, *settings), lambda _: own, rule)
     assert findings
     return all(each.agrees for each in findings)
 
@@ -74,13 +74,13 @@ def test_one_outlier_block_is_forgiven_and_a_gross_one_is_not():
     for share, is_accepted in ((1.2e-3, True), (0.02, False)):
         claimed = noisy(states(), 1e-4)
         claimed[2][32:64] = noisy(states(), share)[2][32:64]
-        findings = judge_fingerprints(receipt_of(claimed, chosen()), states(), RULE)
+        findings = judge_fingerprints(receipt_of(claimed, chosen()), lambda _: states(), RULE)
         assert all(each.agrees for each in findings) == is_accepted
         assert findings[0].where == "layer 2, answer tokens 32 to 63"
 
 
 def test_many_blocks_that_are_each_within_the_limit_are_rejected_by_their_median():
-    findings = judge_fingerprints(receipt_of(noisy(states(), 1.4e-3), chosen()), states(), RULE)
+    findings = judge_fingerprints(receipt_of(noisy(states(), 1.4e-3), chosen()), lambda _: states(), RULE)
     assert [(each.agrees, each.where) for each in findings][1:] == [(False, "the median of 4 full blocks")]
     assert findings[0].agrees
     assert outcome(noisy(states(), 5e-4), states(), chosen())
@@ -91,7 +91,7 @@ def test_right_layers_do_not_cover_for_one_that_is_not():
     for share, is_accepted in ((1.4e-3, False), (5e-4, True)):
         claimed = states()
         claimed[2] = noisy(states(), share)[2]
-        findings = judge_fingerprints(receipt_of(claimed, chosen((1, 2))), states(), RULE)
+        findings = judge_fingerprints(receipt_of(claimed, chosen((1, 2))), lambda _: states(), RULE)
         assert {each.where: each.agrees for each in findings[1:]} == {
             "the median of 8 full blocks": True,
             "the median of 4 full blocks of layer 1": True,
@@ -124,9 +124,9 @@ def test_a_margin_widens_all_limits():
 def test_a_fingerprint_of_another_number_of_tokens_is_malformed(tokens):
     assert outcome(states(), states(), chosen())
     with pytest.raises(MalformedError, match=r"fingerprints\.0\.tokens"):
-        judge_fingerprints(receipt_of(states(), chosen(), tokens=tokens), states(), RULE)
+        judge_fingerprints(receipt_of(states(), chosen(), tokens=tokens), lambda _: states(), RULE)
     with pytest.raises(MalformedError, match=r"fingerprint\.tokens"):
-        judge_fingerprints(receipt_of(states(), chosen()), states(tokens=tokens), RULE)
+        judge_fingerprints(receipt_of(states(), chosen()), lambda _: states(tokens=tokens), RULE)
 
 
 def test_a_malformed_fingerprint_names_its_field():
@@ -142,12 +142,12 @@ def test_a_malformed_fingerprint_names_its_field():
     ):
         broken = receipt.fingerprints[0].model_copy(update=change)
         with pytest.raises(MalformedError, match=message):
-            judge_fingerprints(receipt.model_copy(update={"fingerprints": (broken,)}), states(), RULE)
+            judge_fingerprints(receipt.model_copy(update={"fingerprints": (broken,)}), lambda _: states(), RULE)
 
 
 def test_what_has_no_limits_is_named_and_gives_no_finding():
     receipt = receipt_of(states(), chosen(width=4), chosen(bits=1), chosen())
-    assert len(judge_fingerprints(receipt, states(), RULE)) == 2
+    assert len(judge_fingerprints(receipt, lambda _: states(), RULE)) == 2
     assert [line[:13] for line in unjudged_fingerprints(receipt, RULE)] == ["fingerprint 0", "fingerprint 1"]
     assert unjudged_fingerprints(receipt_of(states(), chosen()), RULE) == ()
     assert len(unjudged_fingerprints(receipt, RULE, dtype="BF16")) == 3
@@ -156,7 +156,7 @@ def test_what_has_no_limits_is_named_and_gives_no_finding():
 def test_limits_that_chance_codes_meet_too_count_as_none():
     wide = RULE.model_copy(update={"margin": 30.0})
     receipt = receipt_of(states(1), chosen())
-    assert judge_fingerprints(receipt, states(), wide) == ()
+    assert judge_fingerprints(receipt, lambda _: states(), wide) == ()
     assert unjudged_fingerprints(receipt, wide)
     assert not unjudged_fingerprints(receipt, RULE.model_copy(update={"margin": 3.0}))
 
@@ -165,13 +165,13 @@ def test_own_states_that_are_not_finite_judge_nobody():
     own = states()
     own[2][7, 7] = np.inf
     with pytest.raises(UnavailableError, match="layer 2"):
-        judge_fingerprints(receipt_of(states(), chosen()), own, RULE)
+        judge_fingerprints(receipt_of(states(), chosen()), lambda _: own, RULE)
 
 
 def test_toploc_is_judged_by_the_published_thresholds():
     settings = FingerprintSettings.toploc(2)
     for claimed, is_accepted in ((noisy(states(), 1e-3), True), (noisy(states(), 0.2), False), (states(1), False)):
-        findings = judge_fingerprints(receipt_of(claimed, settings), states(), RULE, dtype="BF16")
+        findings = judge_fingerprints(receipt_of(claimed, settings), lambda _: states(), RULE, dtype="BF16")
         assert [each.agrees for each in findings] == [is_accepted]
     assert outcome({2: -states()[2]}, states(), settings)  # blind to signs, which the finding says
     assert "blind to signs" in findings[0].detail

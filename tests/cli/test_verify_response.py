@@ -57,7 +57,7 @@ def answers(language_model: Any, key: SigningKey, one_thread: None) -> list[Any]
     from tallystick.tolerances.fingerprints.settings import FingerprintSettings
     from tallystick.transcripts.sampler import Sampler
 
-    settings = RecordSettings((FingerprintSettings(layers=(2,)),), committed=(0, 1, 2), block=8, prompt=True)
+    settings = RecordSettings((FingerprintSettings(layers=(2, 3)),), committed=(0, 1, 2), block=8, prompt=True)
     issuer = ReceiptIssuer(language_model, key, settings)
     prompt = language_model.encode_text(PROMPT)
     asked = [AnswerRequest(f"r{seed}", f"{seed:02x}", Sampler(seed=seed, temperature=0.8)) for seed in range(3)]

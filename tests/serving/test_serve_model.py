@@ -68,7 +68,7 @@ def test_a_served_model_and_a_proxy_before_it(model_directory: Path, language_mo
         (("MODEL", "--journal", "log"), "--journal: a journal goes on under one key"),
         (("MODEL", "--key", "nowhere"), "tally new-key"),
         (("MODEL", "--fingerprint", "thumb"), "projection, toploc or none"),
-        (("MODEL", "--layers", "9"), "layers are from 0 to 2"),
+        (("MODEL", "--layers", "9"), "layers are from 0 to 3"),
         (("MODEL", "--host", "192.0.2.1"), "cannot listen there"),
     ],
 )

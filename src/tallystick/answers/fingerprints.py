@@ -25,6 +25,7 @@ from tallystick.workloads.fingerprints import distances, settings_of
 
 Rows: TypeAlias = npt.NDArray[np.floating[Any]]
 Hidden: TypeAlias = Mapping[int, Rows]
+RowsFor: TypeAlias = Callable[[Fingerprint], Hidden]
 
 MEDIAN_FROM: Final = 4
 """The fewest blocks whose median is judged."""
@@ -37,12 +38,12 @@ TOPLOC_VALUES: Final = 128
 
 
 def judge_fingerprints(
-    receipt: Receipt, hidden: Hidden, rule: FingerprintRule, *, dtype: Dtype = "F32", advisory: Collection[str] = ()
+    receipt: Receipt, rows_for: RowsFor, rule: FingerprintRule, *, dtype: Dtype = "F32", advisory: Collection[str] = ()
 ) -> tuple[Finding, ...]:
     """Compare every fingerprint of a receipt with the verifier's rows [answer tokens, d] of its layers.
 
-    `dtype` is the promised precision. Fingerprints listed by `unjudged_fingerprints` give no finding. Findings for
-    methods in `advisory` decide nothing.
+    `rows_for` gives the rows of a fingerprint; `dtype` is the promised precision. Fingerprints listed by
+    `unjudged_fingerprints` give no finding. Findings for methods in `advisory` decide nothing.
 
     Raises:
         MalformedError: a fingerprint has another number of tokens than the answer, or its bytes are malformed.
@@ -55,7 +56,7 @@ def judge_fingerprints(
     return tuple(
         replace(finding, advisory=each.method in advisory)
         for each in receipt.fingerprints
-        for finding in judge_fingerprint(each, hidden, rule, dtype=dtype)
+        for finding in judge_fingerprint(each, rows_for(each), rule, dtype=dtype)
     )
 
 

@@ -52,11 +52,11 @@ def check_sizes(
     for setting, (needed, unit) in spent.items():
         if needed > (allowed := getattr(policy, setting)):
             raise UnavailableError(f"{where}: takes up to {needed} {unit}, more than {setting} of {allowed}")
-    named = {f"fingerprints.{place}": each.layers for place, each in enumerate(receipt.fingerprints)}
-    named |= {"states": receipt.states.layers} if receipt.states else {}
-    for place, layers in named.items():
-        if max(layers) > card.layers:
-            raise MalformedError(f"receipt.{place}.layers: {max(layers)} is not from 0 to {card.layers}")
+    named = {f"fingerprints.{place}": (each.layers, card.layers + 1) for place, each in enumerate(receipt.fingerprints)}
+    named |= {"states": (receipt.states.layers, card.layers)} if receipt.states else {}
+    for place, (layers, last) in named.items():
+        if max(layers) > last:
+            raise MalformedError(f"receipt.{place}.layers: {max(layers)} is not from 0 to {last}")
 
 
 def check_vocabulary(tokens: KnownTokens, sampler: Sampler, card: ModelCard) -> None:

@@ -22,13 +22,14 @@ Dtype = Literal["F32", "BF16", "F16"]
 class FingerprintDemand(Document):
     """The least fingerprints of a receipt: method, layers, tokens and numbers per block, bytes per token.
 
-    `final` demands the last layer, the final norm. A receipt without such fingerprints stays inconclusive if they are
-    `required`; otherwise it is checked without them.
+    `final` demands the final norm, `logits` the logits behind it. A receipt without such fingerprints stays
+    inconclusive if they are `required`; otherwise it is checked without them.
     """
 
     method: Literal["projection", "toploc"] = "projection"
     layers: Layers | None = None
     final: bool = False
+    logits: bool = False
     block_max: Positive | None = None
     width_min: Positive = 1
     bytes_min: Size = 0.0
@@ -36,7 +37,7 @@ class FingerprintDemand(Document):
 
     def is_met(self, receipt: Receipt, final: int) -> bool:
         """Whether one of the receipt's fingerprints is enough; `final` is the layer number of the final norm."""
-        wanted = {*(self.layers or ()), *([final] if self.final else [])}
+        wanted = {*(self.layers or ()), *([final] if self.final else []), *([final + 1] if self.logits else [])}
         return any(self._is_enough(each, wanted) for each in receipt.fingerprints)
 
     def _is_enough(self, fingerprint: Fingerprint, wanted: set[int]) -> bool:
@@ -49,17 +50,28 @@ class FingerprintDemand(Document):
         )
 
     def __str__(self) -> str:
-        places = [f"layer {each}" for each in self.layers or ()] + (["the final norm"] if self.final else [])
+        places = [f"layer {each}" for each in self.layers or ()]
+        places += ["the final norm"] * self.final + ["the logits"] * self.logits
         layers = f" of {', '.join(places)}" if places else ""
         block = "" if self.block_max is None else f" for {self.block_max} tokens at most"
-        return f"{self.method}{layers}, {self.width_min} numbers{block} and {self.bytes_min:g} bytes a token at least"
+        size = f" and {self.bytes_min:g} bytes a token" if self.bytes_min else ""
+        return f"{self.method}{layers}, {self.width_min} numbers{block}{size} at least"
+
+    @property
+    def shows(self) -> str:
+        """What no fingerprint shows where the demand is not met."""
+        unseen = ["the blocks"] * self.final + ["the output matrix"] * self.logits
+        return f", so nothing shows {' and '.join(unseen)}" if unseen else ""
 
 
-STANDARD_DEMANDS: Final = (FingerprintDemand(final=True, block_max=32, bytes_min=0.25),)
-"""The demands of a policy that names none: half the bytes of the default fingerprints.
+STANDARD_DEMANDS: Final = (
+    FingerprintDemand(final=True, block_max=32, width_min=4),
+    FingerprintDemand(logits=True, block_max=32, width_min=4),
+)
+"""The demands of a policy that names none: half the numbers of the standard fingerprints.
 
-Only the final norm comes after every layer. Blocks must be short because a median needs several of them. TOPLOC does
-not meet the demand: it is blind to signs.
+Only the final norm comes after every block, and only the logits after the output matrix. Blocks must be short because a
+median needs several of them. TOPLOC does not meet the demands: it is blind to signs.
 """
 
 

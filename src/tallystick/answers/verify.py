@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from tallystick.answers.ending import check_finish
@@ -20,6 +20,7 @@ from tallystick.answers.stated import check_excuses, check_form, note_missing_re
 from tallystick.commitments.digests import Digest, digest
 from tallystick.transcripts.receipt import Receipt, SignedReceipt
 from tallystick.transcripts.sampler import Sampler
+from tallystick.workloads.fingerprints import rows_for
 from tallystick.workloads.language_model import LanguageModel, Prefill
 
 if TYPE_CHECKING:
@@ -271,9 +272,9 @@ def promised_sampler(stated: Sampler, policy: ReceiptPolicy) -> Sampler:
 
 
 def _pass(found: Verification, tokens: Ids, rung: Rung) -> Prefill:
-    """One pass over all tokens that were fed; it returns only the rows and layers that are judged."""
+    """One pass over all tokens that were fed; it returns only the rows and layers that are judged, and the logits."""
     context = found.context
-    layers = context.layers if rung > 1 else set()
+    layers = {each for each in context.layers if each <= found.model.card.layers} if rung > 1 else set()
     first, states = context.receipt.request.prompt.count - 1, context.receipt.states
     if rung > 1 and context.challenge is not None and states is not None:
         first = 0 if states.prompt else first
@@ -285,12 +286,12 @@ def _judge_fingerprints(found: Verification, passed: Prefill) -> None:
     log, receipt, rule = found.log, found.context.receipt, found.policy.fingerprints
     if not receipt.fingerprints:
         return
-    rows = {layer: states[-receipt.answer.tokens.count :] for layer, states in passed.hidden.items()}
-    dtype = found.model.card.dtype
+    dtype, final = found.model.card.dtype, found.model.card.layers
     methods = {each.method for each in receipt.fingerprints}
     unmeasured = {each: line for each in sorted(methods) if (line := unmeasured_limits(rule, each, found.model.card))}
     with log.timing("fingerprint", sum(len(each.raw) for each in receipt.fingerprints)), log.judging("fingerprint"):
-        for finding in judge_fingerprints(receipt, rows, rule, dtype=dtype, advisory=unmeasured):
+        own = partial(rows_for, passed=passed, final=final)
+        for finding in judge_fingerprints(receipt, own, rule, dtype=dtype, advisory=unmeasured):
             log.add(finding)
     for line in (*unjudged_fingerprints(receipt, rule, dtype=dtype), *unmeasured.values()):
         log.unavailable("fingerprint", line)
@@ -320,7 +321,7 @@ def _check_demands(found: Verification, rung: Rung) -> None:
         if demand.required and rung < 2:
             log.unavailable("fingerprint", f"the policy asks for {demand}, on rung 2")
         elif not demand.is_met(found.context.receipt, found.model.card.layers):
-            line = f"the receipt carries no {demand}; a policy's `demands` say what has to be there"
+            line = f"the receipt carries no {demand}{demand.shows}; a policy's `demands` say what has to be there"
             log.unavailable("fingerprint", line, lasting=True) if demand.required else log.not_checked.append(
                 f"fingerprint: {line}"
             )

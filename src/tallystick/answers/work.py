@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from tallystick.tolerances.fingerprints.logits import ENTRIES_MAX
 from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.receipt import Fingerprint, Receipt
 
@@ -40,7 +41,7 @@ def operations(receipt: Receipt, card: ModelCard) -> int:
         total += rows * (prompt + rows) * REMEMBERED
     if sampler.adjustments:
         total += rows * (ADJUSTED * card.vocabulary + rows * REMEMBERED)
-    return total + sum(_summary(each, card.width) for each in receipt.fingerprints)
+    return total + sum(_summary(each, card) for each in receipt.fingerprints)
 
 
 def memory(receipt: Receipt, card: ModelCard, layers: Collection[int]) -> int:
@@ -53,9 +54,9 @@ def memory(receipt: Receipt, card: ModelCard, layers: Collection[int]) -> int:
     return FLOAT_BYTES * (copies * rows * card.vocabulary + len(layers) * (prompt + rows) * card.width)
 
 
-def _summary(fingerprint: Fingerprint, width: int) -> int:
+def _summary(fingerprint: Fingerprint, card: ModelCard) -> int:
     """Operations of one fingerprint: the product with signs; or, for TOPLOC, sorting and one polynomial per block."""
-    rows, numbers = fingerprint.tokens, fingerprint.width
+    rows, numbers, width = fingerprint.tokens, fingerprint.width, max(card.width, ENTRIES_MAX)
     if fingerprint.method == "projection":
         layer = rows * width * (1 + numbers // AT_ONCE) + SIGNS * numbers * (rows + width)
     else:

@@ -36,9 +36,9 @@ class PlainReplayer:
         from tallystick.recorders.generation import AnswerRequest, generate_plain
         from tallystick.recorders.receipts import ReceiptIssuer
 
-        issuer = ReceiptIssuer(self.language_model, SigningKey.generate(), settings_of(receipt))
         asked = AnswerRequest(receipt.request.id, receipt.request.nonce, receipt.sampler)
         try:
+            issuer = ReceiptIssuer(self.language_model, SigningKey.generate(), settings_of(receipt))
             [found] = generate_plain(self.language_model, [prompt], receipt.answer.tokens.count, [asked], issuer)
         except UsageError as error:
             raise UnavailableError(str(error)) from None

@@ -1,4 +1,4 @@
-"""`tally export-model`, `tally model-root`: directories of models, and the root that names them."""
+"""`tally import-model`, `tally export-model`, `tally model-root`: model directories and their roots."""
 
 from __future__ import annotations
 
@@ -12,8 +12,44 @@ from tallystick.cli.recording import check_choices
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
+    app.command(name="import-model")(import_model)
     app.command(name="export-model")(export_model)
     app.command(name="model-root")(model_root)
+
+
+def import_model(
+    source: str = typer.Argument(help="A GGUF file, an installed package that holds one, a model directory, or a run."),
+    out: Path = typer.Argument(help="The directory to write."),
+    dtype: str | None = typer.Option(
+        None, help="Store the weights in F32, BF16 or F16; by default as they are, and F32 if they were quantised."
+    ),
+    json: bool = JSON,
+) -> None:
+    """Write a model as a directory to serve.
+
+    Quantised weights are turned into numbers. No code of the source is run; a package is not imported.
+    """
+    from tallystick.documents.targets import require_empty_folder
+    from tallystick.recorders.model_sources import find_source
+
+    if dtype is not None:
+        check_choices(dtype=(dtype, ("F32", "BF16", "F16")))
+    found = find_source(source)
+    require_empty_folder(out)
+    if found.kind == "gguf":
+        from tallystick.extras import require
+
+        require("gguf", "transformers")
+    from tallystick.cli.output import print_json
+    from tallystick.recorders.importing import import_model as write_imported
+
+    done = write_imported(found, out, dtype)  # type: ignore[arg-type]
+    if json:
+        print_json({**done.to_json(), "model": str(out), "source": found.named})
+    else:
+        from tallystick.cli.model_lines import import_lines
+
+        print("\n".join(import_lines(found, done, out)))
 
 
 def export_model(

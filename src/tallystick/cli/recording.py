@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 
 STANDARD = "standard"
-LAYERS_HELP = "Layers to record: standard (one third of the way, and final), final, all, or numbers such as 0,3."
+LAYERS_HELP = (
+    "Layers to record: standard (one third of the way, and final), final (final norm and logits), all, or numbers such "
+    "as 0,3; the logits are the number behind the final norm."
+)
 GRAPH_HELP = "Capture the step that decodes one token, keep it as graphs/decode.json, and name its root in receipts."
 GRAPH_FILE = Path("graphs", "decode.json")
 RECEIPTS = "receipts.jsonl"
-COMMIT_HELP = "Commit to the states of all these layers (of every layer, for standard), for challenges."
+COMMIT_HELP = "Commit to the states of all these layers but the logits (of every layer, for standard), for challenges."
 
 
 def check_choices(**given: tuple[str, tuple[str, ...]]) -> None:
@@ -45,7 +48,8 @@ def record_settings(method: str, layers: str, commit: bool, private: bool, final
     """What goes into receipts of a model of `final` blocks; raises `UsageError` for layers that it does not have."""
     from tallystick.recorders.receipts import RecordSettings
 
-    committed = _layers("all" if layers == STANDARD else layers, final) if commit else ()
+    chosen = _layers("all" if layers == STANDARD else layers, final) if commit else ()
+    committed = tuple(each for each in chosen if each <= final)
     return RecordSettings(_fingerprints(method, layers, final), committed, prompt=commit, private=private)
 
 
@@ -62,17 +66,18 @@ def _fingerprints(method: str, layers: str, final: int) -> tuple[FingerprintSett
 
     if method == "projection":
         return standard_fingerprints(final, None if layers == STANDARD else _layers(layers, final))
-    chosen = _layers("final" if layers == STANDARD else layers, final)
+    chosen = [each for each in _layers("final" if layers == STANDARD else layers, final) if each <= final]
     return tuple(FingerprintSettings.toploc(layer) for layer in chosen) if method == "toploc" else ()
 
 
 def _layers(text: str, final: int) -> tuple[int, ...]:
+    logits = final + 1
     if text in ("final", "all"):
-        return tuple(range(final + 1)) if text == "all" else (final,)
+        return tuple(range(logits + 1)) if text == "all" else (final, logits)
     try:
         chosen = sorted({int(each) for each in text.split(",")})
     except ValueError:
         raise UsageError(f"--layers {text}: standard, final, all, or numbers such as 0,3") from None
-    if not 0 <= chosen[0] <= chosen[-1] <= final:
-        raise UsageError(f"--layers {text}: layers are from 0 to {final}")
+    if not 0 <= chosen[0] <= chosen[-1] <= logits:
+        raise UsageError(f"--layers {text}: layers are from 0 to {logits}")
     return tuple(chosen)

@@ -27,7 +27,16 @@ SECTIONS: Final = (
     HelpSection(
         "Verify answers",
         "tally verify-response RECEIPT --model DIR",
-        ("verify-response", "serve-model", "model-root", "new-key", "generate", "open-states", "verify-graph"),
+        (
+            "verify-response",
+            "serve-model",
+            "import-model",
+            "model-root",
+            "new-key",
+            "generate",
+            "open-states",
+            "verify-graph",
+        ),
     ),
     HelpSection(
         "Run a network",

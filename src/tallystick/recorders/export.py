@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
-from safetensors import SafetensorError
-from transformers import PreTrainedModel
-from transformers.utils.logging import disable_progress_bar
 
 from tallystick.datasets.tokenizer import Tokenizer
 from tallystick.documents.files import read_document, write_atomically
 from tallystick.documents.targets import require_empty_folder
-from tallystick.errors import ProofError, UnavailableError, UsageError
+from tallystick.errors import ProofError, UsageError
 from tallystick.frameworks.tokenizers import to_pipeline
 from tallystick.frameworks.torch.models import build_model
 from tallystick.frameworks.torch.tensors import from_tensor
+from tallystick.recorders.model_writing import write_model
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import read_state
+from tallystick.transcripts.model_card import Dtype, ModelCard
 from tallystick.transcripts.record import anchor_file
 
 WEIGHTS: Final = "weights."
@@ -32,8 +28,10 @@ TEMPLATE: Final = (
 )
 
 
-def export_model(run: RunDirectory, out: Path) -> None:
+def export_model(run: RunDirectory, out: Path, dtype: Dtype = "F32") -> tuple[Any, ModelCard]:
     """Write configuration, weights, tokenizer and a plain chat template of a finished run's last state.
+
+    Returns the model and its card in `dtype`.
 
     Raises:
         UsageError: `out` is not empty, or the run did not train a language model.
@@ -54,29 +52,10 @@ def export_model(run: RunDirectory, out: Path) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(weights[name])
-    with _whole(out) as draft:
-        _write(model, tokenizer, draft)
+    return model, write_model(model, lambda draft: _write_tokenizer(tokenizer, draft), dtype, out)
 
 
-@contextmanager
-def _whole(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that is renamed to `out` when complete, and deleted if anything fails."""
-    draft = out.with_name(f".{out.name}.draft")
-    shutil.rmtree(draft, ignore_errors=True)
-    try:
-        draft.mkdir(parents=True)
-        yield draft
-        draft.replace(out)
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UnavailableError(f"{out}: could not be written: {reason}") from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def _write(model: PreTrainedModel, tokenizer: Tokenizer, out: Path) -> None:
-    disable_progress_bar()
-    model.save_pretrained(out)
+def _write_tokenizer(tokenizer: Tokenizer, out: Path) -> None:
     # the library's own `save` raises a bare `Exception` if the disk is full
     write_atomically(out / "tokenizer.json", to_pipeline(tokenizer).to_str(pretty=True).encode())
     write_atomically(out / "tokenizer_config.json", b'{"tokenizer_class":"PreTrainedTokenizerFast"}')

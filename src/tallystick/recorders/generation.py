@@ -20,7 +20,7 @@ from tallystick.frameworks.torch.generation.language_models import TorchLanguage
 from tallystick.frameworks.torch.generation.layer_tap import LayerTap
 from tallystick.frameworks.torch.generation.sampler import CanonicalSampling, TorchSampler
 from tallystick.recorders.generate_call import GenerateCall
-from tallystick.recorders.receipts import NATIVE, Issued, ReceiptIssuer, batch_composition
+from tallystick.recorders.receipts import NATIVE, Issued, ReceiptIssuer, RecordSettings, batch_composition
 from tallystick.transcripts.receipt import Answer, BatchStatement, Identifier, Nonce, Request, Tokens
 from tallystick.transcripts.sampler import Sampler
 
@@ -115,9 +115,8 @@ def generate_plain(
     _check_prompts(language_model, prompts, max_tokens)
     named = [each for each, _ in zip(_endless(asked), prompts, strict=False)]
     samplers = [each.sampler or GREEDY for each in named]
-    settings = issuer.settings if issuer else None
-    layers = settings.layers if settings else ()
-    with LayerTap(language_model.model, layers, prompt=bool(settings and settings.prompt)) as tap:
+    settings = issuer.settings if issuer else RecordSettings()
+    with LayerTap(language_model.model, settings.layers, seed=settings.seed, prompt=settings.prompt) as tap:
         answers = _decode(language_model, prompts, samplers, max_tokens)
     batch = _Batch(prompts, answers, named, samplers, max_tokens, language_model.end_tokens)
     return batch.answered(issuer, tap, fed=max(map(len, prompts)))
@@ -167,7 +166,8 @@ def _generate(
     # if the canonical choice is the first largest logit in every row, `generate` takes it by itself
     is_argmax = all(each.is_greedy and each.repetition_penalty == 1.0 and not each.adjustments for each in samplers)
     processor = None if is_argmax else CanonicalSampling(samplers, prompts, call.ids.shape[1])
-    with LayerTap(language_model.model, issuer.settings.layers, prompt=issuer.settings.prompt) as tap:
+    settings = issuer.settings
+    with LayerTap(language_model.model, settings.layers, seed=settings.seed, prompt=settings.prompt) as tap:
         output = generate(**call.with_processor(processor))
     sequences = output if isinstance(output, torch.Tensor) else output.sequences
     rows = sequences[:, call.ids.shape[1] :].tolist()

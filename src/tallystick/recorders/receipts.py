@@ -25,7 +25,7 @@ from tallystick.frameworks.torch.generation.fingerprints import States, commit_s
 from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 from tallystick.recorders.held_states import HELD_BYTES_MAX, HeldStates
 from tallystick.store.receipts import ReceiptLog
-from tallystick.tolerances.fingerprints.settings import FingerprintSettings
+from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED, FingerprintSettings
 from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.receipt import (
     SIGNED,
@@ -50,6 +50,8 @@ NATIVE: Final = "native"
 class RecordSettings:
     """What receipts contain besides tokens: fingerprints, and a commitment to the states of `committed` layers.
 
+    All projections have one seed; `UsageError` otherwise.
+
     `block` is the number of rows under one leaf of the commitment. With `prompt` it covers the prompt's rows too. A
     `private` receipt has only digests of the tokens. With `sync` the journal survives a loss of power.
     """
@@ -60,6 +62,15 @@ class RecordSettings:
     prompt: bool = False
     private: bool = False
     sync: bool = False
+
+    def __post_init__(self) -> None:
+        if len({each.seed for each in self.fingerprints if each.seed}) > 1:
+            raise UsageError("fingerprints: several seeds; logits are kept at the entries that one seed draws")
+
+    @property
+    def seed(self) -> str:
+        """The seed of the projections, which also draws the entries of the logits."""
+        return next((each.seed for each in self.fingerprints if each.seed), PUBLIC_SEED)
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -138,7 +149,8 @@ class ReceiptIssuer:
     ) -> Issued:
         """The signed receipt of one answer of n tokens, in the journal before it is returned.
 
-        `rows` has by layer the hidden states [n, width] from which the tokens were chosen. `prompt_rows` has those
+        `rows` has by layer the hidden states [n, width] from which the tokens were chosen, and for the layer behind the
+        final norm the logits, at the entries that `settings.seed` draws. `prompt_rows` has those
         [P − 1, width] of the prompt's tokens except the last; it is needed if the settings commit to the prompt.
         `kv_cache` names the kind of cache if it does not hold keys and values as they were computed. An answer without
         tokens has neither fingerprints nor states.

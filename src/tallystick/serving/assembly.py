@@ -36,8 +36,10 @@ def model_service(
         MalformedError: the file is not a journal, or the model lacks a layer of `settings`.
     """
     issuer = ReceiptIssuer(language_model, key, settings, journal, graph=graph, held_bytes_max=held_bytes_max)
-    layers, keeps_prompts = issuer.settings.layers, issuer.settings.prompt
-    engine = BatchingEngine(language_model, rows=rows, queue=queue, layers=layers, keeps_prompts=keeps_prompts)
+    kept = issuer.settings
+    engine = BatchingEngine(
+        language_model, rows=rows, queue=queue, layers=kept.layers, seed=kept.seed, keeps_prompts=kept.prompt
+    )
     return ModelService(language_model, engine, issuer, ReceiptBook(journal))
 
 

@@ -22,6 +22,7 @@ from tallystick.frameworks.torch.refusals import REFUSALS
 from tallystick.serving.jobs import BusyError, Failed, Job
 from tallystick.serving.padded_cache import PaddedCache, check_cache
 from tallystick.serving.slots import Slot
+from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED
 
 FAILURES: Final = (TallyError, *REFUSALS)
 STOPPING: Final = "the server is stopping"
@@ -30,7 +31,8 @@ STOPPING: Final = "the server is stopping"
 class BatchingEngine:
     """Generates answers on its own thread, at most `rows` at once, with at most `queue` waiting.
 
-    Hidden rows of `layers` are delivered with each answer; with `keeps_prompts`, those of the prompt too.
+    Hidden rows of `layers` are delivered with each answer, logits at the entries that `seed` draws; with
+    `keeps_prompts`, those of the prompt too.
 
     A failing request ends with `Failed`; the others go on. A failing step ends its requests, but not the engine.
     """
@@ -42,11 +44,12 @@ class BatchingEngine:
         rows: int = 16,
         queue: int = 128,
         layers: Collection[int] = (),
+        seed: str = PUBLIC_SEED,
         keeps_prompts: bool = False,
     ) -> None:
         self._language_model = language_model
         self._rows, self._queue = rows, queue
-        self._tap = LayerTap(language_model.model, layers)
+        self._tap = LayerTap(language_model.model, layers, seed=seed)
         self._keeps_prompts = keeps_prompts
         self._waiting: deque[Slot] = deque()
         self._active: list[Slot] = []

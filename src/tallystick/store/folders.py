@@ -44,7 +44,7 @@ def require_folder(path: Path, *kinds: FolderKind) -> Path:
 
     Raises `UnavailableError` that says what such a folder holds, and what this one looks like.
     """
-    if any(_is_kind(path, kind) for kind in kinds):
+    if any(is_kind(path, kind) for kind in kinds):
         return path
     first = kinds[0]
     raise UnavailableError(f"{path}: {looks_like(path)}, and not a {first.name}; that holds {first.holds}")
@@ -56,7 +56,7 @@ def looks_like(path: Path) -> str:
         return "not there"
     if not path.is_dir():
         return "a file"
-    known = next((kind for kind in KINDS if _is_kind(path, kind)), None)
+    known = next((kind for kind in KINDS if is_kind(path, kind)), None)
     if known is not None:
         return f"a {known.name}"
     names = sorted(each.name for each in path.iterdir())
@@ -66,5 +66,6 @@ def looks_like(path: Path) -> str:
     return f"a folder with {', '.join(names[:NAMES_SHOWN])}" + (f" and {more} more" if more > 0 else "")
 
 
-def _is_kind(path: Path, kind: FolderKind) -> bool:
+def is_kind(path: Path, kind: FolderKind) -> bool:
+    """Whether a folder holds one of the marks of a kind."""
     return any((path / mark).is_file() for mark in kind.marks)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 
 from tallystick.errors import MalformedError, UsageError
-from tallystick.tolerances.fingerprints.settings import Distance, FingerprintSettings, Rows
+from tallystick.tolerances.fingerprints.logits import logit_rows
+from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED, Distance, FingerprintSettings, Rows
 from tallystick.tolerances.fingerprints.wire import measure
 from tallystick.transcripts.receipt import Fingerprint
+from tallystick.workloads.language_model import Prefill
 
 
 def make_fingerprint(rows: Rows, settings: FingerprintSettings) -> Fingerprint:
@@ -49,6 +51,18 @@ def settings_of(fingerprint: Fingerprint) -> FingerprintSettings:
         )
     except UsageError as error:
         raise MalformedError(f"fingerprint.{error}") from None
+
+
+def rows_for(fingerprint: Fingerprint, passed: Prefill, final: int) -> Rows:
+    """The verifier's own rows [tokens, d] of a fingerprint, by layer, from a pass whose last rows are the answer's.
+
+    `final` is the layer number of the final norm. The layer behind it is the logits, by the fingerprint's seed; for a
+    fingerprint without a seed, by the public one.
+    """
+    rows = {layer: each[-fingerprint.tokens :] for layer, each in passed.hidden.items()}
+    if final + 1 in fingerprint.layers:
+        rows[final + 1] = logit_rows(passed.logits[-fingerprint.tokens :], fingerprint.seed or PUBLIC_SEED)
+    return rows
 
 
 def distances(fingerprint: Fingerprint, rows: Rows) -> tuple[Distance, ...]:

@@ -11,7 +11,7 @@ TEXTS = ("stick", "halves", "split", "match")
 
 @pytest.fixture(scope="session")
 def scene(language_model: Any, one_thread: None) -> Any:
-    """Honest answers of sixteen tokens, fingerprints of every eight in both the first block and the final norm."""
+    """Honest answers of sixteen tokens, fingerprints of every eight in first block, final norm and logits."""
     from research.inference.forgeries import four_bits
     from tallystick.answers.distance_limits import DistanceLimits, FingerprintLimits, FingerprintRule
     from tallystick.answers.policy import ReceiptPolicy
@@ -31,5 +31,6 @@ def scene(language_model: Any, one_thread: None) -> Any:
     projection = FingerprintLimits(dtype="F32", bits=8, width=1, **shared)
     rule = FingerprintRule(limits=(projection,), states=(limits,))
     policy = ReceiptPolicy(sampler=SamplerRule(dishonest=0.3, beta=0.05), fingerprints=rule)
-    prints = (FingerprintSettings(layers=(0, language_model.card.layers), block=8),)
+    final = language_model.card.layers
+    prints = (FingerprintSettings(layers=(0, final, final + 1), block=8),)
     return make_scene(language_model, four_bits(language_model), Wishes(TEXTS, 16, "and so: ", prints), policy)

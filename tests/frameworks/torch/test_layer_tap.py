@@ -12,7 +12,9 @@ from tallystick.errors import MalformedError, UnavailableError
 torch = pytest.importorskip("torch")
 
 from tallystick.frameworks.torch.generation.layer_tap import LayerTap  # noqa: E402
+from tallystick.tolerances.fingerprints.logits import logit_rows  # noqa: E402
 
+SEED = "ab" * 32
 PROMPT, ANSWER = [5, 9, 17, 4, 33], [7, 8, 9, 200]
 FED = PROMPT + ANSWER[:-1]
 
@@ -70,6 +72,24 @@ def test_rows_of_the_prompt_are_kept_if_asked_for(
         without.prompt_rows(0, len(PROMPT), fed=len(PROMPT))
 
 
+@pytest.mark.parametrize("layers", [(3,), (0, 3)])
+@pytest.mark.parametrize("fold", [0, 3])
+@pytest.mark.parametrize("kept", [0, 1])
+def test_logits_are_those_that_the_tokens_were_chosen_from(
+    language_model: Any, layers: tuple[int, ...], fold: int, kept: int
+) -> None:
+    with LayerTap(language_model.model, layers, seed=SEED, fold=fold) as tap, torch.inference_mode():
+        cache, pieces = None, [PROMPT, *([each] for each in ANSWER[:-1])]
+        for piece in pieces:
+            cache = language_model.model(
+                input_ids=torch.tensor([piece]), past_key_values=cache, use_cache=True, logits_to_keep=kept
+            ).past_key_values
+    rows = tap.rows(0, len(ANSWER), fed=len(PROMPT))
+    passed = language_model.prefill(FED, len(PROMPT) - 1, ())
+    assert differs({3: rows[3]}, {3: logit_rows(passed.logits, SEED)}) < 1e-5
+    assert all(len(each) == len(ANSWER) for each in rows.values())
+
+
 def test_fewer_rows_than_passes_are_the_first_ones(language_model: Any, feed: Callable[..., None]) -> None:
     with LayerTap(language_model.model, (1,)) as tap:
         feed(5, 1, 1, 1)
@@ -118,8 +138,8 @@ def test_a_pass_that_broke_off_is_no_pass(language_model: Any, feed: Callable[..
 
 
 def test_a_layer_that_is_not_there_is_named(language_model: Any) -> None:
-    with pytest.raises(MalformedError, match="layers: 3 is not from 0 to 2"):
-        LayerTap(language_model.model, (0, 3))
+    with pytest.raises(MalformedError, match="layers: 4 is not from 0 to 3"):
+        LayerTap(language_model.model, (0, 4))
 
 
 def test_without_layers_there_are_no_rows(language_model: Any, feed: Callable[..., None]) -> None:

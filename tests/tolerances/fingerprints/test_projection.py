@@ -211,9 +211,9 @@ def test_settings_that_mean_nothing_are_refused(field, changes):
 def test_the_standard_fingerprints_take_as_many_bytes_as_is_said_of_them():
     [chosen] = standard_fingerprints(6)
     assert {tokens: wire_bytes(tokens, 64, chosen) for tokens in (1, 32, 33, 48, 3200)} == {
-        1: 16,
-        32: 16,
-        33: 32,
-        48: 32,
-        3200: 1600,
+        1: 24,
+        32: 24,
+        33: 48,
+        48: 48,
+        3200: 2400,
     }

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tallystick.tolerances.fingerprints import toploc
+from tallystick.tolerances.fingerprints.logits import logit_entries, logit_rows
 from tallystick.tolerances.fingerprints.making import encode_rows
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.tolerances.fingerprints.signs import direction_signs, position_signs
@@ -30,6 +31,13 @@ def test_signs(case):
     assert direction_signs(*arguments, len(case["direction"])).tolist() == case["direction"]
     assert position_signs(*arguments, 0, len(case["position"])).tolist() == case["position"]
     assert position_signs(*arguments, 2, 2).tolist() == case["position"][2:4]
+
+
+@pytest.mark.parametrize("case", read("logits"))
+def test_logits(case):
+    assert logit_entries(case["seed"], case["vocabulary"]).tolist() == case["entries"]
+    found = logit_rows(np.array([case["logits"]], np.float32), case["seed"])
+    assert np.allclose(found, [case["row"]], atol=1e-6)
 
 
 @pytest.mark.parametrize("case", read("projection"))

@@ -13,7 +13,16 @@ from tallystick.transcripts.receipt import PROXY, Tokens
 from tallystick.workloads.fingerprints import make_fingerprint
 from tests.support.attacks.receipts.forgery import Forgery
 from tests.support.attacks.receipts.forging import Body, evidence, restate
-from tests.support.attacks.receipts.scene import HEAD_BITS, HOTTER, TEMPERATURE, Answered, Presented, Scene, choice_of
+from tests.support.attacks.receipts.scene import (
+    HEAD_BITS,
+    HOTTER,
+    TEMPERATURE,
+    Answered,
+    Presented,
+    Scene,
+    choice_of,
+    rows_by,
+)
 
 LONG: Final = 1 << 10
 
@@ -29,8 +38,8 @@ def token_replaced(scene: Scene) -> tuple[Presented, ...]:
     middle = len(tokens) // 2
     tokens[middle] = (tokens[middle] + 1) % scene.promised.card.vocabulary
     prompt = scene.first.receipt["request"]["prompt"]["ids"]
-    rows = scene.promised.prefill((*prompt, *tokens[:-1]), len(prompt) - 1, scene.first.rows).hidden
-    changes = {"answer.tokens": Tokens.of(tokens).to_json(), **evidence(scene.first, dict(rows))[0]}
+    rows = rows_by(scene.promised, prompt, tokens, scene.first.rows)
+    changes = {"answer.tokens": Tokens.of(tokens).to_json(), **evidence(scene.first, rows)[0]}
     body = restate(scene.first, scene.key, {**changes, "sampler.form": "unknown"})
     choice: Json = choice_of(scene.promised, tokens, "length")
     return (Presented({**body, "choices": [choice]}, scene.first.request),)
@@ -40,6 +49,15 @@ def fingerprinted(scene: Scene, settings: Callable[[Scene], FingerprintSettings]
     """The right answer with fingerprints of the provider's choice."""
     made = make_fingerprint(scene.first.rows, settings(scene))
     return (Presented(restate(scene.first, scene.key, {"fingerprints": [made.to_json()]}), scene.first.request),)
+
+
+def coarse_head(scene: Scene, layers: Callable[[Scene], tuple[int, ...]] | None = None) -> tuple[Presented, ...]:
+    """The answer of a coarse output matrix behind the right states, drawn as was asked; fingerprints of `layers`."""
+    changes: dict[str, Json] = {}
+    if layers is not None:
+        prints = FingerprintSettings(layers=layers(scene), block=8)
+        changes = {"fingerprints": [make_fingerprint(scene.coarse.rows, prints).to_json()]}
+    return (Presented(restate(scene.coarse, scene.key, changes), scene.first.request),)
 
 
 def stated(scene: Scene, **changes: Any) -> tuple[Presented, ...]:
@@ -82,9 +100,7 @@ FORGERIES: Final = (
         "form unknown, coarse head",
         f"an output matrix of {HEAD_BITS} bits behind the right states, and no form stated",
         partial(form_unknown, which=lambda scene: scene.coarse),
-        "inconclusive",
-        SAMPLER,
-        why=LOST,
+        checks=FINGERPRINT,
     ),
     Forgery(
         "form unknown, token replaced",
@@ -93,6 +109,20 @@ FORGERIES: Final = (
         "inconclusive",
         SAMPLER,
         why=LOST,
+    ),
+    Forgery(
+        "coarse head",
+        f"an output matrix of {HEAD_BITS} bits behind the right states, the sampler as asked",
+        coarse_head,
+        checks=FINGERPRINT,
+    ),
+    Forgery(
+        "coarse head, logits left out",
+        "the same, with fingerprints that end before the output matrix",
+        partial(coarse_head, layers=lambda scene: (0, _final(scene))),
+        "inconclusive",
+        FINGERPRINT,
+        why=WEAK,
     ),
     Forgery(
         "early layer alone",

@@ -5,7 +5,7 @@ The provider owns the key. It runs the promised model and a cheaper one, and may
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +15,8 @@ from tallystick.answers.states import StatesChallenge
 from tallystick.attacks.serving.weights import coarse_head
 from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.encoding import Json
+from tallystick.tolerances.fingerprints.logits import logit_rows
+from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED
 from tallystick.tolerances.fingerprints.standard import standard_fingerprints
 from tallystick.transcripts.sampler import Sampler
 from tallystick.workloads.hidden_states import CommittedStates
@@ -37,11 +39,16 @@ PARTS: Final = 4
 
 @dataclass(frozen=True)
 class Answered:
-    """One answer: what was asked, the response as JSON with its signed receipt, the states it commits to."""
+    """One answer: what was asked, the response as JSON with its signed receipt, the states it commits to.
+
+    `logits` are the rows of the layer behind the final norm, numbered `behind`.
+    """
 
     request: ExpectedRequest
     body: dict[str, Json]
     states: CommittedStates
+    behind: int
+    logits: Rows
 
     @property
     def receipt(self) -> Any:
@@ -56,8 +63,9 @@ class Answered:
 
     @property
     def rows(self) -> dict[int, Rows]:
-        """The hidden states that the tokens were chosen from, F32 [tokens, width] by layer."""
-        return {layer: each.values().astype("float32") for layer, each in self.states.states.items()}
+        """The hidden states and logits that the tokens were chosen from, F32 [tokens, width] by layer."""
+        hidden = {layer: each.values().astype("float32") for layer, each in self.states.states.items()}
+        return {**hidden, self.behind: self.logits}
 
     def challenge(self, nonce: bytes = NONCE) -> StatesChallenge:
         """The states that a nonce selects, opened."""
@@ -151,16 +159,28 @@ def answer(language_model: TorchLanguageModel, wishes: Wishes, requests: Sequenc
     from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
 
     fingerprints = wishes.fingerprints or standard_fingerprints(language_model.card.layers)
-    layers = tuple(sorted({layer for each in fingerprints for layer in each.layers}))
+    final = language_model.card.layers
+    layers = tuple(sorted({layer for each in fingerprints for layer in each.layers if layer <= final}))
     settings = RecordSettings(fingerprints, committed=layers, block=fingerprints[0].block // 4)
     issuer = ReceiptIssuer(language_model, wishes.key, settings)
     asked = [AnswerRequest(nonce=each.tally_nonce, sampler=sampler_of(each)) for each in requests]
     prompts = [each.prompt_tokens(language_model) or () for each in requests]
     found = generate_plain(language_model, prompts, wishes.tokens, asked, issuer)
     return [
-        Answered(request, body_of(language_model, each), _states(each))
+        Answered(request, body_of(language_model, each), _states(each), final + 1, _logits(language_model, each))
         for request, each in zip(requests, found, strict=True)
     ]
+
+
+def rows_by(
+    language_model: LanguageModel, prompt: Sequence[int], tokens: Sequence[int], layers: Collection[int]
+) -> dict[int, Rows]:
+    """The rows of a fingerprint of `layers` as a model gives them in one pass over prompt and answer."""
+    behind = language_model.card.layers + 1
+    hidden = [layer for layer in layers if layer < behind]
+    passed = language_model.prefill((*prompt, *tokens[:-1]), len(prompt) - 1, hidden)
+    logits = {behind: logit_rows(passed.logits, PUBLIC_SEED)} if behind in layers else {}
+    return {**passed.hidden, **logits}
 
 
 def body_of(language_model: TorchLanguageModel, generated: Generated) -> dict[str, Json]:
@@ -205,6 +225,11 @@ def _adjusting(answered: Answered) -> dict[str, Any]:
 
 def _changed(request: ExpectedRequest, **changes: Any) -> ExpectedRequest:
     return request.model_copy(update=changes)
+
+
+def _logits(language_model: TorchLanguageModel, generated: Generated) -> Rows:
+    behind = language_model.card.layers + 1
+    return rows_by(language_model, generated.prompt, generated.tokens, [behind])[behind]
 
 
 def _states(generated: Generated) -> CommittedStates:

@@ -15,7 +15,7 @@ from tallystick.workloads.language_model import Rows
 from tests.support.attacks.fingerprints.forged import forge_states
 from tests.support.attacks.receipts.forgery import Forgery, opened
 from tests.support.attacks.receipts.forging import Body, evidence, fingerprints_of, restate
-from tests.support.attacks.receipts.scene import NONCE, OLD_NONCE, PARTS, Presented, Scene
+from tests.support.attacks.receipts.scene import NONCE, OLD_NONCE, PARTS, Presented, Scene, rows_by
 
 
 def cheap_states(scene: Scene) -> tuple[Presented, ...]:
@@ -88,8 +88,7 @@ def _with_rows(scene: Scene, rows: dict[int, Rows]) -> tuple[Body, CommittedStat
 def _foreign(scene: Scene) -> dict[int, Rows]:
     """The cheaper model's states on the tokens of the answer."""
     prompt = scene.first.receipt["request"]["prompt"]["ids"]
-    tokens = (*prompt, *scene.first.tokens[:-1])
-    return dict(scene.cheaper.prefill(tokens, len(prompt) - 1, scene.first.rows).hidden)
+    return rows_by(scene.cheaper, prompt, scene.first.tokens, scene.first.rows)
 
 
 def _forged(scene: Scene) -> dict[int, Rows]:

@@ -14,6 +14,7 @@ import torch
 
 from tallystick.errors import MalformedError
 from tallystick.frameworks.torch.tensors import to_tensor
+from tallystick.tolerances.fingerprints.logits import logit_entries
 from tallystick.tolerances.fingerprints.making import encode_rows, encode_summaries
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.tolerances.fingerprints.signs import direction_signs, position_signs
@@ -45,6 +46,16 @@ def make_fingerprint(rows: States, settings: FingerprintSettings) -> Fingerprint
     numbers = torch.stack(found).cpu().numpy().astype(np.float64)
     data = encode_summaries(numbers[..., :-1], np.sqrt(numbers[..., -1]), settings)
     return fingerprint_of(data, tokens, settings)
+
+
+@torch.inference_mode()
+def logit_rows(logits: torch.Tensor, seed: str) -> torch.Tensor:
+    """The rows of the layer behind the final norm, from logits [..., V] that no sampler has processed.
+
+    Float32 [..., at most `ENTRIES_MAX`]: the entries of the vocabulary that `seed` draws, less their mean.
+    """
+    drawn = logits.index_select(-1, _entries(seed, logits.shape[-1], str(logits.device))).float()
+    return drawn - drawn.mean(-1, keepdim=True)
 
 
 def commit_states(rows: States, layers: Sequence[int], block: int, *, prompt: bool = False) -> CommittedStates:
@@ -80,6 +91,11 @@ def _summarise(rows: torch.Tensor, layer: int, settings: FingerprintSettings) ->
     return padded.view(settings.blocks(tokens), settings.block, settings.width + 1).sum(1)
 
 
+@lru_cache(maxsize=64)
+def _entries(seed: str, vocabulary: int, device: str) -> torch.Tensor:
+    return torch.tensor(logit_entries(seed, vocabulary), device=device)
+
+
 @lru_cache(maxsize=256)
 def _directions(seed: str, layer: int, width: int, size: int, device: str) -> torch.Tensor:
     return torch.from_numpy(direction_signs(seed, layer, width, size).astype(np.float32)).to(device)
@@ -90,4 +106,4 @@ def _positions(seed: str, layer: int, width: int, tokens: int, device: str) -> t
     return torch.from_numpy(position_signs(seed, layer, width, 0, tokens).astype(np.float32)).to(device)
 
 
-__all__ = ["CommittedStates", "StatesOpening", "commit_states", "make_fingerprint"]
+__all__ = ["CommittedStates", "StatesOpening", "commit_states", "logit_rows", "make_fingerprint"]

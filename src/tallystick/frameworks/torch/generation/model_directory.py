@@ -38,6 +38,14 @@ def _object(path: Path) -> dict[str, Json]:
     return found
 
 
+def shared_tensors(state: Mapping[str, torch.Tensor]) -> list[list[str]]:
+    """The names of a `state_dict(keep_vars=True)` in its order, those of one and the same tensor together."""
+    shared: dict[int, list[str]] = {}
+    for name, tensor in state.items():
+        shared.setdefault(id(tensor), []).append(name)
+    return list(shared.values())
+
+
 def describe(config: Any, weights: Digest, path: Path, dtype: Dtype) -> ModelCard:
     """The card of a model by its configuration, its weights' digest, and the tokenizer and template in `path`."""
     settings = {name: value for name, value in config.to_dict().items() if name not in VOLATILE}

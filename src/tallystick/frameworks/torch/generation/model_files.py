@@ -15,7 +15,7 @@ from tallystick.commitments.encoding import parse
 from tallystick.documents.files import read_document
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.torch.dtypes import DTYPES as TORCH_DTYPES, dtype_name
-from tallystick.frameworks.torch.generation.model_directory import DTYPES, check_directory, describe
+from tallystick.frameworks.torch.generation.model_directory import DTYPES, check_directory, describe, shared_tensors
 from tallystick.frameworks.torch.refusals import REFUSALS
 from tallystick.frameworks.torch.tensors import from_tensor, to_tensor
 from tallystick.tensors.digest import StateDigests, TensorDigest, digest_tensor
@@ -71,7 +71,7 @@ def _weights(skeleton: Any, path: Path) -> Digest | None:
     """The state digest of what loading would give; None where a tensor is not in the files as the model has it."""
     try:
         with ExitStack() as opened:
-            files = [opened.enter_context(StateFile(each)) for each in _files(path)]
+            files = [opened.enter_context(StateFile(each)) for each in weight_files(path)]
             held = {name: file for file in files for name in file.names}
             if len(held) < sum(len(file.names) for file in files):
                 return None
@@ -80,7 +80,11 @@ def _weights(skeleton: Any, path: Path) -> Digest | None:
         return None  # loading it raises the error that names the file
 
 
-def _files(path: Path) -> list[Path]:
+def weight_files(path: Path) -> list[Path]:
+    """The files from which transformers takes the weights: one, or those of the index.
+
+    Raises `UnavailableError` where there is neither, `MalformedError` for an index of other files.
+    """
     if (path / SINGLE).is_file():
         return [path / SINGLE]
     index = parse(read_document(path / INDEX), INDEX)
@@ -91,12 +95,9 @@ def _files(path: Path) -> list[Path]:
 
 
 def _digest(skeleton: Any, held: Mapping[str, StateFile]) -> Digest | None:
-    shared: dict[int, list[str]] = {}
     state: Mapping[str, torch.Tensor] = skeleton.state_dict(keep_vars=True)
-    for name, tensor in state.items():
-        shared.setdefault(id(tensor), []).append(name)
     entries: list[tuple[str, TensorDigest]] = []
-    for names in shared.values():
+    for names in shared_tensors(state):
         found = _shared_digest(names, state[names[0]], held)
         if found is None:
             return None
