@@ -32,7 +32,7 @@ LIMITS: Final = {
     "initial_lexer_fuel": 1_000_000,
     "step_lexer_fuel": 200_000,
     "step_max_items": 50_000,
-    "max_lexer_states": 50_000,
+    "max_lexer_states": 10_000,
     "max_grammar_size": 100_000,
     "verbose_errors": False,
 }
@@ -53,6 +53,16 @@ def grammar_of(kind: Any, schema: str) -> Grammar:
     return Grammar(
         kind=kind, digest=digest("blob", schema.encode()), library=LIBRARY, version=installed_version() or ""
     )
+
+
+def check_library(stated: Grammar) -> None:
+    """Raise `UnavailableError` unless the stated library is installed in the stated version."""
+    if stated.library != LIBRARY:
+        raise UnavailableError(f"the grammar is by {stated.library[:LINE_MAX]!r}; here only {LIBRARY} makes masks")
+    require(LIBRARY)
+    if stated.version != installed_version():
+        named = stated.version[:LINE_MAX]
+        raise UnavailableError(f"the grammar is by {LIBRARY} {named!r}, and {installed_version()} is installed")
 
 
 def check_grammar(schema: str) -> None:

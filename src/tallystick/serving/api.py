@@ -37,6 +37,7 @@ from tallystick.serving.requests import (
 from tallystick.serving.responses import ChoiceSoFar, ResponseForm, receipts_of
 from tallystick.serving.service import Answering, GenerationRequest, ModelService
 from tallystick.serving.streaming import stream_events
+from tallystick.transcripts.requested import Wanted, shown_tools, wanted_schema
 from tallystick.transcripts.sampler import Sampler
 
 TEXT_TOKENS: Final = 16
@@ -64,8 +65,11 @@ def create_app(service: ModelService, options: ServerOptions, clock: Callable[[]
 
 
 def _add_completions(app: FastAPI, service: ModelService, options: ServerOptions, clock: Callable[[], float]) -> None:
-    async def respond(request: Request, asked: CompletionRequest, prompt: tuple[int, ...], form: str) -> Response:
+    async def respond(
+        request: Request, asked: CompletionRequest, prompt: tuple[int, ...], form: str, wanted: Wanted | None = None
+    ) -> Response:
         order = _order(asked, prompt, form, service)
+        order = order.under(*await service.grammar(wanted, len(order.samplers)))
         written = ResponseForm(
             "chat" if form == "chatcmpl" else "text", asked.model, service.issuer.model, int(clock()), order
         )
@@ -79,8 +83,9 @@ def _add_completions(app: FastAPI, service: ModelService, options: ServerOptions
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
         asked = await _read(request, ChatRequest, options, service)
-        messages = [{"role": each.role, "content": each.text} for each in asked.messages]
-        return await respond(request, asked, await service.encode_chat(messages), "chatcmpl")
+        wanted, tools = _shape(asked, service)
+        messages = [each.as_sent for each in asked.messages]
+        return await respond(request, asked, await service.encode_chat(messages, tools), "chatcmpl", wanted)
 
     @app.post("/v1/completions")
     async def text(request: Request) -> Response:
@@ -194,6 +199,19 @@ def _order(asked: CompletionRequest, prompt: tuple[int, ...], form: str, service
         stops=asked.stops,
         nonce=asked.tally_nonce,
     )
+
+
+def _shape(asked: ChatRequest, service: ModelService) -> tuple[Wanted | None, str | None]:
+    """The schema that answers follow, and the tools for the template; raises `Problem` for what is not offered."""
+    try:
+        wanted, tools = wanted_schema(asked.shaping), shown_tools(asked.shaping)
+    except MalformedError as error:
+        raise invalid(str(error), str(error).partition(":")[0].partition(".")[0]) from None
+    if wanted is not None and asked.limits_tokens:
+        raise invalid("min_tokens and lists of tokens are not offered together with a schema", "response_format")
+    if tools is not None and wanted is None and not service.language_model.knows_tools:
+        raise invalid("tools: the model's chat template knows no tools; tool_choice can demand a call", "tools")
+    return wanted, tools
 
 
 def _check_choosable(sampler: Sampler, vocabulary: int) -> None:

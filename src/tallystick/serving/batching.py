@@ -204,7 +204,8 @@ class BatchingEngine:
 
     def _choose(self, slots: Sequence[Slot], logits: torch.Tensor) -> list[int]:
         sampler = TorchSampler([slot.job.sampler for slot in slots])
-        tokens = sampler.choose(logits, [slot.length for slot in slots], [slot.history for slot in slots])
+        masks = [slot.mask() for slot in slots]
+        tokens = sampler.choose(logits, [slot.length for slot in slots], [slot.history for slot in slots], masks)
         chosen: list[int] = tokens.tolist()
         return chosen
 

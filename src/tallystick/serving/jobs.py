@@ -12,6 +12,7 @@ from tallystick.errors import UnavailableError
 from tallystick.recorders.receipts import batch_composition
 from tallystick.transcripts.receipt import BatchStatement
 from tallystick.transcripts.sampler import Sampler
+from tallystick.workloads.language_model import TokenMasks
 
 Finish = Literal["end", "stop", "length", "cancelled"]
 Run = tuple[int, tuple[str, ...]]
@@ -32,6 +33,7 @@ class Job:
     sampler: Sampler
     deliver: Callable[[Event], None]
     stops: tuple[str, ...] = ()
+    masks: TokenMasks | None = None
 
 
 @dataclass(frozen=True)

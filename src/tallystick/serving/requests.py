@@ -34,10 +34,13 @@ STOPS_MAX: Final = 16
 STOP_CHARACTERS_MAX: Final = 256
 CHOICES_MAX: Final = 8
 CHALLENGES_MAX: Final = 64
+CALLS_MAX: Final = 128
+TOOLS_MAX: Final = 64
 
 Text = Annotated[str, Field(min_length=1, max_length=1 << 20)]
 Stop = Annotated[str, Field(min_length=1, max_length=STOP_CHARACTERS_MAX)]
 Nothing = Annotated[list[Any] | dict[str, Any], Field(max_length=0)]
+FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 BiasedToken = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,6})$")]
 BIASES_MAX: Final = 1024
 
@@ -58,21 +61,48 @@ class TextPart(RequestBody):
     text: str
 
 
+class CalledFunction(RequestBody):
+    """The function of a call, its arguments as JSON text."""
+
+    name: FunctionName
+    arguments: str
+
+
+class ToolCall(RequestBody):
+    """A call in an earlier answer."""
+
+    id: Annotated[str, Field(max_length=256)]
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class Message(RequestBody):
     """One message. Fields that must be empty are those that clients copy from an earlier answer."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Field(min_length=1, max_length=PARTS_MAX)]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[TextPart], Field(min_length=1, max_length=PARTS_MAX)] | None = None
     refusal: None = None
     audio: None = None
     annotations: Nothing | None = None
     function_call: None = None
-    tool_calls: Nothing | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=CALLS_MAX)] | None = None
+    tool_call_id: Annotated[str, Field(max_length=256)] | None = None
 
     @property
-    def text(self) -> str:
-        """The content; parts are joined without a separator."""
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+    def as_sent(self) -> dict[str, Any]:
+        """The message with its parts joined, fields that are null left out."""
+        found = self.model_dump(exclude_none=True)
+        if isinstance(self.content, list):
+            found["content"] = "".join(part.text for part in self.content)
+        return found
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.content is None and not self.tool_calls:
+            raise ValueError("a message has content")
+        if (self.tool_call_id is not None) != (self.role == "tool"):
+            raise ValueError("tool_call_id goes with the role tool")
+        return self
 
 
 class StreamOptions(RequestBody):
@@ -82,10 +112,49 @@ class StreamOptions(RequestBody):
     include_obfuscation: bool | None = None
 
 
-class ResponseFormat(RequestBody):
-    """The form of the answer; only text is offered."""
+class NamedSchema(RequestBody):
+    """A JSON schema; name, description and `strict` change nothing: answers always follow the schema."""
 
-    type: Literal["text"] = "text"
+    name: FunctionName
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(RequestBody):
+    """The form of the answer."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    json_schema: NamedSchema | None = None
+
+
+class Function(RequestBody):
+    """A function that the model may call; `strict` changes nothing."""
+
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(RequestBody):
+    """A tool; only functions are offered."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(RequestBody):
+    """The name of a function."""
+
+    name: FunctionName
+
+
+class ToolChoice(RequestBody):
+    """The function that has to be called."""
+
+    type: Literal["function"]
+    function: NamedFunction
 
 
 class CompletionRequest(RequestBody):
@@ -123,6 +192,11 @@ class CompletionRequest(RequestBody):
     def choices(self) -> int:
         """The number of requested answers."""
         return self.n or 1
+
+    @property
+    def limits_tokens(self) -> bool:
+        """Whether settings take single tokens away."""
+        return bool(self.min_tokens or self.allowed_token_ids or self.bad_token_ids)
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -166,8 +240,8 @@ class ChatRequest(CompletionRequest):
     logprobs: Literal[False] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=0)] | None = None
     response_format: ResponseFormat | None = None
-    tools: Nothing | None = None
-    tool_choice: Literal["none", "auto"] | None = None
+    tools: Annotated[list[Tool], Field(max_length=TOOLS_MAX)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     functions: Nothing | None = None
     modalities: Annotated[list[Literal["text"]], Field(max_length=1)] | None = None
@@ -175,6 +249,13 @@ class ChatRequest(CompletionRequest):
     service_tier: Literal["auto", "default"] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+
+    @property
+    def shaping(self) -> dict[str, Any]:
+        """The fields that say what the answer has to be, as they were sent."""
+        names = ("response_format", "tools", "tool_choice", "parallel_tool_calls")
+        sent = self.model_dump(include=set(names), by_alias=True, exclude_unset=True)
+        return {name: value for name, value in sent.items() if value is not None}
 
     @property
     def limit(self) -> int | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from tallystick.sampling.adjusting import Flags
 from tallystick.serving.answer_text import AnswerText
 from tallystick.serving.jobs import Event, Failed, Finish, Job, JobResult, Piece, Run
 
@@ -34,6 +35,7 @@ class Slot:
         self._rows: list[Mapping[int, torch.Tensor]] = []
         self._runs: list[Run] = []
         self.is_over = False
+        self._masked = 0
 
     @property
     def ids(self) -> list[int]:
@@ -44,6 +46,16 @@ class Slot:
     def length(self) -> int:
         """The number of tokens of the answer so far."""
         return len(self.history) - len(self.job.prompt)
+
+    def mask(self) -> Flags | None:
+        """The tokens that the job's grammar allows next, BOOL[V]; None if it has none. Raises `UnavailableError`."""
+        masks = self.job.masks
+        if masks is None:
+            return None
+        for token in self.ids[self._masked :]:
+            masks.take(token)
+            self._masked += 1
+        return masks.allowed()
 
     def add(self, token: int, rows: Mapping[int, torch.Tensor], batched: tuple[str, ...]) -> None:
         """Add a token, the hidden rows [width] by layer it was chosen from, and the requests in the batch."""

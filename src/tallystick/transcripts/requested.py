@@ -13,6 +13,8 @@ DEPTH_MAX: Final = 64
 COUNT_MAX: Final = 1 << 10
 COUNTS: Final = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 CALLS_MAX: Final = 16
+FUNCTION_FIELDS: Final = ("name", "description", "parameters", "strict")
+TEMPLATE_FIELDS: Final = ("role", "content", "name", "tool_call_id")
 Wanted: TypeAlias = tuple[str, str]
 """The field of a request that asks for a grammar, and the schema as text."""
 
@@ -52,11 +54,64 @@ def wanted_schema(body: Mapping[str, Any]) -> Wanted | None:
     if found is None:
         return None
     kind, schema = found
-    _check_sizes(schema, DEPTH_MAX)
+    field = "tools" if kind == "tool_choice" else "response_format"
+    if complaint := _too_large(schema, DEPTH_MAX):
+        raise MalformedError(f"{field}: the schema is {complaint}")
     text = json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
     if len(text.encode(errors="replace")) > SCHEMA_BYTES_MAX:
-        raise MalformedError(f"{kind}: a schema of more than {SCHEMA_BYTES_MAX} bytes")
+        raise MalformedError(f"{field}: the schema has more than {SCHEMA_BYTES_MAX} bytes")
     return kind, text
+
+
+def shown_tools(body: Mapping[str, Any]) -> str | None:
+    """The tools of a request as JSON text in its order, as a chat template gets them; None if it may call none.
+
+    Raises `MalformedError` for tools that are no functions with names of their own.
+    """
+    tools = body.get("tools") or ()
+    names = [_function_name(each) for each in tools]
+    if len(set(names)) < len(names):
+        raise MalformedError("tools: two functions have the same name")
+    if not names or body.get("tool_choice") == "none":
+        return None
+    functions = [{name: each["function"][name] for name in _in_order(each["function"])} for each in tools]
+    return json.dumps([{"type": "function", "function": each} for each in functions], ensure_ascii=False)
+
+
+def _in_order(function: Mapping[str, Any]) -> list[str]:
+    """The fields of a function in one order, however they were sent: templates may print the whole object."""
+    known = [name for name in FUNCTION_FIELDS if function.get(name) is not None]
+    return [*known, *sorted(name for name in function if name not in FUNCTION_FIELDS)]
+
+
+def template_message(message: Mapping[str, Any]) -> dict[str, Any]:
+    """A message of a request as chat templates read it: arguments of calls as objects, fields in a fixed order."""
+    found = {
+        name: message[name] for name in ("role", "content", "name", "tool_call_id") if message.get(name) is not None
+    }
+    calls = message.get("tool_calls") or ()
+    if calls:
+        found = {"content": "", **found, "tool_calls": [_template_call(each) for each in calls]}
+    return found
+
+
+def _template_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        function = call["function"]
+        named = {"name": function["name"], "arguments": json.loads(function["arguments"])}
+    except (LookupError, TypeError, ValueError):
+        raise MalformedError("messages: a call has a function with a name, and arguments that are JSON") from None
+    return {"type": "function", "id": call.get("id"), "function": named}
+
+
+def _function_name(tool: Any) -> str:
+    try:
+        name = tool["function"]["name"]
+    except (LookupError, TypeError):
+        name = None
+    if not isinstance(name, str):
+        raise MalformedError("tools: each is a function with a name")
+    return name
 
 
 def _of_format(wanted: Any) -> tuple[str, Any] | None:
@@ -74,9 +129,9 @@ def _of_format(wanted: Any) -> tuple[str, Any] | None:
 def _of_tools(body: Mapping[str, Any]) -> tuple[str, Any] | None:
     """The arguments of the named function, or with `required` a list of calls."""
     choice = body.get("tool_choice")
-    functions = {each["function"]["name"]: each["function"] for each in body.get("tools") or ()}
+    functions = {_function_name(each): each["function"] for each in body.get("tools") or ()}
     if isinstance(choice, Mapping):
-        name = choice["function"]["name"]
+        name = _function_name(choice)
         if name not in functions:
             raise MalformedError(f"tool_choice: {name[:64]!r} is none of the tools")
         return "tool_choice", _parameters(functions[name])
@@ -111,15 +166,14 @@ def _call(name: str, parameters: Mapping[str, Any], definitions: dict[str, Any])
     }
 
 
-def _check_sizes(schema: Any, depth: int) -> None:
-    """Raise `MalformedError` for counts whose grammar would be too large, and for deep nesting."""
+def _too_large(schema: Any, depth: int) -> str:
+    """Why the grammar of a schema would be too large: nesting, or a count; empty if it is not."""
     if depth == 0:
-        raise MalformedError(f"the schema: nested deeper than {DEPTH_MAX}")
+        return f"nested deeper than {DEPTH_MAX}"
     if isinstance(schema, Mapping):
-        for name, value in schema.items():
-            if name in COUNTS and isinstance(value, int | float) and value > COUNT_MAX:
-                raise MalformedError(f"the schema: {name} is {value}, above {COUNT_MAX}")
-            _check_sizes(value, depth - 1)
-    elif isinstance(schema, list | tuple):
-        for value in schema:
-            _check_sizes(value, depth - 1)
+        counts = [each for each in COUNTS if isinstance(schema.get(each), int | float) and schema[each] > COUNT_MAX]
+        if counts:
+            return f"too large: {counts[0]} is above {COUNT_MAX}"
+        schema = list(schema.values())
+    inside = schema if isinstance(schema, list | tuple) else ()
+    return next((found for each in inside if (found := _too_large(each, depth - 1))), "")

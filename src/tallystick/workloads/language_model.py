@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from tallystick.transcripts.model_card import ModelCard
+from tallystick.transcripts.sampler import Grammar
 
 Rows: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -53,8 +54,11 @@ class LanguageModel(Protocol):
     def encode_text(self, text: str) -> list[int]:
         """The tokens of a prompt."""
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The tokens of messages in the model's chat template; raises `UsageError` where it has none."""
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], tools: str | None = None) -> list[int]:
+        """The tokens of messages, with tools as JSON text, in the model's chat template.
 
-    def token_masks(self, schema: str) -> TokenMasks:
-        """The masks of a text that is JSON by this schema; `UnavailableError` if the library is missing or refuses."""
+        Raises `UsageError` if there is no template, or if it refuses them.
+        """
+
+    def token_masks(self, grammar: Grammar, schema: str) -> TokenMasks:
+        """The masks of JSON by this schema; `UnavailableError` if `grammar` names another library than is installed."""
