@@ -1,4 +1,4 @@
-.PHONY: setup demo test bench lock
+.PHONY: setup demo test vllm bench lock
 setup:
 	@scripts/bootstrap.sh
 
@@ -10,6 +10,10 @@ test: setup
 	.venv/bin/ruff format --check -q .
 	.venv/bin/mypy --no-error-summary
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q -n 2 --dist loadscope --no-loadscope-reorder
+
+vllm:
+	scripts/vllm_environment.sh .vllm
+	VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 .vllm/bin/python -m pytest -q -m vllm tests/serving/vllm
 
 bench: setup
 	.venv/bin/python -m benchmarks

@@ -158,8 +158,14 @@ def _others(fields: Mapping[str, Json], known: set[str]) -> list[Json]:
 
 
 def _message(message: Json, what: str) -> Json:
-    """A message with its text parts joined; raises `MalformedError` for other parts."""
-    if not isinstance(message, dict) or not isinstance(parts := message.get("content"), list):
+    """A message with its text parts joined, without fields that say nothing; raises `MalformedError` for other parts.
+
+    Clients send an earlier answer back with every field that it might have had.
+    """
+    if not isinstance(message, dict):
+        return message
+    message = {name: value for name, value in message.items() if value not in (None, [], {})}
+    if not isinstance(parts := message.get("content"), list):
         return message
     texts = [part.get("text") for part in parts if isinstance(part, dict)]
     joined = [text for text in texts if isinstance(text, str)]

@@ -33,6 +33,7 @@ from tallystick.cli import (
     parties,
     referee,
     serve_model,
+    serve_vllm,
     train,
     verify_graph,
     verify_response,
@@ -54,8 +55,8 @@ app = typer.Typer(
 
 for group in (
     *(train, audit, data, inspect, opening, judge, diff, inference, example),
-    *(graph, attack, calibrate, calibrate_training, demo, generate, models, serve_model, verify_graph, verify_response),
-    *(coordinator, parties, dispute, referee, economics, ethereum, completion),
+    *(graph, attack, calibrate, calibrate_training, demo, generate, models, serve_model, serve_vllm, verify_graph),
+    *(verify_response, coordinator, parties, dispute, referee, economics, ethereum, completion),
 ):
     group.register(app)
 

@@ -30,6 +30,7 @@ SECTIONS: Final = (
         (
             "verify-response",
             "serve-model",
+            "serve-vllm",
             "import-model",
             "model-root",
             "new-key",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from tallystick.attestation.signing import SigningKey
     from tallystick.commitments.digests import Digest
     from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
-
-KEYS_MAX: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -186,12 +184,8 @@ def _key(path: Path | None) -> Any:
 
 
 def _keys(path: Path | None) -> frozenset[str]:
-    """The lines of a file; raises `UsageError` if there are none, too many, or blanks in one."""
     if path is None:
         return frozenset()
-    from tallystick.cli.output import read_entries
+    from tallystick.http.keys import read_keys
 
-    lines = read_entries(path)
-    if not lines or len(lines) > KEYS_MAX or any(len(line.split()) > 1 for line in lines):
-        raise UsageError(f"{path}: not 1 to {KEYS_MAX} keys, one a line, without blanks")
-    return frozenset(lines)
+    return read_keys(path)

@@ -19,6 +19,7 @@ from tallystick.http.problems import Problem
 from tallystick.serving.application import (
     CLIENT_GONE,
     ServerOptions,
+    add_key,
     add_receipts,
     answer_errors_alike,
     check_customer,
@@ -117,9 +118,7 @@ def _add_models(app: FastAPI, service: ModelService, options: ServerOptions, cre
         _check_model(name, options, service)
         return JSONResponse(model)
 
-    @app.get("/v1/key")
-    async def key() -> Response:
-        return JSONResponse({"key": service.issuer.key.public, "model": card.identity, "card": card.to_json()})
+    add_key(app, service.issuer.public, card.identity, card)
 
     @app.get("/health")
     async def health() -> Response:

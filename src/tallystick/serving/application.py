@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from fastapi import FastAPI, Request
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from tallystick.commitments.digests import Digest
 from tallystick.errors import UnavailableError
 from tallystick.http.keys import check_key
 from tallystick.http.problems import Problem, answer_errors
 from tallystick.serving.errors import error_response, invalid
 from tallystick.serving.receipts import ReceiptBook
+from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.receipt import SignedReceipt
 
 CLIENT_GONE: Final = 499
@@ -67,6 +69,14 @@ def add_receipts(app: FastAPI, book: ReceiptBook, options: ServerOptions) -> Non
             return Response(book.of(request_id), media_type="application/json")
         except UnavailableError as error:
             raise Problem(404, "not_found", str(error), "request_id") from None
+
+
+def add_key(app: FastAPI, key: str, model: Digest, card: ModelCard | None) -> None:
+    """Add the route for the public key, the model root, and the card if it is known."""
+
+    @app.get("/v1/key")
+    async def public_key() -> Response:
+        return JSONResponse({"key": key, "model": model} | ({"card": card.to_json()} if card else {}))
 
 
 def receipt_headers(request_id: str, receipts: Sequence[SignedReceipt]) -> dict[str, str]:

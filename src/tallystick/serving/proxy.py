@@ -19,7 +19,7 @@ from fastapi.responses import JSONResponse, Response
 from tallystick.commitments.nesting import DEPTH_MAX, nesting
 from tallystick.http.bodies import read_body
 from tallystick.http.problems import Problem
-from tallystick.serving.application import ServerOptions, add_receipts, answer_errors_alike, receipt_headers
+from tallystick.serving.application import ServerOptions, add_key, add_receipts, answer_errors_alike, receipt_headers
 from tallystick.serving.errors import error_object, invalid
 from tallystick.serving.events import DONE, ClosingStream, event_of
 from tallystick.serving.exchanges import Exchange, Tokenizes, begin_exchange
@@ -70,10 +70,7 @@ def create_proxy(upstream: Upstream, chain: ReceiptChain, options: ServerOptions
     answer_errors_alike(app)
     add_receipts(app, chain.book, options)
 
-    @app.get("/v1/key")
-    async def key() -> Response:
-        card = {"card": upstream.card.to_json()} if upstream.card else {}
-        return JSONResponse({"key": chain.key.public, "model": chain.model, **card})
+    add_key(app, chain.key.public, chain.model, upstream.card)
 
     @app.get("/health")
     async def health() -> Response:

@@ -1,0 +1,169 @@
+"""A request for completions on its way into vLLM: what it asks for, and what makes its answer canonical."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from tallystick.commitments.nesting import DEPTH_MAX, nesting
+from tallystick.documents.document import SAFE_INTEGER_MAX
+from tallystick.errors import MalformedError
+from tallystick.serving.errors import invalid
+from tallystick.transcripts.receipt import TOKENS_MAX
+from tallystick.transcripts.sampler import Sampler
+
+CHAT: Final = "/v1/chat/completions"
+TEXT: Final = "/v1/completions"
+ASKS: Final = "tally"
+"""The name in `vllm_xargs` by which a request asks for canonical sampling."""
+CHOICES_MAX: Final = 64
+SEEDS: Final = 1 << 52
+WARM: Final = 0.01
+"""vLLM raises a temperature between 0 and this one."""
+NONCE: Final = re.compile(r"([0-9a-f]{2}){1,64}")
+NEUTRAL: Final[Mapping[str, float]] = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+}
+"""The settings for which a model's generation configuration may have another default, and vLLM's own default."""
+REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
+    "use_beam_search": (False,),
+    "echo": (False,),
+    "suffix": ("",),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+    "include_reasoning": (True,),
+    "prompt_embeds": (),
+    "kv_transfer_params": ({},),
+    "ec_transfer_params": ({},),
+    "vllm_xargs": ({}, {ASKS: 1}),
+    "tools": ([],),
+    "functions": ([],),
+    "tool_choice": ("none", "auto"),
+    "truncate_prompt_tokens": (),
+    "watermarking": (False,),
+}
+"""Fields that decide which text is delivered, or hide its tokens, and the values at which they do nothing."""
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a client asked for; `body` is what vLLM gets, and `key` the id that it is told to use.
+
+    `sampler` is that of the first choice; `limit` the most tokens of an answer, None if the request has none.
+    """
+
+    path: str
+    body: Mapping[str, Any]
+    key: str
+    sampler: Sampler
+    choices: int
+    limit: int | None
+    nonce: str | None
+
+    @property
+    def id(self) -> str:
+        """The id of the response."""
+        return f"{'chatcmpl' if self.path == CHAT else 'cmpl'}-{self.key}"
+
+    @property
+    def encoded(self) -> bytes:
+        """`body` as JSON."""
+        return json.dumps(self.body, ensure_ascii=False).encode(errors="surrogatepass")
+
+    def choice_id(self, choice: int) -> str:
+        """The id in the receipt of a choice: that of the response, with a number if there are several."""
+        return self.id if self.choices == 1 else f"{self.id}-{choice}"
+
+    def engine_id(self, choice: int) -> str:
+        """The id of a choice in vLLM's engine, which appends random characters to it."""
+        name = self.id if self.path == CHAT else f"{self.id}-0"
+        return name if self.choices == 1 else f"{choice}_{name}"
+
+    def sampler_of(self, choice: int) -> Sampler:
+        """The sampler of a choice: vLLM gives choice i the seed of the request plus i."""
+        return self.sampler.model_copy(update={"seed": self.sampler.seed + choice})
+
+
+def read_asked(path: str, body: bytes, defaults: Mapping[str, Any]) -> Asked | None:
+    """The request in a body, None if vLLM has to say what is wrong with it.
+
+    `defaults` are the sampling settings of the model's generation configuration. Raises `Problem` for a request that
+    can have no receipt.
+    """
+    fields = _object(body)
+    if fields is None:
+        return None
+    _check_covered(fields)
+    sent = {name: value for name, value in fields.items() if name not in ("tally_nonce", "request_id")}
+    for name, neutral in NEUTRAL.items():
+        sent[name] = _first(fields.get(name), defaults.get(name), neutral)
+    choices = _count(_first(fields.get("n"), 1), "n", 1, CHOICES_MAX)
+    drawn = secrets.randbelow(SEEDS)
+    sent["seed"] = _count(_first(fields.get("seed"), drawn), "seed", 0, SAFE_INTEGER_MAX - CHOICES_MAX)
+    sent |= {"return_token_ids": True, "vllm_xargs": {ASKS: 1}}
+    name = "max_tokens" if fields.get("max_completion_tokens") is None else "max_completion_tokens"
+    limit = None if fields.get(name) is None else _count(fields[name], name, 0, TOKENS_MAX)
+    return Asked(path, sent, secrets.token_hex(16), _sampler(sent), choices, limit, _nonce(fields.get("tally_nonce")))
+
+
+def _object(body: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(body) if nesting(body) <= DEPTH_MAX else None
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _check_covered(fields: Mapping[str, Any]) -> None:
+    for name, neutral in REFUSED.items():
+        if fields.get(name) is not None and fields[name] not in neutral:
+            raise invalid(f"{name}: no receipt covers what it does; leave it out", name)
+    prompt = fields.get("prompt")
+    if isinstance(prompt, list) and len(prompt) > 1 and not all(isinstance(each, int) for each in prompt):
+        raise invalid("prompt: a receipt is for one prompt; send each in a request of its own", "prompt")
+    messages = fields.get("messages")
+    for message in messages if isinstance(messages, list) else ():
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, list) and any(not _is_text(part) for part in content):
+            raise invalid("messages: a receipt covers text only; leave out parts of other types", "messages")
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, str) or (isinstance(part, dict) and part.get("type") == "text")
+
+
+def _sampler(sent: Mapping[str, Any]) -> Sampler:
+    fields = {name: sent[name] for name in (*NEUTRAL, "seed")}
+    try:
+        sampler = Sampler.from_json({**fields, "top_k": max(0, sent["top_k"])}, "request")
+    except (MalformedError, TypeError) as error:
+        raise invalid(str(error)) from None
+    if 0 < sampler.temperature < WARM:
+        raise invalid(f"temperature: vLLM has none between 0 and {WARM}; give one of these", "temperature")
+    return sampler
+
+
+def _nonce(value: Any) -> str | None:
+    if value is not None and not (isinstance(value, str) and NONCE.fullmatch(value)):
+        raise invalid("tally_nonce: 1 to 64 bytes in lower-case hexadecimal", "tally_nonce")
+    return value
+
+
+def _count(value: Any, name: str, least: int, most: int) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise invalid(f"{name}: a whole number from {least} to {most}", name)
+    return value
+
+
+def _first(*values: Any) -> Any:
+    return next((each for each in values if each is not None), None)

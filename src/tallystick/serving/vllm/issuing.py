@@ -1,0 +1,92 @@
+"""Receipts of answers that vLLM's engine computes, with the rows that its workers keep."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from tallystick.errors import UnavailableError
+from tallystick.recorders.receipts import ReceiptIssuer
+from tallystick.serving.receipts import ReceiptBook
+from tallystick.serving.vllm.asking import Asked
+from tallystick.serving.vllm.receipts import finish_of
+from tallystick.serving.vllm.seen import SeenAnswer, SeenAnswers
+from tallystick.serving.vllm.wire import unpack_rows
+from tallystick.transcripts.receipt import Answer, Request, SignedReceipt, Tokens
+
+SECONDS_MAX: Final = 60.0
+"""How long a worker may take to hand over rows."""
+
+
+class Workers:
+    """The methods of `TallyWorkerExtension`, called through vLLM's engine client."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    async def describe(self) -> dict[str, Any]:
+        """What runs, from the first worker."""
+        told: dict[str, Any] = await self._call("tally_describe")
+        return told
+
+    async def watch(self, *arguments: Any) -> None:
+        """Keep rows from now on."""
+        await self._call("tally_watch", *arguments)
+
+    async def take(self, engine_id: str, tokens: int) -> Any:
+        """The rows [tokens, width] by layer of a request, which is then dropped."""
+        return unpack_rows(await self._call("tally_take", engine_id, tokens))
+
+    async def drop(self, engine_id: str) -> None:
+        """Free the rows of a request."""
+        await self._call("tally_drop", engine_id)
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        try:
+            return (await self._client.collective_rpc(method, SECONDS_MAX, arguments))[0]
+        except Exception as error:  # vLLM raises a bare `Exception` if a worker's method fails
+            line = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            raise UnavailableError(f"{method}: {line[:300]}") from error
+
+
+class AnswerIssuer:
+    """Issues the receipts of one model served by vLLM; `context` is the most tokens of prompt and answer."""
+
+    def __init__(self, workers: Workers, issuer: ReceiptIssuer, book: ReceiptBook, context: int) -> None:
+        self.workers, self.issuer, self.book, self.context = workers, issuer, book, context
+
+    async def issue(self, asked: Asked, seen: SeenAnswers) -> list[SignedReceipt]:
+        """The receipts of all answers of a request, in the order of their index.
+
+        Raises `UnavailableError` if vLLM did not give the tokens or their rows, `OSError` if the journal cannot be
+        written.
+        """
+        return [await self._issue(asked, seen, number, answer) for number, answer in sorted(seen.answers.items())]
+
+    async def drop(self, asked: Asked) -> None:
+        """Free the rows of a request whose answers get no receipts."""
+        if self.issuer.settings.layers:
+            for number in range(asked.choices):
+                await self.workers.drop(asked.engine_id(number))
+
+    async def _issue(self, asked: Asked, seen: SeenAnswers, number: int, answer: SeenAnswer) -> SignedReceipt:
+        if seen.prompt is None:
+            raise UnavailableError("vLLM did not give the tokens of the prompt")
+        request = Request(
+            id=asked.choice_id(number),
+            prompt=Tokens.of(seen.prompt),
+            max_tokens=self._limit(asked, len(seen.prompt), answer),
+            nonce=asked.nonce,
+        )
+        is_watched = bool(self.issuer.settings.layers)
+        rows = await self.workers.take(asked.engine_id(number), len(answer.ids)) if is_watched else {}
+        stated = Answer(tokens=Tokens.of(answer.ids), finish=finish_of(answer.finish, answer.stop))
+        issued = await asyncio.to_thread(self.issuer.issue, request, stated, asked.sampler_of(number), rows)
+        self.book.add(issued.signed)
+        return issued.signed
+
+    def _limit(self, asked: Asked, prompt: int, answer: SeenAnswer) -> int:
+        """What was asked for, or the rest of the context; the length of an answer that was ended by its limit."""
+        if answer.finish == "length":
+            return len(answer.ids)
+        return self.context - prompt if asked.limit is None else asked.limit

@@ -1,0 +1,336 @@
+"""Receipts in the responses of vLLM's own server, which here answers with what vLLM 0.32 answered."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tallystick.answers.reading import read_responses
+from tallystick.attestation.signing import SigningKey, verify_receipt_signature
+from tallystick.transcripts.receipt import Receipt, SignedReceipt, Tokens
+from tests.serving.vllm.conftest import RECORDED, Running, Serving, Workers, failure_of, state_of
+
+KEY = SigningKey(bytes(range(32)))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("provider")
+    KEY.write(folder / "key")
+    (folder / "auditors").write_text("auditors-key\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def variables(folder: Path) -> dict[str, str]:
+    return {"TALLY_KEY": str(folder / "key"), "TALLY_AUDITOR_KEYS": str(folder / "auditors")}
+
+
+@pytest.fixture(scope="module")
+def server(serving_vllm: Serving, variables: dict[str, str], folder: Path) -> Iterator[Running]:
+    defaults = {"temperature": 0.6, "top_k": 7}
+    with serving_vllm(**variables, TALLY_JOURNAL=str(folder / "journal"), defaults=defaults) as running:
+        yield running
+
+
+def checked(value: Any) -> Receipt:
+    signed = SignedReceipt.from_json(value, "receipt")
+    verify_receipt_signature(signed)
+    assert signed.key == KEY.public
+    return signed.receipt
+
+
+def chunks_of(text: str) -> list[dict[str, Any]]:
+    events = [event[6:] for event in text.split("\n\n") if event.startswith("data: ")]
+    assert events.pop() == "[DONE]"
+    return [json.loads(event) for event in events]
+
+
+def recorded_chunks(name: str) -> list[dict[str, Any]]:
+    return chunks_of("".join(RECORDED[name]["parts"]))
+
+
+def without(chunk: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in chunk.items() if name not in names}
+
+
+def recorded_answer(name: str) -> tuple[dict[str, Any], list[int]]:
+    """The recorded response, and the tokens of its prompt."""
+    body = json.loads("".join(RECORDED[name]["parts"]))
+    return body, body.get("prompt_token_ids") or body["choices"][0]["prompt_token_ids"]
+
+
+@pytest.mark.parametrize(("name", "finish"), [("chat", "length"), ("stop text", "stop"), ("end token", "end")])
+def test_a_response_gets_the_receipt_of_its_tokens(server: Running, name: str, finish: str) -> None:
+    told, prompt = recorded_answer(name)
+    response = server.post(name, tally_nonce="beef")
+    body = response.json()
+    receipt = checked(body["receipt"])
+    assert receipt.request.id == body["id"]
+    assert receipt.request.nonce == "beef"
+    assert receipt.request.prompt == Tokens.of(prompt)
+    assert receipt.answer.tokens == Tokens.of(told["choices"][0]["token_ids"])
+    assert receipt.answer.finish == finish
+    assert receipt.request.max_tokens == RECORDED[name]["request"]["max_tokens"]
+    assert response.headers["Tally-Receipt"] == receipt.identity
+    assert response.headers["X-Request-Id"] == body["id"]
+    assert without(body, "id", "receipt", "prompt_token_ids") == without(told, "id", "prompt_token_ids")
+    assert body["prompt_token_ids"] == prompt
+
+
+def test_the_receipt_states_the_engine_and_fingerprints_of_its_rows(server: Running) -> None:
+    body = server.post("chat").json()
+    receipt = checked(body["receipt"])
+    assert receipt.engine.name == "vllm"
+    (fingerprint,) = receipt.fingerprints
+    assert fingerprint.tokens == receipt.answer.tokens.count
+    assert set(fingerprint.layers) <= set(server.workers.layers)
+    assert server.workers.named("tally_take")[-1] == (body["id"], receipt.answer.tokens.count)
+
+
+def test_vllm_is_asked_for_canonical_sampling_with_everything_said(server: Running) -> None:
+    receipt = checked(server.post("chat", seed=None, temperature=None, top_k=None, tally_nonce="aa").json()["receipt"])
+    asked = server.asked[-1]
+    assert asked["vllm_xargs"] == {"tally": 1}
+    assert asked["return_token_ids"] is True
+    assert "tally_nonce" not in asked
+    stated = receipt.sampler.model_dump(exclude_defaults=True)
+    assert stated == {"temperature": 0.6, "top_k": 7, "seed": asked["seed"]}
+    assert {name: asked[name] for name in stated} == stated
+    again = checked(server.post("chat", seed=None).json()["receipt"])
+    assert again.sampler.seed != receipt.sampler.seed
+
+
+def test_what_a_request_says_goes_before_the_model_s_own_defaults(server: Running) -> None:
+    given = {"temperature": 0.0, "top_k": -1, "seed": 9, "repetition_penalty": 1.5}
+    sampler = checked(server.post("chat", **given).json()["receipt"]).sampler
+    assert sampler.model_dump(exclude_defaults=True) == {"temperature": 0.0, "seed": 9, "repetition_penalty": 1.5}
+
+
+@pytest.mark.parametrize(("name", "kind"), [("chat of two", "chatcmpl"), ("text of two", "cmpl")])
+def test_each_of_several_choices_has_its_receipt(server: Running, name: str, kind: str) -> None:
+    told, _ = recorded_answer(name)
+    body = server.post(name).json()
+    receipts = [checked(each) for each in body["receipts"]]
+    assert body["receipt"] == body["receipts"][0]
+    assert [each.request.id for each in receipts] == [f"{body['id']}-0", f"{body['id']}-1"]
+    assert [each.answer.tokens for each in receipts] == [Tokens.of(each["token_ids"]) for each in told["choices"]]
+    assert [each.sampler.seed for each in receipts] == [3, 4]
+    assert body["id"].startswith(f"{kind}-")
+    inside = body["id"] + "-0" * (kind == "cmpl")
+    assert [name for name, _ in server.workers.named("tally_take")[-2:]] == [f"0_{inside}", f"1_{inside}"]
+    assert [each.number for each in read_responses(body)] == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["stream", "stream of two", "text stream", "stop text stream"])
+def test_a_stream_has_the_receipts_in_its_last_chunk_and_is_not_changed_before(server: Running, name: str) -> None:
+    response = server.post(name)
+    *others, last = chunks_of(response.text)
+    *before, told = recorded_chunks(name)
+    assert [without(each, "id") for each in others] == [without(each, "id") for each in before]
+    assert without(last, "id", "receipt", "receipts", "prompt_token_ids") == without(told, "id")
+    receipts = [checked(each) for each in last.get("receipts", [last["receipt"]])]
+    for number, receipt in enumerate(receipts):
+        choices = [choice for each in [*before, told] for choice in each["choices"] if choice["index"] == number]
+        assert receipt.answer.tokens == Tokens.of([token for each in choices for token in each.get("token_ids") or ()])
+    assert response.headers["X-Request-Id"] == last["id"]
+
+
+def test_the_end_of_a_stream_by_a_stop_text_is_stated(server: Running) -> None:
+    assert checked(chunks_of(server.post("stop text stream").text)[-1]["receipt"]).answer.finish == "stop"
+
+
+@pytest.mark.parametrize("name", ["too long", "refused by the plugin"])
+def test_an_error_of_vllm_is_passed_on_unchanged(server: Running, name: str) -> None:
+    before = checked(server.post("chat").json()["receipt"]).sequence
+    response = server.post(name)
+    assert response.status_code == RECORDED[name]["status"] == 400
+    assert response.text == "".join(RECORDED[name]["parts"])
+    assert checked(server.post("chat").json()["receipt"]).sequence == before + 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"prompt": ["a", "b"]}, "prompt"),
+        ({"prompt": [[1], [2]]}, "prompt"),
+        ({"echo": True}, "echo"),
+        ({"skip_special_tokens": False}, "skip_special_tokens"),
+        ({"include_stop_str_in_output": True}, "include_stop_str_in_output"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"vllm_xargs": {"other": 1}}, "vllm_xargs"),
+        ({"n": 65}, "n"),
+        ({"n": True}, "n"),
+        ({"seed": -1}, "seed"),
+        ({"temperature": 0.001}, "temperature"),
+        ({"temperature": "hot"}, None),
+        ({"tally_nonce": "no"}, "tally_nonce"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages"),
+    ],
+)
+def test_a_request_that_can_have_no_receipt_is_refused_with_one_line(
+    server: Running, changes: dict[str, Any], field: str | None
+) -> None:
+    count = len(server.asked)
+    response = server.post("chat", **changes)
+    error = response.json()["error"]
+    assert (response.status_code, error["type"], error["param"]) == (400, "invalid_request_error", field)
+    assert "\n" not in error["message"]
+    assert len(server.asked) == count
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"prompt": ["a"]},
+        {"prompt": [1, 2]},
+        {"echo": False, "tools": [], "tool_choice": "auto", "skip_special_tokens": True, "vllm_xargs": None},
+        {"n": 1, "seed": 0, "temperature": 0.01},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]},
+    ],
+)
+def test_the_same_fields_at_values_without_effect_are_accepted(server: Running, changes: dict[str, Any]) -> None:
+    assert server.post("chat", **changes).status_code == 200
+
+
+@pytest.mark.parametrize("body", [b"{nonsense", b"[1]", b"[" * 500])
+def test_a_body_that_is_no_object_is_left_to_vllm(server: Running, body: bytes) -> None:
+    response = server.http.post("/v1/completions", content=body)
+    assert (response.status_code, response.json()) == (400, {"error": "vLLM's own"})
+
+
+def test_other_requests_pass_and_get_no_receipts(server: Running) -> None:
+    assert server.http.get("/v1/models").json() == {"data": ["smol"]}
+
+
+def test_receipts_are_served_by_request_and_by_number(server: Running) -> None:
+    body = server.post("chat of two").json()
+    assert server.http.get(f"/v1/receipts/{body['id']}-1").json() == body["receipts"][1]
+    assert server.http.get("/v1/receipts/other").status_code == 404
+    assert server.http.get("/v1/receipts?after=0").status_code == 401
+    listed = server.http.get("/v1/receipts?after=0", headers={"Authorization": "Bearer auditors-key"})
+    receipts = [checked(json.loads(line)) for line in listed.text.splitlines()]
+    assert [each.sequence for each in receipts] == list(range(1, len(receipts) + 1))
+    assert all(b.previous == a.identity for a, b in pairwise(receipts))
+
+
+def test_the_key_is_served_with_the_model_card(server: Running, language_model: Any) -> None:
+    told = server.http.get("/v1/key").json()
+    assert told == {"key": KEY.public, "model": language_model.card.identity, "card": language_model.card.to_json()}
+
+
+def test_customers_keys_are_those_of_vllm(serving_vllm: Serving, variables: dict[str, str]) -> None:
+    with serving_vllm(**variables, args={"api_key": ["customer"]}) as running:
+        assert running.post("chat").json() == {"error": "vLLM's own"}
+        assert running.workers.named("tally_take") == []
+        assert running.http.get("/v1/receipts/any").status_code == 401
+        allowed = {"Authorization": "Bearer customer"}
+        case = RECORDED["chat"]
+        body = running.http.post(case["path"], json=case["request"], headers={"Case": "chat", **allowed}).json()
+        assert running.http.get(f"/v1/receipts/{body['id']}", headers=allowed).json() == body["receipt"]
+
+
+def test_a_private_receipt_has_no_token_ids(serving_vllm: Serving, variables: dict[str, str]) -> None:
+    with serving_vllm(**variables, TALLY_PRIVATE="1") as running:
+        receipt = checked(running.post("chat").json()["receipt"])
+    assert receipt.answer.tokens.ids is receipt.request.prompt.ids is None
+    assert receipt.answer.tokens.count > 0
+
+
+def test_without_fingerprints_no_rows_are_asked_for(serving_vllm: Serving, variables: dict[str, str]) -> None:
+    with serving_vllm(**variables, TALLY_LAYERS="none") as running:
+        assert checked(running.post("chat").json()["receipt"]).fingerprints == ()
+        assert {name for name, *_ in running.workers.calls} == {"tally_describe"}
+
+
+def test_layers_that_vllm_does_not_show_are_left_out(
+    serving_vllm: Serving, variables: dict[str, str], model_directory: Path, language_model: Any
+) -> None:
+    final = language_model.card.layers
+    with serving_vllm(Workers(str(model_directory), layers=(final,)), **variables) as running:
+        (fingerprint,) = checked(running.post("chat").json()["receipt"]).fingerprints
+    assert fingerprint.layers == (final,)
+
+
+def test_a_journal_goes_on_with_the_next_number(
+    serving_vllm: Serving, variables: dict[str, str], tmp_path: Path
+) -> None:
+    for expected in (1, 2):
+        with serving_vllm(**variables, TALLY_JOURNAL=str(tmp_path)) as running:
+            assert checked(running.post("chat").json()["receipt"]).sequence == expected
+
+
+def test_missing_rows_are_an_error_and_no_receipt(
+    serving_vllm: Serving, variables: dict[str, str], model_directory: Path
+) -> None:
+    with serving_vllm(Workers(str(model_directory), held=1), **variables) as running:
+        response = running.post("chat")
+        assert response.status_code == 500
+        assert "rows are missing" in response.json()["error"]["message"]
+        assert running.workers.named("tally_drop") == [(running.workers.named("tally_take")[0][0],)]
+        *others, last = chunks_of(running.post("stream").text)
+        assert len(others) == len(recorded_chunks("stream"))
+        assert "rows are missing" in last["error"]["message"]
+        assert not any("receipt" in each for each in [*others, last])
+
+
+def test_a_stream_that_its_client_leaves_gets_a_receipt_of_what_was_sent(
+    serving_vllm: Serving, variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = RECORDED["stream"] | {"parts": RECORDED["stream"]["parts"][:2], "hangs": True}
+    monkeypatch.setitem(RECORDED, "left", case)
+    with serving_vllm(**variables) as running:
+        dropped = threading.Event()
+        monkeypatch.setattr(running.workers, "tally_drop", lambda _: dropped.set())
+        with running.http.stream("POST", case["path"], json=case["request"], headers={"Case": "left"}) as response:
+            name = response.headers["X-Request-Id"]
+            arrived = response.iter_lines()
+            while '"token_ids"' not in next(arrived).replace("prompt_token_ids", ""):
+                pass
+        assert dropped.wait(20)
+        receipt = checked(running.http.get(f"/v1/receipts/{name}").json())
+    assert receipt.answer.finish == "cancelled"
+    assert receipt.answer.tokens.count == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "named"),
+    [
+        ({"api_server_count": 2}, "--api-server-count"),
+        ({"data_parallel_size": 2}, "--data-parallel-size"),
+        ({"chat_template": "other.jinja"}, "--chat-template"),
+        ({"tokenizer": "other"}, "--tokenizer"),
+        ({"reasoning_parser": "deepseek"}, "--reasoning-parser"),
+    ],
+)
+def test_a_server_whose_receipts_would_not_be_true_does_not_start(
+    model_directory: Path, args: dict[str, Any], named: str
+) -> None:
+    line = failure_of(state_of(Workers(str(model_directory)), args, {}))
+    assert line is not None
+    assert named in line
+    assert "\n" not in line
+
+
+def test_the_same_server_with_harmless_options_starts(model_directory: Path) -> None:
+    args = {"api_server_count": 1, "data_parallel_size": 1, "chat_template": None, "tokenizer": str(model_directory)}
+    assert failure_of(state_of(Workers(str(model_directory)), args, {})) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("TALLY_KEY", "nowhere"), ("TALLY_PRIVATE", "yes"), ("TALLY_LAYERS", "all"), ("TALLY_JOURNAL", "journal")],
+)
+def test_a_wrong_variable_ends_the_start(
+    model_directory: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    line = failure_of(state_of(Workers(str(model_directory)), {}, {}))
+    assert line is not None
+    assert name in line
