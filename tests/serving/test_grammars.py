@@ -157,3 +157,57 @@ def test_a_schema_nested_too_deep_or_too_long_is_refused(tokens_only: Any) -> No
         wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
         response = tokens_only.http.post("/v1/chat/completions", json=BODY | {"response_format": wanted})
         assert (response.status_code, response.json()["error"]["param"]) == (400, "response_format")
+
+
+def test_a_demanded_call_is_delivered_as_one_and_read_again_by_the_verifier(tokens_only: Any, long_model: Any) -> None:
+    choice = {"type": "function", "function": {"name": "cut"}}
+    response, body = asked(tokens_only, tools=TOOLS, tool_choice=choice)
+    message = response["choices"][0]["message"]
+    [call] = message["tool_calls"]
+    assert (message["content"], call["function"]["name"]) == (None, "cut")
+    assert json.loads(call["function"]["arguments"])["stick"] in ("split", "whole")
+    assert response["choices"][0]["finish_reason"] == "tool_calls"
+    verdict = judged(response, long_model, body)
+    assert verdict.outcome == "accepted", [*verdict.unavailable, *(str(each) for each in verdict.findings)]
+    call["function"]["arguments"] = '{"stick": "split", "at": 5, "by": ""}'
+    assert judged(response, long_model, body).outcome == "rejected"
+
+
+def test_any_of_the_tools(tokens_only: Any, long_model: Any) -> None:
+    response, body = asked(tokens_only, tools=TOOLS, tool_choice="required", parallel_tool_calls=False)
+    [call] = response["choices"][0]["message"]["tool_calls"]
+    assert call["function"]["name"] in ("cut", "wait")
+    assert all(each.agrees for each in judged(response, long_model, body).findings)
+    other = {**body, "tools": TOOLS[:1]}
+    assert judged(response, long_model, other).outcome == "rejected"
+
+
+def test_a_stream_ends_with_its_calls(tokens_only: Any) -> None:
+    choice: Any = {"type": "function", "function": {"name": "cut"}}
+    tools: Any = TOOLS
+    stream = tokens_only.openai.chat.completions.create(
+        model="tiny", messages=BODY["messages"], seed=3, max_tokens=200, stream=True, tools=tools, tool_choice=choice
+    )
+    calls = [call for chunk in stream for each in chunk.choices for call in each.delta.tool_calls or ()]
+    assert json.loads("".join(call.function.arguments for call in calls))["stick"] in ("split", "whole")
+
+
+def test_tools_that_a_template_does_not_know_have_to_be_demanded(tokens_only: Any) -> None:
+    response = tokens_only.http.post("/v1/chat/completions", json=BODY | {"tools": TOOLS})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "tools")
+    assert asked(tokens_only, tools=TOOLS, tool_choice="none", max_tokens=2)[0]["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}},
+        {"tool_choice": "required"},
+        {"tools": TOOLS + TOOLS, "tool_choice": "required"},
+        {"tools": TOOLS, "tool_choice": "required", "response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_schema"}},
+        {"response_format": {"type": "json_object"}, "min_tokens": 5},
+    ],
+)
+def test_requests_that_contradict_themselves_are_refused(tokens_only: Any, fields: dict[str, Any]) -> None:
+    assert tokens_only.http.post("/v1/chat/completions", json=BODY | fields).status_code == 400

@@ -26,6 +26,7 @@ from tallystick.transcripts.sampler import (
     Temperature,
     Tokens,
 )
+from tallystick.transcripts.tool_calls import call_form
 from tallystick.workloads.language_model import LanguageModel
 
 SETTINGS: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
@@ -60,7 +61,8 @@ class ExpectedRequest(Document):
     """One request: a conversation or a prompt (text or tokens), limits, settings of the sampler, nonce.
 
     `model` is the requested name, `n` the number of requested answers. `wanted` is the
-    kind and the text of the schema that answers follow, `tools` are the tools as JSON. `others` names fields that may
+    kind and the text of the schema that answers follow, `tools` are the tools as JSON, `calls`
+    is the form of calls in an answer (`transcripts.tool_calls`). `others` names fields that may
     have changed the answer and that no check covers.
     """
 
@@ -83,6 +85,7 @@ class ExpectedRequest(Document):
     min_tokens: Count = 0
     wanted: tuple[str, str] | None = None
     tools: str | None = None
+    calls: str | None = None
     stop: Texts = ()
     tally_nonce: Nonce | None = None
     others: Texts = ()
@@ -144,7 +147,9 @@ def _flattened(body: Mapping[str, Json], what: str) -> dict[str, Json]:
 def _shaped(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields with what answers have to be: the kind and text of a schema, and the tools as text."""
     wanted, tools = wanted_schema(fields), shown_tools(fields)
-    left = {name: value for name, value in fields.items() if name not in ("wanted", "tools")}
+    left = {name: value for name, value in fields.items() if name not in ("wanted", "tools", "calls")}
+    if (calls := call_form(fields)) is not None:
+        left["calls"] = calls
     if wanted is not None:
         left["wanted"] = list(wanted)
         if wanted[0] != "tool_choice":

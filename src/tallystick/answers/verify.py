@@ -231,6 +231,10 @@ def compute(found: Verification, rung: Rung = 2) -> None:
         open_line, ends = unmeasured_band(found.policy.sampler, found.model.card), found.model.end_tokens
         masks, lost = _masks(found)
         found.evidence = judge_sampler(logits, prompt, answer, sampler, rule, ends, open_line, masks, lost)
+    if (reported := found.context.response.choice.logprobs) is not None:
+        from tallystick.answers.logprobs import check_logprobs
+
+        check_logprobs(log, reported, logits, answer, rule, open_line)
     for finding in found.evidence.findings:
         log.add(finding)
     for line in found.evidence.unavailable:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final, TypeVar
+from dataclasses import replace
+from typing import Final, Literal, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
@@ -40,10 +41,12 @@ from tallystick.serving.service import Answering, GenerationRequest, ModelServic
 from tallystick.serving.streaming import stream_events
 from tallystick.transcripts.requested import Wanted, shown_tools, wanted_schema
 from tallystick.transcripts.sampler import Sampler
+from tallystick.transcripts.tool_calls import call_form
 
 TEXT_TOKENS: Final = 16
 """The default limit of a text completion, as in the OpenAI API."""
 SEEDS: Final = 1 << 52
+FORMS: Final[Mapping[str, Literal["chat", "text"]]] = {"chatcmpl": "chat", "cmpl": "text"}
 Asks = TypeVar("Asks", bound=CompletionRequest)
 
 
@@ -69,10 +72,15 @@ def _add_completions(app: FastAPI, service: ModelService, options: ServerOptions
     async def respond(
         request: Request, asked: CompletionRequest, prompt: tuple[int, ...], form: str, wanted: Wanted | None = None
     ) -> Response:
-        order = _order(asked, prompt, form, service)
+        order = replace(_order(asked, prompt, form, service), calls=call_form(asked.shaping))
         order = order.under(*await service.grammar(wanted, len(order.samplers)))
         written = ResponseForm(
-            "chat" if form == "chatcmpl" else "text", asked.model, service.issuer.model, int(clock()), order
+            "chat" if form == "chatcmpl" else "text",
+            asked.model,
+            service.issuer.model,
+            int(clock()),
+            order,
+            service.shown,
         )
         answering = service.order(order)
         if asked.stream:
@@ -197,6 +205,7 @@ def _order(asked: CompletionRequest, prompt: tuple[int, ...], form: str, service
         max_tokens=_limit(asked, len(prompt), None if form == "chatcmpl" else TEXT_TOKENS, service.context, field),
         stops=asked.stops,
         nonce=asked.tally_nonce,
+        logprobs=asked.top,
     )
 
 

@@ -36,6 +36,7 @@ CHOICES_MAX: Final = 8
 CHALLENGES_MAX: Final = 64
 CALLS_MAX: Final = 128
 TOOLS_MAX: Final = 64
+LOGPROBS_MAX: Final = 20
 
 Text = Annotated[str, Field(min_length=1, max_length=1 << 20)]
 Stop = Annotated[str, Field(min_length=1, max_length=STOP_CHARACTERS_MAX)]
@@ -194,6 +195,16 @@ class CompletionRequest(RequestBody):
         return self.n or 1
 
     @property
+    def shaping(self) -> dict[str, Any]:
+        """The fields that say what the answer has to be, as they were sent."""
+        return {}
+
+    @property
+    def top(self) -> int | None:
+        """The number of most likely tokens to report beside each token; None reports nothing."""
+        return None
+
+    @property
     def limits_tokens(self) -> bool:
         """Whether settings take single tokens away."""
         return bool(self.min_tokens or self.allowed_token_ids or self.bad_token_ids)
@@ -237,8 +248,8 @@ class ChatRequest(CompletionRequest):
     messages: Annotated[list[Message], Field(min_length=1, max_length=MESSAGES_MAX)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
 
-    logprobs: Literal[False] | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=0)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=LOGPROBS_MAX)] | None = None
     response_format: ResponseFormat | None = None
     tools: Annotated[list[Tool], Field(max_length=TOOLS_MAX)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
@@ -262,6 +273,17 @@ class ChatRequest(CompletionRequest):
         """`max_completion_tokens`, or its older name `max_tokens`."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
+    @property
+    def top(self) -> int | None:
+        """The number of most likely tokens to report beside each token; None reports nothing."""
+        return self.top_logprobs or 0 if self.logprobs else None
+
+    @model_validator(mode="after")
+    def _top_of_logprobs(self) -> Self:
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs go with logprobs: true")
+        return self
+
     @model_validator(mode="after")
     def _one_limit(self) -> Self:
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
@@ -276,8 +298,13 @@ class TextRequest(CompletionRequest):
 
     best_of: Literal[1] | None = None
     echo: Literal[False] | None = None
-    logprobs: None = None
+    logprobs: Annotated[int, Field(ge=0, le=LOGPROBS_MAX)] | None = None
     suffix: Literal[""] | None = None
+
+    @property
+    def top(self) -> int | None:
+        """The number of most likely tokens to report beside each token; None reports nothing."""
+        return self.logprobs
 
     @property
     def only_prompt(self) -> str | tuple[int, ...]:

@@ -46,6 +46,8 @@ class GenerationRequest:
     stops: tuple[str, ...] = ()
     nonce: str | None = None
     masks: tuple[TokenMasks, ...] = ()
+    calls: str | None = None
+    logprobs: int | None = None
 
     def under(self, grammar: Grammar | None, masks: tuple[TokenMasks, ...]) -> GenerationRequest:
         """The same request whose samplers state a grammar."""
@@ -124,6 +126,11 @@ class ModelService:
     async def encode_text(self, text: str) -> tuple[int, ...]:
         """The tokens of a text; raises `Problem` if the tokenizer refuses it."""
         return await asyncio.to_thread(self._encode, "prompt", lambda: self.language_model.encode_text(text))
+
+    def shown(self, token: int) -> str:
+        """A token as text, special ones by their name."""
+        text: str = self.language_model.tokenizer.decode([token])
+        return text
 
     def order(self, order: GenerationRequest) -> Answering:
         """Submit an order; raises `Problem` with status 429 if the queue is full, 503 if the engine has stopped."""
@@ -204,7 +211,8 @@ class Answering:
         order = self.order
         deliver = partial(self._deliver, choice)
         masks = order.masks[choice] if order.masks else None
-        return Job(order.choice_id(choice), order.prompt, order.max_tokens, sampler, deliver, order.stops, masks)
+        name, limit = order.choice_id(choice), order.max_tokens
+        return Job(name, order.prompt, limit, sampler, deliver, order.stops, masks, order.logprobs)
 
     def _deliver(self, choice: int, event: Event) -> None:
         if isinstance(event, JobResult):

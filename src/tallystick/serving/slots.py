@@ -10,7 +10,7 @@ import torch
 
 from tallystick.sampling.adjusting import Flags
 from tallystick.serving.answer_text import AnswerText
-from tallystick.serving.jobs import Event, Failed, Finish, Job, JobResult, Piece, Run
+from tallystick.serving.jobs import Event, Failed, Finish, Job, JobResult, Piece, Run, TokenLogprobs
 
 if TYPE_CHECKING:
     from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
@@ -57,8 +57,8 @@ class Slot:
             self._masked += 1
         return masks.allowed()
 
-    def add(self, token: int, rows: Mapping[int, torch.Tensor], batched: tuple[str, ...]) -> None:
-        """Add a token, the hidden rows [width] by layer it was chosen from, and the requests in the batch."""
+    def add(self, token: int, rows: Mapping[int, torch.Tensor], batched: tuple[str, ...], logits: torch.Tensor) -> None:
+        """Add a token, the hidden rows [width] by layer and the logits F[V] it was chosen from, and the batch."""
         self.history.append(token)
         self._rows.append(rows)
         if len(self._rows) == FOLD:
@@ -67,7 +67,18 @@ class Slot:
         is_end = token in self._end_tokens
         text = "" if is_end else self._text.add(token)
         self.finish = self._finish(is_end)
-        self.tell(Piece((token,), text + (self._text.close() if self.finish else "")))
+        told = self._logprobs(token, logits)
+        self.tell(Piece((token,), text + (self._text.close() if self.finish else ""), told))
+
+    def _logprobs(self, token: int, logits: torch.Tensor) -> tuple[TokenLogprobs, ...]:
+        """Log probabilities by the model's logits, before the sampler changes them; none if not asked for."""
+        count = self.job.logprobs
+        if count is None:
+            return ()
+        found = torch.log_softmax(logits.float(), -1)
+        values, tokens = torch.topk(found, min(count, len(found)))
+        top = tuple(zip(tokens.tolist(), values.tolist(), strict=True))
+        return (TokenLogprobs(token, float(found[token]), top),)
 
     def hand_over(self) -> None:
         """Deliver the answer, which is incomplete if cancelled; does nothing after a failure."""
