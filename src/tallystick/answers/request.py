@@ -17,6 +17,7 @@ from tallystick.documents.files import read_document
 from tallystick.errors import MalformedError
 from tallystick.transcripts.receipt import TOKENS_MAX, Nonce, TokenCount
 from tallystick.transcripts.requested import biases, listed, shown_tools, wanted_schema
+from tallystick.transcripts.responses_form import chat_body, is_responses_request
 from tallystick.transcripts.sampler import (
     ADJUSTING,
     Biases,
@@ -96,6 +97,7 @@ class ExpectedRequest(Document):
         if not isinstance(body, Mapping):
             raise MalformedError(f"{what}: a request is an object")
         fields: dict[str, Any] = {name: value for name, value in _flattened(body, what).items() if value is not None}
+        fields = chat_body(fields) if is_responses_request(fields) else fields
         if "max_completion_tokens" in fields:
             fields["max_tokens"] = fields.pop("max_completion_tokens")
         if fields.get("top_k") == -1:

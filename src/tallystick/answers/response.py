@@ -89,7 +89,7 @@ class DeliveredLogprobs(ResponsePart):
 
     @property
     def of_the_top(self) -> tuple[tuple[float, ...], ...]:
-        """For each token those of the most likely ones; a completion names these by text alone, and they are left out."""
+        """For each token those of the most likely ones; a completion names these by text alone: none."""
         listed = tuple(tuple(top.logprob for top in each.top_logprobs) for each in self.content or ())
         return listed or ((),) * len(self.of_tokens)
 

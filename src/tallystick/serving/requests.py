@@ -6,6 +6,7 @@ effect. Fields that only label a request (`user`, `metadata`, …) are accepted 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
@@ -13,10 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from tallystick.documents.document import SAFE_INTEGER_MAX
 from tallystick.documents.explained import complaint
+from tallystick.errors import MalformedError
 from tallystick.http.problems import Problem
 from tallystick.serving.errors import invalid
 from tallystick.transcripts.receipt import Nonce, TokenIds
 from tallystick.transcripts.requested import biases, listed
+from tallystick.transcripts.responses_form import chat_body
 from tallystick.transcripts.sampler import (
     LISTED_MAX,
     Bias,
@@ -289,6 +292,54 @@ class ChatRequest(CompletionRequest):
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
             raise ValueError("max_tokens and max_completion_tokens differ; the second is the newer name of the first")
         return self
+
+
+class TextSettings(RequestBody):
+    """The form of the text in a response."""
+
+    format: dict[str, Any] | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class ResponsesRequest(RequestBody):
+    """A request to `/v1/responses`, as far as no state is kept; it is answered as a chat completion."""
+
+    model: Annotated[str, Field(max_length=256)]
+    input: Text | Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MESSAGES_MAX)]
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    text: TextSettings | None = None
+    stream: bool | None = None
+    temperature: Temperature | None = None
+    top_p: Share | None = None
+    seed: Annotated[int, Field(ge=0, le=SAFE_INTEGER_MAX - CHOICES_MAX)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=SAFE_INTEGER_MAX)] | None = None
+    min_p: Share | None = None
+    repetition_penalty: Penalty | None = None
+    tally_nonce: Nonce | None = None
+    metadata: dict[str, Any] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    truncation: Literal["disabled"] | None = None
+    parallel_tool_calls: bool | None = None
+    tools: Nothing | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    include: Nothing | None = None
+    store: Literal[False] | None = None
+    background: Literal[False] | None = None
+    previous_response_id: None = None
+    conversation: None = None
+
+    def as_chat(self) -> ChatRequest:
+        """The same request for a chat completion; raises `Problem` that names the wrong field."""
+        sent = self.model_dump(exclude_none=True, exclude={"tools", "include", "background"})
+        try:
+            body = chat_body(sent)
+        except MalformedError as error:
+            raise invalid(str(error), str(error).partition(":")[0]) from None
+        return read_request(ChatRequest, json.dumps(body).encode())
 
 
 class TextRequest(CompletionRequest):

@@ -13,6 +13,7 @@ DEPTH_MAX: Final = 64
 COUNT_MAX: Final = 1 << 10
 COUNTS: Final = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 CALLS_MAX: Final = 16
+NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 FUNCTION_FIELDS: Final = ("name", "description", "parameters", "strict")
 TEMPLATE_FIELDS: Final = ("role", "content", "name", "tool_call_id")
 Wanted: TypeAlias = tuple[str, str]
@@ -148,7 +149,7 @@ def _of_tools(body: Mapping[str, Any]) -> tuple[str, Any] | None:
 
 def _parameters(function: Mapping[str, Any]) -> Mapping[str, Any]:
     found = function.get("parameters")
-    return found if isinstance(found, Mapping) and found else {"type": "object", "properties": {}}
+    return found if isinstance(found, Mapping) and found else NO_PARAMETERS
 
 
 def _call(name: str, parameters: Mapping[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
