@@ -38,7 +38,11 @@ def main() -> None:
         "signs": [sign_case(*case) for case in ((0, 1, 9), (3, 5, 8), (7, 15, 4))],
         "projection": [projection_case(*case, bits) for case in CASES for bits in (32, 8, 4, 1)] + [zero_case()],
         "toploc": [toploc_case(*case) for case in ((1, 6, 4), (2, 9, 8), (3, 4, 12))],
-        "states": [states_case(*case) for case in (([0, 2], 2, 5, 3), ([4], 8, 3, 2))],
+        "states": [
+            *(states_case(*case) for case in (([0, 2], 2, 5, 3), ([4], 8, 3, 2))),
+            states_case([0, 1, 2, 4], 2, 5, 3, opened_layer=2),
+            states_case([0, 1, 2, 4], 2, 5, 3, opened_layer=0),
+        ],
     }
     for name, cases in contents.items():
         (folder / f"{name}.json").write_text(json.dumps(cases, indent=1) + "\n")
@@ -158,8 +162,10 @@ def through(points: list[tuple[int, int]]) -> list[int]:
 
 
 # ---- states under a root
-def states_case(layers: list[int], block: int, tokens: int, size: int) -> dict[str, Any]:
-    """A commitment to F32 rows, and its opening for a nonce."""
+def states_case(
+    layers: list[int], block: int, tokens: int, size: int, opened_layer: int | None = None
+) -> dict[str, Any]:
+    """A commitment to F32 rows, and its opening for a nonce, or of one layer and the one before."""
     rows = {layer: rows_of(f"states {layer} {tokens}", tokens, size) for layer in layers}
     leaves, parts = [], []
     for first in range(0, tokens, block):
@@ -174,11 +180,16 @@ def states_case(layers: list[int], block: int, tokens: int, size: int) -> dict[s
     key = bytes.fromhex(named("challenge", ["states", f"sha256:{root.hex()}", nonce]).removeprefix("sha256:"))
     words = philox(key, len(leaves))
     chosen = sorted(sorted(range(len(leaves)), key=words.__getitem__)[:count])
+    named_layer = {} if opened_layer is None else {"layer": opened_layer}
+    if opened_layer is not None:
+        pair = (opened_layer - 1, opened_layer)
+        chosen = [index for index, part in enumerate(parts) if part["layer"] in pair]
+        count = len(chosen)
     opened = [
         parts[index] | {"proof": [step.hex() for step in root_and_path(hashed(leaves), index)[1]]} for index in chosen
     ]
     shown = {str(layer): [[float(value) for value in row] for row in each] for layer, each in rows.items()}
-    opening = {"opening": 1, "states": f"sha256:{root.hex()}", "nonce": nonce, "parts": opened}
+    opening = {"opening": 1, "states": f"sha256:{root.hex()}", "nonce": nonce, **named_layer, "parts": opened}
     return {"layers": layers, "block": block, "rows": shown, "count": count, "opening": opening}
 
 

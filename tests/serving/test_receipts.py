@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tallystick.attestation.signing import SigningKey, verify_receipt_signature
+from tallystick.answers.distance_limits import DistanceLimits, FingerprintRule
+from tallystick.answers.policy import ReceiptPolicy
+from tallystick.answers.sampler import SamplerRule
+from tallystick.api.answers import verify
+from tallystick.attestation.signing import SigningKey, sign_receipt, verify_receipt_signature
+from tallystick.http.listening import served
 from tallystick.recorders.receipts import RecordSettings
 from tallystick.transcripts.receipt import SignedReceipt
 from tallystick.transcripts.states_opening import StatesOpening
-from tallystick.workloads.hidden_states import check_states_opening
+from tallystick.workloads.hidden_states import check_states_opening, commit_states
 
 AUDITOR = {"Authorization": "Bearer auditors-key"}
 BODY = {"model": "tiny", "prompt": "the stick", "max_tokens": 6, "temperature": 0}
@@ -58,9 +65,77 @@ def test_committed_states_are_opened_at_the_places_that_a_nonce_selects(server: 
     assert len(found) == 2
 
 
-@pytest.mark.parametrize("body", [{"nonce": "xyz", "count": 1}, {"nonce": "ab", "count": 0}, {"nonce": "ab"}, {}])
+@pytest.mark.parametrize(
+    "body",
+    [{"nonce": "xyz", "count": 1}, {"nonce": "ab", "count": 0}, {"nonce": "ab"}, {}, {"nonce": "ab", "layer": 1}],
+)
 def test_a_challenge_that_makes_no_sense_is_refused(server: Any, body: dict[str, Any]) -> None:
     assert server.http.post(f"/v1/receipts/{ask(server)['id']}/challenge", json=body).status_code == 400
+
+
+@pytest.fixture(scope="module")
+def committing(serving: Any, language_model: Any) -> Iterator[Any]:
+    """A server that commits to the states of every layer, prompt and answer, and to no fingerprints."""
+    layers = tuple(range(language_model.card.layers + 1))
+    with serving(language_model, RecordSettings(committed=layers, block=4, prompt=True)) as running:
+        yield running
+
+
+SHARED = {"tokens": 1, "largest": 1e-4, "typical": 5e-5, "honest": 1, "honest_largest": 0.0, "honest_typical": 0.0}
+LAX = ReceiptPolicy(
+    sampler=SamplerRule(dishonest=0.9),
+    demands=(),
+    fingerprints=FingerprintRule(states=(DistanceLimits(dtype="F32", **SHARED),)),
+)
+
+
+def challenged(server: Any, model: Any, response: dict[str, Any], **asked: Any) -> Any:
+    return verify(response, model=model, policy=LAX, challenge=f"{server.url}/v1", rung=3, **asked)
+
+
+@pytest.mark.parametrize("layer", [None, 0, 1])
+def test_one_layer_of_a_served_answer_is_opened_and_judged(
+    committing: Any, language_model: Any, layer: int | None
+) -> None:
+    report = challenged(committing, language_model, ask(committing), layer=layer)
+    assert (report.outcome, report.rung) == ("accepted", 3), report.verdict
+    assert {"states", "layer"} <= {each.name for each in report.findings if each.agrees}
+
+
+def test_a_layer_that_was_not_computed_as_promised_is_rejected(committing: Any, language_model: Any) -> None:
+    issuer, key = committing.service.issuer, committing.service.issuer.key
+    response = ask(committing)
+    name, signed = response["id"], SignedReceipt.from_json(response["receipt"], "receipt")
+    rows = {layer: each.values() for layer, each in issuer.held.of(name).states.items()}
+    rows[1] = rows[0]  # the layer was skipped
+    forged = commit_states(rows, tuple(rows), 4, prompt=True)
+    issuer.held.hold(name, forged)
+    receipt = signed.receipt.model_copy(update={"states": forged.statement})
+    found = challenged(committing, language_model, {"receipt": sign_receipt(receipt, key).to_json()}, layer=1)
+    assert {"states", "layer"} == {each.name for each in found.verdict.objections}
+    other = challenged(committing, language_model, response, layer=1)
+    assert "of other states" in " ".join(each.detail for each in other.verdict.objections)
+
+
+def test_a_server_that_opens_nothing_leaves_the_verdict_open(
+    committing: Any, serving: Any, language_model: Any
+) -> None:
+    from fastapi import FastAPI
+
+    app = FastAPI()
+    app.post("/v1/receipts/{name}/challenge")(lambda name: {"opening": 2})
+
+    def reason(server: Any, response: dict[str, Any]) -> str:
+        report = challenged(server, language_model, response)
+        assert report.outcome == "inconclusive"
+        return " ".join(map(str, report.missing))
+
+    with serving(language_model, committing.service.issuer.settings, held_bytes_max=1) as forgetful:
+        assert "are not held" in reason(forgetful, ask(forgetful))
+    with serving(language_model) as bare:
+        assert "commits to none" in reason(bare, ask(bare))
+    with served(app) as url:
+        assert "must be 1, not 2" in reason(SimpleNamespace(url=url), ask(committing))
 
 
 def test_what_is_not_held_is_not_found(server: Any) -> None:

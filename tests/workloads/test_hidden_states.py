@@ -17,7 +17,10 @@ from tallystick.workloads.hidden_states import (
     check_states_opening,
     commit_states,
     direction_seed,
+    drawn_layer,
+    judged_layers,
     leaf_count,
+    places_of_layer,
 )
 from tests.support.effort import bounded_calls
 
@@ -41,8 +44,30 @@ def test_vectors(case):
     opening = StatesOpening.from_json(case["opening"], "opening")
     nonce = bytes.fromhex(case["opening"]["nonce"])
     assert committed.statement.root == opening.states
-    assert committed.open(nonce, case["count"]) == opening
-    assert len(check_states_opening(opening, committed.statement, nonce, case["count"])) == case["count"]
+    assert committed.open(nonce, case["count"], opening.layer) == opening
+    found = check_states_opening(opening, committed.statement, nonce, case["count"], opening.layer)
+    assert len(found) == case["count"]
+
+
+def test_a_layer_is_opened_with_all_rows_and_those_of_the_layer_before():
+    committed = commit_states({layer: states()[5] * (layer + 1) for layer in (0, 1, 3, 4)}, (0, 1, 3, 4), 4)
+    assert judged_layers(committed.statement) == [0, 1, 4]
+    for layer, pair in ((0, (0,)), (1, (0, 1)), (4, (3, 4))):
+        opening = StatesOpening.from_bytes(committed.open(NONCE, layer=layer).to_bytes(), "opening")
+        found = check_states_opening(opening, committed.statement, NONCE, 1, layer)
+        assert list(found) == [(block, each) for block in range(6) for each in pair]
+        for other in {0, 1, 4} - {layer}:
+            with pytest.raises(ProofError, match=f"of layer {other} and the one before"):
+                check_states_opening(opening, committed.statement, NONCE, 1, other)
+        with pytest.raises(ProofError, match="that the nonce selects"):
+            check_states_opening(opening, committed.statement, NONCE, 1)
+    with pytest.raises(UsageError, match="layer 3: its states, or those of the layer before it"):
+        committed.open(NONCE, layer=3)
+    many = committed.statement.model_copy(update={"rows": 4 * PARTS_MAX})
+    with pytest.raises(UsageError, match="2048 parts are more than"):
+        places_of_layer(many, 1)
+    drawn = {drawn_layer(bytes([number]), committed.statement, [0, 1, 4]) for number in range(30)}
+    assert drawn == {0, 1, 4}
 
 
 def test_an_opening_gives_the_rows_that_the_nonce_selects():

@@ -18,8 +18,6 @@ from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.report import CheckLog
 from tallystick.answers.states import StatesChallenge
 from tallystick.answers.verify import ReceiptContext
-from tallystick.commitments.digests import digest, digest_bytes
-from tallystick.commitments.philox import sample
 from tallystick.errors import ProofError, UnavailableError
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.inspection import Inspection
@@ -29,7 +27,7 @@ from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.receipt import StatesCommitment
-from tallystick.workloads.hidden_states import Rows, check_states_opening
+from tallystick.workloads.hidden_states import Rows, check_states_opening, drawn_layer
 
 INPUT: Final = "inputs.input_ids"
 RELATIVE: Final[Mapping[str, float]] = {"F32": 2e-5, "F16": 2e-3, "BF16": 2e-2}
@@ -74,7 +72,7 @@ def judge_layer(
     source: LayerSource,
     layer: int | None = None,
 ) -> None:
-    """Judge `layer`, or one that the nonce selects among those whose input and output are fully opened.
+    """Judge `layer`, the one asked for, or one that the nonce draws among those whose input and output are opened.
 
     `tokens` are all tokens that were fed. Raises `MalformedError` if the bytes of the opening are not rows.
     """
@@ -91,7 +89,8 @@ def judge_layer(
         log.differs("layer", "opening", str(error))
         return
     choices = [each for each in opened if each == 0 or each - 1 in opened]
-    chosen = layer if layer is not None else _choose(challenge.nonce, statement, choices)
+    named = challenge.layer if layer is None else layer
+    chosen = drawn_layer(challenge.nonce, statement, choices) if named is None else named
     if chosen is None or chosen not in choices:
         name = "no layer is" if chosen is None else f"layer {chosen} is not"
         log.unavailable("layer", f"{name} opened in full together with the one before")
@@ -109,18 +108,11 @@ def check_program(graph: Graph, policy: ReceiptPolicy) -> None:
 
 def opened_layers(challenge: StatesChallenge, statement: StatesCommitment) -> dict[int, Rows]:
     """The layers whose rows are all opened, each [rows, width]; raises `ProofError` for a wrong opening."""
-    parts = check_states_opening(challenge.opening, statement, challenge.nonce, challenge.count)
+    parts = check_states_opening(challenge.opening, statement, challenge.nonce, challenge.count, challenge.layer)
     blocks = range(-(-statement.rows // statement.block))
     whole = [layer for layer in sorted(statement.layers) if all((block, layer) in parts for block in blocks)]
     found = {layer: [parts[block, layer] for block in blocks] for layer in whole}
     return {layer: np.concatenate(rows) for layer, rows in found.items() if len({r.shape[1] for r in rows}) == 1}
-
-
-def _choose(nonce: bytes, statement: StatesCommitment, choices: list[int]) -> int | None:
-    if not choices:
-        return None
-    key = digest_bytes(digest("challenge", b"layer\n" + statement.root.encode() + nonce))
-    return choices[int(sample(key, len(choices), 1)[0])]
 
 
 def _judge(

@@ -30,11 +30,15 @@ FRESH: Final = 2.0
 
 @dataclass(frozen=True)
 class StatesChallenge:
-    """A challenge that the verifier drew after it had the receipt, and the provider's opening."""
+    """A challenge that the verifier drew after it had the receipt, and the provider's opening.
+
+    It is for `count` parts that the nonce selects; with `layer`, for those of this layer and the one before.
+    """
 
     nonce: bytes
     count: int
     opening: StatesOpening
+    layer: int | None = None
 
     @property
     def size(self) -> int:
@@ -65,6 +69,7 @@ def judge_challenge(
             rule,
             dtype=card.dtype,
             count=challenge.count,
+            layer=challenge.layer,
             advisory=bool(unmeasured),
         )
     for finding in found:
@@ -83,13 +88,14 @@ def judge_states(
     *,
     dtype: Dtype = "F32",
     count: int | None = None,
+    layer: int | None = None,
     advisory: bool = False,
 ) -> tuple[Finding, ...]:
     """Compare opened hidden states with the verifier's rows [committed rows, d] of the committed layers.
 
-    The nonce must select every opened part, `count` of them (default `rule.parts`). Each part is compared with the own
-    rows directly, and under directions drawn from the nonce. With `advisory`, distances decide nothing; an opening that
-    does not match the commitment always rejects.
+    The opened parts must be the `count` that the nonce selects (default `rule.parts`), or those of `layer`. Each part
+    is compared with the own rows directly, and under directions drawn from the nonce. With `advisory`, distances decide
+    nothing; an opening that does not match the commitment always rejects.
 
     Raises:
         MalformedError: the bytes of a part are not rows, or have another width or number than the verifier's rows.
@@ -98,7 +104,7 @@ def judge_states(
     if any(rule.states_for(dtype, layer, 1) is None for layer in statement.layers):
         raise UnavailableError(f"states: there are no limits for {dtype}")
     try:
-        parts = check_states_opening(opening, statement, nonce, rule.parts if count is None else count)
+        parts = check_states_opening(opening, statement, nonce, rule.parts if count is None else count, layer)
     except ProofError as error:
         return (Finding(1.0, 0.0, "states", detail=str(error)),)
     own = {place: _own_rows(place, rows, statement, hidden) for place, rows in parts.items()}

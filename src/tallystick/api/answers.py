@@ -41,6 +41,7 @@ def verify(
     trusted_keys: Sequence[str | Path] = (),
     request: RequestSource = None,
     opening: OpeningSource | None = None,
+    challenge: str | None = None,
     nonce: bytes | str | None = None,
     count: int | None = None,
     environment: Environment | Path | str | None = None,
@@ -61,12 +62,13 @@ def verify(
         trusted_keys: public keys of the provider, or files of them; a receipt that another key signed is rejected.
         request: what was asked: the arguments of the call, or a file of its JSON.
         opening: the provider's answer to a challenge of committed states, or its file.
+        challenge: the provider's address, to ask it for an opening: of `count` parts, or of the states around a layer.
         nonce: the nonce of that challenge: 1 to 64 bytes, or their hexadecimal digits.
         count: how many parts were challenged; by default as many as the policy says.
         environment: the provider's environment, or its file, to see where stacks differ.
         rung: go up to 1 tokens, 2 fingerprints, 3 one layer by operators, 4 exact replay; without it, as far as there
             is doubt and the material is there.
-        layer: the layer to judge on rung 3; by default the nonce chooses.
+        layer: the layer to judge on rung 3, and to challenge; by default the nonce chooses.
 
     Raises:
         MalformedError: something is not what it should be; the line names the field.
@@ -79,12 +81,15 @@ def verify(
     if isinstance(found, UnreadReport):
         return found
     subjects = [ReceiptContext(each, request_of(request)) for each in found]
-    if opening is not None:
-        from tallystick.api.challenges import challenged
+    if opening is not None or challenge is not None:
+        from tallystick.api.challenges import challenge_provider, challenged
 
         if len(subjects) > 1:
-            raise UsageError("opening: of one receipt; give that one alone")
-        subjects = [challenged(subjects[0], opening, nonce, asked.fingerprints.parts if count is None else count)]
+            raise UsageError("opening, challenge: of one receipt; give that one alone")
+        if challenge is not None:
+            subjects = [challenge_provider(subjects[0], challenge, nonce, count, layer)[0]]
+        elif opening is not None:
+            subjects = [challenged(subjects[0], opening, nonce, count or asked.fingerprints.parts, layer)]
     promised = model_for(model, found[0].receipt.receipt.model, asked)
     notes, places = precision_taken(model, promised, asked), context_length_of(promised)
     tools = tools_for(promised, environment, layer)

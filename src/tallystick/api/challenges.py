@@ -1,7 +1,10 @@
-"""A provider's answer to a challenge of committed states, in whatever form it is held."""
+"""A challenge of committed states: asked of a provider over HTTP, or its answer in whatever form it is held."""
 
 from __future__ import annotations
 
+import json
+import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,27 +14,84 @@ from tallystick.answers.states import StatesChallenge
 from tallystick.answers.verify import ReceiptContext
 from tallystick.commitments.encoding import Json, parse
 from tallystick.documents.files import read_document
-from tallystick.errors import UsageError
+from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.transcripts.states_opening import StatesOpening
+from tallystick.workloads.hidden_states import drawn_layer, judged_layers
 
 OPENING_BYTES_MAX: Final = 1 << 30
 REFUSAL_MAX: Final = 300
+NONCE_BYTES: Final = 16
+SECONDS: Final = 120.0
+API_KEY: Final = "OPENAI_API_KEY"
+"""The environment variable with the customer's key, where the provider asks for one."""
 OpeningSource = StatesOpening | Mapping[str, Any] | Path | str
 
 
 def challenged(
-    subject: ReceiptContext, opening: OpeningSource, nonce: bytes | str | None, count: int
+    subject: ReceiptContext, opening: OpeningSource, nonce: bytes | str | None, count: int, layer: int | None = None
 ) -> ReceiptContext:
-    """The receipt with what the provider opened, or with the words in which it refused; raises `UsageError`."""
+    """The receipt with what the provider opened, or with the words in which it refused; raises `UsageError`.
+
+    An opening of one layer answers a challenge of `layer`, by default of the one that the nonce draws.
+    """
     drawn = read_nonce(nonce)
     if drawn is None:
         raise UsageError("--opening: give the nonce that you challenged with as --nonce, and the --count of parts")
-    if isinstance(opening, StatesOpening):
-        return replace(subject, challenge=StatesChallenge(drawn, count, opening))
-    told, name = _document(opening)
-    if (refusal := _refusal(told)) is not None:
-        return replace(subject, refusal=refusal)
-    return replace(subject, challenge=StatesChallenge(drawn, count, StatesOpening.from_json(told, name)))
+    if not isinstance(opening, StatesOpening):
+        told, name = _document(opening)
+        if (refusal := _refusal(told)) is not None:
+            return replace(subject, refusal=refusal)
+        opening = StatesOpening.from_json(told, name)
+    asked = None if opening.layer is None else _asked_layer(subject, drawn, layer)
+    return replace(subject, challenge=StatesChallenge(drawn, count, opening, asked))
+
+
+def challenge_provider(
+    subject: ReceiptContext,
+    url: str,
+    nonce: bytes | str | None = None,
+    count: int | None = None,
+    layer: int | None = None,
+) -> tuple[ReceiptContext, bytes]:
+    """Ask a provider to open committed states: the receipt with its opening or its refusal, and what it answered.
+
+    Without a `count` of parts the states around one layer are asked for: `layer`, or the one that the nonce draws.
+    Without a nonce a new one is drawn. A customer's key is taken from the environment variable `OPENAI_API_KEY`.
+    Raises `UsageError` for an address that is none.
+    """
+    from tallystick.http.client import HttpClient, RequestLimits
+
+    client = HttpClient(url, RequestLimits(SECONDS))
+    drawn = read_nonce(nonce) or secrets.token_bytes(NONCE_BYTES)
+    chosen = _asked_layer(subject, drawn, layer) if count is None else None
+    if subject.receipt.states is None or (count is None and chosen is None):
+        return replace(subject, refusal="the receipt commits to none from which a layer can be judged"), b""
+    body = {"nonce": drawn.hex()} | ({"layer": chosen} if count is None else {"count": count})
+    key = os.environ.get(API_KEY)
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    path = f"/receipts/{subject.receipt.request.id}/challenge"
+    try:
+        answer = client.ask("POST", path, OPENING_BYTES_MAX, json.dumps(body).encode(), headers).body
+        told = parse(answer, "opening", bytes_max=OPENING_BYTES_MAX)
+        if not isinstance(told, dict):
+            raise MalformedError("opening: no object")
+        opened = challenged(subject, told, drawn, count or 1, chosen)
+    except (UnavailableError, MalformedError) as error:
+        return replace(subject, refusal=str(error)[:REFUSAL_MAX]), b""
+    finally:
+        client.close()
+    return (opened if opened.challenge is None else _as_asked(opened, chosen)), answer
+
+
+def _as_asked(subject: ReceiptContext, layer: int | None) -> ReceiptContext:
+    """The challenge as it was put, whatever the opening says that it answers."""
+    assert subject.challenge is not None
+    return replace(subject, challenge=replace(subject.challenge, layer=layer))
+
+
+def _asked_layer(subject: ReceiptContext, nonce: bytes, layer: int | None) -> int | None:
+    states = subject.receipt.states
+    return drawn_layer(nonce, states, judged_layers(states)) if layer is None and states is not None else layer
 
 
 def read_nonce(nonce: bytes | str | None) -> bytes | None:

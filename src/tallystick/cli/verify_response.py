@@ -43,6 +43,10 @@ def verify_response(
         None, help="Limits on distances for this model, by `python -m research.fingerprint_calibration --model`."
     ),
     request: Path | None = typer.Option(None, help="What was asked: the JSON of the request, or a line for each."),
+    challenge: str | None = typer.Option(
+        None, help="The provider's address (…/v1): ask it to open the states around a layer, and judge that on rung 3."
+    ),
+    save_opening: Path | None = typer.Option(None, "--save-opening", help="Where to keep what the provider opened."),
     opening: Path | None = typer.Option(None, help="The provider's answer to a challenge of committed states."),
     nonce: str | None = typer.Option(None, help="The nonce of that challenge, or with which a stream is sampled."),
     count: int | None = typer.Option(None, min=1, max=1024, help="How many parts were challenged."),
@@ -85,12 +89,15 @@ def verify_response(
     asked = _policy(policy, trust_key, limits, audit_sample)
     subjects = _subjects(responses, request)
     drawn = None if nonce is None else _nonce(nonce)
-    if opening is not None and len(subjects) > 1:
-        raise UsageError("--opening: of one receipt; give that one alone")
+    if (opening or challenge) is not None and len(subjects) > 1:
+        raise UsageError("--opening, --challenge: of one receipt; give that one alone")
     if opening is not None:
         from tallystick.api.challenges import challenged
 
-        subjects = [challenged(subjects[0], opening, drawn, count or asked.fingerprints.parts)]
+        subjects = [challenged(subjects[0], opening, drawn, count or asked.fingerprints.parts, layer)]
+    elif challenge is not None:
+        subjects = [_challenged_at(challenge, subjects[0], drawn, count, layer, save_opening)]
+        rung = rung or (3 if count is None else None)
     promised = _load(model, dtype, attention, device)
     subjects = [_placed(each, promised) for each in subjects]
     with _tools(promised, environment, layer, rung) as tools:
@@ -98,6 +105,18 @@ def verify_response(
         if len(subjects) == 1:
             return _show(climb(subjects[0], promised, asked, rung, tools), ready - started, json, verbose)
         return _show_stream(_stream(subjects, promised, asked, drawn, rung, tools), ready - started, json, verbose)
+
+
+def _challenged_at(
+    url: str, subject: ReceiptContext, nonce: bytes | None, count: int | None, layer: int | None, keep: Path | None
+) -> ReceiptContext:
+    from tallystick.api.challenges import challenge_provider
+    from tallystick.documents.files import write_atomically
+
+    found, answer = challenge_provider(subject, url, nonce, count, layer)
+    if keep is not None and answer:
+        write_atomically(keep, answer)
+    return found
 
 
 def _nonce(text: str) -> bytes | None:

@@ -173,9 +173,12 @@ class ReceiptIssuer:
             self.held.hold(request.id, states)
         return Issued(signed, identity, states)
 
-    def challenge(self, request_id: str, nonce: bytes, count: int) -> StatesOpening:
-        """The committed states that `nonce` selects, with proofs; raises `UnavailableError` if they are not kept."""
-        return self.held.of(request_id).open(nonce, count)
+    def challenge(self, request_id: str, nonce: bytes, count: int = 1, layer: int | None = None) -> StatesOpening:
+        """The committed states that `nonce` selects, or those that judge `layer`, with proofs.
+
+        Raises `UnavailableError` if they are not kept, `UsageError` if they are not committed to.
+        """
+        return self.held.of(request_id).open(nonce, count, layer)
 
     def _sign(
         self,

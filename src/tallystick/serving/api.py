@@ -161,7 +161,7 @@ def _add_challenges(app: FastAPI, service: ModelService, options: ServerOptions)
         body = await read_json(request, options.body_bytes_max, options.body_seconds_max)
         asked = read_request(ChallengeBody, body)
         try:
-            opening = await service.challenge(request_id, bytes.fromhex(asked.nonce), asked.count)
+            opening = await service.challenge(request_id, bytes.fromhex(asked.nonce), asked.count or 1, asked.layer)
         except UnavailableError as error:
             if await asyncio.to_thread(service.has_committed, request_id):
                 raise Problem(410, "states_gone", str(error), "request_id") from None

@@ -17,7 +17,7 @@ from tallystick.documents.explained import complaint
 from tallystick.errors import MalformedError
 from tallystick.http.problems import Problem
 from tallystick.serving.errors import invalid
-from tallystick.transcripts.receipt import Nonce, TokenIds
+from tallystick.transcripts.receipt import LAYERS_MAX, Nonce, TokenIds
 from tallystick.transcripts.requested import biases, listed
 from tallystick.transcripts.responses_form import chat_body
 from tallystick.transcripts.sampler import (
@@ -367,10 +367,17 @@ class TextRequest(CompletionRequest):
 
 
 class ChallengeBody(RequestBody):
-    """A request to open committed hidden states."""
+    """A request to open committed hidden states: `count` parts that the nonce selects, or one layer and its input."""
 
     nonce: Nonce
-    count: Annotated[int, Field(ge=1, le=CHALLENGES_MAX)]
+    count: Annotated[int, Field(ge=1, le=CHALLENGES_MAX)] | None = None
+    layer: Annotated[int, Field(ge=0, le=LAYERS_MAX)] | None = None
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> Self:
+        if (self.count is None) == (self.layer is None):
+            raise ValueError("a count of parts or a layer, and not both")
+        return self
 
 
 def read_request(kind: type[Kind], body: bytes) -> Kind:

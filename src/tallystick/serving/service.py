@@ -136,9 +136,9 @@ class ModelService:
         """Submit an order; raises `Problem` with status 429 if the queue is full, 503 if the engine has stopped."""
         return Answering(self, order)
 
-    async def challenge(self, request_id: str, nonce: bytes, count: int) -> bytes:
+    async def challenge(self, request_id: str, nonce: bytes, count: int, layer: int | None) -> bytes:
         """The opening of committed states as canonical JSON; raises `UnavailableError` if they are not in memory."""
-        opening = await asyncio.to_thread(self.issuer.challenge, request_id, nonce, count)
+        opening = await asyncio.to_thread(self.issuer.challenge, request_id, nonce, count, layer)
         return opening.to_bytes()
 
     def has_committed(self, request_id: str) -> bool:

@@ -1,4 +1,4 @@
-"""The opening of hidden states under the root of a receipt: the parts that a nonce selects."""
+"""The opening of hidden states under the root of a receipt: the parts that a nonce selects, or those of one layer."""
 
 from __future__ import annotations
 
@@ -24,9 +24,13 @@ class StatesPart(Document):
 
 
 class StatesOpening(Document):
-    """The answer to a nonce: the selected parts of the states under root `states`, in the order of the leaves."""
+    """The answer to a challenge: the selected parts of the states under root `states`, in the order of the leaves.
+
+    With `layer` these are all parts of that layer and of the one before it.
+    """
 
     opening: Literal[1] = 1
     states: DigestText
     nonce: Nonce
+    layer: Annotated[int, Field(ge=0, le=LAYERS_MAX)] | None = None
     parts: Annotated[tuple[StatesPart, ...], Field(min_length=1, max_length=PARTS_MAX)]

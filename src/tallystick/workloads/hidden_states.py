@@ -45,14 +45,15 @@ class CommittedStates:
     states: Mapping[int, Tensor]
     leaves: tuple[Hash, ...]
 
-    def open(self, nonce: bytes, count: int) -> StatesOpening:
-        """The `count` parts that `nonce` selects, or all where there are fewer.
+    def open(self, nonce: bytes, count: int = 1, layer: int | None = None) -> StatesOpening:
+        """The `count` parts that `nonce` selects, or all where there are fewer; with `layer`, those that judge it.
 
-        Raises `UsageError` for a nonce that is not of 1 to 64 bytes, or a count that is not from 1 to 1024.
+        Raises `UsageError` as `challenged` and `places_of_layer`.
         """
-        places = challenged(nonce, self.statement, count)
+        chosen = challenged(nonce, self.statement, count)
+        places = chosen if layer is None else places_of_layer(self.statement, layer)
         parts = tuple(self._part(*place) for place in places)
-        return StatesOpening(states=self.statement.root, nonce=nonce.hex(), parts=parts)
+        return StatesOpening(states=self.statement.root, nonce=nonce.hex(), layer=layer, parts=parts)
 
     @property
     def size_bytes(self) -> int:
@@ -100,6 +101,33 @@ def challenged(nonce: bytes, statement: StatesCommitment, count: int) -> list[Pl
     return [(int(i) // len(statement.layers), statement.layers[int(i) % len(statement.layers)]) for i in indices]
 
 
+def judged_layers(statement: StatesCommitment) -> list[int]:
+    """The layers whose output and input are both under the root; layer 0 reads the tokens themselves."""
+    return [each for each in statement.layers if each == 0 or each - 1 in statement.layers]
+
+
+def drawn_layer(nonce: bytes, statement: StatesCommitment, layers: Sequence[int]) -> int | None:
+    """The layer that a nonce draws from `layers`; None if there is none."""
+    if not layers:
+        return None
+    key = digest_bytes(digest("challenge", b"layer\n" + statement.root.encode() + nonce))
+    return layers[int(sample(key, len(layers), 1)[0])]
+
+
+def places_of_layer(statement: StatesCommitment, layer: int) -> list[Place]:
+    """All parts of `layer` and of the layer before it, in the order of the leaves.
+
+    Raises `UsageError` where one of them is not under the root, or they are more parts than one opening may have.
+    """
+    if layer not in judged_layers(statement):
+        raise UsageError(f"layer {layer}: its states, or those of the layer before it, are not committed to")
+    blocks = leaf_count(statement) // len(statement.layers)
+    places = [(block, each) for block in range(blocks) for each in statement.layers if each in (layer - 1, layer)]
+    if len(places) > PARTS_MAX:
+        raise UsageError(f"layer {layer}: {len(places)} parts are more than the {PARTS_MAX} of one opening")
+    return places
+
+
 def direction_seed(nonce: bytes, statement: StatesCommitment) -> str:
     """The seed of the directions that a nonce draws for the states under a root."""
     return digest("challenge", encode(["directions", statement.root, nonce.hex()])).removeprefix("sha256:")
@@ -116,9 +144,9 @@ def leaf_count(statement: StatesCommitment) -> int:
 
 
 def check_states_opening(
-    opening: StatesOpening, statement: StatesCommitment, nonce: bytes, count: int
+    opening: StatesOpening, statement: StatesCommitment, nonce: bytes, count: int, layer: int | None = None
 ) -> dict[Place, Rows]:
-    """The rows [rows of the block, d] of every part that `nonce` selects, in float32.
+    """The rows [rows of the block, d] of every part that `nonce` selects, or of those of `layer`, in float32.
 
     Raises:
         ProofError: the opening is of other states or for another nonce, a part is missing, not asked for, out of
@@ -129,9 +157,10 @@ def check_states_opening(
         raise ProofError("states opening: of other states than the receipt's")
     if opening.nonce != nonce.hex():
         raise ProofError("states opening: answers another nonce")
-    asked = challenged(nonce, statement, count)
-    if [(part.block, part.layer) for part in opening.parts] != asked:
-        raise ProofError(f"states opening: not the {len(asked)} parts that the nonce selects")
+    asked = challenged(nonce, statement, count) if layer is None else places_of_layer(statement, layer)
+    if opening.layer != layer or [(part.block, part.layer) for part in opening.parts] != asked:
+        what = "that the nonce selects" if layer is None else f"of layer {layer} and the one before"
+        raise ProofError(f"states opening: not the {len(asked)} parts {what}")
     return {(part.block, part.layer): _checked(part, statement) for part in opening.parts}
 
 
