@@ -41,7 +41,7 @@ def post(server: Any, path: str, body: Any) -> Any:
         ({"logprobs": 5}, "logprobs"),
         ({"top_logprobs": 21}, "top_logprobs"),
         ({"tools": [{"type": "function"}]}, "tools"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "wizard"}}, "response_format"),
         ({"logit_bias": {"5": 101}}, "logit_bias"),
         ({"logit_bias": {"five": 1}}, "logit_bias"),
         ({"logit_bias": {"1000000": 1}}, "logit_bias"),

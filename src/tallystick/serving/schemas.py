@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Final
 
 from tallystick.errors import UnavailableError
-from tallystick.frameworks.grammars import check_grammar
+from tallystick.frameworks.torch.generation.grammars import check_grammar
 
 TRIAL_BYTES: Final = 1 << 30
 TRIAL_SECONDS: Final = 5

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from tallystick.errors import TallyError, UnavailableError, UsageError
-from tallystick.frameworks.grammars import grammar_of
+from tallystick.frameworks.torch.generation.grammars import grammar_of
 from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 from tallystick.frameworks.torch.refusals import REFUSALS
 from tallystick.http.problems import Problem

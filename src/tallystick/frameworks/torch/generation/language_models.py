@@ -16,16 +16,14 @@ from typing import Any, Literal
 import torch
 
 from tallystick.errors import MalformedError, UnavailableError, UsageError
-from tallystick.frameworks.grammars import SchemaMasks, check_library, grammar_tokenizer
 from tallystick.frameworks.torch.generation.hidden_states import watching_layers
 from tallystick.frameworks.torch.generation.model_directory import DTYPES, check_directory, describe
 from tallystick.frameworks.torch.refusals import REFUSALS
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.tensors.digest import state_digest
 from tallystick.transcripts.model_card import Dtype, ModelCard
-from tallystick.transcripts.requested import template_message
 from tallystick.transcripts.sampler import Grammar
-from tallystick.workloads.language_model import Prefill
+from tallystick.workloads.language_model import Prefill, TokenMasks
 
 
 @dataclass(frozen=True)
@@ -65,6 +63,8 @@ class TorchLanguageModel:
         if self.tokenizer.chat_template is None:
             raise UsageError("the model has no chat template")
         try:
+            from tallystick.transcripts.requested import template_message
+
             shown = [template_message(each) for each in messages]
             held = None if tools is None else json.loads(tools)
             text = self.tokenizer.apply_chat_template(shown, tools=held, tokenize=False, add_generation_prompt=True)
@@ -72,14 +72,18 @@ class TorchLanguageModel:
             raise UsageError(f"messages: the chat template refuses them: {str(error).splitlines()[0][:200]}") from None
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
-    def token_masks(self, grammar: Grammar, schema: str) -> SchemaMasks:
+    def token_masks(self, grammar: Grammar, schema: str) -> TokenMasks:
         """The masks of JSON by this schema; `UnavailableError` if `grammar` names another library than is installed."""
+        from tallystick.frameworks.torch.generation.grammars import SchemaMasks, check_library
+
         check_library(grammar)
         return SchemaMasks(schema, self.grammar_tokenizer)
 
     @cached_property
     def grammar_tokenizer(self) -> Any:
         """The tokenizer as the library of grammars has it."""
+        from tallystick.frameworks.torch.generation.grammars import grammar_tokenizer
+
         return grammar_tokenizer(self.tokenizer, self.card.vocabulary, self.end_tokens)
 
     def decode(self, ids: Sequence[int]) -> str:
