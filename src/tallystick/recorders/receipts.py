@@ -221,14 +221,14 @@ class ReceiptIssuer:
 
 
 def describe_engine(language_model: TorchLanguageModel, graph: Digest | None = None) -> EngineStatement:
-    """The engine of this process: transformers on PyTorch, its attention, and the digest of the whole stack."""
+    """The engine of this process: transformers on PyTorch, its attention, and the digest of the stack."""
     device: Literal["cpu", "cuda"] = "cuda" if language_model.device.startswith("cuda") else "cpu"
     return EngineStatement(
         name="transformers",
         version=f"{transformers.__version__}, torch {torch.__version__}",
         device=language_model.device,
         attention=str(language_model.model.config._attn_implementation),
-        environment=describe_environment(device).digest_as("environment"),
+        environment=describe_environment(device).stack_digest,
         graph=graph,
     )
 
