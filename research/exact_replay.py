@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import torch
 
-from tallystick.answers.exact import ReplayRule, judge_replay
+from tallystick.answers.exact import Replay, ReplayRule, judge_replay
 from tallystick.answers.report import CheckLog
 from tallystick.api.exact_replay import PlainReplayer
 from tallystick.attestation.signing import SigningKey
@@ -167,21 +167,34 @@ def answered(promised: TorchLanguageModel, case: Case, number: int, tokens: int)
     return found.issued.signed.receipt.model_copy(update={"sampler": stated})
 
 
-def judged(promised: TorchLanguageModel, receipt: Receipt, bits: bool) -> Verdict:
+class OnceReplayer(PlainReplayer):
+    """Replays each receipt once, for both rules."""
+
+    def replay(self, receipt: Receipt, prompt: tuple[int, ...]) -> Replay:
+        """As the plain one."""
+        held = self.__dict__.setdefault("held", {})
+        if receipt.identity not in held:
+            held[receipt.identity] = super().replay(receipt, prompt)
+        found: Replay = held[receipt.identity]
+        return found
+
+
+def judged(replayer: PlainReplayer, receipt: Receipt, bits: bool) -> Verdict:
     """The verdict of the replay alone."""
     log, prompt, answer = CheckLog(), receipt.request.prompt.ids or (), receipt.answer.tokens.ids or ()
-    rule = ReplayRule(bits, promised.card.layers)
-    judge_replay(log, receipt, prompt, answer, PlainReplayer(promised), None, rule)
+    rule = ReplayRule(bits, replayer.language_model.card.layers)
+    judge_replay(log, receipt, prompt, answer, replayer, None, rule)
     return Verdict(tuple(log.findings.seen), tuple(map(str, log.missing)))
 
 
 def measure(promised: TorchLanguageModel, answers: int, tokens: int) -> Iterator[dict[str, Any]]:
     """One row a case: how often it was accepted, rejected or left open, by tokens and by bits."""
+    replayer = OnceReplayer(promised)
     for case in CASES:
         receipts = [answered(promised, case, number, tokens) for number in range(answers)]
         row: dict[str, Any] = {"case": case.name, "honest": case.is_honest, "answers": answers}
         for name, bits in (("tokens", False), ("bits", True)):
-            verdicts = [judged(promised, each, bits) for each in receipts]
+            verdicts = [judged(replayer, each, bits) for each in receipts]
             row[name] = dict(Counter(each.outcome for each in verdicts))
             row["reason"] = next((line for each in verdicts for line in each.unavailable), row.get("reason", ""))
         yield row
