@@ -47,6 +47,11 @@ if TYPE_CHECKING:
     from tallystick.recorders.own_loop import record_training as record_training
     from tallystick.recorders.preflight import Blocker as Blocker, preflight as preflight
     from tallystick.recorders.receipts import ReceiptIssuer as ReceiptIssuer, RecordSettings as RecordSettings
+    from tallystick.serving.vllm.receipts import (
+        VLLM_OPTIONS as VLLM_OPTIONS,
+        issue_receipts as issue_receipts,
+        vllm_issuer as vllm_issuer,
+    )
     from tallystick.tolerances.fingerprints.standard import standard_fingerprints as standard_fingerprints
     from tallystick.transcripts.recipe import Recipe as Recipe
 
@@ -80,6 +85,7 @@ HOMES = {
     "tallystick.recorders.own_loop": "record_training",
     "tallystick.recorders.preflight": "Blocker preflight",
     "tallystick.recorders.receipts": "ReceiptIssuer RecordSettings",
+    "tallystick.serving.vllm.receipts": "VLLM_OPTIONS issue_receipts vllm_issuer",
     "tallystick.tolerances.fingerprints.standard": "standard_fingerprints",
     "tallystick.transcripts.recipe": "Recipe",
 }

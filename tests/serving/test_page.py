@@ -18,8 +18,10 @@ from tallystick.cli.entry import run
 from tallystick.http.listening import served
 
 PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
-COMMANDS = [shlex.split(line)[1:] for line in PAGE.splitlines() if line.startswith("tally ")]
-PROGRAM = "".join(re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+OWN = PAGE.partition("## vLLM")[0]
+"""What needs no vLLM."""
+COMMANDS = [shlex.split(line)[1:] for line in OWN.splitlines() if line.startswith("tally ")]
+PROGRAM = "".join(re.findall(r"^```python\n(.*?)^```$", OWN, re.MULTILINE | re.DOTALL))
 HERE = "http://127.0.0.1:8000"
 SHORTER = {"What is a list?": "halves", '"max_tokens": 60': '"max_tokens": 4'}
 """As much as the tiny model has room for."""
@@ -73,6 +75,6 @@ def test_the_options_on_the_page_are_there(capfd: pytest.CaptureFixture[str]) ->
     run(["serve-model", "--help"])
     run(["verify-response", "--help"])
     offered = capfd.readouterr().out
-    named = set(re.findall(r"`(--[a-z-]+)[ `]", PAGE.partition("## vLLM")[0])) | {"--proxy", "--name", "--port"}
+    named = set(re.findall(r"`(--[a-z-]+)[ `]", OWN)) | {"--proxy", "--name", "--port"}
     assert {"--journal", "--private", "--commit", "--max-batch"} < named
     assert [option for option in sorted(named) if option not in offered] == []

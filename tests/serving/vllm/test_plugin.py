@@ -15,13 +15,14 @@ import torch
 from tallystick.attestation.signing import SigningKey, verify_receipt_signature
 from tallystick.commitments.encoding import encode, parse
 from tallystick.errors import MalformedError, UnavailableError, UsageError
+from tallystick.frameworks.torch.generation.fingerprints import logit_rows
 from tallystick.frameworks.torch.generation.sampler import TorchSampler
-from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
-from tallystick.tolerances.fingerprints.settings import FingerprintSettings
+from tallystick.recorders.receipts import RecordSettings
+from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED, FingerprintSettings
 from tallystick.transcripts.sampler import Sampler
 
 STUB = Path(__file__).parent / "stub"
-PROMPTS = [[1, 2, 3], [4] * 11, [5, 6], [7, 8, 9, 10, 11, 12], [13], [14, 15, 16, 17, 18]]
+PROMPTS = [[1, 2, 3], [4] * 11, [5, 6], [7, 8, 9, 10, 11, 12], [13], [14, 15, 16, 17, 18], [19, 20], [21] * 6, [22, 23]]
 CONFIGURED = {"quantization": None, "logprobs_mode": "raw_logprobs", "logits_processors": []}
 SETTINGS: list[dict[str, Any]] = [
     {"temperature": 1.0},
@@ -30,6 +31,9 @@ SETTINGS: list[dict[str, Any]] = [
     {"temperature": 1.3, "top_k": 9},
     {"temperature": 1.0, "repetition_penalty": 1.4},
     {"temperature": 1.0, "min_p": 0.05, "top_k": -1},
+    {"temperature": 1.0, "presence_penalty": 1.5, "frequency_penalty": 0.5},
+    {"temperature": 0.8, "logit_bias": {3: 4.0, 9: -100.0, 11: 0.0}},
+    {"temperature": 0.0, "allowed_token_ids": [40, 7, 7, 21], "logit_bias": {21: 3.0}},
 ]
 
 
@@ -126,11 +130,9 @@ def test_requests_that_do_not_ask_are_left_alone(plugin: Any) -> None:
         {"seed": -1},
         {"temperature": -1.0},
         {"repetition_penalty": 1e9},
-        {"presence_penalty": 0.5},
-        {"frequency_penalty": -0.5},
-        {"logit_bias": {3: 5.0}},
+        {"presence_penalty": 2.5},
+        {"logit_bias": {3: 500.0}},
         {"bad_words": ["a"]},
-        {"allowed_token_ids": [1, 2]},
         {"min_tokens": 3},
         {"stop_token_ids": [7]},
         {"ignore_eos": True},
@@ -147,6 +149,16 @@ def test_settings_that_no_receipt_can_state_are_refused_by_name(plugin: Any, wro
     with pytest.raises(ValueError, match=rf"^tally.*{name}") as caught:
         processor.validate_params(plugin.vllm.SamplingParams(**{"seed": 1, **wrong}, extra_args={"tally": 1}))
     assert "\n" not in str(caught.value)
+
+
+def test_penalties_whose_order_differs_between_the_runners_are_refused_together(plugin: Any) -> None:
+    check = plugin.logits_processor.CanonicalLogitsProcessor.validate_params
+    for alone in ({"repetition_penalty": 1.2}, {"presence_penalty": 0.5, "frequency_penalty": -0.5}):
+        check(plugin.vllm.SamplingParams(**alone, seed=1, extra_args={"tally": 1}))
+    for other in ("presence_penalty", "frequency_penalty"):
+        both = {"repetition_penalty": 1.2, other: 0.5}
+        with pytest.raises(ValueError, match="another penalty"):
+            check(plugin.vllm.SamplingParams(**both, seed=1, extra_args={"tally": 1}))
 
 
 def test_a_start_under_which_no_receipt_is_true_is_refused_by_option(plugin: Any) -> None:
@@ -167,11 +179,12 @@ def test_a_start_under_which_no_receipt_is_true_is_refused_by_option(plugin: Any
 
 def test_a_penalty_needs_every_token_so_far(plugin: Any) -> None:
     row = plugin.batches.BatchRow
-    assert row(Sampler(repetition_penalty=1.2), [1], [2]).history == [1, 2]
     assert row(Sampler(), None, [-1]).history == []
-    for prompt, answer in ((None, [2]), ([1], [-1])):
-        with pytest.raises(UnavailableError, match="all tokens so far"):
-            _ = row(Sampler(repetition_penalty=1.2), prompt, answer).history
+    for sampler in (Sampler(repetition_penalty=1.2), Sampler(presence_penalty=0.1), Sampler(frequency_penalty=0.1)):
+        assert row(sampler, [1], [2]).history == [1, 2]
+        for prompt, answer in ((None, [2]), ([1], [-1])):
+            with pytest.raises(UnavailableError, match="all tokens so far"):
+                _ = row(sampler, prompt, answer).history
 
 
 @torch.inference_mode()
@@ -186,18 +199,19 @@ def states_of(plugin: Any, tokens: list[int]) -> dict[int, torch.Tensor]:
     for layer, block in enumerate(model.model.layers):
         hidden, residual = block(hidden, residual)
         found[layer] = hidden + residual
-    return {**found, len(found): model.model.norm(hidden, residual)[0]}
+    final = model.model.norm(hidden, residual)[0]
+    return {**found, 3: final, 4: logit_rows(model.compute_logits(final), PUBLIC_SEED)}
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_hidden_rows_are_those_that_the_tokens_were_chosen_from(plugin: Any, runner: str) -> None:
     llm = engine(plugin, runner=runner, preempts=0.2)
-    llm.collective_rpc("tally_watch", args=([0, 2, 3],))
+    llm.collective_rpc("tally_watch", args=([0, 2, 3, 4],))
     for output in llm.generate(PROMPTS, params_of(plugin)):
         prompt, answer = output.prompt_token_ids, output.outputs[0].token_ids
         [packed] = llm.collective_rpc("tally_take", args=(output.request_id, len(answer)))
         rows, expected = plugin.receipts.unpack_rows(packed), states_of(plugin, [*prompt, *answer[:-1]])
-        assert set(rows) == {0, 2, 3}
+        assert set(rows) == {0, 2, 3, 4}
         for layer, states in rows.items():
             torch.testing.assert_close(states, expected[layer][len(prompt) - 1 :])
         with pytest.raises(UnavailableError, match="0 requests"):
@@ -214,12 +228,12 @@ def test_rows_go_through_plain_data(plugin: Any) -> None:
     assert parse(encode(described), "described") == described
 
 
-def test_a_compiled_model_shows_the_final_norm(plugin: Any) -> None:
+def test_a_compiled_model_shows_final_norm_and_logits(plugin: Any) -> None:
     llm = engine(plugin, vllm_config=plugin.vllm.config(mode="VLLM_COMPILE"))
     [described] = llm.collective_rpc("tally_describe")
-    assert described["layers"] == [3]
+    assert (described["layers"], described["blocks"]) == ([3, 4], 3)
     assert "compiled" in described["engine"]["version"]
-    llm.collective_rpc("tally_watch", args=([3],))
+    llm.collective_rpc("tally_watch", args=([3, 4],))
     with pytest.raises(MalformedError, match="--enforce-eager"):
         llm.collective_rpc("tally_watch", args=([1, 3],))
 
@@ -251,17 +265,18 @@ def test_rows_of_requests_that_left_are_freed(plugin: Any) -> None:
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_answers_of_generate_get_receipts(plugin: Any, language_model: Any, runner: str) -> None:
-    settings = RecordSettings((FingerprintSettings(layers=(3,)),))
-    with ReceiptIssuer(language_model, SigningKey(bytes(32)), settings) as issuer:
-        llm = engine(plugin, runner=runner)
-        plugin.receipts.watch(llm, issuer)
-        params = [*params_of(plugin)[:-1], params_of(plugin, n=2)[-1]]
-        params[0].max_tokens = None
+def test_answers_of_generate_get_receipts(plugin: Any, language_model: Any, runner: str, tmp_path: Path) -> None:
+    settings = RecordSettings((FingerprintSettings(layers=(3, 4)),))
+    llm = engine(plugin, runner=runner)
+    params = [*params_of(plugin)[:-1], params_of(plugin, n=2)[-1]]
+    params[0].max_tokens = None
+    card, key, journal = language_model.card, SigningKey(bytes(32)), tmp_path / "journal"
+    with plugin.receipts.vllm_issuer(llm, card, key, settings, journal) as issuer:
         outputs = llm.generate(PROMPTS, params)
         issued = plugin.receipts.issue_receipts(llm, outputs, params, issuer, "ab")
         with pytest.raises(UsageError, match="not sampled canonically"):
             plugin.receipts.issue_receipts(llm, outputs[:1], [plugin.vllm.SamplingParams()], issuer)
+    assert len(journal.read_bytes().splitlines()) == len(issued)
     answers = [(asked, answer) for output, asked in zip(outputs, params, strict=True) for answer in output.outputs]
     for (asked, answer), each in zip(answers, issued, strict=True):
         verify_receipt_signature(each.signed)
@@ -274,7 +289,7 @@ def test_answers_of_generate_get_receipts(plugin: Any, language_model: Any, runn
             "STUB_ATTN",
             "native",
         )
-    assert [each.signed.receipt.request.id for each in issued[-2:]] == ["5-0", "5-1"]
+    assert [each.signed.receipt.request.id for each in issued[-2:]] == ["8-0", "8-1"]
 
 
 def test_an_answer_that_broke_off_gets_no_receipt(plugin: Any) -> None:

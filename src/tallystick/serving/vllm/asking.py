@@ -13,13 +13,12 @@ from tallystick.commitments.nesting import DEPTH_MAX, nesting
 from tallystick.documents.document import SAFE_INTEGER_MAX
 from tallystick.errors import MalformedError
 from tallystick.serving.errors import invalid
+from tallystick.serving.vllm.request_settings import ASKS, sampler_from
 from tallystick.transcripts.receipt import TOKENS_MAX
 from tallystick.transcripts.sampler import Sampler
 
 CHAT: Final = "/v1/chat/completions"
 TEXT: Final = "/v1/completions"
-ASKS: Final = "tally"
-"""The name in `vllm_xargs` by which a request asks for canonical sampling."""
 CHOICES_MAX: Final = 64
 SEEDS: Final = 1 << 52
 WARM: Final = 0.01
@@ -143,9 +142,8 @@ def _is_text(part: Any) -> bool:
 
 
 def _sampler(sent: Mapping[str, Any]) -> Sampler:
-    fields = {name: sent[name] for name in (*NEUTRAL, "seed")}
     try:
-        sampler = Sampler.from_json({**fields, "top_k": max(0, sent["top_k"])}, "request")
+        sampler = sampler_from(sent)
     except (MalformedError, TypeError) as error:
         raise invalid(str(error)) from None
     if 0 < sampler.temperature < WARM:

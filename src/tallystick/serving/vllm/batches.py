@@ -2,6 +2,9 @@
 
 The V1 runner tells its processors which rows of the batch were removed, added and moved. The V2 runner gives every
 request a slot, and says with every pass which slot stands in which row.
+
+Both apply some settings before a user's processor: V1 biases and allowed tokens, V2 penalties too. What is left to be
+applied is in the sampler of a row, so that all together is the sampler that the request states.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import numpy as np
 
 from tallystick.errors import UnavailableError
 from tallystick.serving.vllm.interface import BatchUpdate, MoveDirectionality
-from tallystick.serving.vllm.request_settings import sampler_of
+from tallystick.serving.vllm.request_settings import LISTS, PENALTIES, sampler_of, without
 from tallystick.transcripts.sampler import Sampler
 
 
@@ -22,8 +25,8 @@ from tallystick.transcripts.sampler import Sampler
 class LogitsRow:
     """A row of logits from which a token is chosen.
 
-    `slot` names the request to the model runner. `position` is the index of the token in the answer. `history` has
-    prompt and answer so far, and is empty without a repetition penalty.
+    `slot` names the request to the model runner. `sampler` is what vLLM has not applied yet. `position` is the index of
+    the token in the answer. `history` has prompt and answer so far, and is empty if no penalty is left to be applied.
     """
 
     row: int
@@ -43,11 +46,11 @@ class BatchRow:
 
     @property
     def history(self) -> list[int]:
-        """Prompt and answer so far, empty without a repetition penalty; `UnavailableError` if they are unknown."""
-        if self.sampler.repetition_penalty == 1.0:
+        """Prompt and answer so far, empty without penalties; `UnavailableError` if they are unknown."""
+        if without(self.sampler, PENALTIES) == self.sampler:
             return []
         if self.prompt is None or any(token < 0 for token in self.answer):
-            raise UnavailableError("a repetition penalty needs all tokens so far, and vLLM does not give them")
+            raise UnavailableError("a penalty needs all tokens so far, and vLLM does not give them")
         return [*self.prompt, *self.answer]
 
 
@@ -65,11 +68,11 @@ class RowBatch:
             sampler = sampler_of(params)
             self._rows.pop(index, None)
             if sampler is not None:
-                self._rows[index] = BatchRow(sampler, prompt, answer)
+                self._rows[index] = BatchRow(without(sampler, LISTS), prompt, answer)
         for source, target, direction in changes.moved:
             self._move(source, target, direction == MoveDirectionality.SWAP)
 
-    def places(self) -> Iterator[LogitsRow]:
+    def rows(self) -> Iterator[LogitsRow]:
         """The rows of the pass by number.
 
         A part of a prompt gives a row too, at the position of the token that follows the whole prompt.
@@ -97,10 +100,10 @@ class SlotBatch:
         self._samplers.pop(slot, None)
         sampler = sampler_of(params)
         if sampler is not None:
-            self._samplers[slot] = sampler
+            self._samplers[slot] = without(sampler, (*LISTS, *PENALTIES))
         return sampler is not None
 
-    def places(self, slots: Sequence[int], lengths: Sequence[int]) -> Iterator[LogitsRow]:
+    def rows(self, slots: Sequence[int], lengths: Sequence[int]) -> Iterator[LogitsRow]:
         """The rows of a pass, of which row i is the request in slot i; `lengths` has its tokens so far.
 
         A row that ends inside the prompt chooses no token and is left out.
@@ -108,14 +111,7 @@ class SlotBatch:
         for row, (slot, length) in enumerate(zip(slots, lengths, strict=True)):
             position = length - int(self._states.prompt_len.np[slot])
             if slot in self._samplers and position >= 0:
-                sampler = self._samplers[slot]
-                yield LogitsRow(row, slot, sampler, position, self._history(sampler, slot, length))
-
-    def _history(self, sampler: Sampler, slot: int, length: int) -> Sequence[int]:
-        if sampler.repetition_penalty == 1.0:
-            return ()
-        tokens: list[int] = self._states.all_token_ids.gpu[slot, :length].tolist()
-        return tokens
+                yield LogitsRow(row, slot, self._samplers[slot], position)
 
 
 def lengths_of(context: Any) -> tuple[list[int], list[int]]:

@@ -1,8 +1,8 @@
 """Canonical sampling in vLLM: for requests that ask for it, every logit except that of the canonical choice becomes −∞.
 
 vLLM's own steps after a logits processor (penalties, temperature, top-k, top-p, min-p, draw) can then choose only that
-token. A request asks with `vllm_xargs: {"tally": 1}` and a seed; the sampler has the settings of the request. Before
-this processor, vLLM applies only what `request_settings` refuses: so it chooses from the logits as the model gave them.
+token. A request asks with `vllm_xargs: {"tally": 1}` and a seed; the sampler has the settings of the request. What
+vLLM has applied before, which differs between its runners, is not applied again (`batches`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CanonicalLogitsProcessor(LogitsProcessor, SlotLogitsProcessor):  # type: i
     def __init__(self, vllm_config: Any, place: Any, is_pin_memory: bool | None = None) -> None:
         """`place` is the device under the V1 runner, and the buffers of requests under the V2 runner."""
         check_start(vllm_config)
-        self.rows, self.slots = RowBatch(), None if is_pin_memory is not None else SlotBatch(place)
+        self.batch, self.slots = RowBatch(), None if is_pin_memory is not None else SlotBatch(place)
         self.on_pass: Callable[[Sequence[LogitsRow]], None] | None = None
 
     def is_argmax_invariant(self) -> bool:
@@ -45,7 +45,7 @@ class CanonicalLogitsProcessor(LogitsProcessor, SlotLogitsProcessor):  # type: i
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         """Apply changes of the V1 runner's batch."""
         if batch_update is not None:
-            self.rows.update(batch_update)
+            self.batch.update(batch_update)
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
         """Put a request in a slot of the V2 runner; return whether it asks for canonical sampling."""
@@ -54,15 +54,13 @@ class CanonicalLogitsProcessor(LogitsProcessor, SlotLogitsProcessor):  # type: i
 
     def apply(self, logits: torch.Tensor, ctx: LogitsContext | None = None) -> torch.Tensor:
         """Logits F[requests, V]; in rows that ask for it, −∞ everywhere except at the canonical choice."""
-        places = list(self.rows.places() if self.slots is None else self.slots.places(*lengths_of(ctx)))
-        if not places:
+        rows = list(self.batch.rows() if self.slots is None else self.slots.rows(*lengths_of(ctx)))
+        if not rows:
             return logits
         if self.on_pass is not None:
-            self.on_pass(places)
-        rows = [place.row for place in places]
-        sampler = TorchSampler([place.sampler for place in places])
-        positions, histories = [place.position for place in places], [place.history for place in places]
-        chosen = sampler.choose(logits[rows], positions, histories)
-        logits[rows] = -math.inf
-        logits[rows, chosen] = 0.0
+            self.on_pass(rows)
+        places, sampler = [row.row for row in rows], TorchSampler([row.sampler for row in rows])
+        chosen = sampler.choose(logits[places], [row.position for row in rows], [row.history for row in rows])
+        logits[places] = -math.inf
+        logits[places, chosen] = 0.0
         return logits

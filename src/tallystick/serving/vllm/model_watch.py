@@ -1,7 +1,8 @@
 """Watches a model of vLLM while it runs, for the rows from which the tokens of each pass are chosen.
 
 vLLM computes the positions of all requests in one tensor [positions, width], and logits from the last position of each
-request. Blocks return their output in two parts that must be added.
+request. Blocks return their output in two parts that must be added. The layer behind the final norm is the logits, at
+the entries of the vocabulary that the seed of the fingerprints draws.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tallystick.frameworks.torch.generation.fingerprints import logit_rows
 from tallystick.serving.vllm.batches import LogitsRow
 from tallystick.serving.vllm.hidden_rows import HiddenRows, Rows
 from tallystick.serving.vllm.runners import Runner, blocks_of
@@ -24,8 +26,8 @@ class ModelWatch:
     computed for other reasons (probabilities of a prompt's tokens) come later, and are forgotten with the next pass.
     """
 
-    def __init__(self, runner: Runner, layers: Collection[int], rows: HiddenRows) -> None:
-        self.layers, self.rows = tuple(sorted(set(layers))), rows
+    def __init__(self, runner: Runner, layers: Collection[int], seed: str, rows: HiddenRows) -> None:
+        self.layers, self.rows, self._seed = tuple(sorted(set(layers))), rows, seed
         self._runner, self._seen, model = runner, dict[int, torch.Tensor](), runner.model
         blocks = blocks_of(model)
         self._final = len(blocks)
@@ -52,16 +54,19 @@ class ModelWatch:
 
     def _watched(self, hidden_states: torch.Tensor, *arguments: Any, **named: Any) -> Any:
         self._seen[self._final] = hidden_states
-        return self._compute_logits(hidden_states, *arguments, **named)
+        logits = self._compute_logits(hidden_states, *arguments, **named)
+        if self._final + 1 in self.layers:
+            self._seen[self._final + 1] = logit_rows(logits, self._seed)  # a copy: vLLM goes on to change the logits
+        return logits
 
-    def _end_of_pass(self, places: Sequence[LogitsRow]) -> None:
-        self._runner.drop_generators([place.row for place in places])
+    def _end_of_pass(self, asking: Sequence[LogitsRow]) -> None:
+        self._runner.drop_generators([row.row for row in asking])
         if self.layers:
-            requests = [self._runner.request_in(place.slot) for place in places]
-            self.rows.add(requests, [place.position for place in places], self._rows_of(places))
+            requests = [self._runner.request_in(row.slot) for row in asking]
+            self.rows.add(requests, [row.position for row in asking], self._rows_of(asking))
         self._seen.clear()
 
-    def _rows_of(self, places: Sequence[LogitsRow]) -> Rows:
-        count, chosen = len(self._seen[self._final]), [place.row for place in places]
+    def _rows_of(self, asking: Sequence[LogitsRow]) -> Rows:
+        count, chosen = len(self._seen[self._final]), [row.row for row in asking]
         of_all = {layer: self._seen[layer][:count] for layer in self.layers}
         return of_all if len(chosen) == count else {layer: each[chosen] for layer, each in of_all.items()}

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, Literal
 
+from tallystick.attestation.signing import SigningKey
 from tallystick.errors import UsageError
-from tallystick.recorders.receipts import Issued, ReceiptIssuer
+from tallystick.recorders.receipts import Issued, ReceiptIssuer, RecordSettings
 from tallystick.serving.vllm.request_settings import sampler_of
 from tallystick.serving.vllm.wire import unpack_rows
+from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.receipt import Answer, EngineStatement, Request, Tokens
 
 EXTENSION: Final = "tallystick.serving.vllm.worker.TallyWorkerExtension"
-"""The value for `LLM(worker_extension_cls=…)` and `vllm serve --worker-extension-cls`."""
+"""For `vllm serve --worker-extension-cls`."""
 PROCESSOR: Final = "tallystick.serving.vllm.logits_processor:CanonicalLogitsProcessor"
-"""The value for `LLM(logits_processors=[…])` and `vllm serve --logits-processors`."""
+"""For `vllm serve --logits-processors`."""
+VLLM_OPTIONS: Final[Mapping[str, Any]] = {"logits_processors": [PROCESSOR], "worker_extension_cls": EXTENSION}
+"""What `vllm.LLM` takes: `LLM(model, **VLLM_OPTIONS)`."""
 Finish = Literal["end", "stop", "length", "cancelled"]
 
 
-def watch(llm: Any, issuer: ReceiptIssuer) -> None:
-    """Keep what the receipts of `issuer` need, and let them state what runs; call it before generating."""
+def vllm_issuer(
+    llm: Any, card: ModelCard, key: SigningKey, settings: RecordSettings, journal: Path | None = None
+) -> ReceiptIssuer:
+    """An issuer of receipts of `llm`, a `vllm.LLM`, that states the engine as it runs; the rows are kept from now on.
+
+    Raises as `ReceiptIssuer`, and what vLLM makes of `MalformedError` for a layer that a compiled model does not show.
+    """
     described = llm.collective_rpc("tally_describe")[0]
-    issuer.engine = EngineStatement.from_json(described["engine"], "vllm")
-    llm.collective_rpc("tally_watch", args=(list(issuer.settings.layers),))
+    engine = EngineStatement.from_json(described["engine"], "vllm")
+    llm.collective_rpc("tally_watch", args=(list(settings.layers), settings.seed))
+    return ReceiptIssuer(card, key, settings, journal, engine=engine)
 
 
 def issue_receipts(
@@ -30,9 +41,9 @@ def issue_receipts(
 ) -> list[Issued]:
     """One receipt for each answer of each `RequestOutput`; `params` are the `SamplingParams` of the requests.
 
-    Call `watch` before generating. Choice i of `n` answers has seed + i, and its receipt the request's id with `-i`.
-    Raises `UsageError` for a request that did not ask for canonical sampling, `UnavailableError` if some of its rows
-    are missing.
+    `issuer` is a `vllm_issuer` from before the generation. Choice i of `n` answers has seed + i, and its receipt the
+    request's id with `-i`. Raises `UsageError` for a request that did not ask for canonical sampling,
+    `UnavailableError` if some of its rows are missing.
     """
     pairs = zip(outputs, params, strict=True)
     return [issued for output, asked in pairs for issued in _issue(llm, output, asked, issuer, nonce)]

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from tallystick.errors import MalformedError
+from tallystick.transcripts.requested import biases, listed
 from tallystick.transcripts.sampler import Sampler
 
 ASKS: Final = "tally"
 """The name in `extra_args` (`vllm_xargs` in an HTTP request) by which a request asks for canonical sampling."""
-HONOURED: Final = ("temperature", "top_p", "min_p", "repetition_penalty")
+PENALTIES: Final = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+LISTS: Final = ("logit_bias", "allowed_token_ids")
+HONOURED: Final = ("temperature", "top_k", "top_p", "min_p", *PENALTIES, *LISTS, "seed")
 REFUSED: Final[dict[str, tuple[Any, ...]]] = {
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "logit_bias": (None, {}),
     "bad_words": (None, []),
-    "allowed_token_ids": (None,),
     "min_tokens": (0,),
     "structured_outputs": (None,),
     "thinking_token_budget": (None,),
@@ -30,6 +30,20 @@ No receipt states them, so a request that sets one of them is refused when it ar
 """
 
 
+def sampler_from(settings: Mapping[str, Any]) -> Sampler:
+    """The sampler of settings under vLLM's names; raises `MalformedError` naming a setting that it does not have."""
+    fields = {name: settings[name] for name in HONOURED if settings.get(name) is not None}
+    fields["top_k"] = max(0, fields.get("top_k", 0))
+    fields |= {"logit_bias": biases(fields.get("logit_bias", {}))}
+    fields |= {"allowed_token_ids": listed(fields.get("allowed_token_ids", []))}
+    sampler = Sampler.from_json(fields, ASKS)
+    if sampler.repetition_penalty != 1.0 and (sampler.presence_penalty or sampler.frequency_penalty):
+        raise MalformedError(
+            f"{ASKS}: repetition_penalty and another penalty: vLLM's order of them is not the sampler's"
+        )
+    return sampler
+
+
 def sampler_of(params: Any, choice: int = 0) -> Sampler | None:
     """The sampler of one choice of a request's `SamplingParams`; `None` if the request does not ask for one.
 
@@ -40,11 +54,15 @@ def sampler_of(params: Any, choice: int = 0) -> Sampler | None:
         return None
     if params.seed is None:
         raise ValueError("tally: canonical sampling needs a seed")
-    fields = {name: float(getattr(params, name)) for name in HONOURED}
     try:
-        return Sampler.from_json({**fields, "top_k": max(0, params.top_k), "seed": params.seed + choice}, "tally")
+        return sampler_from({name: getattr(params, name) for name in HONOURED} | {"seed": params.seed + choice})
     except MalformedError as error:
         raise ValueError(str(error)) from None
+
+
+def without(sampler: Sampler, names: Collection[str]) -> Sampler:
+    """A sampler in which the settings of `names`, which somebody else applies, are off."""
+    return sampler.model_copy(update={name: Sampler.model_fields[name].default for name in names})
 
 
 def check_settings(params: Any) -> None:

@@ -79,12 +79,12 @@ def blocks_of(model: Any) -> nn.ModuleList:
 
 
 def visible_layers(model: Any, config: Any) -> tuple[int, ...]:
-    """The layers whose rows can be kept under `config`, a `VllmConfig`: the final norm, and without compilation all.
+    """The layers whose rows can be kept under `config`, a `VllmConfig`: final norm and logits, and in eager mode all.
 
-    Hooks on blocks are not called inside a compiled or captured graph. The final norm's rows are the argument of
+    Hooks on blocks are not called inside a compiled or captured graph. Final norm and logits are argument and result of
     `compute_logits`, which vLLM calls outside of it.
     """
     final = len(blocks_of(model))
     compilation = config.compilation_config
     is_eager = all(getattr(each, "name", "NONE") == "NONE" for each in (compilation.mode, compilation.cudagraph_mode))
-    return (*(range(final) if is_eager else ()), final)
+    return (*(range(final) if is_eager else ()), final, final + 1)

@@ -41,7 +41,7 @@ class TallyWorkerExtension:
             "engine": describe_engine(runner, config).to_json(),
             "runner": runner.name,
             "layers": list(layers),
-            "blocks": max(layers),
+            "blocks": max(layers) - 1,
             "model": str(config.model_config.model),
             "context": int(config.model_config.max_model_len),
         }
@@ -49,7 +49,7 @@ class TallyWorkerExtension:
     def tally_watch(self, layers: Collection[int], seed: str = PUBLIC_SEED, bytes_max: int = HELD_BYTES_MAX) -> None:
         """Keep rows of `layers` from now on, in at most `bytes_max` bytes, for requests of canonical sampling.
 
-        `seed` is the seed of the fingerprints.
+        The layer behind the final norm is the logits, at the entries that `seed` draws, the seed of the fingerprints.
 
         Raises `MalformedError` for a layer that cannot be seen, `UnavailableError` without the logits processor.
         """
@@ -60,7 +60,7 @@ class TallyWorkerExtension:
         if watch := getattr(self, "_tally_watch", None):
             watch.close()
         self._tally_rows = HiddenRows(bytes_max)
-        self._tally_watch = ModelWatch(runner, layers if self.rank == 0 else (), self._tally_rows)
+        self._tally_watch = ModelWatch(runner, layers if self.rank == 0 else (), seed, self._tally_rows)
 
     def tally_take(self, request_id: str, tokens: int) -> dict[str, dict[str, Any]]:
         """The rows of the first `tokens` tokens of a finished request, packed by `wire.pack_rows`, and then dropped.

@@ -95,8 +95,12 @@ class RunnerV1:
         self.input_batch.req_ids = [row.name for row in self.batch]
         self.input_batch.generators = dict.fromkeys(range(len(self.batch)))
         logits = self._model.compute_logits(hidden[ends]).float()
+        for row, scores in zip(self.batch, logits, strict=True):
+            shift(scores, row.params)
         for processor in self._processors:
             logits = processor.apply(logits)
+        for row, scores in zip(self.batch, logits, strict=True):
+            penalise(scores, row)
         choose(self.batch, fed, logits)
         self._model.compute_logits(hidden[: len(self.batch)])  # as for probabilities of prompts
 
@@ -149,7 +153,10 @@ class RunnerV2:
             self.req_states.all_token_ids.gpu[slot, : len(row.tokens)] = torch.tensor(row.tokens, dtype=torch.int32)
         lengths = [row.computed + len(ids) for row, ids in zip(self.batch, fed, strict=True)]
         context = LogitsContext(np.array(slots), np.array(lengths))
-        logits = self._model.compute_logits(hidden[ends]).float()
+        logits = self._model.compute_logits(hidden[ends]).float().clone()
+        for row, scores in zip(self.batch, logits, strict=True):
+            shift(scores, row.params)
+            penalise(scores, row)
         for processor in self._processors:
             logits = processor.apply(logits, context)
         choose(self.batch, fed, logits)
@@ -180,10 +187,23 @@ def choose(batch: list[Row], fed: list[list[int]], logits: torch.Tensor) -> None
             row.answer.append(drawn(scores, row))
 
 
-def drawn(scores: torch.Tensor, row: Row) -> int:
-    seen = torch.tensor(sorted(set(row.tokens)))
-    penalty = row.params.repetition_penalty
+def shift(scores: torch.Tensor, params: Any) -> None:
+    """Biases, and −∞ for tokens that are not allowed."""
+    for token, bias in (params.logit_bias or {}).items():
+        scores[token] += bias
+    if params.allowed_token_ids:
+        scores[[token for token in range(len(scores)) if token not in params.allowed_token_ids]] = -torch.inf
+
+
+def penalise(scores: torch.Tensor, row: Row) -> None:
+    """The repetition penalty, then those for tokens of the answer."""
+    seen, penalty = torch.tensor(sorted(set(row.tokens))), row.params.repetition_penalty
     scores[seen] = torch.where(scores[seen] > 0, scores[seen] / penalty, scores[seen] * penalty)
+    times = torch.bincount(torch.tensor(row.answer, dtype=torch.int64), minlength=len(scores))
+    scores -= row.params.frequency_penalty * times + row.params.presence_penalty * (times > 0)
+
+
+def drawn(scores: torch.Tensor, row: Row) -> int:
     if row.params.temperature == 0:
         return int(scores.argmax())
     return int(torch.multinomial(torch.softmax(scores / row.params.temperature, -1), 1))
