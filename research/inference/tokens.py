@@ -31,7 +31,7 @@ def decide_all(cast: Cast, work: Work) -> Iterator[dict[str, Any]]:
 def _decided(
     cast: Cast, way: Cheat, setting: str, temperature: float, rule: SamplerRule, work: Work
 ) -> Iterator[dict[str, Any]]:
-    asked = rule.for_dtype(cast.promised.card.dtype)
+    asked = rule.for_model(cast.promised.card)
     seen = {count: Counter[str]() for count in COUNTS if count <= work.tokens}
     for answer in observe(cast, way, temperature, work):
         for count, outcomes in seen.items():

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tallystick.answers.distance_limits import FingerprintRule, Kind, MeasuredModels, shipped_calibration
-from tallystick.answers.measured import unmeasured_band, unmeasured_limits
+from tallystick.answers.distance_limits import FingerprintRule, Kind, MeasuredModels, TokenLimits, shipped_calibration
+from tallystick.answers.measured import unmeasured_limits, unmeasured_tokens
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.sampler import SamplerRule
 from tallystick.answers.states import StatesChallenge
@@ -54,7 +54,7 @@ def card_of(language_model: Any, dtype: str, layers: int, width: int) -> Any:
         ("F32", 31, 576, False),
         ("F32", 30, 577, False),
         ("BF16", 6, 128, True),
-        ("BF16", 30, 576, False),
+        ("BF16", 60, 4096, False),
         ("F16", 2, 48, True),
         ("F16", 7, 64, False),
     ],
@@ -64,32 +64,42 @@ def test_limits_and_bands_hold_where_they_were_measured(
 ) -> None:
     card = card_of(language_model, dtype, layers, width)
     lines = [unmeasured_limits(FingerprintRule(), kind, card) for kind in KINDS]
-    lines.append(unmeasured_band(SamplerRule(), card))
+    lines.append(unmeasured_tokens(SamplerRule(), card))
     assert [line == "" for line in lines] == [holds] * 4
     assert all(f"{layers} layers of width {width} in {dtype}" in line for line in lines if line)
 
 
 def test_the_line_says_what_was_measured_and_what_to_do(language_model: Any) -> None:
-    card = card_of(language_model, "BF16", 30, 576)
+    card, command = card_of(language_model, "BF16", 60, 4096), "`tally calibrate-answers MODEL --out TABLE`"
     line = unmeasured_limits(FingerprintRule(), "projection", card)
-    assert line.startswith("no limits were measured for 30 layers of width 576 in BF16 (measured: up to 6 layers")
-    assert "python -m research.fingerprint_calibration --model DIR" in line
+    assert line.startswith("no limits were measured for 60 layers of width 4096 in BF16 (measured: up to ")
+    assert command in line
     assert "--limits" in line
-    assert "`sampler.band`" in unmeasured_band(SamplerRule(), card)
+    tokens = unmeasured_tokens(SamplerRule(), card)
+    assert command in tokens
+    assert "`sampler.band`" in tokens
     assert "`fingerprints.measured`" in unmeasured_limits(FingerprintRule(), "toploc", card)
 
 
+def test_a_table_of_the_verifiers_own_calibrates_tokens(language_model: Any) -> None:
+    card = card_of(language_model, "BF16", 60, 4096)
+    own = TokenLimits(dtype="BF16", layers=60, width=4096, band=0.6, mismatches=0.05)
+    assert unmeasured_tokens(SamplerRule(limits=(own,)), card) == ""
+    assert SamplerRule(limits=(own,)).for_model(card).band == 0.6
+    assert unmeasured_tokens(SamplerRule(limits=()), card_of(language_model, "F32", 2, 48)) != ""
+
+
 def test_limits_of_the_verifiers_own_hold_for_what_it_says(language_model: Any) -> None:
-    card, table = card_of(language_model, "BF16", 30, 576), shipped_calibration()
+    card, table = card_of(language_model, "BF16", 60, 4096), shipped_calibration()
     own = FingerprintRule(limits=table.limits)
     assert unmeasured_limits(own, "projection", card) == ""
     assert unmeasured_limits(own, "states", card) != ""
-    smaller = own.model_copy(update={"measured": (MeasuredModels(dtype="BF16", layers=12, width=576),)})
+    smaller = own.model_copy(update={"measured": (MeasuredModels(dtype="BF16", layers=50, width=4096),)})
     assert unmeasured_limits(smaller, "projection", card) != ""
-    assert unmeasured_limits(smaller, "projection", card_of(language_model, "BF16", 12, 576)) == ""
-    vouched = FingerprintRule(measured=(MeasuredModels(dtype="BF16", layers=30, width=576),))
+    assert unmeasured_limits(smaller, "projection", card_of(language_model, "BF16", 50, 4096)) == ""
+    vouched = FingerprintRule(measured=(MeasuredModels(dtype="BF16", layers=60, width=4096),))
     assert [unmeasured_limits(vouched, kind, card) for kind in KINDS] == [""] * 3
-    assert unmeasured_band(SamplerRule(band=1.0), card) == ""
+    assert unmeasured_tokens(SamplerRule(band=1.0), card) == ""
 
 
 @pytest.mark.parametrize("is_honest", [True, False])

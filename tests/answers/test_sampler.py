@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tallystick.answers.distance_limits import TokenLimits
 from tallystick.answers.sampler import SamplerEvidence, SamplerRule, combine, judge_sampler
 from tallystick.errors import MalformedError
 from tallystick.tolerances.confidence import clopper_pearson
 from tallystick.tolerances.evidence import Trials
+from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.sampler import Sampler
 from tests.support.attacks.sampling.foreign import teacher_force_foreign
 from tests.support.attacks.sampling.generation import NextLogits, generate, teacher_forced
@@ -55,7 +57,7 @@ def test_an_honest_answer_from_drifting_logits_is_accepted(sampler: Sampler) -> 
     evidence = judged(generate(SERVED, PROMPT, sampler, COUNT), sampler)
     assert evidence.decision == "accepted"
     assert not evidence.unavailable
-    assert evidence.trials == Trials(COUNT, 0)
+    assert (evidence.trials.tokens, evidence.trials.mismatches) == (COUNT, 0)
 
 
 def test_adjustments_that_are_left_out_or_only_stated_are_refused() -> None:
@@ -235,12 +237,23 @@ def test_too_few_tokens_are_inconclusive_and_add_up() -> None:
 
 def test_mismatches_near_the_band_are_refused_together_and_not_one_by_one() -> None:
     def evidence(mismatches: int) -> SamplerEvidence:
-        return SamplerEvidence(RULE, 60, Trials(60, mismatches))
+        margins = np.where(np.arange(60) < mismatches, 1.1 * BAND, 0.0)
+        return SamplerEvidence(RULE, 60, Trials.of(margins, BAND, RULE.rates))
 
     assert evidence(0).decision == "accepted"
     assert evidence(1).decision == "inconclusive"
+    assert evidence(6).decision == "inconclusive"
     assert evidence(8).decision == "rejected"
-    assert combine([evidence(2), evidence(2), evidence(2), evidence(2)]).decision == "rejected"
+    assert combine([evidence(6), evidence(6)]).decision == "rejected"
+
+
+def test_larger_margins_weigh_more() -> None:
+    def weight(bands: float) -> float:
+        return Trials.of(np.array([0.0, bands * BAND]), BAND, RULE.rates).log_against()
+
+    weights = [weight(bands) for bands in (0.0, 0.1, 1.0, 2.0, 4.0, 8.0)]
+    assert weights == sorted(weights)
+    assert weight(8.0) == weight(80.0), "no token counts for more than the least rate that was assumed"
 
 
 def test_an_injection_stays_visible_among_honest_answers() -> None:
@@ -284,9 +297,29 @@ def test_tokens_outside_the_vocabulary_are_refused(prompt: list[int], answer: li
     assert judge_sampler(np.zeros((2, 8), np.float32), [1], [2, 3], Sampler(), RULE).tokens == 2
 
 
-def test_a_rule_takes_the_band_of_a_dtype_unless_it_states_one() -> None:
-    assert SamplerRule().for_dtype("BF16").band == 0.5
-    assert RULE.for_dtype("BF16").band == BAND
+def card_of(dtype: str, layers: int, width: int) -> ModelCard:
+    zero = "sha256:" + "0" * 64
+    return ModelCard(
+        architecture="llama", config=zero, weights=zero, tokenizer=zero, dtype=dtype, vocabulary=512, layers=layers,
+        width=width,
+    )  # fmt: skip
+
+
+def test_a_rule_takes_what_it_does_not_state_from_the_calibration_that_covers_the_model() -> None:
+    small, large = (TokenLimits(dtype="BF16", layers=n, width=64 * n, band=n / 10, mismatches=n / 100, rms=n / 100)
+                    for n in (2, 4))  # fmt: skip
+    rule = SamplerRule(limits=(large, small))
+    assert rule.for_model(card_of("BF16", 2, 64)).band == small.band
+    assert rule.for_model(card_of("BF16", 3, 64)).rms == large.rms
+    assert rule.for_model(card_of("BF16", 5, 64)).band == 0.5, "no calibration, so the dtype's"
+    assert rule.for_model(card_of("F32", 2, 64)).band == BAND
+    assert RULE.for_model(card_of("BF16", 2, 64)) == RULE, "a band of its own is a whole calibration"
+    stated = rule.model_copy(update={"mismatches": 0.3}).for_model(card_of("BF16", 2, 64))
+    assert (stated.mismatches, stated.band) == (0.3, small.band)
+    assert SamplerRule().for_model(card_of("BF16", 30, 576)).rms is not None, "the shipped table covers it"
+
+
+def test_a_rule_is_a_document() -> None:
     assert SamplerRule.from_bytes(RULE.to_bytes(), "rule") == RULE
     for changes in ({"honest": 0.2}, {"alpha": 0.0}, {"far": 0.5}, {"band": -1.0}, {"seed": "mine"}):
         with pytest.raises(MalformedError):

@@ -52,6 +52,30 @@ TRIED: Final = (MeasuredModels(dtype="F32", layers=30, width=576, models=("SmolL
 model, precision and cache was detected."""
 
 
+class MarginBin(Document):
+    """Of `tokens` honest tokens, `beyond` had a margin of more than `margin` logits."""
+
+    margin: Limit
+    tokens: Positive
+    beyond: Count
+
+
+class TokenLimits(MeasuredModels):
+    """How honest tokens and logits differ from a verifier's own, for models that this covers.
+
+    An honest token is not the verifier's choice with probability `mismatches` at most, and its margin is beyond `band`
+    logits with probability 0.001 at most. `rms` is the drift of one logit: it turns the order of two scores with a gap
+    of m logits round with probability 1 / (1 + exp(m / rms)) at most. `bins` are the margins that were seen, `largest`
+    is the largest of them. `calibration.answers` says how the bounds follow.
+    """
+
+    band: Annotated[float, Field(gt=0.0, le=1e6)]
+    mismatches: Annotated[float, Field(gt=0.0, lt=1.0)]
+    rms: Annotated[float, Field(gt=0.0, le=1e6)] | None = None
+    largest: Limit = 0.0
+    bins: tuple[MarginBin, ...] = ()
+
+
 class DistanceLimits(Document):
     """The largest distance of an honest claim from the verifier's rows, relative to the block's norm, in `dtype`.
 
@@ -89,6 +113,7 @@ class FingerprintCalibration(Document):
     measured: tuple[MeasuredModels, ...] = ()
     limits: tuple[FingerprintLimits, ...]
     states: tuple[DistanceLimits, ...]
+    tokens: tuple[TokenLimits, ...] = ()
 
 
 class FingerprintRule(Document):

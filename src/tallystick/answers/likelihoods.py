@@ -68,7 +68,7 @@ def with_likelihoods(evidence: SamplerEvidence, view: ClaimedAnswer) -> SamplerE
     """The evidence, extended by surprisals and likelihood ratios of the answer's tokens."""
     seen = surprisals(view.logits, view.answer, view.sampler, view.histories, view.far)
     single = evidence.single or _impossible(np.flatnonzero(np.isinf(seen.least)), len(view.answer))
-    ratios = log_ratios(view.logits, view.answer, view.sampler, view.histories, view.far, view.rule.far_rate)
+    ratios = log_ratios(view.logits, view.answer, view.sampler, view.histories, *_edges(view))
     against = np.stack([pair[0] - _cost(view) for pair in ratios.values()])
     in_favour = np.stack([pair[1] - _cost(view, name) for name, pair in ratios.items()])
     inside = np.isfinite(seen.claimed)
@@ -77,13 +77,23 @@ def with_likelihoods(evidence: SamplerEvidence, view: ClaimedAnswer) -> SamplerE
     return replace(evidence, likelihoods=found, single=single)
 
 
+def _edges(view: ClaimedAnswer) -> tuple[float, float]:
+    """How far logits may differ at a filter's edge, and how often they differ more: where drift is known, one band."""
+    sampler, rule = view.sampler, view.rule
+    if not (sampler.top_k or sampler.top_p < 1.0 or sampler.min_p):
+        return 0.0, 0.0
+    return (view.far, rule.far_rate) if rule.rms is None else (view.band, rule.honest)
+
+
 def _cost(view: ClaimedAnswer, alternative: str = "") -> float:
-    """The most that honest drift adds to a token's log probability: inside the band, and at rate `honest` beyond it."""
+    """The most that honest drift adds to a token's log probability, in the mean over tokens if the drift is known."""
     rule = view.rule
     factor = float(alternative.rpartition("x")[2]) if alternative.startswith("temperature") else 1.0
     temperature = view.sampler.temperature * factor
+    if rule.rms is not None:
+        return discount(view.band, temperature, rule.rms)
     beyond = math.log(rule.honest) + discount(view.far, temperature)
-    return float(np.logaddexp(discount(view.band, temperature, rule.rms), beyond))
+    return float(np.logaddexp(discount(view.band, temperature), beyond))
 
 
 def _impossible(places: npt.NDArray[np.int64], count: int) -> Finding:

@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from tallystick.answers.distance_limits import FingerprintRule, Kind, MeasuredModels
-from tallystick.answers.sampler import BANDS_MEASURED, SamplerRule
+from tallystick.answers.sampler import SamplerRule
 from tallystick.transcripts.model_card import ModelCard
 
-MEASURE: Final = (
-    "measure them with `python -m research.fingerprint_calibration --model DIR` and give the table as --limits"
-)
+MEASURE: Final = "measure them with `tally calibrate-answers MODEL --out TABLE` and give the table as --limits"
 WAYS: Final[dict[Kind, str]] = {
     "projection": MEASURE,
     "states": MEASURE,
@@ -35,10 +33,13 @@ def other_form(dtype: str, card: ModelCard) -> str:
     return f"the states are kept in {dtype}, which rounds those of a model in {card.dtype}: keep them as they are"
 
 
-def unmeasured_band(rule: SamplerRule, card: ModelCard) -> str:
-    """Why the tie band does not hold for the model, and what to do; empty if it holds, or if the policy states one."""
-    way = "state a measured one as `sampler.band` in the policy"
-    return "" if rule.band is not None else _reason(BANDS_MEASURED, card, "no tie band was", way)
+def unmeasured_tokens(rule: SamplerRule, card: ModelCard) -> str:
+    """Why no calibration of tokens holds for the model, and what to do; empty if one does, or if a band is stated."""
+    if rule.band is not None:
+        return ""
+    return _reason(
+        rule.token_limits, card, "no tie band was", f"{MEASURE}, or state one as `sampler.band` in the policy"
+    )
 
 
 def _reason(measured: Sequence[MeasuredModels], card: ModelCard, what: str, way: str) -> str:

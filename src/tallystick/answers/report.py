@@ -154,7 +154,8 @@ class ReceiptReport(Judgement):
     def verdict(self) -> Verdict:
         """Accepted, rejected or inconclusive."""
         missing = tuple(map(str, self.missing))
-        return Verdict(self.findings, missing, self.not_checked, self.assumptions, self.coverage)
+        not_excluded = () if self.evidence is None else self.evidence.not_excluded
+        return Verdict(self.findings, missing, (*self.not_checked, *not_excluded), self.assumptions, self.coverage)
 
     @property
     def coverage(self) -> VerdictCoverage:

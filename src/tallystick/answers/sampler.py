@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from tallystick.answers.distance_limits import TRIED, MeasuredModels
+from tallystick.answers.distance_limits import TokenLimits, shipped_calibration
 from tallystick.documents.document import Document
 from tallystick.errors import MalformedError
 from tallystick.sampling.fast_path import USUAL_REACH
 from tallystick.sampling.margin import margins
-from tallystick.tolerances.evidence import Decision, MismatchTest, Trials
+from tallystick.tolerances.evidence import Decision, MarginRates, MismatchTest, Trials, log_mean
+from tallystick.tolerances.likelihoods import Likelihoods
 from tallystick.tolerances.tolerance import Finding
+from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.sampler import Sampler
 from tallystick.workloads.language_model import Rows
 
@@ -33,45 +35,44 @@ Rate = Annotated[float, Field(gt=0.0, lt=1.0)]
 Logits = Annotated[float, Field(gt=0.0, le=1e6)]
 
 BANDS: Final = {"F32": 2e-3, "F16": 6e-2, "BF16": 5e-1}
-"""Default tie bands in logits: about eight roundings of a logit of 32 to the model's dtype."""
-BANDS_MEASURED: Final = (
-    *TRIED,
-    MeasuredModels(dtype="BF16", layers=6, width=128, models=("demo", "served"), answers=24),
-    MeasuredModels(dtype="F16", layers=6, width=128, models=("demo", "served"), answers=24),
-)
-"""The models on which honest logits stayed within these bands: decoding with a cache in batches of twelve against one
-pass, with either attention and one or two threads, 1,620 rows a pair. Differences of two logits reached 0.33 in BF16,
-0.047 in F16 and 2.0e-5 in F32."""
+"""Tie bands in logits where none was measured: about eight roundings of a logit of 32 to the model's dtype."""
 LOST: Final = (
     "the receipt does not say how its seed was used (form unknown), so nothing shows how tokens were drawn; name the "
     "form that was promised as `sampler.form` in the policy, or have probabilities judged alone with `sampler.seed` "
     "unknown"
 )
+MISMATCHES: Final = 0.05
+"""The bound on honest tokens that are not the verifier's own choice, where none was measured."""
+GRADES: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
+"""The margins, in tie bands, from which on a token weighs more; the last grade is `far`."""
 SHOWN: Final = 8
 
 
 class SamplerRule(Document):
     """One verifier's requirements on sampled tokens.
 
-    `band` is the tie band: the largest change of a difference of two honest logits; by default `BANDS` of the model's
-    dtype. `honest` bounds the probability that an honest token has a margin beyond the band. `far_rate` bounds it for
-    `far` bands, beyond which a single token is refused. `dishonest` is the rate of tokens beyond the band that must be
-    excluded with error `beta` before an answer is accepted. `alpha` is the probability of ever accusing an honest
-    provider on accumulated evidence. `rms` is the typical drift of one logit, if drift is random
-    (`likelihoods.discount`). `seed` says who chose the seed; with `unknown`, tokens are judged by their probability
-    alone. `form` is the promised form: a receipt of unknown form is judged by it; without it, such a receipt is not
-    judged. `likelihoods` says when token probabilities are judged in addition to margins. `reach` says how unlikely a
-    token may be and still be compared with the claimed one (`sampling.fast_path`).
+    `band` is the tie band in logits, `rms` the drift of one logit, and `mismatches` bounds the probability that an
+    honest token is not the verifier's own choice. By default all three are those of the calibration for the model
+    (`limits`, or the shipped table). `honest` bounds the probability that an honest token has a margin beyond the band,
+    and `far_rate` that of a margin beyond `far` bands, where a single token is refused. `dishonest` is the rate of
+    tokens beyond the band that must be excluded with error `beta` before an answer is accepted. `alpha` is the
+    probability of ever accusing an honest provider on accumulated evidence. `seed` says who chose the seed; with
+    `unknown`, tokens are judged by their probability alone. `form` is the promised form: a receipt of unknown form is
+    judged by it; without it, such a receipt is not judged. `likelihoods` says when token probabilities are judged in
+    addition to margins. `reach` says how unlikely a token may be and still be compared with the claimed one
+    (`sampling.fast_path`).
     """
 
     band: Logits | None = None
     far: Annotated[float, Field(ge=1.0, le=1e6)] = 8.0
     far_rate: Rate = 1e-9
+    mismatches: Rate | None = None
     honest: Rate = 1e-3
     dishonest: Rate = 0.1
     alpha: Rate = 1e-6
     beta: Rate = 0.01
     rms: Logits | None = None
+    limits: tuple[TokenLimits, ...] | None = None
     seed: Literal["customer", "provider", "unknown"] = "provider"
     form: Literal["gumbel", "cdf"] | None = None
     likelihoods: Literal["unseeded", "always"] = "unseeded"
@@ -83,31 +84,61 @@ class SamplerRule(Document):
             raise ValueError("honest has to be less than dishonest")
         return self
 
-    def for_dtype(self, dtype: str) -> Self:
-        """This rule, with the default tie band of `dtype` if it states none."""
-        return self if self.band is not None else self.model_copy(update={"band": BANDS[dtype]})
+    @property
+    def token_limits(self) -> tuple[TokenLimits, ...]:
+        """The verifier's own calibrations of tokens, or else the shipped ones."""
+        return shipped_calibration().tokens if self.limits is None else self.limits
+
+    def limits_for(self, card: ModelCard) -> TokenLimits | None:
+        """The calibration that holds for the model, the narrowest of several; None if there is none."""
+        return min((each for each in self.token_limits if each.covers(card)), key=lambda each: each.band, default=None)
+
+    def for_model(self, card: ModelCard) -> Self:
+        """This rule, with what it does not state from the calibration for the model.
+
+        A rule that states its own tie band takes nothing from it. Without a calibration, the band is that of `BANDS`.
+        """
+        if self.band is not None:
+            return self
+        found = self.limits_for(card)
+        if found is None:
+            return self.model_copy(update={"band": BANDS[card.dtype]})
+        own = {name: getattr(found, name) for name in ("rms", "mismatches") if getattr(self, name) is None}
+        return self.model_copy(update={"band": found.band, **own})
 
     @property
     def test(self) -> MismatchTest:
         """The test on the number of tokens beyond the band."""
         return MismatchTest(self.honest, self.dishonest)
 
+    @property
+    def rates(self) -> MarginRates:
+        """How often honest margins reach parts and multiples of the band: by three rates, log-linear between them."""
+        assert self.band is not None
+        first = max(self.honest, MISMATCHES if self.mismatches is None else self.mismatches)
+        bands = sorted({*(each for each in GRADES if each < self.far), self.far})
+        rates = np.interp(bands, (0.0, 1.0, self.far), np.log((first, self.honest, min(self.far_rate, self.honest))))
+        return MarginRates(tuple((self.band * m, math.exp(rate)) for m, rate in zip(bands, rates, strict=True)))
+
 
 NO_TRIALS: Final = Trials()
+NO_RATIOS: Final = Likelihoods()
 
 
 @dataclass(frozen=True)
 class SamplerEvidence:
     """Evidence about a sampler from the tokens of one answer, or of several answers added up.
 
-    `tokens` counts all tokens, `trials` those with a margin and those beyond the tie band. `single` is the finding on
-    the worst single token, `ends` are the findings on end tokens. If `undecided` gives a reason, the findings are shown
-    but decide nothing.
+    `tokens` counts all tokens, `trials` those with a margin and those beyond the tie band. `temperatures` compares the
+    stated temperature with others under the same seed; `likelihoods` needs no seed. `single` is the finding on the
+    worst single token, `ends` are the findings on end tokens. If `undecided` gives a reason, the findings are shown but
+    decide nothing.
     """
 
     rule: SamplerRule
     tokens: int = 0
     trials: Trials = NO_TRIALS
+    temperatures: Likelihoods = NO_RATIOS
     likelihoods: TokenLikelihoods | None = None
     single: Finding | None = None
     ends: tuple[Finding, ...] = ()
@@ -122,6 +153,7 @@ class SamplerEvidence:
             self.rule,
             self.tokens + other.tokens,
             self.trials + other.trials,
+            self.temperatures + other.temperatures,
             _sum(self.likelihoods, other.likelihoods),
             max(singles, key=lambda each: each.distance, default=None),
             (*self.ends, *other.ends),
@@ -160,6 +192,16 @@ class SamplerEvidence:
         return (f"evidence: {missing} more tokens to exclude {other} at error {self.rule.beta:g}",)
 
     @property
+    def not_excluded(self) -> tuple[str, ...]:
+        """What the tokens cannot tell from the stated sampler, and about how many more such tokens would."""
+        if self.undecided or self._is_rejected:
+            return ()
+        found, beta = self.temperatures, self.rule.beta
+        missing = {name: found.tokens_missing(name, beta) for name in found.names}
+        lines = [_cannot_tell(name, found.tokens, count) for name, count in missing.items() if count != 0]
+        return tuple(f"sampler: {line}" for line in lines)
+
+    @property
     def tokens_missing(self) -> int | None:
         """How many more tokens like these lead to a decision; None if no number does."""
         if not self._is_unseeded:
@@ -176,13 +218,14 @@ class SamplerEvidence:
         return self.trials.tokens < self.tokens
 
     def _mismatches(self) -> Finding:
-        rule, trials = self.rule, self.trials
+        rule, trials, others = self.rule, self.trials, self.temperatures
+        logs = [trials.log_against(), *([others.log_against()] if others.tokens else [])]
         detail = (
-            f"log e-value against the sampler: {trials.mismatches} "
-            f"of {trials.tokens} tokens beyond the tie band, for honesty {rule.test.in_favour(trials):.2f} of "
-            f"{-math.log(rule.beta):.2f}"
+            f"log e-value against the sampler: {trials.mismatches} of {trials.tokens} tokens beyond the tie band"
+            + (f", closest other is {others.closest}" if others.tokens else "")
+            + f", for honesty {rule.test.in_favour(trials):.2f} of {-math.log(rule.beta):.2f}"
         )
-        return Finding(rule.test.against(trials), -math.log(rule.alpha / 2), "evidence", "", detail)
+        return Finding(log_mean(logs), -math.log(rule.alpha / 2), "evidence", "", detail)
 
 
 def judge_sampler(
@@ -203,7 +246,7 @@ def judge_sampler(
         prompt: token ids, for the repetition penalty.
         answer: the n claimed token ids.
         sampler: the claimed settings and seed.
-        rule: the verifier's; the default tie band is that of F32.
+        rule: the verifier's, for this model (`SamplerRule.for_model`); without a tie band, that of F32.
         end_tokens: none of them may come before the last token.
         undecided: why the findings decide nothing; empty if they decide.
 
@@ -215,10 +258,11 @@ def judge_sampler(
         from tallystick.sampling.adjusting import adjusted_answer  # few requests ask for adjustments
 
         logits, forced = adjusted_answer(logits, sampler, prompt, answer)
-    view = ClaimedAnswer(logits, answer, sampler, rule.for_dtype("F32"), _histories(prompt, answer, sampler))
+    rule = rule if rule.band is not None else rule.model_copy(update={"band": BANDS["F32"]})
+    view = ClaimedAnswer(logits, answer, sampler, rule, _histories(prompt, answer, sampler))
     is_lost = not sampler.is_canonical and rule.seed != "unknown"
     evidence = SamplerEvidence(
-        rule,
+        view.rule,
         len(answer),
         ends=_ends(answer, end_tokens),
         not_checked=() if is_lost else _not_checked(sampler, rule),
@@ -228,7 +272,7 @@ def judge_sampler(
         return evidence
     is_seeded = sampler.is_greedy or (sampler.is_canonical and rule.seed != "unknown")
     if is_seeded:
-        evidence = _with_margins(evidence, view, forced)
+        evidence = _with_temperatures(_with_margins(evidence, view, forced), view)
     if not sampler.is_greedy and (not is_seeded or rule.likelihoods == "always"):
         from tallystick.answers.likelihoods import with_likelihoods  # most answers are judged by their seed alone
 
@@ -277,7 +321,17 @@ def _with_margins(evidence: SamplerEvidence, view: ClaimedAnswer, forced: int) -
         + f"; an honest token is refused with probability {view.rule.far_rate:g} at most"
     )
     single = Finding(float(found[worst]), view.far, "sampler", where, detail)
-    return replace(evidence, trials=Trials(tested, len(beyond)), single=single)
+    trials = Trials.of(found, view.band, view.rule.rates)
+    return replace(evidence, trials=replace(trials, tokens=tested), single=single)
+
+
+def _with_temperatures(evidence: SamplerEvidence, view: ClaimedAnswer) -> SamplerEvidence:
+    """The evidence about other temperatures, if tokens are drawn by scores and the drift of logits is known."""
+    if view.sampler.is_greedy or view.sampler.form != "gumbel" or view.rule.rms is None:
+        return evidence
+    from tallystick.answers.alternatives import temperature_evidence  # needed only where the drift is calibrated
+
+    return replace(evidence, temperatures=temperature_evidence(view, view.rule.rms))
 
 
 def _ends(answer: Sequence[int], end_tokens: frozenset[int]) -> tuple[Finding, ...]:
@@ -285,6 +339,11 @@ def _ends(answer: Sequence[int], end_tokens: frozenset[int]) -> tuple[Finding, .
     if not early:
         return ()
     return (Finding(len(early), 0, "finish", f"token {early[0]}", "an end token, and the answer goes on"),)
+
+
+def _cannot_tell(name: str, tokens: int, missing: int | None) -> str:
+    more = "no number of such tokens would" if missing is None else f"about {missing} more such tokens would"
+    return f"{tokens} tokens cannot tell {name} from the stated sampler; {more}"
 
 
 def _not_checked(sampler: Sampler, rule: SamplerRule) -> tuple[str, ...]:

@@ -147,6 +147,7 @@ def _report(seen: StreamProgress, count: int, policy: ReceiptPolicy, nonce: byte
     # Too few tokens in one receipt are no open point: the evidence of all receipts counts.
     missing = [str(line) for each in seen.reports for line in each.missing if line.check != EVIDENCE]
     missing += [line for each in evidence for line in each.unavailable]
+    not_checked += [line for each in evidence for line in each.not_excluded]
     if not seen.computed:
         missing.append(f"{EVIDENCE}: no receipt was computed")
     if seen.computed < len(seen.reports):

@@ -11,7 +11,7 @@ from tallystick.answers.fingerprints import judge_fingerprints, unjudged_fingerp
 from tallystick.answers.identity import SIGNATURE_BYTES, check_model, check_signer
 from tallystick.answers.known_tokens import Ids, KnownTokens, known_tokens
 from tallystick.answers.limits import check_consistency, check_sizes, check_vocabulary
-from tallystick.answers.measured import unmeasured_band, unmeasured_limits
+from tallystick.answers.measured import unmeasured_limits, unmeasured_tokens
 from tallystick.answers.policy import STANDARD_DEMANDS, ReceiptPolicy
 from tallystick.answers.report import RUNG_OF, CheckLog, ReceiptReport
 from tallystick.answers.response import BARE, Response
@@ -228,7 +228,7 @@ def compute(found: Verification, rung: Rung = 2) -> None:
     with log.timing("sampler", TOKEN_BYTES * len(answer)):
         logits = passed.logits[-len(answer) :]
         rule, sampler = sampler_rule(found), promised_sampler(receipt.sampler, found.policy)
-        open_line = unmeasured_band(found.policy.sampler, found.model.card)
+        open_line = unmeasured_tokens(found.policy.sampler, found.model.card)
         found.evidence = judge_sampler(logits, prompt, answer, sampler, rule, found.model.end_tokens, open_line)
     for finding in found.evidence.findings:
         log.add(finding)
@@ -247,9 +247,10 @@ def compute(found: Verification, rung: Rung = 2) -> None:
 def error_rates(rule: SamplerRule) -> str:
     """A line that states the largest error rates of the judgement of the sampler."""
     return (
-        f"fewer than {rule.honest:g} of honest tokens lie beyond the tie band of {rule.band:g} logits; then an honest "
-        f"provider is accused with probability {rule.alpha:g} at most over all its tokens, and one with "
-        f"{rule.dishonest:.0%} of them there is accepted with probability {rule.beta:g} at most"
+        f"at most {rule.rates.points[0][1]:g} of honest tokens are not the verifier's own choice, and {rule.honest:g} "
+        f"lie beyond the tie band of {rule.band:g} logits; then an honest provider is accused with probability "
+        f"{rule.alpha:g} at most over all its tokens, and one with {rule.dishonest:.0%} of them beyond the band is "
+        f"accepted with probability {rule.beta:g} at most"
     )
 
 
@@ -258,7 +259,7 @@ def sampler_rule(found: Verification) -> SamplerRule:
 
     If the policy requires the customer's seed, the seed is checked even where the rule says `unknown`.
     """
-    rule, asked = found.policy.sampler.for_dtype(found.model.card.dtype), found.context.request
+    rule, asked = found.policy.sampler.for_model(found.model.card), found.context.request
     if rule.seed == "unknown" and found.policy.seed == "customer":
         rule = rule.model_copy(update={"seed": "provider"})
     is_customers = asked is not None and asked.seed is not None

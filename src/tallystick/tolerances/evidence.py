@@ -17,35 +17,67 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 
-RATES = 12
-LARGEST_RATE = 0.9
+SHARES: Final = tuple(float(share) for share in np.geomspace(2e-3, 0.9, 12))
+"""The shares of tokens chosen otherwise over which the e-value is averaged, in geometric progression."""
 
 Decision = Literal["rejected", "accepted", "inconclusive"]
+Reals = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class MarginRates:
+    """How often an honest token has a margin that reaches m logits, at most, given everything before it.
+
+    `points` are pairs (m, rate); m rises from 0, where every margin that is not 0 counts, and the rate falls.
+    """
+
+    points: tuple[tuple[float, float], ...]
+
+    def wagers(self, margins: Reals) -> Reals:
+        """An e-value of each margin: the mean over the points of 1 / rate where the margin reaches m, else 0."""
+        found = [np.where((margins > 0.0) & (margins >= least), 1.0 / rate, 0.0) for least, rate in self.points]
+        return np.asarray(np.mean(found, axis=0))
 
 
 @dataclass(frozen=True)
 class Trials:
-    """The number of tokens examined, and how many of them the claimed sampler does not explain."""
+    """The tokens examined, how many of them lie beyond the tie band, and the logarithms of their e-values by share.
+
+    Entry i of `graded` sums ln(1 − λ + λ·w) over tokens, with λ of `SHARES` and the wager w on the token's margin.
+    """
 
     tokens: int = 0
     mismatches: int = 0
+    graded: tuple[float, ...] = (0.0,) * len(SHARES)
 
     def __add__(self, other: Trials) -> Trials:
-        return Trials(self.tokens + other.tokens, self.mismatches + other.mismatches)
+        graded = tuple(a + b for a, b in zip(self.graded, other.graded, strict=True))
+        return Trials(self.tokens + other.tokens, self.mismatches + other.mismatches, graded)
+
+    @classmethod
+    def of(cls, margins: Reals, band: float, rates: MarginRates) -> Trials:
+        """The trials of tokens with these margins."""
+        graded = np.log1p(np.array(SHARES)[:, None] * (rates.wagers(margins) - 1.0)).sum(axis=1)
+        beyond = np.count_nonzero(~(margins <= band))
+        return cls(len(margins), int(beyond), tuple(float(each) for each in graded))
+
+    def log_against(self) -> float:
+        """The natural logarithm of the e-value against an honest provider."""
+        return log_mean(self.graded)
 
 
 @dataclass(frozen=True)
 class MismatchTest:
     """Honest: P(mismatch | everything before) ≤ `honest`. Dishonest: that probability is ≥ `dishonest`.
 
-    Against honesty, the factor of a token at a rate p > p0 = `honest` is p/p0 for a mismatch and (1 − p)/(1 − p0) for
-    a match. Its mean grows with the true rate and is 1 at p0. The e-value is the mean over `rates`. In favour of
-    honesty, the factor is p0/p1 or (1 − p0)/(1 − p1) with p1 = `dishonest`. Its mean falls with the true rate and is 1
-    at p1. So a dishonest provider reaches 1/β here with probability at most β (Wald 1945, with Ville's bound).
+    In favour of honesty, the factor of a token is p0/p1 for a mismatch and (1 − p0)/(1 − p1) for a match, with
+    p0 = `honest` and p1 = `dishonest`. Its mean falls with the true rate and is 1 at p1. So a dishonest provider
+    reaches 1/β with probability at most β (Wald 1945, with Ville's bound).
     """
 
     honest: float
@@ -54,24 +86,19 @@ class MismatchTest:
     def __post_init__(self) -> None:
         assert 0.0 < self.honest < self.dishonest < 1.0
 
-    @property
-    def rates(self) -> tuple[float, ...]:
-        """The dishonest rates over which the e-value is averaged, in geometric progression."""
-        lowest = min(2.0 * self.honest, math.sqrt(self.honest))
-        return tuple(float(rate) for rate in np.geomspace(lowest, max(LARGEST_RATE, lowest), RATES))
-
-    def against(self, trials: Trials) -> float:
-        """The natural logarithm of the e-value against an honest provider."""
-        return log_mean(_log_ratio(trials, rate, self.honest) for rate in self.rates)
-
     def in_favour(self, trials: Trials) -> float:
-        """The natural logarithm of the e-value against a dishonest one."""
-        return _log_ratio(trials, self.honest, self.dishonest)
+        """The natural logarithm of the e-value against a dishonest provider."""
+        matches = trials.tokens - trials.mismatches
+        per_mismatch = math.log(self.honest / self.dishonest)
+        return trials.mismatches * per_mismatch + matches * self._per_match
 
     def tokens_missing(self, trials: Trials, beta: float) -> int:
         """How many more tokens without a mismatch are needed until `in_favour` reaches 1/β."""
-        per_match = _log_ratio(Trials(1, 0), self.honest, self.dishonest)
-        return max(0, math.ceil((-math.log(beta) - self.in_favour(trials)) / per_match - 1e-9))
+        return max(0, math.ceil((-math.log(beta) - self.in_favour(trials)) / self._per_match - 1e-9))
+
+    @property
+    def _per_match(self) -> float:
+        return math.log1p(-self.honest) - math.log1p(-self.dishonest)
 
 
 def log_mean(logarithms: Iterable[float]) -> float:
@@ -81,8 +108,3 @@ def log_mean(logarithms: Iterable[float]) -> float:
     if not math.isfinite(largest):
         return largest
     return largest + math.log(math.fsum(math.exp(value - largest) for value in values) / len(values))
-
-
-def _log_ratio(trials: Trials, rate: float, other: float) -> float:
-    matches = trials.tokens - trials.mismatches
-    return trials.mismatches * math.log(rate / other) + matches * (math.log1p(-rate) - math.log1p(-other))

@@ -1,0 +1,104 @@
+"""For each row, the two tokens whose order a sampler at another temperature would turn round most easily.
+
+Both samplers use the same seed, so the noise of every token is known. The *own* token has the largest score under the
+stated sampler; the *rival* has the largest score of the others under the other one. The verifier's logits alone decide
+which they are, never the claimed token. Only tokens that the filters of both samplers surely keep are compared. So an
+honest provider chooses the rival only if drift turns their order round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tallystick.sampling.edges import FilterEdges
+from tallystick.sampling.fast_path import USUAL_REACH, Flags, Integers, Reals, Rows
+from tallystick.sampling.filters import Logits
+from tallystick.sampling.ranks import Ranks
+from tallystick.transcripts.sampler import Sampler
+
+CONTENDERS: Final = 128
+"""Tokens compared in a row: those of the largest logits."""
+
+
+@dataclass(frozen=True)
+class Rivals:
+    """The pairs of all rows for one other temperature.
+
+    `own` and `rival` are tokens, I64[rows]. `lead` is the lead of the own token over its rival under the stated
+    sampler, `lead_there` under the other one, both F64[rows] in logits and infinite where a row has no such pair.
+    """
+
+    own: Integers
+    rival: Integers
+    lead: Reals
+    lead_there: Reals
+
+
+def rivals(
+    logits: Logits,
+    sampler: Sampler,
+    positions: Sequence[int],
+    histories: Sequence[Sequence[int]],
+    factors: Sequence[float],
+    spread: float,
+) -> Iterator[Rivals]:
+    """The rivals at each of `factors` times the temperature; arguments otherwise as for `choose`.
+
+    Logits are known within `spread`. The sampler is of the Gumbel form and not greedy.
+    """
+    unknown = np.zeros(len(logits), np.int64)
+    rows = Rows(logits, unknown, np.asarray(positions, np.int64), histories, sampler)
+    tokens, x = _contenders(rows)
+    places = np.repeat(np.arange(len(logits)), tokens.shape[1])
+    noise = rows.noise(places, tokens.ravel()).reshape(tokens.shape)
+    sure = _sure(rows, x, sampler, spread)
+    for factor in factors:
+        other = sampler.model_copy(update={"temperature": sampler.temperature * factor})
+        yield _pairs(tokens, x, noise, factor, sure & _sure(rows, x, other, spread))
+
+
+def _contenders(rows: Rows) -> tuple[Integers, Reals]:
+    """The tokens of the largest logits, I64[rows, n], and their logits after the penalty; −∞ where a row has fewer."""
+    found = [_likely(row, rows.temperature * USUAL_REACH) for row in rows.logits]
+    tokens = np.zeros((len(found), max(map(len, found), default=0)), np.int64)
+    x = np.full(tokens.shape, -np.inf)
+    for row, each in enumerate(found):
+        tokens[row, : len(each)] = each
+        x[row, : len(each)] = rows.penalised(np.full(len(each), row), each)
+    return tokens, x
+
+
+def _likely(row: Logits, reach: float) -> Integers:
+    """The tokens within `reach` of the largest logit, at most `CONTENDERS`."""
+    near = np.flatnonzero(row >= row.max() - reach)
+    return near if len(near) <= CONTENDERS else near[np.argpartition(row[near], -CONTENDERS)[-CONTENDERS:]]
+
+
+def _pairs(tokens: Integers, x: Reals, noise: Reals, factor: float, kept: Flags) -> Rivals:
+    each = np.arange(len(tokens))
+    here, there = (np.where(kept, x + share * noise, -np.inf) for share in (1.0, factor))
+    own = here.argmax(axis=1)
+    others = there.copy()
+    others[each, own] = -np.inf
+    rival = others.argmax(axis=1)
+    is_pair = np.isfinite(others[each, rival])
+    leads = [np.where(is_pair, s[each, own] - np.where(is_pair, s[each, rival], 0.0), np.inf) for s in (here, there)]
+    return Rivals(tokens[each, own], tokens[each, rival], *leads)
+
+
+def _sure(rows: Rows, x: Reals, sampler: Sampler, spread: float) -> Flags:
+    """Which contenders the filters surely keep; tokens left out would only make more of them sure."""
+    kept = np.isfinite(x)
+    if not rows.is_filtering:
+        return kept
+    for row, own in zip(kept, x, strict=True):
+        if row.any():
+            relative = own - own.max()
+            edges = FilterEdges(Ranks(relative[row]), sampler)
+            count = edges.count_sure(spread)
+            row &= relative >= (edges.ranks.at(count - 1) if count else np.inf)
+    return kept
