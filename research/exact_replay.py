@@ -2,7 +2,8 @@
 
     python -m research.exact_replay MODEL --dtype BF16 --answers 3 --out docs/data/exact_replay_bf16.json
 
-Each case is generated, stated as if it were honest, and judged by `judge_replay`. `docs/serving.md` has the table.
+Each case is generated, stated as if it were honest, and judged by `judge_replay`. Other tokens convict only behind a
+whole block of fingerprints with equal bits, so answers have several blocks.
 """
 
 from __future__ import annotations
@@ -206,7 +207,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--dtype", default="F32")
     parser.add_argument("--answers", type=int, default=3)
-    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
     torch.set_num_threads(1)
