@@ -69,6 +69,18 @@ def test_another_model_in_another_precision_is_rejected(
     assert verify_receipt(in_halves, placeless, lax).outcome == "rejected"
 
 
+def test_the_root_of_a_former_card_names_the_same_model(
+    honest_answer: Any, language_model: Any, short_policy: Any, resigned: Callable[..., Any]
+) -> None:
+    former = language_model.former_card()
+    assert former.weights != language_model.card.weights  # the embedding is also the output matrix
+    of_old = resigned(honest_answer.issued.signed, {"model": former.identity})
+    assert verify_receipt(of_old, language_model, short_policy).outcome == "accepted"
+    other = former.model_copy(update={"weights": language_model.card.weights})
+    of_another = resigned(honest_answer.issued.signed, {"model": other.identity})
+    assert verify_receipt(of_another, language_model, short_policy).outcome == "rejected"
+
+
 def test_a_cache_that_is_not_stated_is_open_unless_the_policy_takes_it(
     honest_answer: Any, language_model: Any, short_policy: Any, resigned: Callable[..., Any]
 ) -> None:
