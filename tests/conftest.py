@@ -56,6 +56,7 @@ LONG = {
     *("test_journeys.py", "test_readme.py", "test_pages.py", "test_tutorial.py", "test_trusted_base.py"),
     *("test_parties_programs.py", "test_ethereum_programs.py", "test_simulation.py", "test_mutants.py"),
     *("test_honest_loops.py", "test_huggingface.py", "test_crashes.py", "test_real.py", "test_every_engine.py"),
+    *("test_catalogue.py", "test_artefacts.py", "test_streams.py", "test_training.py"),
 }
 """The modules that take longest."""
 
