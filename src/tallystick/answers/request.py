@@ -35,7 +35,7 @@ IDLE: Final = frozenset(
     {
         *("stream", "stream_options", "user", "metadata", "store", "service_tier", "timeout"),
         *("safety_identifier", "prompt_cache_key", "logprobs", "top_logprobs", "extra_headers"),
-        *("tools", "tool_choice", "parallel_tool_calls"),
+        *("tools", "tool_choice", "parallel_tool_calls", "return_token_ids"),
     }
 )
 """Fields of a request that have no effect on the tokens, or that `wanted` and `tools` speak for."""
