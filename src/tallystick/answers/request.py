@@ -33,6 +33,7 @@ IDLE: Final = frozenset(
     {
         *("stream", "stream_options", "user", "metadata", "store", "service_tier", "timeout"),
         *("safety_identifier", "prompt_cache_key", "logprobs", "top_logprobs", "extra_headers"),
+        "return_token_ids",
     }
 )
 """Fields of a request that have no effect on the tokens."""
