@@ -55,6 +55,27 @@ def test_an_honest_answer_is_accepted(tokens_only: Any, language_model: Any, fie
     assert verdict.outcome == "accepted", verdict.unavailable
 
 
+@pytest.mark.parametrize("fields", [CHAT | {"logprobs": True, "top_logprobs": 3}, TEXT | {"logprobs": 2}])
+def test_log_probabilities_are_those_of_the_model_and_others_are_refused(
+    tokens_only: Any, language_model: Any, fields: dict[str, Any]
+) -> None:
+    response, body = asked(tokens_only, **fields)
+    verdict = verify(response, model=language_model, policy=POLICY, request=body).verdict
+    assert verdict.outcome == "accepted", verdict.unavailable
+    assert "logprobs" in {each.name for each in verdict.findings}
+    found = response["choices"][0]["logprobs"]
+    listed = found["content"] if "messages" in fields else found["token_logprobs"]
+    assert len(listed) == response["usage"]["completion_tokens"]
+    if "messages" in fields:
+        assert len(listed[0]["top_logprobs"]) == 3
+        listed[2]["logprob"] -= 0.5
+    else:
+        listed[2] -= 0.5
+    assert outcome(response, language_model, body) == "rejected"
+    del listed[-1]
+    assert outcome(response, language_model, body) == "rejected"
+
+
 def test_another_prompt_another_text_and_other_settings_are_seen(tokens_only: Any, language_model: Any) -> None:
     response, body = asked(tokens_only, **TEXT)
     assert outcome(response, language_model, body | {"prompt": "another"}) == "rejected"
