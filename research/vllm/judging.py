@@ -95,7 +95,6 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "objections": dict(Counter(each for row in rejected for each in set(row["objections"]))),
         "unavailable": dict(Counter(each for row in rows for each in set(row["unavailable"]))),
         "by_length": {f"{a}–{b - 1}": _verdicts(rows, a, b) for a, b in pairwise(LENGTHS)},
-        "largest_ratio": max((row["ratio"] for row in rows), default=0.0),
     }
 
 
@@ -110,7 +109,6 @@ def _row(report: ReceiptReport) -> dict[str, Any]:
         "tokens": report.tokens,
         "objections": [f"{each.name} {each.where}: {each.detail}"[:200] for each in report.findings if not each.agrees],
         "unavailable": [str(each)[:200] for each in report.missing],
-        "ratio": max((each.distance / each.allowed for each in found if each.allowed), default=0.0),
         "distances": {each.where: each.distance for each in found},
         "seconds": report.seconds,
     }
