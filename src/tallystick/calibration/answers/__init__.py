@@ -1,0 +1,1 @@
+"""Limits of receipts: how far honest rows of language models lie apart."""
