@@ -39,9 +39,13 @@ LIMITS = Path("src/tallystick/answers/fingerprints.json")
 DATA = Path("docs/data/fingerprints.json")
 TRIALS = {
     "final layer: 15 numbers of 8 bits, 0.5 bytes a token": Trial(FingerprintSettings()),
-    "first and final layer: 7 numbers of 8 bits, 0.5 bytes a token": Trial(FingerprintSettings(width=7), (0, -1)),
+    "first and final layer: 7 numbers of 8 bits, 0.5 bytes a token": Trial(FingerprintSettings(width=7), (0, -2)),
+    "first layer, final layer, logits: 7 numbers of 8 bits, 0.75 bytes a token": Trial(
+        FingerprintSettings(width=7), (0, -2, -1)
+    ),
+    "logits: 15 numbers of 8 bits, 0.5 bytes a token": Trial(FingerprintSettings(), (-1,)),
     "first and final layer: 13 numbers of 4 bits, 0.5 bytes a token": Trial(
-        FingerprintSettings(width=13, bits=4), (0, -1)
+        FingerprintSettings(width=13, bits=4), (0, -2)
     ),
     "final layer: 7 numbers of 8 bits, 0.25 bytes a token": Trial(FingerprintSettings(width=7)),
     "final layer: 4 numbers of 32 bits, 0.5 bytes a token": Trial(FingerprintSettings(width=4, bits=32)),
@@ -90,19 +94,21 @@ def figures_of(study: Study, table: FingerprintCalibration) -> dict[str, Any]:
     Cheats are tried against the limits over all models and both kinds of attention, and against those that the same
     study gives for one model by itself where attention is computed as the receipt states.
     """
-    rule = FingerprintRule(limits=table.limits, states=table.states)
+    rule = FingerprintRule(rows=table.rows)
     seen = [*honest_pairs(study, held_out=False)]
     honest = {"stacks that set limits": seen[:: -(-len(seen) // PAIRS)]}
     honest["stacks held out"] = [*honest_pairs(study, held_out=True)][:PAIRS]
-    figures: dict[str, Any] = {"machine": table.machine, "software": table.software, "models": table.models}
+    figures: dict[str, Any] = {"machine": table.machine, "software": table.software}
+    figures["models"] = [Path(model).name for model in study.models]
     figures |= {"stacks": table.stacks, "held_out": table.held_out, "honest": {}, "cheats": {}, "cheats_alone": {}}
     for dtype, (name, pairs) in product(DTYPES, honest.items()):
         figures["honest"][f"{dtype}, {name}"] = rejections(study, pairs, TRIALS, rule, dtype, 1)
     for model in study.models:
-        alone = Study(study.folder, {model: study.models[model]}, tuple(p for p in study.producers if p.stack != FUSED))
+        producers = tuple(p for p in study.producers if p.stack != FUSED)
+        alone = Study(study.folder, {model: study.models[model]}, producers, {model: study.sizes[model]})
         own = calibrate(alone)
         figures["cheats"] |= cheats_of(alone, rule)
-        figures["cheats_alone"] |= cheats_of(alone, FingerprintRule(limits=own.limits, states=own.states))
+        figures["cheats_alone"] |= cheats_of(alone, FingerprintRule(rows=own.rows))
     return figures
 
 

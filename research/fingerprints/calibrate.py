@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -12,38 +11,31 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from research.fingerprints.compare import DIRECT, Computed, Depth, Seen, compare_pair
+from research.fingerprints.compare import Computed
 from research.fingerprints.producers import DTYPES, PRODUCERS, Producer, job_of, stacks_of
 from research.fingerprints.states import BATCH, file_name
-from tallystick.answers.distance_limits import (
-    DistanceLimits,
-    FingerprintCalibration,
-    FingerprintLimits,
-    FingerprintRule,
-    MeasuredModels,
-)
+from tallystick.answers.distance_limits import FingerprintCalibration, FingerprintRule, MeasuredModels
 from tallystick.answers.fingerprints import judge_fingerprint
+from tallystick.calibration.answers.distances import Class, Seen, add_up, compare_answer, round_up, row_limits
 from tallystick.calibration.training.calibrate import machine
 from tallystick.calibration.training.processes import StackJob, run_all
+from tallystick.commitments.digests import digest
 from tallystick.frameworks.torch.generation.language_models import load_language_model
 from tallystick.tolerances.confidence import clopper_pearson
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
+from tallystick.transcripts.model_card import ModelCard
 from tallystick.workloads.fingerprints import make_fingerprint
 
-MARGIN: Final = {"F32": 8.0, "BF16": 1.5, "F16": 1.5}
-"""How far limits lie above the largest honest distance: precisions of 16 bits leave little room below the cheats."""
-LEAST: Final = {"F32": 1e-5, "BF16": 1e-4, "F16": 1e-5}
-"""No limit is set lower: another machine may always differ in a last bit that no stack here differed in."""
 POSITIONS_MAX: Final = 175
 PROMPT_MIN, PROMPT_MAX = 8, 40
 MODULE: Final = "research.fingerprints.states"
 
 
 class Trial(NamedTuple):
-    """A fingerprint to try: its settings, and which of a model's layers it is of, −1 being the final one."""
+    """A fingerprint to try: its settings, and which of a model's layers it is of, −1 being the logits."""
 
     settings: FingerprintSettings
-    places: tuple[int, ...] = (-1,)
+    places: tuple[int, ...] = (-2,)
 
 
 @dataclass(frozen=True)
@@ -91,28 +83,15 @@ def compute_all(study: Study) -> list[dict[str, str]]:
 
 def calibrate(study: Study) -> FingerprintCalibration:
     """Limits from the first half of the answers, over all pairs that are not held out."""
-    limits, states = [], []
-    for dtype in DTYPES:
-        for depth, seen in sorted(_honest(study, dtype).items()):
-            common = _limits(seen, dtype) | {"dtype": dtype, "tokens": depth.kind.tokens}
-            if math.isfinite(depth.layer_max):
-                common["layer_max"] = depth.layer_max
-            if depth.kind.bits == DIRECT:
-                states.append(DistanceLimits.from_json(common, "limits"))
-            else:
-                common |= {"bits": depth.kind.bits, "width": depth.kind.width}
-                limits.append(FingerprintLimits.from_json(common, "limits"))
     import torch
 
+    rows = [row_limits(_honest(study, each.dtype), each) for each in measured(study)]
     return FingerprintCalibration(
         machine=machine(),
         software=f"torch {torch.__version__}",
-        models=tuple(Path(model).name for model in study.models),
         stacks=tuple(each.name for each in study.producers if not each.cheat and not each.held_out),
         held_out=tuple(each.name for each in study.producers if each.held_out),
-        measured=measured(study),
-        limits=tuple(limits),
-        states=tuple(states),
+        rows=tuple(limits for of_dtype in rows for limits in of_dtype),
     )
 
 
@@ -162,7 +141,7 @@ def rejections(
             claimed, own = study.computed(provider, model, dtype), study.computed(verifier, model, dtype)
             if claimed is not None and own is not None:
                 for (name, each), number in product(trials.items(), numbers):
-                    rejected = _is_rejected(claimed, own, number, each, rule, dtype)
+                    rejected = _is_rejected(claimed, own, number, each, rule, card_of(study, model, dtype))
                     if rejected is not None:
                         counts[name][0] += rejected
                         counts[name][1] += 1
@@ -175,49 +154,52 @@ def rate(successes: int, trials: int) -> dict[str, Any]:
     return {"rejected": successes, "of": trials, "interval_95": [round_up(low), round_up(high)]}
 
 
-def round_up(value: float) -> float:
-    """Three digits, none made smaller."""
-    if value == 0.0:
-        return 0.0
-    digits = float(f"{value:.2e}")
-    return digits if digits >= value else float(f"{math.nextafter(value, math.inf) * 1.005:.2e}")
-
-
 def _is_rejected(
-    claimed: Computed, own: Computed, number: int, trial: Trial, rule: FingerprintRule, dtype: Any
+    claimed: Computed, own: Computed, number: int, trial: Trial, rule: FingerprintRule, card: ModelCard
 ) -> bool | None:
     """Whether one answer is rejected; none where the rule has no limits for such fingerprints."""
     theirs, mine = claimed.answer(number), own.answer(number)
-    layers = tuple(sorted(set(theirs) & set(mine)))
-    chosen = replace(trial.settings, layers=tuple(layers[place] for place in trial.places))
-    findings = judge_fingerprint(make_fingerprint(theirs, chosen), mine, rule, dtype=dtype)
+    layers = sorted(set(theirs) & set(mine))
+    if layers[-1] == card.layers:
+        layers.append(card.layers + 1)  # an engine that gives no logits
+    chosen = tuple(sorted(layers[place] for place in trial.places))
+    if chosen[-1] not in theirs or chosen[-1] not in mine:
+        return None
+    settings = replace(trial.settings, layers=chosen)
+    findings = judge_fingerprint(make_fingerprint(theirs, settings), mine, rule, card)
     return any(not each.agrees for each in findings) if findings else None
 
 
-def _honest(study: Study, dtype: str) -> dict[Depth, Seen]:
-    seen: dict[Depth, Seen] = {}
+def card_of(study: Study, model: str, dtype: Any) -> ModelCard:
+    """A card with the sizes of a model, which are all that limits depend on."""
+    layers, width = study.sizes[model]
+    none = digest("blob", b"")
+    return ModelCard(
+        architecture="study",
+        config=none,
+        weights=none,
+        tokenizer=none,
+        template=None,
+        dtype=dtype,
+        vocabulary=1,
+        layers=layers,
+        width=width,
+    )
+
+
+def _honest(study: Study, dtype: str) -> dict[Class, Seen]:
+    total: dict[Class, Seen] = {}
     for model, answers in study.models.items():
-        held: dict[str, Computed | None] = {}
+        final, held = study.sizes[model][0], dict[str, Computed | None]()
         for pair in honest_pairs(study, held_out=False):
             for each in pair:
                 if each.name not in held:
                     held[each.name] = study.computed(each, model, dtype)
             claimed, own = held[pair[0].name], held[pair[1].name]
             if claimed is not None and own is not None:
-                for depth, found in compare_pair(claimed, own, len(answers) // 2).items():
-                    seen[depth] = seen.get(depth, Seen()) + found
-    return seen
-
-
-def _limits(seen: Seen, dtype: str) -> dict[str, Any]:
-    typical = seen.typical if seen.typical else seen.largest
-    return {
-        "honest": seen.blocks,
-        "honest_largest": round_up(seen.largest),
-        "honest_typical": round_up(typical),
-        "largest": round_up(max(LEAST[dtype], MARGIN[dtype] * seen.largest)),
-        "typical": round_up(max(LEAST[dtype], MARGIN[dtype] * typical)),
-    }
+                seen = (compare_answer(claimed.answer(n), own.answer(n), final) for n in range(len(answers) // 2))
+                total = add_up([total, *seen])
+    return total
 
 
 def write_json(path: Path, value: Any) -> None:

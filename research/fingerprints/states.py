@@ -18,6 +18,8 @@ from tallystick.calibration.training.stacks import enter, stack_named
 from tallystick.errors import UnavailableError
 from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.fingerprints.logits import logit_rows
+from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED
 
 Rows: TypeAlias = npt.NDArray[np.float32]
 Answer: TypeAlias = Mapping[str, Any]
@@ -51,19 +53,21 @@ def _rows_of(
     from tallystick.frameworks.torch.generation.language_models import load_language_model
 
     language_model = load_language_model(Path(model), dtype, attention)
-    layers = range(language_model.card.layers + 1)
+    behind = language_model.card.layers + 1
+    layers = range(behind)
     way, cheat = producer["way"], producer["cheat"]
     served = integer_weights(language_model, int(cheat.removeprefix("int"))) if cheat else language_model.model
     if way == "prefill":
-        passes = [language_model.prefill(each["ids"], each["first"], layers).hidden for each in answers]
-        found = [_first_rows(rows, each["count"]) for rows, each in zip(passes, answers, strict=True)]
+        passes = [language_model.prefill(each["ids"], each["first"], layers) for each in answers]
+        whole = [{**each.hidden, behind: logit_rows(each.logits, PUBLIC_SEED)} for each in passes]
+        found = [_first_rows(rows, each["count"]) for rows, each in zip(whole, answers, strict=True)]
     elif way in ("jax", "iree"):
         found = list(_on_engine(way, language_model, answers))
     else:
         size = BATCH if way == "batched" else 1
         groups = [answers[start : start + size] for start in range(0, len(answers), size)]
-        found = [rows for group in groups for rows in _decoded(served, layers, group)]
-    joined = {layer: np.concatenate([rows[layer] for rows in found]) for layer in layers if layer in found[0]}
+        found = [rows for group in groups for rows in _decoded(served, [*layers, behind], group)]
+    joined = {layer: np.concatenate([rows[layer] for rows in found]) for layer in found[0]}
     return {str(layer): Tensor.of(rows) for layer, rows in joined.items()}
 
 
@@ -75,19 +79,17 @@ def _decoded(model: Any, layers: Sequence[int], group: Sequence[Answer]) -> Iter
     """The rows of a group of answers to prompts of one length: a pass over the prompts, then a token at a time."""
     import torch
 
-    from tallystick.frameworks.torch.generation.hidden_states import watching_layers
+    from tallystick.frameworks.torch.generation.layer_tap import LayerTap
 
     first = group[0]["first"]
     assert {each["first"] for each in group} == {first}
     ids = torch.tensor([each["ids"] for each in group])
-    seen: dict[int, list[Any]] = {layer: [] for layer in layers}
-    with torch.inference_mode(), watching_layers(model, layers, lambda layer, found: seen[layer].append(found[:, -1])):
+    with torch.inference_mode(), LayerTap(model, layers) as tap:
         cache = model(input_ids=ids[:, : first + 1], use_cache=True).past_key_values
         for place in range(first + 1, ids.shape[1]):
             cache = model(input_ids=ids[:, place : place + 1], past_key_values=cache, use_cache=True).past_key_values
-    joined = {layer: torch.stack(rows, 1).float().numpy() for layer, rows in seen.items()}
     for number, each in enumerate(group):
-        yield {layer: rows[number, : each["count"]] for layer, rows in joined.items()}
+        yield {layer: rows.float().numpy() for layer, rows in tap.rows(number, each["count"]).items()}
 
 
 def _on_engine(name: str, language_model: Any, answers: Sequence[Answer]) -> Iterator[dict[int, Rows]]:

@@ -59,15 +59,11 @@ def honest_answer(answered: Callable[..., Any]) -> Any:
 @pytest.fixture(scope="session")
 def short_policy() -> Any:
     """A policy with which sixteen tokens are enough."""
-    from tallystick.answers.distance_limits import DistanceLimits, FingerprintLimits, FingerprintRule
     from tallystick.answers.policy import ReceiptPolicy
     from tallystick.answers.sampler import SamplerRule
+    from tests.support.limits import rule_of
 
-    shared = {"tokens": 1, "largest": 1e-4, "typical": 5e-5, "honest": 1, "honest_largest": 0.0, "honest_typical": 0.0}
-    limits = DistanceLimits(dtype="F32", **shared)
-    projection = FingerprintLimits(dtype="F32", bits=8, width=1, **shared)
-    rule = FingerprintRule(limits=(projection,), states=(limits,))
-    return ReceiptPolicy(sampler=SamplerRule(dishonest=0.3, beta=0.05), fingerprints=rule)
+    return ReceiptPolicy(sampler=SamplerRule(dishonest=0.3, beta=0.05), fingerprints=rule_of(1e-4))
 
 
 @pytest.fixture(scope="session")

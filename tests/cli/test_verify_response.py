@@ -367,14 +367,9 @@ def test_an_opening_needs_the_verifiers_nonce(tally: Callable[..., Any], files: 
 def test_limits_measured_for_a_model_hold_for_it(
     tally: Callable[..., Any], files: Path, change: dict[str, Any], code: int
 ) -> None:
-    shared = {"tokens": 1, "largest": 1e-4, "typical": 5e-5, "honest": 1, "honest_largest": 0, "honest_typical": 0}
-    table = {
-        **{name: [] for name in ("models", "stacks", "held_out")},
-        **dict.fromkeys(("machine", "software"), "here"),
-        "limits": [{"dtype": "F32", "bits": 8, "width": 1, **shared}],
-        "states": [{"dtype": "F32", **shared}],
-        "measured": [{"dtype": "F32", "layers": 2, "width": 64, "answers": 3, **change}],
-    }
+    model = {"dtype": "F32", "layers": 2, "width": 64, **change}
+    rows = [{**model, "place": place, "largest": 1e-4} for place in ("block", "final", "logits")]
+    table = {"machine": "here", "software": "here", "stacks": [], "rows": rows}
     (files / "limits.json").write_text(json.dumps(table))
     found, out, _ = tally("receipt.json", "--limits", str(files / "limits.json"), "--rung", "2")
     assert found == code, out

@@ -1,19 +1,18 @@
 import dataclasses
 import json
-import math
 
 import numpy as np
 import pytest
 
 from research.fingerprints import calibrate, compare, producers, states
 from tallystick.answers.distance_limits import FingerprintRule
+from tallystick.calibration.answers.distances import compare_answer
 from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.tensor import Tensor
-from tallystick.tolerances.fingerprints.making import encode_rows
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-from tallystick.tolerances.fingerprints.wire import measure
 
-LAYERS, COUNTS = (0, 1), (40, 3, 64, 33)
+LAYERS, COUNTS = (0, 1, 2), (40, 3, 64, 33)
+SIZES = {"model": (1, 24)}
 QUIET, NOISY = 1e-3, 5e-2
 
 
@@ -30,37 +29,6 @@ def computed(noise, seed=0):
     return compare.Computed(rows_with(noise, seed), COUNTS)
 
 
-def test_distances_are_those_of_the_fingerprints_themselves():
-    claimed, own = computed(QUIET, 1), computed(0.0)
-    settings = FingerprintSettings(layers=LAYERS, block=32, width=compare.WIDEST, bits=8)
-    kind = compare.Class(8, compare.WIDEST, 32)
-    found = dict(compare.distances_of(kind, claimed, own))
-    owners = own.owners(32)
-    for number, count in enumerate(COUNTS):
-        data = encode_rows(claimed.answer(number), settings)
-        full = [each for each in measure(data, own.answer(number), settings) if each.tokens == 32]
-        assert len(full) == 2 * (count // 32)
-        for layer in LAYERS:
-            expected = [each.distance for each in full if each.layer == layer]
-            assert found[layer][owners == number].tolist() == pytest.approx(expected)
-
-
-def test_rows_are_compared_as_they_are():
-    claimed, own = rows_with(QUIET, 1), rows_with(0.0)
-    found = dict(compare.distances_of(compare.Class(compare.DIRECT, 0, 32), computed(QUIET, 1), computed(0.0)))
-    gap = np.linalg.norm(claimed[1][:32] - own[1][:32]) / np.linalg.norm(own[1][:32])
-    assert found[1][0] == pytest.approx(gap, rel=1e-5)
-
-
-def test_the_largest_and_the_median_are_kept_for_the_first_layer_and_for_all():
-    seen = compare.compare_pair(computed(QUIET, 1), computed(0.0), 3)
-    kind = compare.Class(compare.DIRECT, 0, 8)
-    first, every = seen[compare.Depth(kind, 0)], seen[compare.Depth(kind, math.inf)]
-    assert (first.blocks, every.blocks) == (13, 26)
-    assert 0 < first.typical <= first.largest <= every.largest
-    assert first + every == compare.Seen(39, every.largest, max(first.typical, every.typical))
-
-
 @pytest.fixture
 def study(tmp_path):
     """Three producers whose rows differ by little, and a cheat whose rows differ by much."""
@@ -74,46 +42,38 @@ def study(tmp_path):
         rows = rows_with(NOISY if each.cheat else QUIET, seed)
         path = tmp_path / states.file_name(each.name, "model", "F32")
         write_state(path, {str(layer): Tensor.of(found) for layer, found in rows.items()}, durable=False)
-    return calibrate.Study(tmp_path, {"model": tuple({"count": count} for count in COUNTS)}, made)
+    return calibrate.Study(tmp_path, {"model": tuple({"count": count} for count in COUNTS)}, made, SIZES)
 
 
 def test_limits_accept_the_honest_and_reject_the_cheat(study):
-    table = calibrate.calibrate(study)
-    rule = FingerprintRule(limits=table.limits, states=table.states)
+    rule = FingerprintRule(rows=calibrate.calibrate(study).rows)
     trials = {
-        "all": calibrate.Trial(FingerprintSettings(), (0, -1)),
-        "wide": calibrate.Trial(FingerprintSettings(width=2)),
+        "all": calibrate.Trial(FingerprintSettings(), (0, -2, -1)),
+        "few": calibrate.Trial(FingerprintSettings(bits=1, width=2)),
     }
     honest = [*calibrate.honest_pairs(study, held_out=True)]
     assert len(honest) == 3
     found = calibrate.rejections(study, honest, trials, rule, "F32", 1)
-    assert list(found) == ["all"]  # there are no limits for two numbers
+    assert list(found) == ["all"]  # two codes of one bit say nothing
     assert (found["all"]["rejected"], found["all"]["of"]) == (0, 6)
     cheats = [(study.producers[-1], study.producers[0])]
     assert calibrate.rejections(study, cheats, trials, rule, "F32", 32)["all"]["rejected"] == 2
-    assert {each.layer_max for each in table.limits} == {None, 0, 2}
+    assert {(each.place, each.layer_max) for each in rule.table} == {("block", 0), ("final", None), ("logits", None)}
 
 
 def test_limits_carry_the_models_that_they_were_measured_on(study, tmp_path):
     (tmp_path / "config.json").write_text('{"num_hidden_layers": 6, "hidden_size": 128}')
     assert calibrate.size_of(tmp_path) == (6, 128)
-    assert calibrate.calibrate(study).measured == ()
     sizes = {"deep": (6, 64), "wide": (2, 128)}
-    [measured] = calibrate.calibrate(dataclasses.replace(study, sizes=sizes)).measured
+    [measured] = calibrate.measured(dataclasses.replace(study, sizes=sizes))
     assert (measured.dtype, measured.layers, measured.width, measured.answers) == ("F32", 6, 128, 4)
+    assert {(each.layers, each.width, each.answers) for each in calibrate.calibrate(study).rows} == {(1, 24, 4)}
 
 
 def test_only_producers_that_are_not_held_out_set_limits(study):
     pairs = [*calibrate.honest_pairs(study, held_out=False)]
     assert [(a.name, b.name) for a, b in pairs] == [("base, batched", "base, prefill")]
     assert calibrate.calibrate(study).held_out == ("all portable, prefill",)
-
-
-@pytest.mark.parametrize(
-    ("value", "rounded"), [(0.0, 0.0), (0.0012341, 0.00124), (1.0, 1.0), (1e-5, 1e-5), (9.991e-3, 1e-2), (1.001, 1.01)]
-)
-def test_limits_are_rounded_up(value, rounded):
-    assert calibrate.round_up(value) == rounded
 
 
 def test_every_producer_belongs_to_a_stack_and_has_a_file_of_its_own():
@@ -136,5 +96,7 @@ def test_every_way_on_one_stack_gives_the_same_rows_up_to_rounding(model_directo
     found = {each.name: study.computed(each, str(model_directory), "F32") for each in ways}
     own = found["base, prefill"]
     for name, claimed in found.items():
-        gap = max(each.max() for _, each in compare.distances_of(compare.Class(compare.DIRECT, 0, 1), claimed, own))
+        seen = [compare_answer(claimed.answer(n), own.answer(n), 2) for n in range(3)]
+        gap = max(each.largest for answer in seen for each in answer.values())
+        assert {each.place for each in seen[0]} == {"block", "final", "logits"}
         assert (gap < 1e-5) == (not name.endswith(("int8", "int4"))), name

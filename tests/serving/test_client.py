@@ -14,18 +14,16 @@ import pytest
 
 import tallystick
 from tallystick.answers.asked_calls import with_nonce
-from tallystick.answers.distance_limits import FingerprintLimits, FingerprintRule
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.sampler import SamplerRule
 from tallystick.answers.watched_streams import WholeAnswer
 from tallystick.attestation.signing import SigningKey
 from tallystick.errors import InconclusiveError, MalformedError, RejectedError, UsageError
 from tallystick.transcripts.sampler import Sampler
+from tests.support.limits import rule_of
 
 MESSAGES = [{"role": "user", "content": "hi"}]
-SHARED = {"tokens": 1, "largest": 1e-4, "typical": 5e-5, "honest": 1, "honest_largest": 0.0, "honest_typical": 0.0}
-LIMITS = FingerprintRule(limits=(FingerprintLimits(dtype="F32", bits=8, width=1, **SHARED),))
-POLICY = ReceiptPolicy(sampler=SamplerRule(dishonest=0.4, beta=0.05), fingerprints=LIMITS, demands=())
+POLICY = ReceiptPolicy(sampler=SamplerRule(dishonest=0.4, beta=0.05), fingerprints=rule_of(1e-4), demands=())
 
 
 class Provider:

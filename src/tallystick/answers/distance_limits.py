@@ -1,33 +1,35 @@
-"""Limits on the distance of honest fingerprints and hidden states from the verifier's own, and the rule that picks one.
+"""Limits on the distance of honest rows from the verifier's own, and the rule that picks one.
 
-`research/fingerprint_calibration.py` makes the shipped table, which is committed with its measurements. A verifier may
-use its own table, for example one measured on the promised model. A provider cannot choose the table.
+A row is the hidden states or logits of one token. Rounding adds up over layers, and a final norm and an output matrix
+scale it, so each place of a model has limits of its own. They are measured on the rows themselves: what a fingerprint
+adds is the chance of its random directions, which follows from the number of its numbers.
 
-Rounding adds up over layers, so limits say nothing about models that are deeper or wider than those they were measured
-on. Each table states that range; outside it a distance decides nothing.
+`research/fingerprint_calibration.py` makes the shipped table. A verifier may use its own table, for example one
+measured on the promised model. A provider cannot choose the table. Limits say nothing about models that are deeper or
+wider than those they were measured on: each states that range, and outside it a distance decides nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from tallystick.documents.document import Count, Document, Positive
-from tallystick.tolerances.fingerprints.residues import reach
-from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.receipt import PARTS_MAX
 
 Dtype = Literal["F32", "BF16", "F16"]
-Bits = Literal[1, 4, 8, 32]
 Limit = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Kind = Literal["projection", "toploc", "states"]
-L = TypeVar("L", bound="DistanceLimits")
+Place = Literal["block", "final", "logits"]
+CHANCE: Final = 1e-6
+"""The probability at most by which directions carry the largest honest distance beyond a limit."""
+_NORMAL: Final = 4.7534243
+"""The quantile of the normal distribution that is exceeded with probability `CHANCE`."""
 
 
 class MeasuredModels(Document):
@@ -47,9 +49,12 @@ class MeasuredModels(Document):
         return self.dtype == card.dtype and card.layers <= self.layers and card.width <= self.width
 
 
-TRIED: Final = (MeasuredModels(dtype="F32", layers=30, width=576, models=("SmolLM2-135M-Instruct",), answers=37),)
-"""Models on which limits of smaller models were tested: on four stacks no honest answer was rejected, and every other
-model, precision and cache was detected."""
+TOPLOC_TRIED: Final = (
+    MeasuredModels(dtype="F32", layers=30, width=576, models=("SmolLM2-135M-Instruct",), answers=37),
+    MeasuredModels(dtype="BF16", layers=6, width=128, models=("demo", "served"), answers=64),
+)
+"""Models on which the published limits of TOPLOC rejected no honest answer. Of SmolLM2-135M-Instruct in BF16 they
+rejected 2 of 80."""
 
 
 class MarginBin(Document):
@@ -76,89 +81,87 @@ class TokenLimits(MeasuredModels):
     bins: tuple[MarginBin, ...] = ()
 
 
-class DistanceLimits(Document):
-    """The largest distance of an honest claim from the verifier's rows, relative to the block's norm, in `dtype`.
+class RowLimits(MeasuredModels):
+    """How far `tokens` rows or more at one place lie from the verifier's own, for models that this covers.
 
-    They hold for blocks of `tokens` tokens or more, because longer blocks vary less, and for layers up to `layer_max`,
-    where rounding has not grown yet; without it for all layers. `honest` blocks were compared: the largest distance was
-    `honest_largest`, the largest median of one answer `honest_typical`.
+    The distance of several blocks is the root of the mean of their squares, each relative to the norm of its rows and
+    weighed by its tokens. Limits of blocks hold up to layer `layer_max`; without it for all. `honest` runs of rows were
+    compared, and the largest distance was `honest_largest`.
     """
 
-    dtype: Dtype
-    tokens: Positive
+    place: Place
+    tokens: Positive = 1
     layer_max: Count | None = None
     largest: Limit
-    typical: Limit
-    honest: Positive
-    honest_largest: Limit
-    honest_typical: Limit
+    honest: Positive = 1
+    honest_largest: Limit = 0.0
 
+    def allowed(self, numbers: float, margin: float = 1.0) -> float:
+        """The largest distance of a projection with `numbers` numbers in all.
 
-class FingerprintLimits(DistanceLimits):
-    """Limits for projections in `bits` bits with `width` numbers or more: wider ones vary less too."""
-
-    bits: Bits
-    width: Positive
+        Each number is about normal with the distance as its deviation. So the sum of squares follows a chi-squared
+        distribution, whose quantile is that of Wilson and Hilferty (1931), a little too large in this tail.
+        """
+        part = 2.0 / (9.0 * numbers)
+        chance = math.pow(1.0 - part + _NORMAL * math.sqrt(part), 1.5)
+        return margin * max(self.largest, chance * self.honest_largest)
 
 
 class FingerprintCalibration(Document):
-    """A table of limits and where it was measured; made by `research/fingerprint_calibration.py`."""
+    """A table of limits and where it was measured."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     machine: str
     software: str
-    models: tuple[str, ...]
     stacks: tuple[str, ...]
-    held_out: tuple[str, ...]
-    measured: tuple[MeasuredModels, ...] = ()
-    limits: tuple[FingerprintLimits, ...]
-    states: tuple[DistanceLimits, ...]
+    held_out: tuple[str, ...] = ()
+    rows: tuple[RowLimits, ...]
     tokens: tuple[TokenLimits, ...] = ()
 
 
 class FingerprintRule(Document):
     """The distances that one verifier allows: limits times `margin`; and how many parts of the states are opened.
 
-    Without `limits` or `states`, the shipped ones hold. `measured` lists models for which the limits hold. Without it,
-    a verifier's own limits hold for every model, shipped limits for the models they were tested on. With shipped
-    limits, `measured` adds to those models.
+    Without `rows`, the shipped limits hold. `measured` lists further models for which the widest limits of their dtype
+    are to hold, and those of TOPLOC.
     """
 
-    limits: tuple[FingerprintLimits, ...] | None = None
-    states: tuple[DistanceLimits, ...] | None = None
-    measured: tuple[MeasuredModels, ...] | None = None
+    rows: tuple[RowLimits, ...] | None = None
+    measured: tuple[MeasuredModels, ...] = ()
     margin: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
     parts: Annotated[int, Field(ge=1, le=PARTS_MAX)] = 4
 
-    def measured_for(self, kind: Kind) -> tuple[MeasuredModels, ...] | None:
-        """The models for which limits hold; None means every model. A verifier has no own limits for TOPLOC."""
-        own = {"projection": self.limits, "states": self.states}.get(kind)
-        if own is not None:
-            return self.measured
-        return (*shipped_calibration().measured, *TRIED, *(self.measured or ()))
+    @property
+    def table(self) -> tuple[RowLimits, ...]:
+        """All limits of this rule."""
+        return shipped_calibration().rows if self.rows is None else self.rows
 
-    def limits_for(
-        self, settings: FingerprintSettings, dtype: Dtype, layer: int, tokens: int
-    ) -> FingerprintLimits | None:
-        """The limits for a block of `tokens` tokens; None if honest claims already fill half the numbers' range."""
-        table = self.limits if self.limits is not None else shipped_calibration().limits
-        alike = [each for each in table if each.bits == settings.bits and each.width <= settings.width]
-        found = max(_fitting(alike, dtype, layer, tokens), key=lambda each: (*_rank(each), each.width), default=None)
-        return None if found is None or self.margin * found.largest > reach(settings.bits) / 2 else found
+    def measured_for(self, kind: Kind) -> tuple[MeasuredModels, ...]:
+        """The models for which limits hold. A verifier has no own limits for TOPLOC."""
+        return (*(TOPLOC_TRIED if kind == "toploc" else self.table), *self.measured)
 
-    def states_for(self, dtype: Dtype, layer: int, tokens: int) -> DistanceLimits | None:
-        """The limits for a block of `tokens` rows compared directly."""
-        table = self.states if self.states is not None else shipped_calibration().states
-        return max(_fitting(table, dtype, layer, tokens), key=_rank, default=None)
+    def limits_for(self, card: ModelCard, layer: int, tokens: int) -> RowLimits | None:
+        """The limits for `tokens` rows of a layer; None if there are none for the model or the layer."""
+        place: Place = "block" if layer < card.layers else "final" if layer == card.layers else "logits"
+        found = [
+            each
+            for each in self._models_like(card)
+            if each.place == place and each.tokens <= tokens and (each.layer_max is None or layer <= each.layer_max)
+        ]
+        return max(found, key=_rank, default=None)
+
+    def _models_like(self, card: ModelCard) -> list[RowLimits]:
+        """The limits of the smallest models that cover a model; of the largest, if only `measured` covers it."""
+        covering = [each for each in self.table if each.covers(card)]
+        pick, among = min, covering
+        if not covering and any(each.covers(card) for each in self.measured):
+            pick, among = max, [each for each in self.table if each.dtype == card.dtype]
+        size = pick(((each.layers, each.width) for each in among), default=None)
+        return [each for each in among if (each.layers, each.width) == size]
 
 
-def _fitting(table: Sequence[L], dtype: Dtype, layer: int, tokens: int) -> list[L]:
-    fits = [each for each in table if each.dtype == dtype and each.tokens <= tokens]
-    return [each for each in fits if each.layer_max is None or layer <= each.layer_max]
-
-
-def _rank(limits: DistanceLimits) -> tuple[float, int]:
-    """The rank of a class of limits: fewer layers rank highest, then longer blocks."""
+def _rank(limits: RowLimits) -> tuple[float, int]:
+    """The rank of limits: fewer layers rank highest, then longer runs."""
     return -math.inf if limits.layer_max is None else -limits.layer_max, limits.tokens
 
 

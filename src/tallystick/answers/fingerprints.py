@@ -1,25 +1,27 @@
 """Judges the fingerprints of a receipt against the verifier's own pass over the tokens.
 
-Projections have two limits. The distance of every block and layer must stay below a generous limit, so that one block
-with unlucky rounding does not reject an answer. The median of four or more full blocks, of all layers or of one layer,
-must stay below a tighter limit. It rejects a model that differs a little everywhere.
+Of every layer, the distances of all blocks together must stay below a limit: many numbers vary little, so that this
+rejects a model that differs a little everywhere. Each block must stay below a limit of its own, which is generous,
+because a block has few numbers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from statistics import median
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.answers.distance_limits import DistanceLimits, Dtype, FingerprintRule
+from tallystick.answers.distance_limits import Dtype, FingerprintRule
+from tallystick.answers.measured import MEASURE, unmeasured_limits
 from tallystick.errors import MalformedError
-from tallystick.tolerances.fingerprints.settings import Distance
+from tallystick.tolerances.fingerprints.residues import reach
+from tallystick.tolerances.fingerprints.settings import Distance, FingerprintSettings
 from tallystick.tolerances.tolerance import Finding
+from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.receipt import Fingerprint, Receipt
 from tallystick.workloads.fingerprints import distances, settings_of
 
@@ -27,8 +29,11 @@ Rows: TypeAlias = npt.NDArray[np.floating[Any]]
 Hidden: TypeAlias = Mapping[int, Rows]
 RowsFor: TypeAlias = Callable[[Fingerprint], Hidden]
 
-MEDIAN_FROM: Final = 4
-"""The fewest blocks whose median is judged."""
+NAME: Final = "fingerprint"
+SPREAD: Final = 2.7
+"""Three standard deviations of the squares of random codes, in units of their mean, for one number: 3 × 0.894."""
+BLOCKS_TRIED: Final = 64
+"""The most blocks of which the report says that so many would do."""
 TOPLOC_LIMITS: Final[Mapping[Dtype, tuple[int, float, float]]] = {"BF16": (37, 10.0, 8.0), "F32": (7, 256.0, 128.0)}
 """Limits of 128 values: differing exponents, mean and median of mantissa errors (Ong et al. 2025, §5).
 
@@ -38,12 +43,12 @@ TOPLOC_VALUES: Final = 128
 
 
 def judge_fingerprints(
-    receipt: Receipt, rows_for: RowsFor, rule: FingerprintRule, *, dtype: Dtype = "F32", advisory: Collection[str] = ()
+    receipt: Receipt, rows_for: RowsFor, rule: FingerprintRule, card: ModelCard
 ) -> tuple[Finding, ...]:
     """Compare every fingerprint of a receipt with the verifier's rows [answer tokens, d] of its layers.
 
-    `rows_for` gives the rows of a fingerprint; `dtype` is the promised precision. Fingerprints listed by
-    `unjudged_fingerprints` give no finding. Findings for methods in `advisory` decide nothing.
+    `rows_for` gives the rows of a fingerprint; `card` is the promised model. What `unjudged_fingerprints` lists gives
+    no finding.
 
     Raises:
         MalformedError: a fingerprint has another number of tokens than the answer, or its bytes are malformed.
@@ -54,104 +59,149 @@ def judge_fingerprints(
         if fingerprint.tokens != count:
             raise MalformedError(f"fingerprints.{place}.tokens: {fingerprint.tokens}, and the answer has {count}")
     return tuple(
-        replace(finding, advisory=each.method in advisory)
-        for each in receipt.fingerprints
-        for finding in judge_fingerprint(each, rows_for(each), rule, dtype=dtype)
+        finding for each in receipt.fingerprints for finding in judge_fingerprint(each, rows_for(each), rule, card)
     )
 
 
 def judge_fingerprint(
-    fingerprint: Fingerprint, hidden: Hidden, rule: FingerprintRule, *, dtype: Dtype = "F32"
+    fingerprint: Fingerprint, hidden: Hidden, rule: FingerprintRule, card: ModelCard
 ) -> tuple[Finding, ...]:
-    """Compare one fingerprint with the verifier's rows [tokens, d]; no finding if the rule has no limits for it.
+    """Compare one fingerprint with the verifier's rows [tokens, d]; no finding where the rule has no limits for it.
 
     Raises as `judge_fingerprints` does.
     """
     found = distances(fingerprint, hidden)
-    if not found or not _can_judge(fingerprint, rule, dtype):
-        return ()
     if fingerprint.method == "toploc":
-        return (_toploc_finding(found, dtype),)
+        return (_toploc_finding(found, card.dtype),) if found and not _unjudged_toploc(rule, card) else ()
     settings = settings_of(fingerprint)
-    compared = compared_with(found, lambda each: rule.limits_for(settings, dtype, each.layer, each.tokens), rule.margin)
-    detail = f"{fingerprint.width} numbers of {fingerprint.bits} bits"
-    return largest(compared, "fingerprint", detail), *typical(compared, fingerprint.block, "fingerprint")
+    return tuple(_judge_projection(found, settings, rule, card)) if found else ()
 
 
-def unjudged_fingerprints(receipt: Receipt, rule: FingerprintRule, *, dtype: Dtype = "F32") -> tuple[str, ...]:
-    """One line with the reason for each fingerprint that the rule has no useful limits for."""
+def unjudged_fingerprints(receipt: Receipt, rule: FingerprintRule, card: ModelCard) -> tuple[str, ...]:
+    """One line with the reason for each fingerprint, and each layer of one, that the rule has no useful limits for."""
     lines = []
     for place, fingerprint in enumerate(receipt.fingerprints):
-        if not _can_judge(fingerprint, rule, dtype):
-            kind = f"{fingerprint.width} numbers of {fingerprint.bits} bits"
-            what = "TOPLOC" if fingerprint.method == "toploc" else kind
-            lines.append(f"fingerprint {place}: no limits tell honest {what} in {dtype} from others")
+        if fingerprint.method == "toploc":
+            reasons = [_unjudged_toploc(rule, card)]
+        elif line := unmeasured_limits(rule, "projection", card):
+            reasons = [line]
+        else:
+            settings = settings_of(fingerprint)
+            reasons = [_unjudged_layer(each, fingerprint.tokens, settings, rule, card) for each in settings.layers]
+        lines += [f"fingerprint {place}: {reason}" for reason in dict.fromkeys(reasons) if reason]
     return tuple(lines)
+
+
+def unseen_changes(receipt: Receipt, rule: FingerprintRule, card: ModelCard) -> str:
+    """A line with the changes that the fingerprints of an answer cannot tell from honest ones; empty without limits.
+
+    A change of so much in a layer, relative to its norm, is seen with probability 0.95.
+    """
+    seen: dict[int, float] = {}
+    for each in receipt.fingerprints if receipt.answer.tokens.count else ():
+        if each.method == "projection":
+            settings = settings_of(each)
+            for layer in settings.layers:
+                spans = _spans(settings, each.tokens)
+                allowed = _allowed(layer, spans, settings, rule, card)
+                if allowed is not None:
+                    seen[layer] = min(seen.get(layer, math.inf), allowed / _low(_numbers(settings, spans)))
+    parts = ", ".join(f"{share:.2g} of the norm of layer {layer}" for layer, share in sorted(seen.items()))
+    return f"fingerprint: changes of less than {parts}: honest stacks may differ so" if parts else ""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A distance of one block, and the limits for it."""
+    """The distance of one block, and what is allowed."""
 
     found: Distance
-    largest: float
-    typical: float
+    allowed: float
 
     @property
     def excess(self) -> float:
         """The distance divided by its limit: above 1 it is not allowed; infinite for NaN."""
-        if self.found.distance <= self.largest:
-            return self.found.distance / self.largest if self.largest else 0.0
-        excess = self.found.distance / self.largest if self.largest else math.inf
+        if self.found.distance <= self.allowed:
+            return self.found.distance / self.allowed if self.allowed else 0.0
+        excess = self.found.distance / self.allowed if self.allowed else math.inf
         return math.inf if math.isnan(excess) else excess
-
-
-def compared_with(
-    found: Sequence[Distance], limits_for: Callable[[Distance], DistanceLimits | None], margin: float
-) -> list[Compared]:
-    """Each distance with its limits times the margin; distances without limits are left out."""
-    limits = [limits_for(each) for each in found]
-    return [
-        Compared(each, margin * limit.largest, margin * limit.typical)
-        for each, limit in zip(found, limits, strict=True)
-        if limit is not None
-    ]
-
-
-def _can_judge(fingerprint: Fingerprint, rule: FingerprintRule, dtype: Dtype) -> bool:
-    """Whether there are limits for its full blocks; a short last block may have none and is then left out."""
-    if fingerprint.method == "toploc":
-        return dtype in TOPLOC_LIMITS
-    settings, longest = settings_of(fingerprint), max(1, min(fingerprint.block, fingerprint.tokens))
-    return all(rule.limits_for(settings, dtype, layer, longest) is not None for layer in settings.layers)
 
 
 def largest(compared: Sequence[Compared], name: str, detail: str) -> Finding:
     """The finding on the distance with the largest excess; `name` is the check."""
     worst = max(compared, key=lambda each: each.excess)
-    return Finding(worst.found.distance, worst.largest, name, _where(worst.found), detail)
+    return Finding(worst.found.distance, worst.allowed, name, _where(worst.found), detail)
 
 
-def typical(compared: Sequence[Compared], block: int, name: str) -> Iterator[Finding]:
-    """The median of the full blocks, for each class of layers and for each layer with at least `MEDIAN_FROM` blocks.
-
-    A median over all layers is not enough: a provider could add honest layers to hide a wrong one.
-    """
-    full = [each for each in compared if each.found.tokens == block]
-    for allowed in sorted({each.typical for each in full}):
-        alike = [each for each in full if each.typical == allowed]
-        layers = sorted({each.found.layer for each in alike})
-        yield from _median(alike, allowed, name)
-        for layer in layers if len(layers) > 1 else ():
-            yield from _median(
-                [each for each in alike if each.found.layer == layer], allowed, name, f" of layer {layer}"
-            )
+def together(found: Sequence[Distance]) -> float:
+    """The distance of several blocks: the root of the mean of their squares, weighed by tokens; NaN is infinite."""
+    tokens = sum(each.tokens for each in found)
+    size = math.sqrt(sum(each.tokens * each.distance**2 for each in found) / tokens)
+    return math.inf if math.isnan(size) else size
 
 
-def _median(alike: Sequence[Compared], allowed: float, name: str, which: str = "") -> Iterator[Finding]:
-    if len(alike) >= MEDIAN_FROM:
-        middle = median(math.inf if math.isnan(each.found.distance) else each.found.distance for each in alike)
-        yield Finding(middle, allowed, name, f"the median of {len(alike)} full blocks{which}")
+def _judge_projection(
+    found: Sequence[Distance], settings: FingerprintSettings, rule: FingerprintRule, card: ModelCard
+) -> Iterator[Finding]:
+    detail, blocks = f"{settings.width} numbers of {settings.bits} bits", []
+    for layer in settings.layers:
+        alike = [each for each in found if each.layer == layer]
+        allowed = _allowed(layer, [each.tokens for each in alike], settings, rule, card)
+        if allowed is not None:
+            of = f"layer {layer}, all {sum(each.tokens for each in alike)} answer tokens"
+            yield Finding(together(alike), allowed, NAME, of, detail)
+        one = [(each, _allowed(layer, [each.tokens], settings, rule, card)) for each in alike]
+        blocks += [Compared(each, limit) for each, limit in one if limit is not None]
+    if blocks:
+        yield largest(blocks, NAME, detail)
+
+
+def _allowed(
+    layer: int, tokens: Sequence[int], settings: FingerprintSettings, rule: FingerprintRule, card: ModelCard
+) -> float | None:
+    """The largest distance of blocks with so many tokens each; None without limits, or if random codes meet it too."""
+    limits = rule.limits_for(card, layer, sum(tokens))
+    if limits is None:
+        return None
+    numbers = _numbers(settings, tokens)
+    allowed = limits.allowed(numbers, rule.margin)
+    share = math.sqrt(max(0.25, 1.0 - SPREAD / math.sqrt(numbers)))
+    return allowed if allowed <= share * reach(settings.bits) else None
+
+
+def _numbers(settings: FingerprintSettings, tokens: Sequence[int]) -> float:
+    """The numbers of equal blocks that vary as much as blocks with so many tokens each, weighed by them."""
+    return settings.width * sum(tokens) ** 2 / sum(each**2 for each in tokens)
+
+
+def _low(numbers: float) -> float:
+    """How much smaller than its deviation the size of `numbers` numbers is, with probability 0.05 (as `allowed`)."""
+    part = 2.0 / (9.0 * numbers)
+    return math.pow(max(0.05, 1.0 - part - 1.645 * math.sqrt(part)), 1.5)
+
+
+def _unjudged_layer(
+    layer: int, tokens: int, settings: FingerprintSettings, rule: FingerprintRule, card: ModelCard
+) -> str:
+    if not tokens or _allowed(layer, _spans(settings, tokens), settings, rule, card) is not None:
+        return ""
+    if rule.limits_for(card, layer, tokens) is None:
+        return f"no limits were measured for layer {layer} of {card.layers} in {card.dtype}: {MEASURE}"
+    kind = f"{settings.width} numbers of {settings.bits} bits"
+    enough = [count * settings.block for count in range(1, BLOCKS_TRIED + 1)]
+    needed = next((n for n in enough if _allowed(layer, _spans(settings, n), settings, rule, card) is not None), None)
+    if needed is None or needed <= tokens:
+        return f"layer {layer}: no limits tell honest {kind} in {card.dtype} from others"
+    return f"layer {layer}: {tokens} tokens are too few to tell honest {kind} in {card.dtype} from others: {needed} do"
+
+
+def _spans(settings: FingerprintSettings, tokens: int) -> list[int]:
+    return [count for _, count in settings.spans(tokens)]
+
+
+def _unjudged_toploc(rule: FingerprintRule, card: ModelCard) -> str:
+    if card.dtype not in TOPLOC_LIMITS:
+        return f"no limits tell honest TOPLOC in {card.dtype} from others"
+    return unmeasured_limits(rule, "toploc", card)
 
 
 def _toploc_finding(found: Sequence[Distance], dtype: Dtype) -> Finding:

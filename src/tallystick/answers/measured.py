@@ -22,8 +22,7 @@ WAYS: Final[dict[Kind, str]] = {
 
 def unmeasured_limits(rule: FingerprintRule, kind: Kind, card: ModelCard) -> str:
     """Why limits on distances do not hold for the model, and what to do; empty if they hold."""
-    measured = rule.measured_for(kind)
-    return "" if measured is None else _reason(measured, card, "no limits were", WAYS[kind])
+    return _reason(rule.measured_for(kind), card, "no limits were", WAYS[kind])
 
 
 def other_form(dtype: str, card: ModelCard) -> str:

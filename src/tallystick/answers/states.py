@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from tallystick.answers.distance_limits import Dtype, FingerprintRule
-from tallystick.answers.fingerprints import Hidden, Rows, compared_with, largest, typical
+from tallystick.answers.distance_limits import FingerprintRule
+from tallystick.answers.fingerprints import Compared, Hidden, Rows, largest, together
 from tallystick.answers.measured import other_form, unmeasured_limits
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.report import CheckLog
@@ -59,7 +60,7 @@ def judge_challenge(
         log.unavailable("states", "the receipt commits to no hidden states")
         return
     rule = policy.fingerprints
-    unmeasured = unmeasured_limits(rule, "states", card) or other_form(statement.dtype, card)
+    rounded = other_form(statement.dtype, card)
     with log.timing("states", challenge.size):
         found = judge_states(
             challenge.opening,
@@ -67,15 +68,15 @@ def judge_challenge(
             challenge.nonce,
             hidden,
             rule,
-            dtype=card.dtype,
+            card,
             count=challenge.count,
             layer=challenge.layer,
-            advisory=bool(unmeasured),
+            advisory=bool(rounded),
         )
     for finding in found:
         log.add(finding)
-    if unmeasured:
-        log.unavailable("states", unmeasured)
+    if rounded:
+        log.unavailable("states", rounded)
     log.assumptions.append("the nonce of the challenge was drawn by the verifier after it had the receipt")
 
 
@@ -85,28 +86,31 @@ def judge_states(
     nonce: bytes,
     hidden: Hidden,
     rule: FingerprintRule,
+    card: ModelCard,
     *,
-    dtype: Dtype = "F32",
     count: int | None = None,
     layer: int | None = None,
     advisory: bool = False,
 ) -> tuple[Finding, ...]:
     """Compare opened hidden states with the verifier's rows [committed rows, d] of the committed layers.
 
-    The opened parts must be the `count` that the nonce selects (default `rule.parts`), or those of `layer`. Each part
-    is compared with the own rows directly, and under directions drawn from the nonce. With `advisory`, distances decide
-    nothing; an opening that does not match the commitment always rejects.
+    The opened parts must be the `count` that the nonce selects (default `rule.parts`), or those of `layer`. Each part,
+    and all parts of a layer together, are compared with the own rows of the promised model directly, and each under
+    directions drawn from the nonce. With `advisory`, distances decide nothing; an opening that does not match the
+    commitment always rejects.
 
     Raises:
         MalformedError: the bytes of a part are not rows, or have another width or number than the verifier's rows.
-        UnavailableError: own rows are not finite, or there are no limits for `dtype`.
+        UnavailableError: own rows are not finite, or there are no limits for a layer.
     """
-    if any(rule.states_for(dtype, layer, 1) is None for layer in statement.layers):
-        raise UnavailableError(f"states: there are no limits for {dtype}")
     try:
         parts = check_states_opening(opening, statement, nonce, rule.parts if count is None else count, layer)
     except ProofError as error:
         return (Finding(1.0, 0.0, "states", detail=str(error)),)
+    lacking = [layer for _, layer in parts if rule.limits_for(card, layer, 1) is None]
+    if lacking:
+        reason = f"no limits were measured for layer {lacking[0]} of {card.layers} in {card.dtype}"
+        raise UnavailableError(f"states: {unmeasured_limits(rule, 'states', card) or reason}")
     own = {place: _own_rows(place, rows, statement, hidden) for place, rows in parts.items()}
     with np.errstate(invalid="ignore"):  # NaN stays NaN, and a NaN distance is never allowed
         gaps = {place: rows - own[place] for place, rows in parts.items()}
@@ -116,15 +120,31 @@ def judge_states(
         _part_distance(place, _relative(_projected(gaps[place], place[1], seed), own[place]), statement)
         for place in parts
     ]
-    compared = compared_with(direct, lambda each: rule.states_for(dtype, each.layer, each.tokens), rule.margin)
-    fresh = compared_with(projected, lambda each: rule.states_for(dtype, each.layer, each.tokens), FRESH * rule.margin)
-    full = min(statement.block, statement.rows)
+
+    def compared(found: Sequence[Distance], factor: float) -> list[Compared]:
+        return [Compared(each, factor * _largest(rule, card, each.layer, each.tokens)) for each in found]
+
     found = (
-        largest(compared, "states", "rows as they are"),
-        *typical(compared, full, "states"),
-        largest(fresh, "states", f"{NONCE_WIDTH} directions of the nonce"),
+        largest(compared(direct, 1.0), "states", "rows as they are"),
+        *_layers(direct, rule, card),
+        largest(compared(projected, FRESH), "states", f"{NONCE_WIDTH} directions of the nonce"),
     )
     return tuple(replace(each, advisory=advisory) for each in found)
+
+
+def _layers(found: Sequence[Distance], rule: FingerprintRule, card: ModelCard) -> Iterator[Finding]:
+    """All opened parts of each layer together."""
+    for layer in sorted({each.layer for each in found}):
+        alike = [each for each in found if each.layer == layer]
+        tokens = sum(each.tokens for each in alike)
+        where = f"layer {layer}, {tokens} opened rows"
+        yield Finding(together(alike), _largest(rule, card, layer, tokens), "states", where, "rows as they are")
+
+
+def _largest(rule: FingerprintRule, card: ModelCard, layer: int, tokens: int) -> float:
+    limits = rule.limits_for(card, layer, tokens)
+    assert limits is not None  # there are limits for one row
+    return rule.margin * limits.largest
 
 
 def _part_distance(place: Place, distance: float, statement: StatesCommitment) -> Distance:

@@ -7,11 +7,11 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from tallystick.answers.ending import check_finish
-from tallystick.answers.fingerprints import judge_fingerprints, unjudged_fingerprints
+from tallystick.answers.fingerprints import judge_fingerprints, unjudged_fingerprints, unseen_changes
 from tallystick.answers.identity import SIGNATURE_BYTES, check_model, check_signer
 from tallystick.answers.known_tokens import Ids, KnownTokens, known_tokens
 from tallystick.answers.limits import check_consistency, check_sizes, check_vocabulary
-from tallystick.answers.measured import unmeasured_limits, unmeasured_tokens
+from tallystick.answers.measured import unmeasured_tokens
 from tallystick.answers.policy import STANDARD_DEMANDS, ReceiptPolicy
 from tallystick.answers.report import RUNG_OF, CheckLog, ReceiptReport
 from tallystick.answers.response import BARE, Response
@@ -287,15 +287,13 @@ def _judge_fingerprints(found: Verification, passed: Prefill) -> None:
     log, receipt, rule = found.log, found.context.receipt, found.policy.fingerprints
     if not receipt.fingerprints:
         return
-    dtype, final = found.model.card.dtype, found.model.card.layers
-    methods = {each.method for each in receipt.fingerprints}
-    unmeasured = {each: line for each in sorted(methods) if (line := unmeasured_limits(rule, each, found.model.card))}
+    card = found.model.card
     with log.timing("fingerprint", sum(len(each.raw) for each in receipt.fingerprints)), log.judging("fingerprint"):
-        own = partial(rows_for, passed=passed, final=final)
-        for finding in judge_fingerprints(receipt, own, rule, dtype=dtype, advisory=unmeasured):
+        for finding in judge_fingerprints(receipt, partial(rows_for, passed=passed, final=card.layers), rule, card):
             log.add(finding)
-    for line in (*unjudged_fingerprints(receipt, rule, dtype=dtype), *unmeasured.values()):
-        log.unavailable("fingerprint", line)
+        for line in unjudged_fingerprints(receipt, rule, card):
+            log.unavailable("fingerprint", line)
+        log.not_checked += filter(None, [unseen_changes(receipt, rule, card)])
     log.assumptions.append(FORGEABLE)
 
 

@@ -177,7 +177,7 @@ def _policy(path: Path | None, keys: list[str], limits: Path | None, audit_sampl
         from tallystick.documents.files import read_document
 
         table = FingerprintCalibration.from_json(parse(read_document(limits), limits.name), limits.name)
-        own = {"limits": table.limits, "states": table.states, "measured": table.measured or None}
+        own = {"rows": table.rows}
         sampler = held.sampler.model_copy(update={"limits": table.tokens or None})
         held = held.model_copy(update={"fingerprints": held.fingerprints.model_copy(update=own), "sampler": sampler})
     return held if audit_sample is None else held.model_copy(update={"audit_sample": audit_sample})

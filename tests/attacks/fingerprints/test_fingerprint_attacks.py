@@ -18,8 +18,9 @@ from tests.support.attacks.fingerprints.altered import (
     signs_flipped,
 )
 from tests.support.attacks.fingerprints.forged import forge_states
+from tests.support.limits import card_of
 
-RULE = FingerprintRule()
+RULE, CARD = FingerprintRule(), card_of()
 PROMPT, TOKENS = 4, 20
 NONCE = b"drawn after the receipt"
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -52,14 +53,14 @@ def settings_of(rows, **changes):
 
 
 def passes_static(claimed, own, **changes):
-    findings = judge_fingerprint(make_fingerprint(claimed, settings_of(own, **changes)), own, RULE)
+    findings = judge_fingerprint(make_fingerprint(claimed, settings_of(own, **changes)), own, RULE, CARD)
     assert findings
     return all(each.agrees for each in findings)
 
 
 def passes_dynamic(claimed, own):
     committed = commit_states({layer: each.astype(np.float32) for layer, each in claimed.items()}, sorted(own), 8)
-    findings = judge_states(committed.open(NONCE, 4), committed.statement, NONCE, own, RULE)
+    findings = judge_states(committed.open(NONCE, 4), committed.statement, NONCE, own, RULE, CARD)
     return all(each.agrees for each in findings)
 
 
@@ -97,11 +98,11 @@ def test_the_fingerprint_of_another_request_is_rejected(passes):
 def test_moved_and_missing_blocks(passes):
     own, cached, _ = passes
     fingerprint = make_fingerprint(cached, settings_of(own))
-    assert all(each.agrees for each in judge_fingerprint(fingerprint, own, RULE))
-    assert not all(each.agrees for each in judge_fingerprint(blocks_swapped(fingerprint), own, RULE))
+    assert all(each.agrees for each in judge_fingerprint(fingerprint, own, RULE, CARD))
+    assert not all(each.agrees for each in judge_fingerprint(blocks_swapped(fingerprint), own, RULE, CARD))
     for dropped in (blocks_dropped(fingerprint), blocks_dropped(fingerprint, tokens=16)):
         with pytest.raises(MalformedError, match="fingerprint"):
-            judge_fingerprint(dropped, own, RULE)
+            judge_fingerprint(dropped, own, RULE, CARD)
 
 
 @pytest.mark.parametrize(("bits", "width"), [(32, 4), (8, 7), (4, 15), (1, 60)])
@@ -122,5 +123,5 @@ def test_forged_states_fail_under_directions_they_were_not_made_for(passes):
     chosen = settings_of(own)
     forged = {layer: forge_states(foreign[layer], own[layer], layer, chosen) for layer in own}
     other = make_fingerprint(forged, settings_of(own, seed="11" * 32))
-    assert not all(each.agrees for each in judge_fingerprint(other, own, RULE))
+    assert not all(each.agrees for each in judge_fingerprint(other, own, RULE, CARD))
     assert passes_static(forged, own)

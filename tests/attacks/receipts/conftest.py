@@ -13,24 +13,13 @@ TEXTS = ("stick", "halves", "split", "match")
 def scene(language_model: Any, one_thread: None) -> Any:
     """Honest answers of sixteen tokens, fingerprints of every eight in first block, final norm and logits."""
     from research.inference.forgeries import four_bits
-    from tallystick.answers.distance_limits import DistanceLimits, FingerprintLimits, FingerprintRule
     from tallystick.answers.policy import ReceiptPolicy
     from tallystick.answers.sampler import SamplerRule
     from tallystick.tolerances.fingerprints.settings import FingerprintSettings
     from tests.support.attacks.receipts.scene import Wishes, make_scene
+    from tests.support.limits import rule_of
 
-    shared: dict[str, Any] = {
-        "tokens": 1,
-        "largest": 1e-4,
-        "typical": 5e-5,
-        "honest": 1,
-        "honest_largest": 0.0,
-        "honest_typical": 0.0,
-    }
-    limits = DistanceLimits(dtype="F32", **shared)
-    projection = FingerprintLimits(dtype="F32", bits=8, width=1, **shared)
-    rule = FingerprintRule(limits=(projection,), states=(limits,))
-    policy = ReceiptPolicy(sampler=SamplerRule(dishonest=0.3, beta=0.05), fingerprints=rule)
+    policy = ReceiptPolicy(sampler=SamplerRule(dishonest=0.3, beta=0.05), fingerprints=rule_of(1e-4))
     final = language_model.card.layers
     prints = (FingerprintSettings(layers=(0, final, final + 1), block=8),)
     return make_scene(language_model, four_bits(language_model), Wishes(TEXTS, 16, "and so: ", prints), policy)
