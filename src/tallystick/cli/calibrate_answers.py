@@ -24,9 +24,9 @@ def calibrate_answers(
 ) -> None:
     """Measure a model for receipts: limits of fingerprints and states, tie band, margins and drift.
 
-    The model answers questions in batches of several sizes, with either attention and several threads, and each answer
-    is judged by one pass. `tally verify-response --limits TABLE` then judges models of this precision that are no deeper
-    and no wider.
+    The model answers questions in batches of several sizes, with either attention and several threads, and each
+    answer is judged by one pass. `tally verify-response --limits TABLE` then judges models of this precision that
+    are no deeper and no wider.
     """
     import time
 
@@ -35,7 +35,7 @@ def calibrate_answers(
     from tallystick.documents.files import write_atomically
     from tallystick.documents.targets import require_writable
     from tallystick.errors import UsageError
-    from tallystick.frameworks.torch.generation.language_models import DTYPES
+    from tallystick.frameworks.torch.generation.model_directory import DTYPES
 
     if dtype not in DTYPES:
         raise UsageError(f"--dtype: {dtype} is none of {', '.join(DTYPES)}")
@@ -45,7 +45,7 @@ def calibrate_answers(
     def tell(what: str) -> None:
         console.print(f"{time.perf_counter() - started:6.0f} s  {what}")
 
-    table = calibrate_answers(model, dtype, Effort(answers, tokens), tell)  # type: ignore[arg-type]
+    table = calibrate_answers(model, dtype, Effort(answers, tokens), tell)
     write_atomically(out, table.to_bytes() + b"\n")
     found = table.tokens[0]
     print_json(table.to_json()) if json else print(

@@ -1,7 +1,7 @@
-"""Calibrates a model for receipts: honest answers of several stacks, each judged by one pass, and the limits they bear.
+"""Calibrates a model for receipts: honest answers of several stacks, each judged by one pass, and the limits.
 
-Honest stacks differ in batch size, attention and threads. Every answer is compared with a pass with fused attention, and
-every fourth also with a pass without it.
+Honest stacks differ in batch size, attention and threads. Every answer is compared with a pass with fused attention,
+and every fourth also with a pass without it.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from tallystick.answers.distance_limits import MarginBin, MeasuredModels, TokenLimits
 from tallystick.operators.tally import fixed
+from tallystick.sampling.fast_path import USUAL_REACH
 from tallystick.sampling.margin import margins
 from tallystick.sampling.plain import ARRAYS
 from tallystick.sampling.scattered import words_at
@@ -23,8 +25,10 @@ HONEST: Final = 1e-3
 """The rate of honest tokens beyond the tie band, as in `SamplerRule.honest`."""
 RIVALS: Final = 5
 """The tokens of a row whose gap to the choice is looked at."""
-GAPS: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+GAPS: Final = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 """Edges of the bins of gaps, in units of the drift that was measured."""
+TRIALS: Final = 50
+"""A bin with fewer rivals says too little to set a limit."""
 MARGIN: Final = {"F32": 8.0, "BF16": 1.25, "F16": 1.25}
 LEAST: Final = {"F32": 1e-5, "BF16": 1e-3, "F16": 1e-4}
 """No drift is set lower: another machine may always differ in a last bit that no stack here differed in."""
@@ -48,9 +52,9 @@ def observe(
 ) -> SeenTokens:
     """Compare an answer with the verifier's logits `own`, F32[n, V]; `claimed` are the provider's at `entries`."""
     places = np.arange(len(answer))
-    histories = [[*prompt, *answer[:place]] for place in places] if sampler.repetition_penalty != 1.0 else [()] * len(own)
+    histories = [[*prompt, *answer[:place]] for place in range(len(answer))]
     drift = np.asarray(claimed, np.float64) - np.take_along_axis(own, entries, 1)
-    found = margins(own, answer, sampler, places.tolist(), histories)
+    found = margins(own, answer, sampler, places.tolist(), histories, USUAL_REACH)
     gaps, chosen = _rivals(own, np.asarray(answer), sampler, entries)
     return SeenTokens(found, gaps, chosen, drift.var(axis=1))
 
@@ -62,7 +66,8 @@ def token_limits(seen: Sequence[SeenTokens], models: MeasuredModels) -> TokenLim
     differing = upper(int((found > 0.0).sum()), len(found), dispersion)
     mismatches = min(0.5, max(HONEST, 2.0 * differing))
     band = rms * max(4.0, math.log(mismatches / HONEST))
-    bins = [MarginBin(margin=_up(m), tokens=len(found), beyond=int((found > _up(m)).sum())) for m in band * np.arange(5) / 4]
+    edges = [_up(band * part) for part in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    bins = [MarginBin(margin=m, tokens=len(found), beyond=int((found > m).sum())) for m in edges]
     return TokenLimits(
         **models.model_dump(),
         band=_up(band),
@@ -80,7 +85,7 @@ def upper(successes: int, trials: int, dispersion: float = 1.0) -> float:
 
 
 def _rivals(own: Any, answer: npt.NDArray[np.int64], sampler: Sampler, entries: Any) -> tuple[Reals, Any]:
-    """Gaps of the best rivals to the verifier's choice among `entries`; filters would remove some, so none with them."""
+    """Gaps of the best rivals to the verifier's choice among `entries`, and which are the answer; none with filters."""
     if sampler.top_p < 1.0 or sampler.top_k or sampler.min_p or sampler.repetition_penalty != 1.0:
         return np.zeros(0), np.zeros(0, np.bool_)
     rows = np.repeat(np.arange(len(answer)), entries.shape[1])
@@ -98,9 +103,9 @@ def _drift(seen: Sequence[SeenTokens], dtype: str) -> float:
     measured = math.sqrt(float(np.concatenate([each.variances for each in seen]).mean()))
     gaps, chosen = (np.concatenate([getattr(each, name) for each in seen]) for name in ("gaps", "chosen"))
     found = [LEAST[dtype], MARGIN[dtype] * measured]
-    for low, high in zip(GAPS, GAPS[1:], strict=False):
+    for low, high in pairwise(GAPS):
         inside = (gaps >= low * measured) & (gaps < high * measured)
-        if chosen[inside].any():
+        if inside.sum() >= TRIALS and chosen[inside].any():
             bound = upper(int(chosen[inside].sum()), int(inside.sum()))
             found += [low * measured / math.log(1.0 / bound - 1.0)] if bound < 0.5 else []
     return max(found)
