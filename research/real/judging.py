@@ -1,0 +1,102 @@
+"""The verdict on a kept answer and on its beginnings, under the default policy with the customer's own request."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from research.real.serving import Answered
+from tallystick.answers.policy import ReceiptPolicy
+from tallystick.answers.report import ReceiptReport
+from tallystick.answers.request import ExpectedRequest
+from tallystick.answers.sampler import SamplerRule
+from tallystick.answers.verify import verify_receipt
+from tallystick.attestation.signing import SigningKey
+from tallystick.frameworks.torch.generation.fingerprints import logit_rows
+from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
+from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
+from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED
+from tallystick.tolerances.fingerprints.standard import standard_fingerprints
+from tallystick.transcripts.model_card import ModelCard
+from tallystick.transcripts.receipt import Answer, Request, Tokens
+from tallystick.workloads.language_model import Prefill
+
+LENGTHS: Final = (8, 16, 32, 64, 128, 256, 512)
+KEY: Final = SigningKey(bytes(range(32)))
+UNSEEDED: Final = ReceiptPolicy(sampler=SamplerRule(seed="unknown"))
+
+
+@dataclass(frozen=True)
+class OnePass:
+    """The promised model with one pass already made: what a verifier computes for beginnings of the same answer."""
+
+    source: TorchLanguageModel
+    passed: Prefill
+
+    @property
+    def card(self) -> ModelCard:
+        """The promised model's card."""
+        return self.source.card
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """The promised model's end tokens."""
+        return self.source.end_tokens
+
+    def prefill(self, tokens: Sequence[int], first: int, layers: Collection[int] = ()) -> Prefill:
+        """The first rows of the pass, as many as these tokens need."""
+        assert first == self.passed.first
+        count = len(tokens) - first
+        return Prefill(
+            first, self.passed.logits[:count], {layer: self.passed.hidden[layer][:count] for layer in layers}
+        )
+
+    def encode_text(self, text: str) -> list[int]:
+        """The promised model's tokens."""
+        return self.source.encode_text(text)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """The promised model's tokens."""
+        return self.source.encode_chat(messages)
+
+
+def verdicts(
+    model: TorchLanguageModel, found: Answered, policies: Sequence[ReceiptPolicy | None] = (None,)
+) -> list[dict[int, ReceiptReport]]:
+    """For each policy, the reports by tokens on the answer and on its beginnings of `LENGTHS`; one pass for all."""
+    final, prompt, count = model.card.layers, found.asked.prompt, len(found.answer)
+    layers = (final // 3, final)
+    passed = model.prefill([*prompt, *found.answer[:-1]], len(prompt) - 1, layers)
+    rows = rows_of(model, found)
+    lengths = (*(each for each in LENGTHS if each < count), count)
+    one = OnePass(model, passed)
+    return [{length: _verdict(one, found, rows, length, policy) for length in lengths} for policy in policies]
+
+
+def rows_of(model: TorchLanguageModel, found: Answered) -> dict[int, torch.Tensor]:
+    """The kept rows by layer; logits that were not kept follow from the final norm, bit by bit."""
+    final, rows = model.card.layers, dict(found.rows)
+    if final + 1 not in rows:
+        with torch.inference_mode():
+            rows[final + 1] = logit_rows(model.model.get_output_embeddings()(rows[final]), PUBLIC_SEED)
+    return rows
+
+
+def _verdict(
+    model: OnePass, found: Answered, rows: Mapping[int, torch.Tensor], length: int, policy: ReceiptPolicy | None
+) -> ReceiptReport:
+    settings = RecordSettings(fingerprints=standard_fingerprints(model.card.layers))
+    asked, tokens = found.asked, found.answer[:length]
+    is_whole = length == len(found.answer) and tokens[-1] in model.end_tokens
+    limit = asked.max_tokens if is_whole else length
+    issued = ReceiptIssuer(model.source, KEY, settings).issue(
+        Request(id="0", prompt=Tokens.of(asked.prompt), max_tokens=limit),
+        Answer(tokens=Tokens.of(tokens), finish="end" if is_whole else "length"),
+        asked.sampler,
+        {layer: each[:length] for layer, each in rows.items()},
+    )
+    request = ExpectedRequest(prompt=asked.prompt, seed=asked.sampler.seed, max_tokens=limit)
+    return verify_receipt(issued.signed, model, policy, request)
