@@ -9,7 +9,7 @@ test: setup
 	.venv/bin/ruff check -q .
 	.venv/bin/ruff format --check -q .
 	.venv/bin/mypy --no-error-summary
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q -n 2 --dist loadscope --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q -n 2 --dist loadscope --no-loadscope-reorder
 
 vllm:
 	scripts/vllm_environment.sh .vllm

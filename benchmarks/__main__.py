@@ -24,6 +24,7 @@ NAMES = (
     "sampler_verify",
     "infer_commit",
     "verify_over_prefill",
+    "real_model",
     "dispute_rounds",
     "dispute_gas",
     "dispute_board",

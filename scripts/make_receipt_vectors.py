@@ -113,6 +113,7 @@ CARDS: dict[str, Document] = {
     "with a template": {**MODEL, "template": named("blob", b"template")},
     "in another precision": {**MODEL, "dtype": "BF16"},
     "quantised": {**MODEL, "quantization": "int8, per channel"},
+    "in version 2, tied weights once": {**MODEL, "model": 2},
 }
 SMALLEST: Document = {
     "answer": {"finish": "cancelled", "tokens": tokens([])},

@@ -211,6 +211,7 @@ def claim_vectors() -> Json:
     changes: Mapping[str, dict[str, str]] = {
         "a loop of somebody's own": {},
         "a run by a recipe": {"data": digest("blob", b"data")},
+        "a run that names its weights": {"weights": digest("blob", b"weights")},
         "a loop whose step graph was withdrawn": {"no_graph": "step 1: gradients are clipped, undeclared"},
     }
     return [

@@ -6,6 +6,7 @@ import copy
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ LONG = {
     *("test_journeys.py", "test_readme.py", "test_pages.py", "test_tutorial.py", "test_trusted_base.py"),
     *("test_parties_programs.py", "test_ethereum_programs.py", "test_simulation.py", "test_mutants.py"),
     *("test_honest_loops.py", "test_huggingface.py", "test_crashes.py", "test_real.py", "test_every_engine.py"),
+    *("test_catalogue.py", "test_artefacts.py", "test_streams.py", "test_training.py"),
 }
 """The modules that take longest."""
 
@@ -93,6 +95,14 @@ def no_network() -> Iterator[None]:
     socket.socket.connect, socket.getaddrinfo = refuse, refuse  # type: ignore[assignment,method-assign]
     yield
     socket.socket.connect, socket.getaddrinfo = held  # type: ignore[method-assign]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What parties keep between two moves, apart from what other tests beside these keep, or left when killed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -211,7 +221,17 @@ def rewrite() -> Callable[..., None]:
 
 
 @pytest.fixture(scope="session")
-def audited(one_thread: None) -> Callable[..., Any]:
+def graphs_read_once() -> Iterator[None]:
+    """The same bytes are the same graph: audits of the same run, and forgeries that leave its graph alone, share it."""
+    from tallystick.graphs import files
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "read_graph", lru_cache(maxsize=64)(files.read_graph))
+        yield
+
+
+@pytest.fixture(scope="session")
+def audited(one_thread: None, graphs_read_once: None) -> Callable[..., Any]:
     """Audit a run directory on this machine; keyword arguments are the fields of the policy."""
     from tallystick.audits.policy import Policy
     from tallystick.audits.training import audit_training

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.pages.reading import read_page
-from tests.support.pages.running import run_page
+from tests.support.pages.running import PAGE_TIMEOUT_S, run_page
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "journeys"
@@ -17,6 +17,7 @@ PAGES = sorted(path for path in FOLDER.glob("*.md") if path != INDEX)
 pytest.importorskip("torch")
 
 
+@pytest.mark.timeout(PAGE_TIMEOUT_S)
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.stem) for page in PAGES])
 def test_a_journey_does_what_it_says(page: Path) -> None:
     blocks = read_page(page.read_text())

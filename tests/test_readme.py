@@ -15,7 +15,7 @@ import typer
 from tallystick.cli.entry import app
 from tallystick.cli.root_help import SECTIONS, HelpSection
 from tests.support.pages.reading import FENCED, read_page
-from tests.support.pages.running import run_page
+from tests.support.pages.running import PAGE_TIMEOUT_S, run_page
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -38,6 +38,7 @@ def words(page: str) -> int:
     return len(re.sub(r"<!--.*?-->", "", FENCED.sub("", page), flags=re.DOTALL).split())
 
 
+@pytest.mark.timeout(PAGE_TIMEOUT_S)
 def test_the_readme_does_what_it_says() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("sqlalchemy")

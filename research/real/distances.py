@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Limits on distances for a real model, from kept answers of a server, and what they see of its output matrix.
 
-Usage: python -m research.real.distances MODEL ANSWERS [--name NAME] [--out DIR]
+Usage: python -m research.real.distances MODEL ANSWERS [--every K] [--name NAME] [--dtype D] [--out DIR]
 
-MODEL is a directory in the form of transformers; ANSWERS a folder that `research.real.serving` filled. Every answer is
-compared with a pass with fused attention, every fourth one also without. Two thirds of the answers set limits. The
-others try them, beside output matrices in fewer bits behind the same hidden states. Writes the limits into the shipped
-table, in the place of those for models of the same size, and what they rest on to <out>/docs/data/real_distances.json.
+MODEL is a directory in the form of transformers; ANSWERS a folder that `research.real.serving` filled, of which every
+K-th answer is taken. It is compared with a pass with fused attention, every fourth one also without. Two thirds of the
+answers set limits. The others try them, beside output matrices in fewer bits behind the same hidden states. Writes the
+limits into the shipped table, in the place of those for models of the same size, and what they rest on to
+<out>/docs/data/real_distances.json.
 """
 
 from __future__ import annotations
@@ -72,9 +73,10 @@ def main() -> int:
     parser.add_argument("answers", type=Path)
     parser.add_argument("--name", default="SmolLM2-135M-Instruct")
     parser.add_argument("--dtype", default="BF16", choices=("F32", "BF16", "F16"))
+    parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path())
     options = parser.parse_args()
-    answers = [*read_answers(options.answers)]
+    answers = [*read_answers(options.answers)][:: options.every]
     pairs = [(n, *each) for n, each in compared(options.model, options.dtype, answers)]
     card = load_language_model(options.model, options.dtype).card
     setting = [n for n in range(len(answers)) if n % TRYING]

@@ -54,7 +54,7 @@ def forged(honest: Callable[[Reference], Path], tmp_path_factory: pytest.TempPat
 
 
 @pytest.fixture(scope="session")
-def ask(honest: Callable[[Reference], Path], forged: Forge) -> Ask:
+def ask(honest: Callable[[Reference], Path], forged: Forge, graphs_read_once: None) -> Ask:
     stack = this_verifier_stack()
 
     @cache

@@ -1,8 +1,10 @@
-"""Running `tally` in this process: its exit code, stdout and stderr."""
+"""Running `tally` in this process: its exit code, stdout and stderr; and the clock of its coordinators."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -35,3 +37,30 @@ def tally(one_thread: None, capfdbinary: pytest.CaptureFixture[bytes]) -> Callab
         return Told(code, out.decode(), err.decode())
 
     return call
+
+
+@dataclass
+class TurnedClock:
+    """Stands still but for whoever waits: a wait, however short, takes a second."""
+
+    now: int = 1_800_000_000
+
+    def time(self) -> int:
+        """The seconds that `time.time` would give."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """What a party does between two looks at the game."""
+        self.now += max(1, round(seconds))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> TurnedClock:
+    """The clock of every coordinator in a database, and of every party, in this process."""
+    from tallystick.disputes.coordinators.local import coordinator
+    from tallystick.disputes.parties import player
+
+    found = TurnedClock()
+    monkeypatch.setattr(coordinator, "time", found)
+    monkeypatch.setattr(player, "Polling", partial(player.Polling, sleep=found.sleep))
+    return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-LISTENING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-"""What starts in the background ignores Ctrl-C, and so would all that it starts."""
-COMMAND = (sys.executable, "-c", f"{LISTENING}; from tallystick.cli.entry import main; main()")
+from tests.support.prefork.commands import commands
+
 PATIENCE_S = 120.0
 
 
@@ -35,7 +33,9 @@ class Program:
 
     def start(self) -> None:
         with self.path("out").open("ab") as out, self.path("err").open("ab") as err:
-            self.process = subprocess.Popen([*COMMAND, *self.words], stdout=out, stderr=err, env=self.environment)
+            self.process = subprocess.Popen(
+                [commands() / "tally", *self.words], stdout=out, stderr=err, env=self.environment
+            )
 
     def kill_and_start_again(self) -> None:
         """`kill -9`, unless it has ended by itself."""
@@ -75,7 +75,7 @@ class Programs:
 
     def tell(self, *words: object) -> str:
         """What a command prints that ends by itself, and well."""
-        command = [*COMMAND, *map(str, words)]
+        command = [commands() / "tally", *map(str, words)]
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout

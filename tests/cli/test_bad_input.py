@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -151,6 +151,90 @@ def test_a_policy_in_json_has_fields(tally: Tally, tmp_path: Path) -> None:
     assert only_line(told.err) == "policy.json: sampels: no such field; did you mean samples?"
     path.write_text('{"samples":3}')
     assert "not a run directory" in only_line(tally("audit", tmp_path, "--policy", path).err)
+
+
+DEEP = 50_000
+JSON = {
+    "deep": b"[" * DEEP,
+    "deep and closed": b'{"a":' * DEEP + b"1" + b"}" * DEEP,
+    "deeper than allowed": b'{"a":' + b"[" * 65 + b"]" * 65 + b"}",
+    "large whole number": b'{"samples":' + b"9" * 10_000 + b"}",
+    "large number": b'{"samples":1e999999}',
+    "no number": b'{"samples":NaN}',
+    "list": b"[]",
+    "null": b"null",
+    "unknown name": b'{"zzz":1}',
+    "long name": b'{"' + b"k" * 100_000 + b'":1}',
+    "name that a terminal obeys": b'{"\\u001b[31mred":1}',
+    "name twice": b'{"samples":1,"samples":2}',
+    "mark of order": b"\xef\xbb\xbf{}",
+    "not UTF-8": b'{"samples":"\xe9"}',
+    "half a pair": b'{"samples":"\\ud800"}',
+    "zeros": bytes(8),
+    "empty": b"",
+}
+TOML = {
+    "deep": b"a=" + b"[" * DEEP,
+    "deeper than allowed": b"a=" + b"[" * 65 + b"]" * 65,
+    "dots": b"a" + b".a" * 2_000 + b"=1",
+    "large whole number": b"samples=" + b"9" * 10_000,
+    "large number": b"samples=1e999",
+    "date": b"samples=1979-05-27",
+    "unknown name": b"zzz=1",
+    "name that a terminal obeys": b'"\\u001b[31mred"=1',
+    "name twice": b"samples=1\nsamples=2",
+    "mark of order": b"\xef\xbb\xbfsamples=1",
+    "not UTF-8": b'x="\xe9"',
+    "zeros": bytes(8),
+}
+READERS: dict[str, tuple[str, ...]] = {
+    "audit RUN --policy FILE": (".json", ".toml"),
+    "verify-response made/receipts.jsonl --model MODEL --policy FILE": (".json", ".toml"),
+    "verify-response made/receipts.jsonl --model MODEL --limits FILE": (".json",),
+    "train FILE --out RUN": (".toml",),
+    "coordinator init --db court.db --rules FILE": (".json",),
+    "economics --rules FILE": (".json",),
+    "judge OPENED --profile FILE": (".json",),
+    "challenger --coordinator court.db --key KEY --budget FILE": (".json",),
+    "challenger --coordinator court.db --key KEY --profile FILE": (".json",),
+    "generate MODEL --key KEY --prompt a --max-tokens 1 --out answers --chat FILE": (".json",),
+}
+"""Commands that read a file of settings, and its forms."""
+
+
+def hostile(folder: Path, ending: str) -> Iterator[Path]:
+    """Files that hold no settings, and places that are no files."""
+    for name, content in (JSON if ending == ".json" else TOML).items():
+        path = folder / f"{name}{ending}"
+        path.write_bytes(content)
+        yield path
+    (folder / f"folder{ending}").mkdir()
+    (folder / f"loop{ending}").symlink_to(folder / f"loop{ending}")
+    yield from (folder / f"{name}{ending}" for name in ("folder", "loop", "missing"))
+    (folder / f"endless{ending}").symlink_to("/dev/zero")
+    yield folder / f"endless{ending}"
+
+
+@pytest.mark.parametrize("typed", READERS)
+def test_a_file_that_holds_no_settings_is_named_in_one_line(
+    tally: Tally, tmp_path: Path, model_directory: Path, monkeypatch: pytest.MonkeyPatch, typed: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert tally("new-key", "KEY").code == 0
+    if "verify-response" in typed:
+        asked = ("--prompt", "a", "--max-tokens", 1, "--seed", 1)
+        assert tally("generate", model_directory, "--key", "KEY", *asked, "--out", "made").code == 0
+    Path("OPENED").mkdir()
+    Path("OPENED", "opening.json").write_bytes(b"{}")
+    for ending in READERS[typed]:
+        for path in hostile(tmp_path, ending):
+            places = {"FILE": path, "MODEL": model_directory}
+            told = tally(*[places.get(word, word) for word in typed.split()])
+            assert (told.code in {2, 4}, told.out) == (True, ""), path.name
+            line = only_line(told.err)
+            assert path.name in line or line.startswith("rules: "), line
+            assert len(line) < 600, path.name
+            assert "mistake of tallystick" not in line, path.name
 
 
 @pytest.mark.parametrize("typed", ["odit", "audit run --replay grap", "attack bad-sed run out", "graph show no.graph"])

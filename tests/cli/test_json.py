@@ -12,8 +12,8 @@ import pytest
 import typer
 
 from tallystick.cli.entry import app
-from tests.cli.programs import COMMAND
 from tests.cli.test_graph import SHIFT, program
+from tests.support.prefork.commands import commands
 
 Tally = Callable[..., Any]
 UNTIL_STOPPED: Final = "runs until it is stopped; `tally dispute status --json` says where disputes stand"
@@ -69,7 +69,9 @@ def test_commands_as_programs_print_one_object(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("one\n")
 
     def tell(*words: object) -> dict[str, Any]:
-        done = subprocess.run([*COMMAND, *map(str, words), "--json"], capture_output=True, text=True, cwd=tmp_path)
+        done = subprocess.run(
+            [commands() / "tally", *map(str, words), "--json"], capture_output=True, text=True, cwd=tmp_path
+        )
         assert done.returncode == 0, done.stderr
         return object_of(done.stdout)
 

@@ -12,6 +12,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tallystick.commitments.encoding import encode
+from tallystick.frameworks.torch.generation.language_models import load_language_model
+
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -80,3 +83,38 @@ def test_a_bad_source_is_one_line(
     told = tally("import-model", tmp_path / "tiny.gguf", tmp_path / "out")
     assert (told.code, "gguf is not installed: pip install" in told.complaint) == (4, True)
     assert not (tmp_path / "out").exists()
+
+
+def test_claim_model_and_answer_name_one_digest_of_weights(
+    tally: Callable[..., Any], plain: Path, model_directory: Path, tmp_path: Path
+) -> None:
+    of_run, of_model = (json.loads(tally("model-root", path, "--json").out) for path in (plain, model_directory))
+    claim = json.loads((plain / "claim.json").read_bytes())
+    assert of_run["root"] == of_model["root"]
+    assert of_run["card"]["weights"] == of_model["card"]["weights"] == claim["weights"]
+    assert tally("digest", "--canonical", model_directory / "model.safetensors").out.strip() == claim["weights"]
+    key, out = tmp_path / "key", tmp_path / "answers"
+    tally("new-key", key)
+    tally(
+        "generate", model_directory, "--key", key, "--prompt", "Notch", "--max-tokens", "4", "--seed", "7", "--out", out
+    )
+    told = json.loads(tally("verify-response", out / "receipts.jsonl", "--model", model_directory, "--json").out)
+    receipt = json.loads((out / "receipts.jsonl").read_text())["receipt"]
+    assert receipt["model"] == of_run["root"]
+    assert [line for line in told["not_checked"] if f"they are those of claim {of_run['claim']}" in line]
+
+
+def test_a_claim_of_other_weights_beside_a_model_is_told(
+    tally: Callable[..., Any], plain: Path, model_directory: Path, tmp_path: Path
+) -> None:
+    from tallystick.answers.origin import note_claim
+    from tallystick.answers.report import CheckLog
+
+    claim = json.loads((plain / "claim.json").read_bytes())
+    (tmp_path / "training-claim.json").write_bytes(encode(claim | {"weights": claim["spec"]}))
+    log = CheckLog()
+    note_claim(log, tmp_path / "training-claim.json", load_language_model(model_directory).card)
+    assert "where the weights come from" in log.not_checked[0]
+    (tmp_path / "training-claim.json").write_bytes(b"{}")
+    note_claim(log, tmp_path / "training-claim.json", load_language_model(model_directory).card)
+    assert "training-claim.json" in log.not_checked[1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -32,6 +31,7 @@ from tallystick.disputes.game.moves import (
 )
 from tallystick.disputes.parties.board_cache import BoardCache
 from tallystick.judging.fault import Fault
+from tests.cli.conftest import TurnedClock
 
 Tally_ = Callable[..., Any]
 PARTIES = ("prover", "challenger", "guardian", "planter", "member")
@@ -42,8 +42,8 @@ SALT = "5a" * 32
 class DisputeSetup:
     """A coordinator with a guardian and a planter, that waits a second for a referee; everybody's key beside it."""
 
-    def __init__(self, folder: Path, tally: Tally_, **rules: object) -> None:
-        self.folder, self.db = folder, folder / "court.db"
+    def __init__(self, folder: Path, tally: Tally_, clock: TurnedClock, **rules: object) -> None:
+        self.folder, self.db, self.clock = folder, folder / "court.db", clock
         self.keys = {name: SigningKey.generate() for name in PARTIES}
         for name, key in self.keys.items():
             key.write(folder / name)
@@ -86,7 +86,7 @@ class DisputeSetup:
         self.make(
             "prover", Reveal(actor=self.party("prover"), dispute=0, turn=0, leaf=LEAF, proof=(), data=self.data())
         )
-        time.sleep(1.1)
+        self.clock.now += 1
         self.make("member", Convene(actor=member, dispute=0))
         with closing(LocalCoordinator.open(str(self.db))) as place:
             place.own().submit(Draw(actor=place.own().party, dispute=0, nonce=place.next_nonce()))
@@ -97,8 +97,8 @@ class DisputeSetup:
 
 
 @pytest.fixture
-def setup(tally: Tally_, tmp_path: Path) -> DisputeSetup:
-    return DisputeSetup(tmp_path, tally)
+def setup(tally: Tally_, clock: TurnedClock, tmp_path: Path) -> DisputeSetup:
+    return DisputeSetup(tmp_path, tally, clock)
 
 
 def status(tally: Tally_, setup: DisputeSetup) -> Any:
@@ -172,9 +172,9 @@ def test_members_that_voted_rightly_keep_their_stake_and_take_it_out(tally: Tall
     salt = sealed(tally, setup, Fault.PROVER)
     result = tally("dispute", "unseal", 0, "--answer", "prover", "--salt", salt, *setup.at("planter"))
     assert (result.code, result.out) == (0, "dispute 0 was planted: 0 members voted otherwise\n")
-    time.sleep(2.1)  # as long as a vote can be held against the member, one window and one delay
+    setup.clock.now += 2  # as long as a vote can be held against the member, one window and one delay
     assert tally("dispute", "retire", *setup.at("member")).out == "retired\n"
-    time.sleep(1.1)
+    setup.clock.now += 1
     assert tally("dispute", "withdraw", *setup.at("member")).out == "still owed 0\n"
     result = tally("dispute", "withdraw", *setup.at("member"))
     assert (result.code, "nothing is owed" in result.complaint) == (2, True)

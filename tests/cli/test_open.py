@@ -98,7 +98,7 @@ def test_judging_needs_no_framework(run: Path, tally: Tally, tmp_path: Path) -> 
         (["open", "RUN", "--operators", "--step", "1"], "--out DIR"),
         (["open", "RUN", "--operators", "--out", "x"], "--step S"),
         (["open", "RUN", "--step", "1", "--node", "1"], "--operators"),
-        (["open", "RUN", "--step", "9", "--operators", "--out", "x"], "the transcript holds no such step"),
+        (["open", "RUN", "--step", "9", "--operators", "--out", "x"], "--step 9: the transcript ends at step 3"),
         (["judge"], "tally judge DIR"),
         (["judge", "OPENED", "--precision", "fp7"], "must be stepwise, plain, tf32"),
         (["judge", "RUN", "--properties", "honesty"], "a run directory, and not a folder of opened operators"),

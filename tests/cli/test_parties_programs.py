@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -18,7 +19,7 @@ pytest.importorskip("fastapi")
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.game.state import Dispute, State
 from tallystick.http.listening import address_of, bind
-from tests.cli.programs import Program, Programs, await_, running
+from tests.cli.programs import PATIENCE_S, Program, Programs, await_, running
 from tests.cli.test_parties import DisputeSetup, calls
 
 Tally = Callable[..., Any]
@@ -100,6 +101,20 @@ def test_a_prover_that_is_stopped_before_its_claim_is_final_says_so(
     assert claim == "claim 0 is open: nobody has contested it"
     assert money.endswith("(this party): paid in 1,000,000, took out 0, has 1,000,000 held; +0")
     assert stopped == "stopped: claim 0 is open; all moves are kept: start again before somebody disputes it"
+
+
+def test_a_party_that_is_terminated_ends_in_one_line_and_can_be_started_again(
+    programs: Programs, setup: DisputeSetup
+) -> None:
+    words = ("challenger", "--watch", *setup.at("challenger"), "--poll", 0.1)
+    terminated = programs.start("terminated", *words)
+    await_(lambda: "waiting for claims" in terminated.err, programs)
+    terminated.process.send_signal(signal.SIGTERM)
+    assert terminated.process.wait(PATIENCE_S) == 143
+    assert terminated.err.splitlines()[1:] == ["tally: terminated"]
+    again = programs.start("again", *words)
+    await_(lambda: "waiting for claims" in again.err, programs)
+    assert again.interrupt() == 0
 
 
 def the(state: State) -> Dispute:

@@ -12,8 +12,9 @@ import pytest
 from tallystick.cli.streams import plainer
 from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.tensor import Tensor
+from tests.support.prefork.commands import commands
 
-MAIN = "from tallystick.cli.entry import main; main()"
+ALONE = (sys.executable, "-c", "from tallystick.cli.entry import main; main()")
 ASCII = [
     {"PYTHONIOENCODING": "ascii"},
     {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
@@ -24,7 +25,11 @@ LIMIT_BYTES = 512
 
 
 def run(
-    words: list[object], closed: tuple[int, ...] = (), file_bytes: int | None = None, **options: object
+    words: list[object],
+    closed: tuple[int, ...] = (),
+    file_bytes: int | None = None,
+    program: tuple[object, ...] = ALONE,
+    **options: object,
 ) -> subprocess.CompletedProcess[bytes]:
     """`tally` as a process of its own, with some of its streams closed and its files limited.
 
@@ -37,8 +42,13 @@ def run(
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     limit = "" if file_bytes is None else f"ulimit -f {file_bytes // LIMIT_BYTES}; "
     shell = f'{limit}exec "$0" "$@" ' + " ".join(f"{number}>&-" for number in closed)
-    command = ["sh", "-c", shell, sys.executable, "-c", MAIN, *map(str, words)]
+    command = ["sh", "-c", shell, *map(str, (*program, *words))]
     return subprocess.run(command, env=settings | given, check=False, **streams)  # type: ignore[call-overload,no-any-return]
+
+
+def forked() -> tuple[object, ...]:
+    """A `tally` for commands that load PyTorch, which need not do so again."""
+    return (commands() / "tally",)
 
 
 @pytest.fixture
@@ -71,9 +81,8 @@ def test_a_terminal_of_ascii_gets_help_and_complaints_in_ascii(environment: dict
     assert told.stderr.decode("ascii").startswith("tally: ")
 
 
-@pytest.mark.parametrize("environment", ASCII, ids=["encoding", "locale"])
-def test_a_verdict_reaches_a_terminal_of_ascii_with_its_code(environment: dict[str, str], plain: Path) -> None:
-    told = run(["audit", plain, "--samples", 1], env=environment)
+def test_a_verdict_reaches_a_terminal_of_ascii_with_its_code(plain: Path) -> None:
+    told = run(["audit", plain, "--samples", 1], env=ASCII[1])
     assert told.returncode == 0, told.stderr
     assert "ok" in told.stdout.decode("ascii")
     assert b"Traceback" not in told.stderr
@@ -109,20 +118,21 @@ def test_a_closed_stream_changes_no_exit_code(state: Path, closed: tuple[int, ..
 def test_talk_that_nobody_hears_ends_nothing(plain: Path) -> None:
     ours, theirs = os.pipe()
     os.close(ours)
-    told = run(["audit", plain, "--samples", 1], stderr=theirs)
+    told = run(["audit", plain, "--samples", 1], program=forked(), stderr=theirs)
     os.close(theirs)
     assert told.returncode == 0
     assert told.stdout.startswith(b"ACCEPTED")
 
 
 def test_a_full_disk_leaves_no_half_model(plain: Path, tmp_path: Path) -> None:
+    # In the configuration, in the weights.
     for command, limit in (("export-model", 200), ("export-model", 5_000), ("import-model", 5_000)):
-        told = run([command, plain, tmp_path / "model"], file_bytes=limit)  # in the configuration, in the weights
+        told = run([command, plain, tmp_path / "model"], file_bytes=limit, program=forked())
         assert told.returncode == 4
         lines = told.stderr.decode().splitlines()
         assert [line.startswith("tally: ") and "could not be written" in line for line in lines] == [True], lines
         assert list(tmp_path.iterdir()) == []
-    assert run(["export-model", plain, tmp_path / "model"]).returncode == 0
+    assert run(["export-model", plain, tmp_path / "model"], program=forked()).returncode == 0
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
         each.name for each in (tmp_path / "model").iterdir()
     }
@@ -133,7 +143,8 @@ def test_a_full_disk_leaves_no_half_key_page_or_commitment(plain: Path, tmp_path
     assert told.returncode == 4
     assert b"key: could not be written" in told.stderr
     assert run(["new-key", tmp_path / "key"]).returncode == 0
-    told = run(["audit", plain, "--samples", 1, "--html", tmp_path / "page.html"], file_bytes=64)
+    page = ("--html", tmp_path / "page.html")
+    told = run(["audit", plain, "--samples", 1, *page], file_bytes=64, program=forked())
     assert told.returncode == 4
     assert b"page.html: could not be written" in told.stderr
     assert run(["commit", plain, "--out", tmp_path / "commit.json"], file_bytes=64).returncode == 4

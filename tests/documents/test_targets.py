@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,12 @@ def test_a_folder_for_something_new_is_empty_or_not_there(tmp_path: Path) -> Non
         with pytest.raises(UsageError, match="not an empty directory"):
             require_empty_folder(path)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["empty", "file"]
+
+
+def test_a_folder_that_is_read_only_is_named_with_what_mends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require_writable_folder(tmp_path / "run")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+    with pytest.raises(UnavailableError, match=r"is read-only for this user; choose another folder$"):
+        require_writable_folder(tmp_path / "run")

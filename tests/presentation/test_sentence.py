@@ -52,3 +52,6 @@ def test_rejected_and_inconclusive_say_how_much_and_promise_nothing() -> None:
     assert sentence_of(Verdict((GOOD,), ("other stack",), coverage=none)) == (
         "None of 12 steps were replayed, and 1 point could not be checked."
     )
+    assert sentence_of(Verdict((BAD,), coverage=none)) == (
+        "None of 12 steps counts as replayed, and 1 of 1 comparison disagrees."
+    )

@@ -20,6 +20,8 @@ torch = pytest.importorskip("torch")
 
 from tallystick.frameworks.torch.generation.language_models import load_language_model  # noqa: E402
 from tallystick.recorders.importing import ImportedModel, import_model  # noqa: E402
+from tallystick.tensors.digest import digest_file  # noqa: E402
+from tests.frameworks.torch.architectures import build  # noqa: E402
 
 WEIGHTS = "model.safetensors"
 
@@ -60,6 +62,14 @@ def test_a_run_is_exported(plain: Path, tmp_path: Path, language_model: Any) -> 
     found = imported(plain, tmp_path / "out")
     assert (found.card, found.weights) == (language_model.card, 26784)
     assert imported(plain, tmp_path / "half", "BF16").card == language_model.card_in("BF16")
+
+
+@pytest.mark.parametrize("name", ["llama-sdpa", "gpt2-sdpa", "qwen3-sdpa"])
+def test_the_file_of_weights_has_the_digest_in_the_card(name: str, model_directory: Path, tmp_path: Path) -> None:
+    source = Path(shutil.copytree(model_directory, tmp_path / "source"))
+    build(name)[0].save_pretrained(source)
+    found = imported(source, tmp_path / "out")
+    assert digest_file(tmp_path / "out" / WEIGHTS).digest == found.card.weights
 
 
 def test_a_template_in_the_tokenizers_settings_gets_its_own_file(model_directory: Path, tmp_path: Path) -> None:

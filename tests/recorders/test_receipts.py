@@ -74,6 +74,16 @@ def test_another_cache_is_stated(issuer_of: Any) -> None:
         assert issue(issuer).signed.receipt.engine.kv_cache == "native"
 
 
+def test_a_model_that_runs_elsewhere_is_given_as_its_card(language_model: Any, issuer_of: Any) -> None:
+    with issuer_of() as issuer:
+        engine = issuer.engine.model_copy(update={"name": "vllm"})
+    key, card = SigningKey(bytes(32)), language_model.card
+    with ReceiptIssuer(card, key, engine=engine) as of_card:
+        assert (of_card.model, of_card.engine.name) == (issuer.model, "vllm")
+    with pytest.raises(UsageError, match="state what runs it"):
+        ReceiptIssuer(card, key)
+
+
 def test_a_private_receipt_holds_no_token(issuer_of: Any, tmp_path: Path) -> None:
     with issuer_of(RecordSettings(private=True)) as issuer:
         receipt = issue(issuer).signed.receipt

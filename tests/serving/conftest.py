@@ -47,14 +47,14 @@ class Served:
         """The official client, which does not try again."""
         import openai
 
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="anything", max_retries=0, timeout=30)
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="anything", max_retries=0, timeout=120)
 
     @cached_property
     def http(self) -> Any:
         """A plain client."""
         import httpx
 
-        return httpx.Client(base_url=self.url, timeout=30)
+        return httpx.Client(base_url=self.url, timeout=120)
 
 
 @pytest.fixture(scope="session")

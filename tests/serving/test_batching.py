@@ -17,7 +17,7 @@ from tallystick.serving.batching import BatchingEngine
 from tallystick.serving.jobs import BusyError, Failed, Job, JobResult, Piece
 from tallystick.transcripts.sampler import Sampler
 
-WAIT = 20.0
+WAIT = 120.0
 
 
 class Listener:

@@ -352,7 +352,7 @@ def ask_by(completions: Any, **asked: Any) -> Any:
 
 
 FORMS: dict[str, Callable[[Any], object]] = {
-    "options": lambda client: ask(client.with_options(timeout=30)),
+    "options": lambda client: ask(client.with_options(timeout=120)),
     "copy": lambda client: ask(client.copy()),
     "several": lambda client: ask(client, n=3),
     "several, streamed": lambda client: read_whole(ask(client, n=2, stream=True)),
@@ -370,7 +370,7 @@ FORMS: dict[str, Callable[[Any], object]] = {
 def official(server: Any) -> Any:
     import openai
 
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="anything", max_retries=0, timeout=30)
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="anything", max_retries=0, timeout=120)
 
 
 def test_every_form_of_an_answer_is_verified(server: Any, model_directory: Path) -> None:
@@ -504,12 +504,12 @@ def test_the_asynchronous_client_against_the_real_server(server: Any, model_dire
     import openai
 
     async def talk() -> Any:
-        own = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="anything", max_retries=0, timeout=30)
+        own = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="anything", max_retries=0, timeout=120)
         async with tallystick.wrap(own, model=model_directory, policy=POLICY, on_reject="raise") as client:
             answer = await ask(client, temperature=0.9)
             stream = await ask(client, stream=True, stream_options={"include_usage": True})
             parts = [chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices]
-            await ask(client.with_options(timeout=30), n=2)
+            await ask(client.with_options(timeout=120), n=2)
             (await ask_by(client.chat.completions.with_raw_response)).parse()
             async with ask_by(client.chat.completions.with_streaming_response) as response:
                 assert await response.json()
@@ -536,7 +536,7 @@ def test_a_cheating_server_is_told_to_the_official_clients(
     raising: dict[str, Any] = {"model": model_directory, "policy": POLICY, "on_reject": "raise"}
 
     async def ask_awaiting(url: str) -> None:
-        own = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="anything", max_retries=0, timeout=30)
+        own = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="anything", max_retries=0, timeout=120)
         async with tallystick.wrap(own, **raising) as client:
             await ask(client)
 

@@ -46,7 +46,7 @@ class Proxied:
 
     def __init__(self, url: str, chain: ReceiptChain) -> None:
         self.url, self.chain = url, chain
-        self.http = httpx.Client(base_url=url, timeout=20)
+        self.http = httpx.Client(base_url=url, timeout=120)
         self.openai = openai.OpenAI(base_url=f"{url}/v1", api_key="customer", max_retries=0)
 
     def receipts(self) -> list[Receipt]:

@@ -17,9 +17,9 @@ import pytest
 from tallystick.attestation.signing import SigningKey, verify_receipt_signature
 from tallystick.cli.entry import run
 from tallystick.store.receipts import read_receipts
+from tests.support.prefork.commands import commands
 
 BODY = {"model": "promised", "prompt": "the stick", "max_tokens": 3}
-COMMAND = [sys.executable, "-c", "from tallystick.cli.entry import main; main()", "serve-model"]
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def started(*arguments: str) -> Iterator[tuple[str, dict[str, str]]]:
     """The address and what else the command prints; in the end it is interrupted, and ends well."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([*COMMAND, *arguments], env=environment, **pipes) as process:
+    with subprocess.Popen([commands() / "tally", "serve-model", *arguments], env=environment, **pipes) as process:
         try:
             address, *told = [process.stdout.readline() for _ in range(3)]
             yield address.strip(), dict(line.split() for line in told)

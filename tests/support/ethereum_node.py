@@ -20,7 +20,7 @@ from web3.types import RPCEndpoint
 
 from tallystick.errors import UnavailableError
 
-START_TIMEOUT_S: Final = 20.0
+START_TIMEOUT_S: Final = 120.0
 ENVIRONMENT_NAME: Final = "TALLYSTICK_ANVIL"
 
 

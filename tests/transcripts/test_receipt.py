@@ -321,7 +321,7 @@ def test_a_model_card_is_named_by_all_it_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("vocabulary", 0), ("layers", -1), ("dtype", "F8"), ("model", 2), ("weights", "x"), ("no", 1)]
+    ("field", "value"), [("vocabulary", 0), ("layers", -1), ("dtype", "F8"), ("model", 3), ("weights", "x"), ("no", 1)]
 )
 def test_a_malformed_card_is_refused_by_the_name_of_the_field(field: str, value: Any) -> None:
     with pytest.raises(MalformedError, match=f"card: {field}"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from tallystick.answers.known_tokens import Ids
@@ -76,9 +76,7 @@ def check_stops(log: CheckLog, answer: Ids, model: LanguageModel, asked: Expecte
     decode = getattr(model, "decode", None)
     if decode is None or not asked.stop:
         return
-    places = range(len(answer) - 1, max(0, len(answer) - 1 - HELD_MAX), -1)
-    texts: Iterator[str] = (decode(answer[:place]) for place in places)
-    before = next((text for text in texts if not text.endswith(UNFINISHED)), "")
+    before = _finished(answer[:-1], decode) or ""
     if found := [stop for stop in asked.stop if stop and stop in before]:
         log.differs("finish", "stop", f"the answer goes on after {shown(repr(found[0]))}, at which it was to end")
     else:
@@ -91,12 +89,20 @@ def is_whole(response: Response, answer: Ids, model: LanguageModel) -> bool:
 
 
 def _texts(answer: Ids, model: LanguageModel) -> tuple[str, ...]:
-    """The possible texts of the tokens: a server may omit the text of a final end token."""
+    """The possible texts of the tokens: a server may omit that of a final end token, or of an unfinished character."""
     decode = getattr(model, "decode", None)
     if decode is None:
         return ()
     is_ended = bool(answer) and answer[-1] in model.end_tokens
-    return (decode(answer), decode(answer[:-1])) if is_ended else (decode(answer),)
+    said = answer[:-1] if is_ended else answer
+    texts = (decode(answer), decode(said), _finished(said, decode))
+    return tuple(text for text in texts if text is not None)
+
+
+def _finished(answer: Ids, decode: Callable[[Ids], str]) -> str | None:
+    """The text up to the last token after which no character is incomplete: what a server that streams has sent."""
+    texts = (decode(answer[:place]) for place in range(len(answer), max(0, len(answer) - HELD_MAX), -1))
+    return next((text for text in texts if not text.endswith(UNFINISHED)), "" if len(answer) <= HELD_MAX else None)
 
 
 def _check_bill(log: CheckLog, name: str, counted: int, billed: int) -> None:

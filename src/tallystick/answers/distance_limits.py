@@ -52,6 +52,7 @@ class MeasuredModels(Document):
 TOPLOC_TRIED: Final = (
     MeasuredModels(dtype="F32", layers=30, width=576, models=("SmolLM2-135M-Instruct",), answers=37),
     MeasuredModels(dtype="BF16", layers=6, width=128, models=("demo", "served"), answers=64),
+    MeasuredModels(dtype="F16", layers=6, width=128, models=("demo", "served"), answers=64),
 )
 """Models on which the published limits of TOPLOC rejected no honest answer. Of SmolLM2-135M-Instruct in BF16 they
 rejected 2 of 80."""

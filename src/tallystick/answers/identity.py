@@ -8,6 +8,7 @@ from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.report import CheckLog
 from tallystick.attestation.signatures import check_signature
 from tallystick.errors import UnavailableError
+from tallystick.transcripts.model_card import TRAINING_CLAIM
 from tallystick.transcripts.receipt import SIGNED, SignedReceipt
 from tallystick.workloads.language_model import LanguageModel
 
@@ -45,11 +46,21 @@ def check_model(log: CheckLog, context: ReceiptContext, model: LanguageModel, po
         raise UnavailableError(f"the model given is in {stated}; the policy does not accept that")
     if context.receipt.model == card.identity:
         log.agrees("model", "model root")
+        _note_origin(log, model)
     else:
         from tallystick.answers.other_model import explain_other_model
 
         explain_other_model(log, context, model, policy)
     _check_cache(log, context.receipt.engine.kv_cache, policy)
+
+
+def _note_origin(log: CheckLog, model: LanguageModel) -> None:
+    """Say which claim the weights come from, where the verifier's own directory holds one."""
+    folder = getattr(model, "directory", None)
+    if folder is not None and (folder / TRAINING_CLAIM).is_file():
+        from tallystick.answers.origin import note_claim
+
+        note_claim(log, folder / TRAINING_CLAIM, model.card)
 
 
 def _check_cache(log: CheckLog, stated: str, policy: ReceiptPolicy) -> None:

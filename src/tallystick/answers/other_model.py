@@ -17,9 +17,15 @@ DTYPES: Final[tuple[Dtype, ...]] = ("F32", "BF16", "F16")
 
 
 def explain_other_model(log: CheckLog, context: ReceiptContext, model: LanguageModel, policy: ReceiptPolicy) -> None:
-    """Say why the root differs: another model, the same one in another precision, or a name without weights."""
+    """Say why the root differs: another model, the same one in another precision, or a name without weights.
+
+    The root of a card of version 1 is one of the same model.
+    """
     card, stated = model.card, context.receipt.model
     held = f"{card.identity} ({card.architecture}, {card.dtype})"
+    if stated == _former_root(model):
+        log.agrees("model", "model root")
+        return
     dtype = _precision(stated, model)
     if dtype is not None and policy.model is None and dtype in policy.dtypes:
         line = f"the receipt is for the model in {dtype}, and it was loaded in {card.dtype}: give --dtype {dtype}"
@@ -30,6 +36,13 @@ def explain_other_model(log: CheckLog, context: ReceiptContext, model: LanguageM
         log.unavailable("model", f"the receipt binds a name and no weights: give its proxy the directory of {held}")
     else:
         log.differs("model", "model root", f"{stated} in the receipt; the model given is {held}")
+
+
+def _former_root(model: LanguageModel) -> str | None:
+    """The root that version 1 of the card gave the verifier's own copy."""
+    describe = getattr(model, "former_card", None)
+    card = None if describe is None else describe()
+    return None if card is None else str(card.identity)
 
 
 def _precision(root: str, model: LanguageModel) -> Dtype | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from tallystick.api.audit_result import AuditResult, unread_result
@@ -48,7 +49,7 @@ def audit(
     drawn = draw_nonce() if nonce is None else parse_nonce(nonce.hex() if isinstance(nonce, bytes) else nonce)
     asked, found = policy_of(policy), read_statement(path_of(run))
     if isinstance(found, OpeningDirectory):
-        raise UsageError(f"{found.path}: holds opened operators; `tally judge {found.path}` judges them")
+        raise UsageError(f"{found.path}: holds opened operators; `tally judge {quote(str(found.path))}` judges them")
     if isinstance(found, InferenceDirectory):
         from tallystick.api.recorded_calls import audit_calls
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 from tallystick.disputes.evidence.gathering import gather_whole
 from tallystick.disputes.evidence.opening_sources import graph_replayer, source_of_call, source_of_step
@@ -44,7 +45,7 @@ def open_operators(
     path = Path(run) if isinstance(run, str | Path) else run.path
     found = read_statement(path)
     if isinstance(found, OpeningDirectory):
-        raise UsageError(f"{path}: holds opened operators already; `tally judge {path}` judges them")
+        raise UsageError(f"{path}: holds opened operators already; `tally judge {quote(str(path))}` judges them")
     if isinstance(found, InferenceDirectory):
         source = source_of_call(gather_whole(found), step)
     else:

@@ -29,6 +29,7 @@ from tallystick.transcripts.recipe import Recipe
 from tallystick.transcripts.record import AnchorRecord, HeaderRecord, Record, StepRecord, anchor_file, read_record
 from tallystick.transcripts.spec import Spec
 from tallystick.transcripts.summary import StateSummary
+from tallystick.workloads.names import weights_of
 from tallystick.workloads.plan import projection_seed
 
 SEGMENT_STEPS_MIN = 4
@@ -118,6 +119,7 @@ def seal(run: RunDirectory) -> Claim:
         transcript=_log(run.transcript_path),
         trace=_log(run.trace_path),
         final_state=anchors[-1].digest if anchors else run.claim().final_state,
+        weights=state_digest(weights_of(read_anchor(run, anchors[-1].index))) if anchors else run.claim().weights,
     )
     write_atomically(run.claim_path, claim.to_bytes())
     return claim

@@ -43,7 +43,7 @@ from tallystick.transcripts.record import (
 from tallystick.transcripts.rule import GroupRule
 from tallystick.transcripts.spec import Spec
 from tallystick.transcripts.summary import StateSummary
-from tallystick.workloads.names import BATCH, POSITION
+from tallystick.workloads.names import BATCH, POSITION, weights_of
 from tallystick.workloads.plan import batch_plan, open_data
 from tallystick.workloads.schedule import learning_rate
 
@@ -316,10 +316,21 @@ def walk_anchors(evidence: CheckedRun, policy: Policy) -> Iterator[tuple[int, St
         state: State | None = None  # lets go of the last one before the next is read
         with evidence.findings.check("anchor", f"step {index}"):
             state = _checked_anchor(evidence, index, policy)
+        is_final = evidence.is_read and evidence.ends_as_claimed and index == max(evidence.anchors)
+        if state is not None and is_final:
+            _check_weights(evidence, state)
         yield index, state
     if evidence.is_read:
         with evidence.findings.check("final state"):
             require(evidence.ends_as_claimed, "the last anchor is not the final state")
+
+
+def _check_weights(evidence: CheckedRun, final: State) -> None:
+    """Compare the weights that the claim names with those of the final state; claims of old name none."""
+    if evidence.claim.weights is not None:
+        with evidence.findings.check("weights"):
+            is_theirs = state_digest(weights_of(final)) == evidence.claim.weights
+            require(is_theirs, "the claim names other weights than those of the final state")
 
 
 def _checked_anchor(evidence: CheckedRun, index: int, policy: Policy) -> State:

@@ -179,8 +179,9 @@ def _rules(path: Path | None, told: dict[str, Any], own: str) -> Rules:
     """The rules in a file with what the options say; raises `UsageError` for one said in both."""
     from tallystick.commitments.encoding import parse
     from tallystick.disputes.game.rules import Rules
+    from tallystick.documents.files import read_document
 
-    given = {} if path is None else parse(path.read_bytes(), path.name)
+    given = {} if path is None else parse(read_document(path), path.name)
     if not isinstance(given, dict):
         raise MalformedError(f"{path}: no JSON object of rules")
     twice = sorted(given.keys() & told.keys())

@@ -6,6 +6,7 @@ import tomllib
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -123,5 +124,5 @@ def _tell(found: Example, written: list[Path], out: Path, as_json: bool) -> None
     if not written:
         talk().print(f"{found.name} is there already, unchanged")
     if found.next_command:
-        place = "" if out == Path(".") else f"cd {out} && "
+        place = "" if out == Path(".") else f"cd {quote(str(out))} && "
         talk().print(f"next: {place}{found.next_command}", soft_wrap=True, markup=False)

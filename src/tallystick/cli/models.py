@@ -77,25 +77,36 @@ def export_model(
 
 
 def model_root(
-    model: Path = typer.Argument(help="A model directory: configuration, safetensors, tokenizer."),
+    model: Path = typer.Argument(help="A model directory, or a run that trained a language model."),
     dtype: str = typer.Option("F32", help="The precision in which it is served: F32, BF16 or F16."),
     recheck: bool = typer.Option(False, "--recheck", help="Read all files, also those that did not change."),
     json: bool = typer.Option(False, "--json", help="Print the root and the whole model card as one JSON object."),
 ) -> None:
     """Print the root by which receipts name a model.
 
-    No weights are loaded. The root is kept in a cache while no file of the directory changes.
+    No weights of a directory are loaded, and its root is kept in a cache while none of its files changes. The root of
+    a run is that of the model which it trained, and its claim names the same weights.
     """
-    from tallystick.store.folders import MODEL, require_folder
+    from tallystick.cli.output import print_json, talk
+    from tallystick.store.folders import MODEL, RUN, is_kind, require_folder
 
-    require_folder(model, MODEL)
+    require_folder(model, MODEL, RUN)
     check_choices(dtype=(dtype, ("F32", "BF16", "F16")))
-    from tallystick.frameworks.model_cards import card_of
+    claim = None
+    if is_kind(model, RUN):
+        from tallystick.recorders.export import model_of_run
+        from tallystick.store.run import RunDirectory
 
-    card = card_of(model, dtype, recheck=recheck)  # type: ignore[arg-type]
-    if json:
-        from tallystick.cli.output import print_json
-
-        print_json({"card": card.to_json(), "root": str(card.identity)})
+        card, claim = model_of_run(RunDirectory(model), dtype)  # type: ignore[arg-type]
     else:
+        from tallystick.frameworks.model_cards import card_of
+
+        card = card_of(model, dtype, recheck=recheck)  # type: ignore[arg-type]
+    named = {} if claim is None else {"claim": str(claim.identity)}
+    if json:
+        print_json({"card": card.to_json(), "root": str(card.identity), **named})
+    else:
+        talk().print(
+            "\n".join(f"{name} {value}" for name, value in {**named, "weights": card.weights}.items()), soft_wrap=True
+        )
         print(card.identity)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 from tallystick.commitments.digests import Digest
@@ -207,4 +208,5 @@ def _graph_lines(mine: _Read, theirs: _Read) -> Iterator[str]:
     ]
     yield from lines[:GRAPH_LINES] or ["the graphs differ in the numbers of their nodes alone"]
     if len(lines) > GRAPH_LINES:
-        yield f"and {len(lines) - GRAPH_LINES} more: `tally graph diff {mine.folder / GRAPH} {theirs.folder / GRAPH}`"
+        files = (quote(str(each.folder / GRAPH)) for each in (mine, theirs))
+        yield f"and {len(lines) - GRAPH_LINES} more: `tally graph diff {' '.join(files)}`"

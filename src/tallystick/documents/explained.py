@@ -50,6 +50,7 @@ WANTED: Final = {
     "union_tag_invalid": "{expected_tags}",
 }
 """What a field must be, by the kinds of pydantic's problems that documents of ours can have."""
+FIELD_SHOWN: Final = 200
 
 
 def explain(error: ValidationError, kind: Any = None, what: str = "") -> str:
@@ -60,12 +61,16 @@ def explain(error: ValidationError, kind: Any = None, what: str = "") -> str:
     found = error.errors(include_url=False)
     first = min(found, key=lambda each: (each["type"] in MISSING, each["type"] != UNKNOWN))
     place, names = _walk(kind, first["loc"], first["type"] in (UNKNOWN, "missing"))
-    field = ".".join(place) or "document"
+    field = _shortened(".".join(place)) or "document"
     is_toml = what.endswith(".toml")
     if first["type"] == UNKNOWN:
         near = meant_by(str(first["loc"][-1]), names)
         return f"{field}: no such {'setting' if is_toml else 'field'}" + _or_rather(near)
     return f"{field}: {complaint(first, 'a table' if is_toml else 'an object')}"
+
+
+def _shortened(field: str) -> str:
+    return field if len(field) <= FIELD_SHOWN else f"{field[:FIELD_SHOWN]}…"
 
 
 def complaint(problem: Any, table: str = "an object") -> str:

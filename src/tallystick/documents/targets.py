@@ -42,4 +42,6 @@ def require_writable_folder(path: Path) -> None:
     if not there.is_dir():
         raise UnavailableError(f"{there}: a file; name a folder to write")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise UnavailableError(f"{path}: could not be written: {there} is read-only for this user")
+        raise UnavailableError(
+            f"{path}: could not be written: {there} is read-only for this user; choose another folder"
+        )

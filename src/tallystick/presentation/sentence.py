@@ -37,6 +37,8 @@ def _judged(verdict: Verdict) -> str:
     whole = counted(coverage.total, coverage.unit.removesuffix("s"))
     was = "was" if coverage.total == 1 else "were"
     if not coverage.done:
+        if verdict.objections:  # what was replayed of a run that turns out to be another one, shows nothing about it
+            return f"None of {whole} counts as {coverage.how.partition(' ')[0]}"
         return f"None of {whole} {was} {coverage.how.partition(' ')[0]}"
     if coverage.done < coverage.total:
         return f"{coverage.done:,} of {whole} {was} {coverage.how}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 from tallystick.documents.files import read_document
-from tallystick.errors import MalformedError, UsageError
+from tallystick.documents.settings import parse_toml
+from tallystick.errors import UsageError
 from tallystick.transcripts.recipe import Recipe
 
 
@@ -18,10 +18,7 @@ def read_config(path: Path) -> tuple[Recipe, Path | None]:
         UsageError: the kind of data needs a source, and none is named.
         UnavailableError: there is no such file.
     """
-    try:
-        table = tomllib.loads(read_document(path).decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedError(f"{path}: no valid TOML: {error}") from None
+    table = parse_toml(read_document(path), str(path))
     data = table.get("data")
     source = data.pop("path", None) if isinstance(data, dict) else None
     recipe = Recipe.from_json(table, str(path))

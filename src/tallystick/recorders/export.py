@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import torch
@@ -18,10 +19,11 @@ from tallystick.recorders.model_writing import write_model
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import read_state
-from tallystick.transcripts.model_card import Dtype, ModelCard
+from tallystick.transcripts.claim import Claim
+from tallystick.transcripts.model_card import TRAINING_CLAIM, Dtype, ModelCard
 from tallystick.transcripts.record import anchor_file
+from tallystick.workloads.names import weights_of
 
-WEIGHTS: Final = "weights."
 TEMPLATE: Final = (
     "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
@@ -40,19 +42,33 @@ def export_model(run: RunDirectory, out: Path, dtype: Dtype = "F32") -> tuple[An
         UnavailableError: the run is not finished, or the disk cannot be written; then `out` stays empty.
     """
     require_empty_folder(out)
-    recipe, end = run.spec().recipe, run.claim().final_state
+    recipe, claim = run.spec().recipe, run.claim()
     if recipe is None or recipe.data.kind == "digits":
         raise UsageError(f"{run.path}: the run did not train a language model from a recipe")
     tokenizer = Tokenizer.from_bytes(read_document(run.data_path / "tokenizer.json"))
     model = build_model(recipe, tokenizer.vocabulary)
     state = read_state(run.path / anchor_file(recipe.training.steps), canonical=True)
-    if state_digest(state) != end:
+    if state_digest(state) != claim.final_state:
         raise ProofError(f"{anchor_file(recipe.training.steps)} does not hold the final state of the claim")
-    weights = {name.removeprefix(WEIGHTS): from_tensor(t) for name, t in state.items() if name.startswith(WEIGHTS)}
+    weights = weights_of(state)
+    if claim.weights not in (None, state_digest(weights)):
+        raise ProofError("claim.json names other weights than those of its final state")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(weights[name])
-    return model, write_model(model, lambda draft: _write_tokenizer(tokenizer, draft), dtype, out)
+            parameter.copy_(from_tensor(weights[name]))
+
+    def write(draft: Path) -> None:
+        _write_tokenizer(tokenizer, draft)
+        if dtype == "F32":  # the weights of the claim, which names them by their digest
+            write_atomically(draft / TRAINING_CLAIM, claim.to_bytes())
+
+    return model, write_model(model, write, dtype, out)
+
+
+def model_of_run(run: RunDirectory, dtype: Dtype) -> tuple[ModelCard, Claim]:
+    """The card in `dtype` of the model that a run trained, and the run's claim; raises what `export_model` raises."""
+    with TemporaryDirectory() as folder:
+        return export_model(run, Path(folder, "model"), dtype)[1], run.claim()
 
 
 def _write_tokenizer(tokenizer: Tokenizer, out: Path) -> None:

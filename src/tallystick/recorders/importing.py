@@ -24,11 +24,11 @@ from tallystick.recorders.model_sources import ModelSource
 from tallystick.recorders.model_writing import write_model
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.safetensors import StateFile
-from tallystick.transcripts.model_card import Dtype, ModelCard
+from tallystick.transcripts.model_card import TRAINING_CLAIM, Dtype, ModelCard
 
 COPIED: Final = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("chat_template.jinja", "generation_config.json"),
+    *("chat_template.jinja", "generation_config.json", TRAINING_CLAIM),
 )
 """The files of a directory of transformers that are kept byte for byte, where they are there."""
 

@@ -60,7 +60,7 @@ def record_training(
         **recorded: the fields of `RecordRecipe`: `anchor_stride`, `summaries`, `bucket_mode`, …
 
     Raises:
-        UsageError: `out` is not empty, or a setting is unknown.
+        UsageError: `out` is not empty, a setting is unknown, or several optimizers are given.
         UnavailableError: another process records into `out`.
 
     From then on nothing is raised into the loop: if recording fails, a `RuntimeWarning` is issued.
@@ -68,6 +68,8 @@ def record_training(
     settings = RecordRecipe.from_json(dict(recorded), "record_training")  # type: ignore[arg-type]
     if (loss is None) != (example is None):
         raise UsageError("record_training: a step graph takes `loss` and `example`")
+    if isinstance(optimizer, list | tuple):
+        raise UsageError("record_training: give one optimizer, with a parameter group for each of several settings")
     with lock_new_run(Path(out)):
         source = GraphSource()
         if not sharding_of(inner_model(model)):  # the recorder refuses a sharded model with its own warning

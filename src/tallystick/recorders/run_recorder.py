@@ -15,7 +15,7 @@ from tallystick.frameworks.torch.training.summaries import Summariser
 from tallystick.recorders.journal import RunJournal
 from tallystick.store.log_writer import LogWriter, cut_log
 from tallystick.store.run import RunDirectory
-from tallystick.tensors.digest import state_digest
+from tallystick.tensors.digest import StateDigests, digest_state
 from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.loss import quantise
@@ -25,16 +25,18 @@ from tallystick.transcripts.environment import Environment
 from tallystick.transcripts.record import AnchorRecord, Batch, HeaderRecord, Knobs, StepRecord, TraceEntry, anchor_file
 from tallystick.transcripts.spec import Spec
 from tallystick.transcripts.summary import StateSummary
+from tallystick.workloads.names import weights_of
 
 State = Callable[[], Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True)
 class Anchored:
-    """The last complete anchor: its step, the digest of its state, and the number of records up to it."""
+    """The last complete anchor: its step, the digests of its state and weights, and the number of records up to it."""
 
     index: int
     digest: Digest
+    weights: Digest
     records: int
 
 
@@ -124,7 +126,7 @@ class RunRecorder:
 
     def finish(self, no_graph: str | None = None) -> Claim:
         """Close the transcript and write its claim; `no_graph` is the reason why the step graph was withdrawn."""
-        final = state_digest(self._state()) if self._anchored is None else self._anchored.digest
+        final = self._anchored or Anchored(0, *_digests(self._state()), records=0)
         return self._claim(self._transcript.close(), self._trace.close(), final, no_graph)
 
     def finish_at_anchor(self, no_graph: str | None = None) -> int:
@@ -140,7 +142,7 @@ class RunRecorder:
             draft.unlink()  # an incomplete file, whose disk space may be needed
         transcript = cut_log(self.run.transcript_path, last.records)
         trace = cut_log(self.run.trace_path, last.index)
-        self._claim(transcript, trace, last.digest, no_graph)
+        self._claim(transcript, trace, last, no_graph)
         return last.index
 
     def close(self) -> None:
@@ -149,14 +151,15 @@ class RunRecorder:
             with suppress(OSError):
                 log.close()
 
-    def _claim(self, transcript: Log, trace: Log, final_state: Digest, no_graph: str | None) -> Claim:
+    def _claim(self, transcript: Log, trace: Log, final: Anchored, no_graph: str | None) -> Claim:
         claim = Claim(
             spec=self.spec.identity,
             environment=self.environment.digest_as("environment"),
             data=self.spec.data_root,
             transcript=transcript,
             trace=trace,
-            final_state=final_state,
+            final_state=final.digest,
+            weights=final.weights,
             no_graph=no_graph,
         )
         write_atomically(self.run.claim_path, claim.to_bytes())
@@ -174,15 +177,21 @@ class RunRecorder:
             raise UnavailableError(f"step {index}: {bad[0]} is not finite: the training has diverged")
         write_state(self.run.path / anchor_file(index), state)
         summary = self._summary if index == 0 else self._summariser.at_anchor()
-        digest = state_digest(state)
+        digest, weights = _digests(state)
         self._journal.add(AnchorRecord(index=index, file=anchor_file(index), digest=digest, summary=summary))
         self._journal.sync()
-        self._anchored = Anchored(index, digest, self._transcript.frontier.size)
+        self._anchored = Anchored(index, digest, weights, self._transcript.frontier.size)
 
     def _time(self, index: int, seconds: float, recording: float) -> None:
         self.seconds_recording += recording
         entry = TraceEntry(step=index, seconds=round(seconds, 6), recording_seconds=round(recording, 6))
         self._trace.append(entry.to_bytes())
+
+
+def _digests(state: Mapping[str, Tensor]) -> tuple[Digest, Digest]:
+    """The digest of a state, and that of the weights in it."""
+    found = digest_state(state)
+    return found.digest, StateDigests(tuple(sorted(weights_of(dict(found.entries)).items()))).digest
 
 
 def header_of(spec: Spec, environment: Environment) -> HeaderRecord:

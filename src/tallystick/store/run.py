@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from tallystick.commitments.digests import Digest, digest
 from tallystick.documents.files import read_document, write_atomically
@@ -21,7 +22,7 @@ from tallystick.errors import MalformedError, ProofError, UnavailableError, Usag
 from tallystick.store.log import open_line
 from tallystick.transcripts.claim import Claim
 from tallystick.transcripts.environment import Environment
-from tallystick.transcripts.record import HeaderRecord, StepRecord, read_record
+from tallystick.transcripts.record import HeaderRecord, Record, StepRecord, read_record
 from tallystick.transcripts.spec import Spec
 
 BLOB_BYTES_MAX = 1 << 30
@@ -85,7 +86,7 @@ class RunDirectory:
         if self.transcript_path.is_file() and not self.claim_path.exists():
             mend = "record the loop anew into another directory"
             if self.has_recipe:
-                mend = f"`tally train --resume {self.path}` goes on with it"
+                mend = f"`tally train --resume {quote(str(self.path))}` goes on with it"
             raise UnavailableError(f"claim.json: not there; {self.path} is unfinished, {mend}")
         return read_document(self.claim_path)
 
@@ -105,15 +106,19 @@ class RunDirectory:
         low, high = 0, size
         while low < high:
             middle = (low + high) // 2
-            record = read_record(open_line(self.transcript_path, middle, size).line, f"record {middle}")
-            reached = -1 if isinstance(record, HeaderRecord) else record.index
+            record, reached = self._record(middle, size)
             is_before = reached < step or (reached == step and record.kind == "failed")
             low, high = (middle + 1, high) if is_before else (low, middle)
         if low < size:
-            found = read_record(open_line(self.transcript_path, low, size).line, f"record {low}")
-            if isinstance(found, StepRecord) and found.index == step:
+            record, reached = self._record(low, size)
+            if isinstance(record, StepRecord) and reached == step:
                 return low
-        raise UsageError(f"--step {step}: the transcript holds no such step")
+        raise UsageError(f"--step {step}: the transcript ends at step {max(self._record(size - 1, size)[1], 0)}")
+
+    def _record(self, place: int, size: int) -> tuple[Record, int]:
+        """The record at a place, and the step that the run has reached there; -1 in its header."""
+        record = read_record(open_line(self.transcript_path, place, size).line, f"record {place}")
+        return record, -1 if isinstance(record, HeaderRecord) else record.index
 
     def write_blob(self, data: bytes) -> Digest:
         """Keep `data` under its digest."""

@@ -28,6 +28,8 @@ class Claim(Document):
     transcript: Log
     trace: Log
     final_state: DigestText
+    weights: DigestText | None = None
+    """The state digest of the weights in the final state, as a model card names them; claims of old have none."""
     no_graph: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     """Why the recorder of a loop captured no step graph, or withdrew that of the spec; left out if neither."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -12,6 +12,8 @@ from tallystick.documents.document import DigestText, Document, Positive
 
 Label = Annotated[str, Field(min_length=1, max_length=256)]
 Dtype = Literal["F32", "BF16", "F16"]
+TRAINING_CLAIM: Final = "training-claim.json"
+"""In a model directory: the claim of the run that trained it."""
 
 
 def named_root(name: str) -> Digest:
@@ -22,12 +24,13 @@ def named_root(name: str) -> Digest:
 class ModelCard(Document):
     """A language model by its content; `identity` is the model root that receipts name.
 
-    `config` is the blob digest of the configuration in canonical JSON. `weights` is a state digest. `tokenizer` and
+    `config` is the blob digest of the configuration in canonical JSON. `weights` is the state digest of parameters and
+    persistent buffers, tied ones once; in cards of version 1 they are in it under each of their names. `tokenizer` and
     `template` are the blob digests of the files. `quantization` describes what is done to the weights before use.
     `layers` is the number of blocks, `width` the number of elements of a hidden state.
     """
 
-    model: Literal[1] = 1
+    model: Literal[1, 2] = 2
     architecture: Label
     config: DigestText
     weights: DigestText

@@ -36,7 +36,7 @@ class Workers:
     """vLLM's engine client, as far as receipts use it; `held` says for how many tokens of each request it has rows."""
 
     model: str
-    layers: Sequence[int] = (0, 1, 2)
+    layers: Sequence[int] = (0, 1, 2, 3)
     held: int = 1 << 20
     calls: list[tuple[Any, ...]] = field(default_factory=list)
 
@@ -49,8 +49,8 @@ class Workers:
         engine = ENGINE.to_json()
         return {"engine": engine, "layers": list(self.layers), "blocks": 2, "model": self.model, "context": 100}
 
-    def tally_watch(self, layers: Sequence[int]) -> None:
-        self.watched = layers
+    def tally_watch(self, layers: Sequence[int], seed: str) -> None:
+        self.watched, self.seed = layers, seed
 
     def tally_take(self, request: str, tokens: int) -> Any:
         if tokens > self.held:

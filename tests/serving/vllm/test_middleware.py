@@ -246,7 +246,7 @@ def test_a_private_receipt_has_no_token_ids(serving_vllm: Serving, variables: di
 def test_without_fingerprints_no_rows_are_asked_for(serving_vllm: Serving, variables: dict[str, str]) -> None:
     with serving_vllm(**variables, TALLY_LAYERS="none") as running:
         assert checked(running.post("chat").json()["receipt"]).fingerprints == ()
-        assert {name for name, *_ in running.workers.calls} == {"tally_describe"}
+        assert {name for name, *_ in running.workers.calls} == {"tally_describe", "tally_watch"}
 
 
 def test_layers_that_vllm_does_not_show_are_left_out(

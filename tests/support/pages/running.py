@@ -9,7 +9,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +19,12 @@ import tallystick
 from tests.support.pages.reading import Block, PageError
 from tests.support.pages.showing import lines_of, shows
 from tests.support.pages.terminal import Terminal
+from tests.support.prefork.commands import commands
 
-LIMIT_S: Final = 240.0
+LIMIT_S: Final = 540.0
 """For a whole page. It takes less than a minute on two quiet cores, but machines are not always quiet."""
+PAGE_TIMEOUT_S: Final = 600
+"""For the test of a page: the page's own limit comes first, and says where it was."""
 PORT: Final = re.compile(r"(?:--port[ =]|127\.0\.0\.1:|localhost:)(\d+)")
 PYTHON: Final = "python - <<'END_OF_THE_BLOCK'\n{}END_OF_THE_BLOCK\n"
 
@@ -32,13 +35,14 @@ class Session:
 
     folder: Path
     scratch: Path
+    variables: Mapping[str, str]
     ends_at: float
     terminals: dict[str, Terminal] = field(default_factory=dict)
     latest: Terminal | None = None
 
     def terminal(self, name: str) -> Terminal:
         if name not in self.terminals:
-            self.terminals[name] = Terminal(name, self.folder, self.scratch, environment(self.folder))
+            self.terminals[name] = Terminal(name, self.folder, self.scratch, self.variables)
         return self.terminals[name]
 
     def run(self, block: Block) -> None:
@@ -106,7 +110,7 @@ def environment(folder: Path) -> dict[str, str]:
     package = Path(tallystick.__file__).parents[1]
     return {
         **os.environ,
-        "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
+        "PATH": os.pathsep.join((str(commands()), str(Path(sys.executable).parent), os.environ["PATH"])),
         "PYTHONPATH": str(package),
         "HOME": str(folder),
         "XDG_STATE_HOME": str(folder / ".local" / "state"),
@@ -135,7 +139,7 @@ def session(blocks: Sequence[Block], limit_s: float) -> Iterator[Session]:
     with own_ports(blocks), tempfile.TemporaryDirectory(prefix="page-", ignore_cleanup_errors=True) as outer:
         folder, scratch = Path(outer, "home"), Path(outer, "scratch")
         folder.mkdir(), scratch.mkdir()
-        here = Session(folder, scratch, time.monotonic() + limit_s)
+        here = Session(folder, scratch, environment(folder), time.monotonic() + limit_s)
         try:
             yield here
         finally:

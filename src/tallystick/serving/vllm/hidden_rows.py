@@ -31,9 +31,9 @@ class Staged:
 
     @classmethod
     def of(cls, slots: Sequence[int], rows: Rows) -> Staged:
-        """Start the copy of `rows` by layer [len(slots), width]; nothing waits for it here."""
+        """Start the copy of `rows` by layer [len(slots), width]; on CUDA nothing waits for it here."""
         if not any(each.is_cuda for each in rows.values()):
-            return cls(torch.tensor(slots), rows)
+            return cls(torch.tensor(slots), {layer: each.cpu() for layer, each in rows.items()})
         held = {layer: torch.empty_like(each, device="cpu", pin_memory=True) for layer, each in rows.items()}
         for layer, each in rows.items():
             held[layer].copy_(each, non_blocking=True)

@@ -72,8 +72,7 @@ async def start_provider(state: Any, variables: ReceiptVariables) -> VllmProvide
     settings = RecordSettings(_fingerprints(variables, card, told["layers"]), private=variables.private)
     engine = EngineStatement.from_json(told["engine"], "vllm")
     issuer = ReceiptIssuer(card, _key(variables.key), settings, variables.receipts, engine=engine)
-    if settings.layers:
-        await workers.watch(list(settings.layers))
+    await workers.watch(list(settings.layers), settings.seed)  # also of no layers: it frees vLLM's own generators
     LOG.info("tallystick: receipts of model %s, signed by key %s", card.identity, issuer.public)
     options, book = _options(state.args, variables), ReceiptBook(variables.receipts)
     answers = AnswerIssuer(workers, issuer, book, told["context"])

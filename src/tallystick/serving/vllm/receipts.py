@@ -64,13 +64,8 @@ def _issue(llm: Any, output: Any, params: Any, issuer: ReceiptIssuer, nonce: str
             name, inside = f"{output.request_id}-{answer.index}", f"{answer.index}_{output.request_id}"
         packed = llm.collective_rpc("tally_take", args=(inside, tokens.count))[0] if issuer.settings.layers else {}
         request = Request(id=name, prompt=Tokens.of(prompt), max_tokens=limit, nonce=nonce)
-        yield issuer.issue(
-            request,
-            Answer(tokens=tokens, finish=finish_of(answer.finish_reason, answer.stop_reason)),
-            sampler,
-            unpack_rows(packed),
-            kv_cache=issuer.engine.kv_cache,
-        )
+        stated = Answer(tokens=tokens, finish=finish_of(answer.finish_reason, answer.stop_reason))
+        yield issuer.issue(request, stated, sampler, unpack_rows(packed))
 
 
 def finish_of(reason: str | None, stop: int | str | None) -> Finish:

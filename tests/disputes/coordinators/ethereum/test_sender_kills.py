@@ -65,7 +65,7 @@ def sending_programs() -> Iterator[tuple[TextIO, TextIO]]:
     finally:
         process.stdin.close()
         process.stdout.close()
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
 
 
 class Killer:

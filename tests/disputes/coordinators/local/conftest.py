@@ -26,7 +26,7 @@ def world(tmp_path: Path) -> Iterator[LocalWorld]:
 
 @pytest.fixture
 def url(world: LocalWorld) -> Iterator[str]:
-    with served(create_app(world.place, BodyTimeouts(body=0.5))) as address:
+    with served(create_app(world.place, BodyTimeouts(body=2.0))) as address:
         yield address
 
 
@@ -36,7 +36,7 @@ def remote(url: str) -> Iterator[Callable[..., RemoteCoordinator]]:
     with ExitStack() as open_ones:
 
         def connect(address: str = url, **options: Any) -> RemoteCoordinator:
-            options.setdefault("effort", RequestLimits(seconds=5, attempts=2, pause=0.01))
+            options.setdefault("effort", RequestLimits(seconds=60, attempts=2, pause=0.01))
             return open_ones.enter_context(closing(RemoteCoordinator(address, **options)))
 
         yield connect

@@ -61,7 +61,7 @@ def workshop() -> Iterator[Workshop]:
     try:
         yield Workshop(process)
     finally:
-        process.communicate(timeout=20)
+        process.communicate(timeout=120)
     assert process.returncode == 0
 
 

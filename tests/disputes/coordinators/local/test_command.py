@@ -179,7 +179,7 @@ def test_a_server_ends_cleanly_and_says_so(db: Path) -> None:
         with closing(RemoteCoordinator(url)) as place:
             assert place.rules.beacon == place.charter.key
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=120)
         assert (process.returncode, said) == (0, "stopped\n")
 
 
@@ -187,7 +187,7 @@ def test_the_keeper_of_a_server_makes_due_moves(db: Path) -> None:
     with closing(LocalCoordinator.open(db, clock=lambda: 1_000)) as place:
         Play(Distant(place)).post()
     with serving(db) as (_, url), closing(RemoteCoordinator(url)) as remote:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while remote.chain().state.claims[0].status is Status.OPEN and time.monotonic() < deadline:
             time.sleep(0.1)
         assert remote.chain().state.claims[0].status is Status.FINAL

@@ -89,7 +89,7 @@ def test_parties_that_could_not_pay_for_a_claim_leave_half_of_the_board(small: L
 @pytest.fixture
 def hasty(world: LocalWorld) -> Iterator[str]:
     """A server that waits 0.3 seconds for a blob whose sender is behind."""
-    with served(create_app(world.place, BodyTimeouts(blob=0.3))) as url:
+    with served(create_app(world.place, BodyTimeouts(blob=1.5))) as url:
         yield url
 
 
@@ -99,7 +99,7 @@ def begin_upload(url: str, world: LocalWorld, data: bytes, key: SigningKey) -> s
     name = digest("blob", data)
     signature = key.sign(put_message(world.place.identity, name, len(data)))
     head = f"PUT /v1/blobs/{name} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n"
-    begun = socket.create_connection((host, int(port)), timeout=10)
+    begun = socket.create_connection((host, int(port)), timeout=60)
     begun.sendall(f"{head}Tally-Key: {key.public}\r\nTally-Signature: {signature}\r\n\r\n".encode())
     return begun
 
@@ -126,7 +126,7 @@ def test_a_slow_upload_that_makes_progress_is_waited_for(hasty: str, world: Loca
     data = bytes(5 << 16)
     with begin_upload(hasty, world, data, key_of("prover")) as begun:
         for first in range(0, len(data), 1 << 16):
-            time.sleep(0.15)
+            time.sleep(0.4)
             begun.sendall(data[first : first + (1 << 16)])
         assert statuses([begun]) == [b"204"]
     with begin_upload(hasty, world, b"stops" * 300_000, key_of("prover")) as begun:
@@ -169,7 +169,7 @@ def test_nobody_waits_while_the_data_of_a_move_is_looked_at(world: LocalWorld, m
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(3)
+            thread.join(60)
 
     slowly(monkeypatch, lambda: (others(), done.append("looked at")))
     world.place.take(claim)

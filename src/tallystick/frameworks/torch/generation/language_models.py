@@ -16,7 +16,7 @@ import torch
 
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.frameworks.torch.generation.hidden_states import watching_layers
-from tallystick.frameworks.torch.generation.model_directory import DTYPES, check_directory, describe
+from tallystick.frameworks.torch.generation.model_directory import DTYPES, check_directory, describe, shared_tensors
 from tallystick.frameworks.torch.refusals import REFUSALS
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.tensors.digest import state_digest
@@ -74,6 +74,10 @@ class TorchLanguageModel:
             return None
         return read_card(self.directory, dtype) or load_language_model(self.directory, dtype).card
 
+    def former_card(self) -> ModelCard | None:
+        """The card in version 1, by which older receipts name the model; None for a model without a directory."""
+        return None if self.directory is None else describe_model(self.model, self.directory, self.card.dtype, 1)
+
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int], first: int, layers: Collection[int] = ()) -> Prefill:
         """One pass with an empty cache; raises `MalformedError` for a token outside the vocabulary."""
@@ -130,7 +134,8 @@ def load_language_model(
     return TorchLanguageModel(model, tokenizer, describe_model(model, path, dtype), device, path)
 
 
-def describe_model(model: Any, path: Path, dtype: Dtype) -> ModelCard:
+def describe_model(model: Any, path: Path, dtype: Dtype, version: Literal[1, 2] = 2) -> ModelCard:
     """The card of a loaded model whose tokenizer and template are in `path`."""
-    weights = {name: to_tensor(value) for name, value in model.state_dict().items()}
-    return describe(model.config, state_digest(weights), path, dtype)
+    state = model.state_dict(keep_vars=True)
+    names = state if version == 1 else [names[0] for names in shared_tensors(state)]
+    return describe(model.config, state_digest({name: to_tensor(state[name]) for name in names}), path, dtype, version)

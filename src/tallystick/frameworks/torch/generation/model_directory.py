@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 
@@ -46,11 +46,12 @@ def shared_tensors(state: Mapping[str, torch.Tensor]) -> list[list[str]]:
     return list(shared.values())
 
 
-def describe(config: Any, weights: Digest, path: Path, dtype: Dtype) -> ModelCard:
+def describe(config: Any, weights: Digest, path: Path, dtype: Dtype, version: Literal[1, 2] = 2) -> ModelCard:
     """The card of a model by its configuration, its weights' digest, and the tokenizer and template in `path`."""
     settings = {name: value for name, value in config.to_dict().items() if name not in VOLATILE}
     template = path / "chat_template.jinja"
     return ModelCard(
+        model=version,
         architecture=config.model_type,
         config=digest("blob", encode(_plain(settings))),
         weights=weights,

@@ -101,7 +101,7 @@ def _digest(skeleton: Any, held: Mapping[str, StateFile]) -> Digest | None:
         found = _shared_digest(names, state[names[0]], held)
         if found is None:
             return None
-        entries += [(name, found) for name in names]
+        entries.append((names[0], found))
     return StateDigests(tuple(sorted(entries))).digest
 
 

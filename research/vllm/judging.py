@@ -1,0 +1,117 @@
+"""What the transformers verifier says about answers that vLLM gave."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from research.vllm.load import Load
+from tallystick.answers.policy import ReceiptPolicy
+from tallystick.answers.reading import read_response, read_responses
+from tallystick.answers.report import ReceiptReport
+from tallystick.answers.request import ExpectedRequest
+from tallystick.answers.stream import verify_stream
+from tallystick.answers.verify import ReceiptContext, verify_receipt
+from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
+from tallystick.store.log import read_lines
+from tallystick.tolerances.confidence import clopper_pearson
+from tallystick.transcripts.receipt import RECEIPT_BYTES_MAX
+
+ANSWERS: Final = "answers.jsonl"
+JUDGED: Final = "judged.jsonl"
+JOURNAL: Final = "receipts.jsonl"
+LENGTHS: Final = (8, 16, 32, 64, 128, 256, 513)
+
+
+def keep(load: Load, folder: Path) -> None:
+    """Write requests and answers, so that they can be judged again."""
+    with (folder / ANSWERS).open("a") as file:
+        for each in load.answered:
+            kept = {"whole": each.is_whole, "request": each.planned.body, "response": each.response}
+            file.write(json.dumps(kept) + "\n")
+
+
+@dataclass(frozen=True)
+class Judging:
+    """Kept answers, the promised model, and the rules of the verifier."""
+
+    folder: Path
+    model: TorchLanguageModel
+    policy: ReceiptPolicy
+
+    def judge(self, most: int | None = None) -> list[dict[str, Any]]:
+        """One row for each answer, written as they come; at most `most` responses are judged."""
+        rows: list[dict[str, Any]] = []
+        whole = (kept for kept in self._kept() if kept["whole"])
+        with (self.folder / JUDGED).open("w") as file:
+            for kept in islice(whole, most):
+                for row in self._rows(kept):
+                    rows.append(row)
+                    file.write(json.dumps(row) + "\n")
+                    file.flush()
+        return rows
+
+    def cancelled(self) -> int:
+        """How many answers a client left; the journal has their receipts where a token had arrived."""
+        return sum(not kept["whole"] for kept in self._kept())
+
+    def order(self) -> dict[str, Any]:
+        """What is wrong with the numbers and the links of the journal, of which no answer is computed here."""
+        lines = read_lines(self.folder / JOURNAL, RECEIPT_BYTES_MAX)
+        contexts = [ReceiptContext(read_response(json.loads(line))) for line in lines]
+        stated = self.policy.model_copy(update={"audit_sample": 0.0, "complete": True})
+        report = verify_stream(contexts, self.model, stated, bytes(16))
+        wrong = [str(each) for each in report.verdict.findings if not each.agrees]
+        left = sum(each.receipt.answer.finish == "cancelled" for each in contexts)
+        return {"receipts": len(contexts), "cancelled": left, "objections": wrong}
+
+    def _kept(self) -> Iterator[dict[str, Any]]:
+        with (self.folder / ANSWERS).open() as file:
+            yield from map(json.loads, file)
+
+    def _rows(self, kept: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        asked = ExpectedRequest.from_body(dict(kept["request"]))
+        for response in read_responses(kept["response"]):
+            report = verify_receipt(response.receipt, self.model, self.policy, asked, response=response)
+            yield {"request": response.receipt.receipt.request.id, **_row(report), **_asked(kept["request"])}
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Counts by verdict, with the interval of the rate of rejections, by temperature and by length."""
+    rejected = [row for row in rows if row["verdict"] == "rejected"]
+    return {
+        "answers": len(rows),
+        "tokens": sum(row["tokens"] for row in rows),
+        "verdicts": dict(Counter(row["verdict"] for row in rows)),
+        "rejected_interval": clopper_pearson(len(rejected), len(rows)),
+        "objections": dict(Counter(each for row in rejected for each in set(row["objections"]))),
+        "unavailable": dict(Counter(each for row in rows for each in set(row["unavailable"]))),
+        "by_length": {f"{a}–{b - 1}": _verdicts(rows, a, b) for a, b in pairwise(LENGTHS)},
+        "largest_ratio": max((row["ratio"] for row in rows), default=0.0),
+    }
+
+
+def _verdicts(rows: Sequence[Mapping[str, Any]], least: int, end: int) -> dict[str, int]:
+    return dict(Counter(row["verdict"] for row in rows if least <= row["tokens"] < end))
+
+
+def _row(report: ReceiptReport) -> dict[str, Any]:
+    found = [each for each in report.findings if each.name == "fingerprint"]
+    return {
+        "verdict": report.outcome,
+        "tokens": report.tokens,
+        "objections": [f"{each.name} {each.where}: {each.detail}"[:200] for each in report.findings if not each.agrees],
+        "unavailable": [str(each)[:200] for each in report.missing],
+        "ratio": max((each.distance / each.allowed for each in found if each.allowed), default=0.0),
+        "seconds": report.seconds,
+    }
+
+
+def _asked(request: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "n", "stream", "stop", "max_tokens")
+    return {"asked": {name: request[name] for name in names if name in request}}

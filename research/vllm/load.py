@@ -1,0 +1,159 @@
+"""Requests of many kinds, sent by several clients at once, and the answers that came."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from research.vllm.server import NAME
+from tallystick.answers.watched_streams import WholeAnswer
+
+SHORTEST, LONGEST = 8, 512
+SUBJECTS = (
+    *("the sea", "a broken clock", "prime numbers", "bread", "the moon", "how bridges stand", "bees", "a long winter"),
+    *("sorting a list", "the history of paper", "why leaves fall", "a letter to a friend", "chess", "rivers", "trains"),
+    *("an honest merchant", "light and shadow", "tea", "the first computer", "a village festival", "maps", "volcanoes"),
+)
+FORMS = ("Explain {} in simple words.", "Write a short story about {}.", "Give me five facts about {}.", "What is {}?")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A request, and after how many pieces of a stream its client leaves, if it does."""
+
+    path: str
+    body: Mapping[str, Any]
+    leaves_after: int | None = None
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the answer is to be streamed."""
+        return bool(self.body.get("stream"))
+
+
+@dataclass
+class Answered:
+    """What came: a response as one object, or as much of it as arrived."""
+
+    planned: Planned
+    response: Mapping[str, Any]
+    is_whole: bool
+
+
+@dataclass
+class Load:
+    """What the clients of one run were answered."""
+
+    answered: list[Answered] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all answers that arrived."""
+        return sum(len(choice.get("token_ids") or ()) for each in self.answered for choice in choices_of(each.response))
+
+
+def choices_of(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The choices of a response."""
+    return list(response.get("choices", ()))
+
+
+def plan(seed: int, texts: Path, *, leaving: float = 0.06) -> Iterator[Planned]:
+    """Endless requests, drawn from `seed`; text to continue comes from the files of `texts`."""
+    rng = random.Random(seed)
+    words = re.findall(r"\S+", " ".join(path.read_text() for path in sorted(texts.glob("*.md"))))
+    while True:
+        body = settings(rng)
+        if rng.random() < 0.5:
+            path, text = "/v1/chat/completions", rng.choice(FORMS).format(rng.choice(SUBJECTS))
+            body["messages"] = [{"role": "user", "content": text}]
+        else:
+            start, count = rng.randrange(len(words) - 100), rng.randint(4, 80)
+            path, body["prompt"] = "/v1/completions", " ".join(words[start : start + count])
+        is_left = bool(body.get("stream")) and rng.random() < leaving / 0.5
+        yield Planned(path, body, rng.randint(2, 30) if is_left else None)
+
+
+def settings(rng: random.Random) -> dict[str, Any]:
+    """The fields of a request except for its prompt; half of all are streamed, one in ten has two choices."""
+    body: dict[str, Any] = {
+        "model": NAME,
+        "max_tokens": round(math.exp(rng.uniform(math.log(SHORTEST), math.log(LONGEST)))),
+        "temperature": rng.choice((0.0, 0.3, 0.7, 1.0, 1.0, 1.3)),
+        "tally_nonce": rng.randbytes(16).hex(),
+    }
+    drawn: list[tuple[float, dict[str, Any]]] = [
+        (0.8, {"seed": rng.randrange(1 << 40)}),
+        (0.4, {"top_p": rng.choice((0.8, 0.9, 0.95))}),
+        (0.2, {"top_k": rng.choice((10, 50))}),
+        (0.1, {"min_p": 0.05}),
+        (0.1, {"repetition_penalty": 1.1}),
+        (0.1, {"n": 2}),
+        (0.1, {"stop": ["\n\n"]}),
+        (0.5, {"stream": True} | ({"stream_options": {"include_usage": True}} if rng.random() < 0.5 else {})),
+    ]
+    for share, fields in drawn:
+        if rng.random() < share:
+            body |= fields
+    return body
+
+
+def never(_: Load) -> bool:
+    """Go on until no request is left."""
+    return False
+
+
+async def send_all(
+    url: str, planned: Iterator[Planned], clients: int, is_enough: Callable[[Load], bool] = never
+) -> Load:
+    """Let `clients` clients ask one request after the other until `is_enough`."""
+    load = Load()
+    limits = httpx.Limits(max_connections=clients)
+    async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as http:
+
+        async def ask() -> None:
+            for each in planned:
+                await _send(http, each, load)
+                if is_enough(load):
+                    return
+
+        await asyncio.gather(*(ask() for _ in range(clients)))
+    return load
+
+
+async def _send(http: httpx.AsyncClient, planned: Planned, load: Load) -> None:
+    if planned.is_stream:
+        await _stream(http, planned, load)
+        return
+    response = await http.post(planned.path, json=dict(planned.body))
+    if response.status_code == 200:
+        load.answered.append(Answered(planned, response.json(), is_whole=True))
+    else:
+        load.refused.append(response.text)
+
+
+async def _stream(http: httpx.AsyncClient, planned: Planned, load: Load) -> None:
+    whole, pieces, is_whole = WholeAnswer(), 0, False
+    async with http.stream("POST", planned.path, json=dict(planned.body)) as response:
+        if response.status_code != 200:
+            load.refused.append((await response.aread()).decode())
+            return
+        async for line in response.aiter_lines():
+            is_whole = line == "data: [DONE]"
+            if is_whole:
+                break
+            if line.startswith("data: "):
+                whole.add(json.loads(line[6:]))
+                pieces += 1
+            if pieces == planned.leaves_after:
+                break
+    load.answered.append(Answered(planned, whole.body, is_whole))

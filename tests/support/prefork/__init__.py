@@ -1,0 +1,7 @@
+"""`tally` as a process that need not import its libraries: it is forked from one that has imported them already.
+
+A page or a dispute starts dozens of programs, and each would import PyTorch for seconds. `commands()` is a folder with
+a `tally`, which is `client.py`: it hands its words, folder, variables, limits and streams to `server.py`, which forks,
+and it passes on signals and the exit code. The fork is a process of its own; only its imports were made before.
+That `tally` starts by itself is shown by `tests/cli/test_entry.py`, `tests/cli/test_signals.py` and the wheel's test.
+"""
