@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +22,7 @@ from typing import Any, Final
 import torch
 
 from research.real.cheats import WAYS, provider_of
-from research.real.judging import UNSEEDED, verdicts
+from research.real.judging import LENGTHS, UNSEEDED, verdicts
 from research.real.page import render
 from research.real.serving import (
     Answered,
@@ -43,7 +44,7 @@ STACKS: Final = {
     Stack(4): 30,
 }
 """Honest stacks, none of which a calibration used, and the answers of each."""
-CHEATED: Final = 8
+CHEATED: Final = 5
 """Answers of each cheat, of 128 tokens at most."""
 CHEATED_TOKENS: Final = 128
 UNSEEDED_EVERY: Final = 8
@@ -58,7 +59,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="BF16", choices=("F32", "BF16", "F16"))
     parser.add_argument("--name", default="SmolLM2-135M-Instruct")
     parser.add_argument("--only", nargs="+", choices=("honest", "cheats"), default=["honest", "cheats"])
-    parser.add_argument("--share", type=int, default=1, help="judge one honest answer of so many")
+    parser.add_argument("--seconds", type=float, default=1e9, help="judge no further answer of a part after so long")
     parser.add_argument("--out", type=Path, default=Path("docs"))
     options = parser.parse_args()
     path = options.out / "data" / "real_model.json"
@@ -67,15 +68,19 @@ def main() -> None:
     figures = held.setdefault(options.dtype, {})
     figures |= {"model": options.name, "machine": machine(), "software": f"torch {torch.__version__}"}
     if "honest" in options.only:
-        figures["honest"] = [*honest(options.model, model, options.answers / "honest", options.share)]
+        figures["honest"] = [*honest(options.model, model, options.answers / "honest", options.seconds)]
     if "cheats" in options.only:
-        figures["cheats"] = {name: [*cheated(model, name, options.answers / "cheats")] for name in WAYS}
+        figures["cheats"] = {
+            name: [*cheated(model, name, options.answers / "cheats")]
+            for name in WAYS
+            if time.monotonic() - BEGUN < options.seconds
+        }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(held, ensure_ascii=False, separators=(",", ":")) + "\n")
     (options.out / "real_model_figures.md").write_text("\n".join(render(held)) + "\n")
 
 
-def honest(path: Path, model: TorchLanguageModel, folder: Path, share: int) -> Iterator[dict[str, Any]]:
+def honest(path: Path, model: TorchLanguageModel, folder: Path, seconds: float) -> Iterator[dict[str, Any]]:
     """One entry for each honest answer: its stack, its settings, and the outcome by tokens."""
     for place, (stack, count) in enumerate(STACKS.items()):
         if not any(folder.glob(f"honest-{stack.rows}-*.json")):
@@ -87,18 +92,20 @@ def honest(path: Path, model: TorchLanguageModel, folder: Path, share: int) -> I
                 folder, f"honest-{stack.rows}-{stack.attention}", "honest", str(stack), generate(provider, asked, asked)
             )
             torch.set_num_threads(1)
-    for number, found in enumerate(read_answers(folder)):
-        if number % share == 0:
-            tell(f"honest answer {number}, {len(found.answer)} tokens")
-            policies = (None, UNSEEDED) if number % UNSEEDED_EVERY == 0 else (None,)
-            reports = verdicts(model, found, policies)
-            whole = reports[0][len(found.answer)]
-            entry = {"outcomes": {str(length): each.outcome for length, each in reports[0].items()}, **_asked(found)}
-            if whole.outcome == "rejected":
-                entry["objections"] = [str(each) for each in whole.verdict.objections]
-            if len(reports) > 1 and found.asked.sampler.temperature:
-                entry["unseeded"] = reports[1][len(found.answer)].outcome
-            yield entry
+    kept = [*read_answers(folder)]
+    random.Random(SEED).shuffle(kept)
+    for number, found in enumerate(kept):
+        if time.monotonic() - BEGUN > seconds:
+            return
+        tell(f"honest answer {number}, {len(found.answer)} tokens")
+        policies = (None, UNSEEDED) if number % UNSEEDED_EVERY == 0 and found.asked.sampler.temperature else (None,)
+        whole, *unseeded = verdicts(model, found, (len(found.answer),), policies)
+        report = whole[len(found.answer)]
+        entry = {"outcomes": {str(len(found.answer)): report.outcome}, **_asked(found)}
+        entry |= {"objections": [str(each) for each in report.verdict.objections]}
+        if unseeded:
+            entry["unseeded"] = unseeded[0][len(found.answer)].outcome
+        yield entry
 
 
 def cheated(model: TorchLanguageModel, name: str, folder: Path) -> Iterator[dict[str, Any]]:
@@ -114,8 +121,9 @@ def cheated(model: TorchLanguageModel, name: str, folder: Path) -> Iterator[dict
         _keep(place, "cheat", name, str(Stack(CHEATED)), generate(provider, asked, served))
     for found in read_answers(place):
         tell(f"{name}, {len(found.answer)} tokens")
-        reports = verdicts(model, found)[0]
-        objections = {each.name for each in reports[len(found.answer)].verdict.objections}
+        count = len(found.answer)
+        reports = verdicts(model, found, (*(each for each in LENGTHS if each < count), count))[0]
+        objections = {each.name for each in reports[count].verdict.objections}
         outcomes = {str(length): each.outcome for length, each in reports.items()}
         yield {"outcomes": outcomes, "objections": sorted(objections), **_asked(found)}
 

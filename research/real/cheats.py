@@ -65,7 +65,8 @@ def replacing(places: Sequence[int], slot: Slot, logits: torch.Tensor, token: in
     """At these places of an answer, the most likely other token; the answer goes on from it."""
     if slot.length not in places:
         return token
-    return next(each for each in torch.topk(logits, 2).indices.tolist() if each != token)
+    others: list[int] = [each for each in torch.topk(logits, 2).indices.tolist() if each != token]
+    return others[0]
 
 
 def rounded_cache(bits: int, cache: Any) -> None:

@@ -64,14 +64,16 @@ class OnePass:
 
 
 def verdicts(
-    model: TorchLanguageModel, found: Answered, policies: Sequence[ReceiptPolicy | None] = (None,)
+    model: TorchLanguageModel,
+    found: Answered,
+    lengths: Sequence[int],
+    policies: Sequence[ReceiptPolicy | None] = (None,),
 ) -> list[dict[int, ReceiptReport]]:
-    """For each policy, the reports by tokens on the answer and on its beginnings of `LENGTHS`; one pass for all."""
-    final, prompt, count = model.card.layers, found.asked.prompt, len(found.answer)
+    """For each policy, the reports on the answer's beginnings of these numbers of tokens; one pass for all."""
+    final, prompt = model.card.layers, found.asked.prompt
     layers = (final // 3, final)
     passed = model.prefill([*prompt, *found.answer[:-1]], len(prompt) - 1, layers)
     rows = rows_of(model, found)
-    lengths = (*(each for each in LENGTHS if each < count), count)
     one = OnePass(model, passed)
     return [{length: _verdict(one, found, rows, length, policy) for length in lengths} for policy in policies]
 

@@ -18,8 +18,8 @@ def render(figures: Mapping[str, Any]) -> Iterator[str]:
     yield "# Figures on a real model"
     yield ""
     yield "Written by `python -m research.real_model MODEL ANSWERS`; the data are in `data/real_model.json`."
-    yield "Answers of our own server's engine, each judged by one pass of transformers under the default policy with the"
-    yield "customer's own request and seed. Intervals are exact, at 95 %."
+    yield "Answers of our own server's engine, each judged by one pass of transformers under the default policy with"
+    yield "the customer's own request and seed. Intervals are exact, at 95 %."
     for dtype, each in figures.items():
         yield from ("", f"## {each['model']} in {dtype}", "", f"{each['machine']}, {each['software']}.")
         yield from _honest(each.get("honest", []))
