@@ -6,9 +6,7 @@ import math
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
-
-import torch
+from typing import TYPE_CHECKING, Final
 
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
@@ -16,6 +14,9 @@ from tallystick.serving.batching import BatchingEngine
 from tallystick.serving.jobs import Event, Job, JobResult, Piece
 from tallystick.serving.slots import Slot
 from tallystick.transcripts.sampler import Sampler
+
+if TYPE_CHECKING:
+    import torch
 
 SETTINGS: Final[tuple[Mapping[str, float], ...]] = (
     {"temperature": 0.0},
@@ -58,12 +59,16 @@ class KeepingEngine(BatchingEngine):
 
     def answer(self, jobs: Sequence[Job]) -> None:
         """Generate all answers in continuous batches."""
+        import torch
+
         self._waiting.extend(Slot(job, self._language_model) for job in jobs)
         with torch.inference_mode(), self._tap:
             while self._active or self._waiting:
                 self._turn()
 
     def _choose(self, slots: Sequence[Slot], logits: torch.Tensor) -> list[int]:
+        import torch
+
         largest, entries = torch.topk(logits.float(), min(LARGEST, logits.shape[-1]))
         for slot, *kept in zip(slots, largest, entries, strict=True):
             self.kept.setdefault(slot.job.id, []).append((kept[0], kept[1]))
@@ -86,6 +91,8 @@ def questions(model: TorchLanguageModel, prompts: Sequence[str], count: int, lon
 
 def answers_to(engine: KeepingEngine, asked: Sequence[Asked]) -> Iterator[Answered]:
     """The answers, one after the other as they end; raises `UnavailableError` where one fails."""
+    import torch
+
     events: list[Event] = []
     jobs = [Job(str(n), each.prompt, each.max_tokens, each.sampler, events.append) for n, each in enumerate(asked)]
     engine.answer(jobs)

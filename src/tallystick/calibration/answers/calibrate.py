@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
-import torch
 
 from tallystick.answers.distance_limits import FingerprintCalibration, MeasuredModels
 from tallystick.calibration.answers.answering import Answered, KeepingEngine, answers_to, questions
@@ -67,6 +66,8 @@ def calibrate_answers(
 
     Raises as `load_language_model`, and `UnavailableError` where an answer fails.
     """
+    import torch
+
     verifiers = {each: load_language_model(directory, dtype, each) for each in ("sdpa", "eager")}
     card = verifiers["sdpa"].card
     tokens: list[SeenTokens] = []
@@ -90,6 +91,8 @@ def calibrate_answers(
 
 def _answered(verifiers: Any, effort: Effort, tell: Tell) -> Iterator[Answered]:
     """The answers of all stacks, the same number each; the threads are as before afterwards."""
+    import torch
+
     threads = torch.get_num_threads()
     for number, stack in enumerate(STACKS):
         model: TorchLanguageModel = verifiers[stack.attention]
