@@ -36,6 +36,7 @@ LAYERS = [
 HEAVY = {
     *("torch", "transformers", "tokenizers", "diffusers", "sklearn", "matplotlib", "safetensors", "gguf"),
     *("jax", "jaxlib", "iree", "array_api_compat", "fastapi", "uvicorn", "starlette", "httpx", "openai", "vllm"),
+    "llguidance",
     *("sqlalchemy", "psycopg", "web3", "eth_account", "eth_utils", "eth_tester"),
 }
 AT_HOME_WITH_HEAVY = {"frameworks", "recorders", "serving", "http", "disputes.coordinators"}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tallystick.answers import exact
 from tallystick.answers.error_bounds import bounded_outputs
 from tallystick.answers.exact import Replay
 from tallystick.answers.ladder import Tools, climb
@@ -30,6 +31,7 @@ class Stub:
 
     environment: Any
     found: Any
+    engine: Any
 
     def replay(self, receipt: Any, prompt: tuple[int, ...]) -> Replay:
         if isinstance(self.found, Exception):
@@ -312,7 +314,7 @@ def test_in_doubt_the_ladder_is_climbed_as_far_as_the_material_goes(
 ) -> None:
     assert climb(opened, language_model, strict, None, Tools(layers=layers)).rung == 3
     assert climb(opened, language_model, strict, None, Tools(layers=layers, replayer=replayer)).rung == 4
-    elsewhere = Stub(environment.model_copy(update={"cpu": "another"}), None)
+    elsewhere = Stub(environment.model_copy(update={"cpu": "another"}), None, replayer.engine)
     assert climb(opened, language_model, strict, None, Tools(replayer=elsewhere)).rung == 2
 
 
@@ -349,10 +351,12 @@ def test_another_stack_or_a_batch_cannot_be_replayed(
     named = reasons(foreign, Tools(replayer=replayer, environment=elsewhere))
     assert "torch" in named
     assert "threads" in named
+    for change in ({"engine.attention": "eager"}, {"engine.name": "vllm"}):
+        assert "another engine" in reasons(resigned(signed, change), Tools(replayer=replayer))
     batched = resigned(signed, {"batch.largest": 3})
     assert "batch of up to 3" in reasons(batched, Tools(replayer=replayer))
     assert "nothing here generates" in reasons(signed, Tools())
-    assert "no room" in reasons(signed, Tools(replayer=Stub(environment, UnavailableError("no room"))))
+    assert "no room" in reasons(signed, Tools(replayer=Stub(environment, UnavailableError("no room"), replayer.engine)))
 
 
 def test_an_environment_that_is_not_the_receipts_is_rejected(
@@ -373,15 +377,59 @@ def test_other_tokens_after_the_same_bits_convict_and_other_bits_do_not(
     subject = ReceiptContext(Response(receipt=honest_answer.issued.signed))
     other = (*honest_answer.tokens[:12], 5, 5, 5, 5)
 
-    def judged(tokens: tuple[int, ...], fingerprints: Any) -> Any:
-        stub = Stub(environment, Replay(tokens, fingerprints, receipt.states))
-        return climb(subject, language_model, short_policy, 4, Tools(replayer=stub))
+    def judged(tokens: tuple[int, ...], fingerprints: Any, policy: ReceiptPolicy = short_policy) -> Any:
+        stub = Stub(environment, Replay(tokens, fingerprints, receipt.states), receipt.engine)
+        return climb(subject, language_model, policy, 4, Tools(replayer=stub))
 
     convicted = judged(other, receipt.fingerprints)
     assert [finding.where for finding in convicted.verdict.objections] == ["token 12"]
     assert judged(other, ()).outcome == "inconclusive"
     assert judged(honest_answer.tokens, ()).outcome == "inconclusive"
     assert judged(honest_answer.tokens, receipt.fingerprints).outcome == "accepted"
+    strict = short_policy.model_copy(update={"replay": "bits"})
+    for tokens in (other, honest_answer.tokens):
+        assert [each.where for each in judged(tokens, (), strict).verdict.objections] == ["hidden states"]
+    assert judged(honest_answer.tokens, receipt.fingerprints, strict).outcome == "accepted"
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_packages_that_compute_nothing_do_not_keep_from_a_replay(
+    honest_answer: Any,
+    language_model: Any,
+    strict: ReceiptPolicy,
+    environment: Any,
+    replayer: Any,
+    resigned: Callable[..., Any],
+    is_old: bool,
+) -> None:
+    """An older receipt names the whole environment, packages and all: then the provider's has to be given."""
+    other = environment.model_copy(update={"python": "3.12.1", "packages": {**environment.packages, "rich": "99"}})
+    named = other.digest_as("environment") if is_old else other.stack_digest
+    subject = ReceiptContext(Response(receipt=resigned(honest_answer.issued.signed, {"engine.environment": named})))
+    for given in (other, *([] if is_old else [None])):
+        report = climb(subject, language_model, strict, 4, Tools(replayer=replayer, environment=given))
+        assert report.outcome == "accepted", report.verdict
+    if is_old:
+        assert climb(subject, language_model, strict, 4, Tools(replayer=replayer)).outcome == "inconclusive"
+
+
+def test_an_output_matrix_that_was_replaced_is_convicted_by_its_tokens(
+    honest_answer: Any, language_model: Any, short_policy: Any, environment: Any
+) -> None:
+    """The hidden states have the same bits, the logits others, and so the tokens."""
+    from tallystick.tolerances.fingerprints.standard import standard_fingerprints
+    from tallystick.workloads.fingerprints import make_fingerprint
+
+    receipt, final = honest_answer.issued.signed.receipt, language_model.card.layers
+    [settings] = standard_fingerprints(final, (0, final, final + 1))
+    rng = np.random.default_rng(0)
+    rows = {layer: rng.normal(size=(48, 64)).astype(np.float32) for layer in (0, final, final + 1)}
+    own = make_fingerprint(rows, settings)
+    held = {"fingerprints": (make_fingerprint(rows | {final + 1: rows[0] + rows[final]}, settings),)}
+    blocks = exact._same_prefix(receipt.model_copy(update=held), Replay((), (own,)), 40, final)
+    assert blocks == 32
+    held = {"fingerprints": (make_fingerprint(rows | {final: rows[0]}, settings),)}
+    assert exact._same_prefix(receipt.model_copy(update=held), Replay((), (own,)), 40, final) == 0
 
 
 def test_a_rung_that_is_not_there_is_refused(opened: ReceiptContext, language_model: Any) -> None:

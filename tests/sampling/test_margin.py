@@ -250,3 +250,29 @@ def test_rows_of_nothing_but_masked_tokens_have_no_finite_margin() -> None:
     for sampler in (Sampler(), Sampler(temperature=0.0), Sampler(form="cdf", top_p=0.5)):
         assert np.isinf(margins(logits, [0, 1], sampler, [0, 1], [(), ()])).all()
     assert margins(logits[:0], [], Sampler(), [], []).shape == (0,)
+
+
+@pytest.mark.parametrize("form", ["cdf", "gumbel"])
+def test_a_refused_token_under_a_filter_costs_few_questions_however_large_the_vocabulary(
+    form: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each question about a filter's edge takes constant time: sums are made once for a row."""
+    asked: list[float] = []
+    possible, sure = FilterEdges.possible, FilterEdges.sure
+
+    def counted(question: Any) -> Any:
+        return lambda self, x, spread: asked.append(spread) or question(self, x, spread)
+
+    monkeypatch.setattr(FilterEdges, "possible", counted(possible))
+    monkeypatch.setattr(FilterEdges, "sure", counted(sure))
+    costs = []
+    for vocabulary in (256, 32_768):
+        logits = np.random.default_rng(1).normal(0, 2, vocabulary).astype(np.float32)
+        sampler = Sampler(form=form, top_p=0.9, seed=3)
+        chosen = int(choose(logits[None], sampler, [0], [()])[0])
+        other = int(np.argsort(logits)[-2 if chosen == int(np.argmax(logits)) else -1])
+        asked.clear()
+        assert margin(logits, other, sampler, 0, ()) > 0
+        costs.append(len(asked))
+    assert 0 < costs[1] < 2_000
+    assert costs[1] < 2.5 * costs[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +55,27 @@ def test_an_honest_answer_is_accepted(tokens_only: Any, language_model: Any, fie
     assert verdict.outcome == "accepted", verdict.unavailable
 
 
+@pytest.mark.parametrize("fields", [CHAT | {"logprobs": True, "top_logprobs": 3}, TEXT | {"logprobs": 2}])
+def test_log_probabilities_are_those_of_the_model_and_others_are_refused(
+    tokens_only: Any, language_model: Any, fields: dict[str, Any]
+) -> None:
+    response, body = asked(tokens_only, **fields)
+    verdict = verify(response, model=language_model, policy=POLICY, request=body).verdict
+    assert verdict.outcome == "accepted", verdict.unavailable
+    assert "logprobs" in {each.name for each in verdict.findings}
+    found = response["choices"][0]["logprobs"]
+    listed = found["content"] if "messages" in fields else found["token_logprobs"]
+    assert len(listed) == response["usage"]["completion_tokens"]
+    if "messages" in fields:
+        assert len(listed[0]["top_logprobs"]) == 3
+        listed[2]["logprob"] -= 0.5
+    else:
+        listed[2] -= 0.5
+    assert outcome(response, language_model, body) == "rejected"
+    del listed[-1]
+    assert outcome(response, language_model, body) == "rejected"
+
+
 def test_another_prompt_another_text_and_other_settings_are_seen(tokens_only: Any, language_model: Any) -> None:
     response, body = asked(tokens_only, **TEXT)
     assert outcome(response, language_model, body | {"prompt": "another"}) == "rejected"
@@ -76,3 +98,21 @@ def test_answers_and_fingerprints_of_a_busy_batch_are_those_of_a_pass_over_the_t
         assert max(each.distance for each in distances(fingerprint, passed.hidden)) < 0.01
     others = language_model.prefill([*range(30)], 14, fingerprint.layers)
     assert max(each.distance for each in distances(fingerprint, others.hidden)) > 0.05
+
+
+def test_a_journal_with_several_answers_to_a_request_and_a_nonce_used_twice_is_accepted_by_the_command(
+    serving: Any, language_model: Any, model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Customers may ask for several answers, and their clients may send a request again."""
+    from tallystick.cli.entry import run
+
+    journal, policy = tmp_path / "receipts.jsonl", tmp_path / "policy.toml"
+    policy.write_text("demands = []\ncomplete = true\n[sampler]\ndishonest = 0.9\n")
+    with serving(language_model, journal=journal) as server:
+        for fields in (CHAT | {"n": 3}, TEXT | {"n": 2}, TEXT | {"n": 2}, CHAT, CHAT | {"tally_nonce": "cd" * 16}):
+            response, _ = asked(server, **fields)
+            assert response["receipt"]
+    code = run(["verify-response", str(journal), "--model", str(model_directory), "--policy", str(policy), "-v"])
+    told = capsys.readouterr().out
+    assert code == 0, told
+    assert "8 receipts of different requests" in told

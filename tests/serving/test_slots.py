@@ -20,7 +20,7 @@ def answered(language_model: Any, tokens: int) -> tuple[Slot, list[Any], list[to
     passes = [torch.full((BATCH, 1, WIDTH), float(step)) for step in range(tokens)]
     slot.prompt_rows = {0: torch.ones(1, WIDTH)}
     for states in passes:
-        slot.add(65, {0: states[3, -1]}, ("r",))
+        slot.add(65, {0: states[3, -1]}, ("r",), states[3, -1])
     return slot, told, passes
 
 

@@ -37,6 +37,16 @@ def test_an_environment_reads_back_and_agrees_with_itself() -> None:
     assert ours.differences(ours) == ()
 
 
+def test_a_stack_has_a_digest_in_which_other_packages_have_no_part() -> None:
+    ours = environment()
+    other = environment(packages={"transformers": "5.17.0", "rich": "15"}, python="3.12.0")
+    assert ours.stack_digest == other.stack_digest
+    assert ours.stack_digest != environment(packages={"transformers": "5.18.0"}).stack_digest
+    assert ours.is_named_by(other.stack_digest)
+    assert ours.is_named_by(ours.digest_as("environment"))
+    assert not ours.is_named_by(other.digest_as("environment"))
+
+
 @pytest.mark.parametrize(
     ("change", "difference"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tallystick.answers.grammar import check_grammar
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.report import CheckLog
 from tallystick.answers.request import ExpectedRequest
@@ -27,6 +28,7 @@ def check_request(
     wanted = asked.settings_of(_number(response, asked)) | asked.adjustments(model.end_tokens)
     _check_settings(log, receipt, wanted, policy)
     _check_answers(log, response, asked.n or 1)
+    check_grammar(log, receipt.sampler.grammar, asked)
     if asked.max_tokens is not None:
         log.compare("settings", "max_tokens", receipt.request.max_tokens, asked.max_tokens)
     else:
@@ -73,7 +75,7 @@ def _check_nonce(log: CheckLog, receipt: Receipt, nonce: str | None, policy: Rec
 def _check_settings(log: CheckLog, receipt: Receipt, asked: Mapping[str, object], policy: ReceiptPolicy) -> None:
     for name, value in asked.items():
         log.compare("settings", name, getattr(receipt.sampler, name), value)
-    left = sorted(Sampler.model_fields.keys() - {"form"} - asked.keys())
+    left = sorted(Sampler.model_fields.keys() - {"form", "grammar"} - asked.keys())
     if receipt.sampler.is_greedy and "seed" in left:
         left.remove("seed")
     elif "seed" in left and policy.seed == "customer":

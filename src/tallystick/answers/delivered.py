@@ -9,7 +9,7 @@ from tallystick.answers.known_tokens import Ids
 from tallystick.answers.report import CheckLog, shown
 from tallystick.answers.response import NOT_BILLED, NOT_DELIVERED, REASONS, Response
 from tallystick.commitments.digests import digest
-from tallystick.transcripts.receipt import Tokens, tokens_digest
+from tallystick.transcripts.receipt import PROXY, Tokens, tokens_digest
 from tallystick.workloads.language_model import LanguageModel
 
 if TYPE_CHECKING:
@@ -38,9 +38,13 @@ def check_delivery(log: CheckLog, response: Response) -> None:
     _check_ids(log, "prompt", "prompt_token_ids", receipt.request.prompt, response.prompt_token_ids)
     _check_ids(log, "tokens", "choices.0.token_ids", receipt.answer.tokens, response.choice.token_ids)
     _check_bound_text(log, receipt.answer.tokens, response.choice.content)
-    if response.choice.finish_reason is not None:
-        stated = REASONS[receipt.answer.finish]
-        log.compare("finish", "choices.0.finish_reason", stated, response.choice.finish_reason)
+    told, stated = response.choice.finish_reason, REASONS[receipt.answer.finish]
+    if response.choice.calls and stated == "stop":
+        stated = "tool_calls"
+    if told is not None and (told == stated or told in REASONS.values() or receipt.engine.name != PROXY):
+        log.compare("finish", "choices.0.finish_reason", stated, told)
+    elif told is not None:
+        log.not_checked.append(f"why the answer ended: the server behind the proxy says {shown(told)}")
     if response.request_id is not None:
         log.compare("nonce", "request.id", receipt.request.id, response.request_id)
 
@@ -52,6 +56,9 @@ def check_text(
 
     Returns whether a stop text ended it; None if the receipt claims none, or if it cannot be known.
     """
+    if response.choice.calls:
+        _check_calls(log, response, answer, model, asked)
+        return None
     delivered, decode = response.choice.content, getattr(model, "decode", None)
     is_stopped = response.receipt.receipt.answer.finish == "stop"
     if delivered is None or decode is None:
@@ -66,6 +73,22 @@ def check_text(
         return None
     rest = whole.removeprefix(delivered)
     return any(rest.startswith(stop) or delivered.endswith(stop) for stop in asked.stop)
+
+
+def _check_calls(
+    log: CheckLog, response: Response, answer: Ids, model: LanguageModel, asked: ExpectedRequest | None
+) -> None:
+    """Check that the delivered calls and the text beside them are those of the tokens."""
+    if asked is None or asked.calls is None:
+        log.not_checked.append("whether the calls that were delivered are those of the tokens: give the request")
+        return
+    from tallystick.transcripts.tool_calls import calls_in
+
+    delivered = response.choice.content or "", response.choice.calls
+    if any(calls_in(text, asked.calls) == delivered for text in _texts(answer, model)):
+        log.agrees("tokens", "tool_calls")
+    else:
+        log.differs("tokens", "tool_calls", "the delivered calls are not what the answer's tokens say")
 
 
 def check_stops(log: CheckLog, answer: Ids, model: LanguageModel, asked: ExpectedRequest) -> None:

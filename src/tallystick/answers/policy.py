@@ -83,7 +83,9 @@ class ReceiptPolicy(Document):
     the accepted precisions of the promised model, `kv_caches` the accepted caches. `demands` are the required
     fingerprints: none if empty; if absent, `STANDARD_DEMANDS` wherever fingerprints are judged. `seed` says whether the
     seed must be the customer's. `layer` limits the distance of a layer's output from its replay, relative to its norm.
-    `complete` says whether a stream must hold every number. `audit_sample` is the share of a stream that is computed.
+    `replay` says whether other bits in an exact replay on an equal stack are an objection; by default only other tokens
+    are. `complete` says whether a stream must hold every number. `audit_sample` is the share of a stream that is
+    computed.
     `sampler.alpha` is the probability of ever accusing an honest provider.
 
     The cost of one receipt is bounded before it is computed: tokens, bytes, and operations of about a nanosecond each
@@ -102,6 +104,7 @@ class ReceiptPolicy(Document):
     sampler: SamplerRule = SamplerRule()
     fingerprints: FingerprintRule = FingerprintRule()
     layer: Share | None = None
+    replay: Literal["tokens", "bits"] = "tokens"
     complete: bool = False
     tokens_max: Positive = 1 << 16
     memory_max: Positive = 8 << 30

@@ -22,6 +22,10 @@ def read_responses(value: Json, what: str = "response") -> tuple[Response, ...]:
     """Read a signed receipt, or a response with a receipt for each of its answers; raises `MalformedError`."""
     if not isinstance(value, Mapping):
         raise MalformedError(f"{what}: a signed receipt or a response is an object")
+    if value.get("object") == "response":
+        from tallystick.transcripts.responses_form import chat_answer
+
+        value = chat_answer(value)
     if "receipts" in value:
         from tallystick.answers.several_choices import ChoicesResponse
 

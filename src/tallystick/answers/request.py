@@ -16,7 +16,8 @@ from tallystick.documents.document import Count, Document
 from tallystick.documents.files import read_document
 from tallystick.errors import MalformedError
 from tallystick.transcripts.receipt import TOKENS_MAX, Nonce, TokenCount
-from tallystick.transcripts.requested import biases, listed
+from tallystick.transcripts.requested import biases, listed, shown_tools, wanted_schema
+from tallystick.transcripts.responses_form import chat_body, is_responses_request
 from tallystick.transcripts.sampler import (
     ADJUSTING,
     Biases,
@@ -26,6 +27,7 @@ from tallystick.transcripts.sampler import (
     Temperature,
     Tokens,
 )
+from tallystick.transcripts.tool_calls import call_form
 from tallystick.workloads.language_model import LanguageModel
 
 SETTINGS: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
@@ -33,12 +35,13 @@ IDLE: Final = frozenset(
     {
         *("stream", "stream_options", "user", "metadata", "store", "service_tier", "timeout"),
         *("safety_identifier", "prompt_cache_key", "logprobs", "top_logprobs", "extra_headers"),
+        *("tools", "tool_choice", "parallel_tool_calls", "return_token_ids"),
     }
 )
-"""Fields of a request that have no effect on the tokens."""
+"""Fields of a request that have no effect on the tokens, or that `wanted` and `tools` speak for."""
 NEUTRAL: Final[Mapping[str, tuple[Json, ...]]] = {
     "best_of": (1,),
-    **{name: ([], {}, "") for name in ("tools", "functions", "suffix")},
+    **{name: ([], {}, "") for name in ("functions", "suffix")},
     "response_format": ({"type": "text"},),
     "echo": (False,),
 }
@@ -52,14 +55,16 @@ AS_STATED: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 Ids = Annotated[tuple[Annotated[int, Field(ge=0, lt=1 << 31)], ...], Field(max_length=TOKENS_MAX)]
 Texts = Annotated[tuple[str, ...], Field(max_length=64)]
-Message = dict[str, str]
+Message = dict[str, Any]
 
 
 class ExpectedRequest(Document):
     """One request: a conversation or a prompt (text or tokens), limits, settings of the sampler, nonce.
 
-    `model` is the requested name, `n` the number of requested answers. `others` names fields that may have changed the
-    answer and that no check covers.
+    `model` is the requested name, `n` the number of requested answers. `wanted` is the
+    kind and the text of the schema that answers follow, `tools` are the tools as JSON, `calls`
+    is the form of calls in an answer (`transcripts.tool_calls`). `others` names fields that may
+    have changed the answer and that no check covers.
     """
 
     model: Annotated[str, Field(max_length=256)] | None = None
@@ -79,6 +84,9 @@ class ExpectedRequest(Document):
     allowed_token_ids: Tokens = ()
     bad_token_ids: Tokens = ()
     min_tokens: Count = 0
+    wanted: tuple[str, str] | None = None
+    tools: str | None = None
+    calls: str | None = None
     stop: Texts = ()
     tally_nonce: Nonce | None = None
     others: Texts = ()
@@ -88,7 +96,8 @@ class ExpectedRequest(Document):
         """Read the body of a completion or of a chat completion; raises `MalformedError` naming the field."""
         if not isinstance(body, Mapping):
             raise MalformedError(f"{what}: a request is an object")
-        fields = {name: value for name, value in _flattened(body, what).items() if value is not None}
+        fields: dict[str, Any] = {name: value for name, value in _flattened(body, what).items() if value is not None}
+        fields = chat_body(fields) if is_responses_request(fields) else fields
         if "max_completion_tokens" in fields:
             fields["max_tokens"] = fields.pop("max_completion_tokens")
         if fields.get("top_k") == -1:
@@ -98,6 +107,7 @@ class ExpectedRequest(Document):
         fields |= {name: convert(fields[name]) for name, convert in AS_STATED.items() if name in fields}
         if isinstance(messages := fields.get("messages"), list):
             fields["messages"] = [_message(each, f"{what}.messages") for each in messages]
+        fields = _shaped(fields)
         known = {name: fields[name] for name in cls.model_fields.keys() & fields.keys() - {"others"}}
         return cls.from_json({**known, "others": _others(fields, set(cls.model_fields))}, what)
 
@@ -112,12 +122,12 @@ class ExpectedRequest(Document):
         `end_tokens` are the model's, which `min_tokens` holds back.
         """
         held_back = tuple(sorted(end_tokens)) if self.min_tokens else ()
-        return {name: getattr(self, name, held_back) for name in ADJUSTING}
+        return {name: getattr(self, name, held_back) for name in ADJUSTING if name != "grammar"}
 
     def prompt_tokens(self, model: LanguageModel) -> tuple[int, ...] | None:
         """The tokens of the prompt by the verifier's own tokenizer and template; None if the body has no prompt."""
         if self.messages is not None:
-            return tuple(model.encode_chat(self.messages))
+            return tuple(model.encode_chat(self.messages, self.tools))
         if isinstance(self.prompt, str):
             return tuple(model.encode_text(self.prompt))
         return self.prompt
@@ -134,6 +144,19 @@ def _flattened(body: Mapping[str, Json], what: str) -> dict[str, Json]:
     if not isinstance(extra, Mapping):
         raise MalformedError(f"{what}.extra_body: an object is needed")
     return {**{name: value for name, value in body.items() if name != "extra_body"}, **extra}
+
+
+def _shaped(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields with what answers have to be: the kind and text of a schema, and the tools as text."""
+    wanted, tools = wanted_schema(fields), shown_tools(fields)
+    left = {name: value for name, value in fields.items() if name not in ("wanted", "tools", "calls")}
+    if (calls := call_form(fields)) is not None:
+        left["calls"] = calls
+    if wanted is not None:
+        left["wanted"] = list(wanted)
+        if wanted[0] != "tool_choice":
+            del left["response_format"]
+    return left if tools is None else {**left, "tools": tools}
 
 
 def _others(fields: Mapping[str, Json], known: set[str]) -> list[Json]:

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from tallystick.documents.document import Document
-from tallystick.transcripts.receipt import SignedReceipt, TokenCount, TokenIds
+from tallystick.transcripts.receipt import TOKENS_MAX, SignedReceipt, TokenCount, TokenIds
 
 REASONS: Final = {"end": "stop", "stop": "stop", "length": "length", "cancelled": "stop"}
 """OpenAI's finish reason for each reason of a receipt."""
@@ -49,10 +49,49 @@ class Usage(ResponsePart):
         return self.model_copy(update={"completion_tokens": self.completion_tokens - others, "total_tokens": total})
 
 
+class DeliveredFunction(ResponsePart):
+    """A function that is to be called, its arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class DeliveredCall(ResponsePart):
+    """A call in a message."""
+
+    function: DeliveredFunction
+
+
 class DeliveredMessage(ResponsePart):
     """The message of a chat completion."""
 
     content: str | None = None
+    tool_calls: Annotated[tuple[DeliveredCall, ...], Field(max_length=ANSWERS_MAX)] | None = None
+
+
+class DeliveredLogprob(ResponsePart):
+    """The log probability of a token, and of the most likely ones."""
+
+    logprob: float
+    top_logprobs: Annotated[tuple[DeliveredLogprob, ...], Field(max_length=ANSWERS_MAX)] = ()
+
+
+class DeliveredLogprobs(ResponsePart):
+    """Log probabilities: those of a chat completion in `content`, those of a completion in `token_logprobs`."""
+
+    content: Annotated[tuple[DeliveredLogprob, ...], Field(max_length=TOKENS_MAX)] | None = None
+    token_logprobs: Annotated[tuple[float, ...], Field(max_length=TOKENS_MAX)] | None = None
+
+    @property
+    def of_tokens(self) -> tuple[float, ...]:
+        """One number for each token."""
+        return tuple(each.logprob for each in self.content or ()) or self.token_logprobs or ()
+
+    @property
+    def of_the_top(self) -> tuple[tuple[float, ...], ...]:
+        """For each token those of the most likely ones; a completion names these by text alone: none."""
+        listed = tuple(tuple(top.logprob for top in each.top_logprobs) for each in self.content or ())
+        return listed or ((),) * len(self.of_tokens)
 
 
 class DeliveredChoice(ResponsePart):
@@ -62,6 +101,7 @@ class DeliveredChoice(ResponsePart):
     text: str | None = None
     finish_reason: str | None = None
     token_ids: TokenIds | None = None
+    logprobs: DeliveredLogprobs | None = None
 
     @model_validator(mode="after")
     def _is_one_text(self) -> Self:
@@ -71,9 +111,17 @@ class DeliveredChoice(ResponsePart):
         return self
 
     @property
+    def calls(self) -> tuple[tuple[str, str], ...]:
+        """The names and arguments of the functions that are to be called."""
+        found = None if self.message is None else self.message.tool_calls
+        return tuple((each.function.name, each.function.arguments) for each in found or ())
+
+    @property
     def content(self) -> str | None:
         """The text, from `text` or `message.content`."""
-        return self.text if self.message is None else self.message.content
+        if self.message is None or self.message.content is None:
+            return self.text
+        return self.message.content
 
 
 class Response(ResponsePart):

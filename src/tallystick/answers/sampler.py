@@ -26,7 +26,7 @@ from tallystick.tolerances.likelihoods import Likelihoods
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.sampler import Sampler
-from tallystick.workloads.language_model import Rows
+from tallystick.workloads.language_model import Rows, TokenMasks
 
 if TYPE_CHECKING:
     from tallystick.answers.likelihoods import TokenLikelihoods
@@ -129,10 +129,10 @@ NO_RATIOS: Final = Likelihoods()
 class SamplerEvidence:
     """Evidence about a sampler from the tokens of one answer, or of several answers added up.
 
-    `tokens` counts all tokens, `trials` those with a margin and those beyond the tie band. `temperatures` compares the
-    stated temperature with others under the same seed; `likelihoods` needs no seed. `single` is the finding on the
-    worst single token, `ends` are the findings on end tokens. If `undecided` gives a reason, the findings are shown but
-    decide nothing.
+    `tokens` counts the tokens that had an alternative, `trials` those with a margin and those beyond the tie band.
+    `temperatures` compares the stated temperature with others under the same seed; `likelihoods` needs no seed.
+    `single` is the finding on the worst single token, `ends` are the findings on end tokens. If `undecided` gives a
+    reason, the findings are shown but decide nothing.
     """
 
     rule: SamplerRule
@@ -236,6 +236,8 @@ def judge_sampler(
     rule: SamplerRule,
     end_tokens: frozenset[int] = frozenset(),
     undecided: str = "",
+    masks: TokenMasks | None = None,
+    lost: str = "",
 ) -> SamplerEvidence:
     """The evidence about `sampler` from the tokens of one answer.
 
@@ -249,6 +251,8 @@ def judge_sampler(
         rule: the verifier's, for this model (`SamplerRule.for_model`); without a tie band, that of F32.
         end_tokens: none of them may come before the last token.
         undecided: why the findings decide nothing; empty if they decide.
+        masks: those of the sampler's grammar.
+        lost: why it is not known between which tokens the sampler chose; empty if it is.
 
     Raises `MalformedError` for a token outside the vocabulary.
     """
@@ -257,18 +261,19 @@ def judge_sampler(
     if sampler.adjustments:
         from tallystick.sampling.adjusting import adjusted_answer  # few requests ask for adjustments
 
-        logits, forced = adjusted_answer(logits, sampler, prompt, answer)
+        logits, forced = (logits, 0) if lost else adjusted_answer(logits, sampler, prompt, answer, masks)
     rule = rule if rule.band is not None else rule.model_copy(update={"band": BANDS["F32"]})
     view = ClaimedAnswer(logits, answer, sampler, rule, _histories(prompt, answer, sampler))
-    is_lost = not sampler.is_canonical and rule.seed != "unknown"
+    if not lost and not sampler.is_canonical and rule.seed != "unknown":
+        lost = LOST
     evidence = SamplerEvidence(
         view.rule,
-        len(answer),
+        len(answer) - forced,
         ends=_ends(answer, end_tokens),
-        not_checked=() if is_lost else _not_checked(sampler, rule),
-        undecided=LOST if is_lost else undecided,
+        not_checked=() if lost else _not_checked(sampler, rule),
+        undecided=lost or undecided,
     )
-    if not answer or is_lost:
+    if not answer or lost:
         return evidence
     is_seeded = sampler.is_greedy or (sampler.is_canonical and rule.seed != "unknown")
     if is_seeded:

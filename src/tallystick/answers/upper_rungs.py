@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tallystick.answers.exact import differences, judge_replay
+from tallystick.answers.exact import ReplayRule, differences, judge_replay
 from tallystick.answers.layer import judge_layer
 from tallystick.answers.report import RUNG_OF, ReceiptReport
 from tallystick.answers.verify import ReceiptContext, Verification
@@ -37,9 +37,9 @@ def _has_replayer(context: ReceiptContext, tools: Tools) -> bool:
     if tools.replayer is None:
         return False
     stated = tools.environment
-    if stated is not None and stated.digest_as("environment") != context.receipt.engine.environment:
+    if stated is not None and not stated.is_named_by(context.receipt.engine.environment):
         return True
-    return not differences(context.receipt, tools.replayer.environment, stated)
+    return not differences(context.receipt, tools.replayer, stated)
 
 
 def _judge_layer(found: Verification, tools: Tools) -> None:
@@ -67,7 +67,8 @@ def _judge_replay(found: Verification, tools: Tools) -> frozenset[int]:
         return frozenset()
     with log.timing("replay"):
         try:
-            return judge_replay(log, found.context.receipt, prompt, answer, tools.replayer, tools.environment)
+            rule = ReplayRule(found.policy.replay == "bits", found.model.card.layers)
+            return judge_replay(log, found.context.receipt, prompt, answer, tools.replayer, tools.environment, rule)
         except UnavailableError as error:
             log.unavailable("replay", str(error))
         except ProofError as error:

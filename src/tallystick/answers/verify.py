@@ -21,7 +21,7 @@ from tallystick.commitments.digests import Digest, digest
 from tallystick.transcripts.receipt import Receipt, SignedReceipt
 from tallystick.transcripts.sampler import Sampler
 from tallystick.workloads.fingerprints import rows_for
-from tallystick.workloads.language_model import LanguageModel, Prefill
+from tallystick.workloads.language_model import LanguageModel, Prefill, TokenMasks
 
 if TYPE_CHECKING:
     from tallystick.answers.request import ExpectedRequest
@@ -228,8 +228,13 @@ def compute(found: Verification, rung: Rung = 2) -> None:
     with log.timing("sampler", TOKEN_BYTES * len(answer)):
         logits = passed.logits[-len(answer) :]
         rule, sampler = sampler_rule(found), promised_sampler(receipt.sampler, found.policy)
-        open_line = unmeasured_tokens(found.policy.sampler, found.model.card)
-        found.evidence = judge_sampler(logits, prompt, answer, sampler, rule, found.model.end_tokens, open_line)
+        open_line, ends = unmeasured_tokens(found.policy.sampler, found.model.card), found.model.end_tokens
+        masks, lost = _masks(found)
+        found.evidence = judge_sampler(logits, prompt, answer, sampler, rule, ends, open_line, masks, lost)
+    if (reported := found.context.response.choice.logprobs) is not None:
+        from tallystick.answers.logprobs import check_logprobs
+
+        check_logprobs(log, reported, logits, answer, rule, open_line)
     for finding in found.evidence.findings:
         log.add(finding)
     for line in found.evidence.unavailable:
@@ -242,6 +247,16 @@ def compute(found: Verification, rung: Rung = 2) -> None:
     elif receipt.fingerprints:
         log.not_checked.append("fingerprints: they stand on rung 2")
     _check_demands(found, rung)
+
+
+def _masks(found: Verification) -> tuple[TokenMasks | None, str]:
+    """The masks of the receipt's grammar, made from the request; or why there are none."""
+    grammar = found.context.receipt.sampler.grammar
+    if grammar is None:
+        return None, ""
+    from tallystick.answers.grammar import masks_of
+
+    return masks_of(grammar, found.context.request, found.model)
 
 
 def error_rates(rule: SamplerRule) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
@@ -38,10 +38,23 @@ class WholeAnswer:
         choice = self._choices.setdefault(int(part.get("index") or 0), {})
         text = part["text"] if "text" in part else (part.get("delta") or {}).get("content")
         choice["text"] = choice.get("text", "") + (text or "")
+        if calls := (part.get("delta") or {}).get("tool_calls"):
+            self._add_calls(choice, calls)
+        if (part.get("logprobs") or {}).get("content"):
+            choice.setdefault("logprobs", {"content": []})["content"] += part["logprobs"]["content"]
         if part.get("token_ids") is not None:
             choice["token_ids"] = [*choice.get("token_ids", ()), *part["token_ids"]]
         if part.get("finish_reason") is not None:
             choice["finish_reason"] = part["finish_reason"]
+
+    def _add_calls(self, choice: dict[str, Any], calls: Iterable[Mapping[str, Any]]) -> None:
+        """Join the pieces of each call: its name comes once, its arguments in parts."""
+        held = choice.setdefault("message", {"tool_calls": []})["tool_calls"]
+        for call in calls:
+            number = int(call.get("index") or 0)
+            held += [{"function": {"name": "", "arguments": ""}} for _ in range(number + 1 - len(held))]
+            for name, value in (call.get("function") or {}).items():
+                held[number]["function"][name] = held[number]["function"].get(name, "") + (value or "")
 
 
 class WatchedAnswer:

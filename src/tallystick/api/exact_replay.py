@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
     from tallystick.recorders.receipts import RecordSettings
     from tallystick.transcripts.environment import Environment
-    from tallystick.transcripts.receipt import Receipt
+    from tallystick.transcripts.receipt import EngineStatement, Receipt
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,13 @@ class PlainReplayer:
         from tallystick.frameworks.torch.environment import describe_environment
 
         return describe_environment("cuda" if self.language_model.device.startswith("cuda") else "cpu")
+
+    @cached_property
+    def engine(self) -> EngineStatement:
+        """This process's engine."""
+        from tallystick.recorders.receipts import describe_engine
+
+        return describe_engine(self.language_model)
 
     def replay(self, receipt: Receipt, prompt: tuple[int, ...]) -> Replay:
         """The answer with the receipt's sampler, as many tokens as it claims; raises `UnavailableError`."""

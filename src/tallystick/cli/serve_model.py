@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tallystick.attestation.signing import SigningKey
     from tallystick.commitments.digests import Digest
     from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
+    from tallystick.store.spilled_states import SpilledStates
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,10 @@ def serve_model(
     layers: str = typer.Option(STANDARD, help=LAYERS_HELP),
     commit: bool = typer.Option(False, "--commit", help=COMMIT_HELP),
     held: int = typer.Option(1024, "--held-mib", min=1, help="Mebibytes of committed states held for challenges."),
+    held_dir: Path | None = typer.Option(
+        None, "--held-dir", help="A directory for states that memory has no room for."
+    ),
+    held_dir_mib: int = typer.Option(16384, "--held-dir-mib", min=1, help="Mebibytes of states in --held-dir."),
     graph: bool = typer.Option(False, "--graph", help=f"{GRAPH_HELP} It is kept in the journal's folder."),
     max_batch: int = typer.Option(16, "--max-batch", min=1, max=1024, help="Answers generated at once."),
     queue: int = typer.Option(128, min=0, help="Requests that may wait; more are refused with 429."),
@@ -81,6 +86,8 @@ def serve_model(
         raise UsageError("--journal: a journal goes on under one key; give it with --key")
     if graph and (journal is None or proxy is not None):
         raise UsageError("--graph: the graph is kept beside the journal of a model that is served here; give --journal")
+    if held_dir is not None and not commit:
+        raise UsageError("--held-dir: it keeps the states that receipts commit to; give --commit")
     if proxy is not None and api_keys is not None:
         raise UsageError("--api-keys: behind a proxy it is the server that asks for keys")
 
@@ -106,15 +113,22 @@ def serve_model(
         return _listen(host, port, *_proxy(proxy, loaded, provider))
     assert loaded is not None
     root = committed_graph(loaded, journal) if graph and journal is not None else None
-    limits = {"rows": max_batch, "queue": queue, "held_bytes_max": held << 20}
+    spilled = None if held_dir is None else _spilled(held_dir, held_dir_mib << 20)
+    limits = {"rows": max_batch, "queue": queue, "held_bytes_max": held << 20, "spilled": spilled}
     return _listen(host, port, *_server(loaded, provider, (fingerprint, layers, commit), limits, root))
+
+
+def _spilled(folder: Path, bytes_max: int) -> SpilledStates:
+    from tallystick.store.spilled_states import SpilledStates
+
+    return SpilledStates(folder, bytes_max)
 
 
 def _server(
     model: TorchLanguageModel,
     provider: Provider,
     recorded: tuple[str, str, bool],
-    limits: Mapping[str, int],
+    limits: Mapping[str, Any],
     root: Digest | None,
 ) -> tuple[Any, str, str]:
     """The application, the public key and the model root."""

@@ -1,4 +1,4 @@
-"""A cache of committed hidden states for challenges: the latest ones, up to a number of bytes."""
+"""A cache of committed hidden states for challenges: the latest in memory, older ones on disk if there is a place."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import OrderedDict
 from typing import Final
 
 from tallystick.errors import UnavailableError
+from tallystick.store.spilled_states import SpilledStates
 from tallystick.workloads.hidden_states import CommittedStates
 
 HELD_BYTES_MAX: Final = 1 << 30
@@ -14,10 +15,13 @@ HASH_BYTES: Final = 32
 
 
 class HeldStates:
-    """States by request, at most `bytes_max` bytes. The oldest are dropped first; larger states are not kept at all."""
+    """States by request, at most `bytes_max` bytes in memory; the oldest leave first, and larger states at once.
 
-    def __init__(self, bytes_max: int = HELD_BYTES_MAX) -> None:
-        self.bytes_max = bytes_max
+    What leaves goes to `spilled`, or is dropped.
+    """
+
+    def __init__(self, bytes_max: int = HELD_BYTES_MAX, spilled: SpilledStates | None = None) -> None:
+        self.bytes_max, self._spilled = bytes_max, spilled
         self._held: OrderedDict[str, CommittedStates] = OrderedDict()
         self._bytes, self._lock = 0, threading.Lock()
 
@@ -31,25 +35,49 @@ class HeldStates:
 
     def hold(self, request_id: str, states: CommittedStates) -> None:
         """Keep the states of a request, and drop earlier states of the same request."""
+        leaving: list[tuple[str, CommittedStates]] = []
         with self._lock:
             self._drop(request_id)
-            if _size(states) > self.bytes_max:
-                return
             self._held[request_id] = states
             self._bytes += _size(states)
+            if _size(states) > self.bytes_max:
+                leaving.append(self._oldest(request_id))
             while self._bytes > self.bytes_max:
-                self._drop(next(iter(self._held)))
+                leaving.append(self._oldest(next(iter(self._held))))
+        self._spill(leaving)
 
     def of(self, request_id: str) -> CommittedStates:
         """The states of a request; raises `UnavailableError` if they were dropped or never kept."""
         with self._lock:
             states = self._held.get(request_id)
+        if states is None and self._spilled is not None:
+            states = self._spilled.of(request_id)
         if states is None:
+            disk = "" if self._spilled is None else f" in memory and {self._spilled.bytes_max} on disk"
             raise UnavailableError(
                 f"the hidden states of request {request_id} are not held: "
-                f"only the latest are, up to {self.bytes_max} bytes"
+                f"only the latest are, up to {self.bytes_max} bytes{disk}"
             )
         return states
+
+    def close(self) -> None:
+        """Write what is in memory to disk, if there is a place for it, so that a restarted server has it."""
+        if self._spilled is None:
+            return
+        with self._lock:
+            leaving = [self._oldest(each) for each in [*self._held]]
+        self._spill(leaving)
+        self._spilled.close()
+
+    def _oldest(self, request_id: str) -> tuple[str, CommittedStates]:
+        states = self._held[request_id]
+        self._drop(request_id)
+        return request_id, states
+
+    def _spill(self, leaving: list[tuple[str, CommittedStates]]) -> None:
+        if self._spilled is not None:
+            for request_id, states in leaving:
+                self._spilled.take(request_id, states)
 
     def _drop(self, request_id: str) -> None:
         states = self._held.pop(request_id, None)

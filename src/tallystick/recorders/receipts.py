@@ -25,6 +25,7 @@ from tallystick.frameworks.torch.generation.fingerprints import States, commit_s
 from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 from tallystick.recorders.held_states import HELD_BYTES_MAX, HeldStates
 from tallystick.store.receipts import ReceiptLog
+from tallystick.store.spilled_states import SpilledStates
 from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED, FingerprintSettings
 from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.receipt import (
@@ -108,12 +109,13 @@ class ReceiptIssuer:
         graph: Digest | None = None,
         engine: EngineStatement | None = None,
         held_bytes_max: int = HELD_BYTES_MAX,
+        spilled: SpilledStates | None = None,
     ) -> None:
         self.settings = settings or RecordSettings()
         card = language_model if isinstance(language_model, ModelCard) else language_model.card
         self.key, self.public, self.model = key, key.public, card.identity
         self.engine = engine or _engine_of(language_model, graph)
-        self.held, self._lock = HeldStates(held_bytes_max), threading.Lock()
+        self.held, self._lock = HeldStates(held_bytes_max, spilled), threading.Lock()
         self._log = None if journal is None else ReceiptLog(journal, self.settings.sync)
         last = None if self._log is None else _own_last(self._log, key)
         self._sequence = 0 if last is None else last.sequence
@@ -133,7 +135,8 @@ class ReceiptIssuer:
         return self._sequence
 
     def close(self) -> None:
-        """Close the journal, so that another process may write to it."""
+        """Close the journal, so that another process may write to it, and keep states that are to be kept."""
+        self.held.close()
         if self._log is not None:
             self._log.close()
 
@@ -221,14 +224,14 @@ class ReceiptIssuer:
 
 
 def describe_engine(language_model: TorchLanguageModel, graph: Digest | None = None) -> EngineStatement:
-    """The engine of this process: transformers on PyTorch, its attention, and the digest of the whole stack."""
+    """The engine of this process: transformers on PyTorch, its attention, and the digest of the stack."""
     device: Literal["cpu", "cuda"] = "cuda" if language_model.device.startswith("cuda") else "cpu"
     return EngineStatement(
         name="transformers",
         version=f"{transformers.__version__}, torch {torch.__version__}",
         device=language_model.device,
         attention=str(language_model.model.config._attn_implementation),
-        environment=describe_environment(device).digest_as("environment"),
+        environment=describe_environment(device).stack_digest,
         graph=graph,
     )
 

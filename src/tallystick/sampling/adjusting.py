@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.errors import MalformedError
+from tallystick.errors import MalformedError, UsageError
 from tallystick.sampling.filters import Logits, plain_logits
 from tallystick.transcripts.sampler import Sampler
+from tallystick.workloads.language_model import TokenMasks
 
 Integers = npt.NDArray[np.int64]
 Reals = npt.NDArray[np.float64]
@@ -35,11 +36,16 @@ class Adjustment:
         return int(np.count_nonzero(~self.out)) <= 1
 
 
-def adjustment_of(sampler: Sampler, position: int, history: Sequence[int], vocabulary: int) -> Adjustment:
+def adjustment_of(
+    sampler: Sampler, position: int, history: Sequence[int], vocabulary: int, mask: Flags | None = None
+) -> Adjustment:
     """What the sampler does to a row of logits; `history` ends with the `position` tokens of the answer so far.
 
-    Raises `MalformedError` for a token outside the vocabulary, and for a shorter history.
+    `mask`, BOOL[V], has the tokens that the sampler's grammar allows. Raises `MalformedError` for a token outside the
+    vocabulary, and for a shorter history; `UsageError` for a grammar without a mask.
     """
+    if sampler.grammar is not None and mask is None:
+        raise UsageError("a sampler with a grammar chooses no token without the mask of its grammar")
     if sampler.largest_token >= vocabulary:
         raise MalformedError(f"sampler: token {sampler.largest_token} is outside the vocabulary of {vocabulary}")
     by_token = np.zeros(vocabulary)
@@ -54,7 +60,8 @@ def adjustment_of(sampler: Sampler, position: int, history: Sequence[int], vocab
         tokens, biases = zip(*sampler.logit_bias, strict=True)
         by_token[list(tokens)] += np.asarray(biases, np.float32).astype(np.float64)
     touched = np.flatnonzero(by_token)
-    return Adjustment(touched, by_token[touched], _out(sampler, position, vocabulary))
+    out = _out(sampler, position, vocabulary)
+    return Adjustment(touched, by_token[touched], out if mask is None else out | ~mask)
 
 
 def adjusted_row(logits: Logits, adjustment: Adjustment) -> Logits:
@@ -75,14 +82,24 @@ def adjusted(logits: Logits, sampler: Sampler, positions: Sequence[int], histori
 
 
 def adjusted_answer(
-    logits: Logits, sampler: Sampler, prompt: Sequence[int], answer: Sequence[int]
+    logits: Logits, sampler: Sampler, prompt: Sequence[int], answer: Sequence[int], masks: TokenMasks | None = None
 ) -> tuple[Logits, int]:
-    """The adjusted logits F32[n, V] of an answer's tokens, and the number of rows in which no token had a choice."""
+    """The adjusted logits F32[n, V] of an answer's tokens, and the number of rows in which no token had a choice.
+
+    After a token that the grammar does not allow, its masks say nothing any more.
+    """
     tokens, rows, forced = [*prompt, *answer], np.empty_like(logits), 0
     for place, row in enumerate(logits):
-        found = adjustment_of(sampler, place, tokens[: len(prompt) + place], len(row))
+        mask = None if masks is None else masks.allowed()
+        if mask is not None and not mask[answer[place]]:
+            rows[place:] = logits[place:]
+            rows[place, answer[place]] = -np.inf
+            break
+        found = adjustment_of(sampler, place, tokens[: len(prompt) + place], len(row), mask)
         rows[place] = adjusted_row(row, found)
         forced += found.is_forced
+        if masks is not None:
+            masks.take(answer[place])
     return rows, forced
 
 

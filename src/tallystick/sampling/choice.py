@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tallystick.errors import MalformedError, UsageError
 from tallystick.operators.tally import fixed
 from tallystick.operators.tally.keys import MASKED
-from tallystick.sampling.adjusting import adjusted, adjusted_row, adjustment_of
+from tallystick.sampling.adjusting import Flags, adjusted, adjusted_row, adjustment_of
 from tallystick.sampling.checks import check_form, check_rows
 from tallystick.sampling.draw import NONE_LEFT, draw_by_sums, draw_gumbel, draw_largest, noisy
 from tallystick.sampling.filters import Logits, filtered, keys_of
@@ -88,10 +88,12 @@ def keys(
     return np.stack(rows) if rows else np.zeros(logits.shape, np.int64)
 
 
-def choose_one(logits: Logits, sampler: Sampler, position: int, history: Sequence[int]) -> int:
-    """The token of one row, F32[V], without checks; −1 where none is left."""
+def choose_one(
+    logits: Logits, sampler: Sampler, position: int, history: Sequence[int], mask: Flags | None = None
+) -> int:
+    """The token of one row, F32[V], without checks, under the `mask` of a grammar; −1 where none is left."""
     if sampler.adjustments:
-        logits = adjusted_row(logits, adjustment_of(sampler, position, history, len(logits)))
+        logits = adjusted_row(logits, adjustment_of(sampler, position, history, len(logits), mask))
     left = filtered(keys_of(logits, sampler, history), sampler)
     if sampler.is_greedy:
         return draw_largest(left)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final, TypeVar
+from dataclasses import replace
+from typing import Final, Literal, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
@@ -32,18 +33,23 @@ from tallystick.serving.requests import (
     ChallengeBody,
     ChatRequest,
     CompletionRequest,
+    ResponsesRequest,
     TextRequest,
     read_request,
 )
+from tallystick.serving.response_objects import ResponseObjects
 from tallystick.serving.responses import ChoiceSoFar, ResponseForm, receipts_of
 from tallystick.serving.service import Answering, GenerationRequest, ModelService
 from tallystick.serving.streaming import stream_events
+from tallystick.transcripts.requested import Wanted, shown_tools, wanted_schema
 from tallystick.transcripts.sampler import Sampler
+from tallystick.transcripts.tool_calls import call_form
 
 TEXT_TOKENS: Final = 16
 """The default limit of a text completion, as in the OpenAI API."""
 SEEDS: Final = 1 << 52
-Asks = TypeVar("Asks", bound=CompletionRequest)
+FORMS: Final[Mapping[str, Literal["chat", "text"]]] = {"chatcmpl": "chat", "cmpl": "text"}
+Asks = TypeVar("Asks", CompletionRequest, ChatRequest, TextRequest, ResponsesRequest)
 
 
 def create_app(service: ModelService, options: ServerOptions, clock: Callable[[], float] = time.time) -> FastAPI:
@@ -65,10 +71,18 @@ def create_app(service: ModelService, options: ServerOptions, clock: Callable[[]
 
 
 def _add_completions(app: FastAPI, service: ModelService, options: ServerOptions, clock: Callable[[], float]) -> None:
-    async def respond(request: Request, asked: CompletionRequest, prompt: tuple[int, ...], form: str) -> Response:
-        order = _order(asked, prompt, form, service)
+    async def respond(
+        request: Request, asked: CompletionRequest, prompt: tuple[int, ...], form: str, wanted: Wanted | None = None
+    ) -> Response:
+        order = replace(_order(asked, prompt, form, service), calls=call_form(asked.shaping))
+        order = order.under(*await service.grammar(wanted, len(order.samplers)))
         written = ResponseForm(
-            "chat" if form == "chatcmpl" else "text", asked.model, service.issuer.model, int(clock()), order
+            "chat" if form == "chatcmpl" else "text",
+            asked.model,
+            service.issuer.model,
+            int(clock()),
+            order,
+            service.shown,
         )
         answering = service.order(order)
         if asked.stream:
@@ -80,8 +94,25 @@ def _add_completions(app: FastAPI, service: ModelService, options: ServerOptions
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
         asked = await _read(request, ChatRequest, options, service)
-        messages = [{"role": each.role, "content": each.text} for each in asked.messages]
-        return await respond(request, asked, await service.encode_chat(messages), "chatcmpl")
+        wanted, tools = _shape(asked, service)
+        messages = [each.as_sent for each in asked.messages]
+        return await respond(request, asked, await service.encode_chat(messages, tools), "chatcmpl", wanted)
+
+    @app.post("/v1/responses")
+    async def responses(request: Request) -> Response:
+        sent = await _read(request, ResponsesRequest, options, service)
+        asked = sent.as_chat()
+        wanted, _ = _shape(asked, service)
+        prompt = await service.encode_chat([each.as_sent for each in asked.messages])
+        order = _order(asked, prompt, "resp", service).under(*await service.grammar(wanted, 1))
+        written = ResponseObjects(
+            asked.model, service.issuer.model, int(clock()), order, sent.model_dump(exclude_none=True)
+        )
+        answering = service.order(order)
+        if sent.stream:
+            headers = EVENT_HEADERS | {"X-Request-Id": order.id}
+            return ClosingStream(written.events(answering), answering.close, headers=headers)
+        return await _whole(request, answering, written)
 
     @app.post("/v1/completions")
     async def text(request: Request) -> Response:
@@ -140,7 +171,7 @@ def _add_challenges(app: FastAPI, service: ModelService, options: ServerOptions)
         return Response(opening, media_type="application/json")
 
 
-async def _whole(request: Request, answering: Answering, form: ResponseForm) -> Response:
+async def _whole(request: Request, answering: Answering, form: ResponseForm | ResponseObjects) -> Response:
     """A response without streaming; if the client disconnects, generation stops."""
     collecting = asyncio.ensure_future(_collect(answering))
     leaving = asyncio.ensure_future(until_left(request))
@@ -176,7 +207,7 @@ async def _read(request: Request, kind: type[Asks], options: ServerOptions, serv
 
 
 def _order(asked: CompletionRequest, prompt: tuple[int, ...], form: str, service: ModelService) -> GenerationRequest:
-    field = "messages" if form == "chatcmpl" else "prompt"
+    field = "prompt" if form == "cmpl" else "messages"
     vocabulary = service.language_model.card.vocabulary
     if not prompt:
         raise invalid(f"{field}: no tokens", field)
@@ -186,13 +217,27 @@ def _order(asked: CompletionRequest, prompt: tuple[int, ...], form: str, service
     _check_choosable(first, vocabulary)
     seeds = [(first.seed + choice) % (SAFE_INTEGER_MAX + 1) for choice in range(asked.choices)]
     return GenerationRequest(
-        id=f"{form}-{secrets.token_hex(16)}",
+        id=f"{form}{'_' if form == 'resp' else '-'}{secrets.token_hex(16)}",
         prompt=prompt,
         samplers=tuple(first.model_copy(update={"seed": seed}) for seed in seeds),
-        max_tokens=_limit(asked, len(prompt), None if form == "chatcmpl" else TEXT_TOKENS, service.context, field),
+        max_tokens=_limit(asked, len(prompt), TEXT_TOKENS if form == "cmpl" else None, service.context, field),
         stops=asked.stops,
         nonce=asked.tally_nonce,
+        logprobs=asked.top,
     )
+
+
+def _shape(asked: ChatRequest, service: ModelService) -> tuple[Wanted | None, str | None]:
+    """The schema that answers follow, and the tools for the template; raises `Problem` for what is not offered."""
+    try:
+        wanted, tools = wanted_schema(asked.shaping), shown_tools(asked.shaping)
+    except MalformedError as error:
+        raise invalid(str(error), str(error).partition(":")[0].partition(".")[0]) from None
+    if wanted is not None and asked.limits_tokens:
+        raise invalid("min_tokens and lists of tokens are not offered together with a schema", "response_format")
+    if tools is not None and wanted is None and not service.language_model.knows_tools:
+        raise invalid("tools: the model's chat template knows no tools; tool_choice can demand a call", "tools")
+    return wanted, tools
 
 
 def _check_choosable(sampler: Sampler, vocabulary: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.digests import Digest
@@ -14,6 +15,7 @@ from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
 from tallystick.serving.batching import BatchingEngine
 from tallystick.serving.receipts import ReceiptBook
 from tallystick.serving.service import ModelService
+from tallystick.store.spilled_states import SpilledStates
 
 
 def model_service(
@@ -26,16 +28,19 @@ def model_service(
     queue: int = 128,
     graph: Digest | None = None,
     held_bytes_max: int = HELD_BYTES_MAX,
+    spilled: SpilledStates | None = None,
 ) -> ModelService:
     """A service with at most `rows` answers at once and `queue` waiting; receipts are also written to `journal`.
 
-    `graph` is the root of the decode graph that receipts name; `held_bytes_max` bounds the committed states in memory.
+    `graph` is the root of the decode graph that receipts name; `held_bytes_max` bounds the committed states in memory,
+    from which they go to `spilled`.
 
     Raises:
         UsageError: the journal belongs to another key, or another process writes to it.
         MalformedError: the file is not a journal, or the model lacks a layer of `settings`.
     """
-    issuer = ReceiptIssuer(language_model, key, settings, journal, graph=graph, held_bytes_max=held_bytes_max)
+    holding: dict[str, Any] = {"held_bytes_max": held_bytes_max, "spilled": spilled}
+    issuer = ReceiptIssuer(language_model, key, settings, journal, graph=graph, **holding)
     kept = issuer.settings
     engine = BatchingEngine(
         language_model, rows=rows, queue=queue, layers=kept.layers, seed=kept.seed, keeps_prompts=kept.prompt

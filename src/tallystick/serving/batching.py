@@ -159,7 +159,8 @@ class BatchingEngine:
         if self._keeps_prompts:
             slot.prompt_rows = {layer: states[0, :-1] for layer, states in hidden.items()}
         last = {layer: states[0, -1].clone() for layer, states in hidden.items()}
-        slot.add(self._choose([slot], output.logits[:, -1])[0], last, (slot.job.id,))
+        logits = output.logits[:, -1]
+        slot.add(self._choose([slot], logits)[0], last, (slot.job.id,), logits[0])
         return cache
 
     def _step(self) -> None:
@@ -170,7 +171,8 @@ class BatchingEngine:
         batched = tuple(slot.job.id for slot in self._active)
         for row, (slot, token) in enumerate(zip(self._active, self._choose_apart(logits), strict=True)):
             if token is not None:
-                slot.add(token, {layer: states[row, -1] for layer, states in hidden.items()}, batched)
+                rows = {layer: states[row, -1] for layer, states in hidden.items()}
+                slot.add(token, rows, batched, logits[row])
 
     def _decode(self) -> tuple[torch.Tensor, Mapping[int, torch.Tensor]]:
         """The logits [rows, vocabulary] after the last token of every row, and the hidden states [rows, 1, width]."""
@@ -204,7 +206,8 @@ class BatchingEngine:
 
     def _choose(self, slots: Sequence[Slot], logits: torch.Tensor) -> list[int]:
         sampler = TorchSampler([slot.job.sampler for slot in slots])
-        tokens = sampler.choose(logits, [slot.length for slot in slots], [slot.history for slot in slots])
+        masks = [slot.mask() for slot in slots]
+        tokens = sampler.choose(logits, [slot.length for slot in slots], [slot.history for slot in slots], masks)
         chosen: list[int] = tokens.tolist()
         return chosen
 

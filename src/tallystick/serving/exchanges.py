@@ -36,7 +36,12 @@ NOT_TEXT: Final = ("tool_calls", "function_call", "audio")
 CHOICES_MAX: Final = 128
 IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_\-]{1,120}")
 NONCE: Final = re.compile(r"([0-9a-f]{2}){1,64}")
-FINISHES: Final[Mapping[Any, Literal["end", "stop", "length"]]] = {"stop": "end", "length": "length"}
+FINISHES: Final[Mapping[Any, Literal["end", "stop", "length"]]] = {
+    "stop": "end",
+    "length": "length",
+    "eos_token": "end",
+    "stop_sequence": "stop",  # the names of text-generation-inference
+}
 
 
 class Tokenizes(Protocol):
@@ -83,10 +88,19 @@ class Exchange:
     prompt_ids: list[int] | None = None
     choices: dict[int, SeenChoice] = field(default_factory=dict)
 
-    def add(self, part: Mapping[str, Any]) -> None:
-        """Add a response, or one chunk of a stream."""
-        if self.id is None and isinstance(part.get("id"), str) and IDENTIFIER.fullmatch(part["id"]):
-            self.id = part["id"]
+    def add(self, part: Mapping[str, Any]) -> dict[str, Any]:
+        """Add a response, or one chunk of a stream; returns it under the id that the receipt states.
+
+        That is the server's own, unless it is missing or a receipt cannot state it.
+        """
+        told = part.get("id")
+        is_usable = isinstance(told, str) and IDENTIFIER.fullmatch(told)
+        if self.id is None:
+            self.id = told if is_usable else f"proxied-{secrets.token_hex(16)}"
+        self._add(part)
+        return dict(part) if is_usable else {**part, "id": self.id}
+
+    def _add(self, part: Mapping[str, Any]) -> None:
         if isinstance(part.get("usage"), Mapping):
             self.usage = part["usage"]
         if is_token_ids(part.get("prompt_token_ids")):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import torch
 
@@ -12,6 +12,7 @@ from tallystick.errors import UnavailableError
 from tallystick.recorders.receipts import batch_composition
 from tallystick.transcripts.receipt import BatchStatement
 from tallystick.transcripts.sampler import Sampler
+from tallystick.workloads.language_model import TokenMasks
 
 Finish = Literal["end", "stop", "length", "cancelled"]
 Run = tuple[int, tuple[str, ...]]
@@ -24,7 +25,10 @@ class BusyError(UnavailableError):
 
 @dataclass(frozen=True)
 class Job:
-    """One answer to generate. `id` is the id in its receipt; the engine's thread calls `deliver` with each event."""
+    """One answer to generate. `id` is the id in its receipt; the engine's thread calls `deliver` with each event.
+
+    `logprobs` is the number of most likely tokens that are reported beside each token; None reports nothing.
+    """
 
     id: str
     prompt: tuple[int, ...]
@@ -32,14 +36,33 @@ class Job:
     sampler: Sampler
     deliver: Callable[[Event], None]
     stops: tuple[str, ...] = ()
+    masks: TokenMasks | None = None
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """The log probability of a token in the model's own logits, and the most likely tokens with theirs."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True)
 class Piece:
-    """New tokens and the text that they add; either may be empty."""
+    """New tokens and the text that they add; either may be empty. `logprobs` are those of the tokens, if asked for."""
 
     ids: tuple[int, ...]
     text: str
+    logprobs: tuple[TokenLogprobs, ...] = ()
+
+    def followed_by(self, other: Piece) -> Piece:
+        """Both as one piece."""
+        return Piece((*self.ids, *other.ids), self.text + other.text, (*self.logprobs, *other.logprobs))
+
+
+NO_PIECE: Final = Piece((), "")
 
 
 @dataclass(frozen=True)

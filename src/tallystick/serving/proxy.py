@@ -142,7 +142,7 @@ def _passed_on(answer: httpx.Response) -> Response:
 async def _witnessed(answer: httpx.Response, exchange: Exchange, chain: ReceiptChain) -> Response:
     """The response with receipts added; a receipt of the server itself becomes `upstream_receipt`."""
     body = await _read_object(answer)
-    exchange.add(body)
+    body = exchange.add(body)
     issued = [chain.issue(each) for each in exchange.close(is_whole=True)]
     headers = {} if not issued else receipt_headers(issued[0].receipt.request.id, issued)
     kept = _kept(answer.headers.multi_items())
@@ -187,7 +187,7 @@ async def _witnessed_events(
             if is_whole:
                 break
             chunk = _read_chunk(data)
-            exchange.add(chunk)
+            chunk = exchange.add(chunk)
             if waiting is not None:
                 yield event_of(waiting)
             waiting = chunk if exchange.is_finished else None

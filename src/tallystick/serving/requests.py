@@ -6,6 +6,7 @@ effect. Fields that only label a request (`user`, `metadata`, …) are accepted 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
@@ -13,10 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from tallystick.documents.document import SAFE_INTEGER_MAX
 from tallystick.documents.explained import complaint
+from tallystick.errors import MalformedError
 from tallystick.http.problems import Problem
 from tallystick.serving.errors import invalid
 from tallystick.transcripts.receipt import LAYERS_MAX, Nonce, TokenIds
 from tallystick.transcripts.requested import biases, listed
+from tallystick.transcripts.responses_form import chat_body
 from tallystick.transcripts.sampler import (
     LISTED_MAX,
     Bias,
@@ -34,10 +37,14 @@ STOPS_MAX: Final = 16
 STOP_CHARACTERS_MAX: Final = 256
 CHOICES_MAX: Final = 8
 CHALLENGES_MAX: Final = 64
+CALLS_MAX: Final = 128
+TOOLS_MAX: Final = 64
+LOGPROBS_MAX: Final = 20
 
 Text = Annotated[str, Field(min_length=1, max_length=1 << 20)]
 Stop = Annotated[str, Field(min_length=1, max_length=STOP_CHARACTERS_MAX)]
 Nothing = Annotated[list[Any] | dict[str, Any], Field(max_length=0)]
+FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 BiasedToken = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,6})$")]
 BIASES_MAX: Final = 1024
 
@@ -58,21 +65,48 @@ class TextPart(RequestBody):
     text: str
 
 
+class CalledFunction(RequestBody):
+    """The function of a call, its arguments as JSON text."""
+
+    name: FunctionName
+    arguments: str
+
+
+class ToolCall(RequestBody):
+    """A call in an earlier answer."""
+
+    id: Annotated[str, Field(max_length=256)]
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class Message(RequestBody):
     """One message. Fields that must be empty are those that clients copy from an earlier answer."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Field(min_length=1, max_length=PARTS_MAX)]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[TextPart], Field(min_length=1, max_length=PARTS_MAX)] | None = None
     refusal: None = None
     audio: None = None
     annotations: Nothing | None = None
     function_call: None = None
-    tool_calls: Nothing | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=CALLS_MAX)] | None = None
+    tool_call_id: Annotated[str, Field(max_length=256)] | None = None
 
     @property
-    def text(self) -> str:
-        """The content; parts are joined without a separator."""
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+    def as_sent(self) -> dict[str, Any]:
+        """The message with its parts joined, fields that are null left out."""
+        found = self.model_dump(exclude_none=True)
+        if isinstance(self.content, list):
+            found["content"] = "".join(part.text for part in self.content)
+        return found
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.content is None and not self.tool_calls:
+            raise ValueError("a message has content")
+        if (self.tool_call_id is not None) != (self.role == "tool"):
+            raise ValueError("tool_call_id goes with the role tool")
+        return self
 
 
 class StreamOptions(RequestBody):
@@ -82,10 +116,49 @@ class StreamOptions(RequestBody):
     include_obfuscation: bool | None = None
 
 
-class ResponseFormat(RequestBody):
-    """The form of the answer; only text is offered."""
+class NamedSchema(RequestBody):
+    """A JSON schema; name, description and `strict` change nothing: answers always follow the schema."""
 
-    type: Literal["text"] = "text"
+    name: FunctionName
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(RequestBody):
+    """The form of the answer."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    json_schema: NamedSchema | None = None
+
+
+class Function(RequestBody):
+    """A function that the model may call; `strict` changes nothing."""
+
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(RequestBody):
+    """A tool; only functions are offered."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(RequestBody):
+    """The name of a function."""
+
+    name: FunctionName
+
+
+class ToolChoice(RequestBody):
+    """The function that has to be called."""
+
+    type: Literal["function"]
+    function: NamedFunction
 
 
 class CompletionRequest(RequestBody):
@@ -123,6 +196,21 @@ class CompletionRequest(RequestBody):
     def choices(self) -> int:
         """The number of requested answers."""
         return self.n or 1
+
+    @property
+    def shaping(self) -> dict[str, Any]:
+        """The fields that say what the answer has to be, as they were sent."""
+        return {}
+
+    @property
+    def top(self) -> int | None:
+        """The number of most likely tokens to report beside each token; None reports nothing."""
+        return None
+
+    @property
+    def limits_tokens(self) -> bool:
+        """Whether settings take single tokens away."""
+        return bool(self.min_tokens or self.allowed_token_ids or self.bad_token_ids)
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -163,11 +251,11 @@ class ChatRequest(CompletionRequest):
     messages: Annotated[list[Message], Field(min_length=1, max_length=MESSAGES_MAX)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
 
-    logprobs: Literal[False] | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=0)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=LOGPROBS_MAX)] | None = None
     response_format: ResponseFormat | None = None
-    tools: Nothing | None = None
-    tool_choice: Literal["none", "auto"] | None = None
+    tools: Annotated[list[Tool], Field(max_length=TOOLS_MAX)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     functions: Nothing | None = None
     modalities: Annotated[list[Literal["text"]], Field(max_length=1)] | None = None
@@ -177,15 +265,81 @@ class ChatRequest(CompletionRequest):
     prompt_cache_key: str | None = None
 
     @property
+    def shaping(self) -> dict[str, Any]:
+        """The fields that say what the answer has to be, as they were sent."""
+        names = ("response_format", "tools", "tool_choice", "parallel_tool_calls")
+        sent = self.model_dump(include=set(names), by_alias=True, exclude_unset=True)
+        return {name: value for name, value in sent.items() if value is not None}
+
+    @property
     def limit(self) -> int | None:
         """`max_completion_tokens`, or its older name `max_tokens`."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def top(self) -> int | None:
+        """The number of most likely tokens to report beside each token; None reports nothing."""
+        return self.top_logprobs or 0 if self.logprobs else None
+
+    @model_validator(mode="after")
+    def _top_of_logprobs(self) -> Self:
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs go with logprobs: true")
+        return self
 
     @model_validator(mode="after")
     def _one_limit(self) -> Self:
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
             raise ValueError("max_tokens and max_completion_tokens differ; the second is the newer name of the first")
         return self
+
+
+class TextSettings(RequestBody):
+    """The form of the text in a response."""
+
+    format: dict[str, Any] | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class ResponsesRequest(RequestBody):
+    """A request to `/v1/responses`, as far as no state is kept; it is answered as a chat completion."""
+
+    model: Annotated[str, Field(max_length=256)]
+    input: Text | Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MESSAGES_MAX)]
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    text: TextSettings | None = None
+    stream: bool | None = None
+    temperature: Temperature | None = None
+    top_p: Share | None = None
+    seed: Annotated[int, Field(ge=0, le=SAFE_INTEGER_MAX - CHOICES_MAX)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=SAFE_INTEGER_MAX)] | None = None
+    min_p: Share | None = None
+    repetition_penalty: Penalty | None = None
+    tally_nonce: Nonce | None = None
+    metadata: dict[str, Any] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    truncation: Literal["disabled"] | None = None
+    parallel_tool_calls: bool | None = None
+    tools: Nothing | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    include: Nothing | None = None
+    store: Literal[False] | None = None
+    background: Literal[False] | None = None
+    previous_response_id: None = None
+    conversation: None = None
+
+    def as_chat(self) -> ChatRequest:
+        """The same request for a chat completion; raises `Problem` that names the wrong field."""
+        sent = self.model_dump(exclude_none=True, exclude={"tools", "include", "background"})
+        try:
+            body = chat_body(sent)
+        except MalformedError as error:
+            raise invalid(str(error), str(error).partition(":")[0]) from None
+        return read_request(ChatRequest, json.dumps(body).encode())
 
 
 class TextRequest(CompletionRequest):
@@ -195,8 +349,13 @@ class TextRequest(CompletionRequest):
 
     best_of: Literal[1] | None = None
     echo: Literal[False] | None = None
-    logprobs: None = None
+    logprobs: Annotated[int, Field(ge=0, le=LOGPROBS_MAX)] | None = None
     suffix: Literal[""] | None = None
+
+    @property
+    def top(self) -> int | None:
+        """The number of most likely tokens to report beside each token; None reports nothing."""
+        return self.logprobs
 
     @property
     def only_prompt(self) -> str | tuple[int, ...]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from tallystick.serving.jobs import Piece
+from tallystick.serving.jobs import Piece, TokenLogprobs
 from tallystick.serving.service import FinishedAnswer, GenerationRequest
 from tallystick.transcripts.receipt import SignedReceipt
+from tallystick.transcripts.tool_calls import Call, calls_in
 
 FINISH: Final = {"end": "stop", "stop": "stop", "length": "length", "cancelled": "stop"}
+LEAST: Final = -9999.0
+"""What the API writes for a token without probability: JSON has no infinity."""
+CALLED: Final = "tool_calls"
 Object = dict[str, Any]
 
 
@@ -20,23 +24,26 @@ class ChoiceSoFar:
 
     text: str = ""
     ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
     answered: FinishedAnswer | None = None
 
     def add(self, piece: Piece) -> None:
         """Append a piece."""
         self.text += piece.text
         self.ids += piece.ids
+        self.logprobs += piece.logprobs
 
 
 @dataclass(frozen=True)
 class ResponseForm:
-    """Writes chat and text completions as JSON objects; `root` is the model root."""
+    """Writes chat and text completions as JSON objects; `root` is the model root, `shown` gives a token as text."""
 
     kind: Literal["chat", "text"]
     model: str
     root: str
     created: int
     order: GenerationRequest
+    shown: Callable[[int], str]
 
     def whole(self, choices: Sequence[ChoiceSoFar]) -> Object:
         """A response without streaming."""
@@ -58,27 +65,88 @@ class ResponseForm:
         content = {"delta": {"role": "assistant", "content": ""}} if self.kind == "chat" else {"text": ""}
         return self._chunk(number, content, None, []) | {"prompt_token_ids": list(self.order.prompt)}
 
-    def piece_chunk(self, number: int, text: str, ids: Sequence[int], finish: str | None) -> Object:
+    def piece_chunk(
+        self,
+        number: int,
+        text: str,
+        ids: Sequence[int],
+        finish: str | None,
+        logprobs: Sequence[TokenLogprobs] = (),
+    ) -> Object:
         """A chunk with the next piece of a choice."""
         content: Object = {"text": text}
         if self.kind == "chat":
             content = {"delta": {"content": text} if text or finish is None else {}}
-        return self._chunk(number, content, finish and FINISH[finish], ids)
+        return self._chunk(number, content, finish and FINISH[finish], ids, logprobs)
 
     def last_chunk(self) -> Object:
         """A chunk without choices; the caller adds usage and receipts."""
         return self._frame(is_chunk=True) | {"choices": []}
 
-    def _chunk(self, number: int, content: Object, finish: str | None, ids: Sequence[int]) -> Object:
-        choice = {"index": number, **content, "logprobs": None, "finish_reason": finish, "token_ids": list(ids)}
+    def _logprobs(self, found: Sequence[TokenLogprobs]) -> Object | None:
+        """The field `logprobs` of a choice; None if nothing was asked for."""
+        if self.order.logprobs is None or not found:
+            return None
+        if self.kind == "chat":
+            listed = [
+                self._token(each.token, each.logprob) | {"top_logprobs": [self._token(*pair) for pair in each.top]}
+                for each in found
+            ]
+            return {"content": listed, "refusal": None}
+        tokens = [self.shown(each.token) for each in found]
+        return {
+            "tokens": tokens,
+            "token_logprobs": [each.logprob for each in found],
+            "top_logprobs": [{self.shown(token): value for token, value in each.top} for each in found],
+            "text_offset": [sum(map(len, tokens[:place])) for place in range(len(tokens))],
+        }
+
+    def _token(self, token: int, logprob: float) -> Object:
+        text = self.shown(token)
+        return {"token": text, "logprob": max(logprob, LEAST), "bytes": list(text.encode())}
+
+    def _chunk(
+        self,
+        number: int,
+        content: Object,
+        finish: str | None,
+        ids: Sequence[int],
+        logprobs: Sequence[TokenLogprobs] = (),
+    ) -> Object:
+        found = self._logprobs(logprobs)
+        choice = {"index": number, **content, "logprobs": found, "finish_reason": finish, "token_ids": list(ids)}
         return self._frame(is_chunk=True) | {"choices": [choice]}
+
+    def calls_chunk(self, number: int, choice: ChoiceSoFar, ids: Sequence[int], finish: str) -> Object:
+        """The last chunk of a choice that was held back because it may call functions."""
+        text, calls = calls_in(choice.text, self.order.calls)
+        delta: Object = {"content": text} if text else {}
+        if calls:
+            delta["tool_calls"] = [{"index": place, **each} for place, each in enumerate(self._called(number, calls))]
+        ended = CALLED if calls and FINISH[finish] == "stop" else FINISH[finish]
+        return self._chunk(number, {"delta": delta}, ended, ids, choice.logprobs)
+
+    def _called(self, number: int, calls: Sequence[Call]) -> list[Object]:
+        return [
+            {
+                "id": f"call_{self.order.choice_id(number)}_{place}",
+                "type": "function",
+                "function": {"name": name, "arguments": arguments},
+            }
+            for place, (name, arguments) in enumerate(calls)
+        ]
 
     def _choice(self, number: int, choice: ChoiceSoFar) -> Object:
         assert choice.answered is not None
-        message = {"role": "assistant", "content": choice.text, "refusal": None}
+        text, calls = calls_in(choice.text, self.order.calls)
+        message: Object = {"role": "assistant", "content": text, "refusal": None}
+        if calls:
+            message |= {"content": text or None, "tool_calls": self._called(number, calls)}
         content: Object = {"message": message} if self.kind == "chat" else {"text": choice.text}
         finish = FINISH[choice.answered.finish]
-        return {"index": number, **content, "logprobs": None, "finish_reason": finish, "token_ids": choice.ids}
+        finish = CALLED if calls and finish == "stop" else finish
+        found = self._logprobs(choice.logprobs)
+        return {"index": number, **content, "logprobs": found, "finish_reason": finish, "token_ids": choice.ids}
 
     def _frame(self, *, is_chunk: bool) -> Object:
         kind = "text_completion" if self.kind == "text" else "chat.completion" + ".chunk" * is_chunk

@@ -8,11 +8,12 @@ import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from tallystick.errors import TallyError, UnavailableError, UsageError
+from tallystick.frameworks.torch.generation.grammars import grammar_of
 from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 from tallystick.frameworks.torch.refusals import REFUSALS
 from tallystick.http.problems import Problem
@@ -21,9 +22,12 @@ from tallystick.serving.batching import BatchingEngine
 from tallystick.serving.errors import invalid
 from tallystick.serving.jobs import BusyError, Event, Failed, Job, JobResult, Piece
 from tallystick.serving.receipts import ReceiptBook
+from tallystick.serving.schemas import complaint_about
 from tallystick.serving.slots import Slot
 from tallystick.transcripts.receipt import Answer, Request, SignedReceipt, Tokens
-from tallystick.transcripts.sampler import Sampler
+from tallystick.transcripts.requested import Wanted
+from tallystick.transcripts.sampler import Grammar, Sampler
+from tallystick.workloads.language_model import TokenMasks
 
 UNISSUED_MAX: Final = 64
 """The most finished answers that wait for their receipts; the next one blocks the engine, so that memory is bounded."""
@@ -41,6 +45,16 @@ class GenerationRequest:
     max_tokens: int
     stops: tuple[str, ...] = ()
     nonce: str | None = None
+    masks: tuple[TokenMasks, ...] = ()
+    calls: str | None = None
+    logprobs: int | None = None
+
+    def under(self, grammar: Grammar | None, masks: tuple[TokenMasks, ...]) -> GenerationRequest:
+        """The same request whose samplers state a grammar."""
+        if grammar is None:
+            return self
+        samplers = tuple(each.model_copy(update={"grammar": grammar}) for each in self.samplers)
+        return replace(self, samplers=samplers, masks=masks)
 
     def choice_id(self, choice: int) -> str:
         """The id in the receipt of a choice: the id of the HTTP request, with a number if there are several choices."""
@@ -87,13 +101,36 @@ class ModelService:
         length = getattr(self.language_model.model.config, "max_position_embeddings", None)
         return length if isinstance(length, int) else None
 
-    async def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
-        """The tokens of messages in the chat template; raises `Problem` if the template refuses them."""
-        return await asyncio.to_thread(self._encode, "messages", lambda: self.language_model.encode_chat(messages))
+    async def encode_chat(self, messages: Sequence[Mapping[str, Any]], tools: str | None = None) -> tuple[int, ...]:
+        """The tokens of messages and tools in the chat template; raises `Problem` if the template refuses them."""
+        return await asyncio.to_thread(
+            self._encode, "messages", lambda: self.language_model.encode_chat(messages, tools)
+        )
+
+    async def grammar(self, wanted: Wanted | None, choices: int) -> tuple[Grammar | None, tuple[TokenMasks, ...]]:
+        """The grammar of a wanted schema, and its masks for each choice; `Problem` for one that cannot be used."""
+        return (None, ()) if wanted is None else await asyncio.to_thread(self._grammar, wanted, choices)
+
+    def _grammar(self, wanted: Wanted, choices: int) -> tuple[Grammar, tuple[TokenMasks, ...]]:
+        kind, schema = wanted
+        field = "tool_choice" if kind == "tool_choice" else "response_format"
+        try:
+            grammar = grammar_of(kind, schema)
+            if complaint := complaint_about(schema):
+                raise invalid(complaint, field)
+            with self._tokenizing:
+                return grammar, tuple(self.language_model.token_masks(grammar, schema) for _ in range(choices))
+        except UnavailableError as error:
+            raise invalid(str(error), field) from None
 
     async def encode_text(self, text: str) -> tuple[int, ...]:
         """The tokens of a text; raises `Problem` if the tokenizer refuses it."""
         return await asyncio.to_thread(self._encode, "prompt", lambda: self.language_model.encode_text(text))
+
+    def shown(self, token: int) -> str:
+        """A token as text, special ones by their name."""
+        text: str = self.language_model.tokenizer.decode([token])
+        return text
 
     def order(self, order: GenerationRequest) -> Answering:
         """Submit an order; raises `Problem` with status 429 if the queue is full, 503 if the engine has stopped."""
@@ -173,7 +210,9 @@ class Answering:
     def _job(self, choice: int, sampler: Sampler) -> Job:
         order = self.order
         deliver = partial(self._deliver, choice)
-        return Job(order.choice_id(choice), order.prompt, order.max_tokens, sampler, deliver, order.stops)
+        masks = order.masks[choice] if order.masks else None
+        name, limit = order.choice_id(choice), order.max_tokens
+        return Job(name, order.prompt, limit, sampler, deliver, order.stops, masks, order.logprobs)
 
     def _deliver(self, choice: int, event: Event) -> None:
         if isinstance(event, JobResult):

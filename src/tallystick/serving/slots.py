@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from tallystick.sampling.adjusting import Flags
 from tallystick.serving.answer_text import AnswerText
-from tallystick.serving.jobs import Event, Failed, Finish, Job, JobResult, Piece, Run
+from tallystick.serving.jobs import Event, Failed, Finish, Job, JobResult, Piece, Run, TokenLogprobs
 
 if TYPE_CHECKING:
     from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
@@ -34,6 +35,7 @@ class Slot:
         self._rows: list[Mapping[int, torch.Tensor]] = []
         self._runs: list[Run] = []
         self.is_over = False
+        self._masked = 0
 
     @property
     def ids(self) -> list[int]:
@@ -45,8 +47,18 @@ class Slot:
         """The number of tokens of the answer so far."""
         return len(self.history) - len(self.job.prompt)
 
-    def add(self, token: int, rows: Mapping[int, torch.Tensor], batched: tuple[str, ...]) -> None:
-        """Add a token, the hidden rows [width] by layer it was chosen from, and the requests in the batch."""
+    def mask(self) -> Flags | None:
+        """The tokens that the job's grammar allows next, BOOL[V]; None if it has none. Raises `UnavailableError`."""
+        masks = self.job.masks
+        if masks is None:
+            return None
+        for token in self.ids[self._masked :]:
+            masks.take(token)
+            self._masked += 1
+        return masks.allowed()
+
+    def add(self, token: int, rows: Mapping[int, torch.Tensor], batched: tuple[str, ...], logits: torch.Tensor) -> None:
+        """Add a token, the hidden rows [width] by layer and the logits F[V] it was chosen from, and the batch."""
         self.history.append(token)
         self._rows.append(rows)
         if len(self._rows) == FOLD:
@@ -55,7 +67,18 @@ class Slot:
         is_end = token in self._end_tokens
         text = "" if is_end else self._text.add(token)
         self.finish = self._finish(is_end)
-        self.tell(Piece((token,), text + (self._text.close() if self.finish else "")))
+        told = self._logprobs(token, logits)
+        self.tell(Piece((token,), text + (self._text.close() if self.finish else ""), told))
+
+    def _logprobs(self, token: int, logits: torch.Tensor) -> tuple[TokenLogprobs, ...]:
+        """Log probabilities by the model's logits, before the sampler changes them; none if not asked for."""
+        count = self.job.logprobs
+        if count is None:
+            return ()
+        found = torch.log_softmax(logits.float(), -1)
+        values, tokens = torch.topk(found, min(count, len(found)))
+        top = tuple(zip(tokens.tolist(), values.tolist(), strict=True))
+        return (TokenLogprobs(token, float(found[token]), top),)
 
     def hand_over(self) -> None:
         """Deliver the answer, which is incomplete if cancelled; does nothing after a failure."""

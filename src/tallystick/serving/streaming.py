@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from tallystick.http.problems import Problem
 from tallystick.serving.errors import error_object
 from tallystick.serving.events import DONE, event_of
-from tallystick.serving.jobs import Failed, Piece
+from tallystick.serving.jobs import NO_PIECE, Failed, Piece
 from tallystick.serving.responses import ChoiceSoFar, ResponseForm
 from tallystick.serving.service import Answering
 
@@ -22,21 +22,25 @@ async def stream_events(answering: Answering, form: ResponseForm, has_usage: boo
     no_usage = {"usage": None} if has_usage else {}
     for number in range(len(choices)):
         yield event_of(form.first_chunk(number) | no_usage)
-    held: dict[int, tuple[str, list[int]]] = {number: ("", []) for number in range(len(choices))}
+    held: dict[int, Piece] = {}
     async for number, event in answering.events():
         if isinstance(event, Failed):
             yield event_of(error_object(Problem(500, "internal_error", event.reason)))
             yield DONE
             return
-        text, ids = held.pop(number, ("", []))
+        waiting = held.pop(number, NO_PIECE)
         if isinstance(event, Piece):
             choices[number].add(event)
-            held[number] = text + event.text, [*ids, *event.ids]
-            if held[number][0]:
-                yield event_of(form.piece_chunk(number, *held.pop(number), None) | no_usage)
+            joined = waiting.followed_by(event)
+            if joined.text and answering.order.calls is None:
+                yield event_of(form.piece_chunk(number, joined.text, joined.ids, None, joined.logprobs) | no_usage)
+            else:
+                held[number] = joined
         else:
             choices[number].answered = event
-            chunk = form.piece_chunk(number, text, ids, event.finish)
+            chunk = form.piece_chunk(number, waiting.text, waiting.ids, event.finish, waiting.logprobs)
+            if answering.order.calls is not None:
+                chunk = form.calls_chunk(number, choices[number], waiting.ids, event.finish)
             is_last = all(each.answered for each in choices)
             yield event_of(chunk | (form.closing(choices, usage=False) if is_last and not has_usage else no_usage))
     if has_usage:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from tallystick.commitments.digests import Digest, digest
+from tallystick.commitments.encoding import encode
 from tallystick.documents.document import Document, Positive
 
 Unknown = Literal["unknown"]
@@ -41,6 +43,15 @@ class Environment(Document):
         fields["math libraries"] = _listed(self.math_libraries)
         fields["transformers"] = self.package("transformers")
         return fields | {name: value for name, value in self.variables.items() if value}
+
+    @property
+    def stack_digest(self) -> Digest:
+        """The digest of the stack alone: packages that compute nothing have no part in it."""
+        return digest("environment", encode({"stack": dict(self.stack())}))
+
+    def is_named_by(self, named: str) -> bool:
+        """Whether a receipt names this environment: by its stack, or as older receipts do by the whole document."""
+        return named in (self.stack_digest, self.digest_as("environment"))
 
     def package(self, name: str) -> str:
         """The version of an installed package, or "unknown"."""

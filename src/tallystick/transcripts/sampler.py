@@ -10,8 +10,9 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from tallystick.documents.document import Count, Document
+from tallystick.documents.document import Count, DigestText, Document
 from tallystick.operators.tally.keys import VOCABULARY_MAX
+from tallystick.transcripts.model_card import Label
 
 LISTED_MAX: Final = 1 << 16
 
@@ -41,13 +42,25 @@ Tokens = Annotated[tuple[Token, ...], Field(max_length=LISTED_MAX), AfterValidat
 
 ADJUSTING: Final = (
     *("presence_penalty", "frequency_penalty", "logit_bias"),
-    *("allowed_token_ids", "bad_token_ids", "min_tokens", "end_token_ids"),
+    *("allowed_token_ids", "bad_token_ids", "min_tokens", "end_token_ids", "grammar"),
 )
 """Settings that change logits before anything is chosen from them; a document leaves them out where they are off."""
 
 
 def _is_off(value: object) -> bool:
     return not value
+
+
+class Grammar(Document):
+    """What a text has to be: `digest` names the JSON schema as text, `kind` the field of the request that gave it.
+
+    `library` in `version` says which tokens may come next (`spec/sampler.md`).
+    """
+
+    kind: Literal["json_schema", "json_object", "tool_choice"]
+    digest: DigestText
+    library: Label
+    version: Label
 
 
 class Sampler(Document):
@@ -60,7 +73,8 @@ class Sampler(Document):
 
     Adjustments: `presence_penalty` and `frequency_penalty` lower the logits of tokens that the answer has already;
     `logit_bias` has pairs of a token and what is added to its logit; only `allowed_token_ids` can be chosen, if there
-    are any, and none of `bad_token_ids`; before `min_tokens` tokens none of `end_token_ids`. Lists ascend by token.
+    are any, and none of `bad_token_ids`; before `min_tokens` tokens none of `end_token_ids`; under a `grammar` only
+    tokens with which the text can still become what it describes. Lists ascend by token.
     """
 
     form: Literal["gumbel", "cdf", "unknown"] = "gumbel"
@@ -77,6 +91,7 @@ class Sampler(Document):
     bad_token_ids: Tokens = Field(default=(), exclude_if=_is_off)
     min_tokens: Count = Field(default=0, exclude_if=_is_off)
     end_token_ids: Tokens = Field(default=(), exclude_if=_is_off)
+    grammar: Grammar | None = None
 
     @model_validator(mode="after")
     def _ends_with_a_minimum(self) -> Self:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from tallystick.transcripts.model_card import ModelCard
+from tallystick.transcripts.sampler import Grammar
 
 Rows: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -24,6 +25,16 @@ class Prefill:
     first: int
     logits: Rows
     hidden: Mapping[int, Rows]
+
+
+class TokenMasks(Protocol):
+    """Which tokens may come next in a text that a grammar describes."""
+
+    def allowed(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """BOOL[V], true for tokens that may be next; raises `UnavailableError` if that takes more work than allowed."""
+
+    def take(self, token: int) -> None:
+        """Go on with one of the allowed tokens."""
 
 
 class LanguageModel(Protocol):
@@ -43,5 +54,11 @@ class LanguageModel(Protocol):
     def encode_text(self, text: str) -> list[int]:
         """The tokens of a prompt."""
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The tokens of messages in the model's chat template; raises `UsageError` where it has none."""
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], tools: str | None = None) -> list[int]:
+        """The tokens of messages, with tools as JSON text, in the model's chat template.
+
+        Raises `UsageError` if there is no template, or if it refuses them.
+        """
+
+    def token_masks(self, grammar: Grammar, schema: str) -> TokenMasks:
+        """The masks of JSON by this schema; `UnavailableError` if `grammar` names another library than is installed."""

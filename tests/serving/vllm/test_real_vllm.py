@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("vllm") is None, reason="vllm is not installed: `make vllm` makes an environment"),
 ]
 ENOUGH = 50
-"""Tokens of an answer that exclude other samplers; what chance ends before is inconclusive."""
+"""Tokens of an answer that exclude other samplers; what chance ends before may be inconclusive."""
 ROOT = Path(__file__).parents[3]
 
 
@@ -45,7 +45,8 @@ def test_every_answer_is_accepted_by_another_stack(served: Path, way: str, tmp_p
     assert len(answers) == 12
     for each in answers:
         report = tallystick.verify(each["receipt"], model=served, request=each["request"])
-        assert report.outcome == ("accepted" if report.tokens >= ENOUGH else "inconclusive"), report
+        is_short = len(each["receipt"]["receipt"]["answer"]["tokens"]["ids"]) < ENOUGH
+        assert report.accepted or (is_short and report.outcome == "inconclusive"), report
         engine = each["receipt"]["receipt"]["engine"]
         assert engine["name"] == "vllm"
         assert f"{way[:2]} runner, {'compiled' if 'compiled' in way else 'eager'}" in engine["version"]

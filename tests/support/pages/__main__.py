@@ -1,4 +1,4 @@
-"""Runs one page by hand: `python -m tests.support.pages PAGE [--write]`."""
+"""Runs one page by hand: `python -m tests.support.pages PAGE [--write] [--limit SECONDS]`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def tell(block: Block, seconds: float) -> None:
     print(f"{block.line:5}  {block.kind:6} {seconds:5.1f} s  {block.text.splitlines()[0][:80]}")
 
 
-def write(path: Path) -> None:
+def write(path: Path, limit_s: float) -> None:
     """Put what is printed into the `text` blocks of a page; blocks with `…` are only compared."""
     page = path.read_text().splitlines(keepends=True)
     printed: list[tuple[Block, str]] = []
     blocks = read_page("".join(page))
-    with session(blocks, LIMIT_S) as here:
+    with session(blocks, limit_s) as here:
         for block in blocks:
             if block.kind == "text" and ANY not in block.text:
                 here.shown_by(block).wait(here.ends_at)
@@ -35,10 +35,11 @@ def write(path: Path) -> None:
 
 def main(path: Path, *options: str) -> None:
     began = time.monotonic()
+    limit_s = float(options[options.index("--limit") + 1]) if "--limit" in options else LIMIT_S
     if "--write" in options:
-        write(path)
+        write(path, limit_s)
     else:
-        run_page(read_page(path.read_text()), told=tell)
+        run_page(read_page(path.read_text()), limit_s, told=tell)
     print(f"{path}: {time.monotonic() - began:.0f} s")
 
 

@@ -25,7 +25,7 @@ def describe_engine(runner: Runner, config: Any) -> EngineStatement:
         device=device,
         attention=runner.attention,
         kv_cache=_kv_cache(config),
-        environment=describe_environment(device).digest_as("environment"),
+        environment=describe_environment(device).stack_digest,
     )
 
 

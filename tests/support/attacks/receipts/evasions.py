@@ -66,9 +66,14 @@ def stated(scene: Scene, **changes: Any) -> tuple[Presented, ...]:
     return (Presented(restate(scene.first, scene.key, paths), scene.first.request),)
 
 
-def _unstated(scene: Scene, answered: Answered) -> Body:
+def nothing_stated(scene: Scene) -> tuple[Presented, ...]:
+    """The answer of another seed, with neither a form nor fingerprints."""
+    return (Presented(_unstated(scene, scene.reseeded, fingerprints=[]), scene.first.request),)
+
+
+def _unstated(scene: Scene, answered: Answered, **changes: Json) -> Body:
     claimed = {**scene.first.receipt["sampler"], "form": "unknown"}
-    return restate(answered, scene.key, {"sampler": claimed})
+    return restate(answered, scene.key, {"sampler": claimed, **changes})
 
 
 def _final(scene: Scene) -> int:
@@ -106,6 +111,14 @@ FORGERIES: Final = (
         "form unknown, token replaced",
         "one token replaced, and no form stated",
         token_replaced,
+        "inconclusive",
+        SAMPLER,
+        why=LOST,
+    ),
+    Forgery(
+        "form unknown, no fingerprints",
+        "a seed that is not the customer's, and neither a form nor fingerprints stated",
+        nothing_stated,
         "inconclusive",
         SAMPLER,
         why=LOST,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -23,7 +23,8 @@ from tallystick.graphs.graph import Graph
 from tallystick.graphs.template import Template
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.model_card import ModelCard
-from tallystick.workloads.language_model import LanguageModel, Prefill, Rows
+from tallystick.transcripts.sampler import Grammar
+from tallystick.workloads.language_model import LanguageModel, Prefill, Rows, TokenMasks
 
 Layers: TypeAlias = tuple[int, ...]
 Passes: TypeAlias = Callable[[int, Layers], tuple[Graph, State]]
@@ -58,9 +59,13 @@ class GraphLanguageModel:
         """The tokens of a prompt."""
         return self.source.encode_text(text)
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], tools: str | None = None) -> list[int]:
         """The tokens of messages in the model's chat template."""
-        return self.source.encode_chat(messages)
+        return self.source.encode_chat(messages, tools)
+
+    def token_masks(self, grammar: Grammar, schema: str) -> TokenMasks:
+        """The masks of a text that is JSON by this schema."""
+        return self.source.token_masks(grammar, schema)
 
     def prefill(self, tokens: Sequence[int], first: int, layers: Collection[int] = ()) -> Prefill:
         """One pass over `tokens`.

@@ -5,6 +5,7 @@ Only data is read: configuration, safetensors, tokenizer and template. No code f
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ from tallystick.frameworks.torch.refusals import REFUSALS
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.tensors.digest import state_digest
 from tallystick.transcripts.model_card import Dtype, ModelCard
-from tallystick.workloads.language_model import Prefill
+from tallystick.transcripts.sampler import Grammar
+from tallystick.workloads.language_model import Prefill, TokenMasks
 
 
 @dataclass(frozen=True)
@@ -42,21 +44,47 @@ class TorchLanguageModel:
             listed = self.tokenizer.eos_token_id
         return frozenset() if listed is None else frozenset([listed] if isinstance(listed, int) else listed)
 
+    @property
+    def knows_tools(self) -> bool:
+        """Whether the chat template speaks of tools."""
+        return "tools" in (self.tokenizer.chat_template or "")
+
     def encode_text(self, text: str) -> list[int]:
         """The tokens of a prompt, with the special tokens that the tokenizer adds."""
         return list(self.tokenizer.encode(text))
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The tokens of messages in the chat template; raises `UsageError` if there is none or it refuses them."""
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], tools: str | None = None) -> list[int]:
+        """The tokens of messages, with tools as JSON text, in the chat template.
+
+        Raises `UsageError` if there is no template, or if it refuses them or does not know tools.
+        """
         from jinja2 import TemplateError
 
         if self.tokenizer.chat_template is None:
             raise UsageError("the model has no chat template")
         try:
-            text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+            from tallystick.transcripts.requested import template_message
+
+            shown = [template_message(each) for each in messages]
+            held = None if tools is None else json.loads(tools)
+            text = self.tokenizer.apply_chat_template(shown, tools=held, tokenize=False, add_generation_prompt=True)
         except (TemplateError, *REFUSALS) as error:
             raise UsageError(f"messages: the chat template refuses them: {str(error).splitlines()[0][:200]}") from None
         return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def token_masks(self, grammar: Grammar, schema: str) -> TokenMasks:
+        """The masks of JSON by this schema; `UnavailableError` if `grammar` names another library than is installed."""
+        from tallystick.frameworks.torch.generation.grammars import SchemaMasks, check_library
+
+        check_library(grammar)
+        return SchemaMasks(schema, self.grammar_tokenizer)
+
+    @cached_property
+    def grammar_tokenizer(self) -> Any:
+        """The tokenizer as the library of grammars has it."""
+        from tallystick.frameworks.torch.generation.grammars import grammar_tokenizer
+
+        return grammar_tokenizer(self.tokenizer, self.card.vocabulary, self.end_tokens)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of an answer without special tokens."""

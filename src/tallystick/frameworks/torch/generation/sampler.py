@@ -19,7 +19,7 @@ from tallystick.frameworks.torch.arrays import TORCH
 from tallystick.operators.tally import fixed, sampling
 from tallystick.operators.tally.keys import MASKED
 from tallystick.operators.values import Value, Values
-from tallystick.sampling.adjusting import adjustment_of
+from tallystick.sampling.adjusting import Flags, adjustment_of
 from tallystick.sampling.checks import check_form, check_places
 from tallystick.sampling.choice import choose_one
 from tallystick.sampling.draw import FAR_BELOW, NONE_LEFT, at_least_exp2, draw_gumbel, reach, threshold
@@ -31,6 +31,7 @@ CANDIDATES: Final = 16
 ALGEBRA: Final = Values(TORCH)
 TENSORS: Final = Plain(torch.where)
 Histories = Sequence[Sequence[int]]
+Masks = Sequence[Flags | None]
 
 
 class TorchSampler:
@@ -42,16 +43,20 @@ class TorchSampler:
             check_form(sampler)
 
     @torch.inference_mode()
-    def choose(self, logits: torch.Tensor, positions: Sequence[int], histories: Histories) -> torch.Tensor:
+    def choose(
+        self, logits: torch.Tensor, positions: Sequence[int], histories: Histories, masks: Masks | None = None
+    ) -> torch.Tensor:
         """The chosen token of each row, I64[rows] on the device of `logits`, which are floats[rows, V].
 
+        `masks` are those of the grammars, BOOL[V] for each row whose sampler has one.
         Raises as `sampling.choose`, and `UsageError` unless there is one sampler for each row.
         """
         if len(self.samplers) != len(logits):
             raise UsageError(f"{len(self.samplers)} samplers for {len(logits)} rows of logits")
         check_places(tuple(logits.shape), positions, histories)
         choice = choose_on_host if logits.device.type == "cpu" else choose_on_device
-        tokens = choice(logits.detach().float(), self.samplers, positions, histories)
+        given = masks or [None] * len(logits)
+        tokens = choice(logits.detach().float(), self.samplers, positions, histories, given)
         if NONE_LEFT in tokens:
             raise MalformedError(f"logits: row {tokens.index(NONE_LEFT)} leaves no token to choose")
         return torch.tensor(tokens, dtype=torch.int64, device=logits.device)
@@ -77,19 +82,27 @@ class CanonicalSampling:
 
 
 def choose_on_host(
-    logits: torch.Tensor, samplers: Sequence[Sampler], positions: Sequence[int], histories: Histories
+    logits: torch.Tensor,
+    samplers: Sequence[Sampler],
+    positions: Sequence[int],
+    histories: Histories,
+    masks: Masks | None = None,
 ) -> list[int]:
     """Choose row by row in NumPy; −1 where no token is left."""
-    rows = zip(logits.numpy(), samplers, positions, histories, strict=True)
+    rows = zip(logits.numpy(), samplers, positions, histories, masks or [None] * len(logits), strict=True)
     return [choose_one(*row) for row in rows]
 
 
 def choose_on_device(
-    logits: torch.Tensor, samplers: Sequence[Sampler], positions: Sequence[int], histories: Histories
+    logits: torch.Tensor,
+    samplers: Sequence[Sampler],
+    positions: Sequence[int],
+    histories: Histories,
+    masks: Masks | None = None,
 ) -> list[int]:
     """Choose on the device of `logits`, rows with equal settings together; −1 where no token is left."""
     tokens = [NONE_LEFT] * len(logits)
-    logits = _adjusted(logits, samplers, positions, histories)
+    logits = _adjusted(logits, samplers, positions, histories, masks or [None] * len(logits))
     for settings, rows in _alike(samplers).items():
         places, pasts = [positions[row] for row in rows], [histories[row] for row in rows]
         keys = _keys(logits if len(rows) == len(logits) else logits[rows], settings, pasts)
@@ -100,13 +113,13 @@ def choose_on_device(
 
 
 def _adjusted(
-    logits: torch.Tensor, samplers: Sequence[Sampler], positions: Sequence[int], histories: Histories
+    logits: torch.Tensor, samplers: Sequence[Sampler], positions: Sequence[int], histories: Histories, masks: Masks
 ) -> torch.Tensor:
     """As `sampling.adjusting.adjusted_row`, for each row whose sampler changes logits; the argument is not changed."""
     rows = [row for row, sampler in enumerate(samplers) if sampler.adjustments]
     logits = logits.clone() if rows else logits
     for row in rows:
-        found = adjustment_of(samplers[row], positions[row], histories[row], logits.shape[1])
+        found = adjustment_of(samplers[row], positions[row], histories[row], logits.shape[1], masks[row])
         tokens, offsets, out = (torch.from_numpy(each).to(logits.device) for each in vars(found).values())
         if len(tokens):
             plain = sampling.plain_logits(ALGEBRA, Value(logits[row, tokens], "F32")).array
