@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -58,9 +58,9 @@ class OnePass:
         """The promised model's tokens."""
         return self.source.encode_text(text)
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], tools: str | None = None) -> list[int]:
         """The promised model's tokens."""
-        return self.source.encode_chat(messages)
+        return self.source.encode_chat(messages, tools)
 
 
 def verdicts(

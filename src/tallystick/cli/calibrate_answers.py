@@ -22,7 +22,9 @@ def calibrate_answers(
     tokens: int = typer.Option(256, min=1, help="The most tokens of an answer."),
     json: bool = JSON,
 ) -> None:
-    """Measure a model for receipts: limits of fingerprints and states, tie band, margins and drift.
+    """Measure the limits of receipts for one model.
+
+    They are limits of fingerprints and states, the tie band, margins and drift.
 
     The model answers questions in batches of several sizes, with either attention and several threads, and each
     answer is judged by one pass. `tally verify-response --limits TABLE` then judges models of this precision that

@@ -31,7 +31,7 @@ SHORTEST: Final = 8
 
 
 @dataclass(frozen=True)
-class Asked:
+class Question:
     """What one customer asked: prompt, sampler, and the most tokens."""
 
     prompt: tuple[int, ...]
@@ -43,7 +43,7 @@ class Asked:
 class Answered:
     """One answer: its tokens, the rows by layer, and the largest logits F32 [tokens, n] with their entries."""
 
-    asked: Asked
+    asked: Question
     answer: tuple[int, ...]
     rows: Mapping[int, torch.Tensor]
     logits: torch.Tensor
@@ -75,12 +75,12 @@ class KeepingEngine(BatchingEngine):
         return super()._choose(slots, logits)
 
 
-def questions(model: TorchLanguageModel, prompts: Sequence[str], count: int, longest: int, seed: int) -> list[Asked]:
+def questions(model: TorchLanguageModel, prompts: Sequence[str], count: int, longest: int, seed: int) -> list[Question]:
     """What `count` customers ask: lengths are log-uniform up to `longest` tokens, seeds are their own."""
     rng = random.Random(seed)
     least, most = math.log(min(SHORTEST, longest)), math.log(longest)
     return [
-        Asked(
+        Question(
             _encoded(model, rng.choice(prompts)),
             Sampler(**rng.choice(SETTINGS), seed=rng.randrange(2**32)),  # type: ignore[arg-type]
             round(math.exp(rng.uniform(least, most))),
@@ -89,7 +89,7 @@ def questions(model: TorchLanguageModel, prompts: Sequence[str], count: int, lon
     ]
 
 
-def answers_to(engine: KeepingEngine, asked: Sequence[Asked]) -> Iterator[Answered]:
+def answers_to(engine: KeepingEngine, asked: Sequence[Question]) -> Iterator[Answered]:
     """The answers, one after the other as they end; raises `UnavailableError` where one fails."""
     import torch
 

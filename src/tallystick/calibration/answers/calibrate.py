@@ -15,7 +15,7 @@ import numpy as np
 
 from tallystick.answers.distance_limits import FingerprintCalibration, MeasuredModels
 from tallystick.calibration.answers.answering import Answered, KeepingEngine, answers_to, questions
-from tallystick.calibration.answers.distances import Class, Seen, add_up, compare_answer, row_limits
+from tallystick.calibration.answers.distances import Class, SeenRuns, add_up, compare_answer, row_limits
 from tallystick.calibration.answers.prompts import PROMPTS
 from tallystick.calibration.answers.tokens import SeenTokens, observe, token_limits
 from tallystick.calibration.training.calibrate import machine
@@ -71,7 +71,7 @@ def calibrate_answers(
     verifiers = {each: load_language_model(directory, dtype, each) for each in ("sdpa", "eager")}
     card = verifiers["sdpa"].card
     tokens: list[SeenTokens] = []
-    distances: list[dict[Class, Seen]] = []
+    distances: list[dict[Class, SeenRuns]] = []
     for number, found in enumerate(_answered(verifiers, effort, tell)):
         for attention in ("sdpa", "eager") if number % AGAIN == 0 else ("sdpa",):
             seen, apart = _compared(verifiers[attention], found)
@@ -112,7 +112,7 @@ def _layers(card: ModelCard) -> tuple[int, ...]:
     return tuple(sorted({0, card.layers // 3, card.layers, card.layers + 1}))
 
 
-def _compared(model: TorchLanguageModel, found: Answered) -> tuple[SeenTokens, dict[Class, Seen]]:
+def _compared(model: TorchLanguageModel, found: Answered) -> tuple[SeenTokens, dict[Class, SeenRuns]]:
     asked, answer, final = found.asked, found.answer, model.card.layers
     hidden = [layer for layer in found.rows if layer <= final]
     passed = model.prefill([*asked.prompt, *answer[:-1]], len(asked.prompt) - 1, hidden)
