@@ -20,25 +20,26 @@ LAX = """
 dishonest = 0.3
 beta = 0.05
 
-[[fingerprints.limits]]
+[[fingerprints.rows]]
 dtype = "F32"
-bits = 8
-width = 1
-tokens = 1
+layers = 64
+width = 4096
+place = "block"
 largest = 1e-4
-typical = 5e-5
-honest = 1
-honest_largest = 0.0
-honest_typical = 0.0
 
-[[fingerprints.states]]
+[[fingerprints.rows]]
 dtype = "F32"
-tokens = 1
+layers = 64
+width = 4096
+place = "final"
 largest = 1e-4
-typical = 5e-5
-honest = 1
-honest_largest = 0.0
-honest_typical = 0.0
+
+[[fingerprints.rows]]
+dtype = "F32"
+layers = 64
+width = 4096
+place = "logits"
+largest = 1e-4
 """
 NONCE = "07" * 16
 PROMPT = "The stick is"
@@ -371,8 +372,8 @@ def test_limits_measured_for_a_model_hold_for_it(
     rows = [{**model, "place": place, "largest": 1e-4} for place in ("block", "final", "logits")]
     table = {"machine": "here", "software": "here", "stacks": [], "rows": rows}
     (files / "limits.json").write_text(json.dumps(table))
-    found, out, _ = tally("receipt.json", "--limits", str(files / "limits.json"), "--rung", "2")
-    assert found == code, out
+    found, out, err = tally("receipt.json", "--limits", str(files / "limits.json"), "--rung", "2")
+    assert found == code, out + err
     assert ("no limits were measured for 2 layers" in out) is (code == 3)
 
 

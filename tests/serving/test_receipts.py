@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tallystick.answers.distance_limits import DistanceLimits, FingerprintRule
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.sampler import SamplerRule
 from tallystick.api.answers import verify
@@ -19,6 +18,7 @@ from tallystick.recorders.receipts import RecordSettings
 from tallystick.transcripts.receipt import SignedReceipt
 from tallystick.transcripts.states_opening import StatesOpening
 from tallystick.workloads.hidden_states import check_states_opening, commit_states
+from tests.support.limits import rule_of
 
 AUDITOR = {"Authorization": "Bearer auditors-key"}
 BODY = {"model": "tiny", "prompt": "the stick", "max_tokens": 6, "temperature": 0}
@@ -81,11 +81,10 @@ def committing(serving: Any, language_model: Any) -> Iterator[Any]:
         yield running
 
 
-SHARED = {"tokens": 1, "largest": 1e-4, "typical": 5e-5, "honest": 1, "honest_largest": 0.0, "honest_typical": 0.0}
 LAX = ReceiptPolicy(
     sampler=SamplerRule(dishonest=0.9),
     demands=(),
-    fingerprints=FingerprintRule(states=(DistanceLimits(dtype="F32", **SHARED),)),
+    fingerprints=rule_of(1e-4),
 )
 
 
