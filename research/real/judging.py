@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import fields
+from typing import Final
 
 import torch
 
@@ -20,7 +20,6 @@ from tallystick.frameworks.torch.generation.language_models import TorchLanguage
 from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
 from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED
 from tallystick.tolerances.fingerprints.standard import standard_fingerprints
-from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.receipt import Answer, Request, Tokens
 from tallystick.workloads.language_model import Prefill
 
@@ -29,38 +28,19 @@ KEY: Final = SigningKey(bytes(range(32)))
 UNSEEDED: Final = ReceiptPolicy(sampler=SamplerRule(seed="unknown"))
 
 
-@dataclass(frozen=True)
-class OnePass:
-    """The promised model with one pass already made: what a verifier computes for beginnings of the same answer."""
+def with_one_pass(source: TorchLanguageModel, passed: Prefill) -> TorchLanguageModel:
+    """The promised model with a pass already made: what a verifier computes for beginnings of the same answer."""
 
-    source: TorchLanguageModel
-    passed: Prefill
+    class OnePass(TorchLanguageModel):
+        """Answers every pass with the first rows of that one."""
 
-    @property
-    def card(self) -> ModelCard:
-        """The promised model's card."""
-        return self.source.card
+        def prefill(self, tokens: Sequence[int], first: int, layers: Collection[int] = ()) -> Prefill:
+            assert first == passed.first
+            count = len(tokens) - first
+            hidden = {layer: passed.hidden[layer][:count] for layer in layers}
+            return Prefill(first, passed.logits[:count], hidden)
 
-    @property
-    def end_tokens(self) -> frozenset[int]:
-        """The promised model's end tokens."""
-        return self.source.end_tokens
-
-    def prefill(self, tokens: Sequence[int], first: int, layers: Collection[int] = ()) -> Prefill:
-        """The first rows of the pass, as many as these tokens need."""
-        assert first == self.passed.first
-        count = len(tokens) - first
-        return Prefill(
-            first, self.passed.logits[:count], {layer: self.passed.hidden[layer][:count] for layer in layers}
-        )
-
-    def encode_text(self, text: str) -> list[int]:
-        """The promised model's tokens."""
-        return self.source.encode_text(text)
-
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], tools: str | None = None) -> list[int]:
-        """The promised model's tokens."""
-        return self.source.encode_chat(messages, tools)
+    return OnePass(**{each.name: getattr(source, each.name) for each in fields(source)})
 
 
 def verdicts(
@@ -74,7 +54,7 @@ def verdicts(
     layers = (final // 3, final)
     passed = model.prefill([*prompt, *found.answer[:-1]], len(prompt) - 1, layers)
     rows = rows_of(model, found)
-    one = OnePass(model, passed)
+    one = with_one_pass(model, passed)
     return [{length: _verdict(one, found, rows, length, policy) for length in lengths} for policy in policies]
 
 
@@ -88,13 +68,17 @@ def rows_of(model: TorchLanguageModel, found: Answered) -> dict[int, torch.Tenso
 
 
 def _verdict(
-    model: OnePass, found: Answered, rows: Mapping[int, torch.Tensor], length: int, policy: ReceiptPolicy | None
+    model: TorchLanguageModel,
+    found: Answered,
+    rows: Mapping[int, torch.Tensor],
+    length: int,
+    policy: ReceiptPolicy | None,
 ) -> ReceiptReport:
     settings = RecordSettings(fingerprints=standard_fingerprints(model.card.layers))
     asked, tokens = found.asked, found.answer[:length]
     is_whole = length == len(found.answer) and tokens[-1] in model.end_tokens
     limit = asked.max_tokens if is_whole else length
-    issued = ReceiptIssuer(model.source, KEY, settings).issue(
+    issued = ReceiptIssuer(model, KEY, settings).issue(
         Request(id="0", prompt=Tokens.of(asked.prompt), max_tokens=limit),
         Answer(tokens=Tokens.of(tokens), finish="end" if is_whole else "length"),
         asked.sampler,
