@@ -73,7 +73,7 @@ class Verifier:
 VERIFIERS: Final = {
     each.name: each
     for each in (
-        Verifier("receipt", "verify-response receipt.json --model model --rung 2", 3850),
+        Verifier("receipt", "verify-response receipt.json --model model --rung 2", 3900),
         Verifier("recipe", "audit run --replay recipe --samples 1", 4700),
         Verifier("graph", "audit run --replay graph --samples 1", 9800),
         Verifier("referee", "referee operator.leaf", 6000),
