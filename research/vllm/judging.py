@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -93,13 +94,20 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "verdicts": dict(Counter(row["verdict"] for row in rows)),
         "rejected_interval": clopper_pearson(len(rejected), len(rows)),
         "objections": dict(Counter(each for row in rejected for each in set(row["objections"]))),
-        "unavailable": dict(Counter(each for row in rows for each in set(row["unavailable"]))),
+        "unavailable": dict(Counter(each for row in rows for each in {_alike(line) for line in row["unavailable"]})),
         "by_length": {f"{a}–{b - 1}": _verdicts(rows, a, b) for a, b in pairwise(LENGTHS)},
     }
 
 
 def _verdicts(rows: Sequence[Mapping[str, Any]], least: int, end: int) -> dict[str, int]:
     return dict(Counter(row["verdict"] for row in rows if least <= row["tokens"] < end))
+
+
+def _alike(reason: str) -> str:
+    """A reason without the numbers that differ from answer to answer."""
+    return re.sub(r"fingerprint 0: |\d+ (?=more tokens|tokens are too few|numbers for)", "", reason).partition(
+        " of other"
+    )[0]
 
 
 def _row(report: ReceiptReport) -> dict[str, Any]:
