@@ -16,7 +16,7 @@ from research.fingerprints.producers import DTYPES, PRODUCERS, Producer, job_of,
 from research.fingerprints.states import BATCH, file_name
 from tallystick.answers.distance_limits import FingerprintCalibration, FingerprintRule, MeasuredModels
 from tallystick.answers.fingerprints import judge_fingerprint
-from tallystick.calibration.answers.distances import Class, Seen, add_up, compare_answer, round_up, row_limits
+from tallystick.calibration.answers.distances import Class, SeenRuns, add_up, compare_answer, round_up, row_limits
 from tallystick.calibration.training.calibrate import machine
 from tallystick.calibration.training.processes import StackJob, run_all
 from tallystick.commitments.digests import digest
@@ -187,8 +187,8 @@ def card_of(study: Study, model: str, dtype: Any) -> ModelCard:
     )
 
 
-def _honest(study: Study, dtype: str) -> dict[Class, Seen]:
-    total: dict[Class, Seen] = {}
+def _honest(study: Study, dtype: str) -> dict[Class, SeenRuns]:
+    total: dict[Class, SeenRuns] = {}
     for model, answers in study.models.items():
         final, held = study.sizes[model][0], dict[str, Computed | None]()
         for pair in honest_pairs(study, held_out=False):

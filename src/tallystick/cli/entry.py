@@ -13,6 +13,7 @@ from tallystick.cli import (
     attack,
     audit,
     calibrate,
+    calibrate_answers,
     calibrate_training,
     completion,
     coordinator,
@@ -55,8 +56,9 @@ app = typer.Typer(
 
 for group in (
     *(train, audit, data, inspect, opening, judge, diff, inference, example),
-    *(graph, attack, calibrate, calibrate_training, demo, generate, models, serve_model, serve_vllm, verify_graph),
-    *(verify_response, coordinator, parties, dispute, referee, economics, ethereum, completion),
+    *(graph, attack, calibrate, calibrate_answers, calibrate_training, demo, generate, models, serve_model),
+    *(serve_vllm, verify_graph, verify_response, coordinator, parties, dispute, referee, economics, ethereum),
+    completion,
 ):
     group.register(app)
 

@@ -47,7 +47,7 @@ SECTIONS: Final = (
     HelpSection(
         "Graphs and limits",
         "tally graph show GRAPH",
-        ("graph", "calibrate", "merge-profiles", "calibrate-training"),
+        ("graph", "calibrate", "merge-profiles", "calibrate-training", "calibrate-answers"),
     ),
     HelpSection("Tools", "tally demo", ("demo", "example", "attack", "commit", "digest", "economics", "completion")),
 )

@@ -8,7 +8,7 @@ import pytest
 from tallystick.answers.distance_limits import MeasuredModels
 from tallystick.calibration.answers.distances import (
     Class,
-    Seen,
+    SeenRuns,
     add_up,
     compare_answer,
     distances_of_runs,
@@ -49,7 +49,7 @@ def test_every_place_has_its_limits_and_later_blocks_those_of_earlier_ones() -> 
 
 
 def test_no_limit_is_below_the_last_bits_of_a_precision() -> None:
-    [limit] = row_limits({Class("final", 0, 1): Seen(5, 0.0)}, MODELS.model_copy(update={"dtype": "F32"}))
+    [limit] = row_limits({Class("final", 0, 1): SeenRuns(5, 0.0)}, MODELS.model_copy(update={"dtype": "F32"}))
     assert (limit.largest, limit.honest_largest) == (1e-5, 0.0)
 
 

@@ -33,25 +33,25 @@ class Class(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenRuns:
     """How many runs were compared, and the largest distance of one."""
 
     runs: int = 0
     largest: float = 0.0
 
-    def __add__(self, other: Seen) -> Seen:
-        return Seen(self.runs + other.runs, max(self.largest, other.largest))
+    def __add__(self, other: SeenRuns) -> SeenRuns:
+        return SeenRuns(self.runs + other.runs, max(self.largest, other.largest))
 
 
-def compare_answer(claimed: Rows, own: Rows, final: int) -> dict[Class, Seen]:
+def compare_answer(claimed: Rows, own: Rows, final: int) -> dict[Class, SeenRuns]:
     """What one answer shows, from rows of the layers that both have; `final` is the layer number of the final norm."""
-    found: dict[Class, Seen] = {}
+    found: dict[Class, SeenRuns] = {}
     for layer in sorted(set(claimed) & set(own)):
         place: Place = "block" if layer < final else "final" if layer == final else "logits"
         for tokens in RUNS:
             distances = distances_of_runs(claimed[layer], own[layer], tokens)
             if distances.size:
-                found[Class(place, layer if place == "block" else 0, tokens)] = Seen(
+                found[Class(place, layer if place == "block" else 0, tokens)] = SeenRuns(
                     distances.size, float(distances.max())
                 )
     return found
@@ -68,16 +68,16 @@ def distances_of_runs(
     return np.asarray(np.sqrt((gaps / sizes).reshape(count, tokens // block).mean(axis=1)))
 
 
-def add_up(answers: Iterable[Mapping[Class, Seen]]) -> dict[Class, Seen]:
+def add_up(answers: Iterable[Mapping[Class, SeenRuns]]) -> dict[Class, SeenRuns]:
     """What several answers show."""
-    total: dict[Class, Seen] = {}
+    total: dict[Class, SeenRuns] = {}
     for answer in answers:
         for each, seen in answer.items():
-            total[each] = total.get(each, Seen()) + seen
+            total[each] = total.get(each, SeenRuns()) + seen
     return total
 
 
-def row_limits(seen: Mapping[Class, Seen], models: MeasuredModels) -> tuple[RowLimits, ...]:
+def row_limits(seen: Mapping[Class, SeenRuns], models: MeasuredModels) -> tuple[RowLimits, ...]:
     """Limits for `models` from what honest answers showed: the largest distance times `MARGIN`.
 
     Those of a block hold for all blocks before it, so they are at least as large as the limits of those.
@@ -85,7 +85,7 @@ def row_limits(seen: Mapping[Class, Seen], models: MeasuredModels) -> tuple[RowL
     found = []
     for each in sorted(seen):
         below = [other for other in seen if other[::2] == each[::2] and other.layer_max <= each.layer_max]
-        total = sum((seen[other] for other in below), Seen())
+        total = sum((seen[other] for other in below), SeenRuns())
         limit = max(LEAST[models.dtype], MARGIN[models.dtype] * total.largest)
         found.append(
             RowLimits(

@@ -1,0 +1,48 @@
+"""What a model is asked to be calibrated: questions and tasks of many subjects, for short answers and long ones."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PROMPTS: Final = (
+    "Explain how a bicycle stays upright while it is moving.",
+    "Write a short story about a lighthouse keeper who finds a message in a bottle.",
+    "What is the capital of France, and what is it known for?",
+    "Give me a recipe for vegetable soup with exact amounts.",
+    "Write a Python function that checks whether a number is prime, and explain it.",
+    "Summarise the causes of the First World War in a few paragraphs.",
+    "What is the difference between a virus and a bacterium?",
+    "Translate into French: The weather is nice today and we are going to the beach.",
+    "List ten tips for learning a new language.",
+    "Compute 17 times 23 step by step.",
+    "Describe the life cycle of a star.",
+    "Write a polite email asking for a deadline to be extended by one week.",
+    "What are the advantages and disadvantages of electric cars?",
+    "Tell me about the history of the printing press.",
+    "Write a poem about the sea in winter.",
+    "How does a refrigerator work?",
+    "Explain recursion to a ten-year-old child.",
+    "Who wrote Pride and Prejudice, and what is it about?",
+    "Plan a three-day trip to Rome for a family with two children.",
+    "What is photosynthesis? Answer in one sentence.",
+    "Write a dialogue between a teacher and a student about climate change.",
+    "How do I sort a list of dictionaries by a key in Python?",
+    "Give five synonyms of the word quick.",
+    "Explain the rules of chess to a beginner.",
+    "What should I do if I have a cold?",
+    "Write a product description of a wooden chair.",
+    "Describe the water cycle.",
+    "What is inflation, and how do central banks respond to it?",
+    "Write a SQL query that finds the three customers with the largest orders.",
+    "Tell me a joke about computers.",
+    "Explain Newton's three laws of motion with examples.",
+    "How can I save money on groceries every month?",
+    "Write an introduction to a report on renewable energy in Europe.",
+    "What is the meaning of the proverb: a stitch in time saves nine?",
+    "Compare the novels of Charles Dickens and Leo Tolstoy.",
+    "Write a bash script that renames all files of a folder to lower case.",
+    "How does the human heart pump blood?",
+    "Write a long essay on the importance of reading books.",
+    "What are the main ingredients of bread, and what does each of them do?",
+    "Tell me a very long fairy tale about a fox, a crow and a clever child.",
+)
