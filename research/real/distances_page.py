@@ -1,4 +1,4 @@
-"""Writes docs/real_model_distances.md from the figures of `research.real.distances` and `research.real.toploc_beside`.
+"""Writes docs/real_model_distances.md from the figures of `research.real.distances`.
 
 Usage: python -m research.real.distances_page
 """
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 DATA: Final = Path("docs/data/real_distances.json")
-BESIDE: Final = Path("docs/data/toploc_beside.json")
 PAGE: Final = Path("docs/real_model_distances.md")
 PLACES: Final = ("block", "final", "logits")
 HEAD: Final = """# Distances on a real model
@@ -32,15 +31,6 @@ TAIL: Final = """
 An output matrix in 8 bits with a scale for each row moves the logits by half again of what honest stacks differ by. One
 answer does not show it; every report says which change of the logits it could not tell from rounding.
 """
-TOPLOC: Final = """
-## TOPLOC beside it
-
-The package `toploc` {toploc} and ours on the same answers of at least 65 tokens, by
-`python -m research.real.toploc_beside`. A cheaper model is fed the tokens of the honest answer.
-
-| provider | answers | TOPLOC rejects | ours rejects |
-|---|--:|--:|--:|
-"""
 
 
 def page() -> str:
@@ -48,11 +38,7 @@ def page() -> str:
     figures = json.loads(DATA.read_text())
     ways = {name: each for name, each in figures.items() if isinstance(each, dict)}
     shown = {**figures, "stacks": "; ".join(figures["stacks"])}
-    text = HEAD.format(**shown) + "\n".join(_rows(ways)) + "\n" + TAIL
-    if BESIDE.is_file():
-        beside = json.loads(BESIDE.read_text())
-        text += TOPLOC.format(**beside) + "\n".join(_beside(beside["ways"])) + "\n"
-    return text
+    return HEAD.format(**shown) + "\n".join(_rows(ways)) + "\n" + TAIL
 
 
 def _rows(ways: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -63,19 +49,6 @@ def _rows(ways: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             means = " | ".join(f"{each[place][0]:.4f}" for place in PLACES)
             counts = f"{length.removesuffix(' tokens')} | {each['of']} | {each['unjudged']}"
             yield f"| {name} | {counts} | {rejected} | {means} |"
-
-
-def _beside(ways: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    for name, each in ways.items():
-        theirs, ours = (_rate(each[method]) for method in ("toploc", "ours"))
-        yield f"| {name} | {each['answers']} | {theirs} | {ours} |"
-    first = next(iter(ways.values()))
-    yield f"| bytes a token | | {first['toploc_bytes_a_token']} | {first['ours_bytes_a_token']} |"
-
-
-def _rate(found: Mapping[str, Any]) -> str:
-    low, high = found["interval_95"]
-    return f"{found['rejected']} of {found['of']} [{low:.3f}, {high:.3f}]"
 
 
 if __name__ == "__main__":

@@ -103,6 +103,8 @@ def test_limits_of_the_verifiers_own_hold_for_what_it_says(language_model: Any) 
     assert found is not None
     assert widest is not None
     assert found.largest == widest.largest
+    assert vouched.for_model(card).limits_for(card, 30, 32) == found
+    assert smaller.for_model(card) == smaller
     assert smaller.limits_for(card, 30, 32) is None
     assert unmeasured_tokens(SamplerRule(band=1.0), card) == ""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from functools import cache
 from importlib import resources
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field
 
@@ -140,6 +140,11 @@ class FingerprintRule(Document):
     def measured_for(self, kind: Kind) -> tuple[MeasuredModels, ...]:
         """The models for which limits hold. A verifier has no own limits for TOPLOC."""
         return (*(TOPLOC_TRIED if kind == "toploc" else self.table), *self.measured)
+
+    def for_model(self, card: ModelCard) -> Self:
+        """This rule with the limits for one model alone, which are found faster; unchanged if there are none."""
+        alike = self._models_like(card)
+        return self.model_copy(update={"rows": tuple(alike)}) if alike else self
 
     def limits_for(self, card: ModelCard, layer: int, tokens: int) -> RowLimits | None:
         """The limits for `tokens` rows of a layer; None if there are none for the model or the layer."""

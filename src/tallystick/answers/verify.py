@@ -299,10 +299,10 @@ def _pass(found: Verification, tokens: Ids, rung: Rung) -> Prefill:
 
 
 def _judge_fingerprints(found: Verification, passed: Prefill) -> None:
-    log, receipt, rule = found.log, found.context.receipt, found.policy.fingerprints
+    log, receipt, card = found.log, found.context.receipt, found.model.card
     if not receipt.fingerprints:
         return
-    card = found.model.card
+    rule = found.policy.fingerprints.for_model(card)
     with log.timing("fingerprint", sum(len(each.raw) for each in receipt.fingerprints)), log.judging("fingerprint"):
         for finding in judge_fingerprints(receipt, partial(rows_for, passed=passed, final=card.layers), rule, card):
             log.add(finding)

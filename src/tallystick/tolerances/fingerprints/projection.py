@@ -31,5 +31,6 @@ def summarise(rows: Array, layer: int, settings: FingerprintSettings) -> Summary
 
 def block_norms(rows: Array, block: int) -> npt.NDArray[np.float64]:
     """The Euclidean norm of every block of rows [tokens, d]: [blocks], in float64."""
-    squares = np.square(rows.astype(np.float64)).sum(axis=1)
+    wide = rows.astype(np.float64)
+    squares = np.einsum("ij,ij->i", wide, wide)
     return np.sqrt(np.add.reduceat(squares, np.arange(0, len(rows), block)))
