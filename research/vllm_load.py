@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--dtype", choices=tuple(DTYPES), default="bfloat16")
     parser.add_argument("--count", type=int, default=500, help="answers, or rounds of the comparison")
     parser.add_argument("--most", type=int, help="judge: at most so many responses")
+    parser.add_argument("--policy", type=Path, help="judge: the rules, those of the package by default")
     parser.add_argument("--clients", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--port", type=int, default=8760)
@@ -77,11 +78,12 @@ def answers(arguments: argparse.Namespace) -> None:
 
 def judge(arguments: argparse.Namespace) -> None:
     """Judge what was kept by the shipped rules, and put the summary into the data."""
-    from tallystick.answers.policy import ReceiptPolicy
+    from tallystick.answers.policy import ReceiptPolicy, read_receipt_policy
     from tallystick.frameworks.torch.generation.language_models import load_language_model
 
     model = load_language_model(arguments.model, DTYPES[arguments.dtype])  # type: ignore[arg-type]
-    judging = Judging(arguments.out, model, ReceiptPolicy())
+    policy = ReceiptPolicy() if arguments.policy is None else read_receipt_policy(arguments.policy)
+    judging = Judging(arguments.out, model, policy)
     rows = judging.judge(arguments.most)
     found = summary(rows) | {"left": judging.cancelled(), "journal": judging.order(), "machine": machine()}
     _keep(arguments.name, found)

@@ -12,7 +12,7 @@ import torch
 
 from research.real.prompts import QUESTIONS
 from research.real.serving import Asked, Provider
-from tallystick.attacks.serving.weights import coarse_head, float8_weights, integer_weights, without_layers
+from tallystick.attacks.serving.weights import coarse_head, float8_weights, integer_weights
 from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 from tallystick.serving.slots import Slot
 
@@ -77,9 +77,16 @@ def rounded_cache(bits: int, cache: Any) -> None:
             entries.copy_((entries / scale).round() * scale)
 
 
-def middle(model: TorchLanguageModel) -> tuple[int, ...]:
-    """A block a third of the way."""
-    return (model.card.layers // 3,)
+def without_block(model: TorchLanguageModel, place: float) -> Any:
+    """The model without the block at this part of its depth; it still fills the cache, and adds nothing."""
+    from tallystick.frameworks.torch.generation.hidden_states import decoder_blocks
+
+    served = copy.deepcopy(model.model)
+    block: Any = decoder_blocks(served)[round(place * (model.card.layers - 1))]
+    with torch.no_grad():
+        for matrix in (block.self_attn.o_proj.weight, block.mlp.down_proj.weight):
+            matrix.zero_()
+    return served
 
 
 WAYS: Final[Mapping[str, Way]] = {
@@ -90,8 +97,8 @@ WAYS: Final[Mapping[str, Way]] = {
     "int4 output matrix": Way(partial(coarse_head, bits=4)),
     "int8 cache": Way(after_step=partial(rounded_cache, 8)),
     "int4 cache": Way(after_step=partial(rounded_cache, 4)),
-    "a block skipped": Way(lambda model: without_layers(model, middle(model))),
-    "early exit": Way(lambda model: without_layers(model, (-1,))),
+    "a block skipped": Way(partial(without_block, place=1 / 3)),
+    "early exit": Way(partial(without_block, place=1.0)),
     "tuned model": Way(partial(tuned, rate=1e-5, steps=20)),
     "lightly tuned model": Way(partial(tuned, rate=1e-6, steps=5)),
     "other system prompt": Way(request=with_system_prompt),

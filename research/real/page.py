@@ -34,6 +34,8 @@ def _honest(entries: Sequence[Entry]) -> Iterator[str]:
     yield from ("", "### Honest answers", "")
     yield f"{len(entries)} answers, {tokens} tokens: {'; '.join(f'{n} in {stack}' for stack, n in stacks.items())}."
     yield f"Rejected: {_rate([each['outcomes'][str_last(each)] for each in entries], 'rejected')}."
+    yield "No calibration of tokens has seen them; two thirds of those in BF16 also set the limits on distances"
+    yield "(`research.real.distances`)."
     yield from ("", "| tokens | answers | accepted | inconclusive | rejected |", "|---|---|---|---|---|")
     for low, high in zip((0, *LENGTHS), (*LENGTHS, 1 << 30), strict=True):
         found = [e["outcomes"][str_last(e)] for e in entries if low <= e["tokens"] < high]

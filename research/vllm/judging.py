@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final
+
+import torch
 
 from research.vllm.load import Load
 from tallystick.answers.policy import ReceiptPolicy
@@ -47,6 +50,7 @@ class Judging:
     def judge(self, most: int | None = None) -> list[dict[str, Any]]:
         """One row for each answer, written as they come; at most `most` responses are judged."""
         rows: list[dict[str, Any]] = []
+        torch.set_num_threads(1)
         whole = (kept for kept in self._kept() if kept["whole"])
         with (self.folder / JUDGED).open("w") as file:
             for kept in islice(whole, most):
@@ -90,14 +94,20 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "verdicts": dict(Counter(row["verdict"] for row in rows)),
         "rejected_interval": clopper_pearson(len(rejected), len(rows)),
         "objections": dict(Counter(each for row in rejected for each in set(row["objections"]))),
-        "unavailable": dict(Counter(each for row in rows for each in set(row["unavailable"]))),
+        "unavailable": dict(Counter(each for row in rows for each in {_alike(line) for line in row["unavailable"]})),
         "by_length": {f"{a}–{b - 1}": _verdicts(rows, a, b) for a, b in pairwise(LENGTHS)},
-        "largest_ratio": max((row["ratio"] for row in rows), default=0.0),
     }
 
 
 def _verdicts(rows: Sequence[Mapping[str, Any]], least: int, end: int) -> dict[str, int]:
     return dict(Counter(row["verdict"] for row in rows if least <= row["tokens"] < end))
+
+
+def _alike(reason: str) -> str:
+    """A reason without the numbers that differ from answer to answer."""
+    return re.sub(r"fingerprint 0: |\d+ (?=more tokens|tokens are too few|numbers for)", "", reason).partition(
+        " of other"
+    )[0]
 
 
 def _row(report: ReceiptReport) -> dict[str, Any]:
@@ -107,7 +117,7 @@ def _row(report: ReceiptReport) -> dict[str, Any]:
         "tokens": report.tokens,
         "objections": [f"{each.name} {each.where}: {each.detail}"[:200] for each in report.findings if not each.agrees],
         "unavailable": [str(each)[:200] for each in report.missing],
-        "ratio": max((each.distance / each.allowed for each in found if each.allowed), default=0.0),
+        "distances": {each.where: each.distance for each in found},
         "seconds": report.seconds,
     }
 

@@ -17,6 +17,7 @@ import httpx
 from tallystick.errors import UnavailableError
 
 START_SECONDS = 600
+END_SECONDS = 60
 NAME = "model"
 AUDITOR = "auditor"
 TALLY = str(Path(sys.executable).with_name("tally"))
@@ -55,9 +56,7 @@ def serving(model: Path, folder: Path, port: int, options: Sequence[str], *, rec
         try:
             yield _started(Server(f"http://127.0.0.1:{port}", process), folder)
         finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGTERM)
-                process.wait()
+            _end(process)
 
 
 def with_receipts(model: Path, folder: Path, given: Sequence[str]) -> list[str]:
@@ -77,6 +76,18 @@ def plain(model: Path, given: Sequence[str]) -> list[str]:
 
 def _tally(*arguments: str) -> None:
     subprocess.run([TALLY, *arguments], check=True, stdout=subprocess.DEVNULL)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a server; while it starts, vLLM does not end by a signal that it could handle."""
+    if process.poll() is not None:
+        return
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _started(server: Server, folder: Path) -> Server:

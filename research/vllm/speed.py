@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from research.vllm.load import Planned, send_all
 from research.vllm.server import NAME, Server, serving
 
 PORTS = {"alone": 8761, "receipts": 8762}
-REQUESTS, TOKENS, WORDS = 32, 128, 60
+REQUESTS, TOKENS, WORDS = 16, 64, 60
 RESAMPLES = 2000
 
 
@@ -32,10 +33,12 @@ def compare(model: Path, folder: Path, options: Sequence[str], rounds: int, clie
     """Rounds of the same requests to both servers, in random order; the first round warms up and does not count."""
     rng = random.Random(3)
     with ExitStack() as stack:
-        servers = {
-            name: stack.enter_context(serving(model, folder / name, port, options, receipts=name == "receipts"))
-            for name, port in PORTS.items()
-        }
+
+        def started(name: str) -> Server:
+            return stack.enter_context(serving(model, folder / name, PORTS[name], options, receipts=name == "receipts"))
+
+        with ThreadPoolExecutor() as pool:
+            servers = dict(zip(PORTS, pool.map(started, PORTS), strict=True))
         taken = [_round(servers, clients, rng, number) for number in range(rounds + 1)][1:]
     rates = [each.rates["receipts"] / each.rates["alone"] for each in taken]
     costs = [each.costs["alone"] / each.costs["receipts"] for each in taken]
@@ -59,6 +62,7 @@ def _round(servers: dict[str, Server], clients: int, rng: random.Random, number:
         tokens = sum(int(each.response["usage"]["completion_tokens"]) for each in load.answered)
         rates[name] = tokens / (time.monotonic() - begun)
         costs[name] = (server.cpu_seconds() - spent) / tokens
+    print(rates, costs, flush=True)
     return Round(rates, costs)
 
 

@@ -67,7 +67,7 @@ class Witness:
                 await self._issuer.issue(self._asked, self._seen.arrived())
         except FAILURES:
             LOG.exception("no receipt of %s, whose client has left", self._asked.id)
-        await self._issuer.drop(self._asked)
+        await self._drop()
 
     async def _begin(self, message: Message) -> None:
         self._start, headers = message, MutableHeaders(raw=message["headers"])
@@ -138,9 +138,17 @@ class Witness:
             issued = await self._issuer.issue(self._asked, self._seen)
         except FAILURES as error:
             LOG.exception("no receipt of %s", self._asked.id)
+            await self._drop()
             return Problem(500, "internal_error", f"the receipt could not be issued: {error}")
-        self._is_settled = True
+        finally:
+            self._is_settled = True
         return issued
+
+    async def _drop(self) -> None:
+        try:
+            await self._issuer.drop(self._asked)
+        except FAILURES:
+            LOG.exception("rows of %s are kept until newer ones need the space", self._asked.id)
 
     async def _pass_waiting(self) -> None:
         if self._waiting is not None:
