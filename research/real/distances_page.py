@@ -36,10 +36,10 @@ TOPLOC: Final = """
 ## TOPLOC beside it
 
 The package `toploc` {toploc} and ours on the same answers of at least 65 tokens, by
-`python -m research.real.toploc_beside`, which writes [data/toploc_beside.json](data/toploc_beside.json). A cheaper model
-is fed the tokens of the honest answer. TOPLOC judges by its published thresholds. Some of the honest answers set limits
-of ours. Where ours does not reject an answer, its final norm or logits may have too few tokens; such a receipt is
-inconclusive, not accepted.
+`python -m research.real.toploc_beside`, which writes [data/toploc_beside.json](data/toploc_beside.json). A cheaper
+model is fed the tokens of the honest answer. TOPLOC judges by its published thresholds. Some of the honest answers set
+limits of ours. Where ours does not reject an answer, its final norm or logits may have too few tokens; such a receipt
+is inconclusive, not accepted.
 
 | provider | answers | TOPLOC rejects [95 %] | ours rejects [95 %] |
 |---|--:|--:|--:|
