@@ -1,4 +1,4 @@
-"""Writes docs/real_model_distances.md from the figures of `research.real.distances`.
+"""Writes docs/real_model_distances.md from the figures of `research.real.distances` and `research.real.toploc_beside`.
 
 Usage: python -m research.real.distances_page
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 DATA: Final = Path("docs/data/real_distances.json")
+BESIDE: Final = Path("docs/data/toploc_beside.json")
 PAGE: Final = Path("docs/real_model_distances.md")
 PLACES: Final = ("block", "final", "logits")
 HEAD: Final = """# Distances on a real model
@@ -31,6 +32,18 @@ TAIL: Final = """
 An output matrix in 8 bits with a scale for each row moves the logits by half again of what honest stacks differ by. One
 answer does not show it; every report says which change of the logits it could not tell from rounding.
 """
+TOPLOC: Final = """
+## TOPLOC beside it
+
+The package `toploc` {toploc} and ours on the same answers of at least 65 tokens, by
+`python -m research.real.toploc_beside`, which writes [data/toploc_beside.json](data/toploc_beside.json). A cheaper
+model is fed the tokens of the honest answer. TOPLOC judges by its published thresholds. Some of the honest answers set
+limits of ours. Where ours does not reject an answer, its final norm or logits may have too few tokens; such a receipt
+is inconclusive, not accepted.
+
+| provider | answers | TOPLOC rejects [95 %] | ours rejects [95 %] |
+|---|--:|--:|--:|
+"""
 
 
 def page() -> str:
@@ -38,7 +51,9 @@ def page() -> str:
     figures = json.loads(DATA.read_text())
     ways = {name: each for name, each in figures.items() if isinstance(each, dict)}
     shown = {**figures, "stacks": "; ".join(figures["stacks"])}
-    return HEAD.format(**shown) + "\n".join(_rows(ways)) + "\n" + TAIL
+    beside = json.loads(BESIDE.read_text())
+    text = HEAD.format(**shown) + "\n".join(_rows(ways)) + "\n" + TAIL
+    return text + TOPLOC.format(**beside) + "\n".join(_beside(beside["ways"])) + "\n"
 
 
 def _rows(ways: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -49,6 +64,18 @@ def _rows(ways: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             means = " | ".join(f"{each[place][0]:.4f}" for place in PLACES)
             counts = f"{length.removesuffix(' tokens')} | {each['of']} | {each['unjudged']}"
             yield f"| {name} | {counts} | {rejected} | {means} |"
+
+
+def _beside(ways: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    for name, each in ways.items():
+        yield f"| {name} | {each['answers']} | {_rate(each['toploc'])} | {_rate(each['ours'])} |"
+    first = ways["honest"]
+    yield f"| bytes a token | | {first['toploc_bytes_a_token']} | {first['ours_bytes_a_token']} |"
+
+
+def _rate(found: Mapping[str, Any]) -> str:
+    low, high = found["interval_95"]
+    return f"{found['rejected']} of {found['of']} [{low:.3f}, {high:.3f}]"
 
 
 if __name__ == "__main__":
