@@ -8,12 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("sqlalchemy")
 
+from tests.serving.conftest import loopback_only
 from tests.support.prefork.commands import commands
+
+__all__ = ["loopback_only"]
 
 ALONE = (sys.executable, "-m", "tallystick")
 
@@ -53,7 +57,8 @@ def serving(folder: Path) -> subprocess.Popen[str]:
         [*forked(), *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout
-    assert process.stdout.readline().startswith("http://127.0.0.1:")
+    address = process.stdout.readline().split()[0]
+    httpx.get(address, timeout=60)  # any answer: the address is told before the server takes signals
     return process
 
 

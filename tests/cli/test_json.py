@@ -25,6 +25,7 @@ EXCEPTIONS: Final = {
     "coordinator serve": "runs until it is stopped; `tally coordinator show --json` says what it holds",
     "contract attest": "runs until it is stopped, and prints an address",
     "serve-model": "runs until it is stopped, and answers in JSON",
+    "serve-vllm": "starts vLLM in its place, which runs until it is stopped",
     "completion": "prints a script",
     "demo": "shows other commands, each of which prints JSON",
 }

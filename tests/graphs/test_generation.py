@@ -57,7 +57,8 @@ def decoder(request: pytest.FixtureRequest, one_thread: None) -> Decoder:
 
 
 def sampling(graph_for: GraphFor, sampler: Sampler) -> GraphFor:
-    return cache(lambda length, past: with_sampler(graph_for(length, past), **sampler.model_dump(exclude={"seed"})))
+    settings = sampler.model_dump(exclude={"seed"}, exclude_defaults=True)
+    return cache(lambda length, past: with_sampler(graph_for(length, past), **settings))
 
 
 def generated(model: Any, sampler: Sampler | None = None) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 from tallystick.answers.report import CheckLog
 from tallystick.documents.files import read_document
@@ -19,7 +20,7 @@ def note_claim(log: CheckLog, file: Path, card: ModelCard) -> None:
         log.not_checked.append(f"where the weights come from: {error}")
         return
     if claim.weights == card.weights:
-        audit = f"`tally audit RUN --claim {claim.identity}`"
+        audit = f"`tally audit RUN --claim {quote(claim.identity)}`"
         log.not_checked.append(f"how the weights were trained: they are those of claim {claim.identity}; {audit}")
     else:
         stated = claim.weights or "no weights"

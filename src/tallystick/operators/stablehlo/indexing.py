@@ -84,6 +84,7 @@ class Blocks(NamedTuple):
         require(self.vector not in self.index_batched, "index_vector_dim is a batching axis")
         require(list(self.window) == sorted(set(self.window)), f"window axes {list(self.window)}")
         per_axis(len(self.kept), window_dims=self.window)
+        distinct_axes(self.window, len(self.outer(indices)) + len(self.window))
         for axis, (size, side) in enumerate(zip(self.sizes, self.shape, strict=True)):
             single = axis in self.dropped or axis in self.batched
             require(0 <= size <= (min(side, 1) if single else side), f"blocks of {size} in a side of {side}")
@@ -97,7 +98,6 @@ class Blocks(NamedTuple):
     def places(self, indices: V) -> tuple[int, ...]:
         """The axes of the result that come from the indices."""
         rank = len(self.outer(indices)) + len(self.window)
-        distinct_axes(self.window, rank)
         return tuple(axis for axis in range(rank) if axis not in self.window)
 
     def result(self, indices: V) -> tuple[int, ...]:
