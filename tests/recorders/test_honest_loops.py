@@ -476,7 +476,7 @@ def test_an_error_of_the_loop_stays_its_own_although_the_disk_is_full(
 
     def falls(step: int, _model: Any, _optimizer: Any) -> None:
         if step == 2:
-            monkeypatch.setattr("tallystick.recorders.run_recorder.RunRecorder.fail", full)
+            monkeypatch.setattr("tallystick.recorders.journal.RunJournal.fail", full)
             raise FloatingPointError("the loop fell over")
 
     with pytest.raises(FloatingPointError, match="fell over"):

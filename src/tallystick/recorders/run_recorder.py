@@ -120,9 +120,11 @@ class RunRecorder:
 
     def fail(self, index: int, error: BaseException) -> None:
         """Append that step `index` crashed, and close the run without a claim."""
-        if self._logs:
-            self._journal.fail(index, f"{type(error).__name__}: {error}")
-        self.close()
+        try:
+            if self._logs:
+                self._journal.fail(index, f"{type(error).__name__}: {error}")
+        finally:
+            self.close()
 
     def finish(self, no_graph: str | None = None) -> Claim:
         """Close the transcript and write its claim; `no_graph` is the reason why the step graph was withdrawn."""
