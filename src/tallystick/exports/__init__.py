@@ -1,0 +1,1 @@
+"""Shows runs and their verdicts where people already look."""

@@ -1,0 +1,1 @@
+"""Reads what provers and verifiers keep in files, and writes it into the workload database."""

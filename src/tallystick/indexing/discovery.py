@@ -1,0 +1,194 @@
+"""What of a run can be replayed exactly, what can only be looked at from outside, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Final
+
+import sqlalchemy as sa
+
+from tallystick.commitments.digests import Digest
+from tallystick.errors import UnavailableError
+from tallystick.store.database.schema import ANCHOR, RUN, SOURCE, STEP
+from tallystick.store.database.workload_database import WorkloadDatabase
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.record import batch_file, graph_file
+
+PAGE: Final = 10_000
+SHA: Final = "sha256:"
+STATE_AFTER: Final = "the state after it"
+ANCHOR_MEND: Final = "a store of its anchors: `tally db restore RUN --blobs URL`"
+BATCH_MEND: Final = "the recorder's machine, or a store: `tally db restore RUN --blobs URL`"
+RECIPE_MEND: Final = "`tally audit` replays the recipe itself"
+GRAPH_MEND: Final = "the recorder: `preflight` says why a step has no graph"
+
+
+class ReplayKind(StrEnum):
+    """How steps can be replayed; the first member that applies.
+
+    `exact`: the state before, the graphs (or the recipe), the batches and the state after are there. `trajectory`: all
+    but the state after; losses and summaries are compared. `black-box`: batches and recorded losses, without a state or
+    a graph from which the step can be computed. `missing`: not even the batch.
+    """
+
+    EXACT = "exact"
+    TRAJECTORY = "trajectory"
+    BLACK_BOX = "black-box"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class StepRange:
+    """The steps from `first` to `last`: how they can be replayed, what is missing, and where it could come from."""
+
+    first: int
+    last: int
+    replay: ReplayKind
+    missing: str = ""
+    mend: str = ""
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """What is there of a run: the steps after which states are there, and ranges that cover every step."""
+
+    run: str
+    anchors: tuple[int, ...]
+    ranges: tuple[StepRange, ...]
+
+    def of(self, step: int) -> StepRange:
+        """The range that holds a step; raises `UnavailableError` where the run has no such step."""
+        for each in self.ranges:
+            if each.first <= step <= each.last:
+                return each
+        raise UnavailableError(f"{self.run}: has no step {step}")
+
+
+@dataclass(frozen=True)
+class _StepNeeds:
+    """What one step reads beside the state: the lack of a graph or a batch in words, empty where nothing lacks."""
+
+    step: int
+    graph: str
+    batch: str
+    has_recipe: bool
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether nothing here computes the step from the state before it."""
+        return bool(self.batch or (self.graph and not self.has_recipe))
+
+
+def run_directory(database: WorkloadDatabase, run: str) -> RunDirectory:
+    """The files of a run by its name in the database.
+
+    Raises `UnavailableError` where the database has no such run, or its files are not on this machine.
+    """
+    with database.sql.reading() as connection:
+        asked = sa.select(SOURCE.c.place).where(SOURCE.c.kind == "run", SOURCE.c.name == run)
+        place = connection.execute(asked).scalar()
+    if place is None:
+        raise UnavailableError(f"{run}: no run in the database has that name")
+    if not Path(place).is_dir():
+        raise UnavailableError(f"{run}: {place} is not there; `tally db list` shows the places")
+    return RunDirectory(Path(place))
+
+
+def discover(database: WorkloadDatabase, run: str) -> Discovery:
+    """Look at the rows and the files of a run; no state is opened.
+
+    Raises `UnavailableError` where the database has no such run, or its files are not on this machine.
+    """
+    directory = run_directory(database, run)
+    with database.sql.reading() as connection:
+        number = connection.execute(
+            sa.select(RUN.c.id).join(SOURCE).where(SOURCE.c.kind == "run", SOURCE.c.name == run)
+        ).scalar_one()
+        marks = connection.execute(sa.select(ANCHOR.c.step).where(ANCHOR.c.run == number)).scalars().all()
+        there = directory.anchors.present(marks)
+        needs = list(_needs(connection, number, directory))
+    return Discovery(run, there, tuple(_merged(_judged(needs, there, frozenset(marks)))))
+
+
+def _needs(connection: sa.Connection, run: int, directory: RunDirectory) -> Iterator[_StepNeeds]:
+    has_recipe = directory.has_recipe
+    spec_graph, no_graph = connection.execute(sa.select(RUN.c.graph, RUN.c.no_graph).where(RUN.c.id == run)).one()
+    files = _Files(directory)
+    asked = sa.select(STEP.c.step, STEP.c.batch, STEP.c.graph, STEP.c.no_graph).where(STEP.c.run == run)
+    rows = connection.execute(asked.order_by(STEP.c.step).execution_options(yield_per=PAGE))
+    for step, batch, graph, why in rows:
+        reason = why or no_graph
+        lacks = f"no step graph: {reason}" if reason else files.graph(graph or spec_graph, is_own=graph is not None)
+        yield _StepNeeds(step, lacks, files.batch(batch), has_recipe)
+
+
+class _Files:
+    """Which graphs and batches of a run are there; each file is looked for once."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
+        self._graphs: dict[str | None, str] = {}
+        batches = directory.path / "batches"
+        self._batches = {each.name for each in batches.iterdir()} if batches.is_dir() else set[str]()
+        self._data = "" if directory.data_path.is_dir() else "the data of the recipe"
+
+    def graph(self, root: str | None, is_own: bool) -> str:
+        if root not in self._graphs:
+            path = self._directory.path / graph_file(Digest(root)) if is_own and root else self._directory.graph_path
+            lacks = "no step graph" if root is None else f"graph {root}"
+            self._graphs[root] = "" if root is not None and path.is_file() else lacks
+        return self._graphs[root]
+
+    def batch(self, batch: str | None) -> str:
+        if batch is None or not batch.startswith(SHA):
+            return self._data
+        return "" if Path(batch_file(Digest(batch))).name in self._batches else "batches"
+
+
+def _judged(needs: Iterable[_StepNeeds], there: tuple[int, ...], marks: frozenset[int]) -> Iterator[StepRange]:
+    """One range a step: each is judged by the states around it that are there."""
+    steps = {each.step: each for each in needs}
+    last = max(steps, default=0)
+    ends = [*there, last] if not there or there[-1] < last else list(there)
+    if not there or there[0] > 0:
+        ends = [0, *ends]
+    for start, end in pairwise(ends):
+        yield from _segment(steps, start, end, start in there, end in there)
+
+
+def _segment(steps: dict[int, _StepNeeds], start: int, end: int, has_start: bool, has_end: bool) -> Iterator[StepRange]:
+    """The steps between two neighbouring states that are there."""
+    blocked = "" if has_start else f"the state after step {start}"
+    inner = [steps[step] for step in range(start + 1, end + 1) if step in steps]
+    is_exact = has_end and not blocked and not any(each.is_blocked for each in inner)
+    for each in inner:
+        yield _range_of(each, blocked, is_exact)
+        if each.is_blocked:
+            blocked = blocked or "the state before it, which no replay reaches"
+
+
+def _range_of(each: _StepNeeds, blocked: str, is_exact: bool) -> StepRange:
+    def found(replay: ReplayKind, missing: str = "", mend: str = "") -> StepRange:
+        return StepRange(each.step, each.step, replay, missing, mend)
+
+    if each.batch:
+        return found(ReplayKind.MISSING, each.batch, BATCH_MEND)
+    if each.is_blocked:
+        return found(ReplayKind.BLACK_BOX, each.graph, GRAPH_MEND)
+    if blocked:
+        return found(ReplayKind.BLACK_BOX, blocked, ANCHOR_MEND)
+    if each.graph:
+        return found(ReplayKind.EXACT if is_exact else ReplayKind.TRAJECTORY, each.graph, RECIPE_MEND)
+    return found(ReplayKind.EXACT) if is_exact else found(ReplayKind.TRAJECTORY, STATE_AFTER, ANCHOR_MEND)
+
+
+def _merged(ranges: Iterable[StepRange]) -> Iterator[StepRange]:
+    """Neighbours that say the same, as one range."""
+    for _, group in groupby(ranges, key=lambda each: (each.replay, each.missing, each.mend)):
+        members = list(group)
+        first, last = members[0], members[-1]
+        yield StepRange(first.first, last.last, first.replay, first.missing, first.mend)

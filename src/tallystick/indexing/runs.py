@@ -1,0 +1,203 @@
+"""Reads a run directory into the database: what is claimed, its records, steps and anchors.
+
+A second reading goes on behind the last record that is there. Each batch of records is one transaction together with
+the position behind it, so an interrupted reading is gone on with, and a finished one changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from tallystick.indexing.documents import keep_document
+from tallystick.indexing.log_reading import LogLine, LogPosition, read_on
+from tallystick.indexing.transcripts import begin_run, compared, keep_position, position_of_run
+from tallystick.store.database.bulk import insert_many
+from tallystick.store.database.schema import ANCHOR, RECORD, RUN, SOURCE, STEP
+from tallystick.store.database.workload_database import WorkloadDatabase
+from tallystick.store.run import RunDirectory
+from tallystick.transcripts.record import (
+    AnchorRecord,
+    Batch,
+    FailedRecord,
+    Record,
+    StepRecord,
+    TraceEntry,
+    read_record,
+    read_trace_entry,
+)
+
+BATCH: Final = 20_000
+RECORD_COLUMNS: Final = ("run", "number", "kind", "leaf")
+STEP_COLUMNS: Final = (
+    *("run", "step", "record", "loss", "gradient_norm", "learning_rate", "batch", "graph", "no_graph", "tags"),
+)
+ANCHOR_COLUMNS: Final = ("run", "step", "record", "digest", "file", "present")
+
+
+@dataclass
+class _Rows:
+    """The rows of some records."""
+
+    records: list[tuple[Any, ...]] = field(default_factory=list)
+    steps: list[tuple[Any, ...]] = field(default_factory=list)
+    anchors: list[tuple[Any, ...]] = field(default_factory=list)
+    last: Record | None = None
+
+
+def add_run(database: WorkloadDatabase, run: RunDirectory, name: str | None = None, *, whole: bool = True) -> str:
+    """Read a training run into the database, or what is new of it; returns its name there.
+
+    With `whole`, the records that are in the database already are compared with the file.
+
+    Raises:
+        MalformedError: a record in the file is another one than in the database, or is no record.
+        UnavailableError: a file of it cannot be read.
+        UsageError: the name belongs to another run.
+    """
+    place = str(run.path.absolute())
+    with database.writing(place) as connection:
+        number, position = begin_run(connection, "training", place, name)
+        if whole:
+            compared(connection, run.transcript_path, number, position)
+        _write_head(connection, run, number)
+    while run.transcript_path.is_file() and _read_batch(database, run, number, place):
+        continue
+    with database.writing(place) as connection:
+        _write_times(connection, run, number)
+        _write_state(connection, run, number)
+        return str(connection.execute(sa.select(SOURCE.c.name).join(RUN).where(RUN.c.id == number)).scalar_one())
+
+
+def _read_batch(database: WorkloadDatabase, run: RunDirectory, number: int, place: str) -> bool:
+    """Read some records behind those in the database, which others may be reading too; whether any were left."""
+    with database.writing(place) as connection:
+        batch = list(islice(read_on(run.transcript_path, position_of_run(connection, number)), BATCH))
+        if batch:
+            _write_records(connection, run, number, batch)
+    return bool(batch)
+
+
+def _write_head(connection: sa.Connection, run: RunDirectory, number: int) -> None:
+    """What was fixed before the run: the spec and the environment, if they are there."""
+    values: dict[str, Any] = {}
+    if run.spec_path.is_file():
+        spec = run.spec()
+        keep_document(connection, "spec", spec.identity, spec.to_bytes())
+        values |= {"spec": spec.identity, "data": spec.data_root, "graph": spec.graph, "title": _title(run)}
+    if run.environment_path.is_file():
+        environment = run.environment()
+        digest = environment.digest_as("environment")
+        keep_document(connection, "environment", digest, environment.to_bytes())
+        values["environment"] = digest
+    if values:
+        connection.execute(sa.update(RUN).where(RUN.c.id == number).values(**values))
+
+
+def _title(run: RunDirectory) -> str | None:
+    """What is trained, in the prover's words."""
+    spec = run.spec()
+    if spec.recipe is not None:
+        return spec.recipe.model.architecture
+    return (
+        None if not spec.description else "; ".join(f"{key}: {value}" for key, value in spec.description.items())[:500]
+    )
+
+
+def _write_records(connection: sa.Connection, run: RunDirectory, number: int, batch: list[LogLine]) -> None:
+    rows = _Rows()
+    for each in batch:
+        place = each.behind.lines - 1
+        record = read_record(each.line, f"{run.path.name}: record {place}")
+        rows.records.append((number, place, record.kind, bytes(each.leaf)))
+        rows.last = record
+        if isinstance(record, StepRecord):
+            rows.steps.append(_step_row(number, place, record))
+        elif isinstance(record, AnchorRecord):
+            rows.anchors.append((number, record.index, place, record.digest, record.file, False))
+    _insert(connection, rows)
+    status = "failed" if isinstance(rows.last, FailedRecord) else "recording"
+    steps = {"steps": rows.steps[-1][1]} if rows.steps else {}
+    keep_position(connection, number, batch[-1].behind, status=status, **steps)
+
+
+def _insert(connection: sa.Connection, rows: _Rows) -> None:
+    insert_many(connection, RECORD, RECORD_COLUMNS, rows.records)
+    insert_many(connection, STEP, STEP_COLUMNS, rows.steps)
+    insert_many(connection, ANCHOR, ANCHOR_COLUMNS, rows.anchors)
+
+
+def _step_row(run: int, place: int, step: StepRecord) -> tuple[Any, ...]:
+    observed = (_finite(step.loss), _finite(step.gradient_norm), step.learning_rate)
+    return (
+        run,
+        step.index,
+        place,
+        *observed,
+        _batch(step.batch),
+        step.graph,
+        step.no_graph,
+        " ".join(step.tags) or None,
+    )
+
+
+def _finite(value: float | str | None) -> float | None:
+    """The number; `None` for one that is not finite, which the record itself names."""
+    return None if value is None or isinstance(value, str) else value
+
+
+def _batch(batch: Batch) -> str | None:
+    """What a step was trained on: the digest of its tensors, or how many rows of the data."""
+    if batch.indices is None:
+        return batch.digest
+    return f"{batch.split}: {len(batch.indices)} rows"
+
+
+def _write_times(connection: sa.Connection, run: RunDirectory, number: int) -> None:
+    """How long the steps took that have no time yet, as the prover's clock says."""
+    if not run.trace_path.is_file():
+        return
+    timed = sa.select(sa.func.count()).where(STEP.c.run == number, STEP.c.seconds.is_not(None))
+    entries = _times_behind(run.trace_path, int(connection.execute(timed).scalar_one()))
+    step = sa.update(STEP).where(STEP.c.run == number, STEP.c.step == sa.bindparam("of"))
+    update = step.values(seconds=sa.bindparam("took"), recording_seconds=sa.bindparam("recording"))
+    while batch := list(islice(entries, BATCH)):
+        connection.execute(
+            update, [{"of": each.step, "took": each.seconds, "recording": each.recording_seconds} for each in batch]
+        )
+
+
+def _times_behind(path: Path, done: int) -> Iterator[TraceEntry]:
+    for found in islice(read_on(path, LogPosition()), done, None):
+        yield read_trace_entry(found.line, f"{path.name}: line {found.behind.lines}")
+
+
+def _write_state(connection: sa.Connection, run: RunDirectory, number: int) -> None:
+    """What changes while a run goes on: which anchors are there, the time it took, and its claim."""
+    marks = connection.execute(sa.select(ANCHOR.c.step).where(ANCHOR.c.run == number)).scalars().all()
+    there = set(run.anchors.present(marks))
+    for present in (True, False):
+        of = [mark for mark in marks if (mark in there) is present]
+        connection.execute(
+            sa.update(ANCHOR).where(ANCHOR.c.run == number, ANCHOR.c.step.in_(of)).values(present=present)
+        )
+    total = sa.select(sa.func.sum(STEP.c.seconds)).where(STEP.c.run == number).scalar_subquery()
+    connection.execute(sa.update(RUN).where(RUN.c.id == number).values(seconds=total))
+    if run.claim_path.is_file():
+        _write_claim(connection, run, number)
+
+
+def _write_claim(connection: sa.Connection, run: RunDirectory, number: int) -> None:
+    claim = run.claim()
+    keep_document(connection, "claim", claim.identity, claim.to_bytes())
+    stated = {"transcript": claim.transcript.root, "final_state": claim.final_state, "weights": claim.weights}
+    connection.execute(
+        sa.update(RUN)
+        .where(RUN.c.id == number)
+        .values(status="claimed", claim=claim.identity, no_graph=claim.no_graph, **stated)
+    )

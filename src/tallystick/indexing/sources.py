@@ -1,0 +1,97 @@
+"""The places that rows come from: each has a kind, a name and a path or URL, from which the rows can be read again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import sqlalchemy as sa
+
+from tallystick.errors import UnavailableError, UsageError
+from tallystick.store.database.bulk import inserted
+from tallystick.store.database.schema import GRAPH, GRAPH_USE, RUN, SOURCE
+
+IN_DATABASE: Final = "database:"
+"""What the place of a report begins with that no file holds: the row itself is what is kept."""
+
+
+@dataclass(frozen=True)
+class SourcePlace:
+    """A place that rows came from; `tensors` says whether the bytes of its states were asked to be read."""
+
+    kind: str
+    name: str
+    place: str
+    tensors: bool
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What names its row."""
+        return self.kind, self.name
+
+    @property
+    def is_in_database(self) -> bool:
+        """Whether no file holds it: the database keeps it whole."""
+        return self.place.startswith(IN_DATABASE)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether something stands there still; what is reached by a URL is taken to be there."""
+        return self.is_in_database or "://" in self.place or Path(self.place).exists()
+
+
+def places_of(connection: sa.Connection) -> tuple[SourcePlace, ...]:
+    """All places, in the order in which they were added."""
+    columns = (SOURCE.c.kind, SOURCE.c.name, SOURCE.c.place, sa.func.coalesce(RUN.c.tensors, sa.false()))
+    found = connection.execute(sa.select(*columns).outerjoin(RUN, RUN.c.source == SOURCE.c.id).order_by(SOURCE.c.id))
+    return tuple(SourcePlace(kind, name, place, bool(tensors)) for kind, name, place, tensors in found)
+
+
+def source_of(connection: sa.Connection, kind: str, place: str, name: str | None) -> int:
+    """The number of the source at `place`, which is added if it is new; its name is by default that of the folder.
+
+    Raises `UsageError` where the name belongs to another place, or the place has another name already.
+    """
+    found = connection.execute(sa.select(SOURCE).where(SOURCE.c.kind == kind, SOURCE.c.place == place)).one_or_none()
+    if found is not None:
+        if name is not None and name != found.name:
+            raise UsageError(f"{place}: is in the database already, as {found.name}")
+        return int(found.id)
+    name = name or Path(place.rstrip("/")).name
+    taken = connection.execute(sa.select(SOURCE.c.place).where(SOURCE.c.kind == kind, SOURCE.c.name == name)).scalar()
+    if taken is not None:
+        raise UsageError(f"{name}: names {taken} in the database; give {place} another name with --name")
+    return inserted(connection, SOURCE, kind=kind, name=name, place=place)
+
+
+def forget_source(connection: sa.Connection, name: str) -> None:
+    """Delete a source with all rows that came from it; raises `UnavailableError` where there is none of that name.
+
+    A graph that another run names too is known by the file of that one from then on.
+    """
+    places = connection.execute(sa.select(SOURCE.c.place).where(SOURCE.c.name == name)).scalars().all()
+    if not places:
+        raise UnavailableError(f"{name}: nothing in the database has that name")
+    connection.execute(sa.delete(SOURCE).where(SOURCE.c.name == name))
+    for place in places:
+        _move_graphs(connection, place)
+
+
+def _move_graphs(connection: sa.Connection, place: str) -> None:
+    """Name another file of each graph whose file lies at a place that is no source any more."""
+    use = sa.select(GRAPH_USE.c.graph, SOURCE.c.place, GRAPH_USE.c.file).join(RUN, RUN.c.id == GRAPH_USE.c.run)
+    others = connection.execute(use.join(SOURCE, SOURCE.c.id == RUN.c.source)).all()
+    held = {graph: str(Path(run, file)) for graph, run, file in others}
+    here = sa.select(GRAPH.c.id).where(GRAPH.c.place.startswith(f"{place}/", autoescape=True))
+    for graph in connection.execute(here).scalars().all():
+        connection.execute(sa.update(GRAPH).where(GRAPH.c.id == graph).values(place=held.get(graph)))
+
+
+def place_of(connection: sa.Connection, kind: str, name: str) -> str:
+    """Where the source of that kind and name lies; raises `UnavailableError` where there is none."""
+    asked = sa.select(SOURCE.c.place).where(SOURCE.c.kind == kind, SOURCE.c.name == name)
+    found = connection.execute(asked).scalar()
+    if found is None:
+        raise UnavailableError(f"{name}: no {kind} of that name is in the database")
+    return str(found)

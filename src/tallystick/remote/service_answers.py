@@ -1,0 +1,61 @@
+"""The answers of a service: what makes `tallystick.open("https://…")` the same as a database here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import quote
+
+from tallystick.errors import MalformedError
+from tallystick.http.client import RequestLimits
+from tallystick.remote.connection import ServiceConnection
+from tallystick.store.database.query import Page
+from tallystick.store.database.row_query import PAGE_MAX, RowQuery
+from tallystick.store.database.row_text import question_text, read_json, read_page
+
+PLACE: Final = "place"
+
+
+class ServiceAnswers:
+    """Answers questions by asking the service at `url`.
+
+    The rows are what the service says: only proofs and replays show what happened.
+    """
+
+    def __init__(self, url: str, token: str | None = None, effort: RequestLimits | None = None) -> None:
+        self._service = ServiceConnection(url, token, effort)
+
+    def page(self, question: RowQuery) -> Page[Any]:
+        """The rows that a question finds, `question.limit` of them at most."""
+        question.check()
+        answer = self._service.post("/v1/query", question_text(question))
+        found = read_page(question.asked_noun, answer, f"{self._service.url}: the answer")
+        if len(found.rows) > (question.limit or PAGE_MAX) or (
+            found.after is not None and found.after == question.after
+        ):
+            raise MalformedError(f"{self._service.url}: the answer has more rows than asked for, or no end")
+        if question.noun != "runs":
+            return found
+        return Page(tuple(replace(row, place=f"{self._service.url}{row.place}") for row in found.rows), found.after)
+
+    def count(self, question: RowQuery) -> int:
+        """How many rows a question finds in all."""
+        question.check()
+        what = f"{self._service.url}: the answer"
+        found = read_json(self._service.post("/v1/count", question_text(question)), what)
+        if not isinstance(found, dict) or type(found.get("count")) is not int:
+            raise MalformedError(f"{what}: no count")
+        return int(found["count"])
+
+    def total(self, question: RowQuery, field: str) -> float:
+        """The sum of a field over the rows that a question finds; raises `UsageError` where it is no number."""
+        question.check_total(field)
+        what = f"{self._service.url}: the answer"
+        found = read_json(self._service.post(f"/v1/total?field={quote(field)}", question_text(question)), what)
+        if not isinstance(found, dict) or type(found.get("total")) not in (int, float):
+            raise MalformedError(f"{what}: no total")
+        return float(found["total"])
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._service.close()

@@ -1,0 +1,1 @@
+"""Clusters out of the configuration of SLURM."""

@@ -1,0 +1,1 @@
+"""What the workload database shows to others: pages for people, and a service for programs."""

@@ -1,0 +1,1 @@
+"""Pages over the workload database, one view for each noun, each with a twin in JSON."""

@@ -1,0 +1,107 @@
+"""Who asks, what they may do, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from shlex import quote
+from typing import Annotated, Final
+
+from fastapi import Depends, Request
+
+from tallystick.http.guarding import origin_of
+from tallystick.http.problems import Problem
+from tallystick.store.database.tokens import TokenGrant, grant_of
+from tallystick.store.database.workload_database import WorkloadDatabase
+from tallystick.web.service.settings import PUBLIC, ServiceOptions
+
+CALLERS_MAX: Final = 10_000
+SECONDS: Final = 60.0
+IMPLIED_BY: Final = {"claims": ("read", "open"), "read": ("open",)}
+"""Whoever may open a run may read its rows, as with `--public`: an audit needs both."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks: the grant of their token, or nobody known."""
+
+    grant: TokenGrant | None
+    public: str
+
+    def require(self, scope: str, run: str | None = None) -> None:
+        """Raise `Problem` 401 or 403 unless the caller may do what `scope` says, with this run if one is named."""
+        if self.may(scope, run):
+            return
+        if self.grant is None:
+            raise _unknown()
+        of = "" if run is None else " for this run"
+        mend = f"`tally token new NAME --scope {quote(scope)}` makes one that does"
+        raise Problem(403, "scope", f"this token does not allow it: the scope {scope} is needed{of}; {mend}")
+
+    def may(self, scope: str, run: str | None = None) -> bool:
+        """Whether the caller may do what `scope` says: it is public, or the token allows it."""
+        if scope in PUBLIC and PUBLIC.index(scope) <= PUBLIC.index(self.public):
+            return True
+        if self.grant is None or (run is not None and not self.grant.allows_run(run)):
+            return False
+        return bool(self.grant.scopes & {scope, *IMPLIED_BY.get(scope, ())})
+
+
+@dataclass
+class RequestRates:
+    """Counts requests of each caller: a bucket that fills evenly and holds those of one minute; not thread-safe."""
+
+    now: Callable[[], float]
+    _buckets: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)
+
+    def count(self, caller: str, per_minute: int) -> None:
+        """Count a request; raises `Problem` 429 where the bucket of the caller is empty."""
+        now = self.now()
+        left, last = self._buckets.pop(caller, (float(per_minute), now))
+        left = min(per_minute, left + (now - last) * per_minute / SECONDS)
+        self._buckets[caller] = (max(left - 1, 0.0) if left >= 1 else left, now)
+        if len(self._buckets) > CALLERS_MAX:
+            self._buckets.popitem(last=False)
+        if left < 1:
+            wait = str(int((1 - left) * SECONDS / per_minute) + 1)
+            raise Problem(429, "rate", "too many requests; come back", headers={"Retry-After": wait})
+
+
+class Gate:
+    """Finds out who asks, before anything else is done for a request."""
+
+    def __init__(self, database: WorkloadDatabase, options: ServiceOptions, now: Callable[[], float]) -> None:
+        self._database, self._options, self._rates = database, options, RequestRates(now)
+
+    async def caller(self, request: Request) -> Caller:
+        """The caller of a request; raises `Problem` 401 for a token that is not valid, 429 at too many requests."""
+        given = request.headers.get("authorization")
+        scheme, _, token = (given or "").partition(" ")
+        grant = None
+        if scheme.lower() == "bearer":
+            grant = await asyncio.to_thread(grant_of, self._database, token.strip())
+        if grant is None:
+            origin = origin_of(None if request.client is None else (request.client.host, request.client.port))
+            self._rates.count(f"from {origin}", self._options.requests_per_minute)
+            if given is not None:  # a token that does not count is told, even where none is needed
+                raise _unknown()
+            return Caller(None, self._options.public)
+        request.state.caller = grant.name
+        self._rates.count(f"token {grant.name}", grant.requests_per_minute)
+        return Caller(grant, self._options.public)
+
+
+async def _caller(request: Request) -> Caller:
+    gate: Gate = request.app.state.gate
+    return await gate.caller(request)
+
+
+AskedBy = Annotated[Caller, Depends(_caller)]
+"""The parameter of a route that says who asks."""
+
+
+def _unknown() -> Problem:
+    message = "a valid token is needed: --token-file FILE, or the header Authorization: Bearer TOKEN"
+    return Problem(401, "token", message, headers={"WWW-Authenticate": "Bearer"})
