@@ -13,18 +13,23 @@ from benchmarks.page import DATA, write_page
 NAMES = (
     "train_commit",
     "hash_rate",
+    "corpus_commit",
+    "order_scale",
     "incremental",
     "audit_cost",
     "transcript_scale",
+    "database_scale",
     "cold_start",
     "graph_replay",
     "capture_cost",
     "bounds_cost",
     "infer_record",
+    "sampler_choose",
     "sampler_verify",
     "infer_commit",
     "verify_over_prefill",
     "real_model",
+    "wrapped_client",
     "dispute_rounds",
     "dispute_gas",
     "dispute_board",
@@ -32,6 +37,7 @@ NAMES = (
     "dispute_referee",
     "dispute_time",
     "dispute_idle",
+    "service_load",
 )
 
 

@@ -65,6 +65,7 @@ WORKLOADS: dict[str, Training | Calls] = {
     "a step of llama-tiny with 5 layers": Training("llama-tiny.toml", layers=5, steps=12),
     "a call of 8 layers, width 128, 128 tokens": ANSWER,
     "a call of 4 layers, width 512, 256 tokens": Calls(4, hidden=512, batch=2),
+    "a call of 8 layers, width 1024, 1,024 tokens": Calls(8, hidden=1024, batch=8),
 }
 
 

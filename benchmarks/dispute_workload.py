@@ -44,7 +44,7 @@ class Training:
 
     def record(self, out: Path) -> Path:
         """Train and record into `out`, with the step as a graph."""
-        recipe, source = read_config(EXAMPLES / self.config)
+        recipe, source, *_ = read_config(EXAMPLES / self.config)
         model, training = recipe.model, recipe.training
         if self.layers is not None:
             model = model.model_copy(update={"config": {**model.config, "num_hidden_layers": self.layers}})

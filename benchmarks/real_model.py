@@ -3,9 +3,11 @@
 The model answers a prompt of 32 tokens with 96, alone, by transformers' `generate`. Every figure is a ratio of two
 things in one process, in rounds. Recording is what it takes beside `generate`: the time of the recorded call outside,
 plus the hooks, whose price is that of what they do, called by itself. Verifying starts from the signed receipt as JSON
-text and ends with a verdict; it is compared with one bare pass over the same tokens, and with generating them. The
-answers carry the standard fingerprints: a block, the final norm and the logits. Without the package that holds the
-model there are no figures.
+text and ends with a verdict; it is compared with one bare pass over the same tokens, and with generating them. Its
+share of the pass is all its time ÷ the time of its own pass, in the same call. A greedy answer is the cheapest one to
+check; a sampled one (temperature 0.7, top-p 0.9) is also compared with six other temperatures under its seed. The
+answers carry the standard fingerprints: a block, the final norm and the logits. What verifying takes beside the pass
+does not grow with the model. Without the package that holds the model there are no figures.
 """
 
 from __future__ import annotations
@@ -33,14 +35,17 @@ from tallystick.answers.verify import verify_receipt
 from tallystick.attestation.signing import SigningKey
 from tallystick.frameworks.torch.generation.fingerprints import logit_rows
 from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel, load_language_model
+from tallystick.recorders.generation import AnswerRequest, generate_plain
 from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
 from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED
 from tallystick.tolerances.fingerprints.standard import standard_fingerprints
+from tallystick.transcripts.sampler import Sampler
 from tests.support import real_model
 
-PROMPT, ANSWER, ROUNDS = 32, 96, 4
+PROMPT, ANSWER, ROUNDS, VERIFIED = 32, 96, 4, 24
 FINAL_GOAL, PREFILL_GOAL, GENERATION_GOAL = Goal(1.001), Goal(1.02), Goal(1 / 11)
 HOOK_CALLS = 2_000
+SAMPLED = Sampler(temperature=0.7, top_p=0.9, seed=3)
 
 
 @dataclass
@@ -66,10 +71,21 @@ class Workload:
 
     def recorded(self, folder: Path, layers: tuple[int, ...]) -> Recorded:
         """An arm that answers with receipts of these layers."""
-        settings = RecordSettings(standard_fingerprints(self.language_model.card.layers, layers))
+        card = self.language_model.card
+        settings = RecordSettings(standard_fingerprints(card.layers, card.dtype, layers))
         journal = folder / f"{len(layers)}.jsonl"
         issuer = ReceiptIssuer(self.language_model, SigningKey(bytes(32)), settings, journal)
         return Recorded(self, issuer)  # type: ignore[arg-type]
+
+    def sampled(self, layers: tuple[int, ...]) -> str:
+        """The receipt of a sampled answer, as JSON text."""
+        settings = RecordSettings(
+            standard_fingerprints(self.language_model.card.layers, self.language_model.card.dtype, layers)
+        )
+        issuer = ReceiptIssuer(self.language_model, SigningKey(bytes(32)), settings)
+        asked = [AnswerRequest("r1", sampler=SAMPLED)]
+        [made] = generate_plain(self.language_model, self.prompt.tolist(), self.tokens, asked, issuer)
+        return json.dumps(made.issued.signed.to_json())
 
     @torch.inference_mode()
     def prefill(self, tokens: tuple[int, ...]) -> None:
@@ -86,17 +102,21 @@ class Workload:
 
 @dataclass
 class Verifying:
-    """An arm that verifies one receipt, and keeps its reports."""
+    """An arm that verifies one receipt, and keeps its reports and their shares of the pass."""
 
     model: TorchLanguageModel
     text: str
     reports: list[ReceiptReport] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)
 
     def __call__(self) -> None:
         """From text to verdict."""
+        elapsed = stopwatch()
         response = read_response(json.loads(self.text))
         policy = ReceiptPolicy()
-        self.reports.append(verify_receipt(response.receipt, self.model, policy, response=response))
+        report = verify_receipt(response.receipt, self.model, policy, response=response)
+        self.shares.append(elapsed().wall / report.seconds["prefill"])
+        self.reports.append(report)
 
 
 def figures(quick: bool) -> Iterator[Figure]:
@@ -115,7 +135,9 @@ def figures(quick: bool) -> Iterator[Figure]:
             hooks = _hooks(model, layers, tokens)
             yield _recording(name, rounds, arms[name].outside[-count:], hooks, rng)
         text = (Path(folder) / "3.jsonl").read_text().splitlines()[-1]
-    yield from _verifying(workload, text, rounds, count, rng)
+    count = 3 if quick else VERIFIED
+    yield from _verifying("greedy", workload, text, rounds, count, rng)
+    yield from _verifying("sampled", workload, workload.sampled(kinds["three layers"]), rounds, count, rng)
 
 
 def _recording(name: str, rounds: Any, outside: list[Spent], hooks: Spent, rng: random.Random) -> Figure:
@@ -138,13 +160,13 @@ def _recording(name: str, rounds: Any, outside: list[Spent], hooks: Spent, rng: 
     )
 
 
-def _verifying(workload: Workload, text: str, made: Any, count: int, rng: random.Random) -> Iterator[Figure]:
+def _verifying(name: str, workload: Workload, text: str, made: Any, count: int, rng: random.Random) -> Iterator[Figure]:
     arm = Verifying(workload.language_model, text)
     receipt = json.loads(text)["receipt"]
     fed = (*receipt["request"]["prompt"]["ids"], *receipt["answer"]["tokens"]["ids"][:-1])
-    rounds = take_rounds({"bare": partial(workload.prefill, fed), "verify": arm}, max(3, count), rng)
+    rounds = take_rounds({"bare": partial(workload.prefill, fed), "verify": arm}, count, rng)
     reports = arm.reports[-len(rounds) :]
-    shares = [{"share": sum(each.seconds.values()) / each.seconds["prefill"]} for each in reports]
+    shares = [{"share": each} for each in arm.shares[-len(rounds) :]]
     estimates: dict[str, Any] = {"median cpu": interval(rounds, median_ratio("verify", "bare", "cpu"), rng)}
     estimates["total cpu"] = interval(rounds, total_ratio("verify", "bare", "cpu"), rng)
     seconds = {
@@ -153,8 +175,8 @@ def _verifying(workload: Workload, text: str, made: Any, count: int, rng: random
     size = sum(len(each["data"]) * 3 // 4 for each in receipt["fingerprints"])
     sizes = {"fingerprint_bytes_a_token": size / workload.tokens, "receipt_bytes": len(text)}
     yield Figure(
-        "real_model: verification ÷ prefill",
-        "verifying an answer (standard fingerprints) ÷ a bare pass over its tokens",
+        f"real_model: verification ÷ prefill, {name}",
+        f"verifying a {name} answer (standard fingerprints) ÷ a pass over its tokens",
         interval(shares, lambda seen: float(median(each["share"] for each in seen)), rng),  # type: ignore[arg-type, index]
         len(rounds),
         "wall (inside)",
@@ -163,8 +185,8 @@ def _verifying(workload: Workload, text: str, made: Any, count: int, rng: random
     )
     both = [{"verify": a["verify"], "generate": b["bare"]} for a, b in zip(rounds, made, strict=False)]
     yield Figure(
-        "real_model: verification ÷ generation",
-        "verifying an answer (standard fingerprints) ÷ generating it, a token at a time",
+        f"real_model: verification ÷ generation, {name}",
+        f"verifying a {name} answer (standard fingerprints) ÷ generating one, a token at a time",
         interval(both, median_ratio("verify", "generate", "cpu"), rng),
         len(both),
         "CPU (median)",

@@ -4,8 +4,8 @@
 Usage: python -m research.architecture_study [--out docs] [--only NAME ...] [--engines torch,jax,iree]
 
 Writes <out>/architectures.md and <out>/data/architectures.json. With --only, rows of other architectures are kept from
-the file that is there. Exits 1 if a graph does not pass the door, a replay has other bits, an engine is too far off, or
-an operator of an honest run is rejected.
+the file that is there. Exits 1 if a graph is missing that should be captured, does not pass the door, or has other bits
+in its replay, if an engine is too far off, or if an operator of an honest run is rejected.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from research.architectures.engines import ENGINES
-from research.architectures.examine import examine
+from research.architectures.examine import Examination, examine, refused
+from research.architectures.experts import REFUSED
 from research.architectures.page import render
 from research.architectures.subjects import FORWARD, STEP, names, subject
 from tallystick.calibration.training.calibrate import machine
@@ -46,7 +47,10 @@ def main() -> int:
             try:
                 rows[name, part] = row_of(name, part, tuple(arguments.engines.split(",")))
             except UnavailableError as error:
-                missing.append(f"{name}, {part}: {error}")
+                if name not in REFUSED:
+                    missing.append(f"{name}, {part}: {error}")
+                    continue
+                rows[name, part] = as_json(refused(name, part, str(error)))
             write(arguments.out, path, rows)
     failures = [f"{row['architecture']}, {row['part']}: {line}" for row in rows.values() for line in row["failures"]]
     print("\n".join(missing + failures), file=sys.stderr)
@@ -56,15 +60,21 @@ def main() -> int:
 def row_of(name: str, part: str, engines: tuple[str, ...]) -> dict[str, Any]:
     """One examination as JSON values."""
     started = time.perf_counter()
-    found = asdict(examine(subject(name, part), engines))
-    print(f"{time.perf_counter() - started:6.0f} s  {name}, {part}: {len(found['failures'])} failures", file=sys.stderr)
-    row: dict[str, Any] = json.loads(json.dumps(found))
-    return row
+    found = examine(subject(name, part), engines)
+    print(f"{time.perf_counter() - started:6.0f} s  {name}, {part}: {len(found.failures)} failures", file=sys.stderr)
+    return as_json(found)
+
+
+def as_json(found: Examination) -> dict[str, Any]:
+    """An examination as the file of data holds it."""
+    row: dict[str, Any] = json.loads(json.dumps(asdict(found)))
+    return row | {"machine": machine()}
 
 
 def kept(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
     """The rows of an earlier run."""
-    rows = json.loads(path.read_text())["examinations"]
+    held = json.loads(path.read_text())
+    rows = [{"machine": held.get("machine", "")} | row for row in held["examinations"]]
     return {(row["architecture"], row["part"]): row for row in rows}
 
 
@@ -72,8 +82,9 @@ def write(out: Path, path: Path, rows: dict[tuple[str, str], dict[str, Any]]) ->
     """Page and data, in the order of the table."""
     ordered = [rows[name, part] for name in names() for part in PARTS if (name, part) in rows]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"machine": machine(), "examinations": ordered}, indent=1) + "\n")
-    (out / "architectures.md").write_text(render(ordered, machine(), COMMAND))
+    machines = "; ".join(dict.fromkeys(row["machine"] for row in ordered))
+    path.write_text(json.dumps({"examinations": ordered}, indent=1) + "\n")
+    (out / "architectures.md").write_text(render(ordered, machines, COMMAND))
 
 
 if __name__ == "__main__":

@@ -161,7 +161,9 @@ def answered(promised: TorchLanguageModel, case: Case, number: int, tokens: int)
     questions = [QUESTIONS[(number + row) % len(QUESTIONS)] for row in range(case.rows)]
     prompts = [used.encode_chat([{"role": "user", "content": each}]) for each in questions]
     with threads(case.threads):
-        issuer = ReceiptIssuer(used, SigningKey.generate(), RecordSettings(standard_fingerprints(final)))
+        issuer = ReceiptIssuer(
+            used, SigningKey.generate(), RecordSettings(standard_fingerprints(final, promised.card.dtype))
+        )
         asked = [AnswerRequest(f"r-{number}-{row}", None, sampler) for row in range(case.rows)]
         found = generate_plain(used, prompts, tokens, asked, issuer)[0]
     assert found.issued is not None

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Commit every catalogued fraud on the reference run, ask every audit about it, and write down what they say.
 
-Usage: python -m research.falsifiability [--out docs]
+Usage: python -m research.falsifiability [--out docs] [--only ATTACK …]
 
-Writes <out>/data/falsifiability.json and <out>/falsifiability.md; exits 1 if an answer is not the expected one.
+Writes <out>/data/falsifiability.json and <out>/falsifiability.md; exits 1 if an answer is not the expected one. With
+--only, these attacks on runs are made and asked about, and everything else is kept as it stands in the data.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import platform
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -44,14 +45,16 @@ from tests.support.attacks.reference import (
     STEPS,
     STRIDE,
     reference_policy,
+    stack_for,
     this_verifier_stack,
     train_reference,
 )
 
+OWN_LOOPS = ("loop", "checkpoint", "rows")
 SAMPLE_SIZES = (1, 2, 4, 8)
 NONCES = 1000
 LOSS_BATCHES = 8
-ALWAYS_SEEN = {"initial state", "step graph of the recipe"}
+ALWAYS_SEEN = {"initial state", "first weights", "step graph of the recipe", "tokens of the corpus"}
 CHECKS_SHOWN = 3
 HEADINGS: dict[Audit, str] = {
     "screens": "screens alone",
@@ -72,7 +75,9 @@ and fails where an answer is another one.
 {frauds} frauds and {controls} controls, each asked {audits} times; n = 1 forgery per line. Most are forgeries of one
 reference run: Llama-style model, {parameters:,} parameters, byte tokens, AdamW, float32, {steps} steps, an anchor
 every {anchor_stride}, with its step graph. The others, in tables of their own, forge a custom training loop, a GPT-2,
-and opened operators. Machine: {machine}; torch {torch}, Python {python}. Prover and auditor ran on the same stack;
+and opened operators; `corpus-…` forge a run on a corpus, `loop-start-…` one from a checkpoint, and `rows-…` one on
+packed rows of conversations, all of which the audits have (`--corpus`, `--initial`), the screens not.
+Machine: {machine}; torch {torch}, Python {python}. Prover and auditor ran on the same stack;
 `--tolerant` judges by the shipped limits. How small a change on *another* stack can be and still be caught stands in
 [tolerances.md](tolerances.md).
 
@@ -219,14 +224,20 @@ def main() -> int:
     """Forge, ask, write; return 1 if anything came out otherwise than expected."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("docs"))
-    out = parser.parse_args().out
+    parser.add_argument("--only", nargs="+", default=[], choices=list(ATTACKS), metavar="ATTACK")
+    options = parser.parse_args()
     torch.set_num_threads(1)
+    return add_rows(options.out, options.only) if options.only else write_all(options.out)
+
+
+def write_all(out: Path) -> int:
+    """Make every attack anew."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         honest: dict[Reference, Path] = {each: folder / f"honest-{each}" for each in get_args(Reference)}
         for reference, run in honest.items():
             train_reference(run, reference)
-        rows = list(examine_all(honest, folder))
+        rows = list(examine_all(honest, folder, ATTACKS))
         scene = opened_scene(folder)
         openings = list(examine_openings(scene, folder))
         freedom = [freedom_of(honest[row.attack.reference], folder / row.attack.name) for row in undetermined(rows)]
@@ -239,6 +250,50 @@ def main() -> int:
             "opened_steps": scene.evidence.steps,
             "opened_operators": len(scene.program.graph.nodes),
         }
+    write(out, facts, rows, openings, freedom)
+    asked = len(rows) * len(AUDITS) + len(openings) * len(JUDGES)
+    return say(rows, openings, asked)
+
+
+def add_rows(out: Path, names: list[str]) -> int:
+    """Make some attacks anew, and keep the rows of the others as they were committed."""
+    held = json.loads((out / "data" / "falsifiability.json").read_text())
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        honest = {ATTACKS[each].reference: folder / f"honest-{ATTACKS[each].reference}" for each in names}
+        for reference, run in honest.items():
+            train_reference(run, reference)
+        made = {row.attack.name: row for row in examine_all(honest, folder, names)}
+    kept = {row["attack"]: row for row in held["rows"]}
+    rows = [made.get(each) or read_row(kept[each]) for each in ATTACKS]
+    openings = [read_opening(row) for row in held["openings"]]
+    write(out, held["circumstances"], rows, openings, held["undetermined"])
+    return say(list(made.values()), [], len(made) * len(AUDITS))
+
+
+def read_row(row: dict[str, Any]) -> Row:
+    """A row as it was committed."""
+    shares = {int(size): share for size, share in row["seen_share_by_samples"].items()}
+    answers: dict[Audit, Answer] = {audit: read_answer(row["answers"][audit]) for audit in AUDITS}
+    return Row(ATTACKS[row["attack"]], answers, shares)
+
+
+def read_opening(row: dict[str, Any]) -> OpeningRow:
+    """A row of opened operators as it was committed."""
+    answers: dict[Judge, Answer] = {judge: read_answer(row["answers"][judge]) for judge in JUDGES}
+    return OpeningRow(OPENING_ATTACKS[row["attack"]], answers)
+
+
+def read_answer(answer: dict[str, Any]) -> Answer:
+    """An answer as it was committed."""
+    segments = tuple((start, end) for start, end in answer["bad_segments"])
+    return Answer(answer["outcome"], tuple(answer["checks"]), answer["detail"], segments)
+
+
+def write(
+    out: Path, facts: dict[str, Any], rows: list[Row], openings: list[OpeningRow], freedom: list[dict[str, Any]]
+) -> None:
+    """Write the data and the page."""
     (out / "data").mkdir(parents=True, exist_ok=True)
     data = {
         "circumstances": facts,
@@ -248,18 +303,22 @@ def main() -> int:
     }
     (out / "data" / "falsifiability.json").write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
     (out / "falsifiability.md").write_text("\n".join(page(facts, rows, openings, freedom)) + "\n")
+
+
+def say(rows: list[Row], openings: list[OpeningRow], asked: int) -> int:
+    """Print what was asked; 1 if an answer was not the expected one."""
     wrong = [row.attack.name for row in rows if not row.as_expected]
     wrong += [row.attack.name for row in openings if not row.as_expected]
-    asked = len(rows) * len(AUDITS) + len(openings) * len(JUDGES)
     print(f"{len(rows)} runs and {len(openings)} openings, asked {asked} times; not as expected: {wrong or 'none'}")
     return 1 if wrong else 0
 
 
-def examine_all(honest: dict[Reference, Path], folder: Path) -> Iterator[Row]:
-    """Forge each attack and ask all audits."""
+def examine_all(honest: dict[Reference, Path], folder: Path, names: Iterable[str]) -> Iterator[Row]:
+    """Forge each attack of `names` and ask all audits."""
     kept = {reference: RunDirectory(run).claim().identity for reference, run in honest.items()}
-    stack = this_verifier_stack()
-    for name, attack in ATTACKS.items():
+    for name in names:
+        attack = ATTACKS[name]
+        stack = stack_for(honest[attack.reference], attack.reference)
         run, claim = folder / name, kept[attack.reference]
         attack.forge(honest[attack.reference], run)
         answers = {audit: examine(run, audit, reference_policy(), claim, nonce(0), stack) for audit in AUDITS}
@@ -387,13 +446,13 @@ def page(
     counts = {"frauds": len(frauds), "controls": len(controls), "audits": len(AUDITS), "hitting": HITTING}
     yield INTRODUCTION.format(**facts, **counts)
     apart = undetermined(frauds)
-    yield from table([row for row in frauds if row.attack.reference != "loop" and row not in apart])
+    yield from table([row for row in frauds if row.attack.reference not in OWN_LOOPS and row not in apart])
     yield from ["", "## Controls: nothing is forged", ""]
     yield from table(controls)
     yield "\nA run that is trained again has the transcript root of the first one, bit for bit, and another claim: the"
     yield "claim also covers how long each step took."
     yield LOOPS.format(**facts)
-    yield from table([row for row in frauds if row.attack.reference == "loop"])
+    yield from table([row for row in frauds if row.attack.reference in OWN_LOOPS])
     yield UNDETERMINED.format(**facts)
     yield from table(apart)
     yield FREEDOM

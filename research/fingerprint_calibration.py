@@ -5,8 +5,9 @@ Usage: python -m research.fingerprint_calibration [--model DIR ...] [--answers N
 
 Models are directories in the form of transformers; without one, the demo's model and the larger one of the inference
 study are trained first. The limits hold for models no deeper and no wider than these; `tally verify-response --limits`
-takes the table. Writes the limits to <out>/src/tallystick/answers/fingerprints.json and what they rest
-on to <out>/docs/data/fingerprints.json. Exits 1 if an honest answer is rejected more often than once in a hundred.
+takes the table. Puts the limits into <out>/src/tallystick/answers/fingerprints.json, in the place of those for models
+of the same size, and writes what they rest on to <out>/docs/data/fingerprints.json. Exits 1 if an honest answer is
+rejected more often than once in a hundred.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from research.fingerprints.calibrate import (
 )
 from research.fingerprints.producers import DTYPES
 from research.inference.models import make_model, source_text
-from tallystick.answers.distance_limits import FingerprintCalibration, FingerprintRule
+from research.shipped_limits import merged, write_table
+from tallystick.answers.distance_limits import FingerprintCalibration, FingerprintRule, shipped_calibration
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 
-LIMITS = Path("src/tallystick/answers/fingerprints.json")
 DATA = Path("docs/data/fingerprints.json")
 TRIALS = {
     "final layer: 15 numbers of 8 bits, 0.5 bytes a token": Trial(FingerprintSettings()),
@@ -79,9 +80,8 @@ def main() -> int:
         table = calibrate(study)
         print(f"limits: {time.monotonic() - begun:.0f} s", file=sys.stderr)
         figures = figures_of(study, table)
-    for path in (LIMITS, DATA):
-        (options.out / path).parent.mkdir(parents=True, exist_ok=True)
-    (options.out / LIMITS).write_bytes(table.to_bytes() + b"\n")
+    (options.out / DATA).parent.mkdir(parents=True, exist_ok=True)
+    write_table(merged(shipped_calibration(), table), options.out)
     write_json(options.out / DATA, {"refused": refused, "answers": answers, **figures})
     print(f"done: {time.monotonic() - begun:.0f} s", file=sys.stderr)
     honest = [each for by in figures["honest"].values() for name, each in by.items() if "TOPLOC" not in name]

@@ -176,7 +176,8 @@ def page(found: list[Row], where: str) -> str:
             "The norm of a gradient is recorded as the trainer sums it, and one running sum in binary32 stands still",
             "once it is 2²⁴ times as large as a square. The screen of SGD therefore lets a step be longer than the",
             f"recorded norm says: {shortfall}.",
-            "From 10⁸ weights on it shows little; AdamW's screens lose nothing with size.",
+            "These are weights of the largest tensor, because a trainer takes the norm of the norms of tensors.",
+            "From 10⁸ in one tensor on it shows little; AdamW's screens lose nothing with size.",
             "",
         ]
     )

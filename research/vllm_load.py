@@ -6,8 +6,9 @@ Usage: python -m research.vllm_load answers --model DIR --out FOLDER [-- OPTION-
        python -m research.vllm_load judge --name NAME --model DIR --out FOLDER
        python -m research.vllm_load page
 
-`answers` and `speed` run in an environment of `scripts/vllm_environment.sh`. `answers` appends to what is in FOLDER, so
-that several runs add up; `judge` can be repeated, for instance after limits have changed.
+`answers` and `speed` run in an environment of `scripts/vllm_environment.sh`. `answers` keeps every answer as it comes
+and asks for what is missing of COUNT in FOLDER, so that a run that broke off can be started again; `judge --go-on`
+judges what was not judged yet, and `judge` everything anew, for instance after limits have changed.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from research.vllm.judging import Judging, keep, summary
-from research.vllm.load import Load, plan, send_all
+from research.vllm.judging import Judging, counted, keep, summary
+from research.vllm.load import LONGEST, Answered, Load, plan, send_all
 from research.vllm.page import render
 from research.vllm.server import serving
 from research.vllm.speed import compare
@@ -44,9 +45,12 @@ def main() -> None:
     parser.add_argument("--dtype", choices=tuple(DTYPES), default="bfloat16")
     parser.add_argument("--count", type=int, default=500, help="answers, or rounds of the comparison")
     parser.add_argument("--most", type=int, help="judge: at most so many responses")
+    parser.add_argument("--go-on", action="store_true", help="judge: leave out what was judged before")
     parser.add_argument("--policy", type=Path, help="judge: the rules, those of the package by default")
     parser.add_argument("--clients", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--longest", type=int, default=LONGEST, help="answers: the most tokens that are asked for")
+    parser.add_argument("--runner", choices=("V1", "V2"), default="V1", help="answers: vLLM's model runner")
     parser.add_argument("--port", type=int, default=8760)
     given = sys.argv[1:]
     end = given.index("--") if "--" in given else len(given)
@@ -62,15 +66,28 @@ def options_of(arguments: argparse.Namespace) -> Sequence[str]:
 
 def answers(arguments: argparse.Namespace) -> None:
     """Ask for answers and keep them."""
+    kept, whole = counted(arguments.out)
+    if whole >= arguments.count:
+        print(f"{whole} answers are in {arguments.out}")
+        return
 
     def is_enough(load: Load) -> bool:
-        return sum(each.is_whole for each in load.answered) >= int(arguments.count)
+        return whole + sum(each.is_whole for each in load.answered) >= int(arguments.count)
 
-    with serving(arguments.model, arguments.out, arguments.port, options_of(arguments), receipts=True) as server:
+    def take(answered: Answered) -> None:
+        nonlocal kept
+        keep(answered, arguments.out)
+        kept += 1
+        if kept % 10 == 0:
+            print(f"{kept} answers of {arguments.count}", flush=True)
+
+    given, asked = options_of(arguments), plan(arguments.seed + (kept << 20), TEXTS, longest=arguments.longest)
+    with serving(
+        arguments.model, arguments.out, arguments.port, given, receipts=True, runner=arguments.runner
+    ) as server:
         begun = time.monotonic()
-        load = asyncio.run(send_all(server.url, plan(arguments.seed, TEXTS), arguments.clients, is_enough))
+        load = asyncio.run(send_all(server.url, asked, arguments.clients, is_enough, take))
         seconds = time.monotonic() - begun
-    keep(load, arguments.out)
     print(f"{len(load.answered)} answers, {load.tokens} tokens, {load.tokens / seconds:.1f} a second")
     for line in load.refused:
         print(f"refused: {line[:300]}")
@@ -84,7 +101,7 @@ def judge(arguments: argparse.Namespace) -> None:
     model = load_language_model(arguments.model, DTYPES[arguments.dtype])  # type: ignore[arg-type]
     policy = ReceiptPolicy() if arguments.policy is None else read_receipt_policy(arguments.policy)
     judging = Judging(arguments.out, model, policy)
-    rows = judging.judge(arguments.most)
+    rows = judging.judge(arguments.most, goes_on=arguments.go_on)
     found = summary(rows) | {"left": judging.cancelled(), "journal": judging.order(), "machine": machine()}
     _keep(arguments.name, found)
     print(json.dumps(found, indent=2, ensure_ascii=False))

@@ -7,11 +7,9 @@ Usage: python scripts/make_data_vectors.py vectors
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import struct
 import sys
-import tarfile
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
@@ -34,6 +32,8 @@ def named(noun: str, value: Any) -> str:
 
 def root_and_path(leaves: list[bytes], index: int = 0) -> tuple[bytes, list[bytes]]:
     """The RFC 6962 root over leaf hashes, and the audit path of one of them."""
+    if not leaves:
+        return hashlib.sha256(b"").digest(), []
     if len(leaves) == 1:
         return leaves[0], []
     split = 1 << (len(leaves) - 1).bit_length() - 1
@@ -96,6 +96,12 @@ def plan_vector(seed: int, count: int, validation: int, batch: int, steps: list[
     }
 
 
+def step_vector(seed: int, step: int) -> dict[str, Any]:
+    """The key of the random numbers of a step, and the first words of its stream."""
+    key = bytes.fromhex(named("seed", {"seed": seed, "step": step})[7:])
+    return {"seed": seed, "step": step, "key": key.hex(), "words": [f"{word:016x}" for word in philox(key, 4)]}
+
+
 def record_vector(kind: str, records: list[str]) -> dict[str, Any]:
     """Ordered records, their commitment, and every one of them opened."""
     raw = [record.encode() for record in records]
@@ -130,6 +136,30 @@ def token_vector(tokens: list[int], vocabulary: int) -> dict[str, Any]:
     }
 
 
+def corpus_tokens_vector(files: dict[str, list[str]]) -> dict[str, Any]:
+    """The bytes of the documents of JSONL shards, each with a LF, bound to their shards; and the data root of a run."""
+    contents = {name: "".join(f'{{"text":"{text}"}}\n' for text in texts).encode() for name, texts in files.items()}
+    listed, leaves, records = [], [], []
+    for name in sorted(files, key=str.encode):
+        tokens = "".join(f"{text}\n" for text in files[name]).encode()
+        body = b"".join(struct.pack("<H", token) for token in tokens)
+        shard = {"bytes": len(contents[name]), "name": name, "root": chunk_root(contents[name])}
+        listed.append({"count": len(tokens), "root": chunk_root(body)})
+        leaves.append(canonical({**listed[-1], "shard": shard}))
+        records.append(canonical(shard))
+    root = root_and_path(hashed(leaves))[0].hex()
+    count = sum(each["count"] for each in listed)
+    data = {
+        "kind": "corpus",
+        "source": {"count": len(records), "kind": "shards", "root": root_and_path(hashed(records))[0].hex()},
+        "tokenizer": named("blob", {"kind": "bytes", "version": 1}),
+        "tokens": {"chunk_bytes": CHUNK, "count": count, "root": root, "vocabulary": 256},
+        "version": 1,
+    }
+    tokens_json = canonical({"shards": listed, "version": 1, "vocabulary": 256}).decode()
+    return {"files": files, "tokens_json": tokens_json, "data": data, "data_root": named("dataset", data)}
+
+
 def tokenizer_vectors() -> list[dict[str, Any]]:
     """Definitions with hand-checked tokens; ' hi' is one piece, and merges never reach over its edge."""
     bpe = {
@@ -156,24 +186,28 @@ def tokenizer_vectors() -> list[dict[str, Any]]:
     ]
 
 
-def artifact_vector(files: dict[str, str]) -> dict[str, Any]:
-    """A directory, given as names and texts; a name with a final slash is an empty directory."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for name in sorted(files, key=str.encode):
-            info = tarfile.TarInfo(name.removesuffix("/"))
-            info.type, info.mode = (tarfile.DIRTYPE, 0o755) if name.endswith("/") else (tarfile.REGTYPE, 0o644)
-            info.size = len(files[name].encode())
-            tar.addfile(info, io.BytesIO(files[name].encode()))
-    data = out.getvalue()
-    summary = {"bytes": len(data), "chunk_bytes": CHUNK, "members": len(files), "root": chunk_root(data)}
-    return {
-        "files": files,
-        "tar_sha256": hashlib.sha256(data).hexdigest(),
-        "root": summary["root"],
-        "bytes": len(data),
-        "digest": named("artifact", summary),
-    }
+def corpus_vector(files: dict[str, bytes]) -> dict[str, Any]:
+    """A directory, given as names and as texts repeated; its commit, and the last chunk of every shard opened."""
+    names = sorted(files, key=str.encode)
+    shards = [{"bytes": len(files[name]), "name": name, "root": chunk_root(files[name])} for name in names]
+    records = [canonical(shard) for shard in shards]
+    commit = {"count": len(shards), "kind": "shards", "root": root_and_path(hashed(records))[0].hex()}
+    openings = []
+    for place, name in enumerate(names):
+        chunks = [files[name][at : at + CHUNK] for at in range(0, len(files[name]), CHUNK)]
+        if chunks and len(chunks[-1]) < 100:
+            proof = root_and_path(hashed(chunks), len(chunks) - 1)[1]
+            path = root_and_path(hashed(records), place)[1]
+            shard = {
+                "index": place,
+                "proof": [node.hex() for node in path],
+                "record": b64encode(records[place]).decode(),
+            }
+            chunk, index = b64encode(chunks[-1]).decode(), len(chunks) - 1
+            openings.append({"chunk": chunk, "index": index, "proof": [node.hex() for node in proof], "shard": shard})
+    digest = named("dataset", commit)
+    value = {"chunk_bytes": CHUNK, "corpus": digest, "shards": shards, "version": 1}
+    return {"commit": canonical(value).decode(), "digest": digest, "root": commit["root"], "openings": openings}
 
 
 def write(folder: Path, name: str, vectors: dict[str, Any]) -> None:
@@ -188,15 +222,16 @@ def main() -> None:
     folder = Path(sys.argv[1])
     plans = [plan_vector(7, 20, 4, 3, [1, 5, 6, 1000]), plan_vector(2**53 - 1, 5, 0, 7, [1, 2])]
     texts = [["one"], ['{"text":"one"}', '{"text":"two"}', '{"text":"three"}'], list("abcdefg")]
-    files = {
-        "a.txt": "x",
-        "d/b.txt": "y",
-        "d-e": "notch\n" * 200,
-        "empty/": "",
-        f"{'p' * 90}/{'q' * 40}": "long",
+    parts = {
+        "a.jsonl": ['{"text":"one"}\n', 1],
+        "d/b.txt": ["a stick\n", (3 << 17) + 1],
+        "d-e": ["", 0],
+        "é/c.jsonl": ["x", 1 << 20],
     }
     kinds = ["text", "jsonl", "jsonl"]
     write(folder, "order/order.json", {"plans": plans})
+    steps = [step_vector(seed, step) for seed, step in ((0, 1), (7, 1), (7, 2), (2**53 - 1, 10**6))]
+    write(folder, "philox/steps.json", {"steps": steps})
     records = [record_vector(kind, record) for kind, record in zip(kinds, texts, strict=True)]
     write(folder, "dataset/records.json", {"records": records})
     write(
@@ -204,8 +239,16 @@ def main() -> None:
         "tokens/tokens.json",
         {"tokens": [token_vector([0, 1, 255], 256), token_vector([65_536, 2], 65_537)]},
     )
+    corpora_tokens = [{"a.jsonl": ["one", "é"]}, {"b.jsonl": ["two"], "a/c.jsonl": [], "a.jsonl": ["one", "one"]}]
+    write(folder, "tokens/corpus.json", {"corpora": [corpus_tokens_vector(files) for files in corpora_tokens]})
     write(folder, "tokenizer/tokenizers.json", {"tokenizers": tokenizer_vectors()})
-    write(folder, "artifact/artifacts.json", {"artifacts": [artifact_vector({}), artifact_vector(files)]})
+    corpora = [["a.jsonl"], ["d/b.txt", "a.jsonl", "d-e"], list(parts)]
+    made = [
+        {"files": {name: parts[name] for name in names}}
+        | corpus_vector({name: (parts[name][0] * parts[name][1]).encode() for name in names})
+        for names in corpora
+    ]
+    write(folder, "corpus/corpora.json", {"corpora": made})
 
 
 if __name__ == "__main__":

@@ -36,7 +36,11 @@ def main() -> None:
     contents = {
         "logits": [logits_case(5), logits_case(1025)],
         "signs": [sign_case(*case) for case in ((0, 1, 9), (3, 5, 8), (7, 15, 4))],
-        "projection": [projection_case(*case, bits) for case in CASES for bits in (32, 8, 4, 1)] + [zero_case()],
+        "projection": [
+            *(projection_case(*case, bits) for case in CASES for bits in (32, 8, 4, 1)),
+            zero_case(),
+            *(projection_case(*CASES[0], *form) for form in ((8, 18), (8, 8), (4, 0), (1, 32))),
+        ],
         "toploc": [toploc_case(*case) for case in ((1, 6, 4), (2, 9, 8), (3, 4, 12))],
         "states": [
             *(states_case(*case) for case in (([0, 2], 2, 5, 3), ([4], 8, 3, 2))),
@@ -84,15 +88,18 @@ def rows_of(name: str, tokens: int, size: int) -> Rows:
     return [values[start : start + size] for start in range(0, tokens * size, size)]
 
 
-def projection_case(layers: list[int], block: int, width: int, tokens: int, size: int, bits: int) -> dict[str, Any]:
-    """One fingerprint; rows of a layer follow from its number."""
+def projection_case(
+    layers: list[int], block: int, width: int, tokens: int, size: int, bits: int, grid: int | None = None
+) -> dict[str, Any]:
+    """One fingerprint; rows of a layer follow from its number. Without a grid it is the usual one."""
     rows = {layer: rows_of(f"{layer} {tokens}", tokens, size) for layer in layers}
     data = b""
     for first in range(0, tokens, block):
         for layer in layers:
-            data += block_of(rows[layer], layer, width, first, min(first + block, tokens), bits)
+            data += block_of(rows[layer], layer, width, first, min(first + block, tokens), bits, grid)
     shown = {str(layer): [[float(value) for value in row] for row in each] for layer, each in rows.items()}
     settings = {"layers": layers, "block": block, "width": width, "bits": bits, "seed": SEED}
+    settings |= {} if grid is None else {"grid": grid}
     return {**settings, "rows": shown, "data": data.hex()}
 
 
@@ -102,7 +109,7 @@ def zero_case() -> dict[str, Any]:
     return {**settings, "rows": {"0": [[0.0, 0.0]]}, "data": "80000000"}
 
 
-def block_of(rows: Rows, layer: int, width: int, first: int, end: int, bits: int) -> bytes:
+def block_of(rows: Rows, layer: int, width: int, first: int, end: int, bits: int, grid: int | None) -> bytes:
     """The wire form of the tokens `first` to `end` − 1 of one layer."""
     directions = signs("direction", layer, width, len(rows[0]))
     positions = signs("position", layer, width, len(rows))
@@ -117,7 +124,7 @@ def block_of(rows: Rows, layer: int, width: int, first: int, end: int, bits: int
         return b"".join(struct.pack("<f", float(number)) for number in numbers)
     square = sum(h * h for row in rows[first:end] for h in row)
     exponent = next(e for e in range(-127, 128) if Fraction(2) ** (2 * e - 1) <= square < Fraction(2) ** (2 * e + 1))
-    step = Fraction(2) ** (exponent - RESOLUTION[bits])
+    step = Fraction(2) ** (exponent - (RESOLUTION[bits] if grid is None else grid))
     codes = [int(number / step // 1) % 2**bits for number in numbers]
     joined = sum(code << bits * place for place, code in enumerate(codes))
     return struct.pack("<b", exponent) + joined.to_bytes(-(-bits * width // 8), "little")

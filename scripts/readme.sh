@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Runs the README's blocks and puts their real output, and the size of the trusted base, into the README.
+# Runs the README's blocks and puts their real output into the README.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 .venv/bin/python -m tests.support.pages README.md --write
-.venv/bin/python scripts/trusted_base.py --write

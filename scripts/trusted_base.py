@@ -5,25 +5,19 @@ that is loaded when it ends, without blank lines, comments and docstrings, witho
 without what puts a verdict into words.
 
 Usage: python scripts/trusted_base.py [NAME]    the table of all verifiers, or the modules of one
-       python scripts/trusted_base.py --write   puts the sizes into the README
 """
 
 from __future__ import annotations
 
 import ast
 import json
-import re
 import subprocess
 import sys
 import tempfile
-import textwrap
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-README: Final = Path(__file__).resolve().parent.parent / "README.md"
-WIDTH: Final = 116
 OURS: Final = "tallystick"
 AROUND: Final = ("tallystick.cli", "tallystick.presentation")
 """The command line, and what puts a verdict into words: no verifier reaches them."""
@@ -55,15 +49,13 @@ seed = 11
 anchor_stride = 2
 summaries = ["exact"]
 """
-SENTENCE: Final = r"[\d,]+\s+lines\s+to\s+verify\s+an\s+answer[^(]*?one\s+operator"
-"""Where the README says what is measured."""
 OPERATOR: Final = "aten.mm.default"
 """What the referee rules on: a matrix product, in which nearly all arithmetic of a model lies."""
 
 
 @dataclass(frozen=True)
 class Verifier:
-    """A verifier as a person runs it in the folder of inputs, and the most lines that it may load."""
+    """A verifier as a person runs it in the folder of inputs, and the most lines it may load, as the README says."""
 
     name: str
     command: str
@@ -73,10 +65,10 @@ class Verifier:
 VERIFIERS: Final = {
     each.name: each
     for each in (
-        Verifier("receipt", "verify-response receipt.json --model model --rung 2", 3900),
-        Verifier("recipe", "audit run --replay recipe --samples 1", 4700),
-        Verifier("graph", "audit run --replay graph --samples 1", 9800),
-        Verifier("referee", "referee operator.leaf", 6000),
+        Verifier("receipt", "verify-response receipt.json --model model --rung 2", 4100),
+        Verifier("recipe", "audit run --replay recipe --samples 1", 5150),
+        Verifier("graph", "audit run --replay graph --samples 1", 10_650),
+        Verifier("referee", "referee operator.leaf", 5600),
     )
 }
 
@@ -100,11 +92,12 @@ def measure(folder: Path) -> dict[str, int]:
     return {name: sum(loaded_by(verifier, folder).values()) for name, verifier in VERIFIERS.items()}
 
 
-def sentence(lines: Mapping[str, int]) -> str:
+def sentence() -> str:
     """What the README says."""
+    receipt, recipe, graph, referee = (f"{each.budget:,}" for each in VERIFIERS.values())
     return (
-        f"{lines['receipt']:,} lines to verify an answer up to its fingerprints, {lines['recipe']:,} to audit a run by "
-        f"its recipe, {lines['graph']:,} to audit it from its graph, and {lines['referee']:,} to rule on one operator"
+        f"at most {receipt} lines to verify an answer up to its fingerprints, {recipe} to audit a run by its recipe, "
+        f"{graph} to audit it from its graph, and {referee} to rule on one operator"
     )
 
 
@@ -168,23 +161,11 @@ def _run_and_list(out: Path, arguments: list[str]) -> int:
     return code
 
 
-def write(lines: Mapping[str, int]) -> None:
-    """Put the sizes into the README, where the sentence about them stands."""
-    text = re.sub(SENTENCE, sentence(lines), README.read_text())
-    paragraphs = (
-        "\n".join(textwrap.wrap(each, WIDTH)) if re.search(SENTENCE, each) else each for each in text.split("\n\n")
-    )
-    README.write_text("\n\n".join(paragraphs))
-
-
 def main(names: list[str]) -> None:
-    """Print the table, or the modules of one verifier; or write the sizes into the README."""
+    """Print the table, or the modules of one verifier."""
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         make_inputs(folder)
-        if names == ["--write"]:
-            write(measure(folder))
-            return
         if names:
             for name, lines in sorted(loaded_by(VERIFIERS[names[0]], folder).items()):
                 print(f"{lines:6} {name}")

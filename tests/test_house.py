@@ -80,7 +80,8 @@ def plugins() -> set[str]:
     """The modules that another program's entry points name, and those that it loads by name."""
     points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     named = {target.partition(":")[0] for group in points.values() for target in group.values()}
-    return named | {name for name in MODULES if name.startswith("tallystick.serving.vllm.")}  # vLLM's own configuration
+    by_name = ("tallystick.serving.vllm.", "tallystick.store.database.migrations")  # vLLM's configuration, Alembic
+    return named | {name for name in MODULES if name.startswith(by_name)}
 
 
 def classes() -> dict[str, list[str]]:

@@ -29,18 +29,30 @@ LAYERS = [
         "graphs",
         "tolerances",
     ),
-    *("transcripts", "datasets", "workloads", "sampling", "attestation", "store", "judging"),
+    *("transcripts", "traces", "datasets", "workloads", "sampling", "attestation", "store", "judging"),
     *("frameworks", "recorders", "audits", "answers", "presentation", "http", "disputes", "differences", "serving"),
-    *("attacks", "calibration", "api", "torch", "jax", "iree", "tallystick", "cli", "__main__"),
+    *("indexing", "remote", "attacks", "calibration", "api", "exports", "web", "torch", "jax", "iree", "tallystick"),
+    *("cli", "__main__"),
 ]
 HEAVY = {
     *("torch", "transformers", "tokenizers", "diffusers", "sklearn", "matplotlib", "safetensors", "gguf"),
     *("jax", "jaxlib", "iree", "array_api_compat", "fastapi", "uvicorn", "starlette", "httpx", "openai", "vllm"),
     "llguidance",
-    *("sqlalchemy", "psycopg", "web3", "eth_account", "eth_utils", "eth_tester"),
+    *("sqlalchemy", "alembic", "psycopg", "web3", "eth_account", "eth_utils", "eth_tester"),
 }
-AT_HOME_WITH_HEAVY = {"frameworks", "recorders", "serving", "http", "disputes.coordinators"}
-FORBIDDEN_TO_VERIFIERS = {"presentation", "recorders", "disputes", "serving", "attacks", "calibration", "api", "cli"}
+AT_HOME_WITH_HEAVY = {
+    "frameworks",
+    "recorders",
+    "serving",
+    "http",
+    "disputes.coordinators",
+    "store.database",
+    "indexing",
+    "web",
+}
+FORBIDDEN_TO_VERIFIERS = {
+    *("presentation", "recorders", "disputes", "serving", "remote", "web", "attacks", "calibration", "api", "cli"),
+}
 UNLOADED_AT_IMPORT = (
     *("torch", "jax", "iree", "array_api_compat", "transformers", "tokenizers", "sklearn"),
     *("pydantic", "matplotlib", "typer", "rich", "cryptography", "fastapi", "httpx", "openai"),

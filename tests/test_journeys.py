@@ -31,5 +31,5 @@ def test_the_index_names_every_journey(page: Path) -> None:
 
 
 def test_there_are_as_many_as_the_index_says() -> None:
-    assert INDEX.read_text().startswith("# Five journeys\n")
-    assert len(PAGES) == 5
+    assert INDEX.read_text().startswith("# Six journeys\n")
+    assert len(PAGES) == 6

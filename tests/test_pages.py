@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from tests.support.pages import running
 from tests.support.pages.reading import PageError, read_page
 from tests.support.pages.running import run_page, session
 from tests.support.pages.showing import shows
@@ -112,6 +113,35 @@ def test_a_page_that_says_something_else_is_refused(before: str, after: str, com
         run(HONEST.replace(before, after), SHORT_S if complaint == "took too long" else LIMIT_S)
 
 
+NEEDY = """\
+<!-- needs: vllm -->
+```sh
+ls tallystick/pyproject.toml; false
+```
+
+```sh
+echo plain
+```
+
+```text
+plain
+```
+"""
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_block_that_needs_what_is_not_installed_is_left_out_with_one_line(
+    is_there: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(running.HAS, "vllm", lambda: is_there)  # type: ignore[arg-type]
+    if is_there:
+        with pytest.raises(PageError, match=r"line 3: failed with \[1\]"):
+            run(NEEDY)
+    else:
+        run(NEEDY)
+        assert capsys.readouterr().out == "left out, because `make vllm` has installed nothing here: 1 blocks\n"
+
+
 def test_nothing_is_left_when_a_page_has_ended() -> None:
     blocks = read_page(HONEST)
     with session(blocks, LIMIT_S) as here:
@@ -131,6 +161,7 @@ def test_nothing_is_left_when_a_page_has_ended() -> None:
         ("```\nls\n```\n", "line 2: a block of kind '' is not run"),
         ("<!-- exti: 1 -->\n```sh\nls\n```\n", "line 3: a sh block has no note exti"),
         ("```toml\na = 1\n```\n", "line 2: nothing says into which file this goes"),
+        ("<!-- needs: gold -->\n```sh\nls\n```\n", "line 3: nothing can need gold"),
         ("<!-- stream: both -->\n```text\na\n```\n", "line 3: there is no stream both"),
         ("```text\na\n```\n", "line 2: shows an output, and nothing has run there before it"),
         ("1. First\n   ```sh\n   ls\n   ```\n", "line 2: a block that is run is fenced"),

@@ -105,7 +105,7 @@ def figure(benchmark: str, name: str) -> dict[str, Any]:
     ("benchmark", "name", "shown"),
     [
         ("train_commit", "projection, anchor every 100, 4,096 tokens a step", "{inside:.2f} % of the CPU time"),
-        ("audit_cost", "fixed", "{value:.0f} training steps"),
+        ("audit_cost", "fixed", "{value:.1f} training steps"),
         ("audit_cost", "per step", "{value:.2f} of a training step"),
         ("transcript_scale", "bytes", "{value:.0f} bytes"),
         ("verify_over_prefill", "d 2048, final layer", "{value:.2f} of one pass"),

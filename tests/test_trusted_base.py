@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import runpy
 from collections.abc import Callable
 from functools import cache
@@ -39,17 +38,9 @@ def test_a_verifier_loads_nothing_that_records_attacks_or_serves(loaded: Loaded,
     assert "commitments" in folders
 
 
-def test_the_readme_states_how_many_lines_a_verifier_trusts(loaded: Loaded) -> None:
-    stated = TRUSTED_BASE["sentence"]({name: sum(loaded(name).values()) for name in VERIFIERS})
+def test_the_readme_states_how_many_lines_a_verifier_trusts_at_most() -> None:
     readme = " ".join((REPOSITORY / "README.md").read_text().split())
-    assert stated in readme, f"`scripts/trusted_base.py --write` brings it up to date: {stated}"
-
-
-def test_the_sentence_in_the_readme_is_found_by_the_script_that_rewrites_it() -> None:
-    pattern = TRUSTED_BASE["SENTENCE"]
-    readme = (REPOSITORY / "README.md").read_text()
-    assert len(re.findall(pattern, readme)) == 1
-    assert re.fullmatch(pattern, TRUSTED_BASE["sentence"](dict.fromkeys(VERIFIERS, 1234)))
+    assert TRUSTED_BASE["sentence"]() in readme
 
 
 def test_blank_lines_comments_and_docstrings_do_not_count(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ class Examination:
 def examine(subject: Subject, engines: tuple[str, ...] = ENGINES) -> Examination:
     """All checks of one subject, on these engines and the reference."""
     found = _inspected(subject)
-    found.failures += _door(subject.graph, "the door") + _replay(subject)
+    found.failures += door(subject.graph, "the door") + replay(subject)
     exact = execute(subject.graph, subject.bindings, engine_of("reference"))
     found.vanishing = vanishing(exact)
     found.distances["reference"] = distance(exact, subject.native, found.vanishing)
@@ -66,13 +66,19 @@ def examine(subject: Subject, engines: tuple[str, ...] = ENGINES) -> Examination
     return found
 
 
+def refused(architecture: str, part: str, reason: str) -> Examination:
+    """What cannot be captured: a row without a graph."""
+    return Examination(architecture, part, 0, {}, 0, 0, 0, "", refused={"capture": reason})
+
+
 def _inspected(subject: Subject) -> Examination:
     graph, seen = subject.graph, Inspection(subject.graph)
     counts = (len(graph.nodes), seen.kinds, len(seen.operators), seen.depth, seen.flops)
     return Examination(subject.architecture, subject.part, *counts, str(graph_root(graph)))
 
 
-def _door(graph: Graph, what: str) -> list[str]:
+def door(graph: Graph, what: str) -> list[str]:
+    """Why the strict reader refuses a graph, if it does."""
     try:
         read = read_graph(graph_bytes(graph))
     except MalformedError as error:
@@ -80,7 +86,7 @@ def _door(graph: Graph, what: str) -> list[str]:
     return [] if graph_root(read) == graph_root(graph) else [f"{what}: another graph comes out than went in"]
 
 
-def _replay(subject: Subject) -> list[str]:
+def replay(subject: Subject) -> list[str]:
     """The whole graph compiled by its own framework has to give the bits of the native run."""
     outputs = _compiled(subject)
     differing = [name for name, tensor in subject.native.items() if outputs[name] != tensor]
@@ -115,7 +121,7 @@ def _run_on(name: str, subject: Subject, found: Examination) -> None:
 def _take_apart(subject: Subject, values: Mapping[Ref, Tensor], engine: Engine, found: Examination) -> None:
     part = middle_slice(subject.graph)
     found.slice = run_slice(part, subject, values, engine)
-    found.failures += _door(part, "slice") + [f"slice: {line}" for line in found.slice.rejected]
+    found.failures += door(part, "slice") + [f"slice: {line}" for line in found.slice.rejected]
     try:
         found.examples = isolate(subject, values, engine)
     except UsageError as error:

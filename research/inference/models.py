@@ -38,7 +38,7 @@ def make_model(name: str, folder: Path) -> Path:
     if out.is_dir():
         return out
     with resources.as_file(resources.files("tallystick") / "examples") as examples:
-        recipe, source = read_config(examples / CONFIGS[name])
+        recipe, source, *_ = read_config(examples / CONFIGS[name])
         train(recipe, source, run)
     export_model(RunDirectory(run), out)
     return out

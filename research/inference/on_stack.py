@@ -50,7 +50,8 @@ def make(place: Place, job: Job) -> dict[str, Any]:
     from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
 
     language_model = load_language_model(Path(job["model"]), job["dtype"], place.stack.attention, place.stack.device)
-    settings = RecordSettings(standard_fingerprints(language_model.card.layers))
+    card = language_model.card
+    settings = RecordSettings(standard_fingerprints(card.layers, card.dtype))
     issuer = ReceiptIssuer(language_model, SigningKey(SECRET), settings)
     prompts = prompts_of(language_model, source_text(), job["answers"], job["prompt"])
     answered: list[dict[str, Json]] = []

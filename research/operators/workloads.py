@@ -131,7 +131,7 @@ def _trained(recipe: str, folder: Path) -> nn.Module:
     from tallystick.workloads.plan import classes
 
     with resources.as_file(EXAMPLES / recipe) as path:
-        settings, source = read_config(path)
+        settings, source, *_ = read_config(path)
         run = RunDirectory(folder / recipe.removesuffix(".toml"))
         train(settings, source, run.path)
     trainer = Trainer(settings, classes(run.spec()))

@@ -11,8 +11,9 @@ from typing import Any, Final
 import torch
 
 from research.real.prompts import QUESTIONS
-from research.real.serving import Asked, Provider
+from research.real.serving import Provider
 from tallystick.attacks.serving.weights import coarse_head, float8_weights, integer_weights
+from tallystick.calibration.answers.answering import Question
 from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 from tallystick.serving.slots import Slot
 
@@ -26,7 +27,7 @@ class Way:
     """What is served in place of what was asked: another model, request, token, or cache; `settings` were asked."""
 
     model: Callable[[TorchLanguageModel], Any] | None = None
-    request: Callable[[TorchLanguageModel, Asked], Asked] | None = None
+    request: Callable[[TorchLanguageModel, Question], Question] | None = None
     change: Callable[[Slot, torch.Tensor, int], int] | None = None
     after_step: Callable[[Any], None] | None = None
     settings: Mapping[str, float] = field(default_factory=lambda: PLAIN)
@@ -45,18 +46,18 @@ def tuned(model: TorchLanguageModel, rate: float, steps: int) -> Any:
     return learner.to(model.model.dtype).eval()
 
 
-def with_settings(_: TorchLanguageModel, asked: Asked, *, hotter: float = 1.0, **settings: Any) -> Asked:
+def with_settings(_: TorchLanguageModel, asked: Question, *, hotter: float = 1.0, **settings: Any) -> Question:
     """Another temperature or other settings than those asked for."""
     changed = {"temperature": asked.sampler.temperature * hotter, **settings}
     return replace(asked, sampler=asked.sampler.model_copy(update=changed))
 
 
-def with_other_seed(_: TorchLanguageModel, asked: Asked) -> Asked:
+def with_other_seed(_: TorchLanguageModel, asked: Question) -> Question:
     """A seed of the provider's."""
     return replace(asked, sampler=asked.sampler.model_copy(update={"seed": asked.sampler.seed + 1}))
 
 
-def with_system_prompt(model: TorchLanguageModel, asked: Asked) -> Asked:
+def with_system_prompt(model: TorchLanguageModel, asked: Question) -> Question:
     """Words of the provider ahead of the prompt."""
     return replace(asked, prompt=(*model.encode_chat([{"role": "system", "content": SYSTEM}])[:-3], *asked.prompt))
 

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from research.real.serving import Answered, read_answers
+from research.shipped_limits import replaced, write_table
 from tallystick.answers.distance_limits import FingerprintRule, MeasuredModels, shipped_calibration
 from tallystick.answers.fingerprints import judge_fingerprint
 from tallystick.calibration.answers.distances import Rows, add_up, compare_answer, distances_of_runs, row_limits
@@ -37,7 +38,6 @@ from tallystick.tolerances.fingerprints.standard import standard_fingerprints
 from tallystick.transcripts.model_card import ModelCard
 from tallystick.workloads.fingerprints import make_fingerprint
 
-TABLE: Final = Path("src/tallystick/answers/fingerprints.json")
 DATA: Final = Path("docs/data/real_distances.json")
 TRYING: Final = 3
 """One answer of so many sets no limit, and tries them."""
@@ -86,11 +86,7 @@ def main() -> int:
     seen = add_up(compare_answer(claimed, own, card.layers) for n, _, claimed, own in pairs if n % TRYING)
     limits = row_limits(seen, models)
     shipped = shipped_calibration()
-    size = (card.dtype, card.layers, card.width)
-    others = tuple(each for each in shipped.rows if (each.dtype, each.layers, each.width) != size)
-    table = shipped.model_copy(update={"rows": (*others, *limits)})
-    (options.out / TABLE).parent.mkdir(parents=True, exist_ok=True)
-    (options.out / TABLE).write_bytes(table.to_bytes() + b"\n")
+    write_table(shipped.model_copy(update={"rows": replaced(shipped.rows, limits)}), options.out)
     tried = trials([each for each in pairs if not each[0] % TRYING], FingerprintRule(rows=limits), card)
     ways = sorted({each.stack for each in answers})
     figures = {"machine": machine(), "software": f"torch {torch.__version__}", "model": options.name}
@@ -142,7 +138,7 @@ def coarser(model: TorchLanguageModel, bits: int, by_row: bool) -> torch.Tensor:
 def trials(pairs: Sequence[tuple[int, str, Rows, Rows]], rule: FingerprintRule, card: ModelCard) -> dict[str, Any]:
     """By kind and length of answer, how many are rejected by the standard fingerprints."""
     found: dict[str, dict[str, Trial]] = {}
-    [settings] = standard_fingerprints(card.layers)
+    [settings] = standard_fingerprints(card.layers, card.dtype)
     for _, kind, claimed, own in pairs:
         tokens = len(own[card.layers])
         low, high = next((a, b) for a, b in pairwise(LENGTHS) if a <= tokens < b)

@@ -1,4 +1,4 @@
-"""Writes docs/real_model_distances.md from the figures of `research.real.distances` and `research.real.toploc_beside`.
+"""Writes docs/real_model_distances.md from what `research.real.distances`, `.pooled` and `.toploc_beside` found.
 
 Usage: python -m research.real.distances_page
 """
@@ -12,6 +12,7 @@ from typing import Any, Final
 
 DATA: Final = Path("docs/data/real_distances.json")
 BESIDE: Final = Path("docs/data/toploc_beside.json")
+POOLED: Final = Path("docs/data/real_pooled.json")
 PAGE: Final = Path("docs/real_model_distances.md")
 PLACES: Final = ("block", "final", "logits")
 HEAD: Final = """# Distances on a real model
@@ -29,8 +30,23 @@ are inconclusive: so few numbers vary as much as random codes.
 |---|---|--:|--:|--:|--:|--:|--:|
 """
 TAIL: Final = """
-An output matrix in 8 bits with a scale for each row moves the logits by half again of what honest stacks differ by. One
-answer does not show it; every report says which change of the logits it could not tell from rounding.
+## An output matrix in 8 bits by row
+
+With a scale for each row it moves the logits by about 0.02 of their norm, half again of what honest stacks differ by.
+One answer does not show it, and every report says so. Many answers would. `python -m research.real.pooled` adds up the
+standard fingerprints of answers of one stack until they have so many tokens, {draws} times
+([data/real_pooled.json](data/real_pooled.json); {answers} answers). *Seen* is the share of draws with that matrix that
+lie beyond every honest draw.
+
+| tokens | statistic | honest: median, 0.999 | coarse matrix: 0.001, median | seen |
+|--:|---|--:|--:|--:|
+"""
+RATIO: Final = """
+The distance of the logits alone tells more than its ratio to that of the final norm: stacks drift apart by a few per
+cent only, and a quotient of two short fingerprints varies more than either. By stack, over all its answers:
+
+| stack | tokens | final norm | logits | coarse matrix |
+|---|--:|--:|--:|--:|
 """
 TOPLOC: Final = """
 ## TOPLOC beside it
@@ -52,7 +68,9 @@ def page() -> str:
     ways = {name: each for name, each in figures.items() if isinstance(each, dict)}
     shown = {**figures, "stacks": "; ".join(figures["stacks"])}
     beside = json.loads(BESIDE.read_text())
-    text = HEAD.format(**shown) + "\n".join(_rows(ways)) + "\n" + TAIL
+    pooled = json.loads(POOLED.read_text())
+    text = HEAD.format(**shown) + "\n".join(_rows(ways)) + "\n" + TAIL.format(**pooled)
+    text += "\n".join(_pools(pooled["pools"])) + "\n" + RATIO + "\n".join(_stacks(pooled["stacks"])) + "\n"
     return text + TOPLOC.format(**beside) + "\n".join(_beside(beside["ways"])) + "\n"
 
 
@@ -64,6 +82,19 @@ def _rows(ways: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             means = " | ".join(f"{each[place][0]:.4f}" for place in PLACES)
             counts = f"{length.removesuffix(' tokens')} | {each['of']} | {each['unjudged']}"
             yield f"| {name} | {counts} | {rejected} | {means} |"
+
+
+def _pools(pools: Mapping[str, Any]) -> Iterator[str]:
+    for tokens, statistics in pools.items():
+        for name, each in statistics.items():
+            honest, coarse = (", ".join(f"{value:.3f}" for value in each[kind]) for kind in ("honest", "coarse"))
+            yield f"| {tokens} | {name} | {honest} | {coarse} | {each['beyond']:.3f} |"
+
+
+def _stacks(stacks: Mapping[str, Any]) -> Iterator[str]:
+    for name, each in stacks.items():
+        shown = " | ".join(f"{each[place]:.4f}" for place in ("final", "logits", "coarse"))
+        yield f"| {name} | {each['tokens']} | {shown} |"
 
 
 def _beside(ways: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

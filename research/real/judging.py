@@ -74,7 +74,7 @@ def _verdict(
     length: int,
     policy: ReceiptPolicy | None,
 ) -> ReceiptReport:
-    settings = RecordSettings(fingerprints=standard_fingerprints(model.card.layers))
+    settings = RecordSettings(fingerprints=standard_fingerprints(model.card.layers, model.card.dtype))
     asked, tokens = found.asked, found.answer[:length]
     is_whole = length == len(found.answer) and tokens[-1] in model.end_tokens
     limit = asked.max_tokens if is_whole else length

@@ -6,8 +6,6 @@ An answer is NAME.json (what was asked and answered) and NAME.safetensors (the r
 from __future__ import annotations
 
 import json
-import math
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from research.real.prompts import QUESTIONS
+from tallystick.calibration.answers.answering import SETTINGS, Question, questions as drawn_questions
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 from tallystick.serving.batching import BatchingEngine
@@ -24,14 +23,7 @@ from tallystick.serving.jobs import Event, Job, JobResult, Piece
 from tallystick.serving.slots import Slot
 from tallystick.transcripts.sampler import Sampler
 
-SETTINGS: Final[tuple[dict[str, float], ...]] = (
-    {"temperature": 0.0},
-    {"temperature": 0.7},
-    {"temperature": 1.0},
-    {"temperature": 1.0, "top_p": 0.9},
-    {"temperature": 0.7, "top_p": 0.9},
-)
-TOKENS: Final = (8, 512)
+TOKENS: Final = 512
 ENTRIES: Final = 1 << 20
 
 
@@ -49,19 +41,10 @@ class Stack:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What one customer asked: prompt, sampler, and the most tokens."""
-
-    prompt: tuple[int, ...]
-    sampler: Sampler
-    max_tokens: int
-
-
-@dataclass(frozen=True)
 class Answered:
     """One answer: what was asked, how the provider says it computed, the tokens, and the rows by layer."""
 
-    asked: Asked
+    asked: Question
     way: str
     stack: str
     answer: tuple[int, ...]
@@ -96,21 +79,14 @@ class Provider(BatchingEngine):
 
 def questions(
     model: TorchLanguageModel, count: int, seed: int, settings: Sequence[Mapping[str, float]] = SETTINGS
-) -> list[Asked]:
-    """What customers ask: lengths are log-uniform over `TOKENS`, seeds are their own."""
-    rng = random.Random(seed)
-    shortest, longest = map(math.log, TOKENS)
-    return [
-        Asked(
-            tuple(model.encode_chat([{"role": "user", "content": rng.choice(QUESTIONS)}])),
-            Sampler(**rng.choice(settings), seed=rng.randrange(2**32)),  # type: ignore[arg-type]
-            round(math.exp(rng.uniform(shortest, longest))),
-        )
-        for _ in range(count)
-    ]
+) -> list[Question]:
+    """What customers ask of the campaign, in no words that a calibration uses."""
+    return drawn_questions(model, QUESTIONS, count, TOKENS, seed, settings)
 
 
-def generate(provider: Provider, asked: Sequence[Asked], served: Sequence[Asked]) -> Iterator[tuple[Asked, JobResult]]:
+def generate(
+    provider: Provider, asked: Sequence[Question], served: Sequence[Question]
+) -> Iterator[tuple[Question, JobResult]]:
     """Answers to what is `served`, paired with what was asked; raises `UnavailableError` where one fails."""
     results: list[Event] = []
     jobs = [
@@ -141,7 +117,7 @@ def read_answers(folder: Path) -> Iterator[Answered]:
         asked = held["asked"]
         rows = {int(layer): each for layer, each in load_file(path.with_suffix(".safetensors")).items()}
         yield Answered(
-            Asked(tuple(asked["prompt"]), Sampler(**asked["sampler"]), asked["max_tokens"]),
+            Question(tuple(asked["prompt"]), Sampler(**asked["sampler"]), asked["max_tokens"]),
             held["way"],
             held["stack"],
             tuple(held["answer"]),

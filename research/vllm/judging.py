@@ -7,13 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
-from research.vllm.load import Load
+from research.vllm.load import Answered
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.reading import read_response, read_responses
 from tallystick.answers.report import ReceiptReport
@@ -27,16 +27,24 @@ from tallystick.transcripts.receipt import RECEIPT_BYTES_MAX
 
 ANSWERS: Final = "answers.jsonl"
 JUDGED: Final = "judged.jsonl"
+RESPONSE_BYTES_MAX: Final = 1 << 26
 JOURNAL: Final = "receipts.jsonl"
 LENGTHS: Final = (8, 16, 32, 64, 128, 256, 513)
 
 
-def keep(load: Load, folder: Path) -> None:
-    """Write requests and answers, so that they can be judged again."""
+def keep(each: Answered, folder: Path) -> None:
+    """Write a request and its answer, so that they can be judged again."""
+    kept = {"whole": each.is_whole, "request": each.planned.body, "response": each.response}
     with (folder / ANSWERS).open("a") as file:
-        for each in load.answered:
-            kept = {"whole": each.is_whole, "request": each.planned.body, "response": each.response}
-            file.write(json.dumps(kept) + "\n")
+        file.write(json.dumps(kept) + "\n")
+
+
+def counted(folder: Path) -> tuple[int, int]:
+    """How many answers are kept, and how many of them are whole."""
+    if not (folder / ANSWERS).is_file():
+        return 0, 0
+    kept = [json.loads(line)["whole"] for line in read_lines(folder / ANSWERS, RESPONSE_BYTES_MAX)]
+    return len(kept), sum(kept)
 
 
 @dataclass(frozen=True)
@@ -47,17 +55,25 @@ class Judging:
     model: TorchLanguageModel
     policy: ReceiptPolicy
 
-    def judge(self, most: int | None = None) -> list[dict[str, Any]]:
-        """One row for each answer, written as they come; at most `most` responses are judged."""
-        rows: list[dict[str, Any]] = []
+    def judge(self, most: int | None = None, *, goes_on: bool = False) -> list[dict[str, Any]]:
+        """One row for each answer, written as they come; at most `most` responses are judged.
+
+        With `goes_on` the rows that were written before stay.
+        """
+        path = self.folder / JUDGED
+        rows = list(map(json.loads, path.read_text().splitlines())) if goes_on and path.is_file() else []
+        done = {row["response"] for row in rows}
         torch.set_num_threads(1)
-        whole = (kept for kept in self._kept() if kept["whole"])
-        with (self.folder / JUDGED).open("w") as file:
-            for kept in islice(whole, most):
-                for row in self._rows(kept):
-                    rows.append(row)
-                    file.write(json.dumps(row) + "\n")
-                    file.flush()
+        whole = [kept for kept in self._kept() if kept["whole"]][:most]
+        with path.open("a" if goes_on else "w") as file:
+            for number, kept in enumerate(whole, 1):
+                if kept["response"]["id"] in done:
+                    continue
+                new = [{"response": kept["response"]["id"], **row} for row in self._rows(kept)]
+                rows += new
+                file.write("".join(json.dumps(row) + "\n" for row in new))
+                file.flush()
+                print(f"judged {number} of {len(whole)}: {', '.join(row['verdict'] for row in new)}", flush=True)
         return rows
 
     def cancelled(self) -> int:

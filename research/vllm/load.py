@@ -49,12 +49,22 @@ class Answered:
     is_whole: bool
 
 
+def forget(_: Answered) -> None:
+    """Keep an answer nowhere else."""
+
+
 @dataclass
 class Load:
-    """What the clients of one run were answered."""
+    """What the clients of one run were answered; `keep` is given every answer when it has arrived."""
 
+    keep: Callable[[Answered], None] = forget
     answered: list[Answered] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+
+    def add(self, answered: Answered) -> None:
+        """Add an answer."""
+        self.answered.append(answered)
+        self.keep(answered)
 
     @property
     def tokens(self) -> int:
@@ -67,12 +77,12 @@ def choices_of(response: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return list(response.get("choices", ()))
 
 
-def plan(seed: int, texts: Path, *, leaving: float = 0.06) -> Iterator[Planned]:
-    """Endless requests, drawn from `seed`; text to continue comes from the files of `texts`."""
+def plan(seed: int, texts: Path, *, leaving: float = 0.06, longest: int = LONGEST) -> Iterator[Planned]:
+    """Endless requests for at most `longest` tokens, drawn from `seed`; texts to continue come from `texts`."""
     rng = random.Random(seed)
     words = re.findall(r"\S+", " ".join(path.read_text() for path in sorted(texts.glob("*.md"))))
     while True:
-        body = settings(rng)
+        body = settings(rng, longest)
         if rng.random() < 0.5:
             path, text = "/v1/chat/completions", rng.choice(FORMS).format(rng.choice(SUBJECTS))
             body["messages"] = [{"role": "user", "content": text}]
@@ -83,11 +93,11 @@ def plan(seed: int, texts: Path, *, leaving: float = 0.06) -> Iterator[Planned]:
         yield Planned(path, body, rng.randint(2, 30) if is_left else None)
 
 
-def settings(rng: random.Random) -> dict[str, Any]:
+def settings(rng: random.Random, longest: int = LONGEST) -> dict[str, Any]:
     """The fields of a request except for its prompt; half of all are streamed, one in ten has two choices."""
     body: dict[str, Any] = {
         "model": NAME,
-        "max_tokens": round(math.exp(rng.uniform(math.log(SHORTEST), math.log(LONGEST)))),
+        "max_tokens": round(math.exp(rng.uniform(math.log(SHORTEST), math.log(longest)))),
         "temperature": rng.choice((0.0, 0.3, 0.7, 1.0, 1.0, 1.3)),
         "tally_nonce": rng.randbytes(16).hex(),
     }
@@ -113,10 +123,14 @@ def never(_: Load) -> bool:
 
 
 async def send_all(
-    url: str, planned: Iterator[Planned], clients: int, is_enough: Callable[[Load], bool] = never
+    url: str,
+    planned: Iterator[Planned],
+    clients: int,
+    is_enough: Callable[[Load], bool] = never,
+    keep: Callable[[Answered], None] = forget,
 ) -> Load:
     """Let `clients` clients ask one request after the other until `is_enough`."""
-    load = Load()
+    load = Load(keep)
     limits = httpx.Limits(max_connections=clients)
     async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as http:
 
@@ -136,7 +150,7 @@ async def _send(http: httpx.AsyncClient, planned: Planned, load: Load) -> None:
         return
     response = await http.post(planned.path, json=dict(planned.body))
     if response.status_code == 200:
-        load.answered.append(Answered(planned, response.json(), is_whole=True))
+        load.add(Answered(planned, response.json(), is_whole=True))
     else:
         load.refused.append(response.text)
 
@@ -156,4 +170,4 @@ async def _stream(http: httpx.AsyncClient, planned: Planned, load: Load) -> None
                 pieces += 1
             if pieces == planned.leaves_after:
                 break
-    load.answered.append(Answered(planned, whole.body, is_whole))
+    load.add(Answered(planned, whole.body, is_whole))

@@ -13,7 +13,7 @@ A real server (vLLM 0.32 for the CPU, its own process for the engine, asynchrono
 cache, continuous batches) serves SmolLM2-135M-Instruct with the plugin of Tallystick. Clients ask at once, for chats
 and texts, streamed or not, of 8 to 512 tokens (log-uniform limits), at temperatures 0 to 1.3, with top-p, top-k, min-p,
 penalties, stop texts and two choices; some leave in the middle. Afterwards each answer is judged with its request, by
-the default policy, on another stack: transformers.
+the default policy, on another stack: transformers. A run is eager and on the V1 runner unless its name says otherwise.
 """
 
 
@@ -72,9 +72,9 @@ def _speed(found: Mapping[str, Any]) -> str:
 ## Throughput
 
 Two servers in turns, one without the plugin: {found["rounds"]} rounds of {found["requests"]} requests for
-{found["tokens"]} tokens by {found["clients"]} clients. Machine: {found["machine"]}, 2 cores, shared with
-other programs meanwhile, so the intervals are wide. The goal of 0.99 is not shown here: in a model this small, the
-canonical draw over 49,152 tokens is a large part of a step.
+{found["tokens"]} tokens by {found["clients"]} clients. Machine: {found["machine"]}, 2 cores, which clients and server
+share. The goal is 0.99. The canonical draw over 49,152 tokens stands in the place of vLLM's own; `sampler_choose` in
+[benchmarks.md](benchmarks.md) compares draws.
 
 | | with receipts ÷ without | 95 % interval (bootstrap of the median) |
 | --- | --: | --: |

@@ -24,6 +24,17 @@ TALLY = str(Path(sys.executable).with_name("tally"))
 QUIET = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 
+INTERPRETED = Path(__file__).parent / "interpreted"
+
+
+def of_runner(name: str) -> dict[str, str]:
+    """The variables by which vLLM takes its runner V1 or V2; on a CPU, V2 needs Triton's interpreter, and is slow."""
+    if name == "V1":
+        return {"VLLM_USE_V2_MODEL_RUNNER": "0"}
+    folders = [str(INTERPRETED), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"VLLM_USE_V2_MODEL_RUNNER": "1", "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(folders)}
+
+
 @dataclass(frozen=True)
 class Server:
     """A running server and its process."""
@@ -45,13 +56,15 @@ class Server:
 
 
 @contextmanager
-def serving(model: Path, folder: Path, port: int, options: Sequence[str], *, receipts: bool) -> Iterator[Server]:
+def serving(
+    model: Path, folder: Path, port: int, options: Sequence[str], *, receipts: bool, runner: str = "V1"
+) -> Iterator[Server]:
     """A server of `model` on `port`; with `receipts`, its journal, its key and its log are in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     given = ["--port", str(port), "--served-model-name", NAME, *options]
     command = with_receipts(model, folder, given) if receipts else plain(model, given)
     with (folder / f"server-{port}.log").open("wb") as log:
-        environment = QUIET | {"VLLM_CPU_KVCACHE_SPACE": "1"} | os.environ
+        environment = QUIET | {"VLLM_CPU_KVCACHE_SPACE": "1"} | os.environ | of_runner(runner)
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
         try:
             yield _started(Server(f"http://127.0.0.1:{port}", process), folder)

@@ -15,12 +15,15 @@ if TYPE_CHECKING:
     from tallystick.answers.policy import ReceiptPolicy as ReceiptPolicy
     from tallystick.answers.unverified import UnverifiedAnswerWarning as UnverifiedAnswerWarning
     from tallystick.api.answers import verify as verify
+    from tallystick.api.audit_over_http import audit_over_http as audit_over_http
     from tallystick.api.audit_result import AuditResult as AuditResult
     from tallystick.api.auditing import audit as audit
     from tallystick.api.comparing import diff as diff
+    from tallystick.api.database import Database as Database, open as open
     from tallystick.api.opening import open_operators as open_operators
     from tallystick.api.operators import judge as judge
-    from tallystick.api.segment import verify_segment as verify_segment
+    from tallystick.api.rows import write_rows as write_rows
+    from tallystick.api.segment import open_segment as open_segment, verify_segment as verify_segment
     from tallystick.api.training import train as train
     from tallystick.attestation.signing import SigningKey as SigningKey
     from tallystick.audits.policy import Policy as Policy
@@ -38,7 +41,9 @@ if TYPE_CHECKING:
     )
     from tallystick.frameworks.model_cards import card_of as card_of
     from tallystick.frameworks.torch.capture.model import capture as capture
+    from tallystick.frameworks.torch.ema import Ema as Ema
     from tallystick.frameworks.torch.generation.language_models import load_language_model as load_language_model
+    from tallystick.frameworks.torch.row_dataset import RowsDataset as RowsDataset, rows as rows
     from tallystick.judging.verdict import Verdict as Verdict
     from tallystick.recorders.generation import AnswerRequest as AnswerRequest, record_generation as record_generation
     from tallystick.recorders.huggingface import TallyCallback as TallyCallback
@@ -60,12 +65,15 @@ HOMES = {
     "tallystick.answers.policy": "ReceiptPolicy",
     "tallystick.answers.unverified": "UnverifiedAnswerWarning",
     "tallystick.api.answers": "verify",
+    "tallystick.api.audit_over_http": "audit_over_http",
     "tallystick.api.audit_result": "AuditResult",
     "tallystick.api.auditing": "audit",
     "tallystick.api.comparing": "diff",
+    "tallystick.api.database": "Database open",
     "tallystick.api.opening": "open_operators",
     "tallystick.api.operators": "judge",
-    "tallystick.api.segment": "verify_segment",
+    "tallystick.api.rows": "write_rows",
+    "tallystick.api.segment": "open_segment verify_segment",
     "tallystick.api.training": "train",
     "tallystick.attestation.signing": "SigningKey",
     "tallystick.audits.policy": "Policy",
@@ -77,6 +85,8 @@ HOMES = {
     "tallystick.frameworks.model_cards": "card_of",
     "tallystick.frameworks.torch.capture.model": "capture",
     "tallystick.frameworks.torch.generation.language_models": "load_language_model",
+    "tallystick.frameworks.torch.ema": "Ema",
+    "tallystick.frameworks.torch.row_dataset": "RowsDataset rows",
     "tallystick.judging.verdict": "Verdict",
     "tallystick.recorders.generation": "AnswerRequest record_generation",
     "tallystick.recorders.huggingface": "TallyCallback",

@@ -10,9 +10,13 @@ from typing import Final
 from tallystick.errors import UnavailableError
 
 DISTRIBUTIONS: Final[Mapping[str, str]] = {
+    "mlflow": "mlflow-skinny",
+    "opentelemetry": "opentelemetry-exporter-otlp-proto-http",
     "sklearn": "scikit-learn",
     "iree": "iree-base-compiler",
     "starlette": "fastapi",
+    "yaml": "pyyaml",
+    "markupsafe": "jinja2",
     **dict.fromkeys(("huggingface_hub", "safetensors"), "transformers"),
     **dict.fromkeys(("eth_abi", "eth_account", "eth_keys", "eth_utils", "requests", "rlp"), "web3"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,12 +20,18 @@ def decode(ids: Any) -> str:
     return b"".join(PIECES[each] for each in ids).decode(errors="replace")
 
 
-def outcome(ids: tuple[int, ...], delivered: str) -> bool:
+def outcome(
+    ids: tuple[int, ...],
+    delivered: str,
+    prompt: tuple[int, ...] = (),
+    decoder: Callable[[Any], str] = decode,
+    finish: str = "length",
+) -> bool:
     """Whether the text is taken for that of the tokens."""
-    receipt = SimpleNamespace(receipt=SimpleNamespace(answer=SimpleNamespace(finish="length")))
+    receipt = SimpleNamespace(receipt=SimpleNamespace(answer=SimpleNamespace(finish=finish)))
     response: Any = SimpleNamespace(choice=DeliveredChoice(text=delivered), receipt=receipt)
-    log, model = CheckLog(), SimpleNamespace(decode=decode, end_tokens=frozenset({END}))
-    check_text(log, response, ids, model, None)  # type: ignore[arg-type]
+    log, model = CheckLog(), SimpleNamespace(decode=decoder, end_tokens=frozenset({END}))
+    check_text(log, response, prompt, ids, model, None)  # type: ignore[arg-type]
     return not log.findings.rejected
 
 
@@ -47,3 +54,32 @@ def test_a_finished_character_is_not_held_back() -> None:
 def test_many_unfinished_characters_do_not_excuse_an_empty_text() -> None:
     assert not outcome((WORD, *(SPACE_AND_FIRST,) * 20), "")
     assert outcome((SPACE_AND_FIRST,) * 3, "")
+
+
+@pytest.fixture(scope="module")
+def sentences() -> Any:
+    """A tokenizer whose decoder is that of Llama 2: `▁` is a space, and a space at the very beginning is dropped."""
+    from tokenizers import Tokenizer, decoders, models
+
+    words = ("<s>", "</s>", "[INST]", "\u2581The", "\u2581moon", "s", "\u2581", "<0xF0>", "<0x9F>", "<0x8C>", "<0x99>")
+    found = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<s>"))
+    found.add_special_tokens(["<s>", "</s>"])
+    parts = decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)
+    found.decoder = decoders.Sequence(list(parts))
+    return found
+
+
+@pytest.mark.parametrize("prompt", [(), (0,), (0, 2), (0, 3, 4), (0, 2) * 50, (0, 3, 4, 6)])
+@pytest.mark.parametrize("ids", [(3, 4, 5), (4,), (6, 3), (5, 4), (7, 8, 9, 10), (3, 7, 8)])
+def test_a_space_at_the_beginning_may_be_there_or_not(
+    sentences: Any, prompt: tuple[int, ...], ids: tuple[int, ...]
+) -> None:
+    from tokenizers.decoders import DecodeStream
+
+    stream = DecodeStream(ids=list(prompt), skip_special_tokens=True)  # as vLLM decodes
+    streamed = "".join(stream.step(sentences, each) or "" for each in ids)
+    for text in (streamed, sentences.decode(list(ids))):
+        assert outcome(ids, text, prompt, sentences.decode), text
+        assert outcome(ids, text[:-1], prompt, sentences.decode, finish="stop"), text
+        for other in (f"  {text}", f"{text}.", f"a{text}"):
+            assert not outcome(ids, other, prompt, sentences.decode)

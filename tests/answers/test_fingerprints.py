@@ -130,9 +130,21 @@ def test_tokens_that_are_too_few_are_named_with_how_many_would_do():
 def test_the_report_says_which_changes_nothing_here_shows():
     line = unseen_changes(receipt_of(states(), chosen((0, 2))), RULE, CARD)
     assert line.startswith(
-        "fingerprint: changes of less than 0.0012 of the norm of layer 0, 0.0012 of the norm of layer 2"
+        "fingerprint: changes of less than 0.0022 of the norm of layer 0, 0.0022 of the norm of layer 2"
     )
+    fine = unseen_changes(receipt_of(states(), chosen((0, 2), grid=14)), RULE, CARD)
+    assert fine.startswith("fingerprint: changes of less than 0.0012 of the norm of layer 0")
     assert unseen_changes(receipt_of(states(), chosen()), RULE, card_of("BF16")) == ""
+
+
+def test_the_report_says_whether_a_coarse_output_matrix_would_be_seen():
+    logits = CARD.layers + 1
+    for largest, is_seen in ((5e-3, True), (0.03, False)):
+        limits = RULE.rows[3].model_copy(update={"place": "logits", "largest": largest, "honest_largest": largest / 2})
+        rule = RULE.model_copy(update={"rows": (limits,)})
+        line = unseen_changes(receipt_of({logits: states()[2]}, chosen((logits,), grid=8)), rule, CARD)
+        assert line.startswith("fingerprint: changes of less than")
+        assert ("output matrix in 8 bits by row" in line) != is_seen
 
 
 def test_a_short_last_block_has_its_own_limit():
@@ -173,6 +185,7 @@ def test_a_malformed_fingerprint_names_its_field():
         ({"layers": (2, 1)}, "layers"),
         ({"layers": (9,)}, "layer 9|fingerprint.tokens"),
         ({"seed": None}, "seed"),
+        ({"grid": 10}, "grid"),
         ({"block": 2000}, "block"),
         ({"method": "toploc"}, "TOPLOC"),
     ):
@@ -198,6 +211,37 @@ def test_limits_that_chance_codes_meet_too_count_as_none():
     assert judge_fingerprints(receipt, lambda _: states(), wide, CARD) == ()
     assert unjudged_fingerprints(receipt, wide, CARD)
     assert not unjudged_fingerprints(receipt, RULE.model_copy(update={"margin": 3.0}), CARD)
+
+
+@pytest.mark.parametrize(
+    ("largest", "grid", "is_judged"),
+    [(2e-3, 9, True), (1e-3, 9, False), (1e-3, None, True), (1e-5, None, True), (1e-5, 16, True), (1e-2, 16, False)],
+    ids=["coarse", "too coarse", "usual", "usual, small limits", "fine", "fine, beyond its reach"],
+)
+def test_a_grid_that_hides_what_the_limit_is_to_show_gives_no_verdict(largest, grid, is_judged):
+    rows = tuple(each.model_copy(update={"largest": largest, "honest_largest": largest / 10}) for each in RULE.rows)
+    rule = RULE.model_copy(update={"rows": rows})
+    receipt = receipt_of(states(1), chosen(grid=grid))
+    findings = judge_fingerprints(receipt, lambda _: states(), rule, CARD)
+    lines = unjudged_fingerprints(receipt, rule, CARD)
+    assert (bool(findings), not lines) == (is_judged, is_judged)
+    assert not any(each.agrees for each in findings)
+    if grid == 9 and not is_judged:
+        assert lines == ("fingerprint 0: layer 2: a grid of 0.002 of the norm is too coarse for a limit of 0.001",)
+
+
+def test_a_coarser_grid_judges_fewer_tokens():
+    """Honest distances near the reach of the usual grid, as those of a deep model in bfloat16."""
+    wide = RULE.model_copy(
+        update={"rows": (RULE.rows[3].model_copy(update={"largest": 0.025, "honest_largest": 0.025}),)}
+    )
+    for grid, is_judged in ((None, False), (8, True)):
+        few = receipt_of({2: states(1, tokens=8)[2]}, chosen(width=7, grid=grid))
+        findings = judge_fingerprints(few, lambda _: states(tokens=8), wide, CARD)
+        assert (bool(findings), not unjudged_fingerprints(few, wide, CARD)) == (is_judged, is_judged)
+        assert not any(each.agrees for each in findings)
+    honest = receipt_of(noisy(states(tokens=8), 0.02), chosen(width=7, grid=8))
+    assert all(each.agrees for each in judge_fingerprints(honest, lambda _: states(tokens=8), wide, CARD))
 
 
 def test_own_states_that_are_not_finite_judge_nobody():

@@ -30,8 +30,7 @@ def in_halves(halves: Any, answered: Callable[..., Any], provider_key: Any) -> A
     from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
     from tallystick.tolerances.fingerprints.standard import standard_fingerprints
 
-    first = (0,)  # sixteen tokens are too few for later layers in bfloat16
-    issuer = ReceiptIssuer(halves, provider_key, RecordSettings(standard_fingerprints(halves.card.layers, first)))
+    issuer = ReceiptIssuer(halves, provider_key, RecordSettings(standard_fingerprints(halves.card.layers, "BF16")))
     return answered(model=halves, issuer=issuer).issued.signed
 
 

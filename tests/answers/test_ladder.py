@@ -421,7 +421,7 @@ def test_an_output_matrix_that_was_replaced_is_convicted_by_its_tokens(
     from tallystick.workloads.fingerprints import make_fingerprint
 
     receipt, final = honest_answer.issued.signed.receipt, language_model.card.layers
-    [settings] = standard_fingerprints(final, (0, final, final + 1))
+    [settings] = standard_fingerprints(final, "F32", (0, final, final + 1))
     rng = np.random.default_rng(0)
     rows = {layer: rng.normal(size=(48, 64)).astype(np.float32) for layer in (0, final, final + 1)}
     own = make_fingerprint(rows, settings)

@@ -340,3 +340,40 @@ def test_a_trained_model_is_judged_by_its_own_logits(language_model: Any, one_th
     ):
         rows = language_model.prefill([*prompt, *answer[:-1]], len(prompt) - 1).logits
         assert judge_sampler(rows, prompt, answer, sampler, rule).decision == expected
+
+
+DRIFT = SamplerRule(band=0.4, rms=0.1, mismatches=0.05, seed="customer")
+
+
+def replaced(gap: float, tokens: int = 60) -> SamplerEvidence:
+    """The evidence on a greedy answer whose token 20 is one whose logit is smaller by `gap`."""
+    rows = np.zeros((tokens, 8), np.float32)
+    rows[:, 0], rows[:, 1] = 9.0, 9.0 - gap
+    return judge_sampler(rows, PROMPT, [int(place == 20 and gap > 0) for place in range(tokens)], SAMPLERS[0], DRIFT)
+
+
+def test_a_known_drift_refuses_a_token_where_it_alone_falls_to_the_far_rate() -> None:
+    assert math.isclose(DRIFT.far_margin, 0.4 + 0.1 * math.log(1e6))
+    assert math.isclose(DRIFT.rates.rate(1.0), 1e-3 * math.exp(-6.0), rel_tol=1e-6)
+    assert SamplerRule(band=0.4).far_margin == 8 * 0.4
+    assert SamplerRule(band=0.4, rms=9.0).far_margin == 8 * 0.4
+    assert replaced(1.8).decision == "rejected"
+    assert replaced(1.7).decision == "inconclusive"
+
+
+def test_a_token_that_honest_answers_rarely_hold_is_named_and_more_honest_answers_decide() -> None:
+    found = replaced(0.9)
+    assert found.unavailable == (
+        "evidence: token 20 lies 0.9 logits from the verifier's choice, as in one of 2,474 honest answers of 60 "
+        "tokens; judge more answers",
+    )
+    assert replaced(0.0).decision == replaced(0.5, 120).decision == "accepted"
+    assert combine([found, *[replaced(0.0)] * 30]).decision == "accepted"
+
+
+def test_a_verdict_says_which_replaced_tokens_show_nothing_and_how_many_would() -> None:
+    [line] = replaced(0.0).not_excluded
+    assert line == (
+        "sampler: a token replaced by one within 1.78 logits is not seen; 4 replaced by ones 0.8 logits away are"
+    )
+    assert not judged(generate(SERVED, PROMPT, SAMPLED[0], COUNT), SAMPLED[0]).not_excluded

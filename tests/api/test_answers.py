@@ -99,7 +99,7 @@ def test_what_is_no_answer_is_malformed_and_a_model_that_is_missing_unavailable(
 
 def test_receipts_of_a_recorded_generation_are_accepted(language_model: Any, short_policy: Any) -> None:
     torch = pytest.importorskip("torch")
-    settings = tallystick.RecordSettings(tallystick.standard_fingerprints(language_model.card.layers))
+    settings = tallystick.RecordSettings(tallystick.standard_fingerprints(language_model.card.layers, "F32"))
     issuer = tallystick.ReceiptIssuer(language_model, tallystick.SigningKey.generate(), settings)
     prompt = torch.tensor([language_model.encode_text("The stick is")])
     with issuer, tallystick.record_generation(language_model, issuer) as answers:

@@ -12,7 +12,7 @@ from tallystick.attacks.attack import Audit, Reference
 from tallystick.attacks.catalogue import find_attack
 from tallystick.store.run import RunDirectory
 from tests.support.attacks.examine import Answer, examine
-from tests.support.attacks.reference import reference_policy, this_verifier_stack, train_reference
+from tests.support.attacks.reference import reference_policy, stack_for, train_reference
 
 NONCE = bytes(range(32))
 Forge = Callable[[str], Path]
@@ -55,11 +55,11 @@ def forged(honest: Callable[[Reference], Path], tmp_path_factory: pytest.TempPat
 
 @pytest.fixture(scope="session")
 def ask(honest: Callable[[Reference], Path], forged: Forge, graphs_read_once: None) -> Ask:
-    stack = this_verifier_stack()
-
     @cache
     def answer(name: str, audit: Audit) -> Answer:
-        kept = RunDirectory(honest(find_attack(name).reference)).claim().identity
+        reference = find_attack(name).reference
+        kept = RunDirectory(honest(reference)).claim().identity
+        stack = stack_for(honest(reference), reference)
         return examine(forged(name), audit, reference_policy(), kept, NONCE, stack)
 
     return answer

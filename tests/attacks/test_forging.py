@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tallystick.attacks.contents import shift_earlier, shift_later, swap_contents
@@ -16,8 +18,12 @@ from tallystick.attacks.forging import (
     seal,
     write_records,
 )
+from tallystick.attacks.loop_batches import tokens_of
 from tallystick.errors import UnavailableError, UsageError
+from tallystick.store.anchor_writer import AnchorWriter
 from tallystick.store.run import RunDirectory
+from tallystick.tensors.digest import digest_state, state_digest
+from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.record import Record, StepRecord
 from tests.support.attacks.reference import STEPS, STRIDE
 
@@ -40,6 +46,20 @@ def test_replacing_an_anchor_by_itself_changes_nothing(reference: Path, tmp_path
     copied = copy_run(reference, tmp_path / "copy")
     replace_anchor(copied, STRIDE, read_anchor(copied, STRIDE))
     assert copied.claim() == RunDirectory(reference).claim()
+
+
+def test_replacing_an_anchor_leaves_the_states_that_referred_to_it(reference: Path, tmp_path: Path) -> None:
+    forged = copy_run(reference, tmp_path / "forged")
+    marks = list(range(0, STEPS + 1, STRIDE))
+    states = {mark: read_anchor(forged, mark) | {"weights.frozen": Tensor.of(np.ones(4))} for mark in marks}
+    shutil.rmtree(forged.path / "anchors")
+    writer = AnchorWriter(forged.path, least_saved=0, least_share=0.0)
+    for mark, state in states.items():
+        writer.write(mark, state, digest_state(state))
+    other = states[0] | {"weights.frozen": Tensor.of(np.zeros(4))}
+    replace_anchor(forged, 0, other)
+    found = {mark: state_digest(read_anchor(forged, mark)) for mark in marks}
+    assert found == {mark: state_digest(state) for mark, state in (states | {0: other}).items()}
 
 
 def test_relinking_honest_records_changes_nothing(reference: Path) -> None:
@@ -76,3 +96,10 @@ def test_contents_move_and_numbers_stay(reference: Path) -> None:
     for moved in (swap_contents(records, 2, 3), shift_earlier(records, 2, 4)):
         steps = [record.index for record in moved if isinstance(record, StepRecord)]
         assert steps == list(range(1, STEPS + 1))
+
+
+def test_the_token_that_is_exchanged_is_none_of_a_mask() -> None:
+    ids, mask = Tensor.of(np.ones((1, 4), np.int64)), Tensor.of(np.ones((1, 4), np.int64))
+    assert tokens_of({"attention_mask": mask, "input_ids": ids, "labels": ids}) == "input_ids"
+    with pytest.raises(UsageError, match="the batches of this run hold none"):
+        tokens_of({"x0": Tensor.of(np.ones(4, np.float32))})

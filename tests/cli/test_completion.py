@@ -17,7 +17,7 @@ SHELLS = {
     "fish": "source {file}; complete --do-complete '{words}' | string split -f1 \\t",
 }
 TYPED = {
-    "tally au": "audit",
+    "tally verify-res": "verify-response",
     "tally graph sh": "show",
     "tally graph show --pr": "--proof",
     "tally audit run --ful": "--full",

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from tallystick.datasets.chunk_opening import ChunkOpening, check_chunk
+from tallystick.datasets.corpus_files import read_corpus_commit
+
 Tally = Callable[..., Any]
 
 
@@ -21,7 +24,26 @@ def test_a_folder_is_committed_to_and_checked(tally: Tally, tmp_path: Path) -> N
     assert told.code == 0
     assert tally("commit", folder, "--verify", commitment)[:2] == (0, told.out)
     (folder / "a.txt").write_text("two")
-    assert tally("commit", folder, "--verify", commitment).code == 1
+    told = tally("commit", folder, "--verify", commitment)
+    assert told.code == 1
+    assert "'a.txt' differs from the one committed to, first in chunk 0" in told.complaint
+    (folder / "a.txt").unlink()
+    (folder / "b.txt").write_text("two")
+    assert "'a.txt' is missing" in tally("commit", folder, "--verify", commitment).complaint
+
+
+def test_a_chunk_of_a_corpus_is_proven_at_its_position(tally: Tally, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a.txt").write_text("one")
+    digest = tally("commit", folder).out.strip()
+    told = tally("prove-data", folder, "--shard", "a.txt", "--index", 0)
+    assert told.code == 0
+    corpus = read_corpus_commit(tmp_path / "commit.json")
+    assert corpus.commit.digest == digest
+    assert check_chunk(ChunkOpening.from_json(json.loads(told.out)), corpus.commit).name == "a.txt"
+    assert tally("prove-data", folder, "--shard", "b.txt", "--index", 0).code == 2
+    assert tally("prove-data", folder, "--commit", tmp_path / "commit.json", "--index", 0).code == 2
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".jsonl"])

@@ -92,7 +92,8 @@ def test_the_version_is_printed(tally: Tally) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["help"], ["--help"], ["audit", "--help"], ["--version"], ["completion", "bash"]]
+    "arguments",
+    [[], ["help"], ["--help"], ["audit", "--help"], ["--version"], ["completion", "bash"], ["attack", "--list"]],
 )
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     code = f"import sys; from tallystick.cli.entry import run; run({arguments}); print(sorted(sys.modules))"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,17 @@ def test_operators_are_opened_and_judged(tally: Tally, run: Path, tmp_path: Path
     assert verdict["verdict"] in {"accepted", "inconclusive"}
     tally("open", run, "--step", 2, "--operators", "--out", tmp_path / "one", "--node", 3)
     assert tally("judge", tmp_path / "one").code == 0
+
+
+def test_a_step_is_opened_with_the_anchor_before_it_alone(tally: Tally, run: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(run, tmp_path / "run"))
+    first, last = sorted((copied / "anchors").glob("*.safetensors"))
+    last.unlink()
+    assert tally("open", copied, "--step", 2, "--operators", "--out", tmp_path / "step").code == 0
+    first.write_bytes(first.read_bytes()[:-1] + b"x")
+    refused = tally("open", copied, "--step", 2, "--operators", "--out", tmp_path / "other")
+    assert refused.code == 1
+    assert "does not hold the state its record names" in refused.complaint
 
 
 def test_values_that_are_not_kept_leave_everything_open(tally: Tally, run: Path, tmp_path: Path) -> None:

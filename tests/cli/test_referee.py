@@ -153,7 +153,7 @@ UNNEEDED = (
     *("transcripts.spec", "transcripts.recipe", "judging.properties", "judging.published"),
     *("judging.opening.files", "judging.opening.edges", "judging.opening.judge", "judging.opening.budget"),
     *("judging.operator.elements", "judging.operator.lazy_algebra", "judging.leaf.bundling", "judging.leaf.freivalds"),
-    *("judging.leaf.deviations", "judging.leaf.sampling", "judging.leaf.near_ties"),
+    *("judging.leaf.deviations", "judging.leaf.sampling", "judging.operator.near_ties"),
 )
 """Modules that a ruling on a small operator within its bound does not need."""
 
@@ -184,7 +184,7 @@ def test_a_ruling_loads_only_what_it_checks_with(honest: Leaves, tmp_path: Path)
     assert unneeded(loaded) == set()
     assert sum(map(CODE_LINES, loaded.values())) <= LINES_MAX
     tied = loaded_by_ruling(leaf(choices(tmp_path / "tied", 1), 1, tmp_path), 3)
-    assert unneeded(tied) == {"judging.leaf.near_ties"}
+    assert unneeded(tied) == {"judging.operator.near_ties"}
 
 
 def test_what_a_file_asks_was_chosen_by_whoever_made_it(

@@ -148,4 +148,4 @@ def test_a_full_disk_leaves_no_half_key_page_or_commitment(plain: Path, tmp_path
     assert told.returncode == 4
     assert b"page.html: could not be written" in told.stderr
     assert run(["commit", plain, "--out", tmp_path / "commit.json"], file_bytes=64).returncode == 4
-    assert {each.name for each in tmp_path.iterdir()} <= {"key", ".commit.json.draft"}
+    assert {each.name for each in tmp_path.iterdir()} <= {"key", "commit.json.hashed"}  # a commit goes on from there

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
+import resource
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tallystick.cli.signals import Terminated
+from tests.support.prefork.commands import commands
 
 Tally = Callable[..., Any]
 
@@ -38,6 +39,24 @@ sequence = 8
 [record]
 anchor_stride = 2
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def captured_once(one_thread: None) -> Iterator[None]:
+    """The step of a recipe is the same graph in every training by it."""
+    from tallystick.recorders import training
+
+    capture, kept = training.capture_recipe_step, dict[Any, Any]()
+
+    def capture_once(recipe: Any, vocabulary: int, trail: Any) -> Any:
+        name = recipe.to_bytes(), vocabulary
+        if name not in kept:
+            kept[name] = capture(recipe, vocabulary, trail)
+        return kept[name]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "capture_recipe_step", capture_once)
+        yield
 
 
 @pytest.fixture
@@ -187,23 +206,15 @@ def test_a_full_disk_exits_with_4_corrupts_nothing_and_leaves_the_run_resumable(
     assert tally("audit", moved).code == 0
 
 
-LIMITED = """
-import resource, signal, sys
-from tallystick.cli.entry import run
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), int(sys.argv[1])))
-sys.exit(run(sys.argv[2:]))
-"""
-
-
 @pytest.mark.parametrize("bytes_max", [3_000, 30_000])
 def test_a_file_that_may_not_grow_exits_with_4_and_the_run_resumes_without_the_limit(
     tally: Tally, config: Path, tmp_path: Path, bytes_max: int
 ) -> None:
     config.write_text(CONFIG.replace("steps = 4", "steps = 20"))
     out = tmp_path / "run"
-    command = [sys.executable, "-c", LIMITED, str(bytes_max), "train", str(config), "--out", str(out), "--threads", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), check=False)
+    command = [str(commands() / "tally"), "train", str(config), "--out", str(out), "--threads", "1"]
+    limited = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (bytes_max, bytes_max))
+    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=limited, check=False)
     assert done.returncode == 4
     assert "Traceback" not in done.stderr
     assert "File too large" in done.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rfc8785
 from hypothesis import given, settings, strategies as st
 
 from tallystick.commitments.encoding import Json, decode, encode, parse
@@ -182,3 +183,26 @@ def test_nothing_but_a_malformed_error_leaves_the_parser(data: bytes, draw: st.D
     except MalformedError:
         return
     assert encode(value) == data
+
+
+@given(JSON_VALUES)
+def test_the_faster_writer_gives_the_bytes_of_the_library(value: Json) -> None:
+    assert encode(value) == rfc8785.dumps(value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", [chr(code) for code in range(128)], ids=ascii)
+def test_ascii_text_is_escaped_as_the_library_does(text: str) -> None:
+    assert encode({text: text, "b": 1}) == rfc8785.dumps({text: text, "b": 1})
+
+
+def test_values_within_themselves_have_no_bytes() -> None:
+    within: list[Json] = []
+    within.append(within)
+    with pytest.raises(MalformedError, match="no canonical JSON"):
+        encode(within)
+
+
+@pytest.mark.parametrize("value", [{1: 2}, {"a": 2**53}, {"a": float("nan")}, ["\ud800"], {"a": {1, 2}}], ids=ascii)
+def test_what_the_library_refuses_is_refused(value: Json) -> None:
+    with pytest.raises(MalformedError, match="no canonical JSON"):
+        encode(value)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from tallystick.commitments.nesting import nesting
+from tallystick.commitments.nesting import DEPTH_MAX, loose_json, nesting
 
 TEXTS = st.text(alphabet='[]{}"\\ab\n\u00e9')
 VALUES = st.recursive(
@@ -57,3 +57,16 @@ def test_nesting_of_anything_is_at_most_its_opening_brackets(data: bytes) -> Non
 )
 def test_a_hostile_text_costs_no_more_than_its_length(data: bytes, most: int) -> None:
     assert nesting(data) == most
+
+
+@pytest.mark.parametrize("kind", [str, bytes])
+def test_what_any_program_writes_is_read_unless_it_is_nested_too_deeply(kind: type) -> None:
+    def text(depth: int) -> Any:
+        written = "[" * depth + "]" * depth
+        return written if kind is str else written.encode()
+
+    assert depth(loose_json(text(DEPTH_MAX))) == DEPTH_MAX
+    for deep in (DEPTH_MAX + 1, 1_000_000):
+        with pytest.raises(ValueError, match="nested deeper than 64"):
+            loose_json(text(deep))
+    assert loose_json(b' {"a": 1.50, "a": "[["} ', parse_float=str) == {"a": "[["}

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tallystick.commitments.philox import permutation, sample, words
+from tallystick.workloads.draws import step_key, step_seed
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "philox"
 KNOWN: list[dict[str, list[str]]] = json.loads((VECTORS / "random123.json").read_text())
 OWN: list[dict[str, Any]] = json.loads((VECTORS / "words.json").read_text())
+STEPS: list[dict[str, Any]] = json.loads((VECTORS / "steps.json").read_text())["steps"]
 MASK = 2**64 - 1
 KEYS = st.binary(min_size=32, max_size=32)
 
@@ -38,6 +40,14 @@ def test_a_block_is_the_one_random123_publishes(case: dict[str, list[str]]) -> N
     key = key_bytes(*(int(word, 16) for word in case["key"]))
     expected = [int(word, 16) for word in case["words"]]
     assert words(key, 4, start=4 * counter).tolist() == expected == philox_block(counter, key)
+
+
+@pytest.mark.parametrize("case", STEPS, ids=lambda case: f"{case['seed']} {case['step']}")
+def test_the_stream_of_a_step_is_that_of_the_vectors(case: dict[str, Any]) -> None:
+    key = step_key(case["seed"], case["step"])
+    assert key.hex() == case["key"]
+    assert [f"{word:016x}" for word in words(key, 4)] == case["words"]
+    assert bytes(step_seed(case["seed"], case["step"]).data) == key[:16]
 
 
 @pytest.mark.parametrize("case", OWN, ids=lambda case: case["what"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -80,6 +81,29 @@ def test_a_changed_file_is_never_answered_from_the_cache(copied: Path, reads: li
     change(copied)
     assert card_of(copied) != before
     assert len(reads) == 2
+
+
+def template_moved(folder: Path, template: Any) -> None:
+    """The chat template stands in `tokenizer_config.json` alone."""
+    (folder / "chat_template.jinja").unlink()
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": template}))
+
+
+def test_a_template_in_the_configuration_of_the_tokenizer_is_bound(copied: Path, language_model: Any) -> None:
+    from tallystick.frameworks.torch.generation.language_models import load_language_model
+
+    template = (copied / "chat_template.jinja").read_text()
+    template_moved(copied, template)
+    assert card_of(copied) == load_language_model(copied).card == language_model.card
+    (copied / "chat_template.jinja").write_text(template + " ")
+    assert card_of(copied) != language_model.card, "the file goes before the configuration"
+    roots = {card_of(copied).identity, language_model.card.identity}
+    for other in (template + "!", [{"name": "default", "template": template}], None):
+        template_moved(copied, other)
+        roots.add(card_of(copied).identity)
+        (copied / "chat_template.jinja").write_text(template)
+    assert len(roots) == 5
 
 
 def test_another_folder_at_the_same_path_is_read(copied: Path, reads: list[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tallystick.errors import UsageError
-from tallystick.graphs.batching import slice_batch
+from tallystick.graphs.batching import separable, slice_batch
 from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, GraphForm, Input, Output, Role
 from tallystick.tensors.tensor import Tensor
@@ -117,3 +117,13 @@ def test_batches_that_make_no_sense(small: Any) -> None:
             slice_batch(graph, batched, rows, small.find)
     with pytest.raises(UsageError, match="no 1 examples from 4 on"):
         slice_batch(graph, ["inputs.x"], 1, small.find).take(small.tensors(4), 4)
+
+
+def test_the_part_up_to_the_first_node_that_mixes_examples(small: Any) -> None:
+    graph = small.graph(4)
+    mixed = replace(graph.nodes[9], attributes={"dim": (0,), "keepdim": False}, results=(small.spec("F32[2,2]"),))
+    part = separable(replace(graph, nodes=(*graph.nodes[:9], mixed), outputs=()), ["inputs.x"], small.find)
+    assert [node.number for node in part.nodes] == [node.number for node in graph.nodes[:9]]
+    assert slice_batch(part, ["inputs.x"], 1, small.find)
+    with pytest.raises(UsageError, match="no operator reads the batch"):
+        separable(replace(graph, nodes=(), outputs=()), ["inputs.x"], small.find)

@@ -328,9 +328,10 @@ def attentions() -> Iterator[Call]:
     yield call("aten.scaled_dot_product_attention.default", **narrower)
     yield call("aten._scaled_dot_product_attention_math.default", **names)
     yield call("aten._scaled_dot_product_attention_math.default", **names, attn_mask=added)
-    for given in ({}, {"is_causal": True}, {"attn_mask": added}, {"scale": 0.7}):
+    fused: list[dict[str, Any]] = [{}, {"is_causal": True}, {"attn_mask": added}, {"scale": 0.7}]
+    for names, given in [*((names, given) for given in fused), *((few, given) for given in fused[:2])]:
         yield call("aten._scaled_dot_product_flash_attention_for_cpu.default", **names, **given)
-        out, logsumexp = attended(q, k, v, **given)
+        out, logsumexp = attended(**names, **given)
         rest: dict[str, Any] = {"dropout_p": 0.0, "is_causal": False, "grad_out": floats(2, 4, 5, 8, seed=3)} | given
         backward = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
         yield call(backward, **names, out=out, logsumexp=logsumexp, **rest)
@@ -338,15 +339,16 @@ def attentions() -> Iterator[Call]:
 
 
 def attended(
-    q: Array,
-    k: Array,
-    v: Array,
+    query: Array,
+    key: Array,
+    value: Array,
     attn_mask: Array | None = None,
     is_causal: bool = False,
     scale: float | None = None,
 ) -> tuple[Array, Array]:
     """The result of attention and the logarithm of its denominators, as F32."""
-    q, k, v = (each.astype(np.float64) for each in (q, k, v))
+    k, v = (np.repeat(each, query.shape[1] // each.shape[1], 1).astype(np.float64) for each in (key, value))
+    q = query.astype(np.float64)
     scores = q @ k.swapaxes(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
     if is_causal:
         scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
@@ -513,6 +515,9 @@ def malformed_attentions() -> Iterator[Call]:
         yield call(name, query=q, key=floats(2, 4, 7, 6), value=k)
     yield call("aten._scaled_dot_product_attention_math.default", **names, attn_mask=mask > 0)
     yield call("aten._scaled_dot_product_flash_attention_for_cpu.default", **names, attn_mask=mask > 0)
+    for heads in (0, 3):
+        few = floats(2, heads, 7, 8)
+        yield call("aten._scaled_dot_product_flash_attention_for_cpu.default", query=q, key=few, value=few)
     rest = {"dropout_p": 0.0, "is_causal": False, "out": q}
     name = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
     yield call(name, **names, **rest, grad_out=k, logsumexp=floats(2, 4, 5))

@@ -59,6 +59,9 @@ def creations() -> Iterator[Call]:
     for name in ("new_zeros", "new_ones", "new_empty"):
         yield call(f"aten.{name}.default", self=NARROW, size=(5,))
         yield call(f"aten.{name}.default", self=X, size=(), dtype="U8")
+    yield call("aten.new_empty_strided.default", self=X, size=(2, 3), stride=(1, 2))
+    yield call("aten.new_empty_strided.default", self=NARROW, size=(2, 1, 3), stride=(3, 9, 1), dtype="I32")
+    yield call("aten.new_empty_strided.default", self=X, size=(0, 3), stride=(3, 1))
     yield call("aten.new_full.default", self=X, size=(2, 2), fill_value=-INF)
     yield call("aten.fill.Scalar", self=NARROW, value=0.3)
     yield call("aten.fill.Tensor", self=COUNTS, value=NUMBER)
@@ -328,6 +331,8 @@ def malformed_creations() -> Iterator[Call]:
     yield call("aten.full_like.default", self=TRUTHS, fill_value=2)
     for name in ("new_zeros", "new_ones", "new_empty"):
         yield call(f"aten.{name}.default", self=X, size=(-1,))
+    for stride in ((3,), (4, 1), (1, 1), (0, 1), (-1, 1), (1 << 40, 1)):
+        yield call("aten.new_empty_strided.default", self=X, size=(2, 3), stride=stride)
     yield call("aten.new_full.default", self=COUNTS, size=(2,), fill_value=0.5)
     yield call("aten.fill.Scalar", self=COUNTS, value=0.5)
     yield call("aten.fill.Tensor", self=X, value=floats(2))

@@ -21,7 +21,12 @@ from tests.operators.examples_moves import EXAMPLES
 
 NATIVE = Values(TORCH, None)
 REFERENCE = Values(NUMPY, "F64")
-UNWRITTEN = {"aten.empty.memory_format", "aten.empty_like.default", "aten.new_empty.default"}
+UNWRITTEN = {
+    "aten.empty.memory_format",
+    "aten.empty_like.default",
+    "aten.new_empty.default",
+    "aten.new_empty_strided.default",
+}
 COMPUTED = {"aten.arange.start", "aten.arange.start_step", "aten.linspace.default", "aten.index_add.default"}
 UNIT = 2.0**-24
 

@@ -3,11 +3,13 @@
 Each line on stdin is a job, each line on stdout its outcome:
 
     {"do": "train" | "resume", "recipe": {…}, "source": path, "out": path, "kill_at": event, "with": signal}
+
+    with "keep": text as well, anchors hold what changed alone, and only some of them are kept
     {"events": how many, "signal": 9 or 0, "error": text}
 
 An event is an instant around a write: before and after every appended line, in the middle of it, and before every
-file under `out` is opened for writing, renamed or truncated. The child sends itself the signal at `kill_at`: SIGKILL,
-or SIGINT as Ctrl-C does.
+file under `out` is opened for writing, renamed, truncated or removed. The child sends itself the signal at `kill_at`:
+SIGKILL, or SIGINT as Ctrl-C does.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from tallystick.errors import TallyError
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.models import build_model
 from tallystick.recorders.training import resume, train
+from tallystick.store.anchor_writer import AnchorWriter
+from tallystick.store.keeping import AnchorKeeping
 from tallystick.store.log_writer import LogWriter
 from tallystick.transcripts.recipe import Recipe
 
@@ -58,19 +62,21 @@ class Executioner:
 
     def _on_audit(self, name: str, arguments: tuple[Any, ...]) -> None:
         is_write = name == "open" and isinstance(arguments[2], int) and arguments[2] & WRITES
-        if (is_write or name in {"os.rename", "os.truncate"}) and str(arguments[0]).startswith(self.out):
+        if (is_write or name in {"os.rename", "os.remove", "os.truncate"}) and str(arguments[0]).startswith(self.out):
             self.event()
 
 
 def perform(job: dict[str, Any], answer: int) -> None:
     executioner = Executioner(job["out"], job["kill_at"], job["with"])
     executioner.watch()
-    error = ""
+    error, keeping = "", AnchorKeeping.of(job.get("keep"), None)
+    if keeping.retention is not None:
+        AnchorWriter.__init__.__defaults__ = (0, 0.0)
     try:
         if job["do"] == "train":
-            train(Recipe.from_json(job["recipe"], "recipe"), Path(job["source"]), Path(job["out"]))
+            train(Recipe.from_json(job["recipe"], "recipe"), Path(job["source"]), Path(job["out"]), keeping=keeping)
         else:
-            resume(Path(job["out"]))
+            resume(Path(job["out"]), keeping=keeping)
     except (TallyError, KeyboardInterrupt) as caught:
         error = f"{type(caught).__name__}: {caught}"
     os.write(answer, json.dumps({"events": executioner.events, "error": error}).encode())

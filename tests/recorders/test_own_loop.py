@@ -186,14 +186,3 @@ def test_the_python_generator_is_left_alone(one_thread: None, tmp_path: Path) ->
     random.seed(3)
     fit(tmp_path / "run")
     assert random.random() == expected
-
-
-def test_several_optimizers_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    model = torch.nn.Linear(2, 1)
-    several = [torch.optim.SGD([each], lr=0.1) for each in model.parameters()]
-    with (
-        pytest.raises(UsageError, match="give one optimizer, with a parameter group for each"),
-        tallystick.record_training(tmp_path / "run", model, several),  # type: ignore[arg-type]
-    ):
-        pass
-    assert not (tmp_path / "run").exists()

@@ -14,8 +14,10 @@ import pytest
 
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.recorders.resumption import find_resume_point
+from tallystick.store.anchors import Anchors
 from tallystick.store.log import read_lines
 from tallystick.store.run import RunDirectory
+from tallystick.tensors.digest import state_digest
 from tallystick.transcripts.claim import Claim
 from tallystick.transcripts.record import AnchorRecord, StepRecord, read_record
 
@@ -37,8 +39,9 @@ def perform(source: Path, recipe_of: Callable[..., Any]) -> Iterator[Perform]:
         assert workshop.stdin is not None
         assert workshop.stdout is not None
 
-        def job(do: str, out: Path, kill_at: int = 0, by: int = signal.SIGKILL) -> dict[str, Any]:
+        def job(do: str, out: Path, kill_at: int = 0, by: int = signal.SIGKILL, **more: str) -> dict[str, Any]:
             order = {"do": do, "recipe": recipe, "source": str(source), "out": str(out), "kill_at": kill_at, "with": by}
+            order |= more
             assert workshop.stdin is not None
             assert workshop.stdout is not None
             print(json.dumps(order), file=workshop.stdin, flush=True)
@@ -79,6 +82,25 @@ def test_a_run_killed_at_any_write_resumes_to_the_same_root(
         assert same_run(out, claim), f"killed at event {kill_at}"
         resumed += 1
     assert resumed > 6
+
+
+def test_a_run_that_keeps_few_anchors_in_parts_loses_none_of_them_wherever_it_is_killed(
+    perform: Perform, undisturbed: tuple[Claim, int], tmp_path: Path
+) -> None:
+    claim, _ = undisturbed
+    whole = tmp_path / "whole"
+    events = perform("train", whole, keep="1")["events"]
+    assert list((whole / "anchors").glob("*.json"))
+    for kill_at in range(events // 3, events + 1, 9):
+        out = tmp_path / str(kill_at)
+        assert perform("train", out, kill_at, keep="1")["signal"] == 9
+        if not (out / "claim.json").exists():
+            assert perform("resume", out, keep="1")["error"] == "", f"killed at event {kill_at}"
+        assert same_run(out, claim), f"killed at event {kill_at}"
+        records = (read_record(line, "record") for line in read_lines(out / "transcript.jsonl"))
+        anchors = {record.index: record.digest for record in records if isinstance(record, AnchorRecord)}
+        assert Anchors(out).present(anchors) == (0, 6)
+        assert all(state_digest(Anchors(out).read(mark)) == anchors[mark] for mark in (0, 6))
 
 
 def test_a_run_killed_again_while_it_resumes_still_ends_under_the_same_root(

@@ -342,6 +342,15 @@ def by_helper(client: Any) -> None:
         assert [event for event in stream if event.type == "content.delta"]
 
 
+def respond_by(responses: Any, **asked: Any) -> Any:
+    return responses.create(model="tiny", input="hi", max_output_tokens=10, **asked)
+
+
+def by_response_helper(client: Any) -> None:
+    with client.responses.stream(model="tiny", input="hi", max_output_tokens=10) as stream:
+        assert [event for event in stream if event.type == "response.output_text.delta"]
+
+
 def by_open_response(client: Any, read: Callable[[Any], object], **asked: Any) -> None:
     with ask_by(client.chat.completions.with_streaming_response, **asked) as response:
         assert read(response)
@@ -364,6 +373,10 @@ FORMS: dict[str, Callable[[Any], object]] = {
     "opened, lines": lambda client: by_open_response(client, lambda each: list(each.iter_lines()), stream=True),
     "opened, stream": lambda client: by_open_response(client, lambda each: list(each.parse()), stream=True),
     "text": lambda client: client.completions.create(model="tiny", prompt="halves", max_tokens=10),
+    "response": lambda client: respond_by(client.responses),
+    "response, streamed": lambda client: read_whole(respond_by(client.responses, stream=True)),
+    "response, helper": lambda client: by_response_helper(client),
+    "response, raw": lambda client: respond_by(client.responses.with_raw_response).parse(),
 }
 
 
@@ -515,13 +528,17 @@ def test_the_asynchronous_client_against_the_real_server(server: Any, model_dire
                 assert await response.json()
             async with client.chat.completions.stream(model="tiny", messages=MESSAGES, max_tokens=10) as helped:
                 assert [event async for event in helped]
+            assert (await respond_by(client.responses)).output_text
+            assert [event async for event in await respond_by(client.responses, stream=True)]
+            async with client.responses.stream(model="tiny", input="hi", max_output_tokens=10) as helped:
+                assert [event async for event in helped]
             async with await ask(client, stream=True) as left:
                 await anext(left)
             return client, answer, "".join(parts)
 
     with pytest.warns(tallystick.UnverifiedAnswerWarning, match="could not be verified"):
         client, answer, text = asyncio.run(talk())
-    assert outcomes_of(client) == ["accepted"] * 6 + ["inconclusive"], client.verdicts
+    assert outcomes_of(client) == ["accepted"] * 9 + ["inconclusive"], client.verdicts
     assert answer.choices[0].message.content
     assert text
 

@@ -65,13 +65,14 @@ def test_a_hundred_streams_of_which_half_are_left_midway(busy: Any) -> None:
     assert [each[-1] for each in found[::2]] == ["data: [DONE]"] * (STREAMS // 2)
     assert {len(each) for each in found[1::2]} == {2}
     assert is_idle_within(busy, 60), "rows of clients that left are still taken"
-    assert busy.openai.completions.create(model="tiny", prompt=[1], max_tokens=3).usage.completion_tokens == 3
+    answered = busy.openai.completions.create(model="tiny", prompt=[1], max_tokens=3)
+    assert answered.usage.completion_tokens in range(1, 4), "an answer may end by itself"
     receipts = busy.http.get("/v1/receipts?after=0", headers=AUDITOR).content.splitlines()
     signed = [SignedReceipt.from_bytes(line, "line") for line in receipts]
     assert [each.receipt.sequence for each in signed] == list(range(1, len(signed) + 1))
     finishes = [each.receipt.answer.finish for each in signed]
     assert {"length", "cancelled"} <= set(finishes) <= {"length", "cancelled", "end"}, "a left answer may end by itself"
-    assert finishes.count("length") >= STREAMS // 2 + 1
+    assert finishes.count("length") + finishes.count("end") >= STREAMS // 2 + 1
     assert len({each.receipt.batch.largest for each in signed}) > 1
     for each in signed[:10]:
         verify_receipt_signature(each)

@@ -82,6 +82,15 @@ def test_an_answer_follows_its_schema_and_its_receipt_is_accepted(answered: Any,
     assert verdict.outcome == "accepted", [*verdict.unavailable, *(str(each) for each in verdict.findings)]
 
 
+def test_an_answer_with_a_grammar_is_not_generated_again_and_not_rejected_for_that(
+    answered: Any, long_model: Any
+) -> None:
+    response, body = answered
+    report = verify(response, model=long_model, policy=POLICY, request=body, rung=4)
+    assert report.verdict.outcome == "inconclusive"
+    assert any("it follows a grammar" in line for line in report.verdict.unavailable), report.verdict.unavailable
+
+
 def test_a_grammar_that_nobody_asked_for_another_schema_and_no_request_are_not_accepted(
     answered: Any, long_model: Any
 ) -> None:

@@ -58,6 +58,20 @@ def test_a_served_model_and_a_proxy_before_it(model_directory: Path, language_mo
         verify_receipt_signature(each)
 
 
+def test_a_proxy_loads_no_weights(model_directory: Path, language_model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tallystick.cli.serve_model import Provider, _proxy
+    from tallystick.frameworks.torch.generation import language_models
+    from tallystick.serving import proxy
+
+    seen: list[Any] = []
+    monkeypatch.setattr(language_models, "load_language_model", None)
+    monkeypatch.setattr(proxy, "create_proxy", lambda upstream, *_: seen.append(upstream))
+    provider = Provider("m", SigningKey(bytes(32)), None, frozenset(), frozenset(), False)
+    _, _, root = _proxy("http://127.0.0.1:1", model_directory, "F32", provider)
+    assert root == seen[0].card.identity == language_model.card.identity
+    assert seen[0].tokenizer.encode_text("the stick") == language_model.encode_text("the stick")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -9,8 +9,9 @@ import json
 import os
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+
+from research.vllm.interpreted.triton_interpreter import let_triton_interpret
 
 LAYERS, VOCABULARY, CONTEXT = 3, 256, 256
 ENVIRONMENT = {
@@ -68,20 +69,6 @@ def write_model(out: Path) -> None:
     PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w0", bos_token="w1").save_pretrained(out)
 
 
-def let_triton_interpret() -> None:
-    """Let vLLM take Triton's interpreter for a backend of the CPU, as V2's kernels need one.
-
-    Of top-k and top-p it then uses the form without Triton: the interpreter cannot run the kernel.
-    """
-    import triton.backends
-
-    driver = SimpleNamespace(is_active=lambda: True)
-    triton.backends.backends["cpu"] = SimpleNamespace(driver=driver, compiler=None)
-    import vllm.v1.sample.ops.topk_topp_sampler as filters
-
-    filters.HAS_TRITON = False
-
-
 def schedule_ahead() -> None:
     """Let vLLM schedule a pass before the one before it has ended, which it does not on a CPU of itself."""
     from vllm.platforms.cpu import CpuPlatform
@@ -110,7 +97,7 @@ def generate(model: Path, out: Path, way: str) -> None:
     llm = LLM(str(model), enforce_eager=not is_compiled, **options, **tallystick.VLLM_OPTIONS)
     card, key = tallystick.card_of(model), tallystick.SigningKey(bytes(32))
     settings = tallystick.RecordSettings(
-        tallystick.standard_fingerprints(LAYERS, (LAYERS, LAYERS + 1) if is_compiled else None)
+        tallystick.standard_fingerprints(LAYERS, "F32", (LAYERS, LAYERS + 1) if is_compiled else None)
     )
     requests = [
         {"prompt": [number + 3, 40, 41], "max_tokens": 96, "seed": 100 + number} | each

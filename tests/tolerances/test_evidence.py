@@ -56,6 +56,12 @@ def test_a_dishonest_stream_is_accepted_with_probability_beta_at_most() -> None:
     assert clopper_pearson(accepted, STREAMS, 0.999)[0] <= beta
 
 
+@pytest.mark.parametrize(("margin", "rate"), [(0.0, 1.0), (1.0, 0.04 / math.e), (3.0, 0.04 * math.exp(-3.0))])
+def test_the_rate_of_a_margin_is_log_linear_between_the_points_and_one_at_zero(margin: float, rate: float) -> None:
+    assert math.isclose(RATES.rate(margin), rate)
+    assert math.isclose(RATES.rate(99.0), 0.04 * math.exp(-16.0))
+
+
 def test_a_wager_has_mean_one_at_most_wherever_margins_reach_the_points_no_more_often_than_stated() -> None:
     points, rates = np.array(RATES.points).T
     assert RATES.wagers(np.array([0.0])) == [0.0]

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -160,6 +161,28 @@ def test_weights_in_half_precision_that_moved_too_far_are_caught():
     assert not reach_adamw(start, Tensor.of(stolen, "BF16"), [1e-4], (0.9, 0.95), 0.1, first_step=2).agrees
 
 
+def test_moments_that_were_kept_under_other_settings_are_counted_until_they_have_faded():
+    """A weight with one gradient after 300 steps without: β₂ = 0.999 kept less of its square than 0.95 would."""
+    torch = pytest.importorskip("torch")
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.AdamW([weight], lr=1e-2, betas=(0.9, 0.999), weight_decay=0.0)
+    for gradient in [*[0.0] * 300, 1.0]:
+        weight.grad = torch.full((1,), gradient)
+        optimizer.step()
+    slots, states = optimizer.state[weight], [weight.detach().numpy().copy()]
+    memory = float(slots["exp_avg"] / (slots["exp_avg_sq"].sqrt() + 1e-8))
+    optimizer.param_groups[0]["betas"] = betas = (0.9, 0.95)
+    for _ in range(4):
+        weight.grad = torch.zeros(1)
+        optimizer.step()
+        states.append(weight.detach().numpy().copy())
+    for age, (start, end) in enumerate(itertools.pairwise(states)):
+        assert reach_adamw(start, end, [1e-2], betas, 0.0, memory=memory, memory_age=age).agrees
+        assert not reach_adamw(start, end, [1e-2], betas, 0.0).agrees
+        assert not reach_adamw(start, end, [1e-2], betas, 0.0, memory=memory, memory_age=200).agrees
+        assert not reach_adamw(start, end - 0.5, [1e-2], betas, 0.0, memory=memory, memory_age=age).agrees
+
+
 def test_a_norm_that_pytorch_sums_in_binary32_keeps_no_honest_step_from_its_reach():
     """Of 2·10⁷ equal squares a running sum loses a share; the step is as long as the true norm says."""
     torch = pytest.importorskip("torch")
@@ -171,6 +194,16 @@ def test_a_norm_that_pytorch_sums_in_binary32_keeps_no_honest_step_from_its_reac
     start = np.zeros(gradient.size, np.float32)
     assert reach_sgd(start, start - gradient, [1.0], [recorded]).agrees
     assert not reach_sgd(start, start - np.float32(4) * gradient, [1.0], [recorded]).agrees
+
+
+def test_the_norm_of_many_tensors_falls_short_by_no_more_than_that_of_the_largest():
+    torch = pytest.importorskip("torch")
+    gradient = np.full(10**6, 1e-3, np.float32)
+    start = {f"weights.{number}": np.zeros_like(gradient) for number in range(20)}
+    recorded = float(torch.nn.utils.get_total_norm([torch.from_numpy(gradient)] * len(start)))
+    assert norm_shortfall(len(start) * gradient.size) > 1.5 > norm_shortfall(gradient.size + len(start))
+    assert reach_sgd(start, dict.fromkeys(start, -gradient), [1.0], [recorded]).agrees
+    assert not reach_sgd(start, dict.fromkeys(start, np.float32(-1.5) * gradient), [1.0], [recorded]).agrees
 
 
 def test_the_shortfall_of_a_small_norm_is_nothing_and_that_of_an_enormous_one_is_finite():

@@ -75,7 +75,7 @@ def test_a_timeline_entry_is_the_very_bytes_of_the_page() -> None:
 
 def test_claim() -> None:
     (found,) = examples("claim")
-    assert found.keys() == Claim.model_fields.keys() - {"no_graph"}
+    assert found.keys() == Claim.model_fields.keys() - {"no_graph", "withdrawn"}
     assert "`no_graph`" in (SPEC / "claim.md").read_text()
     assert Claim.from_json(found, "claim.md").transcript.size == 134
     with pytest.raises(MalformedError):
@@ -85,7 +85,7 @@ def test_claim() -> None:
 def test_a_run_directory_holds_what_its_page_lists_and_nothing_else(honest: Path) -> None:
     listed = set(re.findall(r"^ {6}([a-z_.-]+)(?:/[a-z/]*)? ", (SPEC / "run-directory.md").read_text(), re.MULTILINE))
     found = {path.name for path in honest.iterdir()}
-    assert listed - {"loss.png", "graphs", "batches"} <= found
+    assert listed - {"loss.png", "graphs", "batches", "traces"} <= found
     assert found - listed <= {"trace.index"}
     assert {path.name for path in (honest / "tiles").iterdir()} == {"transcript", "trace"}
 

@@ -1,9 +1,9 @@
-"""Evidence about the temperature from the order of two tokens: which of them the answer holds where it could be either.
+"""Evidence about other samplers under the same seed: which of two tokens the answer holds where it could be either.
 
 Drift turns the order of two tokens round with probability 1 / (1 + exp(lead / σ)) at most, where σ is the calibrated
-drift of a logit. A sampler at another temperature has another lead, so each such token is a trial whose probability is
-known under both. Both directions are e-values: `against` bounds the stated sampler's probability, `in_favour` that of
-the other one.
+drift of a logit. A sampler at another temperature, or with another filter, has another lead, so each such token is a
+trial whose probability is known under both. Both directions are e-values: `against` bounds the stated sampler's
+probability, `in_favour` that of the other one.
 """
 
 from __future__ import annotations
@@ -13,28 +13,71 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from tallystick.sampling.filter_rivals import filter_rivals
 from tallystick.sampling.margin import stretch
 from tallystick.sampling.rivals import Rivals, rivals
 from tallystick.tolerances.likelihoods import Likelihoods
+from tallystick.transcripts.sampler import Sampler
 
 if TYPE_CHECKING:
     from tallystick.answers.sampler import ClaimedAnswer
 
 FACTORS: Final = (0.7, 0.9, 0.97, 1.03, 1.1, 1.43)
+STEP: Final = 0.05
+"""The difference of top-p."""
+FILTERS: Final = (
+    "top-p lower by 0.05",
+    "top-p higher by 0.05",
+    "no top-p",
+    "half the top-k",
+    "twice the top-k",
+    "no top-k",
+    "half the min-p",
+    "twice the min-p",
+    "no min-p",
+)
 LIKELY_MAX: Final = 0.999
 """No wager is surer than this, so that one token that drift moved far costs 7 nats at most."""
 Reals = npt.NDArray[np.float64]
 
 
-def temperature_evidence(view: ClaimedAnswer, drift: float) -> Likelihoods:
-    """The evidence for and against other temperatures; `drift` is in logits, and the seed is known."""
+def other_samplers(view: ClaimedAnswer, drift: float) -> Likelihoods:
+    """The evidence for and against other temperatures and filters; `drift` is in logits, and the seed is known.
+
+    The alternatives are the same for all samplers, so that evidence adds up; those that a sampler has not show nothing.
+    """
     places = range(len(view.answer))
     drift *= stretch(view.sampler) if view.sampler.repetition_penalty != 1.0 else 1.0
-    found = list(rivals(view.logits, view.sampler, places, view.histories, FACTORS, view.band))
+    rows = (view.logits, view.sampler, places, view.histories)
     claimed, least = np.asarray(view.answer, np.int64), view.rule.far_rate
-    names = [f"temperature x{factor:g}" for factor in FACTORS]
-    against, in_favour = zip(*(_wagers(each, claimed, drift, least) for each in found), strict=True)
-    return Likelihoods.of(names, np.stack(against), np.stack(in_favour))
+    found = {
+        f"temperature x{factor:g}": _wagers(each, claimed, drift, least)
+        for factor, each in zip(FACTORS, rivals(*rows, FACTORS, view.band), strict=True)
+    }
+    filters = other_filters(view.sampler)
+    found |= dict.fromkeys(FILTERS, (np.zeros(len(claimed)),) * 2)
+    for name, each in zip(filters, filter_rivals(*rows, [*filters.values()], drift), strict=True):
+        found[name] = _wagers(each, claimed, drift, least)
+    against, in_favour = zip(*found.values(), strict=True)
+    return Likelihoods.of([*found], np.stack(against), np.stack(in_favour))
+
+
+def other_filters(sampler: Sampler) -> dict[str, Sampler]:
+    """Samplers that differ in one filter: those named in `FILTERS` that this one has."""
+    top_p, top_k, min_p = sampler.top_p, sampler.top_k, sampler.min_p
+    values: tuple[tuple[str, float, bool], ...] = (
+        ("top_p", top_p - STEP, top_p > STEP),
+        ("top_p", top_p + STEP, top_p + STEP < 1.0),
+        ("top_p", 1.0, top_p < 1.0),
+        ("top_k", max(1, top_k // 2), top_k > 1),
+        ("top_k", 2 * top_k, top_k > 0),
+        ("top_k", 0, top_k > 0),
+        ("min_p", min_p / 2, min_p > 0.0),
+        ("min_p", min(1.0, 2 * min_p), 0.0 < min_p < 1.0),
+        ("min_p", 0.0, min_p > 0.0),
+    )
+    named = zip(FILTERS, values, strict=True)
+    return {name: sampler.model_copy(update={key: value}) for name, (key, value, is_other) in named if is_other}
 
 
 def _wagers(pairs: Rivals, claimed: npt.NDArray[np.int64], drift: float, least: float) -> tuple[Reals, Reals]:

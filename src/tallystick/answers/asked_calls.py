@@ -42,22 +42,22 @@ class AskedCall:
         return {name: value for name, value in self.body.items() if _is_given(value)}
 
 
-def asked_here(asked: Mapping[str, Any]) -> AskedCall:
-    """The call that the program makes with these arguments, now."""
+def asked_here(asked: Mapping[str, Any], has_seed: bool = True) -> AskedCall:
+    """The call that the program makes with these arguments, now; `has_seed` as for `with_nonce`."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in LIBRARIES:
         frame = frame.f_back
     file, line = (frame.f_code.co_filename, frame.f_lineno) if frame else ("tallystick", 0)
-    return AskedCall(with_nonce(asked), file, line)
+    return AskedCall(with_nonce(asked, has_seed), file, line)
 
 
-def with_nonce(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call with a fresh random nonce, and with a seed."""
+def with_nonce(asked: Mapping[str, Any], has_seed: bool = True) -> dict[str, Any]:
+    """The arguments of a call with a fresh random nonce, and with a seed; in `extra_body`, where calls have none."""
     extra = dict(asked.get("extra_body") or {})
     extra.setdefault("tally_nonce", secrets.token_hex(NONCE_BYTES))
     body = {**asked, "extra_body": extra}
     if not isinstance(asked.get("seed"), int) and "seed" not in extra:
-        body["seed"] = secrets.randbelow(SEED_LIMIT)
+        (body if has_seed else extra)["seed"] = secrets.randbelow(SEED_LIMIT)
     return body
 
 

@@ -36,9 +36,9 @@ def wrap(
 ) -> VerifyingClient:
     """A client that answers as `client` does, and verifies the answers of its completions in the background.
 
-    These are `chat.completions` and `completions`: `create`, `parse`, `stream`, also with `with_raw_response` and
-    `with_streaming_response`. A client with `"raise"` waits for the verdict before it hands an answer on, and raises at
-    the end of a stream.
+    These are `chat.completions`, `completions` and `responses`: `create`, `parse`, `stream`, also with
+    `with_raw_response` and `with_streaming_response`. A client with `"raise"` waits for the verdict before it hands an
+    answer on, and raises at the end of a stream.
 
     Args:
         client: an `openai.OpenAI` or `AsyncOpenAI`, or anything with its `chat.completions.create` and

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tallystick.answers.known_tokens import Ids
@@ -19,6 +19,8 @@ UNFINISHED: Final = "\ufffd"
 """What a decoder returns for the first bytes of an incomplete character."""
 HELD_MAX: Final = 8
 """Tokens at the end of an answer that may be pieces of one character."""
+CONTEXT: Final = 64
+"""Tokens of the prompt behind which an answer is decoded; how far back they go changes no text."""
 
 
 def check_delivery(log: CheckLog, response: Response) -> None:
@@ -50,34 +52,33 @@ def check_delivery(log: CheckLog, response: Response) -> None:
 
 
 def check_text(
-    log: CheckLog, response: Response, answer: Ids, model: LanguageModel, asked: ExpectedRequest | None
+    log: CheckLog, response: Response, prompt: Ids, answer: Ids, model: LanguageModel, asked: ExpectedRequest | None
 ) -> bool | None:
     """Check that the delivered text is the text of the tokens, cut at a requested stop text.
 
     Returns whether a stop text ended it; None if the receipt claims none, or if it cannot be known.
     """
     if response.choice.calls:
-        _check_calls(log, response, answer, model, asked)
+        _check_calls(log, response, _texts(prompt, answer, model), asked)
         return None
     delivered, decode = response.choice.content, getattr(model, "decode", None)
     is_stopped = response.receipt.receipt.answer.finish == "stop"
     if delivered is None or decode is None:
         log.not_checked.append(NOT_DELIVERED)
         return None
-    whole, *others = _texts(answer, model)
-    if delivered in (whole, *others) or (is_stopped and whole.startswith(delivered)):
+    texts = _texts(prompt, answer, model)
+    whole = next((text for text in texts if text == delivered or (is_stopped and text.startswith(delivered))), None)
+    if whole is not None:
         log.agrees("tokens", "text")
     else:
         log.differs("tokens", "text", "the delivered text is not what the answer's tokens say")
     if not is_stopped or asked is None:
         return None
-    rest = whole.removeprefix(delivered)
+    rest = (whole or texts[0]).removeprefix(delivered)
     return any(rest.startswith(stop) or delivered.endswith(stop) for stop in asked.stop)
 
 
-def _check_calls(
-    log: CheckLog, response: Response, answer: Ids, model: LanguageModel, asked: ExpectedRequest | None
-) -> None:
+def _check_calls(log: CheckLog, response: Response, texts: Sequence[str], asked: ExpectedRequest | None) -> None:
     """Check that the delivered calls and the text beside them are those of the tokens."""
     if asked is None or asked.calls is None:
         log.not_checked.append("whether the calls that were delivered are those of the tokens: give the request")
@@ -85,7 +86,7 @@ def _check_calls(
     from tallystick.transcripts.tool_calls import calls_in
 
     delivered = response.choice.content or "", response.choice.calls
-    if any(calls_in(text, asked.calls) == delivered for text in _texts(answer, model)):
+    if any(calls_in(text, asked.calls) == delivered for text in texts):
         log.agrees("tokens", "tool_calls")
     else:
         log.differs("tokens", "tool_calls", "the delivered calls are not what the answer's tokens say")
@@ -106,19 +107,29 @@ def check_stops(log: CheckLog, answer: Ids, model: LanguageModel, asked: Expecte
         log.agrees("finish", "stop", "no token after a stop text")
 
 
-def is_whole(response: Response, answer: Ids, model: LanguageModel) -> bool:
+def is_whole(response: Response, prompt: Ids, answer: Ids, model: LanguageModel) -> bool:
     """Whether the delivered text is the whole text of the tokens."""
-    return response.choice.content in _texts(answer, model)
+    return response.choice.content in _texts(prompt, answer, model)
 
 
-def _texts(answer: Ids, model: LanguageModel) -> tuple[str, ...]:
-    """The possible texts of the tokens: a server may omit that of a final end token, or of an unfinished character."""
+def _texts(prompt: Ids, answer: Ids, model: LanguageModel) -> tuple[str, ...]:
+    """The possible texts of the tokens: a server may omit that of a final end token, or of an unfinished character.
+
+    Decoders of SentencePiece drop a space at the very beginning. Some servers decode the answer by itself, others
+    behind its prompt, where the space stays.
+    """
     decode = getattr(model, "decode", None)
     if decode is None:
         return ()
+    context = prompt[-CONTEXT:]
+    before = decode(context)
+
+    def behind(ids: Ids) -> str:
+        return str(decode((*context, *ids)))[len(before) :]
+
     is_ended = bool(answer) and answer[-1] in model.end_tokens
     said = answer[:-1] if is_ended else answer
-    texts = (decode(answer), decode(said), _finished(said, decode))
+    texts = [text for way in (decode, behind) for text in (way(answer), way(said), _finished(said, way))]
     return tuple(text for text in texts if text is not None)
 
 

@@ -4,9 +4,9 @@ A row is the hidden states or logits of one token. Rounding adds up over layers,
 scale it, so each place of a model has limits of its own. They are measured on the rows themselves: what a fingerprint
 adds is the chance of its random directions, which follows from the number of its numbers.
 
-`research/fingerprint_calibration.py` makes the shipped table. A verifier may use its own table, for example one
-measured on the promised model. A provider cannot choose the table. Limits say nothing about models that are deeper or
-wider than those they were measured on: each states that range, and outside it a distance decides nothing.
+`research/shipped_limits.py` puts measured tables into the shipped one. A verifier may use its own table, for example
+one measured on the promised model. A provider cannot choose the table. Limits say nothing about models that are deeper
+or wider than those they were measured on: each states that range, and outside it a distance decides nothing.
 """
 
 from __future__ import annotations

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def check_finish(
-    log: CheckLog, response: Response, answer: Ids, model: LanguageModel, asked: ExpectedRequest | None
+    log: CheckLog, response: Response, prompt: Ids, answer: Ids, model: LanguageModel, asked: ExpectedRequest | None
 ) -> None:
     """Check that the answer ended where and why the receipt says, and that the delivered text belongs to its tokens."""
     receipt, is_stopped = response.receipt.receipt, None
     if not response.is_bare:
         from tallystick.answers.delivered import check_text, is_whole
 
-        is_stopped = check_text(log, response, answer, model, asked)
-        if answer and answer[-1] in model.end_tokens and is_whole(response, answer, model):
+        is_stopped = check_text(log, response, prompt, answer, model, asked)
+        if answer and answer[-1] in model.end_tokens and is_whole(response, prompt, answer, model):
             is_stopped = True  # a proxy cannot tell an end token from a requested stop text
     early = next((place for place, token in enumerate(answer[:-1]) if token in model.end_tokens), None)
     if early is not None:

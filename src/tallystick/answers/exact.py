@@ -86,6 +86,8 @@ def differences(receipt: Receipt, replayer: ExactReplayer, stated: Environment |
     found, own, engine = [], replayer.environment, receipt.engine
     if receipt.batch.largest > 1:
         found.append(f"computed in a batch of up to {receipt.batch.largest}, whose other prompts are not at hand")
+    if receipt.sampler.grammar is not None:
+        found.append("it follows a grammar, and answers are generated again without one; rung 2 judges its tokens")
     if stated is not None and not stated.is_named_by(engine.environment):
         raise ProofError("environment: not the one that the receipt names")
     for name in ENGINE:

@@ -32,6 +32,9 @@ RowsFor: TypeAlias = Callable[[Fingerprint], Hidden]
 NAME: Final = "fingerprint"
 SPREAD: Final = 2.7
 """Three standard deviations of the squares of random codes, in units of their mean, for one number: 3 × 0.894."""
+COARSE_MATRIX_MOVES: Final = 0.02
+"""By how much of their norm an output matrix in 8 bits by row moves the logits (`docs/real_model_distances.md`)."""
+COARSE_MATRIX: Final = "an output matrix in 8 bits by row is one of them, it moves logits by about 0.02"
 BLOCKS_TRIED: Final = 64
 """The most blocks of which the report says that so many would do."""
 TOPLOC_LIMITS: Final[Mapping[Dtype, tuple[int, float, float]]] = {"BF16": (37, 10.0, 8.0), "F32": (7, 256.0, 128.0)}
@@ -95,7 +98,8 @@ def unjudged_fingerprints(receipt: Receipt, rule: FingerprintRule, card: ModelCa
 def unseen_changes(receipt: Receipt, rule: FingerprintRule, card: ModelCard) -> str:
     """A line with the changes that the fingerprints of an answer cannot tell from honest ones; empty without limits.
 
-    A change of so much in a layer, relative to its norm, is seen with probability 0.95.
+    A change of so much in a layer, relative to its norm, is seen with probability 0.95. A change may leave a number in
+    its cell; one by a cell more than the limit is seen that often by 4 numbers and more (simulated).
     """
     seen: dict[int, float] = {}
     for each in receipt.fingerprints if receipt.answer.tokens.count else ():
@@ -105,9 +109,13 @@ def unseen_changes(receipt: Receipt, rule: FingerprintRule, card: ModelCard) -> 
                 spans = _spans(settings, each.tokens)
                 allowed = _allowed(layer, spans, settings, rule, card)
                 if allowed is not None:
-                    seen[layer] = min(seen.get(layer, math.inf), allowed / _low(_numbers(settings, spans)))
+                    share = allowed / _low(_numbers(settings, spans)) + _cell(settings)
+                    seen[layer] = min(seen.get(layer, math.inf), share)
     parts = ", ".join(f"{share:.2g} of the norm of layer {layer}" for layer, share in sorted(seen.items()))
-    return f"fingerprint: changes of less than {parts}: honest stacks may differ so" if parts else ""
+    if not parts:
+        return ""
+    matrix = f"; {COARSE_MATRIX}" if seen.get(card.layers + 1, 0.0) > COARSE_MATRIX_MOVES else ""
+    return f"fingerprint: changes of less than {parts}: honest stacks may differ so, or the grid hides it{matrix}"
 
 
 @dataclass(frozen=True)
@@ -149,7 +157,8 @@ def _judge_projection(
         if allowed is not None:
             of = f"layer {layer}, all {sum(each.tokens for each in alike)} answer tokens"
             yield Finding(together(alike), allowed, NAME, of, detail)
-        one = [(each, _allowed(layer, [each.tokens], settings, rule, card)) for each in alike]
+        limits = {count: _allowed(layer, [count], settings, rule, card) for count in {each.tokens for each in alike}}
+        one = [(each, limits[each.tokens]) for each in alike]
         blocks += [Compared(each, limit) for each, limit in one if limit is not None]
     if blocks:
         yield largest(blocks, NAME, detail)
@@ -158,14 +167,29 @@ def _judge_projection(
 def _allowed(
     layer: int, tokens: Sequence[int], settings: FingerprintSettings, rule: FingerprintRule, card: ModelCard
 ) -> float | None:
-    """The largest distance of blocks with so many tokens each; None without limits, or if random codes meet it too."""
+    """The largest distance of blocks with so many tokens each; None without limits, or if the codes cannot show it."""
     limits = rule.limits_for(card, layer, sum(tokens))
     if limits is None:
         return None
     numbers = _numbers(settings, tokens)
     allowed = limits.allowed(numbers, rule.margin)
     share = math.sqrt(max(0.25, 1.0 - SPREAD / math.sqrt(numbers)))
-    return allowed if allowed <= share * reach(settings.bits) else None
+    is_shown = allowed <= share * reach(settings.bits, settings.resolution)
+    return allowed if is_shown and not _is_too_coarse(settings, allowed) else None
+
+
+def _is_too_coarse(settings: FingerprintSettings, allowed: float) -> bool:
+    """Whether a grid that the provider chose coarser than the usual one has cells wider than the limit.
+
+    A gap is what lies outside the claimed cell. Of differences as large as a cell, 0.69 is left in the gaps; of smaller
+    ones less, so that wider cells would hide what the limit is to show.
+    """
+    return settings.resolution < settings.usual and _cell(settings) > allowed
+
+
+def _cell(settings: FingerprintSettings) -> float:
+    """The width of a cell of the grid, relative to the norm of a block."""
+    return 0.0 if settings.bits == 32 else 2.0**-settings.resolution
 
 
 def _numbers(settings: FingerprintSettings, tokens: Sequence[int]) -> float:
@@ -184,8 +208,12 @@ def _unjudged_layer(
 ) -> str:
     if not tokens or _allowed(layer, _spans(settings, tokens), settings, rule, card) is not None:
         return ""
-    if rule.limits_for(card, layer, tokens) is None:
+    limits = rule.limits_for(card, layer, tokens)
+    if limits is None:
         return f"no limits were measured for layer {layer} of {card.layers} in {card.dtype}: {MEASURE}"
+    allowed = limits.allowed(_numbers(settings, _spans(settings, tokens)), rule.margin)
+    if _is_too_coarse(settings, allowed):
+        return f"layer {layer}: a grid of {_cell(settings):.2g} of the norm is too coarse for a limit of {allowed:.2g}"
     kind = f"{settings.width} numbers of {settings.bits} bits"
     enough = [count * settings.block for count in range(1, BLOCKS_TRIED + 1)]
     needed = next((n for n in enough if _allowed(layer, _spans(settings, n), settings, rule, card) is not None), None)

@@ -46,7 +46,7 @@ class FingerprintDemand(Document):
             and wanted <= set(fingerprint.layers)
             and (self.block_max is None or fingerprint.block <= self.block_max)
             and fingerprint.width >= self.width_min
-            and len(fingerprint.raw) >= self.bytes_min * fingerprint.tokens
+            and (not self.bytes_min or len(fingerprint.raw) >= self.bytes_min * fingerprint.tokens)
         )
 
     def __str__(self) -> str:

@@ -7,9 +7,10 @@ rates.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
@@ -46,6 +47,8 @@ MISMATCHES: Final = 0.05
 GRADES: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
 """The margins, in tie bands, from which on a token weighs more; the last grade is `far`."""
 SHOWN: Final = 8
+CLOSE: Final = 0.1
+"""Few tokens have a rival within so many logits; replacing one by it is not worth a line."""
 
 
 class SamplerRule(Document):
@@ -54,7 +57,8 @@ class SamplerRule(Document):
     `band` is the tie band in logits, `rms` the drift of one logit, and `mismatches` bounds the probability that an
     honest token is not the verifier's own choice. By default all three are those of the calibration for the model
     (`limits`, or the shipped table). `honest` bounds the probability that an honest token has a margin beyond the band,
-    and `far_rate` that of a margin beyond `far` bands, where a single token is refused. `dishonest` is the rate of
+    and `far_rate` that of a margin where a single token is refused: beyond `far` bands, or less (`far_bands`) where the
+    drift is known. `dishonest` is the rate of
     tokens beyond the band that must be excluded with error `beta` before an answer is accepted. `alpha` is the
     probability of ever accusing an honest provider on accumulated evidence. `seed` says who chose the seed; with
     `unknown`, tokens are judged by their probability alone. `form` is the promised form: a receipt of unknown form is
@@ -107,6 +111,20 @@ class SamplerRule(Document):
         return self.model_copy(update={"band": found.band, **own})
 
     @property
+    def far_bands(self) -> float:
+        """The margin, in bands, where a single token is refused: `far`, or where drift alone falls to `far_rate`."""
+        assert self.band is not None
+        if self.rms is None:
+            return self.far
+        return min(self.far, 1.0 + self.rms / self.band * max(0.0, math.log(self.honest / self.far_rate)))
+
+    @property
+    def far_margin(self) -> float:
+        """`far_bands` in logits."""
+        assert self.band is not None
+        return self.band * self.far_bands
+
+    @property
     def test(self) -> MismatchTest:
         """The test on the number of tokens beyond the band."""
         return MismatchTest(self.honest, self.dishonest)
@@ -116,8 +134,9 @@ class SamplerRule(Document):
         """How often honest margins reach parts and multiples of the band: by three rates, log-linear between them."""
         assert self.band is not None
         first = max(self.honest, MISMATCHES if self.mismatches is None else self.mismatches)
-        bands = sorted({*(each for each in GRADES if each < self.far), self.far})
-        rates = np.interp(bands, (0.0, 1.0, self.far), np.log((first, self.honest, min(self.far_rate, self.honest))))
+        bands = sorted({*(each for each in GRADES if each < self.far_bands), self.far_bands})
+        falling = np.log((first, self.honest, min(self.far_rate, self.honest)))
+        rates = np.interp(bands, (0.0, 1.0, self.far_bands), falling)
         return MarginRates(tuple((self.band * m, math.exp(rate)) for m, rate in zip(bands, rates, strict=True)))
 
 
@@ -130,7 +149,7 @@ class SamplerEvidence:
     """Evidence about a sampler from the tokens of one answer, or of several answers added up.
 
     `tokens` counts the tokens that had an alternative, `trials` those with a margin and those beyond the tie band.
-    `temperatures` compares the stated temperature with others under the same seed; `likelihoods` needs no seed.
+    `others` compares the stated sampler with others under the same seed; `likelihoods` needs no seed.
     `single` is the finding on the worst single token, `ends` are the findings on end tokens. If `undecided` gives a
     reason, the findings are shown but decide nothing.
     """
@@ -138,7 +157,7 @@ class SamplerEvidence:
     rule: SamplerRule
     tokens: int = 0
     trials: Trials = NO_TRIALS
-    temperatures: Likelihoods = NO_RATIOS
+    others: Likelihoods = NO_RATIOS
     likelihoods: TokenLikelihoods | None = None
     single: Finding | None = None
     ends: tuple[Finding, ...] = ()
@@ -153,7 +172,7 @@ class SamplerEvidence:
             self.rule,
             self.tokens + other.tokens,
             self.trials + other.trials,
-            self.temperatures + other.temperatures,
+            self.others + other.others,
             _sum(self.likelihoods, other.likelihoods),
             max(singles, key=lambda each: each.distance, default=None),
             (*self.ends, *other.ends),
@@ -183,8 +202,12 @@ class SamplerEvidence:
         """What is missing for a decision."""
         if self.undecided:
             return (f"evidence: {self.undecided}",)
+        if self._is_rejected:
+            return ()
+        if unusual := [*self._unusual()]:
+            return tuple(f"evidence: {line}; judge more answers" for line in unusual)
         missing = self.tokens_missing
-        if self._is_rejected or missing == 0:
+        if missing == 0:
             return ()
         if missing is None:
             return ("evidence: such tokens never tell the claimed temperature from another",)
@@ -196,10 +219,11 @@ class SamplerEvidence:
         """What the tokens cannot tell from the stated sampler, and about how many more such tokens would."""
         if self.undecided or self._is_rejected:
             return ()
-        found, beta = self.temperatures, self.rule.beta
-        missing = {name: found.tokens_missing(name, beta) for name in found.names}
-        lines = [_cannot_tell(name, found.tokens, count) for name, count in missing.items() if count != 0]
-        return tuple(f"sampler: {line}" for line in lines)
+        found, beta = self.others, self.rule.beta
+        missing = {name: found.tokens_missing(name, beta) for name in found.named}
+        like = ", ".join(f"{name} ({_more(count)})" for name, count in missing.items() if count != 0)
+        told = [f"{found.tokens} tokens cannot tell the stated sampler from {like}"] if like else []
+        return tuple(f"sampler: {line}" for line in (*told, *self._unseen()))
 
     @property
     def tokens_missing(self) -> int | None:
@@ -217,15 +241,41 @@ class SamplerEvidence:
         """Whether some tokens were judged by their probability alone."""
         return self.trials.tokens < self.tokens
 
+    def _unusual(self) -> Iterator[str]:
+        """What an honest provider shows with a probability of less than `beta`."""
+        rule, tokens, against = self.rule, self.trials.tokens, self._log_against(self.trials)
+        if not tokens or self.single is None:
+            return
+        chance = tokens * rule.rates.rate(self.single.distance)
+        if chance < rule.beta:
+            apart = f"{self.single.distance:.3g} logits from the verifier's choice"
+            yield f"{self.single.where} lies {apart}, as {_rarely(chance, tokens)}"
+        if against > -math.log(rule.beta):
+            like = f", and are more like {self.others.closest}" if self.others.tokens else ""
+            yield f"the tokens speak against the stated sampler, as {_rarely(math.exp(-against), tokens)}{like}"
+
+    def _unseen(self) -> Iterator[str]:
+        """Which replaced tokens show nothing, and how many together would, unless few tokens have so close a rival."""
+        rule, twice = self.rule, 2.0 * (self.rule.band or 0.0)
+        if self.trials.tokens and rule.far_margin >= CLOSE:
+            replaced = (self.trials + Trials.of(np.full(n, twice), 0.0, rule.rates) for n in itertools.count(1))
+            seen = next(n for n, each in enumerate(replaced, 1) if self._log_against(each) >= -math.log(rule.alpha / 2))
+            yield (
+                f"a token replaced by one within {rule.far_margin:.3g} logits is not seen; {seen} replaced by ones "
+                f"{twice:.3g} logits away are"
+            )
+
+    def _log_against(self, trials: Trials) -> float:
+        return log_mean([trials.log_against(), *([self.others.log_against()] if self.others.tokens else [])])
+
     def _mismatches(self) -> Finding:
-        rule, trials, others = self.rule, self.trials, self.temperatures
-        logs = [trials.log_against(), *([others.log_against()] if others.tokens else [])]
+        rule, trials, others = self.rule, self.trials, self.others
         detail = (
             f"log e-value against the sampler: {trials.mismatches} of {trials.tokens} tokens beyond the tie band"
             + (f", closest other is {others.closest}" if others.tokens else "")
             + f", for honesty {rule.test.in_favour(trials):.2f} of {-math.log(rule.beta):.2f}"
         )
-        return Finding(log_mean(logs), -math.log(rule.alpha / 2), "evidence", "", detail)
+        return Finding(self._log_against(trials), -math.log(rule.alpha / 2), "evidence", "", detail)
 
 
 def judge_sampler(
@@ -277,7 +327,7 @@ def judge_sampler(
         return evidence
     is_seeded = sampler.is_greedy or (sampler.is_canonical and rule.seed != "unknown")
     if is_seeded:
-        evidence = _with_temperatures(_with_margins(evidence, view, forced), view)
+        evidence = _with_others(_with_margins(evidence, view, forced), view)
     if not sampler.is_greedy and (not is_seeded or rule.likelihoods == "always"):
         from tallystick.answers.likelihoods import with_likelihoods  # most answers are judged by their seed alone
 
@@ -309,7 +359,7 @@ class ClaimedAnswer:
     @property
     def far(self) -> float:
         """The margin beyond which a single token is refused, in logits."""
-        return self.band * self.rule.far
+        return self.rule.far_margin
 
 
 def _with_margins(evidence: SamplerEvidence, view: ClaimedAnswer, forced: int) -> SamplerEvidence:
@@ -330,13 +380,13 @@ def _with_margins(evidence: SamplerEvidence, view: ClaimedAnswer, forced: int) -
     return replace(evidence, trials=replace(trials, tokens=tested), single=single)
 
 
-def _with_temperatures(evidence: SamplerEvidence, view: ClaimedAnswer) -> SamplerEvidence:
-    """The evidence about other temperatures, if tokens are drawn by scores and the drift of logits is known."""
+def _with_others(evidence: SamplerEvidence, view: ClaimedAnswer) -> SamplerEvidence:
+    """The evidence about other samplers, if tokens are drawn by scores and the drift of logits is known."""
     if view.sampler.is_greedy or view.sampler.form != "gumbel" or view.rule.rms is None:
         return evidence
-    from tallystick.answers.alternatives import temperature_evidence  # needed only where the drift is calibrated
+    from tallystick.answers.alternatives import other_samplers  # needed only where the drift is calibrated
 
-    return replace(evidence, temperatures=temperature_evidence(view, view.rule.rms))
+    return replace(evidence, others=other_samplers(view, view.rule.rms))
 
 
 def _ends(answer: Sequence[int], end_tokens: frozenset[int]) -> tuple[Finding, ...]:
@@ -346,9 +396,12 @@ def _ends(answer: Sequence[int], end_tokens: frozenset[int]) -> tuple[Finding, .
     return (Finding(len(early), 0, "finish", f"token {early[0]}", "an end token, and the answer goes on"),)
 
 
-def _cannot_tell(name: str, tokens: int, missing: int | None) -> str:
-    more = "no number of such tokens would" if missing is None else f"about {missing} more such tokens would"
-    return f"{tokens} tokens cannot tell {name} from the stated sampler; {more}"
+def _more(missing: int | None) -> str:
+    return "no number of such tokens would" if missing is None else f"about {missing} more such tokens would"
+
+
+def _rarely(chance: float, tokens: int) -> str:
+    return f"in one of {1.0 / chance:,.0f} honest answers of {tokens} tokens"
 
 
 def _not_checked(sampler: Sampler, rule: SamplerRule) -> tuple[str, ...]:

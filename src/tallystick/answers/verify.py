@@ -192,7 +192,8 @@ def check_statements(found: Verification) -> None:
         with log.judging(NUMBERS):
             check_vocabulary(found.tokens, receipt.sampler, model.card)
         if found.numbers_fit and found.tokens.answer is not None:
-            check_finish(log, context.response, found.tokens.answer, model, context.request)
+            prompt, answer = found.tokens.prompt or (), found.tokens.answer
+            check_finish(log, context.response, prompt, answer, model, context.request)
 
 
 def _check_request(found: Verification) -> Ids | None:

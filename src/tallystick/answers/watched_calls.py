@@ -17,9 +17,12 @@ from tallystick.answers.watched_streams import AsyncWatchedStream, WatchedStream
 
 CALLS: Final = ("create", "parse")
 ENDPOINT: Final[Mapping[str, Any]] = {}
+UNSEEDED: Final[Mapping[str, Any]] = {"seed": False}
+"""An endpoint whose calls have no argument for a seed."""
 PATHS: Final[Mapping[str, Any]] = {
     "chat": {"completions": ENDPOINT},
     "completions": ENDPOINT,
+    "responses": UNSEEDED,
     "beta": {"chat": {"completions": ENDPOINT}},
 }
 Received = tuple[Any, Future[Checked] | None]
@@ -37,18 +40,21 @@ class WatchedPart:
         if name not in self._paths:
             return found
         paths = self._paths[name]
-        return WatchedEndpoint(found, self._checks) if paths is ENDPOINT else WatchedPart(found, self._checks, paths)
+        if paths is ENDPOINT or paths is UNSEEDED:
+            return WatchedEndpoint(found, self._checks, has_seed=paths is ENDPOINT)
+        return WatchedPart(found, self._checks, paths)
 
 
 class WatchedEndpoint:
-    """Completions of a client: the calls that ask for an answer, in every form that the `openai` library gives them.
+    """Completions or responses of a client: the calls that ask for an answer, in every form that `openai` gives them.
 
     Where the client has `with_raw_response`, request and response are judged as they went over the wire; otherwise as
     the arguments of the call and the object that it returned.
     """
 
-    def __init__(self, part: Any, checks: BackgroundChecks) -> None:
+    def __init__(self, part: Any, checks: BackgroundChecks, has_seed: bool = True) -> None:
         self._part, self._checks = part, checks
+        self._asked = partial(asked_here, has_seed=has_seed)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._part, name)
@@ -63,7 +69,7 @@ class WatchedEndpoint:
         return found
 
     def _call(self, name: str, /, *, is_raw: bool = False, **asked: Any) -> Any:
-        call = asked_here(asked)
+        call = self._asked(asked)
         raw = getattr(self._part, "with_raw_response", None)
         answer = getattr(self._part if raw is None else raw, name)(**call.body)
         receive = self._returned if raw is None else partial(self._arrived, is_raw)
@@ -85,7 +91,7 @@ class WatchedEndpoint:
         return part.stream(**asked)
 
     def _open(self, forms: Any, name: str, /, **asked: Any) -> Any:
-        call = asked_here(asked)
+        call = self._asked(asked)
         manager = getattr(forms, name)(**call.body)
         return (_AsyncOpened if hasattr(manager, "__aenter__") else _Opened)(manager, partial(self._watch, call))
 

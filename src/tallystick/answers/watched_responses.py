@@ -6,13 +6,13 @@ keeps a copy, and that is told when the response is closed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
 from tallystick.answers.watched_streams import Check, Settle, WholeAnswer
+from tallystick.commitments.nesting import loose_json
 
 EVENTS: Final = "text/event-stream"
 End = Callable[[list[bytes]], Any]
@@ -20,7 +20,7 @@ End = Callable[[list[bytes]], Any]
 
 def body_sent_for(response: Any) -> dict[str, Any]:
     """The JSON body of the request that was sent for a response of `httpx`."""
-    body: dict[str, Any] = json.loads(response.request.content)
+    body: dict[str, Any] = loose_json(response.request.content)
     return body
 
 
@@ -42,7 +42,7 @@ def watch_response(response: Any, check: Check, settle: Settle) -> None:
 
 def read_answer(response: Any) -> dict[str, Any]:
     """The JSON object of a response that was read."""
-    body: dict[str, Any] = json.loads(response.content)
+    body: dict[str, Any] = loose_json(response.content)
     return body
 
 
@@ -53,7 +53,7 @@ def _answer_in(response: Any) -> dict[str, Any]:
     whole = WholeAnswer()
     for line in response.content.split(b"\n"):
         data = line.removeprefix(b"data:").strip() if line.startswith(b"data:") else b""
-        if data and data != b"[DONE]" and isinstance(chunk := json.loads(data), Mapping):
+        if data and data != b"[DONE]" and isinstance(chunk := loose_json(data), Mapping):
             whole.add(chunk)
     return whole.body
 

@@ -20,9 +20,12 @@ class WholeAnswer:
     def __init__(self) -> None:
         self._fields: dict[str, Any] = {}
         self._choices: dict[int, dict[str, Any]] = {}
+        self._response: Mapping[str, Any] | None = None
 
     def add(self, chunk: Any) -> None:
-        """Add one chunk."""
+        """Add one chunk; of the events of the Responses API, the last one has the whole response."""
+        if isinstance(chunk.get("response"), Mapping):
+            self._response = chunk["response"]
         for name in ("id", "usage", "receipt", "receipts", "prompt_token_ids"):
             if chunk.get(name) is not None:
                 self._fields[name] = chunk[name]
@@ -32,6 +35,8 @@ class WholeAnswer:
     @property
     def body(self) -> dict[str, Any]:
         """The response so far."""
+        if self._response is not None:
+            return dict(self._response)
         return {**self._fields, "choices": [self._choices[number] for number in sorted(self._choices)]}
 
     def _add_choice(self, part: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from shlex import quote
 
-from tallystick.disputes.evidence.gathering import gather_whole
+from tallystick.disputes.evidence.gathering import gather_records, gather_whole
 from tallystick.disputes.evidence.opening_sources import graph_replayer, source_of_call, source_of_step
 from tallystick.errors import UsageError
 from tallystick.frameworks.torch.device import require_device
@@ -49,5 +49,5 @@ def open_operators(
     if isinstance(found, InferenceDirectory):
         source = source_of_call(gather_whole(found), step)
     else:
-        source = source_of_step(gather_whole(found), step, lambda evidence: graph_replayer(evidence, device))
+        source = source_of_step(gather_records(found), step, lambda evidence: graph_replayer(evidence, device))
     return write_opening(source, Path(out), TorchEngine(device), node, tensors)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tallystick.audits.policy import Policy, read_policy
+from tallystick.errors import UnavailableError
 from tallystick.store.inference import InferenceDirectory
 from tallystick.store.run import RunDirectory
 
 if TYPE_CHECKING:
+    from tallystick.datasets.rows import CommittedRows
     from tallystick.transcripts.environment import Environment
+    from tallystick.workloads.origin import Origin
     from tallystick.workloads.verifier_stack import VerifierStack
 
 RunSource = RunDirectory | InferenceDirectory | Path | str
@@ -27,6 +32,37 @@ def policy_of(policy: PolicySource) -> Policy:
     if policy is None:
         return Policy()
     return policy if isinstance(policy, Policy) else read_policy(Path(policy))
+
+
+def directory_of(corpus: Path | str | None) -> Path | None:
+    """The directory of shards, however it is given; raises `UnavailableError` where it is not there."""
+    if corpus is not None and not Path(corpus).is_dir():
+        raise UnavailableError(f"{corpus}: no such directory of shards")
+    return None if corpus is None else Path(corpus)
+
+
+def origin_of(initial: Path | str | None) -> Origin | None:
+    """The weights of a directory; raises `UnavailableError` where it holds none."""
+    if initial is None:
+        return None
+    from tallystick.store.origin import open_origin
+
+    return open_origin(Path(initial))
+
+
+def with_origin(stack: VerifierStack, origin: Origin | None, corpus: Path | None) -> VerifierStack:
+    """The stack of a verifier who has these weights and, with shards too, makes rows of conversations again."""
+    found = replace(stack, origin=origin)
+    if origin is None or corpus is None:
+        return found
+    shards, model = corpus, origin.path
+
+    def check(rows: CommittedRows, places: Sequence[int]) -> None:
+        from tallystick.frameworks.chat_rows import check_made_again  # raises where a library is missing
+
+        check_made_again(rows, places, shards, model)
+
+    return replace(found, made_again=check)
 
 
 def verifier_stack(run: RunDirectory, device: str | None, policy: Policy) -> VerifierStack:

@@ -22,12 +22,15 @@ tolerant   the sampled steps are judged by calibrated limits instead of bits
 """
 AUDITS: tuple[Audit, ...] = get_args(Audit)
 Forger = Callable[[Path, Path], None]
-Reference = Literal["recipe", "bpe", "loop", "gpt2", "gpt2-bf16"]
+Reference = Literal["recipe", "bpe", "corpus", "loop", "checkpoint", "rows", "gpt2", "gpt2-bf16"]
 """Which honest run an attack forges.
 
 recipe     a Llama-style model, trained from a recipe
 bpe        the same with a byte-pair tokenizer that is trained on the source
+corpus     the same on a corpus of shards, which the auditor has
 loop       a custom training loop with a step graph
+checkpoint the same from the weights of a directory, which the auditor has
+rows       the same on packed rows of conversations, whose corpus, tokenizer and template the auditor has
 gpt2       a GPT-2, trained from a recipe: no replay determines its key biases
 gpt2-bf16  the same in bfloat16
 """

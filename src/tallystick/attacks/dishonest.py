@@ -20,7 +20,6 @@ from tallystick.recorders.resumption import ResumePoint
 from tallystick.recorders.training import TrainingRun
 from tallystick.store.log import read_lines
 from tallystick.store.run import RunDirectory
-from tallystick.tensors.safetensors import read_state
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.recipe import Recipe
 from tallystick.transcripts.record import AnchorRecord, StepRecord, anchor_file, read_record
@@ -114,4 +113,4 @@ def _cut(run: RunDirectory, anchor: int) -> ResumePoint:
     for file in (run.path / "anchors").iterdir():
         if file.name > Path(anchor_file(anchor)).name:
             file.unlink()
-    return ResumePoint(anchor, read_state(run.path / anchor_file(anchor)), summary, [])
+    return ResumePoint(anchor, run.anchors.read(anchor), summary, [])

@@ -21,7 +21,7 @@ from tallystick.store.log import read_lines
 from tallystick.store.log_writer import LogWriter
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
-from tallystick.tensors.safetensors import read_state, write_state
+from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.claim import Claim, Log
 from tallystick.transcripts.environment import Environment
@@ -150,7 +150,7 @@ def replace_environment(run: RunDirectory, environment: Environment) -> None:
 
 def read_anchor(run: RunDirectory, mark: int) -> dict[str, Tensor]:
     """The state of anchor `mark`."""
-    return dict(read_state(run.path / anchor_file(mark)))
+    return run.anchors.read(mark)
 
 
 def anchor_before(run: RunDirectory, mark: int) -> int:
@@ -160,6 +160,9 @@ def anchor_before(run: RunDirectory, mark: int) -> int:
 
 def replace_anchor(run: RunDirectory, mark: int, state: State) -> None:
     """Put another state into anchor `mark`: file, record, summaries, roots and claim."""
+    for later in (r.index for r in read_records(run) if isinstance(r, AnchorRecord) and r.index > mark):
+        if mark in run.anchors.elsewhere(later).values():  # it keeps the tensors that it had
+            write_state(run.path / anchor_file(later), run.anchors.read(later))
     write_state(run.path / anchor_file(mark), state)
     summariser = summariser_of(run, state)
     at_step, at_anchor = summariser.after_step(max(1, mark)), summariser.at_anchor()

@@ -13,7 +13,7 @@ from tallystick.errors import UsageError
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import read_state, write_state
-from tallystick.tensors.tensor import Tensor
+from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.record import Batch, StepRecord, batch_file
 
 RATE_EXCESS = 1.01
@@ -37,11 +37,20 @@ def forge_renamed(run: Path, out: Path) -> None:
     forged = copy_run(run, out)
     step = find_scene(forged).step
     batch = dict(read_state(forged.path / file_of(forged, step)))
-    tokens = batch["x0"].array().copy()
+    name = tokens_of(batch)
+    tokens = batch[name].array().copy()
     tokens.flat[0] = (tokens.flat[0] + 1) % 2
-    batch["x0"] = Tensor.of(tokens)
+    batch[name] = Tensor.of(tokens)
     write_state(forged.path / batch_file(state_digest(batch)), batch)
     _rewrite_step(forged, lambda record: record.model_copy(update={"batch": Batch(digest=state_digest(batch))}))
+
+
+def tokens_of(batch: State) -> str:
+    """The name of the first tensor of whole numbers that is no mask; raises `UsageError` if there is none."""
+    found = [name for name, tensor in sorted(batch.items()) if tensor.dtype.startswith("I") and "mask" not in name]
+    if not found:
+        raise UsageError("this forgery exchanges a token, and the batches of this run hold none")
+    return found[0]
 
 
 def forge_rate(run: Path, out: Path) -> None:

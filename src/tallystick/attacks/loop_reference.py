@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.recorders.own_loop import record_training
+from tallystick.store.origin import SINGLE
+from tallystick.tensors.safetensors import write_state
+from tallystick.tensors.tensor import Tensor
 
 TOKENS, WIDTH, ROWS, SEQUENCE = 32, 16, 8, 12
 STEPS, STRIDE = 24, 6
@@ -21,11 +24,13 @@ def train_loop(
     clips: float | None = None,
     autocast: bool = False,
     undecayed_from: int = STEPS,
+    initial: Path | None = None,
 ) -> None:
     """Record the loop into `out`.
 
     Another `data_seed` gives other batches. The other arguments turn on what real loops do: a schedule, clipping,
-    autocast, and weight decay that ends at step `undecayed_from`.
+    autocast, and weight decay that ends at step `undecayed_from`. The first weights are written to `initial`, which the
+    spec then states.
     """
     import torch
 
@@ -34,7 +39,12 @@ def train_loop(
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9 if scheduled else 1.0)
     data = batches(data_seed)
-    recording = record_training(out, model, optimizer, loss=loss_of, example=data[0], anchor_stride=STRIDE)
+    if initial is not None:
+        initial.mkdir(parents=True)
+        weights = {name: Tensor.of(value.numpy()) for name, value in model.state_dict().items()}
+        write_state(initial / SINGLE, weights)
+    captured = {"loss": loss_of, "example": data[0], "initial": initial}
+    recording = record_training(out, model, optimizer, anchor_stride=STRIDE, **captured)
     with recording as recorder:
         for step, batch in enumerate(data):
             if step == undecayed_from:

@@ -6,8 +6,9 @@ The transcript is read in one pass, and each anchor once: `walk_anchors` hands e
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -19,8 +20,9 @@ from tallystick.commitments.digests import Digest
 from tallystick.datasets.opened import check_stated_tokenizer, read_tokenizer
 from tallystick.datasets.order import BatchPlan
 from tallystick.datasets.samples import Dataset
-from tallystick.errors import ProofError, UnavailableError
+from tallystick.errors import ProofError
 from tallystick.judging.findings import Findings, bound_by_digest, require
+from tallystick.store.anchors import ANCHOR_BYTES_MAX
 from tallystick.store.log import open_line
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
@@ -40,7 +42,6 @@ from tallystick.transcripts.record import (
     batch_file,
     read_record,
 )
-from tallystick.transcripts.rule import GroupRule
 from tallystick.transcripts.spec import Spec
 from tallystick.transcripts.summary import StateSummary
 from tallystick.workloads.names import BATCH, POSITION, weights_of
@@ -48,6 +49,9 @@ from tallystick.workloads.plan import batch_plan, open_data
 from tallystick.workloads.schedule import learning_rate
 
 if TYPE_CHECKING:
+    from tallystick.audits.other_steps import OtherSettings
+    from tallystick.judging.first_weights import FirstWeights
+    from tallystick.transcripts.rule import GroupRule
     from tallystick.workloads.program import StepProgram
 
 RATE_TOLERANCE = 1e-12
@@ -66,7 +70,13 @@ class Stated:
 class CheckedRun:
     """A run directory with what was found in it; `findings` says which checks it passed.
 
-    `is_read` says that the transcript was read to its end and understood.
+    `is_read` says that the transcript was read to its end and understood; `unread` are the anchors that no part of the
+    audit needed; `derived` counts the shards of a corpus that were tokenized again, and all of them. `further` counts
+    the steps that name another graph than that of the spec, by its root, and under `None` those that have none;
+    `settings` counts those with other rules of the optimizer, by these rules. The first step of any such kind is `odd`.
+    `begins` is the anchor at which a segment that is judged alone begins, and 0 for a run. `first_weights` is how the
+    first state stands to an origin with which it agrees. `shown` and `left_out` are further lines of the verdict, on
+    what was checked and what was not.
     """
 
     run: RunDirectory
@@ -79,9 +89,18 @@ class CheckedRun:
     program: StepProgram | None = None
     anchors: dict[int, AnchorRecord] = field(default_factory=dict)
     failures: int = 0
+    begins: int = 0
+    further: dict[Digest | None, int] = field(default_factory=dict)
+    settings: dict[tuple[GroupRule, ...], OtherSettings] = field(default_factory=dict)
+    odd: int | None = None
     is_read: bool = False
     is_screened: bool = True
     training_seconds: float = 0.0
+    derived: tuple[int, int] | None = None
+    unread: tuple[int, ...] = ()
+    first_weights: FirstWeights | None = None
+    shown: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     _places: array[int] = field(default_factory=lambda: array("Q"))
     _latest: StepRecord | None = None
 
@@ -91,15 +110,24 @@ class CheckedRun:
         return () if self.claim.no_graph is not None else self.spec.optimizer or ()
 
     @property
+    def varies(self) -> bool:
+        """Whether there are steps without a graph, with one of their own, or with other settings."""
+        return bool(self.further or self.settings or self.claim.withdrawn)
+
+    @property
     def steps(self) -> int:
         """The number of step records."""
         return len(self._places)
 
     @property
+    def last_anchor(self) -> AnchorRecord | None:
+        """The record of the last anchor."""
+        return self.anchors.get(max(self.anchors, default=-1))
+
+    @property
     def ends_as_claimed(self) -> bool:
         """Whether the last anchor names the final state of the claim."""
-        last = self.anchors.get(max(self.anchors, default=-1))
-        return last is not None and last.digest == self.claim.final_state
+        return self.last_anchor is not None and self.last_anchor.digest == self.claim.final_state
 
     def step(self, index: int) -> StepRecord:
         """The record of step `index`, read from its place in the transcript; the latest one is kept.
@@ -120,34 +148,38 @@ class CheckedRun:
         self._latest = record
         return record
 
-    def state(self, anchor: int) -> dict[str, Tensor]:
-        """The state of an anchor, read from its file; raises `ProofError` unless its digest is the recorded one."""
-        record = self.anchors[anchor]
-        return self._named_state(record.file, record.digest, "the state its record names")
+    def state(self, anchor: int, bytes_max: int = ANCHOR_BYTES_MAX) -> dict[str, Tensor]:
+        """The state of an anchor, at most `bytes_max`; raises `ProofError` unless its digest is the recorded one."""
+        record, named = self.anchors[anchor], "the state its record names"
+        return _named_state(lambda: self.run.anchors.read(anchor, bytes_max), record.file, record.digest, named)
 
     def batch(self, index: int) -> State:
         """The kept batch of step `index` as the graph names it; raises `ProofError` unless it is the recorded one."""
         name = self.step(index).batch.digest
         require(name is not None, f"step {index} does not name the tensors it consumed")
         assert name is not None  # required above
-        batch = self._named_state(batch_file(name), name, f"the batch of step {index}")
+        path = self.run.path / batch_file(name)
+        batch = _named_state(
+            lambda: read_state(path, canonical=True), batch_file(name), name, f"the batch of step {index}"
+        )
         return {f"{BATCH}{tensor}": value for tensor, value in batch.items()}
-
-    def _named_state(self, file: str, name: Digest, what: str) -> dict[str, Tensor]:
-        with bound_by_digest(f"{file} does not hold {what}"):
-            state = read_state(self.run.path / file, canonical=True)
-        require(state_digest(state) == name, f"{file} does not hold {what}")
-        return state
 
     def rates(self, index: int) -> tuple[float, ...]:
         """The learning rates that step `index` records, one for each parameter group."""
         record = self.step(index)
-        groups = len(self.optimizer)
+        groups = len(record.optimizer or self.optimizer)
         return record.learning_rates or (record.learning_rate,) * groups
 
     def add_step(self, place: int) -> None:
         """Remember where in the transcript the next step record starts."""
         self._places.append(place)
+
+
+def _named_state(read: Callable[[], dict[str, Tensor]], file: str, name: Digest, what: str) -> dict[str, Tensor]:
+    with bound_by_digest(f"{file} does not hold {what}"):
+        state = read()
+    require(state_digest(state) == name, f"{file} does not hold {what}")
+    return state
 
 
 def read_stated(run: RunDirectory, policy: Policy, findings: Findings) -> Stated | None:
@@ -168,21 +200,21 @@ def check_records(run: RunDirectory, stated: Stated, policy: Policy, findings: F
     """Check data, graph, records, timeline and tiles of a run into `findings`, whose statements were read before."""
     claim, spec = stated.claim, stated.spec
     evidence = CheckedRun(run, claim, spec, stated.environment, findings)
-    if claim.no_graph is not None:
+    if claim.no_graph is not None or claim.withdrawn is not None:
         with findings.check("claim"):
             require(spec.recipe is None, "the claim excuses a missing step graph, and a recipe needs none")
     with findings.check("data"), bound_by_digest():
         _open_data(evidence)
     if evidence.spec.graph is not None:
         with findings.check("step graph"):
-            _open_graph(evidence, policy)
+            open_graph(evidence, policy)
     _read_transcript(evidence, policy)
     _read_trace(evidence, policy)
     _check_tiles(evidence)
     return evidence
 
 
-def _open_graph(evidence: CheckedRun, policy: Policy) -> None:
+def open_graph(evidence: CheckedRun, policy: Policy) -> None:
     """Read the step graph. Where the recipe is replayed instead, its bytes are compared with the spec and no more."""
     if policy.replay == "recipe" and evidence.spec.recipe is not None:
         check_graph_file(evidence.run.graph_path, evidence.spec.graph, "the spec")
@@ -198,18 +230,22 @@ def _open_data(evidence: CheckedRun) -> None:
     if spec.data is None:
         return
     dataset = open_data(spec, evidence.run.data_path)
-    _check_stated_data(evidence)
+    check_stated_data(evidence)
     evidence.dataset = dataset
     evidence.plan = batch_plan(spec, evidence.dataset)
 
 
-def _check_stated_data(evidence: CheckedRun) -> None:
+def check_stated_data(evidence: CheckedRun) -> None:
     """Compare the kinds of data and tokenizer that are committed to with those of the recipe."""
     recipe, commitment = evidence.spec.recipe, evidence.spec.data
     assert recipe is not None  # only a recipe has data
     assert commitment is not None
     require(commitment.kind == recipe.data.kind, f"the data is {commitment.kind}, the recipe's is {recipe.data.kind}")
-    if commitment.tokens is not None:
+    if commitment.kind == "corpus":
+        from tallystick.datasets import corpus_tokens
+
+        corpus_tokens.check_stated_tokenizer(commitment, recipe.tokenizer)
+    elif commitment.tokens is not None:
         tokenizer = read_tokenizer(evidence.run.data_path, commitment)
         check_stated_tokenizer(tokenizer, recipe.tokenizer.kind, recipe.tokenizer.vocabulary)
 
@@ -225,7 +261,7 @@ def _read_transcript(evidence: CheckedRun, policy: Policy) -> None:
         if broken is None:
             try:
                 chain = chain.follow(record)
-                _note_record(evidence, record, place)
+                note_record(evidence, record, place)
             except ProofError as error:
                 broken = error
         place += len(line) + 1
@@ -242,7 +278,8 @@ def _read_transcript(evidence: CheckedRun, policy: Policy) -> None:
         chain.finish()
 
 
-def _note_record(evidence: CheckedRun, record: Record, place: int) -> None:
+def note_record(evidence: CheckedRun, record: Record, place: int) -> None:
+    """Check what a record says against the claim, the spec and the data, and keep where it stands."""
     if isinstance(record, HeaderRecord):
         require(record.environment == evidence.claim.environment, "the header names another environment")
     elif isinstance(record, AnchorRecord):
@@ -270,6 +307,10 @@ def _check_step(evidence: CheckedRun, record: StepRecord) -> None:
     found = record.post.model_dump(exclude_none=True).keys()
     wrong = sorted(found ^ evidence.spec.recorded.summaries_due(record.index))
     require(not wrong, f"step {record.index} lacks a summary that the spec asks for, or has another: {wrong}")
+    if (record.graph, record.no_graph, record.optimizer) != (None, None, None):
+        from tallystick.audits.other_steps import note_other_step  # only loops have such steps
+
+        note_other_step(evidence, record)
     if recipe is None:
         return
     require(record.learning_rates is None, f"step {record.index} names several learning rates, and its recipe one")
@@ -307,16 +348,21 @@ def _check_tiles(evidence: CheckedRun) -> None:
             open_line(evidence.run.transcript_path, index, log.size).check(log)
 
 
-def walk_anchors(evidence: CheckedRun, policy: Policy) -> Iterator[tuple[int, State | None]]:
+def walk_anchors(
+    evidence: CheckedRun, policy: Policy, marks: Collection[int] | None = None
+) -> Iterator[tuple[int, State | None]]:
     """Read and check the anchors in order: each one's step and state, or `None` where it is not the recorded one.
 
-    Holds one state at a time; whoever keeps the previous one holds two. Raises what `findings.check` raises.
+    With `marks`, only these are read. Holds one state at a time; whoever keeps the previous one holds two. Raises what
+    `findings.check` raises.
     """
-    for index in sorted(evidence.anchors):
+    evidence.unread = tuple(sorted(evidence.anchors.keys() - set(evidence.anchors if marks is None else marks)))
+    for index in sorted(evidence.anchors.keys() - set(evidence.unread)):
         state: State | None = None  # lets go of the last one before the next is read
         with evidence.findings.check("anchor", f"step {index}"):
             state = _checked_anchor(evidence, index, policy)
-        is_final = evidence.is_read and evidence.ends_as_claimed and index == max(evidence.anchors)
+        last = evidence.last_anchor
+        is_final = evidence.is_read and evidence.ends_as_claimed and last is not None and index == last.index
         if state is not None and is_final:
             _check_weights(evidence, state)
         yield index, state
@@ -334,10 +380,7 @@ def _check_weights(evidence: CheckedRun, final: State) -> None:
 
 
 def _checked_anchor(evidence: CheckedRun, index: int, policy: Policy) -> State:
-    path = evidence.run.path / evidence.anchors[index].file
-    if path.is_file() and path.stat().st_size > policy.anchor_bytes_max:
-        raise UnavailableError(f"{path.name}: larger than the {policy.anchor_bytes_max} bytes allowed")
-    state, file = evidence.state(index), path.name
+    state, file = evidence.state(index, policy.anchor_bytes_max), Path(evidence.anchors[index].file).name
     held = state.get(POSITION)
     is_count = held is not None and (held.dtype, held.shape) == ("I64", ())
     position = int(held.array().flat[0]) if held is not None and is_count else None

@@ -8,7 +8,7 @@ from tallystick.audits.checked_run import check_records, read_stated
 from tallystick.audits.policy import Policy
 from tallystick.audits.report import Report
 from tallystick.audits.sampling import Selection
-from tallystick.audits.training import Progress, audit_selected, segments_between
+from tallystick.audits.training import Progress, audit_selected, leave_origin_out, segments_between
 from tallystick.audits.unread import report_unread
 from tallystick.errors import UsageError
 from tallystick.judging.findings import Findings
@@ -40,5 +40,7 @@ def verify_segment(
     if start not in marks or end not in marks or start >= end:
         near = ", ".join(str(mark) for mark in marks[:12])
         raise UsageError(f"--from {start} --to {end}: two anchors in ascending order are needed ({near} …)")
+    evidence.begins = start
+    leave_origin_out(evidence, stack)
     chosen = Selection(tuple(range(start + 1, end + 1)), tuple(segments_between(marks, start, end)), ())
     return audit_selected(evidence, policy, b"", stack, progress, chosen, started)

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
 
 from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.screened import State, moments_of, screened_weights
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.reach import reach_adamw
 from tallystick.tolerances.screens import second_moment_floor
+from tallystick.tolerances.streams import side_by_side
 from tallystick.tolerances.tolerance import Finding
-from tallystick.workloads.optimizer import UpdateRule
+from tallystick.transcripts.optimizers.adam import AdamRule
 
 
-def loop_screens(evidence: CheckedRun, before: State, after: State, start: int, end: int) -> Iterator[Finding]:
+def loop_screens(
+    evidence: CheckedRun, before: State, after: State, start: int, end: int, memory: Mapping[str, float]
+) -> Iterator[Finding]:
     """The screens of AdamW for a custom training loop: its spec states the rules, its records the learning rates.
 
     No record says which parameter belongs to which group, so each may have moved as far as one of the groups allows.
-    Nothing is screened where a group uses another optimizer.
+    Nothing is screened where a group uses another optimizer, nor from the first step on that has no graph or other
+    settings. `memory` is `memory_of` the first anchor.
     """
-    rules = [UpdateRule.of_group(group) for group in evidence.optimizer]
-    if not rules or any(rule.kind == "sgd" for rule in rules):
+    rules = _rules_of_adam(evidence)
+    withdrawn = [each.first for each in evidence.claim.withdrawn or ()]
+    odd = min([*withdrawn, *([] if evidence.odd is None else [evidence.odd])], default=end + 1)
+    if not rules or len(rules) < len(evidence.optimizer) or odd <= end:
         return
     steps = range(start + 1, end + 1)
     rates = [evidence.rates(step) for step in steps]
@@ -28,12 +36,43 @@ def loop_screens(evidence: CheckedRun, before: State, after: State, start: int, 
     for name in moments_of(before):
         yield second_moment_floor(before[name], after[name], decay, len(steps), where=name)
     for name in screened_weights(before):
-        yield min(_reach_of_groups(rules, rates, before[name], after[name], name), key=lambda found: found.distance)
+        kept = memory.get(name, 0.0), start
+        found = _reach_of_groups(rules, rates, before[name], after[name], kept, name)
+        yield min(found, key=lambda finding: finding.distance)
+
+
+def memory_of(evidence: CheckedRun, state: State) -> dict[str, float]:
+    """The largest |m| / (√v + ε) of each weight in a state: a loop may begin with moments that it did not make."""
+    eps = min((rule.eps for rule in _rules_of_adam(evidence)), default=0.0)
+    return {name: _memory(state, name, eps) for name in screened_weights(state)}
+
+
+def _rules_of_adam(evidence: CheckedRun) -> list[AdamRule]:
+    return [rule for rule in evidence.optimizer if isinstance(rule, AdamRule)]
+
+
+def _memory(state: State, name: str, eps: float) -> float:
+    slots = [f"optimizer.{name.removeprefix('weights.')}.{slot}" for slot in ("exp_avg", "exp_avg_sq")]
+    if any(slot not in state for slot in slots):
+        return 0.0
+    largest = 0.0
+    for mean, square in side_by_side(*(state[slot] for slot in slots)):
+        with np.errstate(all="ignore"):
+            shares = np.abs(mean) / (np.sqrt(square) + eps)
+        largest = max(largest, float(np.max(np.nan_to_num(shares, nan=0.0, posinf=np.inf), initial=0.0)))
+    return largest
 
 
 def _reach_of_groups(
-    rules: Sequence[UpdateRule], rates: Sequence[tuple[float, ...]], before: Tensor, after: Tensor, name: str
+    rules: Sequence[AdamRule],
+    rates: Sequence[tuple[float, ...]],
+    before: Tensor,
+    after: Tensor,
+    kept: tuple[float, int],
+    name: str,
 ) -> Iterator[Finding]:
+    memory, age = kept
     for group, rule in enumerate(rules):
         decay = rule.weight_decay if rule.kind == "adamw" else 0.0
-        yield reach_adamw(before, after, [each[group] for each in rates], rule.betas, decay, where=name)
+        taken = [each[group] for each in rates]
+        yield reach_adamw(before, after, taken, rule.betas, decay, memory=memory, memory_age=age, where=name)

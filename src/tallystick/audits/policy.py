@@ -36,7 +36,8 @@ class Policy(Document):
 
     `tolerance` names what a tolerant audit compares opened states by (`tolerances.registry`) in place of the calibrated
     residual. `replay` says whether a run that has both a step graph and a recipe is replayed from the graph or the
-    recipe. `outputs` is how far a model's outputs may lie from a replay on another stack, relative to their norm.
+    recipe. `shards` is how many shards of a corpus are tokenized again, where the verifier has the corpus; a full audit
+    takes all. `outputs` is how far a model's outputs may lie from a replay on another stack, relative to their norm.
     `properties` are checked of values without a replay.
 
     Raises `UsageError` for a tolerance that is not known here, or that an exact audit would not ask.
@@ -48,6 +49,7 @@ class Policy(Document):
     samples: Positive = 16
     window: Positive = 64
     full: bool = False
+    shards: Positive = 16
     claim: DigestText | None = None
     parameters_max: Positive = 2_000_000_000
     records_max: Positive = 100_000_000

@@ -15,6 +15,7 @@ import numpy as np
 from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.sampling import Segment
 from tallystick.commitments.encoding import Json
+from tallystick.errors import UnavailableError
 from tallystick.judging.findings import AGREES, DIFFERS, Findings
 from tallystick.tensors.tensor import State
 from tallystick.tolerances.loss import LossBand
@@ -28,8 +29,21 @@ NUMBERS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
 @dataclass(frozen=True)
+class Lost:
+    """Steps of a selected segment that could not be replayed, and why the first of them could not."""
+
+    start: int
+    end: int
+    why: str
+
+    def __str__(self) -> str:
+        steps = f"step {self.end}" if self.start == self.end else f"steps {self.start}–{self.end}"
+        return f"{steps} cannot be replayed: {self.why}"
+
+
+@dataclass(frozen=True)
 class SegmentReport:
-    """One replayed segment: how its trajectory and its state were judged."""
+    """One replayed segment: how its trajectory and its state were judged, and what ended the replay too early."""
 
     segment: Segment
     seconds: float
@@ -37,6 +51,7 @@ class SegmentReport:
     trajectory_agrees: bool
     state_agrees: bool
     state_compared: Literal["whole state", "summaries"]
+    ended_by: str = ""
 
     def to_json(self) -> Json:
         """The report as JSON values."""
@@ -61,14 +76,22 @@ def replay_segment(
 ) -> SegmentReport:
     """Replay one segment from the state `start` into `findings`; without a `judge`, equality of bits is asked for.
 
-    `end` is the state of the next anchor, compared where the segment reaches it.
+    `end` is the state of the next anchor, compared where the segment reaches it. The replay ends in front of a step
+    that cannot be replayed; raises `UnavailableError` if that is the first.
     """
     started, notes = time.perf_counter(), Findings()
     replayer.restore(start)
     band = LossBand(evidence.spec.recorded.loss_decimals, judge.entry.loss_band if judge else 0.0)
-    losses, agreed = [], True
+    losses, agreed, ended_by = [], True, ""
     for index in range(segment.start + 1, segment.end + 1):
-        claimed, replayed = evidence.step(index), replayer.step(index)
+        claimed = evidence.step(index)
+        try:
+            replayed = replayer.step(index)
+        except UnavailableError as error:
+            if index == segment.start + 1:
+                raise
+            segment, ended_by = Segment(segment.start, index - 1, False), str(error)
+            break
         losses.append((index, as_float(claimed.loss), replayed.loss))
         agreed &= _judge_trajectory(notes, claimed, replayed, band, judge)
         _judge_summaries(notes, claimed, replayed, start, replayer, judge)
@@ -87,6 +110,7 @@ def replay_segment(
         agreed and all(finding.agrees for finding in trajectory),
         is_compared and all(finding.agrees for finding in state),
         "whole state" if segment.reaches_anchor else "summaries",
+        ended_by,
     )
 
 

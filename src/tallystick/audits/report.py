@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.policy import Policy
-from tallystick.audits.replay import SegmentReport
+from tallystick.audits.replay import Lost, SegmentReport
 from tallystick.audits.sampling import Selection, detection_probability, unreachable_share
 from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import Json
@@ -17,6 +17,7 @@ from tallystick.judging.verdict import ZERO_SIGNS, Verdict, VerdictCoverage, num
 CLOCK_LEAST = 1e-6
 """Seconds: the resolution of a timeline."""
 
+UNREAD_SHOWN = 6
 BAD_SHARES = (0.01, 0.05, 0.1)
 CLOSELY = {"exact": "bit for bit", "tolerant": "within the limits"}
 
@@ -37,6 +38,8 @@ class Report:
     reading_seconds: float
     replay_seconds: float
     graph: Digest | None = None
+    graphs: tuple[tuple[Digest | None, int], ...] = ()
+    """The step graphs of a run that has several, and `None` for steps without one, each with its number of steps."""
 
     @property
     def replayed(self) -> str:
@@ -78,6 +81,7 @@ class Report:
             "nonce": self.nonce.hex(),
             "steps": self.steps,
             "replayed": self.replayed,
+            "step_graphs": [{"graph": root and str(root), "steps": steps} for root, steps in self.graphs],
             "sampled": list(self.selection.sampled),
             "replayed_steps": self.replayed_steps,
             "segments": [segment.to_json() for segment in self.segments],
@@ -100,15 +104,20 @@ def make_report(
     reading_seconds: float,
     replay_seconds: float,
     graph: Digest | None = None,
+    lost: Sequence[Lost] = (),
 ) -> Report:
-    """The report of an audit: what it checked, what it could not obtain, and what it did not check."""
+    """The report of an audit: what it checked, what it could not obtain, and what it did not check.
+
+    `lost` are steps that were not drawn and cannot be replayed.
+    """
     share = unreachable_share(evidence.anchors, evidence.steps, policy.window)
     verdict = Verdict(
         tuple(evidence.findings.seen),
         tuple(unavailable),
-        tuple(_not_checked(evidence, policy, share)),
+        (*map(str, lost), *_not_checked(evidence, policy, share)),
         tuple(_assumptions(evidence, policy, nonce, graph)),
         _coverage(evidence.steps, policy, selection, segments, graph, nonce),
+        tuple(evidence.shown),
     )
     return Report(
         verdict,
@@ -123,7 +132,16 @@ def make_report(
         reading_seconds,
         replay_seconds,
         graph,
+        _graphs_of(evidence),
     )
+
+
+def _graphs_of(evidence: CheckedRun) -> tuple[tuple[Digest | None, int], ...]:
+    """The step graphs of a run that has several, or steps without one: most used first, each with its steps."""
+    if not evidence.further:
+        return ()
+    rest = evidence.steps - sum(evidence.further.values())
+    return ((evidence.spec.graph, rest), *sorted(evidence.further.items(), key=lambda each: -each[1]))
 
 
 def _coverage(
@@ -149,6 +167,15 @@ def _not_checked(evidence: CheckedRun, policy: Policy, share: float) -> Iterable
             f"{100 * share:.1f} % of the steps lie out of reach of every audit with a window of {policy.window}: "
             "the anchor stride exceeds it"
         )
+    yield from _unread(evidence)
+    if without := evidence.further.get(None, 0):
+        yield f"{without} of {evidence.steps} steps, which have no step graph: nobody can replay them"
+    for each in evidence.claim.withdrawn or ():
+        yield f"steps {each.first}–{each.last}, whose step graph the recorder withdrew: {each.reason}"
+    if evidence.settings:
+        from tallystick.audits.other_steps import other_settings  # few runs change one
+
+        yield other_settings(evidence)
     if policy.mode == "tolerant":
         yield ZERO_SIGNS
     if not evidence.is_screened:
@@ -156,13 +183,55 @@ def _not_checked(evidence: CheckedRun, policy: Policy, share: float) -> Iterable
     if policy.replay == "recipe" and evidence.spec.recipe is not None and evidence.spec.graph is not None:
         yield "what the step graph computes: its bytes are those that the spec names, and the recipe was replayed"
     if evidence.spec.recipe is None and evidence.program is not None:
-        yield "where the first state came from, which data the batches are, and what set the learning rates"
-    if not policy.full and evidence.spec.data is not None:
+        is_stated = evidence.first_weights is not None or evidence.spec.initial is not None
+        origin = "" if is_stated else "where the first state came from, "
+        batches = "" if evidence.spec.rows is not None else "which data the batches are, and "
+        yield f"{origin}{batches}what set the learning rates"
+    yield from _unstated_origin(evidence)
+    yield from evidence.left_out
+    data = evidence.spec.data
+    if data is not None and data.kind == "corpus":
+        yield from _not_derived(evidence, policy)
+    elif not policy.full and data is not None:
         yield f"whether the {_derived(evidence)} of the source: `tally verify-data`, or --full"
     if evidence.failures:
         yield f"{evidence.failures} steps crashed and were repeated; the crashes themselves were not replayed"
     yield unsigned(policy)
     yield "whether other data was used elsewhere, before step 0 or after the last step"
+
+
+def _unstated_origin(evidence: CheckedRun) -> Iterable[str]:
+    stated = evidence.spec.first_weights
+    is_open = any(line.startswith("first weights") for line in evidence.findings.undecided)
+    if stated is not None and evidence.first_weights is None and not is_open:
+        which = f"the weights that its spec states, {stated}"
+        known = "give their directory with --initial"
+        if evidence.begins:
+            known = f"the segment begins at the anchor of step {evidence.begins}, and only that of step 0 shows it"
+        yield f"whether the run begins with {which}: {known}"
+
+
+def _not_derived(evidence: CheckedRun, policy: Policy) -> Iterable[str]:
+    if evidence.derived is None:
+        if not policy.full:
+            yield "whether the tokens are those of the corpus: give its directory with --corpus"
+    elif evidence.derived[0] < evidence.derived[1]:
+        done, shards = evidence.derived
+        yield f"whether the tokens of {shards - done} of {shards} shards are those of the corpus: --shards, or --full"
+
+
+def _unread(evidence: CheckedRun) -> Iterable[str]:
+    """Which anchors no replayed segment needed, and what is not known without them."""
+    left, last = evidence.unread, evidence.last_anchor
+    read = evidence.anchors.keys() - set(left)
+    if left:
+        after = ", ".join(str(mark) for mark in left[:UNREAD_SHOWN]) + (" …" if len(left) > UNREAD_SHOWN else "")
+        which = f"{len(left)} of {len(evidence.anchors)} anchors (after step {after})"
+        yield f"{which}: no replayed segment starts or ends there"
+    if 0 not in read and evidence.spec.recipe is not None and evidence.spec.first_weights is None:
+        yield "whether the first state is the one that the seed gives"
+    if last is not None and last.index not in read and evidence.claim.weights is not None:
+        yield "whether the weights that the claim names are those of the last anchor"
 
 
 def claim_named(claim: Digest | None) -> str:
@@ -188,7 +257,9 @@ def _assumptions(evidence: CheckedRun, policy: Policy, nonce: bytes, graph: Dige
     if nonce:
         yield "the nonce was drawn by the verifier after the claim was fixed"
     if graph is not None and evidence.spec.recipe is None:
-        yield f"the program that should have run is the graph that was replayed, {graph}"
+        more = len(evidence.further.keys() - {None})
+        several = f" and {more} more for other batches" if more else ""
+        yield f"the program that should have run is the graph that was replayed, {graph}{several}"
     if policy.mode == "tolerant":
         yield "honest stacks differ by no more than those the limits were calibrated on"
     if policy.tolerance is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -60,6 +61,16 @@ class Selection:
     segments: tuple[Segment, ...]
     out_of_reach: tuple[int, ...]
 
+    @property
+    def ends(self) -> frozenset[int]:
+        """The anchors at which segments end."""
+        return frozenset(segment.end for segment in self.segments if segment.reaches_anchor)
+
+    @property
+    def marks(self) -> frozenset[int]:
+        """The anchors that a replay of the segments needs."""
+        return self.ends | {segment.start for segment in self.segments}
+
 
 def select_segments(sampled: Iterable[int], anchors: Iterable[int], window: int) -> Selection:
     """The shortest replays that cover the sampled steps.
@@ -69,9 +80,11 @@ def select_segments(sampled: Iterable[int], anchors: Iterable[int], window: int)
     marks, chosen = sorted(anchors), tuple(sampled)
     ends: dict[int, Segment] = {}
     for step in chosen:
-        start = max(mark for mark in marks if mark < step)
-        end = min(mark for mark in marks if mark >= step)
-        if end - start <= window:
+        place = bisect_left(marks, step)
+        if place == 0:
+            continue
+        start, end = marks[place - 1], marks[place] if place < len(marks) else None
+        if end is not None and end - start <= window:
             ends[start] = Segment(start, end, True)
         elif step - start <= window:
             held = ends.get(start)

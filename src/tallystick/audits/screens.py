@@ -44,7 +44,9 @@ class AnchorScreens:
     findings: Findings
     _previous: tuple[int, State] | None = None
     _moves: list[float] = field(default_factory=list)
+    _memory: dict[str, float] = field(default_factory=dict)
     _is_stopped: bool = False
+    _has_gaps: bool = False
 
     def follow(self, mark: int, state: State | None) -> None:
         """Screen the state after step `mark`; nothing is screened from an anchor on that is not the recorded one."""
@@ -69,9 +71,13 @@ class AnchorScreens:
             self._screen_pair(*self._previous, mark, state)
         self._previous = mark, state
 
+    def leave_out(self) -> None:
+        """The anchors that come next are not read: the one behind them is not compared with the one before them."""
+        self._previous, self._has_gaps = None, True
+
     def finish(self) -> None:
         """Compare the moves of all segments with each other, where every anchor was screened."""
-        if self._is_stopped or len(self._moves) < 3:
+        if self._is_stopped or self._has_gaps or len(self._moves) < 3:
             return
         finding = update_profile(self._moves)
         named = replace(finding, where=f"segment {finding.where}" if finding.where else "")
@@ -86,9 +92,11 @@ class AnchorScreens:
             moved = difference_norm([new[name] for name in old], list(old.values()))
             self._moves.append(moved / sum(rates) if sum(rates) else float("nan"))
             return
-        from tallystick.audits.loop_screens import loop_screens  # a loop states its rules group by group
+        from tallystick.audits.loop_screens import loop_screens, memory_of  # a loop states its rules group by group
 
-        self._note(loop_screens(self.evidence, before, after, start, end), start, end)
+        if start == 0:
+            self._memory = memory_of(self.evidence, before)
+        self._note(loop_screens(self.evidence, before, after, start, end, self._memory), start, end)
 
     def _note(self, screens: Iterator[Finding], start: int, end: int) -> None:
         for finding in list(screens):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from tallystick.audits.checked_run import CheckedRun
-from tallystick.audits.initial import judge_initial_state
+from tallystick.audits.initial import begun_elsewhere, judge_initial_state
 from tallystick.audits.policy import Policy
-from tallystick.audits.replay import SegmentReport, replay_segment
+from tallystick.audits.replay import Lost, SegmentReport, replay_segment
 from tallystick.audits.sampling import Segment
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.judging.findings import DIFFERS, Findings
@@ -15,12 +16,18 @@ from tallystick.tensors.tensor import State
 from tallystick.workloads.replayer import Replayer
 from tallystick.workloads.verifier_stack import VerifierStack
 
+if TYPE_CHECKING:
+    from tallystick.audits.tolerant import TolerantJudge
+
 
 class SegmentReplays:
     """Takes the anchors in order and replays each selected segment when the anchor behind it arrives.
 
+    A segment that reaches none is replayed at its first anchor.
+
     Nothing is replayed of a run that failed a check, and nothing is reported where an anchor turns out not to be the
-    recorded one. `unavailable` says why replaying ended early.
+    recorded one. A step that cannot be replayed ends its segment, and the next segment begins anew from its anchor.
+    `unavailable` says why no step or not all of them were replayed, `lost` names those steps.
     """
 
     def __init__(
@@ -33,7 +40,8 @@ class SegmentReplays:
     ) -> None:
         self.reports: list[SegmentReport] = []
         self.findings = Findings()
-        self.unavailable = ""
+        self.unavailable: list[str] = []
+        self.lost: list[Lost] = []
         self._evidence, self._policy, self._stack, self._progress = evidence, policy, stack, progress
         self._segments = {segment.start: segment for segment in segments}
         self._replayer: Replayer | None = None
@@ -43,7 +51,8 @@ class SegmentReplays:
     def follow(self, mark: int, state: State | None) -> None:
         """Take the state after step `mark`, `None` where it is missing or not the recorded one."""
         if self._evidence.findings.rejected:
-            self.reports, self.findings, self.unavailable, self._is_over = [], Findings(), "", True
+            self.reports, self.findings, self.unavailable, self.lost = [], Findings(), [], []
+            self._is_over = True
         if state is None or self._is_over:
             self._previous = None
             return
@@ -51,9 +60,10 @@ class SegmentReplays:
             if self._replayer is None:
                 self._begin(mark, state)
             if self._previous is not None:
-                self._replay(*self._previous, state)
+                self._replay(*self._previous, state, reaches_anchor=True)
+            self._replay(mark, state, state, reaches_anchor=False)
         except (MalformedError, UnavailableError) as error:
-            self.unavailable, self._is_over = str(error), True
+            self.unavailable, self._is_over = [str(error)], True
         self._previous = mark, state
 
     def _begin(self, mark: int, state: State) -> None:
@@ -61,27 +71,51 @@ class SegmentReplays:
         self._replayer = _make_replayer(evidence, self.findings, self._policy, self._stack)
         if evidence.spec.recipe is not None and mark == 0:
             is_exact = self._policy.mode == "exact"
-            judge_initial_state(self.findings, state, self._replayer.initial_state(), is_exact=is_exact)
+            drawn, elsewhere = self._replayer.initial_state(), begun_elsewhere(evidence, state)
+            judge_initial_state(self.findings, state, drawn, is_exact, elsewhere)
 
-    def _replay(self, mark: int, start: State, end: State) -> None:
+    def _replay(self, mark: int, start: State, end: State, reaches_anchor: bool) -> None:
         segment = self._segments.get(mark)
-        if segment is None:
+        if segment is None or segment.reaches_anchor != reaches_anchor:
             return
-        assert self._replayer is not None  # made at the first anchor
-        judge = None
-        if self._policy.mode == "tolerant":
-            from tallystick.audits.tolerant import judge_for
-
-            judge = judge_for(self._evidence, self._policy, self._stack, segment, start)
-        try:
-            report = replay_segment(self._evidence, self.findings, segment, start, end, self._replayer, judge)
-            self.reports.append(report)
-        except MalformedError as error:  # a state that no step of this run starts from
-            self.findings.note(DIFFERS, "anchor", f"step {mark}", str(error))
-        except ProofError as error:  # a batch that is not the recorded one
-            self.findings.note(DIFFERS, "batch", f"steps {segment.start + 1}–{segment.end}", str(error))
+        if not self._has_foreign_graph(segment):
+            self._take(segment, start, end)
         done = sum(each.steps for each in self._segments.values() if each.start <= mark)
         self._progress(done, sum(each.steps for each in self._segments.values()))
+
+    def _has_foreign_graph(self, segment: Segment) -> bool:
+        """Whether a record of the segment names a graph that is not one of this training; it is noted then."""
+        if self._evidence.program is None or not self._evidence.varies:
+            return False
+        from tallystick.audits.further_graphs import foreign_graph
+
+        found = foreign_graph(self._evidence.program, range(segment.start + 1, segment.end + 1))
+        if found is not None:
+            self.findings.note(DIFFERS, "step graph", f"step {found[0]}", found[1])
+        return found is not None
+
+    def _take(self, segment: Segment, start: State, end: State) -> None:
+        assert self._replayer is not None  # made at the first anchor
+        try:
+            judge = self._judge(segment, start)
+            report = replay_segment(self._evidence, self.findings, segment, start, end, self._replayer, judge)
+        except UnavailableError as error:
+            self.lost.append(Lost(segment.start + 1, segment.end, str(error)))
+        except MalformedError as error:  # a state that no step of this run starts from
+            self.findings.note(DIFFERS, "anchor", f"step {segment.start}", str(error))
+        except ProofError as error:  # a batch that is not the recorded one
+            self.findings.note(DIFFERS, "batch", f"steps {segment.start + 1}–{segment.end}", str(error))
+        else:
+            self.reports.append(report)
+            if report.ended_by:
+                self.lost.append(Lost(report.segment.end + 1, segment.end, report.ended_by))
+
+    def _judge(self, segment: Segment, start: State) -> TolerantJudge | None:
+        if self._policy.mode != "tolerant":
+            return None
+        from tallystick.audits.tolerant import judge_for
+
+        return judge_for(self._evidence, self._policy, self._stack, segment, start)
 
 
 def _make_replayer(evidence: CheckedRun, findings: Findings, policy: Policy, stack: VerifierStack) -> Replayer:

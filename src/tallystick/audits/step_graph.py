@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 from tallystick.audits.claimed_graph import read_claimed_graph
 from tallystick.errors import UnavailableError
 from tallystick.judging.findings import Findings, require
-from tallystick.workloads.optimizer import UpdateRule
+from tallystick.workloads.names import AVERAGE
 from tallystick.workloads.program import StepProgram, recipe_program
 from tallystick.workloads.verifier_stack import VerifierStack
 
 if TYPE_CHECKING:
     from tallystick.audits.checked_run import CheckedRun
+    from tallystick.audits.further_graphs import FurtherGraphs
+    from tallystick.graphs.graph import Graph
+    from tallystick.workloads.program import Further
 
 CAPTURING = ("torch:", "transformers:")
 """The libraries whose version decides which graph a recipe gives."""
@@ -27,12 +32,36 @@ def open_step_graph(evidence: CheckedRun) -> StepProgram | None:
     graph, constants = read_claimed_graph(evidence.run.graph_path, spec.graph, "the spec")
     if evidence.claim.no_graph is not None:
         return None
+    if spec.average is not None or any(each.name.startswith(AVERAGE) for each in graph.outputs):
+        from tallystick.audits.averages import check_averages  # few loops average their weights
+
+        check_averages(graph, spec.average)
     if spec.recipe is None:
-        rules = tuple(UpdateRule.of_group(group) for group in spec.optimizer or ())
-        return StepProgram(graph, constants, rules, evidence.batch, evidence.rates)
+        return StepProgram(
+            graph,
+            constants,
+            spec.optimizer or (),
+            evidence.batch,
+            evidence.rates,
+            spec.seed,
+            _further(evidence, graph),
+            grows=True,
+        )
     if evidence.dataset is None or evidence.plan is None:
         return None
     return recipe_program(spec.recipe, graph, constants, evidence.dataset, evidence.plan)
+
+
+def _further(evidence: CheckedRun, first: Graph) -> Callable[[int], Further | None]:
+    """The graphs that records name besides `first`; what reads them is loaded for a run that has some."""
+
+    @cache
+    def graphs() -> FurtherGraphs:
+        from tallystick.audits.further_graphs import FurtherGraphs
+
+        return FurtherGraphs(evidence, first)
+
+    return lambda index: graphs()(index) if evidence.varies else None
 
 
 def check_recipe_graph(evidence: CheckedRun, findings: Findings, stack: VerifierStack) -> None:

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 State = Mapping[str, Tensor]
 MEMORY = ("optimizer.", "buffers.")
 GROUPS = ("weights", "memory")
-CALIBRATED = frozenset({"residual", "residual-tensor", "mismatches", "element", "stretch", "projection", "loss"})
+CALIBRATED = frozenset(
+    {"residual", "residual-tensor", "mismatches", "element", "stretch", "projection", "loss", "averages"}
+)
 """Distances whose limits are measured; the others are equalities and the policy's own."""
 
 
@@ -50,8 +52,11 @@ def judge_for(
     table = policy.calibration or shipped_calibration()
     entry = table.entry_at((workload.family, workload.optimizer, workload.dtype), segment.start, segment.steps)
     if entry is None:
-        what = f"{workload.optimizer} in {workload.dtype} over {segment.steps} steps"
-        raise UnavailableError(f"no limits are calibrated for {what}; steps {segment.start + 1}–{segment.end} are open")
+        what = f"{workload.optimizer} in {workload.dtype} over {segment.steps} steps from step {segment.start}"
+        raise UnavailableError(
+            f"no limits are calibrated for {what}; `tally calibrate-training LIMITS --run RUN` measures them for "
+            "`--calibration LIMITS`"
+        )
     same_device = stack.environment.device == evidence.environment.device == "cpu"
     parameters = element_count(tensor for name, tensor in start.items() if name.startswith("weights."))
     floor, named = policy.update_floor, None
@@ -89,6 +94,8 @@ class TolerantJudge:
         self._check_determined(notes, replayed, masks, subject)
         settled = settle(claimed, replayed, masks)
         compared = [self._group(notes, group, (start, settled, replayed), segment) for group in GROUPS]
+        if self.spec.average is not None and claimed.keys() == replayed.keys():
+            self._averages(notes, (start, settled, replayed), segment)
         self._names(notes, claimed, replayed, subject)
         return all(compared)
 
@@ -100,7 +107,8 @@ class TolerantJudge:
             notes.undecided.append(
                 f"{check}: the limits were measured on models of {self.entry.parameters:,} weights and hold up to "
                 f"{self.entry.parameters_max:,.0f}, and this one has {self.parameters:,}: replay on the stack of the "
-                "run, or state a calibration of that size in the policy"
+                "run, or measure limits of that size: `tally calibrate-training LIMITS --run RUN`, then "
+                "`--calibration LIMITS`"
             )
 
     def _group(self, notes: Findings, group: str, states: tuple[State, State, State], segment: Segment) -> bool:
@@ -114,6 +122,13 @@ class TolerantJudge:
         if group == "weights":
             notes.note(residual.advise(claimed, moved), "weights bias", subject, advisory=True)
         return True
+
+    def _averages(self, notes: Findings, states: tuple[State, State, State], segment: Segment) -> None:
+        from tallystick.audits.averages import compare_averages  # few loops average their weights
+
+        start, end = (part(each, "weights") for each in states[::2])
+        limit = self._limits("weights", start, end, self._peak_rate(segment)).overall
+        self.note(notes, compare_averages(states, limit, segment.steps), "averages", f"step {segment.end}")
 
     @staticmethod
     def _by_name(
@@ -151,7 +166,7 @@ class TolerantJudge:
         """The smallest β₂ of the run, because no record says which parameter of a loop belongs to which group."""
         if self.spec.recipe is not None:
             return self.spec.recipe.optimizer.betas[1]
-        return min((rule.betas[1] for rule in self.spec.optimizer or ()), default=0.0)
+        return min((rule.second_moment_decay or 0.0 for rule in self.spec.optimizer or ()), default=0.0)
 
     def summaries(self, notes: Findings, claimed: StepRecord, start: State, replayed: State, subject: str) -> None:
         """Compare the summaries of one step: the sketch decides within its limit, the buckets are shown."""

@@ -1,7 +1,8 @@
 """The audit of a training run: check, sample, screen, replay, compare.
 
 Anchors are read in order, each once. While a state is in memory its digest is checked, it is screened against the one
-before, and a sampled segment that ends there is replayed.
+before, and a sampled segment that ends there is replayed. A full audit reads all of them; another one reads those of
+its segments, and the two that say where the chain begins and ends.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from itertools import pairwise
 
 from tallystick.audits.checked_run import CheckedRun, check_records, read_stated, walk_anchors
 from tallystick.audits.policy import Policy
+from tallystick.audits.replay import Lost
 from tallystick.audits.report import Report, make_report
 from tallystick.audits.sampling import Segment, Selection, sample_steps, select_segments
 from tallystick.audits.screens import AnchorScreens
@@ -45,16 +47,18 @@ def audit_training(
         return report_unread(run, policy, findings)
     evidence = check_records(run, stated, policy, findings)
     select = every_segment if policy.full else sampled_segments
-    return audit_selected(evidence, policy, nonce, stack, progress, select(evidence, policy, nonce), started)
+    selection, ends = select(evidence, policy, nonce), ends_of_chain(evidence, stack)
+    _require_origin(evidence, stack)
+    return audit_selected(evidence, policy, nonce, stack, progress, selection, started, ends)
 
 
 def sampled_segments(evidence: CheckedRun, policy: Policy, nonce: bytes) -> Selection:
-    """The segments that cover the sampled steps, as far as the window reaches."""
+    """The segments that cover the sampled steps, between anchors that are there and as far as the window reaches."""
     if not evidence.steps or len(evidence.anchors) < 2:
         return Selection((), (), ())
     sampled = sample_steps(nonce, evidence.claim.identity, evidence.steps, policy.samples)
-    reached = max(evidence.anchors)
-    return select_segments((step for step in sampled if step <= reached), evidence.anchors, policy.window)
+    reached, present = max(evidence.anchors), evidence.run.anchors.present(evidence.anchors)
+    return select_segments((step for step in sampled if step <= reached), present, policy.window)
 
 
 def every_segment(evidence: CheckedRun, policy: Policy, nonce: bytes) -> Selection:
@@ -79,40 +83,70 @@ def audit_selected(
     progress: Progress,
     selection: Selection,
     started: float,
+    ends: Collection[int] = (),
 ) -> Report:
     """Screen the anchors of a run whose records were checked, replay what was selected, and report.
 
+    Without `policy.full`, only the anchors of the selected segments are screened, and these and `ends` are read.
     `started` is when the audit began to read, on the clock of `time.perf_counter`.
     """
-    unavailable, replaying = list(_out_of_reach(selection, policy, evidence.anchors)), 0.0
+    unavailable, replaying = list[str](), 0.0
     screens = AnchorScreens(evidence, Findings())
     replays = SegmentReplays(evidence, policy, stack, progress, selection.segments)
-    for mark, state in walk_anchors(evidence, policy):
-        screens.follow(mark, state)
+    screened = set(evidence.anchors) if policy.full else selection.marks
+    for mark, state in walk_anchors(evidence, policy, screened | (set(ends) & evidence.anchors.keys())):
+        if not policy.full and mark not in selection.ends:
+            screens.leave_out()
+        if mark in screened:
+            screens.follow(mark, state)
+        if mark == 0 and state is not None and stack.origin is not None:
+            from tallystick.audits.first_weights import judge_first_weights
+
+            judge_first_weights(evidence, stack.origin, state)
         began = time.perf_counter()
         replays.follow(mark, state)
         replaying += time.perf_counter() - began
     screens.finish()
     evidence.findings.extend(screens.findings)
-    if policy.full:
+    if policy.full or stack.corpus is not None:
         from tallystick.audits.source import derive_data
 
-        unavailable.extend(derive_data(evidence, stack))
+        unavailable.extend(derive_data(evidence, policy, nonce, stack))
+    if evidence.spec.rows is not None:
+        from tallystick.audits.rows import check_rows
+
+        unavailable.extend(check_rows(evidence, replays.reports, nonce, stack))
     evidence.findings.extend(replays.findings)
-    unavailable += [replays.unavailable] if replays.unavailable else []
-    unavailable += evidence.findings.undecided
+    others = list[Lost]()
+    if replays.lost or selection.out_of_reach or not selection.sampled:
+        from tallystick.audits.unreplayed import unreplayed
+
+        lines, others = unreplayed(selection, policy, evidence, replays.lost)
+        unavailable = lines + unavailable
+    unavailable += [*replays.unavailable, *evidence.findings.undecided]
     reading = time.perf_counter() - started - replaying
     graph = evidence.spec.graph if replays.reports and replays_graph(evidence, policy, stack) else None
-    return make_report(evidence, policy, nonce, selection, replays.reports, unavailable, reading, replaying, graph)
+    return make_report(
+        evidence, policy, nonce, selection, replays.reports, unavailable, reading, replaying, graph, others
+    )
 
 
-def _out_of_reach(selection: Selection, policy: Policy, anchors: Collection[int]) -> Iterable[str]:
-    if not selection.sampled:
-        yield "no step could be sampled"
-    if selection.out_of_reach:
-        steps = ", ".join(str(step) for step in selection.out_of_reach[:8])
-        needed = max(step - max(mark for mark in anchors if mark < step) for step in selection.out_of_reach)
-        yield (
-            f"{len(selection.out_of_reach)} of {len(selection.sampled)} sampled steps lie more than "
-            f"{policy.window} steps behind their anchor (step {steps}): --window {needed} reaches them"
-        )
+def _require_origin(evidence: CheckedRun, stack: VerifierStack) -> None:
+    recipe = evidence.spec.recipe
+    if stack.origin is None and recipe is not None and recipe.model.initial is not None:
+        needed = f"the recipe begins with {recipe.model.initial}: give the directory of these weights with --initial"
+        evidence.findings.undecided.append(f"first weights: {needed}")
+
+
+def leave_origin_out(evidence: CheckedRun, stack: VerifierStack) -> None:
+    """Say of a segment that begins behind anchor 0 that it is not compared with the verifier's origin."""
+    if evidence.begins and stack.origin is not None and evidence.spec.first_weights is None:
+        begins = f"the segment begins at the anchor of step {evidence.begins}, and only that of step 0 shows it"
+        evidence.left_out.append(f"whether the run begins with the weights of {stack.origin.path}: {begins}")
+
+
+def ends_of_chain(evidence: CheckedRun, stack: VerifierStack) -> tuple[int, ...]:
+    """The anchors that say whether the chain begins as it should, and ends with the weights of the claim."""
+    marks = sorted(evidence.anchors)
+    first = marks[:1] if evidence.spec.recipe is not None or stack.origin is not None else []
+    return (*first, *(marks[-1:] if evidence.claim.weights is not None else []))

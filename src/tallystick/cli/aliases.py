@@ -8,7 +8,7 @@ from typing import Final
 
 from tallystick.errors import UnavailableError, UsageError
 
-NAMES: Final = {"serve": "serve-model", "keygen": "new-key", "replay": "audit", "export": "export-model"}
+NAMES: Final = {"keygen": "new-key", "replay": "audit", "export": "export-model"}
 SPELLINGS: Final = {"help": "--help", "version": "--version"}
 """Commands elsewhere, options here: they are what they say, and nothing has to be said about them."""
 VERIFY: Final = ("verify", "check")

@@ -40,15 +40,17 @@ def attack(
 
 
 def _list(as_json: bool) -> None:
-    from tallystick.attacks.catalogue import ATTACKS
-    from tallystick.cli.output import print_json
-
     if as_json:
+        from tallystick.attacks.catalogue import ATTACKS
+        from tallystick.cli.output import print_json
+
         print_json({"attacks": [_json(each) for each in ATTACKS.values()]})
         return
-    width = max(map(len, ATTACKS))
-    for attack in ATTACKS.values():
-        print(f"{attack.name:<{width}}  {attack.change}")
+    from tallystick.attacks.names import CHANGES
+
+    width = max(map(len, CHANGES))
+    for name, change in CHANGES.items():
+        print(f"{name:<{width}}  {change}")
 
 
 def _forge(name: str, run: Path, out: Path, as_json: bool) -> None:
@@ -77,9 +79,16 @@ def _who_sees(attack: Attack) -> str:
     """The first audit, in the order of their effort, that should not accept the forgery."""
     if attack.is_honest:
         return "Every audit should accept it."
+    sampled = "`tally audit` should see it, if its sample hits the forged steps"
+    if attack.reference == "corpus":
+        sampled = "`tally audit --corpus`, with the directory of the shards, should see it"
+    if attack.reference == "checkpoint":
+        sampled = "`tally audit --initial`, with the directory of the checkpoint, should see it"
+    if "rows of the corpus" in attack.exact.checks:
+        sampled = "`tally audit --corpus --initial`, with the shards and a directory of their tokenizer, should see it"
     commands = {
         "screens": "Any audit should see it without a replay",
-        "exact": "`tally audit` should see it, if its sample hits the forged steps",
+        "exact": sampled,
         "full": "`tally audit --full` should see it",
         "claim": "`tally audit --claim`, with the digest of the honest claim, should see it",
         "tolerant": "`tally audit --tolerant` should see it",

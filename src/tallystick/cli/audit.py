@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tallystick.cli.options import device_option, from_options
+from tallystick.cli.options import CORPUS, device_option, from_options
 from tallystick.cli.verdicts import VERBOSE, print_verdict
+from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -23,8 +24,13 @@ RUN = typer.Argument(help="A finished run directory.")
 POLICY = typer.Option(None, help="The verifier's policy, as TOML or JSON.")
 CLAIM = typer.Option(None, help="The digest of the claim that was published: sha256:…")
 DEVICE = device_option("Replay on cpu or cuda; by default on the device that the spec names.", None)
+INITIAL = typer.Option(None, help="The directory of the weights that the run is to begin with.")
+ANCHORS = typer.Option(None, "--anchors", metavar="URL", help="Where anchors are that the run directory lacks.")
 HTML = typer.Option(None, "--html", help="Also write the report as one self-contained page.")
 JSON = typer.Option(False, "--json", help="Print the report as JSON.")
+DB = typer.Option(None, "--db", help="Also add the report to this workload database: a file, or a URL of PostgreSQL.")
+
+URLS = ("http://", "https://")
 
 
 def register(app: typer.Typer) -> None:
@@ -34,34 +40,60 @@ def register(app: typer.Typer) -> None:
 
 
 def audit(
-    run: Path = RUN,
+    run: str = typer.Argument(help="A finished run directory, or a run in a service: http://HOST/runs/NAME."),
     samples: int | None = typer.Option(None, min=1, help="How many steps to sample."),
     window: int | None = typer.Option(None, min=1, help="The longest replay from an anchor, in steps."),
     nonce: str | None = typer.Option(None, help="Repeat an audit with the nonce it printed."),
     policy: Path | None = POLICY,
     claim: str | None = CLAIM,
+    corpus: Path | None = CORPUS,
+    shards: int | None = typer.Option(None, min=1, help="How many shards of the corpus to tokenize again."),
+    initial: Path | None = INITIAL,
     full: bool = typer.Option(False, "--full", help="Replay the whole chain, anchor to anchor."),
     tolerant: bool = typer.Option(False, "--tolerant", help="Judge by calibrated limits, for another stack."),
+    calibration: Path | None = typer.Option(
+        None, help="Limits that `tally calibrate-training` wrote, in place of the shipped ones; takes --tolerant."
+    ),
     replay: str | None = typer.Option(
         None, help="Replay the step graph, or the recipe with a trainer: graph or recipe."
     ),
     device: str | None = DEVICE,
+    anchors: str | None = ANCHORS,
+    segment: str | None = typer.Option(None, metavar="A..B", help="Of a service: only from anchor A to anchor B."),
+    step: int | None = typer.Option(None, min=1, help="Of a service: only the segment in which this step lies."),
+    token_file: Path | None = typer.Option(None, "--token-file", help="The file of the token for a service."),
     html: Path | None = HTML,
+    db: str | None = DB,
     json: bool = JSON,
     verbose: bool = VERBOSE,
 ) -> int:
     """Replay part of a run and compare it with the record.
 
-    Every digest is rechecked first. The nonce chooses the steps to replay. Recorded calls of a model are audited in
-    the same way.
+    Every record is rechecked first. The nonce chooses the steps to replay. Recorded calls of a model, and a segment
+    that `tally open` wrote, are audited in the same way. Of a service, what the audit needs is fetched first, and
+    judged here.
     """
-    from tallystick.api.auditing import audit
+    from tallystick.cli.memory import keep_freed_memory
 
+    keep_freed_memory()
     _require_page(html)
-    chosen = {"samples": samples, "window": window, "claim": claim, "full": full or None}
-    asked = _policy(policy, chosen | {"mode": "tolerant" if tolerant else None, "replay": replay})
+    _require_database(db)
+    chosen = {
+        "samples": samples,
+        "window": window,
+        "claim": claim,
+        "full": full or None,
+        "shards": shards,
+        "mode": "tolerant" if tolerant else None,
+        "replay": replay,
+        "calibration": _limits(calibration, tolerant),
+    }
+    asked = _policy(policy, chosen)
+    theirs = {"segment": segment, "step": step, "token_file": token_file}
     with _watched() as progress:
-        result = audit(run, asked, nonce=nonce, device=device, progress=progress)
+        ours = {"nonce": nonce, "device": device, "corpus": corpus, "initial": initial, "progress": progress}
+        result = _audited(run, asked, anchors, ours, theirs)
+    _keep(result, run, db)
     return _show(result, html, json, verbose)
 
 
@@ -70,22 +102,48 @@ def verify_segment(
     start: int = typer.Option(..., "--from", min=0, help="The anchor to start from."),
     end: int = typer.Option(..., "--to", min=1, help="The anchor to arrive at."),
     claim: str | None = CLAIM,
+    initial: Path | None = INITIAL,
     device: str | None = DEVICE,
+    anchors: str | None = ANCHORS,
     html: Path | None = HTML,
     json: bool = JSON,
     verbose: bool = VERBOSE,
 ) -> int:
     """Replay one segment and compare every bit.
 
-    The state at its end has to equal the recorded anchor in every bit.
+    The state at its end has to equal the recorded anchor in every bit. With --initial, a segment from anchor 0 is also
+    to begin with these weights.
     """
     from tallystick.api.segment import verify_segment
 
     _require_page(html)
     with _watched() as progress:
         asked = _policy(None, {"claim": claim})
-        result = verify_segment(run, start, end, asked, device=device, progress=progress)
+        given: dict[str, Any] = {"device": device, "initial": initial, "anchors": anchors}
+        result = verify_segment(run, start, end, asked, **given, progress=progress)
     return _show(result, html, json, verbose)
+
+
+def _audited(
+    run: str, policy: Policy, anchors: str | None, ours: dict[str, Any], theirs: dict[str, Any]
+) -> AuditResult:
+    """Audit a folder, or a run in a service; raises `UsageError` for an option that is for the other one."""
+    if not run.startswith(URLS):
+        if said := [name for name, value in theirs.items() if value is not None]:
+            mend = "; `tally verify-segment RUN --from A --to B` replays a segment" * (said[0] != "token_file")
+            raise UsageError(f"--{said[0].replace('_', '-')}: for a run in a service{mend}")
+        from tallystick.api.auditing import audit
+
+        return audit(run, policy, anchors=anchors, **ours)
+    if anchors is not None:
+        raise UsageError("--anchors: for a run directory; a service sends its anchors itself")
+    from tallystick.api.audit_over_http import audit_over_http
+    from tallystick.cli.options import read_marks, read_token
+
+    marks = None if theirs["segment"] is None else read_marks(theirs["segment"])
+    return audit_over_http(
+        run, policy, token=read_token(theirs["token_file"]), segment=marks, step=theirs["step"], **ours
+    )
 
 
 def _policy(path: Path | None, chosen: dict[str, Any]) -> Policy:
@@ -94,6 +152,17 @@ def _policy(path: Path | None, chosen: dict[str, Any]) -> Policy:
     asked = {name: value for name, value in chosen.items() if value is not None}
     held = read_policy(path).model_dump(mode="json", exclude_none=True) if path else {}
     return from_options(Policy, held | asked)
+
+
+def _limits(path: Path | None, is_tolerant: bool) -> dict[str, Any] | None:
+    if path is None:
+        return None
+    if not is_tolerant:
+        raise UsageError("--calibration takes --tolerant: an exact audit compares bytes")
+    from tallystick.audits.calibration import Calibration
+    from tallystick.documents.files import read_document
+
+    return Calibration.from_bytes(read_document(path).removesuffix(b"\n"), path.name).model_dump(mode="json")
 
 
 @contextmanager
@@ -118,6 +187,28 @@ def _require_page(html: Path | None) -> None:
         from tallystick.documents.targets import require_writable
 
         require_writable(html)
+
+
+def _require_database(db: str | None) -> None:
+    """Find out before the audit whether the database can be written."""
+    if db is None:
+        return
+    from tallystick.extras import require
+
+    require("sqlalchemy", "alembic")
+    from tallystick.store.database.workload_database import WorkloadDatabase
+
+    WorkloadDatabase(db, writable=True).close()
+
+
+def _keep(result: AuditResult, run: str, db: str | None) -> None:
+    if db is None:
+        return
+    from tallystick.indexing.audits import add_audit
+    from tallystick.store.database.workload_database import WorkloadDatabase
+
+    with WorkloadDatabase(db, writable=True) as database:
+        add_audit(database, result.to_json(), run=None if run.startswith(URLS) else Path(run))
 
 
 def _show(result: AuditResult, html: Path | None, as_json: bool, verbose: bool) -> int:

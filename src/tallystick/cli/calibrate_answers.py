@@ -28,12 +28,16 @@ def calibrate_answers(
 
     The model answers questions in batches of several sizes, with either attention and several threads, and each
     answer is judged by one pass. `tally verify-response --limits TABLE` then judges models of this precision that
-    are no deeper and no wider.
+    are no deeper and no wider. The table is written when all is measured; a run that is interrupted keeps nothing.
     """
+    from tallystick.store.folders import MODEL, require_folder
+
+    require_folder(model, MODEL)
     import time
 
     from tallystick.calibration.answers.calibrate import Effort, calibrate_answers
     from tallystick.cli.output import print_json, talk
+    from tallystick.cli.signals import Terminated
     from tallystick.documents.files import write_atomically
     from tallystick.documents.targets import require_writable
     from tallystick.errors import UsageError
@@ -47,7 +51,10 @@ def calibrate_answers(
     def tell(what: str) -> None:
         console.print(f"{time.perf_counter() - started:6.0f} s  {what}")
 
-    table = calibrate_answers(model, dtype, Effort(answers, tokens), tell)
+    try:
+        table = calibrate_answers(model, dtype, Effort(answers, tokens), tell)
+    except (KeyboardInterrupt, Terminated) as error:
+        raise type(error)(f"interrupted: {out} is as before, nothing was kept; fewer --answers end sooner") from None
     write_atomically(out, table.to_bytes() + b"\n")
     found = table.tokens[0]
     print_json(table.to_json()) if json else print(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tallystick.commitments.encoding import Json
     from tallystick.disputes.coordinators.local.chain_state import ChainState
     from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
-    from tallystick.disputes.coordinators.local.database import Database
+    from tallystick.disputes.coordinators.local.database import CoordinatorDatabase
     from tallystick.disputes.evidence.judging import DisputeJudge
     from tallystick.disputes.game.rules import Rules
     from tallystick.disputes.parties.player import Player
@@ -59,14 +59,14 @@ def init(
     """
     from tallystick.cli.output import show
     from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator, key_beside
-    from tallystick.disputes.coordinators.local.database import Database
+    from tallystick.disputes.coordinators.local.database import CoordinatorDatabase
 
     if demo:
         others = {"rules": rules, "members": members, "referee": referee, "treasury": treasury, "key": key}
         return _init_demo(db, others, json)
     if db is None:
         raise UsageError("--db: where the coordinator is to be kept; --demo sets one up for trying")
-    database = Database(db)
+    database = CoordinatorDatabase(db)
     _refuse_another(database)
     signing = _read_key(key) or key_beside(database)
     database.close()
@@ -155,7 +155,7 @@ def _init_demo(db: str | None, others: dict[str, Any], as_json: bool) -> int:
     return 0
 
 
-def _refuse_another(database: Database) -> None:
+def _refuse_another(database: CoordinatorDatabase) -> None:
     """Raise `UsageError` for a file that no call of `init` began, before a key is left beside it."""
     from tallystick.disputes.coordinators.local.coordinator import key_path
 

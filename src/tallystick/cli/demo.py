@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from tallystick.answers.report import ReceiptReport
     from tallystick.api.audit_result import AuditResult
     from tallystick.cli.demo_dispute import Ended
+    from tallystick.commitments.encoding import Json
     from tallystick.transcripts.receipt import SignedReceipt
 
 COLOURS = {"accepted": "green", "rejected": "red", "inconclusive": "yellow"}
+PROFILED = 8
+"""The step whose timeline a kept demo shows."""
 FRAUDS = (
     "bad-seed",
     "gradient-noise",
@@ -38,6 +41,9 @@ class DemoRun:
     found: str
     reason: str
     seconds: float
+    report: dict[str, Json] | None = None
+    """The report of the audit, or of the check of a receipt; a dispute has none."""
+    run: Path | None = None
 
     @property
     def as_expected(self) -> bool:
@@ -67,6 +73,8 @@ def demo(
     with _stage(out) as stage:
         acts = list(_play(stage))
     _print(acts)
+    if out is not None:
+        _fill(out, acts)
     return 0 if all(act.as_expected for act in acts) else 1
 
 
@@ -103,11 +111,12 @@ def _serve(run: Path, out: Path) -> Iterator[DemoRun]:
 
     talk().print("Serving an answer from the trained model, with a receipt …")
     promised = exported_model(run, out)
-    scenes = (("honest answer", promised, "accepted"), ("quantised model", quantised(promised), "rejected"))
+    scenes = (("honest answer", promised, "accepted"), ("quantised answer", quantised(promised), "rejected"))
     for title, provider, expected in scenes:
-        signed, started = served_answer(provider), time.perf_counter()
+        signed, started = served_answer(provider, out.with_name(title.replace(" ", "-"))), time.perf_counter()
         report = verified(signed, promised)
-        yield DemoRun(title, expected, report.outcome, _receipt_reason(signed, report), time.perf_counter() - started)
+        took = time.perf_counter() - started
+        yield DemoRun(title, expected, report.outcome, _receipt_reason(signed, report), took, report.to_json())
 
 
 def _dispute(stage: Path) -> Iterator[DemoRun]:
@@ -140,8 +149,8 @@ def _train(out: Path, capture_with: Callable[[str], None] | None = None) -> None
 
     torch.set_num_threads(1)
     with resources.as_file(resources.files("tallystick") / "examples") as examples:
-        recipe, source = read_config(examples / "demo.toml")
-        train(recipe, source, out, capture_with=capture_with)
+        config = read_config(examples / "demo.toml")
+        train(config.recipe, config.source, out, capture_with=capture_with)
 
 
 def _judge(title: str, run: Path, expected: str) -> DemoRun:
@@ -150,7 +159,8 @@ def _judge(title: str, run: Path, expected: str) -> DemoRun:
 
     started = time.perf_counter()
     result = audit(run, Policy(full=True))
-    return DemoRun(title, expected, result.outcome, _reason(result), time.perf_counter() - started)
+    took = time.perf_counter() - started
+    return DemoRun(title, expected, result.outcome, _reason(result), took, result.to_json(), run)
 
 
 def _reason(result: AuditResult) -> str:
@@ -170,6 +180,49 @@ def _receipt_reason(signed: SignedReceipt, report: ReceiptReport) -> str:
         return report.verdict.unavailable[0]
     size = signed.receipt.fingerprint_bytes_per_token
     return f"{report.tokens} tokens explained by model and sampler, fingerprints of {size:.1f} bytes a token agree"
+
+
+def _fill(out: Path, acts: list[DemoRun]) -> None:
+    """Read everything that was kept into a workload database, for whoever wants to look."""
+    from shlex import quote
+
+    from tallystick.cli.output import talk
+    from tallystick.errors import UnavailableError
+    from tallystick.extras import require
+
+    try:
+        require("alembic", "fastapi", "jinja2")
+    except UnavailableError as error:
+        talk().print(f"all of it is in {out}; to look at it in a browser, {error}", markup=False, soft_wrap=True)
+        return
+    _add_all(out, acts)
+    talk().print(
+        f"all of it is in a database: tally ui --db {quote(str(out / 'tally.db'))}", markup=False, soft_wrap=True
+    )
+
+
+def _add_all(out: Path, acts: list[DemoRun]) -> None:
+    from tallystick.api.profiling import profile_step
+    from tallystick.commitments.encoding import encode
+    from tallystick.documents.files import write_atomically
+    from tallystick.indexing.add import add_place
+    from tallystick.indexing.audits import add_audit
+    from tallystick.store.database.workload_database import WorkloadDatabase
+    from tallystick.store.run import RunDirectory
+
+    for run in out.glob("disputed"):  # the run that has a step graph
+        profile_step(RunDirectory(run), PROFILED, run / "traces" / "replay")
+    claimed = [each for each in sorted(out.iterdir()) if (each / "claim.json").is_file()]
+    with WorkloadDatabase(out / "tally.db", writable=True) as database:
+        for place in (*claimed, *sorted(out.glob("*-answer"))):
+            add_place(database, place, tensors=place.name not in FRAUDS)  # the bytes of some are not the recorded ones
+        for court in sorted(out.glob("*-dispute/coordinator.db")):
+            add_place(database, court, court.parent.name)
+        for act in acts:
+            if act.report is not None:
+                file = out / "reports" / f"{act.title.replace(' ', '-')}.json"
+                write_atomically(file, encode(act.report))
+                add_audit(database, act.report, str(file.absolute()), act.run)
 
 
 def _print(acts: list[DemoRun]) -> None:

@@ -33,19 +33,23 @@ def quantised(promised: TorchLanguageModel) -> TorchLanguageModel:
     return replace(promised, model=integer_weights(promised, BITS))
 
 
-def served_answer(language_model: TorchLanguageModel) -> SignedReceipt:
-    """One sampled answer and its receipt, under a key made for it."""
+def served_answer(language_model: TorchLanguageModel, out: Path) -> SignedReceipt:
+    """One sampled answer and its receipt, under a key made for it; the receipt is kept in the folder `out`."""
     from tallystick.attestation.signing import SigningKey
     from tallystick.recorders.generation import AnswerRequest, generate_plain
     from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
+    from tallystick.store.receipts import ReceiptLog
     from tallystick.tolerances.fingerprints.standard import standard_fingerprints
     from tallystick.transcripts.sampler import Sampler
 
-    settings = RecordSettings(standard_fingerprints(language_model.card.layers))
+    card = language_model.card
+    settings = RecordSettings(standard_fingerprints(card.layers, card.dtype))
     with ReceiptIssuer(language_model, SigningKey.generate(), settings) as issuer:
         asked = AnswerRequest(sampler=Sampler(temperature=0.8, seed=7))
         answer = generate_plain(language_model, [language_model.encode_text(PROMPT)], TOKENS, [asked], issuer)[0]
     assert answer.issued is not None
+    with ReceiptLog(out / "receipts.jsonl") as log:
+        log.append(answer.issued.signed)
     return answer.issued.signed
 
 

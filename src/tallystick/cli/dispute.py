@@ -21,6 +21,7 @@ from tallystick.cli.party_session import (
     BUDGET,
     COORDINATOR,
     DEVICE,
+    INITIAL,
     KEY,
     POLL,
     PROFILE,
@@ -174,6 +175,7 @@ def play(
     device: str = DEVICE,
     profile: Path | None = PROFILE,
     budget: list[Path] = BUDGET,
+    initial: list[Path] = INITIAL,
     board: str | None = BOARD,
     board_key: Path | None = BOARD_KEY,
     work: Path | None = WORK,
@@ -188,12 +190,12 @@ def play(
     from tallystick.disputes.parties.game_view import GameFollower
     from tallystick.disputes.parties.programs import only_dispute
 
-    judge = dispute_judge(profile, budget)
+    judge = dispute_judge(profile, budget, initial=initial)
     with party_session(coordinator, key, board, board_key, work) as session:
         view = GameFollower(session.connection.coordinator).look()
         _require_dispute(view, number)
         side = _side(view, number)
-        roles = _roles(session, side, run, device, judge)
+        roles = _roles(session, side, run, device, judge, initial)
         player = session.player(only_dispute(roles, number))
         view = drive(session, player, lambda view: view.state.disputes[number].phase == "settled", poll)
     ending = _ending(view, number, side)
@@ -238,7 +240,7 @@ def _look(coordinator: str) -> tuple[GameView, list[PartyAccount]]:
 
 
 def _roles(
-    session: PartySession, side: str, run: Path | None, device: str, judge: DisputeJudge
+    session: PartySession, side: str, run: Path | None, device: str, judge: DisputeJudge, initial: Sequence[Path]
 ) -> tuple[PartyRole, ...]:
     from tallystick.disputes.evidence.doubting import doubter_for
     from tallystick.disputes.evidence.statement import statement_at
@@ -253,7 +255,7 @@ def _roles(
         root = offer_of(run, statement).root
         trace = statement.trace(session.workspace.folder / "trace" / root[:16], device=device)
         return programs.prover(session.cache, session.workspace, lambda _: trace)
-    doubter = doubter_for(device=device, budgets=judge.budgets)
+    doubter = doubter_for(device=device, budgets=judge.budgets, initial=initial)
     return programs.challenger(
         session.cache, session.workspace, lambda _: doubter, judge, find_evidence, naming=judge.worst
     )

@@ -15,9 +15,11 @@ from tallystick.cli import (
     calibrate,
     calibrate_answers,
     calibrate_training,
+    cluster,
     completion,
     coordinator,
     data,
+    database,
     demo,
     diff,
     dispute,
@@ -32,10 +34,15 @@ from tallystick.cli import (
     models,
     open as opening,
     parties,
+    push,
     referee,
+    serve,
     serve_model,
     serve_vllm,
+    thin,
+    traces,
     train,
+    ui,
     verify_graph,
     verify_response,
 )
@@ -55,10 +62,10 @@ app = typer.Typer(
 )
 
 for group in (
-    *(train, audit, data, inspect, opening, judge, diff, inference, example),
+    *(train, audit, data, inspect, opening, judge, diff, inference, example, thin),
     *(graph, attack, calibrate, calibrate_answers, calibrate_training, demo, generate, models, serve_model),
     *(serve_vllm, verify_graph, verify_response, coordinator, parties, dispute, referee, economics, ethereum),
-    completion,
+    *(cluster, database, serve, push, traces, ui, completion),
 ):
     group.register(app)
 
@@ -94,6 +101,7 @@ def main() -> None:
     """Run `tally` and exit."""
     open_streams()
     listen()
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler of PyTorch, once loaded, talks on stderr
     code = run(sys.argv[1:])
     sys.exit(code)
 

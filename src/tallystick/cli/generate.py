@@ -105,7 +105,7 @@ def generate(
     secret = read_key(key)
     language_model = load_language_model(model, dtype, attention, device)  # type: ignore[arg-type]
     prompts = _prompts(language_model, prompt, chat)
-    settings = record_settings(fingerprint, layers, commit, private, language_model.card.layers)
+    settings = record_settings(fingerprint, layers, commit, private, language_model.card)
     root = committed_graph(language_model, out) if graph else None
     with ReceiptIssuer(language_model, secret, settings, out / RECEIPTS, graph=root) as issuer:
         answers = generate_plain(language_model, prompts, max_tokens, asked, issuer)

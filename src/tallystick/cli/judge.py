@@ -49,8 +49,10 @@ def judge(
     if opening is None:
         raise UsageError("`tally judge DIR`, or `tally judge --list`")
     from tallystick.api.operators import judge
+    from tallystick.cli.memory import keep_freed_memory
     from tallystick.store.folders import OPENING, require_folder
 
+    keep_freed_memory()
     require_folder(opening, OPENING)
     verdict = judge(
         opening,
@@ -68,12 +70,14 @@ def _show(verdict: Verdict, opening: Path, as_json: bool, verbose: bool) -> int:
     """Print the verdict, and the operator and module of each node that is objected to."""
     from tallystick.api.operators import operators_objected_to
     from tallystick.cli.output import print_json
+    from tallystick.judging.opening.files import read_opening
     from tallystick.presentation.verdict_text import VerdictText
 
     objected = operators_objected_to(verdict, opening)
     if as_json:
         named: list[Json] = [each.to_json() for each in objected]
-        print_json({**verdict.to_json(), "operators": named})
+        stated = read_opening(opening)
+        print_json({**verdict.to_json(), "claim": stated.claim, "graph": stated.graph, "operators": named})
     else:
         print_verdict(VerdictText(verdict, str(opening), tuple(map(str, objected))), verbose)
     return verdict.exit_code

@@ -1,4 +1,4 @@
-"""`tally open`: one record with its proof, or the operators of one step or call."""
+"""`tally open`: one record with its proof, the operators of one step or call, or a segment to be audited alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tallystick.cli.options import ALWAYS_JSON, device_option
+from tallystick.cli.options import ALWAYS_JSON, device_option, read_marks
 from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,17 +26,25 @@ def open_run(
     index: int | None = typer.Option(None, "--record", min=0, help="The record's place in the transcript."),
     step: int | None = typer.Option(None, min=1, help="The step, or the call of a model, that is opened."),
     operators: bool = typer.Option(False, "--operators", help="Open its operators: replay it and keep every value."),
-    out: Path | None = typer.Option(None, help="Where the operators go."),
+    segment: str | None = typer.Option(
+        None, metavar="A..B", help="Open the segment from anchor A to anchor B, so that it can be audited alone."
+    ),
+    out: Path | None = typer.Option(None, help="Where the operators or the segment go."),
     node: int | None = typer.Option(None, min=0, help="Open this operator alone, with its inclusion proofs."),
+    anchors: str | None = typer.Option(None, metavar="URL", help="Where anchors are that the run directory lacks."),
     tensors: bool = typer.Option(True, "--tensors/--no-tensors", help="Keep the values, not only their digests."),
     device: str = device_option("Replay on cpu or cuda."),
     json: bool = ALWAYS_JSON,
 ) -> None:
-    """Open one record, or the operators of one step.
+    """Open a record, a step by its operators, or a segment.
 
     A record is printed with its proof. The operators of a step are written to a directory, under a root of their
-    own.
+    own. A segment directory holds two anchors and everything that `tally audit` needs to replay from one to the other.
     """
+    if segment is not None:
+        if out is None or operators or index is not None or step is not None or node is not None:
+            raise UsageError("`tally open RUN --segment A..B --out DIR`")
+        return _open_segment(run, segment, out, anchors)
     if not operators and (node is not None or out is not None):
         raise UsageError("`tally open RUN --step S --operators --out DIR [--node N]`")
     if operators:
@@ -44,6 +52,16 @@ def open_run(
     if (index is None) == (step is None):
         raise UsageError("`tally open RUN --record I`, or `tally open RUN --step S`")
     return _open_record(run, index, step or 0)
+
+
+def _open_segment(run: Path, segment: str, out: Path, anchors: str | None) -> None:
+    from tallystick.api.segment import open_segment
+    from tallystick.cli.output import print_json, talk
+
+    start, end = read_marks(segment)
+    opened = open_segment(run, start, end, out, anchors=anchors)
+    talk().print(f"{out}: steps {start + 1} to {end}; `tally audit {quote(str(out))}` replays them", soft_wrap=True)
+    print_json({"claim": str(opened.run.claim().identity), "start": start, "end": end})
 
 
 def _open_record(run: Path, index: int | None, step: int) -> None:
@@ -93,8 +111,10 @@ def _open_operators(
     require_folder(run, RUN, OPENING)
     require_writable_folder(out)
     from tallystick.api.opening import open_operators
+    from tallystick.cli.memory import keep_freed_memory
     from tallystick.cli.output import print_json, talk
 
+    keep_freed_memory()
     opening = open_operators(run, step, out, node=node, tensors=with_tensors, device=device)
     what = f"operator {node}" if node is not None else f"{opening.operators.size} operators"
     talk().print(f"{out}: {what} of record {opening.index}; judge with `tally judge {quote(str(out))}`", soft_wrap=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import typer
@@ -15,6 +17,9 @@ Given = TypeVar("Given", bound="Document")
 
 JSON: Final[Any] = typer.Option(False, "--json", help="Print the result as one JSON object.")
 ALWAYS_JSON: Final[Any] = typer.Option(True, "--json", help="Changes nothing: the output is JSON in any case.")
+
+DB: Final[Any] = typer.Option("tally.db", "--db", help="A file (SQLite), or the URL of a PostgreSQL database.")
+CORPUS: Final[Any] = typer.Option(None, help="The directory of the shards that the run was trained on.")
 
 
 def from_options(kind: type[Given], fields: dict[str, Any]) -> Given:
@@ -35,6 +40,26 @@ def from_options(kind: type[Given], fields: dict[str, Any]) -> Given:
         field, why = refused_field(fields), "must be finite, and below 2^53"
     option = f"--{field.replace('_', '-')}: " if field in fields else ""
     raise UsageError(f"{option}{why}")
+
+
+def read_marks(segment: str) -> tuple[int, int]:
+    """The two anchors that `--segment A..B` names; raises `UsageError` for another text."""
+    marks = re.fullmatch(r"([0-9]{1,15})\.\.([0-9]{1,15})", segment)
+    if marks is None:
+        raise UsageError(f"--segment {segment}: two anchors as A..B, like 20..30")
+    return int(marks[1]), int(marks[2])
+
+
+def read_token(path: Path | None) -> str | None:
+    """The token in a file; raises `UsageError` where it holds none, or more."""
+    from tallystick.documents.files import read_document
+
+    if path is None:
+        return None
+    tokens = read_document(path, 1 << 16).decode("ascii", "replace").split()
+    if len(tokens) != 1:
+        raise UsageError(f"--token-file {path}: one token is asked for, and there are {len(tokens)}")
+    return tokens[0]
 
 
 def device_option(what: str, default: str | None = "cpu") -> Any:

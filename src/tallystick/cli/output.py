@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from tallystick.commitments.encoding import Json, encode
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
+
+MEGABYTE: Final = 10**6
 
 
 def print_json(value: Json) -> None:
@@ -42,12 +44,33 @@ def page() -> Console:
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """A progress bar on stderr with time spent and room for a message."""
+    """A progress bar on stderr with time spent and room for a message; none where nothing began before an error."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TextColumn("{task.fields[seen]}"), console=talk(), transient=False) as bar:
-        yield bar
+        try:
+            yield bar
+        except BaseException:
+            bar.live.transient = not any(task.completed for task in bar.tasks)
+            raise
+
+
+def corpus_task(bar: Progress, doing: str, directory: Path | None) -> Callable[[int], None]:
+    """A task that counts the MB of a corpus, told how many more bytes are done; none where there is no corpus."""
+    from tallystick.datasets.shards import list_shards, silent
+
+    if directory is None or not directory.is_dir():
+        return silent
+    total, done = sum(file.size for file in list_shards(directory)), 0
+    task = bar.add_task(f"{doing}, MB", total=-(-total // MEGABYTE), seen="")
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        bar.update(task, completed=-(-done // MEGABYTE))
+
+    return advance
 
 
 def read_entries(path: Path) -> list[str]:
@@ -67,3 +90,20 @@ def existing(path: Path, what: str) -> Path:
     if not path.exists():
         raise UnavailableError(f"{path}: no such {what}")
     return path
+
+
+def print_table(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    """Tab-separated lines, which other programs read too; a terminal gets them in columns."""
+    from tallystick.presentation.verdict_text import printable
+
+    texts = [["" if value is None else printable(str(value)) for value in row] for row in rows]
+    if not sys.stdout.isatty():
+        print("\n".join("\t".join(line) for line in [list(columns), *texts]))
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*columns, box=None)
+    for line in texts:
+        table.add_row(*map(Text, line))  # as it is: brackets in it are no markup
+    page().print(table)

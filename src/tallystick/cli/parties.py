@@ -16,6 +16,7 @@ from tallystick.cli.party_session import (
     BUDGET,
     COORDINATOR,
     DEVICE,
+    INITIAL,
     KEY,
     POLL,
     PROFILE,
@@ -113,6 +114,7 @@ def challenger(
     device: str = DEVICE,
     profile: Path | None = PROFILE,
     budget: list[Path] = BUDGET,
+    initial: list[Path] = INITIAL,
     board: str | None = BOARD,
     board_key: Path | None = BOARD_KEY,
     work: Path | None = WORK,
@@ -131,9 +133,9 @@ def challenger(
     from tallystick.disputes.parties.audit_process import AuditProcess
     from tallystick.disputes.parties.evidence import find_evidence
 
-    judge = dispute_judge(profile, budget)
-    doubter = doubter_for(device=device, contests_all=whole, budgets=judge.budgets)
-    auditing = partial(doubter_for, device=device, budgets=judge.budgets)
+    judge = dispute_judge(profile, budget, initial=initial)
+    doubter = doubter_for(device=device, contests_all=whole, budgets=judge.budgets, initial=initial)
+    auditing = partial(doubter_for, device=device, budgets=judge.budgets, initial=initial)
     with (
         party_session(coordinator, key, board, board_key, work) as session,
         AuditProcess(session.workspace, auditing, doubter) as auditor,
@@ -154,6 +156,7 @@ def committee(
     device: str = DEVICE,
     profile: Path | None = PROFILE,
     budget: list[Path] = BUDGET,
+    initial: list[Path] = INITIAL,
     board: str | None = BOARD,
     board_key: Path | None = BOARD_KEY,
     work: Path | None = WORK,
@@ -169,7 +172,7 @@ def committee(
     from tallystick.disputes.evidence.traces import torch_engine
     from tallystick.disputes.parties import programs
 
-    judge = dispute_judge(profile, budget, torch_engine(device), device)
+    judge = dispute_judge(profile, budget, torch_engine(device), device, initial)
     with party_session(coordinator, key, board, board_key, work) as session:
         if session.connection.coordinator.party not in session.connection.coordinator.rules.members:
             raise UsageError("--key: the rules do not list this member")
@@ -186,6 +189,7 @@ def rule(
     device: str = DEVICE,
     profile: Path | None = PROFILE,
     budget: list[Path] = BUDGET,
+    initial: list[Path] = INITIAL,
     board: str | None = BOARD,
     board_key: Path | None = BOARD_KEY,
     work: Path | None = WORK,
@@ -203,7 +207,7 @@ def rule(
     with party_session(coordinator, key, board, board_key, work) as session:
         if session.connection.coordinator.party != session.connection.coordinator.rules.referee:
             raise UsageError("--key: the rules name another referee")
-        judge = dispute_judge(profile, budget, torch_engine(device) if replay else None, device)
+        judge = dispute_judge(profile, budget, torch_engine(device) if replay else None, device, initial)
         player = session.player(programs.referee(session.cache, judge, judge.is_large))
         return _watched(session, Watching(player, ends=until_settled), poll, watch)
 

@@ -37,6 +37,7 @@ UNTIL_SETTLED = typer.Option(
 )
 PROFILE = typer.Option(None, "--profile", help="Calibrated thresholds besides the proven bounds (`tally calibrate`).")
 BUDGET = typer.Option([], "--budget", help="What the errors of a whole opening add up to; once for each graph.")
+INITIAL = typer.Option([], "--initial", help="Weights that a run may begin with; once for each directory.")
 
 
 @dataclass(frozen=True)
@@ -72,14 +73,23 @@ def party_session(
 
 
 def dispute_judge(
-    profile: Path | None, budgets: Iterable[Path], engine: Engine | None = None, device: str = "cpu"
+    profile: Path | None,
+    budgets: Iterable[Path],
+    engine: Engine | None = None,
+    device: str = "cpu",
+    initial: Iterable[Path] = (),
 ) -> DisputeJudge:
-    """A judge by these calibrations; raises `UnavailableError` or `MalformedError` for a file that is none."""
+    """A judge by these calibrations, who has the weights in the directories `initial`.
+
+    Raises `UnavailableError` or `MalformedError` for a file or a directory that is none.
+    """
     from tallystick.api.settings import read_budgets, read_profile
     from tallystick.disputes.evidence.judging import DisputeJudge
+    from tallystick.store.origin import open_origin
 
     thresholds = None if profile is None else read_profile(profile)
-    return DisputeJudge(engine, device, thresholds, budgets=read_budgets(budgets))
+    origins = tuple(open_origin(each) for each in initial)
+    return DisputeJudge(engine, device, thresholds, budgets=read_budgets(budgets), origins=origins)
 
 
 def drive(

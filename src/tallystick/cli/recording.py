@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
     from tallystick.recorders.receipts import RecordSettings
     from tallystick.tolerances.fingerprints.settings import FingerprintSettings
+    from tallystick.transcripts.model_card import ModelCard
 
 STANDARD = "standard"
 LAYERS_HELP = (
@@ -44,13 +45,14 @@ def read_key(path: Path) -> SigningKey:
     return SigningKey.read(path)
 
 
-def record_settings(method: str, layers: str, commit: bool, private: bool, final: int) -> RecordSettings:
-    """What goes into receipts of a model of `final` blocks; raises `UsageError` for layers that it does not have."""
+def record_settings(method: str, layers: str, commit: bool, private: bool, card: ModelCard) -> RecordSettings:
+    """What goes into receipts of a model; raises `UsageError` for layers that it does not have."""
     from tallystick.recorders.receipts import RecordSettings
 
+    final = card.layers
     chosen = _layers("all" if layers == STANDARD else layers, final) if commit else ()
     committed = tuple(each for each in chosen if each <= final)
-    return RecordSettings(_fingerprints(method, layers, final), committed, prompt=commit, private=private)
+    return RecordSettings(_fingerprints(method, layers, card), committed, prompt=commit, private=private)
 
 
 def committed_graph(language_model: TorchLanguageModel, folder: Path) -> Digest:
@@ -60,12 +62,13 @@ def committed_graph(language_model: TorchLanguageModel, folder: Path) -> Digest:
     return commit_decoding(language_model.model, folder / GRAPH_FILE)
 
 
-def _fingerprints(method: str, layers: str, final: int) -> tuple[FingerprintSettings, ...]:
+def _fingerprints(method: str, layers: str, card: ModelCard) -> tuple[FingerprintSettings, ...]:
     from tallystick.tolerances.fingerprints.settings import FingerprintSettings
     from tallystick.tolerances.fingerprints.standard import standard_fingerprints
 
+    final = card.layers
     if method == "projection":
-        return standard_fingerprints(final, None if layers == STANDARD else _layers(layers, final))
+        return standard_fingerprints(final, card.dtype, None if layers == STANDARD else _layers(layers, final))
     chosen = [each for each in _layers("final" if layers == STANDARD else layers, final) if each <= final]
     return tuple(FingerprintSettings.toploc(layer) for layer in chosen) if method == "toploc" else ()
 

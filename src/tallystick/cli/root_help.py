@@ -18,7 +18,9 @@ class HelpSection:
 
 
 SECTIONS: Final = (
-    HelpSection("Train", "tally train CONFIG.toml --out RUN", ("train", "record-inference", "export-model")),
+    HelpSection(
+        "Train", "tally train CONFIG.toml --out RUN", ("train", "thin", "rows", "record-inference", "export-model")
+    ),
     HelpSection(
         "Audit",
         "tally audit RUN",
@@ -44,10 +46,16 @@ SECTIONS: Final = (
         "tally coordinator init --demo",
         ("coordinator", "prover", "challenger", "committee", "rule", "dispute", "referee", "contract"),
     ),
+    HelpSection("Look and ask", "tally db add RUN", ("db", "query", "ui", "serve", "token", "push")),
     HelpSection(
         "Graphs and limits",
         "tally graph show GRAPH",
         ("graph", "calibrate", "merge-profiles", "calibrate-training", "calibrate-answers"),
+    ),
+    HelpSection(
+        "Timelines",
+        "tally cluster describe --out cluster.json",
+        ("cluster", "profile-step", "import-trace", "audit-trace", "export-trace"),
     ),
     HelpSection("Tools", "tally demo", ("demo", "example", "attack", "commit", "digest", "economics", "completion")),
 )

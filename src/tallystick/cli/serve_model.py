@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from tallystick.attestation.signing import SigningKey
     from tallystick.commitments.digests import Digest
     from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
+    from tallystick.serving.assembly import ModelTokenizer
     from tallystick.store.spilled_states import SpilledStates
+    from tallystick.transcripts.model_card import ModelCard
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def serve_model(
 
     from tallystick.store.folders import MODEL, require_folder
 
-    if proxy is None and model is not None:
+    if model is not None:
         require_folder(model, MODEL)
     check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
     check_choices(fingerprint=(fingerprint, ("projection", "toploc", "none")))
@@ -108,10 +110,10 @@ def serve_model(
         _keys(auditor_keys),
         private,
     )
-    loaded = None if model is None else _load(model, dtype, attention, device)
     if proxy is not None:
-        return _listen(host, port, *_proxy(proxy, loaded, provider))
-    assert loaded is not None
+        return _listen(host, port, *_proxy(proxy, model, dtype, provider))
+    assert model is not None
+    loaded = _load(model, dtype, attention, device)
     root = committed_graph(loaded, journal) if graph and journal is not None else None
     spilled = None if held_dir is None else _spilled(held_dir, held_dir_mib << 20)
     limits = {"rows": max_batch, "queue": queue, "held_bytes_max": held << 20, "spilled": spilled}
@@ -135,31 +137,44 @@ def _server(
     from tallystick.serving.api import create_app
     from tallystick.serving.application import ServerOptions
     from tallystick.serving.assembly import model_service
+    from tallystick.serving.telemetry import answer_spans
 
-    settings = record_settings(*recorded, provider.private, model.card.layers)
-    service = model_service(model, provider.key, settings, provider.journal, graph=root, **limits)
+    settings = record_settings(*recorded, provider.private, model.card)
+    spans = answer_spans(provider.name)
+    service = model_service(model, provider.key, settings, provider.journal, graph=root, spans=spans, **limits)
     options = ServerOptions(provider.name, provider.customers, provider.auditors)
     return create_app(service, options), provider.key.public, model.card.identity
 
 
-def _proxy(url: str, model: TorchLanguageModel | None, provider: Provider) -> tuple[Any, str, str]:
-    """The application, the public key and the model root: that of the directory, or else one of the name alone."""
-    from dataclasses import replace
+def _proxy(url: str, model: Path | None, dtype: Any, provider: Provider) -> tuple[Any, str, str]:
+    """The application, the public key and the model root: that of the directory, or else one of the name alone.
 
+    Of the directory, the card and the tokenizer are read: the proxy computes nothing with the weights.
+    """
     from tallystick.serving.application import ServerOptions
-    from tallystick.serving.assembly import ModelTokenizer
     from tallystick.serving.proxy import Upstream, create_proxy
     from tallystick.serving.receipt_chain import ReceiptChain
+    from tallystick.serving.telemetry import answer_spans
     from tallystick.transcripts.model_card import named_root
 
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"--proxy {url}: no URL of a server")
-    root = named_root(provider.name) if model is None else model.card.identity
-    chain = ReceiptChain(root, provider.key, provider.journal, private=provider.private)
-    tokenizer = None if model is None else ModelTokenizer(replace(model, model=None))
-    upstream = Upstream(url, None if model is None else model.card, tokenizer)
+    upstream = Upstream(url) if model is None else Upstream(url, *_known(model, dtype))
+    root = named_root(provider.name) if upstream.card is None else upstream.card.identity
+    chain = ReceiptChain(
+        root, provider.key, provider.journal, private=provider.private, spans=answer_spans(provider.name)
+    )
     options = ServerOptions(provider.name, provider.customers, provider.auditors)
     return create_proxy(upstream, chain, options), provider.key.public, root
+
+
+def _known(model: Path, dtype: Any) -> tuple[ModelCard, ModelTokenizer]:
+    from tallystick.frameworks.model_cards import card_of
+    from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel, load_tokenizer
+    from tallystick.serving.assembly import ModelTokenizer
+
+    card = card_of(model, dtype)
+    return card, ModelTokenizer(TorchLanguageModel(None, load_tokenizer(model), card))
 
 
 def _listen(host: str, port: int, app: Any, public: str, root: str) -> int:

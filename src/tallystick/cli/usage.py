@@ -64,7 +64,9 @@ def _typed(parameter: Any) -> str:
 
 def _named(group: typer.Typer, arguments: list[str]) -> list[str]:
     """The leading arguments that name a command, or a group and a command in it."""
-    commands = {each.name or getattr(each.callback, "__name__", "") for each in group.registered_commands}
+    commands = {
+        each.name or getattr(each.callback, "__name__", "").replace("_", "-") for each in group.registered_commands
+    }
     groups = {each.name: each.typer_instance for each in group.registered_groups}
     name = arguments[0] if arguments else None
     inner = groups.get(name)

@@ -39,9 +39,7 @@ def verify_response(
     trust_key: list[str] = typer.Option(
         [], "--trust-key", help="A public key of the provider, or a file of such keys; answers of others are rejected."
     ),
-    limits: Path | None = typer.Option(
-        None, help="Limits on distances for this model, by `python -m research.fingerprint_calibration --model`."
-    ),
+    limits: Path | None = typer.Option(None, help="Limits for this model, by `tally calibrate-answers`."),
     request: Path | None = typer.Option(None, help="What was asked: the JSON of the request, or a line for each."),
     challenge: str | None = typer.Option(
         None, help="The provider's address (…/v1): ask it to open the states around a layer, and judge that on rung 3."

@@ -13,10 +13,11 @@ Digest = NewType("Digest", str)
 
 # fmt: off
 NOUNS: Final = frozenset({
-    "artifact", "batch", "blob", "bucket", "bundle", "calibration", "challenge", "claim", "coordinator", "dataset",
+    "batch", "blob", "bucket", "bundle", "calibration", "challenge", "claim", "cluster", "coordinator", "dataset",
     "directions", "dispute", "draw", "entry", "environment", "evidence", "graph", "header", "hidden", "manifest",
     "model", "move", "nonce", "opening", "permutation", "policy", "projection", "receipt", "record", "report", "rules",
-    "sample", "sampler", "seal", "spec", "state", "summary", "tensor", "tokenizer", "tokens", "vote",
+    "rows", "sample", "sampler", "seal", "seed", "spec", "state", "summary", "tensor", "tokenizer", "tokens", "trace",
+    "vote",
 })
 # fmt: on
 PREFIX: Final = "sha256:"

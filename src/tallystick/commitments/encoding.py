@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import repeat
 from typing import Any, NoReturn, TypeAlias, cast
 
 import rfc8785
 
-from tallystick.commitments.nesting import DEPTH_MAX, nesting
+from tallystick.commitments.nesting import DEPTH_MAX, is_deep
 from tallystick.errors import MalformedError
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 INTEGER_MAX = 2**53 - 1
 BYTES_MAX = 16 << 20
+_WRITER = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), check_circular=False)
 
 
 def encode(value: Json) -> bytes:
@@ -28,9 +30,30 @@ def encode(value: Json) -> bytes:
     b'{"a":[true,null],"b":1}'
     """
     try:
-        return rfc8785.dumps(cast(Any, value))
+        return _WRITER.encode(value).encode("ascii") if _is_plain(value) else rfc8785.dumps(cast(Any, value))
     except (rfc8785.CanonicalizationError, UnicodeEncodeError, RecursionError) as error:
         raise MalformedError(f"no canonical JSON: {error}") from None
+
+
+def _is_plain(value: Any, depth: int = DEPTH_MAX) -> bool:
+    """Whether Python's writer, which is much faster, gives the canonical bytes; not asked of deeper nesting.
+
+    It escapes ASCII text in the same way, and sorts ASCII keys in the same order. It writes the same digits of a number
+    and differs only where it writes an exponent, or `.0` behind a whole one.
+    """
+    kind = type(value)
+    if kind is str:
+        return bool(value.isascii())
+    if kind is int:
+        return bool(abs(value) <= INTEGER_MAX)
+    if kind is float:
+        return bool(1e-4 <= abs(value) < 1e15 and not value.is_integer())
+    if kind is dict:
+        names = all(type(name) is str and name.isascii() for name in value)
+        return names and depth > 0 and all(map(_is_plain, value.values(), repeat(depth - 1)))
+    if kind is list:
+        return depth > 0 and all(map(_is_plain, value, repeat(depth - 1)))
+    return value is None or kind is bool
 
 
 def parse(data: bytes, what: str, *, bytes_max: int = BYTES_MAX, depth_max: int = DEPTH_MAX) -> Json:
@@ -96,7 +119,7 @@ def _refuse_constant(text: str) -> NoReturn:
 
 
 def _check_depth(data: bytes, what: str, depth_max: int) -> None:
-    if data.count(b"[") + data.count(b"{") > depth_max < nesting(data):
+    if is_deep(data, depth_max):
         raise MalformedError(f"{what}: nested deeper than {depth_max}")
 
 

@@ -1,10 +1,11 @@
-"""How deeply a JSON text is nested, measured before a parser recurses into it."""
+"""How deeply a JSON text is nested, measured before a parser recurses into it: deep nesting can crash a process."""
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import accumulate, takewhile
-from typing import Final
+from typing import Any, Final
 
 DEPTH_MAX: Final = 64
 _STEPS: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
@@ -22,6 +23,21 @@ def nesting(data: bytes) -> int:
     """
     brackets = map(_STEPS.__getitem__, _outside_strings(data))
     return max(takewhile((0).__le__, accumulate(brackets)), default=0)
+
+
+def is_deep(data: bytes, most: int = DEPTH_MAX) -> bool:
+    """Whether a JSON text is nested deeper than `most`; few brackets are told at once."""
+    return data.count(b"[") + data.count(b"{") > most < nesting(data)
+
+
+def loose_json(data: bytes | str, **hooks: Any) -> Any:
+    """JSON as any program may write it, which need not be canonical; `hooks` are those of `json.loads`.
+
+    Raises `ValueError` for what is no JSON, and for what is nested deeper than `DEPTH_MAX`.
+    """
+    if is_deep(data.encode(errors="surrogatepass") if isinstance(data, str) else data):
+        raise ValueError(f"nested deeper than {DEPTH_MAX}")
+    return json.loads(data, **hooks)
 
 
 def _outside_strings(data: bytes) -> bytes:

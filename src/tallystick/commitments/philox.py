@@ -39,7 +39,7 @@ def words(key: bytes, count: int, start: int = 0) -> npt.NDArray[np.uint64]:
 
 def permutation(key: bytes, count: int) -> npt.NDArray[np.int64]:
     """The numbers 0 … `count − 1` sorted by their words, int64; numbers with equal words stay in ascending order."""
-    return np.argsort(words(key, count), kind="stable").astype(np.int64)
+    return np.argsort(words(key, count), kind="stable").astype(np.int64, copy=False)
 
 
 def sample(key: bytes, population: int, count: int) -> npt.NDArray[np.int64]:

@@ -1,1 +1,1 @@
-"""Data with a root: artifacts, ordered records, tokens, and the order in which they are trained on."""
+"""Data with a root: corpora of shards, ordered records, tokens, and the order in which they are trained on."""

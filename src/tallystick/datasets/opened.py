@@ -8,7 +8,7 @@ from typing import Final
 from tallystick.datasets.records import RecordTree
 from tallystick.datasets.samples import Dataset, TokenDataset
 from tallystick.datasets.sources import TextKind, normalize_newlines, split_records
-from tallystick.datasets.tokenizer import BYTE_TOKENS, TOKENIZER_BYTES_MAX, Tokenizer, TokenizerKind
+from tallystick.datasets.tokenizer import BYTE_TOKENS, TOKENIZER_BYTES_MAX, Tokenizer
 from tallystick.datasets.tokens import Tokens, commit_tokens, read_tokens
 from tallystick.documents.files import FILE_BYTES_MAX, read_document
 from tallystick.errors import MalformedError, ProofError
@@ -31,6 +31,10 @@ def open_dataset(folder: Path, commitment: DatasetCommitment, sequence: int = 1)
         from tallystick.datasets.examples import open_examples
 
         return open_examples(folder, commitment)
+    if commitment.kind == "corpus":
+        from tallystick.datasets.corpus_tokens import open_corpus_tokens
+
+        return TokenDataset(open_corpus_tokens(folder, commitment), sequence)
     read_source(folder, commitment)
     tokenizer = read_tokenizer(folder, commitment)
     tokens, vocabulary = open_tokens(folder, commitment)
@@ -47,7 +51,7 @@ def read_tokenizer(folder: Path, commitment: DatasetCommitment) -> Tokenizer:
     return tokenizer
 
 
-def check_stated_tokenizer(tokenizer: Tokenizer, kind: TokenizerKind, vocabulary: int) -> None:
+def check_stated_tokenizer(tokenizer: Tokenizer, kind: str, vocabulary: int) -> None:
     """Raise `ProofError` where a tokenizer cannot be the one of a recipe, whatever it was trained on."""
     if tokenizer.kind != kind:
         raise ProofError(f"{TOKENIZER_FILE}: of kind {tokenizer.kind}, where the recipe states {kind}")
@@ -76,5 +80,5 @@ def read_source(folder: Path, commitment: DatasetCommitment) -> bytes:
 
 def text_kind(commitment: DatasetCommitment) -> TextKind:
     """The kind of the source of data that has a text."""
-    assert commitment.kind != "digits"
+    assert commitment.kind in ("text", "jsonl")
     return commitment.kind

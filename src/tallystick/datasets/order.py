@@ -49,15 +49,15 @@ class BatchPlan:
         """The number of samples that are trained on: one epoch."""
         return self.count - self.validation_count
 
-    @cached_property
+    @property
     def validation(self) -> Indices:
         """The samples kept for validation, sorted."""
-        return np.sort(self._split[: self.validation_count])
+        return self._split[0]
 
-    @cached_property
+    @property
     def train(self) -> Indices:
         """The samples that are trained on, sorted."""
-        return np.sort(self._split[self.validation_count :])
+        return self._split[1]
 
     def indices(self, step: int) -> Indices:
         """The samples of `step`, int64[batch]; the first step is 1."""
@@ -77,11 +77,15 @@ class BatchPlan:
         return digest_bytes(digest("permutation", encode(named)))
 
     @cached_property
-    def _split(self) -> Indices:
-        return permutation(self.key("split"), self.count)
+    def _split(self) -> tuple[Indices, Indices]:
+        split = permutation(self.key("split"), self.count)
+        parts = split[: self.validation_count].copy(), split[self.validation_count :]
+        for part in parts:
+            part.sort()
+        return parts
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=2)
 def epoch_order(plan: BatchPlan, epoch: int) -> Indices:
     """The training samples in the order of `epoch`, int64[train_count], read-only."""
     order = plan.train[permutation(plan.key("epoch", epoch), plan.train_count)]

@@ -8,6 +8,7 @@ examples.safetensors         images and labels, where the data is the digits
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from tallystick.datasets.bpe import TrainBpe, make_tokenizer, tokenize
 from tallystick.datasets.examples import EXAMPLES_FILE, encode_examples, load_digits
@@ -21,11 +22,11 @@ from tallystick.documents.files import FILE_BYTES_MAX, read_document, write_atom
 from tallystick.errors import UsageError
 from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.tensor import Tensor
-from tallystick.transcripts.dataset import DatasetCommitment, DatasetKind, RecordCommit
+from tallystick.transcripts.dataset import DatasetCommitment, RecordCommit
 
 
 def prepare(
-    kind: DatasetKind,
+    kind: TextKind | Literal["digits"],
     source: Path | None,
     folder: Path,
     *,

@@ -17,7 +17,7 @@ from tallystick.datasets.records import RecordTree
 from tallystick.datasets.sources import split_records
 from tallystick.documents.fields import fields, hash_field, integer, items, text
 from tallystick.errors import MalformedError, UsageError
-from tallystick.transcripts.dataset import DatasetCommitment, RecordCommit
+from tallystick.transcripts.dataset import RECORDS_OF, DatasetCommitment, RecordCommit
 
 PROOF_HASHES_MAX: Final = 64
 
@@ -42,11 +42,8 @@ class RecordOpening:
     def from_json(cls, value: Json) -> RecordOpening:
         """Read an opening; raises `MalformedError`."""
         parts = fields(value, ("index", "proof", "record"), "opening")
-        nodes = items(parts["proof"], "opening.proof")
-        if len(nodes) > PROOF_HASHES_MAX:
-            raise MalformedError(f"opening.proof: {len(nodes)} hashes, more than any tree needs")
-        proof = tuple(hash_field(node, f"opening.proof[{index}]") for index, node in enumerate(nodes))
-        return cls(integer(parts["index"], "opening.index"), _from_base64(parts["record"]), proof)
+        record = from_base64(parts["record"], "opening.record")
+        return cls(integer(parts["index"], "opening.index"), record, read_proof(parts["proof"]))
 
 
 def prove_record(tree: RecordTree, index: int, record: bytes) -> RecordOpening:
@@ -67,22 +64,35 @@ def check_record(opening: RecordOpening, commit: RecordCommit) -> None:
 def open_record(folder: Path, commitment: DatasetCommitment, index: int) -> RecordOpening:
     """Record `index` of the source with the proof that it stands there."""
     records = _read_records(folder, commitment)
-    tree = RecordTree.of("arrays" if commitment.kind == "digits" else commitment.kind, records)
+    tree = RecordTree.of(RECORDS_OF[commitment.kind], records)
     return prove_record(tree, index, records[index] if 0 <= index < len(records) else b"")
 
 
 def _read_records(folder: Path, commitment: DatasetCommitment) -> list[bytes]:
     if commitment.kind == "digits":
         return encode_examples(open_examples(folder, commitment))
+    if commitment.kind == "corpus":
+        from tallystick.datasets.corpus_tokens import read_run_corpus
+
+        return [shard.record for shard in read_run_corpus(folder, commitment).shards]
     return split_records(commitment.kind, read_source(folder, commitment))
 
 
-def _from_base64(value: Json) -> bytes:
-    written = text(value, "opening.record")
+def read_proof(value: Json) -> tuple[Hash, ...]:
+    """The hashes of an audit path; raises `MalformedError` for anything else."""
+    nodes = items(value, "opening.proof")
+    if len(nodes) > PROOF_HASHES_MAX:
+        raise MalformedError(f"opening.proof: {len(nodes)} hashes, more than any tree needs")
+    return tuple(hash_field(node, f"opening.proof[{index}]") for index, node in enumerate(nodes))
+
+
+def from_base64(value: Json, what: str) -> bytes:
+    """The bytes of canonical base64; raises `MalformedError` naming `what`."""
+    written = text(value, what)
     try:
         record = base64.b64decode(written, validate=True)
     except (binascii.Error, ValueError):
-        raise MalformedError("opening.record: not base64") from None
+        raise MalformedError(f"{what}: not base64") from None
     if base64.b64encode(record).decode() != written:
-        raise MalformedError("opening.record: not canonical base64")
+        raise MalformedError(f"{what}: not canonical base64")
     return record

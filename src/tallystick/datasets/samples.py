@@ -9,10 +9,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tallystick.datasets.order import Indices
-from tallystick.datasets.tokens import Tokens
 from tallystick.errors import MalformedError
 
 Arrays = dict[str, NDArray[Any]]
+
+
+class TokenRow(Protocol):
+    """A row of tokens, in one array or in several."""
+
+    @property
+    def size(self) -> int:
+        """The number of tokens."""
+        ...
+
+    def __getitem__(self, places: Indices, /) -> NDArray[Any]:
+        """The tokens at `places`, in the shape of `places`."""
+        ...
 
 
 class Dataset(Protocol):
@@ -32,7 +44,7 @@ class Dataset(Protocol):
 class TokenDataset:
     """Windows of `sequence` tokens, each with the tokens one place further as its targets."""
 
-    tokens: Tokens
+    tokens: TokenRow
     sequence: int
 
     def __post_init__(self) -> None:

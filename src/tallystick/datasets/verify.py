@@ -14,11 +14,12 @@ from tallystick.datasets.opened import (
     TOKENIZER_FILE,
     check_stated_tokenizer,
     open_dataset,
+    open_tokens,
     read_source,
     read_tokenizer,
     text_kind,
 )
-from tallystick.datasets.samples import ExampleDataset, TokenDataset
+from tallystick.datasets.samples import ExampleDataset
 from tallystick.datasets.sources import TextKind, normalize_newlines, read_corpus
 from tallystick.datasets.tokenizer import Tokenizer, TokenizerKind
 from tallystick.datasets.tokens import Tokens, read_tokens
@@ -51,9 +52,9 @@ def verify_data(folder: Path, commitment: DatasetCommitment) -> None:
     if isinstance(dataset, ExampleDataset):
         _check_digits(dataset)
         return
-    assert isinstance(dataset, TokenDataset)
+    tokens, _ = open_tokens(folder, commitment)
     corpus = read_corpus(text_kind(commitment), read_source(folder, commitment))
-    check_tokens(dataset.tokens, tokenize(read_tokenizer(folder, commitment), corpus))
+    check_tokens(tokens, tokenize(read_tokenizer(folder, commitment), corpus))
 
 
 def verify_tokenizer(

@@ -20,7 +20,8 @@ from tallystick.graphs.files import load_graph
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.modules import NamedNodes, load_modules
 from tallystick.judging.opening.edges import follow_operators
-from tallystick.judging.opening.files import GRAPH, OPERATORS, read_opening, read_operator_lines, read_values
+from tallystick.judging.opening.files import GRAPH, OPERATORS, read_opening, read_operator_lines
+from tallystick.judging.opening.values import OpenedValues
 from tallystick.judging.operator.judge import OperatorJudge
 from tallystick.judging.verdict import number
 from tallystick.transcripts.opening import Opening
@@ -180,7 +181,7 @@ def _measured(
 ) -> tuple[tuple[TensorDifference, ...], tuple[float, float] | None]:
     """How far the results lie apart, and how far each side is from the exact result; nothing without the values."""
     refs = [*node.refs, *(ref for ref in node.outputs if ref is not None)]
-    values = [read_values(each.folder, {ref: each.digests[ref] for ref in refs}) for each in (mine, theirs)]
+    values = [OpenedValues(each.folder).opened({ref: each.digests[ref] for ref in refs}) for each in (mine, theirs)]
     if not all(ref in held for held in values for ref in refs):
         return (), None
     compared = (compare_tensors(ref, values[0][ref], values[1][ref]) for ref in node.outputs if ref is not None)

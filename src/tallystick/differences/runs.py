@@ -13,9 +13,9 @@ from tallystick.differences.records import ReadRun, first_difference
 from tallystick.differences.settings import ReplaySettings
 from tallystick.differences.tensors import compare_states
 from tallystick.errors import UnavailableError
+from tallystick.store.anchors import Anchors
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
-from tallystick.tensors.safetensors import read_state
 from tallystick.tensors.tensor import State
 from tallystick.transcripts.environment import Environment
 
@@ -145,7 +145,7 @@ class _Comparison:
     def _anchor(self, run: ReadRun, index: int) -> State:
         """The state of an anchor; a note says so where it is not the recorded one."""
         record = run.anchors[index]
-        state = read_state(run.run.path / record.file, canonical=True)
+        state = Anchors(run.run.path).read(index)
         if state_digest(state) != record.digest:
             self.notes.append(
                 f"{run.run.path}: {record.file} does not hold the state that its record names: `tally audit`"

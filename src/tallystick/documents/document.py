@@ -22,6 +22,8 @@ def _as_digest(text: str) -> str:
 DigestText = Annotated[Digest, Field(strict=False), AfterValidator(_as_digest)]
 Count = Annotated[int, Field(ge=0, le=SAFE_INTEGER_MAX)]
 Positive = Annotated[int, Field(ge=1, le=SAFE_INTEGER_MAX)]
+Reason = Annotated[str, Field(min_length=1, max_length=1024)]
+"""A line that says why something is not there."""
 Number = Annotated[float, Field(allow_inf_nan=False)] | Literal["nan", "inf", "-inf"]
 """A binary64 number; RFC 8785 has no NaN or infinity, so these are written as strings."""
 
@@ -50,7 +52,8 @@ class Document(BaseModel):
     @classmethod
     def from_bytes(cls, data: bytes, what: str) -> Self:
         """Read canonical bytes; raises `MalformedError` naming `what` and the field."""
-        document = cls.from_json(decode(data, what), what)
+        decode(data, what)
+        document = cls._validated(data, what)
         if document.to_bytes() != data:
             raise MalformedError(f"{what}: not in canonical form (a null or an equivalent spelling)")
         return document
@@ -64,6 +67,10 @@ class Document(BaseModel):
             from tallystick.documents.explained import refused_field
 
             raise MalformedError(f"{what}: {refused_field(value)}: {error}") from None
+        return cls._validated(data, what)
+
+    @classmethod
+    def _validated(cls, data: bytes, what: str) -> Self:
         try:
             return cls.model_validate_json(data)
         except ValidationError as error:

@@ -57,9 +57,10 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object], 
         if durable:
             sync_folder(path.parent)
     except OSError as error:
+        raise UnavailableError(f"{path}: could not be written: {error.strerror}") from None
+    finally:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
-        raise UnavailableError(f"{path}: could not be written: {error.strerror}") from None
 
 
 def sync_folder(folder: Path) -> None:

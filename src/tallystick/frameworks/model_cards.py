@@ -18,6 +18,8 @@ from tallystick.documents.files import read_document, write_atomically
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.transcripts.model_card import Dtype, ModelCard
 
+RULES: Final = "a template in tokenizer_config.json is bound"
+"""What a card binds: cards that were kept under other rules are computed anew."""
 SETTLED_NS: Final = 2_000_000_000
 """How long a file must have been unchanged: within one tick of the clock, two changes have the same time."""
 
@@ -78,7 +80,7 @@ def _identity(path: Path, files: dict[str, os.stat_result], dtype: Dtype) -> str
         [name, *map(str, (each.st_size, each.st_mtime_ns, each.st_ctime_ns, each.st_ino, each.st_dev))]
         for name, each in files.items()
     ]
-    return sha256(encode([str(path.resolve()), dtype, _version(), *entries])).hexdigest()
+    return sha256(encode([str(path.resolve()), dtype, _version(), RULES, *entries])).hexdigest()
 
 
 def _version() -> str:

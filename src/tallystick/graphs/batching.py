@@ -21,6 +21,7 @@ from tallystick.graphs.derive import operand_of, read
 from tallystick.graphs.encoding import Find
 from tallystick.graphs.graph import Graph, Node, Output, Ref
 from tallystick.graphs.limits import GraphLimits
+from tallystick.graphs.slicing import ancestors, subgraph
 from tallystick.operators.batches import Batched, Batches
 from tallystick.operators.definition import Attribute
 from tallystick.operators.registry import operator
@@ -99,6 +100,38 @@ def slice_batch(graph: Graph, batched: Collection[Ref], rows: int = 1, find: Fin
     check_graph(smaller, GraphLimits(), find)
     axes = {each.name: _axis_of(each, whole.values[each.value]) for each in graph.outputs}
     return BatchSlice(smaller, size, rows, tuple(each.name for each in graph.inputs if each.name in batched), axes)
+
+
+def separable(graph: Graph, batched: Collection[Ref], find: Find = operator) -> Graph:
+    """The part that computes values of single examples, as far as it is proved that no example reads another.
+
+    Its outputs hold the examples; in a training step it is the forward part up to the loss, which is a mean.
+
+    Raises `UsageError` naming the first node that mixes examples, where nothing comes before it.
+    """
+    size, why = _batch_size(graph, batched, 1), list[str]()
+    whole = _Reading(
+        size, {each.name: Batched(each.spec, 0 if each.name in batched else None) for each in graph.sources}
+    )
+    one, kept = whole.resized(1), set[int]()
+    for node in graph.nodes:
+        if not whole.values.keys() >= set(node.refs):
+            continue
+        try:
+            step = whole.read(node, node.attributes, find)
+            alone = one.follow(node, step, size, find)
+        except UsageError as error:
+            why.append(str(error))
+            continue
+        whole.keep(node, step)
+        one.keep(node, alone)
+        if any(value is not None and value.axis is not None for value in step.results):
+            kept.add(node.number)
+    if not kept:
+        raise UsageError(why[0] if why else "no operator reads the batch")
+    part = subgraph(graph, ancestors(graph, kept))
+    outputs = tuple(each for each in part.outputs if whole.values[each.value].axis is not None)
+    return replace(part, outputs=outputs)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ modules is drawn with one box per module.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
@@ -45,6 +45,7 @@ COLOURS: Final = {
 PHASES: Final = {"forward": "#dcebfb", "backward": "#fde5d2", "update": "#e2f1e4"}
 SOURCE_COLOUR: Final = "#ffffff"
 SOURCE_ROLES: Final = frozenset({Role.INPUT, Role.CUT})
+Link = Callable[[str], str | None]
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class _Box:
     lines: tuple[str, ...]
     colour: str
     is_source: bool
+    module: str = ""
 
     @property
     def size(self) -> tuple[float, float]:
@@ -81,7 +83,13 @@ def draw_dot(graph: Graph, find: Find = operator, modules: ModulePaths | None = 
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def draw_svg(graph: Graph, find: Find = operator, modules: ModulePaths | None = None, depth: int | None = None) -> str:
+def draw_svg(
+    graph: Graph,
+    find: Find = operator,
+    modules: ModulePaths | None = None,
+    depth: int | None = None,
+    link: Link | None = None,
+) -> str:
     """The graph as an SVG document.
 
     Args:
@@ -90,6 +98,8 @@ def draw_svg(graph: Graph, find: Find = operator, modules: ModulePaths | None = 
         modules: the module paths of the nodes, if they are known.
         depth: one box for each module, by so many parts of its path; 0 draws every node. Without it, a large graph is
             drawn by modules, as fine as is easy to read.
+        link: where a box leads, for a drawing inside of a page: given the reference of a node or the title of a module.
+            The style of the page then gives the colours, by the class that the legend names.
 
     Raises `UsageError` for more boxes than a picture can show, and for a depth where no module is known.
     """
@@ -100,12 +110,14 @@ def draw_svg(graph: Graph, find: Find = operator, modules: ModulePaths | None = 
         raise UsageError(f"{count} nodes are too many to draw, {NODES_MAX} are not: draw a slice, or by --depth")
     layout = arrange(picture.arrows, {name: box.size for name, box in boxes.items()}, GAP)
     width, height = max(layout.width, 640), layout.height + 2 * LINE
-    body = [*_svg_arrows(layout, boxes), *_svg_boxes(layout, boxes), *_svg_legend(height - LINE, picture.legend)]
+    body = [*_svg_arrows(layout, boxes), *_svg_boxes(layout, picture, link)]
+    body += _svg_legend(height - LINE, picture.legend, link is not None)
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="monospace" font-size="{FONT}">'
     )
-    return "\n".join([head, '<rect width="100%" height="100%" fill="#ffffff"/>', *body, "</svg>"]) + "\n"
+    ground = '<rect width="100%" height="100%" fill="#ffffff"/>' if link is None else ""
+    return "\n".join(filter(None, [head, ground, *body, "</svg>"])) + "\n"
 
 
 def _picture(graph: Graph, find: Find, modules: ModulePaths, depth: int | None) -> _Picture:
@@ -122,7 +134,7 @@ def _collapsed(graph: Graph, found: CollapsedGraph) -> _Picture:
     boxes, arrows = _sources(graph), list[tuple[Ref, Ref]]()
     state = Counter(box for ref, readers in found.readers.items() if ref not in boxes for box in readers)
     for number, box in enumerate(found.boxes):
-        boxes[f"box {number}"] = _Box(tuple(_module_lines(box, state[number])), PHASES[box.phase], False)
+        boxes[f"box {number}"] = _Box(tuple(_module_lines(box, state[number])), PHASES[box.phase], False, box.title)
     arrows += [(ref, f"box {box}") for ref, readers in found.readers.items() if ref in boxes for box in readers]
     arrows += [(f"box {a}", f"box {b}") for a, b in found.arrows]
     return _Picture(boxes, arrows, PHASES)
@@ -194,27 +206,41 @@ def _curve(points: tuple[Point, ...]) -> str:
     return "".join(pieces)
 
 
-def _svg_boxes(layout: DrawingLayout, boxes: dict[Ref, _Box]) -> Iterator[str]:
-    for name, box in boxes.items():
-        (x, y), (width, height) = layout.middles[name], box.size
-        left, top = x - width / 2, y - height / 2
-        dashes = ' stroke-dasharray="4 3"' if box.is_source else ""
+def _svg_boxes(layout: DrawingLayout, picture: _Picture, link: Link | None) -> Iterator[str]:
+    kinds = {colour: name for name, colour in picture.legend.items()}
+    for name, box in picture.boxes.items():
+        target = None if link is None else link(box.module or name)
+        if target is not None:
+            yield f'<a href="{escape(target)}">'
+        yield from _svg_box(layout.middles[name], box, "" if link is None else kinds.get(box.colour, "source"))
+        if target is not None:
+            yield "</a>"
+
+
+def _svg_box(middle: Point, box: _Box, kind: str) -> Iterator[str]:
+    (x, y), (width, height) = middle, box.size
+    left, top = x - width / 2, y - height / 2
+    dashes = ' stroke-dasharray="4 3"' * box.is_source
+    yield (
+        f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" rx="5" '
+        f'fill="{box.colour}" stroke="#5b6577"{dashes}{_classed(kind)}/>'
+    )
+    for i, line in enumerate(box.lines):
+        weight = ' font-weight="bold"' if i == 0 else ' fill="#3d4656"'
         yield (
-            f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" rx="5" '
-            f'fill="{box.colour}" stroke="#5b6577"{dashes}/>'
+            f'<text x="{left + PADDING:.1f}" y="{top + PADDING + FONT + i * LINE:.1f}"{weight}>{escape(line)}</text>'
         )
-        for i, line in enumerate(box.lines):
-            weight = ' font-weight="bold"' if i == 0 else ' fill="#3d4656"'
-            yield (
-                f'<text x="{left + PADDING:.1f}" y="{top + PADDING + FONT + i * LINE:.1f}"{weight}>'
-                f"{escape(line)}</text>"
-            )
 
 
-def _svg_legend(y: float, legend: Mapping[str, str]) -> Iterator[str]:
+def _classed(kind: str) -> str:
+    return f' class="{kind}"' if kind else ""
+
+
+def _svg_legend(y: float, legend: Mapping[str, str], linked: bool) -> Iterator[str]:
     x = 10.0
     for name, colour in legend.items():
-        yield f'<rect x="{x:.1f}" y="{y - 9:.1f}" width="11" height="11" fill="{colour}" stroke="#5b6577"/>'
+        square = f'x="{x:.1f}" y="{y - 9:.1f}" width="11" height="11" fill="{colour}" stroke="#5b6577"'
+        yield f"<rect {square}{_classed(name if linked else '')}/>"
         yield f'<text x="{x + 15:.1f}" y="{y:.1f}">{escape(name)}</text>'
         x += 30 + len(name) * CHARACTER
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import TypeAlias
 
 from tallystick.commitments.digests import Digest
@@ -69,12 +70,12 @@ class Node:
     attributes: Mapping[str, Attribute]
     results: tuple[TensorSpec | None, ...]
 
-    @property
+    @cached_property
     def refs(self) -> tuple[Ref, ...]:
         """The values read, in the order of the parameters; a value read twice is listed twice."""
         return tuple(ref for operand in self.operands.values() for ref in refs_of(operand))
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[Ref | None, ...]:
         """References to the results; `None` for a result that an attribute excludes."""
         return tuple(None if spec is None else result_ref(self.number, i) for i, spec in enumerate(self.results))

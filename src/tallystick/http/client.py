@@ -15,6 +15,7 @@ import httpx
 from tallystick.errors import UnavailableError, UsageError
 
 RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504})
+FIRST_ATTEMPTS: Final = 2
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class HttpClient:
         self.url, self._effort = url.rstrip("/"), effort or RequestLimits()
         self._lock, self._runner = threading.Lock(), asyncio.Runner()
         self._client: httpx.AsyncClient | None = None
+        self._has_answered = False
 
     def close(self) -> None:
         """Close all connections."""
@@ -61,7 +63,11 @@ class HttpClient:
         content: bytes = b"",
         headers: Mapping[str, str] | None = None,
     ) -> HttpAnswer:
-        """The first response whose status is not in `RETRIED`; raises `UnavailableError` after the last attempt."""
+        """The first response whose status is not in `RETRIED`; raises `UnavailableError` after the last attempt.
+
+        Until the server has answered once, a refused connection is tried `FIRST_ATTEMPTS` times only: an address where
+        nothing listens is told soon, and a server that starts again is waited for.
+        """
         reason = ""
         for attempt in range(self._effort.attempts):
             if attempt:
@@ -70,7 +76,10 @@ class HttpClient:
                 answer = self._once(method, path, bytes_max, content, headers or {})
             except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, TimeoutError, OSError) as error:
                 reason = str(error) or type(error).__name__
+                if isinstance(error, httpx.ConnectError) and not self._has_answered and attempt + 1 >= FIRST_ATTEMPTS:
+                    raise UnavailableError(f"{self.url}: nothing answers there: {reason}") from None
                 continue
+            self._has_answered = True
             if answer.status not in RETRIED:
                 return answer
             reason = f"status {answer.status}"

@@ -19,9 +19,10 @@ from tallystick.transcripts.claim import Claim
 from tallystick.transcripts.inference import InferenceClaim
 from tallystick.transcripts.opening import Opening, state_digest_of
 from tallystick.transcripts.record import CallRecord, StepRecord
+from tallystick.transcripts.rule import GroupRule
 from tallystick.transcripts.spec import Spec
 from tallystick.workloads.names import STEP_SLOT
-from tallystick.workloads.optimizer import UpdateRule
+from tallystick.workloads.optimizer import rule_of_recipe
 from tallystick.workloads.program import schedule_tensors
 
 LOSS = "loss"
@@ -50,7 +51,8 @@ class Published:
         elif self.spec is not None:
             with notes.check("graph of the spec"):
                 require(self.spec.identity == self.claim.spec, "this is not the spec that the claim names")
-                require(self.spec.graph == opening.graph, f"the operators are those of {opening.graph}, another graph")
+                named = _graph_of_record(opening) or self.spec.graph
+                require(named == opening.graph, f"the operators are those of {opening.graph}, another graph")
 
     def _check_model(self, claim: InferenceClaim, opening: Opening) -> None:
         require(claim.graph == opening.graph, f"the operators are those of {opening.graph}, another graph")
@@ -77,7 +79,7 @@ class Published:
 
     def _check_rates(self, notes: Findings, opening: Opening, record: StepRecord, read: Read) -> None:
         stated = {name: found for name, found in opening.sources.items() if name.startswith(SCHEDULE)}
-        rules = self._rules()
+        rules = record.optimizer or self._rules()
         rates = record.learning_rates or (record.learning_rate,) * len(rules)
         wanted = schedule_tensors(rules, rates, _step_number(opening, record, read))
         opened = read(stated)
@@ -88,11 +90,11 @@ class Published:
             detail = "" if agrees else f"{read_is} is read; at the recorded learning rate ({said}) it is {should_be}"
             notes.note(replace(AGREES if agrees else DIFFERS, detail=detail), "learning rate", name)
 
-    def _rules(self) -> tuple[UpdateRule, ...]:
+    def _rules(self) -> tuple[GroupRule, ...]:
         assert self.spec is not None  # asked by `check_step`
         if self.spec.recipe is not None:
-            return (UpdateRule.of(self.spec.recipe.optimizer),)
-        return tuple(UpdateRule.of_group(group) for group in self.spec.optimizer or ())
+            return (rule_of_recipe(self.spec.recipe.optimizer),)
+        return self.spec.optimizer or ()
 
     def not_checked(
         self, opening: Opening, record: StepRecord | CallRecord, is_opened: Callable[[Digest], bool]
@@ -102,8 +104,17 @@ class Published:
             return
         if self.spec is None:
             yield "whether the graph is the claimed one, and loss and learning rate those of the record: give the spec"
-        elif not is_opened(opening.results.get(LOSS, opening.graph)):
+            return
+        if record.graph is not None:
+            yield "whether the graph of this step updates the weights as that of the spec does: audit the run"
+        if not is_opened(opening.results.get(LOSS, opening.graph)):
             yield "whether the loss is that of the record: its value is not opened"
+
+
+def _graph_of_record(opening: Opening) -> Digest | None:
+    """The graph that the opened record names itself."""
+    record = opening.opened_record()
+    return record.graph if isinstance(record, StepRecord) else None
 
 
 def _number(scalar: Tensor | None) -> str:

@@ -67,7 +67,7 @@ class Verdict(Judgement):
     """The outcome of an audit.
 
     If nothing was checked, the outcome is inconclusive. A check that could not be made never counts as passed. An
-    advisory finding is shown and decides nothing.
+    advisory finding is shown and decides nothing. `shown` says what was checked beside what the coverage counts.
     """
 
     findings: tuple[Finding, ...]
@@ -75,6 +75,7 @@ class Verdict(Judgement):
     not_checked: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
     coverage: VerdictCoverage | None = None
+    shown: tuple[str, ...] = ()
 
     @property
     def outcome(self) -> Outcome:
@@ -103,6 +104,7 @@ class Verdict(Judgement):
             "not_checked": list(self.not_checked),
             "assumptions": list(self.assumptions),
             "coverage": None if self.coverage is None else asdict(self.coverage),
+            "checked": list(self.shown),
         }
 
 

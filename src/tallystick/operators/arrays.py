@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -26,7 +25,6 @@ _STANDARD_NAMES: Final = {
     "BF16": "bfloat16",
     "BOOL": "bool",
 }
-_erf: Final[Callable[[Array], Array]] = np.frompyfunc(math.erf, 1, 1)
 
 
 class ArrayLibrary(Protocol):
@@ -123,7 +121,8 @@ class _Numpy:
         return x.astype(target)
 
     def erf(self, x: Array) -> Array:
-        return np.asarray(_erf(x)).astype(x.dtype)
+        found = np.fromiter(map(math.erf, x.ravel().tolist()), np.float64, x.size)
+        return found.reshape(x.shape).astype(x.dtype)
 
     def rsqrt(self, x: Array) -> Array:
         return 1 / np.sqrt(x)

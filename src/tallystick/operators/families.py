@@ -76,6 +76,9 @@ FAMILIES: Final[Mapping[str, str]] = {
     "tallystick.operators.aten.group_norm": """
         aten.group_norm.default aten.native_group_norm.default aten.native_group_norm_backward.default
     """,
+    "tallystick.operators.aten.grouping": """
+        aten._grouped_mm.default aten.histc.default
+    """,
     "tallystick.operators.aten.indexing": """
         aten.diagonal.default aten.diagonal_backward.default aten.gather.default aten.index.Tensor
         aten.index_add.default aten.index_copy.default aten.index_fill.int_Scalar aten.index_fill.int_Tensor
@@ -145,6 +148,9 @@ FAMILIES: Final[Mapping[str, str]] = {
         aten._log_softmax.default aten._log_softmax_backward_data.default aten._safe_softmax.default
         aten._softmax.default aten._softmax_backward_data.default aten.log_softmax.int aten.softmax.int
     """,
+    "tallystick.operators.aten.strided": """
+        aten.new_empty_strided.default
+    """,
     "tallystick.operators.stablehlo.comparison": """
         stablehlo.and stablehlo.compare stablehlo.convert stablehlo.is_finite stablehlo.not stablehlo.or
         stablehlo.select stablehlo.shift_left stablehlo.shift_right_arithmetic stablehlo.shift_right_logical
@@ -170,6 +176,9 @@ FAMILIES: Final[Mapping[str, str]] = {
     """,
     "tallystick.operators.stablehlo.reduction": """
         stablehlo.reduce stablehlo.reduce_window stablehlo.select_and_scatter
+    """,
+    "tallystick.operators.tally.optimizer": """
+        tally.fused_adam
     """,
     "tallystick.operators.tally.random": """
         tally.dropout_mask tally.philox_uniform

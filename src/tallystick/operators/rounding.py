@@ -130,8 +130,9 @@ class Variance:
         summation = self.plain if sums.plain else self.summation
         tree = summation.tree(sums.terms, sums.products)
         k, size = np.maximum(np.asarray(sums.terms, np.float64), 1.0), abs(sums.value)
-        square = sums.norm() ** 2 - size**2 * lifted(library, 1 / k)
-        about_mean = (0.5 * (square + abs(square)) + 2.0**-50 * sums.norm() ** 2) ** 0.5
+        squares = sums.norm() ** 2
+        square = squares - size**2 * lifted(library, 1 / k)
+        about_mean = (0.5 * (square + abs(square)) + 2.0**-50 * squares) ** 0.5
         likely = (
             lifted(library, sums.unit * self.confidence * tree.coherent) * size
             + lifted(library, sums.unit * growth(tree, self.confidence**2 / 2)) * about_mean

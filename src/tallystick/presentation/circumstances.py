@@ -18,7 +18,7 @@ from tallystick.store.run import RunDirectory
 from tallystick.transcripts.environment import Environment
 from tallystick.transcripts.spec import Spec
 
-OPTIONS: Final = {"samples": "--samples", "window": "--window", "claim": "--claim", "replay": "--replay"}
+OPTIONS: Final = {name: f"--{name}" for name in ("samples", "shards", "window", "claim", "replay")}
 SWITCHES: Final = {"full": "--full", "mode": "--tolerant"}
 SHOWN_MAX: Final = 600
 
@@ -70,18 +70,41 @@ def stated_environment(run: RunDirectory | InferenceDirectory) -> Environment | 
         return None
 
 
-def audit_command(run: Path, policy: Policy, nonce: bytes, device: str | None) -> str:
+def audit_command(
+    run: Path,
+    policy: Policy,
+    nonce: bytes,
+    device: str | None,
+    corpus: Path | None = None,
+    anchors: str | None = None,
+    initial: Path | None = None,
+) -> str:
     """The command that repeats an audit; a policy with more than the options can say is a file, `policy.json`."""
     nonces = () if policy.full else ("--nonce", nonce.hex())
-    return shlex.join(["tally", "audit", str(run), *_asked(policy), *nonces, *_on(device)])
+    asked = (*_asked(policy), *_with(corpus, initial), *_from(anchors), *nonces, *_on(device))
+    return shlex.join(["tally", "audit", str(run), *asked])
 
 
-def segment_command(run: Path, policy: Policy, start: int, end: int, device: str | None) -> str:
+def segment_command(
+    run: Path,
+    policy: Policy,
+    start: int,
+    end: int,
+    device: str | None,
+    anchors: str | None = None,
+    initial: Path | None = None,
+) -> str:
     """The command that repeats the replay of a segment."""
     claim = () if policy.claim is None else ("--claim", policy.claim)
-    return shlex.join(
-        ["tally", "verify-segment", str(run), "--from", str(start), "--to", str(end), *claim, *_on(device)]
-    )
+    asked = ("--from", str(start), "--to", str(end), *claim, *_with(None, initial), *_from(anchors), *_on(device))
+    return shlex.join(["tally", "verify-segment", str(run), *asked])
+
+
+def opened_segment_command(
+    segment: Path, policy: Policy, device: str | None, corpus: Path | None = None, initial: Path | None = None
+) -> str:
+    """The command that repeats the audit of a segment directory."""
+    return shlex.join(["tally", "audit", str(segment), *_asked(policy), *_with(corpus, initial), *_on(device)])
 
 
 def _asked(policy: Policy) -> Iterator[str]:
@@ -92,6 +115,16 @@ def _asked(policy: Policy) -> Iterator[str]:
         return
     for name, value in asked.items():
         yield from (SWITCHES[name],) if name in SWITCHES else (OPTIONS[name], str(value))
+
+
+def _with(corpus: Path | None, initial: Path | None) -> Iterator[str]:
+    """What the verifier has of the data and of the first weights."""
+    yield from () if corpus is None else ("--corpus", str(corpus))
+    yield from () if initial is None else ("--initial", str(initial))
+
+
+def _from(anchors: str | None) -> tuple[str, ...]:
+    return () if anchors is None else ("--anchors", anchors)
 
 
 def _on(device: str | None) -> tuple[str, ...]:
@@ -131,7 +164,8 @@ def _data(spec: Spec) -> str:
     if spec.data is None:
         return "a loader of the prover's own"
     tokens = "" if spec.data.tokens is None else f", {spec.data.tokens.count:,} tokens"
-    return f"{spec.data.source.count:,} records of {spec.data.kind}{tokens}, root {spec.data.root}"
+    records = "shards" if spec.data.kind == "corpus" else f"records of {spec.data.kind}"
+    return f"{spec.data.source.count:,} {records}{tokens}, root {spec.data.root}"
 
 
 def _cut(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tallystick.audits.report import Report
 from tallystick.plotting import DARK, LIGHT, Palette
-from tallystick.presentation.audit_text import seconds_of
+from tallystick.presentation.audit_text import graphs_line, seconds_of
 from tallystick.presentation.check_summary import summarise_checks
 from tallystick.presentation.sentence import PERCENT, bad_fewer_than, sentence_of
 from tallystick.presentation.verdict_text import describe, passed_line, printable, seconds_line
@@ -50,6 +50,7 @@ def render_page(report: Report | InferenceReport, made: Circumstances) -> str:
             objections=[describe(finding) for finding in verdict.objections[:OBJECTIONS_SHOWN]],
             more=max(0, len(verdict.objections) - OBJECTIONS_SHOWN),
             sections=(
+                ("checked", verdict.shown),
                 ("could not check", verdict.unavailable),
                 ("not checked", verdict.not_checked),
                 ("assumed", verdict.assumptions),
@@ -86,6 +87,7 @@ def _facts(report: Report | InferenceReport, made: Circumstances) -> list[tuple[
         ("tallystick", made.version),
         ("claim", str(report.claim or "none could be read")),
         ("graph", str(report.graph or "none was replayed")),
+        ("graphs", graphs_line(report) if isinstance(report, Report) else ""),
         ("model", made.model),
         ("data", made.data),
         ("nonce", report.nonce.hex()),

@@ -44,6 +44,7 @@ class VerdictText:
         verdict = self.verdict
         lines = [f"{verdict.outcome.upper()}  {sentence_of(verdict)}", self.subject, *self.reasons]
         lines += _objections(verdict)
+        lines += [f"checked: {each}" for each in verdict.shown]
         lines += [f"could not check: {each}" for each in verdict.unavailable]
         lines += [f"not checked: {each}" for each in verdict.not_checked]
         lines.append(passed_line(verdict) if verbose else f"{passed_line(verdict)}; -v shows each")

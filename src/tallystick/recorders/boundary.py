@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from tallystick.errors import TallyError
 from tallystick.frameworks.torch.training.trainer import first_line
 
 Stop = Callable[[str], None]
+LINE_MAX: Final = 1024
 AROUND: Final = frozenset({"tallystick", "contextlib", "torch", "transformers", "accelerate", "lightning"})
 
 
@@ -37,9 +39,20 @@ def unsaid(_reason: str) -> None:
     """Ignore a reason: a better one was given already, or nobody can act on it."""
 
 
+def printed(line: str) -> str:
+    """A text as one line of printable characters, cut to the length that a claim or a record allows."""
+    return "".join(character if character.isprintable() else " " for character in line)[:LINE_MAX]
+
+
 def say(line: str) -> None:
-    """Issue `line` as a `RuntimeWarning`, at the line of the loop that called the recorder."""
-    warnings.warn(line, RuntimeWarning, stacklevel=_level_of_the_loop())
+    """Issue `line` as a `RuntimeWarning`, at the line of the loop that called the recorder.
+
+    Where warnings are errors (`python -W error`) it is printed instead: it must not end the loop.
+    """
+    try:
+        warnings.warn(line, RuntimeWarning, stacklevel=_level_of_the_loop())
+    except RuntimeWarning:
+        print(f"RuntimeWarning: {line}", file=sys.stderr)
 
 
 def _level_of_the_loop() -> int:

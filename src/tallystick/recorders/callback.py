@@ -8,10 +8,13 @@ from typing import Any
 
 import torch
 
+from tallystick.frameworks.torch.wrappers import inner_model, require_whole
+from tallystick.recorders.attachments import NOTHING, Attachments
 from tallystick.recorders.boundary import say
 from tallystick.recorders.graph_source import captured
 from tallystick.recorders.loop_recorder import OwnLoopRecorder
 from tallystick.recorders.preflight import Blocker
+from tallystick.recorders.seeded_draws import require_seed
 from tallystick.recorders.step_graph import StepGraph
 from tallystick.store.lock import RunLock, lock_new_run, require_free
 from tallystick.store.run import RunDirectory
@@ -27,12 +30,19 @@ class CallbackRecording:
     """
 
     def __init__(
-        self, run_dir: str | Path, who: str, description: Mapping[str, str] | None, recorded: Mapping[str, object]
+        self,
+        run_dir: str | Path,
+        who: str,
+        description: Mapping[str, str] | None,
+        recorded: Mapping[str, object],
+        seed: int | None = None,
+        attached: Attachments = NOTHING,
     ) -> None:
-        self._folder, self._who = Path(run_dir), who
+        self._folder, self._who, self.seed = Path(run_dir), who, require_seed(seed, who)
         require_free(self._folder)
         self._settings = RecordRecipe.from_json(dict(recorded), who)  # type: ignore[arg-type]
         self._description = dict(description or {})
+        self._attached = attached
         self._recorder: OwnLoopRecorder | None = None
         self._lock: RunLock | None = None
         self._is_over = False
@@ -55,12 +65,22 @@ class CallbackRecording:
         capture: Capture,
         blockers: Sequence[Blocker],
     ) -> None:
-        """Lock the directory, capture the step, and save the state before it; `blockers` are known already."""
+        """Lock the directory, capture the step, and save the state before it; `blockers` are known already.
+
+        Raises `UnavailableError` for a sharded model, before anything is written.
+        """
+        require_whole(inner_model(model))
         self._lock = lock_new_run(self._folder)
         described = {**loop, **self._description}
         run = RunDirectory(self._folder)
         source = captured(capture, blockers)
-        self._recorder = OwnLoopRecorder(run, model, optimizer, self._settings, described, source)
+        self._recorder = OwnLoopRecorder(run, model, optimizer, self._settings, described, source, self._attached)
+
+    def enter_forward(self, given: Mapping[str, Any]) -> None:
+        """Begin inside a hook of the model, which begins to run with what is `given`."""
+        if self.is_open:
+            assert self._recorder is not None
+            self._recorder.enter_forward(given)
 
     def step(self, losses: list[torch.Tensor], is_scaled: bool, batches: list[Any]) -> None:
         """Record a step over micro-batches; losses are added if `is_scaled`, and averaged otherwise."""
@@ -91,6 +111,10 @@ class CallbackRecording:
         else:
             self._recorder.stop(reason)
         self._end()
+
+    def leave_out(self) -> None:
+        """Record nothing: another process records the training."""
+        self._is_over = True
 
     def refuse_another(self) -> None:
         """Warn that a second training is not recorded; the first run stays as it is."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from tallystick.datasets.tokenizer import Tokenizer
+from tallystick.datasets.tokenizer import TOKENIZER_BYTES_MAX, Tokenizer
 from tallystick.documents.files import read_document, write_atomically
 from tallystick.documents.targets import require_empty_folder
 from tallystick.errors import ProofError, UsageError
@@ -16,13 +16,14 @@ from tallystick.frameworks.tokenizers import to_pipeline
 from tallystick.frameworks.torch.models import build_model
 from tallystick.frameworks.torch.tensors import from_tensor
 from tallystick.recorders.model_writing import write_model
+from tallystick.store.anchors import Anchors
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
-from tallystick.tensors.safetensors import read_state
 from tallystick.transcripts.claim import Claim
 from tallystick.transcripts.model_card import TRAINING_CLAIM, Dtype, ModelCard
 from tallystick.transcripts.record import anchor_file
 from tallystick.workloads.names import weights_of
+from tallystick.workloads.plan import classes
 
 TEMPLATE: Final = (
     "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
@@ -45,9 +46,9 @@ def export_model(run: RunDirectory, out: Path, dtype: Dtype = "F32") -> tuple[An
     recipe, claim = run.spec().recipe, run.claim()
     if recipe is None or recipe.data.kind == "digits":
         raise UsageError(f"{run.path}: the run did not train a language model from a recipe")
-    tokenizer = Tokenizer.from_bytes(read_document(run.data_path / "tokenizer.json"))
-    model = build_model(recipe, tokenizer.vocabulary)
-    state = read_state(run.path / anchor_file(recipe.training.steps), canonical=True)
+    content = read_document(run.data_path / "tokenizer.json", TOKENIZER_BYTES_MAX)
+    model = build_model(recipe, classes(run.spec()))
+    state = Anchors(run.path).read(recipe.training.steps)
     if state_digest(state) != claim.final_state:
         raise ProofError(f"{anchor_file(recipe.training.steps)} does not hold the final state of the claim")
     weights = weights_of(state)
@@ -58,7 +59,7 @@ def export_model(run: RunDirectory, out: Path, dtype: Dtype = "F32") -> tuple[An
             parameter.copy_(from_tensor(weights[name]))
 
     def write(draft: Path) -> None:
-        _write_tokenizer(tokenizer, draft)
+        _write_tokenizer(content, recipe.tokenizer.digest is not None, draft)
         if dtype == "F32":  # the weights of the claim, which names them by their digest
             write_atomically(draft / TRAINING_CLAIM, claim.to_bytes())
 
@@ -71,8 +72,10 @@ def model_of_run(run: RunDirectory, dtype: Dtype) -> tuple[ModelCard, Claim]:
         return export_model(run, Path(folder, "model"), dtype)[1], run.claim()
 
 
-def _write_tokenizer(tokenizer: Tokenizer, out: Path) -> None:
+def _write_tokenizer(content: bytes, is_made_elsewhere: bool, out: Path) -> None:
+    """A tokenizer that was made elsewhere as it is, our own as a pipeline of the library."""
     # the library's own `save` raises a bare `Exception` if the disk is full
-    write_atomically(out / "tokenizer.json", to_pipeline(tokenizer).to_str(pretty=True).encode())
+    own = content if is_made_elsewhere else to_pipeline(Tokenizer.from_bytes(content)).to_str(pretty=True).encode()
+    write_atomically(out / "tokenizer.json", own)
     write_atomically(out / "tokenizer_config.json", b'{"tokenizer_class":"PreTrainedTokenizerFast"}')
     write_atomically(out / "chat_template.jinja", TEMPLATE.encode())

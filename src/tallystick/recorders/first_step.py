@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,16 +11,17 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tallystick.errors import UnavailableError
-from tallystick.frameworks.torch.capture.updates import rule_of
+from tallystick.frameworks.torch.ema import Ema
+from tallystick.frameworks.torch.optimizers.catalogue import each_of, rules_of
 from tallystick.frameworks.torch.watching.clipping import clip_norm_of
 from tallystick.frameworks.torch.watching.live_calls import EqualValues
 from tallystick.frameworks.torch.watching.operator_log import OperatorLog
 from tallystick.frameworks.torch.watching.watched_loss import WatchedLoss
 from tallystick.recorders.boundary import sheltered
-from tallystick.recorders.step_graph import StepGraph, as_mapping, capture_loop, parts_of
-from tallystick.recorders.step_watch import changed_setting
+from tallystick.recorders.step_graph import LossOfBatch, StepGraph, as_mapping, capture_loop, parts_of
+from tallystick.recorders.step_watch import KEEP_SETTINGS
 from tallystick.recorders.watched_backward import WatchedBackward
-from tallystick.workloads.optimizer import UpdateRule
+from tallystick.transcripts.rule import GroupRule, changed_setting
 
 NO_BACKWARD: Final = "no backward() was seen before the first record; begin the recording before the first forward pass"
 BATCH_OF_MANY: Final = (
@@ -30,7 +32,7 @@ FUNCTION: Final = (
     "the loss goes through the autograd.Function {}, whose backward pass is code of the loop; write it with operators "
     "of PyTorch"
 )
-OTHERS: Final = "{} steps weights that the loss depends on too, and a graph holds one optimizer; put all into one"
+OTHERS: Final = "{} steps weights that the loss depends on too, and was not given; give all optimizers as a list"
 NO_TENSORS: Final = (
     "batch= is left out or holds no tensors; give batch=(inputs, targets), the tensors that the loss reads"
 )
@@ -49,22 +51,43 @@ class WatchedStep:
         return self.loss(model, as_mapping(batch))
 
 
-class FirstStep:
-    """Watches from `start` to `stop`; then `graph` is the step as a graph."""
+@dataclass(frozen=True)
+class GivenLoss:
+    """The loss of a loop as its author states it, an example of a batch, and how often and to what norm it steps."""
 
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        self._model, self._optimizer = model, optimizer
-        self._log = OperatorLog(model, lambda: sheltered(self._give_up))
+    loss: LossOfBatch
+    example: Any
+    clip_norm: float | None
+    accumulation: int
+
+
+class FirstStep:
+    """Watches from `start` to `stop`; then `graph` is the step as a graph, of the loss that is `given` if one is."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        seed: int | None = None,
+        given: GivenLoss | None = None,
+        ema: Ema | None = None,
+    ) -> None:
+        self._ema = ema
+        self._model, self._optimizer, self._seed, self._given = model, optimizer, seed, given
+        self.log = self._log = OperatorLog(model, lambda: sheltered(self._give_up))
         self._gradients = frozenset[int]()
         self._stepped_at = 0
-        self._rules: list[UpdateRule] = []
+        self._rules: tuple[GroupRule, ...] = ()
         self._passes: set[int] = set()
         self._others: list[tuple[str, frozenset[int]]] = []
         self._hooks: list[Any] = []
 
     def start(self) -> None:
         """Watch the calling thread."""
-        self._hooks = [register_optimizer_step_pre_hook(self._steps)]
+        self._hooks = [
+            register_optimizer_step_pre_hook(self._other_steps),
+            self._optimizer.register_step_pre_hook(self._steps),
+        ]
         for group in self._optimizer.param_groups:
             for each in group["params"]:
                 if each.requires_grad:
@@ -78,16 +101,27 @@ class FirstStep:
             hook.remove()
         self._hooks = []
 
-    def graph(self, batch: Any) -> StepGraph:
+    def graph(self, batch: Any, gives_step: Callable[[StepGraph], bool]) -> StepGraph:
         """The graph of the step that was taken with `batch`, asked for once.
 
-        Raises `UnavailableError` with the reason why there is none.
+        Where `gives_step` says that the loss that was given does not give the step, as it does not where the loop runs
+        under autocast, the loss that was watched is tried. Raises `UnavailableError` with the reason why there is none.
         """
         try:
-            watched = self._watched(batch)
+            graph = self._of_watched(batch) if self._given is None else self._of_given(self._given)
+            if self._given is not None and not gives_step(graph):
+                with suppress(UnavailableError):
+                    other = self._of_watched(batch)
+                    graph = other if gives_step(other) else graph
         finally:
             self._log.forget()
-        graph = capture_loop(
+        if changed := changed_setting(graph.captured.rules, self._rules):  # a schedule stepped since
+            raise UnavailableError(f"{changed}; {KEEP_SETTINGS}")
+        return graph
+
+    def _of_watched(self, batch: Any) -> StepGraph:
+        watched = self._watched(batch)
+        return capture_loop(
             self._model,
             watched,
             self._optimizer,
@@ -95,10 +129,26 @@ class FirstStep:
             clip_norm=watched.clip_norm,
             accumulation=watched.accumulation,
             fixed=watched.loss.fixed,
+            seed=self._seed,
+            ema=self._ema,
         )
-        if changed := changed_setting(graph.captured.rules, self._rules):  # a schedule stepped since
-            raise UnavailableError(changed)
-        return graph
+
+    def _of_given(self, given: GivenLoss) -> StepGraph:
+        """Clipped as was watched, and as was stated where the step could not be watched."""
+        clip_norm, calls = given.clip_norm, self._log.calls
+        if not self._log.trouble and self._ends:
+            with suppress(UnavailableError):  # a comparison with the step says more exactly what was done
+                clip_norm = clip_norm_of(calls[self._ends[-1] : self._stepped_at], self._gradients)
+        return capture_loop(
+            self._model,
+            given.loss,
+            self._optimizer,
+            given.example,
+            clip_norm=clip_norm,
+            accumulation=given.accumulation,
+            seed=self._seed,
+            ema=self._ema,
+        )
 
     def _watched(self, batch: Any) -> WatchedStep:
         log = self._log
@@ -151,16 +201,19 @@ class FirstStep:
     def _give_up(self, reason: str) -> None:
         self._log.trouble = self._log.trouble or reason
 
+    def _other_steps(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        with sheltered(self._give_up):
+            if not any(optimizer is each for each in each_of(self._optimizer)):
+                parameters = [each for group in optimizer.param_groups for each in group["params"]]
+                self._others.append((type(optimizer).__name__, frozenset(self._numbers(parameters))))
+
     def _steps(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         with sheltered(self._give_up):
             parameters = [each for group in optimizer.param_groups for each in group["params"]]
-            if optimizer is not self._optimizer:
-                self._others.append((type(optimizer).__name__, frozenset(self._numbers(parameters))))
-                return
             gradients = self._numbers(each.grad for each in parameters if each.grad is not None)
             self._gradients = frozenset(self._log.seen[number].storage for number in gradients)
             self._stepped_at = len(self._log.calls)
-            self._rules = [rule_of(optimizer, group) for group in optimizer.param_groups]
+            self._rules = rules_of(optimizer)
 
     def _numbers(self, tensors: Iterable[torch.Tensor]) -> Iterator[int]:
         numbers = (self._log.number_of(each) for each in tensors)

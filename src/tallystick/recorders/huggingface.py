@@ -9,7 +9,10 @@ processes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +20,55 @@ import torch
 from transformers import TrainerCallback
 
 from tallystick.errors import UsageError
-from tallystick.frameworks.torch.wrappers import inner_model, inner_optimizer
+from tallystick.frameworks.torch.wrappers import inner_model, inner_optimizer, plain_forward
+from tallystick.recorders.attachments import Attachments
 from tallystick.recorders.boundary import sheltered
 from tallystick.recorders.callback import CallbackRecording
 from tallystick.recorders.graph_source import known_blockers
-from tallystick.recorders.preflight import Blocker, of_loader
+from tallystick.recorders.model_hook import ModelHook
+from tallystick.recorders.preflight import Blocker
 from tallystick.recorders.step_graph import StepGraph, as_mapping, capture_loop
+from tallystick.recorders.trainer_loss import ITEMS, TrainerLoss, has_own_loss, trainer_around
 
-ITEMS = "num_items_in_batch"
-"""The argument with the number by which the Trainer divides a summed loss, over all micro-batches of a step."""
+FUSED_HEAD = "trl computes log-probabilities by a kernel with a backward pass of its own (fused_lm_head)"
+FUSED_MENDS = (
+    "train by a subclass of SFTTrainer with `compute_loss = transformers.Trainer.compute_loss`, and record DPO or GRPO "
+    "as a loop of your own with record_training"
+)
 
 
 class TallyCallback(TrainerCallback):  # type: ignore[misc]
     """Records every optimizer step of a Trainer into `run_dir`, and captures the step as a graph if that is possible.
 
-    Keyword arguments are the fields of `RecordRecipe`. The step is captured for `optim="adamw_torch"` or SGD in
-    float32 on batches of one shape; otherwise a warning gives the reason why the run cannot be replayed.
+    Keyword arguments are the fields of `RecordRecipe`, and `seed`: a whole number from which dropout, NEFTune's noise
+    and other uniform numbers of the model then follow. The training draws other numbers than without the callback,
+    from the same distributions, and can be replayed. The step is captured for the optimizers that `spec/optimizer.md`
+    names, once for each shape of batches; otherwise a warning gives the reason why the run cannot be replayed. With
+    `initial`, the directory that the model was loaded from, or an earlier run, the first weights are compared, and the
+    spec states their digest. `data` is the folder of rows (`tallystick.rows`) that are trained on. `keep` and
+    `anchors` say which anchors stay on the disk and where copies go, as with `tallystick.train`. Where several
+    processes train together, the first one records its steps, without a graph.
 
     Raises `UsageError` if `run_dir` is not empty or a setting is unknown. Nothing is raised into the training: if
     recording fails, a `RuntimeWarning` is issued. One callback records one `train()`.
     """
 
     def __init__(
-        self, run_dir: str | Path, *, description: Mapping[str, str] | None = None, **recorded: object
+        self,
+        run_dir: str | Path,
+        *,
+        description: Mapping[str, str] | None = None,
+        seed: int | None = None,
+        initial: str | Path | None = None,
+        data: str | Path | None = None,
+        keep: str | None = None,
+        anchors: str | None = None,
+        **recorded: object,
     ) -> None:
-        self._recording = CallbackRecording(run_dir, "TallyCallback", description, recorded)
+        attached = Attachments.open(initial, data, keep, anchors)
+        self._recording = CallbackRecording(run_dir, "TallyCallback", description, recorded, seed, attached)
         self._watching: list[Any] = []
+        self._loss: TrainerLoss | None = None
         self._calls: list[dict[str, Any]] = []
         self._losses: list[torch.Tensor] = []
 
@@ -52,10 +78,17 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
             if self._recording.has_begun:
                 self._recording.refuse_another()
                 return
-            if args.world_size > 1 or args.n_gpu > 1:
-                raise UsageError("TallyCallback records one process on one device")
+            if not state.is_world_process_zero:
+                self._recording.leave_out()
+                return
+            if args.n_gpu > 1:
+                raise UsageError("TallyCallback records a model on one device")
             self._args, self._model, self._optimizer = args, live["model"], live["optimizer"]
-            self._loader = live.get("train_dataloader")
+            trainer = trainer_around()
+            if trainer is not None and has_own_loss(trainer):
+                self._loss = TrainerLoss(
+                    trainer, self._reads, self._gives, self._precision if args.bf16 else nullcontext
+                )
             self._watch()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **live: Any) -> None:
@@ -78,78 +111,101 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
     @property
     def _is_scaled(self) -> bool:
         """Whether each loss is already its share of the step's loss, and not the mean of its own micro-batch."""
-        return ITEMS in self._calls[0]
+        return ITEMS in self._calls[0] if self._loss is None else self._loss.is_scaled(self._calls[0])
 
     def _stop(self, reason: str) -> None:
         self._unwatch()
         self._recording.stop(reason)
 
     def _watch(self) -> None:
-        # the hooks run uncompiled even if the model is compiled
-        called, answered = (torch.compiler.disable(hook) for hook in (self._called, self._answered))  # type: ignore[no-untyped-call]
-        before = self._model.register_forward_pre_hook(called, with_kwargs=True)
-        self._watching = [before, self._model.register_forward_hook(answered)]
+        if self._loss is not None:
+            self._loss.start()
+        before = self._model.register_forward_pre_hook(ModelHook(self._called), with_kwargs=True)
+        self._watching = [before, self._model.register_forward_hook(ModelHook(self._answered))]
 
     def _unwatch(self) -> None:
         for handle in self._watching:
             handle.remove()
         self._watching = []
+        if self._loss is not None:
+            self._loss.stop()
 
     def _called(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         with sheltered(self._stop):
             if not (model.training and torch.is_grad_enabled()):
                 return
-            self._calls.append(dict(kwargs) | {f"x{number}": value for number, value in enumerate(args)})
+            given = dict(kwargs) | {f"x{number}": value for number, value in enumerate(args)}
+            if self._loss is None:
+                self._reads(given)
             if not self._recording.has_begun:
-                self._begin()
+                self._begin(given)
 
     def _answered(self, model: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
         with sheltered(self._stop):
-            if model.training and torch.is_grad_enabled():
-                self._losses.append(loss_of(output).detach())
+            if self._loss is None and model.training and torch.is_grad_enabled():
+                self._gives(loss_of(output))
 
-    def _begin(self) -> None:
+    def _reads(self, batch: Mapping[str, Any]) -> None:
+        """Note a micro-batch whose loss is computed next."""
+        with sheltered(self._stop):
+            self._calls.append(dict(batch))
+
+    def _gives(self, loss: torch.Tensor) -> None:
+        """Note the loss of a micro-batch."""
+        with sheltered(self._stop):
+            self._losses.append(loss.detach())
+
+    def _begin(self, given: Mapping[str, Any]) -> None:
         """Capture the step for the first batch, and save the state before it."""
         self._unwatch()
         described = {"loop": "transformers.Trainer", "optim": str(self._args.optim)}
-        self._recording.begin(self._model, self._optimizer, described, self._captured, self._blockers())
+        self._recording.begin(
+            self._model,
+            self._optimizer,
+            described,
+            lambda: self._captured(self._calls[:1], self._accumulation),
+            self._blockers(given),
+        )
         self._watch()
+        self._recording.enter_forward(given)
 
-    def _captured(self) -> StepGraph:
-        first, count = self._calls[0], self._accumulation
-        factor = count if self._is_scaled else 1
-
-        def loss(model: Any, batch: Mapping[str, Any]) -> torch.Tensor:
-            share = loss_of(model(**batch))
-            return share if factor == 1 else share * factor  # exact: the captured step divides by `factor` again
-
-        limit = self._args.max_grad_norm or None
-        example = first if count == 1 else [first] * count
-        model, optimizer = inner_model(self._model), inner_optimizer(self._optimizer)
-        return capture_loop(model, loss, optimizer, example, clip_norm=limit, accumulation=count)
-
-    def _blockers(self) -> list[Blocker]:
-        """Every reason that is known before the first step why the run cannot be replayed, by the Trainer's names."""
-        found = known_blockers(self._model, self._optimizer)
-        if any(group.get("fused") for group in inner_optimizer(self._optimizer).param_groups):
-            found = [each for each in found if "fused" not in each.what]
-            name = getattr(self._args.optim, "value", self._args.optim)
-            found.append(
-                Blocker(f'the fused kernel of optim="{name}" adds in another order', 'use optim="adamw_torch"')
+    def _captured(self, calls: Any, count: int) -> StepGraph:
+        """The step of one call for each of `count` micro-batches, or of one that stands for all of them."""
+        given = calls if isinstance(calls, list) else [calls]
+        model = inner_model(self._model)
+        with plain_forward(model):
+            found = capture_loop(
+                model,
+                self._loss or (lambda called, batch: loss_of(called(**batch))),
+                inner_optimizer(self._optimizer),
+                given[0] if count == 1 else given if len(given) == count else given * count,
+                clip_norm=self._args.max_grad_norm or math.inf,  # without a limit it scales by 1, for the norm's sake
+                accumulation=count,
+                precision=self._precision if self._loss is None else nullcontext,
+                reduction="sum" if self._is_scaled else "mean",
+                seed=self._recording.seed,
             )
-        return found + list(self._of_arguments())
+        return replace(found, again=self._captured)
 
-    def _of_arguments(self) -> Iterator[Blocker]:
-        args, count = self._args, self._accumulation
-        if args.bf16 or args.fp16:
-            yield Blocker("mixed precision of the Trainer is not captured", "leave bf16 and fp16 off")
+    def _precision(self) -> AbstractContextManager[object]:
+        """What accelerate runs the model in."""
+        device = next(self._model.parameters()).device.type
+        return torch.autocast(device, torch.bfloat16) if self._args.bf16 else nullcontext()
+
+    def _blockers(self, given: Mapping[str, Any]) -> list[Blocker]:
+        """Every reason that is known before the first step why the run cannot be replayed, by the Trainer's names."""
+        return known_blockers(self._model, self._optimizer, self._recording.seed) + list(self._of_arguments(given))
+
+    def _of_arguments(self, given: Mapping[str, Any]) -> Iterator[Blocker]:
+        args = self._args
+        if args.fp16:
+            yield Blocker("the scaling of losses for fp16 is not captured", "take bf16, or leave fp16 off")
         if args.torch_compile:
             yield Blocker("kernels of torch_compile=True round otherwise than those of a graph", "leave it off")
-        if self._is_scaled and count & (count - 1):
-            yield Blocker(f"{count} micro-batches a step are not captured exactly", "take 1, 2, 4, 8, …")
+        if "fused_lm_head" in given:
+            yield Blocker(FUSED_HEAD, FUSED_MENDS)
         if any(name.startswith("x") and name[1:].isdigit() for name in as_mapping(self._calls[0])):
             yield Blocker("the model is called with positional arguments", "call it with arguments by name")
-        yield from of_loader(self._loader, "set dataloader_drop_last=True")
 
 
 def loss_of(output: Any) -> torch.Tensor:

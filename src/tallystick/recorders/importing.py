@@ -18,10 +18,10 @@ from tallystick.documents.files import write_atomically
 from tallystick.errors import UsageError
 from tallystick.frameworks.torch.generation.language_models import load_language_model
 from tallystick.frameworks.torch.generation.model_directory import DTYPES, shared_tensors
-from tallystick.frameworks.torch.generation.model_files import weight_files
 from tallystick.recorders.export import export_model
 from tallystick.recorders.model_sources import ModelSource
 from tallystick.recorders.model_writing import write_model
+from tallystick.store.origin import weight_files
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.safetensors import StateFile
 from tallystick.transcripts.model_card import TRAINING_CLAIM, Dtype, ModelCard

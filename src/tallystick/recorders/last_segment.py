@@ -7,17 +7,21 @@ in them: in a loss, or in the state at the end.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tallystick.frameworks.torch.tensors import to_tensor
+import torch
+
+from tallystick.frameworks.torch.tensors import from_tensor, to_tensor
 from tallystick.recorders.self_check import SelfCheck, TakenStep, is_same
 from tallystick.recorders.step_graph import StepGraph
+from tallystick.store.anchors import Anchors
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.safetensors import read_state
 from tallystick.tensors.tensor import State
 from tallystick.tolerances.loss import LossBand, quantise
-from tallystick.transcripts.record import Batch, anchor_file, batch_file
+from tallystick.transcripts.record import Batch, batch_file
 
 SECONDS_MAX: Final = 20.0
 """How long the replay may take; a longer segment is replayed as far as that, and its losses are compared."""
@@ -29,9 +33,10 @@ LASTING: Final = (
 
 @dataclass(frozen=True)
 class RecordedStep:
-    """What a replay needs of a recorded step."""
+    """What a replay needs of a recorded step; one without a graph cannot be replayed."""
 
     index: int
+    graph: StepGraph | None
     batch: Batch
     rates: tuple[float, ...]
     loss: float
@@ -51,22 +56,30 @@ class LastSegment:
             self.steps.clear()
         self.steps.append(step)
 
-    def difference(self, graph: StepGraph, check: SelfCheck, decimals: int) -> str:
-        """Where the graph does not lead from the anchor to the one at the end; empty if it does, or takes too long."""
+    def difference(self, check: SelfCheck, decimals: int) -> str:
+        """Where the graphs do not lead from the anchor to the one at the end; empty if they do, or take too long."""
         band, began = LossBand(decimals), time.monotonic()
-        state: State = read_state(self.run.path / anchor_file(self.steps[0].index - 1), canonical=True)
+        anchors = Anchors(self.run.path)
+        read = anchors.read(self.steps[0].index - 1)
+        held = {name: from_tensor(read.pop(name)) for name in sorted(read)}
         for step in self.steps:
-            named = self._batch(step.batch)
-            if graph.misfit(named) or time.monotonic() - began > SECONDS_MAX:
+            if step.graph is None or time.monotonic() - began > SECONDS_MAX:
                 return ""
-            replayed = check.replay(TakenStep(step.index, state, state, named, None, step.rates, step.loss, None, {}))
+            named = self._batch(step.batch)
+            state = _tensors(held)
+            taken = TakenStep(step.index, state, state, named, None, step.rates, step.loss, None, {})
+            replayed = check.replay(step.graph, taken, held)
             if not band.compare(quantise(step.loss, decimals), float(replayed["loss"])).agrees:
                 return LASTING.format(step.index, "loss")
-            state = {name: to_tensor(replayed[name]).copy() for name in state}
-        final: State = read_state(self.run.path / anchor_file(self.steps[-1].index), canonical=True)
+            held |= {name: replayed[name] for name in step.graph.captured.state}
+        state, final = _tensors(held), anchors.read(self.steps[-1].index)
         changed = [name for name in sorted(final) if not is_same(state.get(name), final[name])]
         return LASTING.format(self.steps[-1].index, changed[0]) if changed else ""
 
     def _batch(self, batch: Batch) -> State:
         assert batch.digest is not None  # the batches of a run with a graph are kept
         return read_state(self.run.path / batch_file(batch.digest), canonical=True)
+
+
+def _tensors(held: Mapping[str, torch.Tensor]) -> State:
+    return {name: to_tensor(value) for name, value in held.items()}

@@ -16,24 +16,37 @@ import torch
 
 from tallystick.errors import UsageError
 from tallystick.frameworks.torch.wrappers import inner_model, inner_optimizer
+from tallystick.recorders.attachments import Attachments
 from tallystick.recorders.boundary import sheltered
 from tallystick.recorders.callback import CallbackRecording
 from tallystick.recorders.graph_source import known_blockers
-from tallystick.recorders.preflight import of_loader
 from tallystick.recorders.step_graph import StepGraph, capture_loop
 
 
 class BatchHooks:
     """Records every optimizer step into `run_dir`; the step is captured from `training_step` of the module.
 
-    Keyword arguments are the fields of `RecordRecipe`. Raises `UsageError` if `run_dir` is not empty. Nothing is raised
-    into the training: if recording fails, a `RuntimeWarning` is issued.
+    `initial` is the directory that the first weights come from, or an earlier run; the spec states their digest. `data`
+    is the folder of rows that are trained on. Random numbers follow from `seed`, and anchors stay where `keep` and
+    `anchors` say, as with `record_training`. Other keyword arguments are the fields of `RecordRecipe`.
+    Raises `UsageError` if `run_dir` is not empty. Nothing is raised into the training: if recording fails, a
+    `RuntimeWarning` is issued.
     """
 
     def __init__(
-        self, run_dir: str | Path, *, description: Mapping[str, str] | None = None, **recorded: object
+        self,
+        run_dir: str | Path,
+        *,
+        description: Mapping[str, str] | None = None,
+        seed: int | None = None,
+        initial: str | Path | None = None,
+        data: str | Path | None = None,
+        keep: str | None = None,
+        anchors: str | None = None,
+        **recorded: object,
     ) -> None:
-        self._recording = CallbackRecording(run_dir, "BatchHooks", description, recorded)
+        attached = Attachments.open(initial, data, keep, anchors)
+        self._recording = CallbackRecording(run_dir, "BatchHooks", description, recorded, seed, attached)
         self._batches: list[Any] = []
         self._losses: list[torch.Tensor] = []
 
@@ -79,12 +92,13 @@ class BatchHooks:
             return _loss(type(module).training_step(model, examples, 0), is_live=True)
 
         def capture() -> StepGraph:
+            seed = self._recording.seed
             limit = getattr(trainer, "gradient_clip_val", None)
             example = batch if count == 1 else [batch] * count
             model, inner = inner_model(module), inner_optimizer(optimizer)
-            return capture_loop(model, loss, inner, example, clip_norm=limit, accumulation=count)
+            return capture_loop(model, loss, inner, example, clip_norm=limit, accumulation=count, seed=seed)
 
-        blockers = [*known_blockers(module, optimizer), *of_loader(getattr(trainer, "train_dataloader", None))]
+        blockers = known_blockers(module, optimizer, self._recording.seed)
         self._recording.begin(module, optimizer, {"loop": "batch hooks"}, capture, blockers)
 
 

@@ -56,7 +56,7 @@ class GraphMismatch:
     def _causes(self, check: SelfCheck, replayed: Mapping[str, torch.Tensor]) -> Iterator[str]:
         if self.where == "gradient_norm":
             yield "the norm that was given is not that of the gradient before clipping; leave `gradient_norm=` out"
-        again = check.replay(self.step)
+        again = check.replay(self.graph, self.step)
         if any(not torch.equal(replayed[name], value) for name, value in again.items() if not value.isnan().any()):
             yield "kernels here give other bits each time; use torch.use_deterministic_algorithms(True)"
         if (count := _processes()) > 1:
@@ -79,6 +79,8 @@ class GraphMismatch:
         return f"its first step was watched, and this one differs by {what}; {GIVE_BATCH}"
 
     def _autocast(self) -> Iterator[str]:
+        if self._has_loss_of(torch.float32):
+            yield "a number in `loss=` has changed since the graph was captured; give such numbers as tensors in batch="
         for dtype in HALVES:
             if self._has_loss_of(dtype):
                 name = str(dtype).removeprefix("torch.")
@@ -94,10 +96,11 @@ class GraphMismatch:
         live |= {f"buffers.{name}": value for name, value in model.named_buffers()}
         restore_tensors(live, self.step.before)
         devices = [torch.cuda.current_device()] if self.device == "cuda" else []
-        with torch.random.fork_rng(devices=devices), torch.autocast(self.device, dtype=dtype):
+        with torch.random.fork_rng(devices=devices), torch.autocast(self.device, dtype, enabled=dtype in HALVES):
             for part in parts_of(self.step.given, self.graph.accumulation):
                 losses.append(self.graph.loss(model, part).detach().float())
-        return float(torch.stack(losses).mean())
+        stacked = torch.stack(losses)
+        return float(stacked.mean() if self.graph.reduction == "mean" else stacked.sum())
 
     def _gradients(self) -> Iterator[str]:
         ours, theirs = self._graph_gradients(), self.step.gradients
@@ -108,8 +111,8 @@ class GraphMismatch:
                 OF_BUFFER
                 if self.where.startswith("buffers.")
                 else (
-                    "its gradients are the same: the optimizer's kernel rounds otherwise (weights in bfloat16), or the "
-                    "state was changed through `.data`"
+                    "its gradients are the same: the optimizer's kernel rounds otherwise, or the state was changed "
+                    "through `.data`"
                 )
             )
             return

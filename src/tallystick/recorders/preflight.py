@@ -8,21 +8,15 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from tallystick.errors import UnavailableError
-from tallystick.frameworks.torch.capture.updates import UNSUPPORTED, rule_of
+from tallystick.frameworks.torch.dropout import config_that_drops, describe_dropout
+from tallystick.frameworks.torch.optimizers.catalogue import begins_otherwise, rules_of, unsupported
 from tallystick.frameworks.torch.wrappers import inner_model, inner_optimizer, is_compiled, sharding_of
 
-DROPOUT_SETTINGS: Final = (
-    "dropout",
-    "dropout_p",
-    "attention_dropout",
-    "activation_dropout",
-    "resid_pdrop",
-    "attn_pdrop",
-)
-"""Attributes of layers that drop without a module of their own, as attention does."""
+BEGIN: Final = "set dampening=0, or record from its first step"
+GIVE_SEED: Final = "or give the recorder a seed (`seed=1`)"
 
 
 @dataclass(frozen=True)
@@ -48,13 +42,13 @@ def preflight(model: nn.Module, optimizer: Any, loader: Any = None) -> list[Bloc
         optimizer: the optimizer of the loop, or a list of them.
         loader: the `DataLoader` of the loop, to find batches of another size.
 
-    >>> tallystick.preflight(model, torch.optim.AdamW(model.parameters(), fused=True))
-    [Blocker(what='AdamW with fused=True cannot be replayed', mends='set fused=False', is_certain=True)]
+    >>> tallystick.preflight(model, torch.optim.SGD(model.parameters(), fused=True))
+    [Blocker(what='SGD with fused=True cannot be replayed', mends='set fused=False', is_certain=True)]
     """
     optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
     inner = inner_model(model)
-    found = [*_of_wrappers(model, inner), *_of_optimizers(inner, optimizers), *_dropout(inner), *_numerics(inner)]
-    return found + list(of_loader(loader))
+    found = [*_of_wrappers(model, inner), *_of_optimizers(inner, optimizers), *_dropout(inner), *_averages(inner)]
+    return [*found, *_numerics(inner), *of_loader(loader)]
 
 
 def reason_from(blockers: Iterable[Blocker], capture: str = "") -> str:
@@ -78,28 +72,21 @@ def _of_wrappers(model: nn.Module, inner: nn.Module) -> Iterator[Blocker]:
 
 
 def _of_optimizers(inner: nn.Module, optimizers: Sequence[Any]) -> Iterator[Blocker]:
-    if len(optimizers) > 1:
-        yield Blocker(
-            f"{len(optimizers)} optimizers step in turn, and a graph holds one", "put all parameters into one"
-        )
     for each in optimizers:
         try:
             yield from _of_optimizer(inner, inner_optimizer(each))
         except UnavailableError as error:
-            yield Blocker(str(error), "use AdamW, Adam or SGD of torch.optim")
+            yield Blocker(str(error), "use one of them")
 
 
 def _of_optimizer(inner: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[Blocker]:
-    name, settings = type(optimizer).__name__, dict[str, str]()
-    for group in optimizer.param_groups:
-        settings |= {each: f"set {each}=False" for each in UNSUPPORTED if group.get(each)}
-        settings |= {"dampening": "set dampening=0"} if group.get("dampening") else {}
-        settings |= {"a tensor as lr": "give a float"} if isinstance(group.get("lr"), torch.Tensor) else {}
+    settings = dict(each for group in optimizer.param_groups for each in unsupported(optimizer, group))
     for setting, mends in settings.items():
-        what = f"{setting}=True" if setting in UNSUPPORTED else setting
-        yield Blocker(f"{name} with {what} cannot be replayed", mends)
+        yield Blocker(f"{type(optimizer).__name__} with {setting} cannot be replayed", mends)
     if not settings:
-        rule_of(optimizer, optimizer.param_groups[0])
+        rules_of(optimizer)
+        if begins_otherwise(optimizer):
+            yield Blocker(f"{type(optimizer).__name__} with dampening goes on from earlier momentum", BEGIN)
     own = {id(value) for value in inner.parameters()}
     if any(id(value) not in own for group in optimizer.param_groups for value in group["params"]):
         yield Blocker(
@@ -108,32 +95,24 @@ def _of_optimizer(inner: nn.Module, optimizer: torch.optim.Optimizer) -> Iterato
 
 
 def _dropout(inner: nn.Module) -> Iterator[Blocker]:
-    found = [name or type(module).__name__ for name, module in inner.named_modules() if _drops(module)]
-    if found:
-        settings = [f"{name}=0" for name in _config_that_drops(inner)]
-        others = f" and {len(found) - 1} more" if len(found) > 1 else ""
-        yield Blocker(
-            f"dropout draws random numbers (layer {found[0]}{others})",
-            f"make the config with {', '.join(settings)}" if settings else "set its probability to 0 (p=0)",
-            is_certain=False,
-        )
+    if drops := describe_dropout(inner):
+        settings = [f"{name}=0" for name in config_that_drops(inner)]
+        without = f"make the config with {', '.join(settings)}" if settings else "set its probability to 0 (p=0)"
+        yield Blocker(drops, f"{without}, {GIVE_SEED}", is_certain=False)
 
 
-def _config_that_drops(inner: nn.Module) -> Iterator[str]:
-    """The settings of a model of transformers that make it drop."""
-    config: Any = getattr(inner, "config", None)
-    for name, value in (config.to_dict() if hasattr(config, "to_dict") else {}).items():
-        if "drop" in name and isinstance(value, float) and value > 0:
-            yield name
-
-
-def _drops(module: nn.Module) -> bool:
-    if not module.training:
-        return False
-    if isinstance(module, _DropoutNd):
-        return module.p > 0
-    shares = (getattr(module, name, 0) for name in DROPOUT_SETTINGS)
-    return any(isinstance(share, float) and share > 0 for share in shares)
+def _averages(inner: nn.Module) -> Iterator[Blocker]:
+    """Batch norms that weigh batch number t by 1/t: in a graph the factor is a constant."""
+    for name, module in inner.named_modules():
+        if not isinstance(module, _BatchNorm) or not module.training or not module.track_running_stats:
+            continue
+        if module.momentum is None:
+            yield Blocker(
+                f"batch norm with momentum=None (layer {name or type(module).__name__}) averages over all batches, "
+                "each with another factor",
+                "give it a number, such as momentum=0.1",
+            )
+            return
 
 
 def _numerics(inner: nn.Module) -> Iterator[Blocker]:
@@ -144,15 +123,9 @@ def _numerics(inner: nn.Module) -> Iterator[Blocker]:
             "call torch.use_deterministic_algorithms(True)",
             is_certain=False,
         )
-    if any(value.dtype in {torch.bfloat16, torch.float16} for value in parameters if value.requires_grad):
-        yield Blocker(
-            "the optimizer's kernels round weights of 16 bits otherwise",
-            "keep the weights in float32, and compute under torch.autocast",
-            is_certain=False,
-        )
 
 
-def of_loader(loader: Any, mends: str = "set drop_last=True") -> Iterator[Blocker]:
+def of_loader(loader: Any) -> Iterator[Blocker]:
     """A last batch of another size, which a `DataLoader` gives unless it drops it."""
     sampler, rows = getattr(loader, "batch_sampler", None), getattr(loader, "dataset", None)
     size = getattr(sampler, "batch_size", None)
@@ -161,6 +134,6 @@ def of_loader(loader: Any, mends: str = "set drop_last=True") -> Iterator[Blocke
     if rest := len(rows) % size:
         yield Blocker(
             f"the last batch of an epoch has {rest} rows and the others {size}: its step cannot be replayed",
-            mends,
+            "set drop_last=True, or give the recorder `loss=` and `example=`",
             is_certain=False,
         )

@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tallystick.errors import MalformedError, ProofError, UnavailableError
+from tallystick.store.anchors import Anchors
 from tallystick.store.log import read_lines
 from tallystick.store.log_writer import mend_tail
+from tallystick.store.retention import ANCHOR_MARK
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
-from tallystick.tensors.safetensors import read_state
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.record import AnchorRecord, Record, StepRecord, read_record
 from tallystick.transcripts.summary import StateSummary
-
-ANCHOR_MARK = b'"kind":"anchor"'
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def _record_at(run: RunDirectory, place: int) -> Record:
 
 def _intact(run: RunDirectory, anchor: AnchorRecord) -> Mapping[str, Tensor] | None:
     try:
-        state = read_state(run.path / anchor.file, canonical=True)
+        state = Anchors(run.path).read(anchor.index)
     except (MalformedError, UnavailableError, ProofError):
         return None
     return state if state_digest(state) == anchor.digest else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
@@ -13,16 +13,19 @@ from tallystick.documents.files import write_atomically
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.training.summaries import Summariser
 from tallystick.recorders.journal import RunJournal
+from tallystick.store.anchor_writer import AnchorWriter
+from tallystick.store.keeping import ALL_HERE, AnchorCopies, AnchorKeeping
 from tallystick.store.log_writer import LogWriter, cut_log
+from tallystick.store.retention import ANCHOR_MARK, recorded_anchors, thin_anchors
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import StateDigests, digest_state
-from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.loss import quantise
 from tallystick.tolerances.streams import not_finite
-from tallystick.transcripts.claim import Claim, Log
+from tallystick.transcripts.claim import Claim, Log, Withdrawn
 from tallystick.transcripts.environment import Environment
 from tallystick.transcripts.record import AnchorRecord, Batch, HeaderRecord, Knobs, StepRecord, TraceEntry, anchor_file
+from tallystick.transcripts.rule import GroupRule
 from tallystick.transcripts.spec import Spec
 from tallystick.transcripts.summary import StateSummary
 from tallystick.workloads.names import weights_of
@@ -41,18 +44,31 @@ class Anchored:
 
 
 class RunRecorder:
-    """Records one run; `state()` returns the full state of the live model."""
+    """Records one run; `state()` returns the full state of the live model.
+
+    `keeping` says which anchors stay on the disk, by default all, and where copies of them go. Two stay until the end:
+    a run resumes from the last one.
+    """
 
     def __init__(
-        self, run: RunDirectory, spec: Spec, environment: Environment, summariser: Summariser, state: State
+        self,
+        run: RunDirectory,
+        spec: Spec,
+        environment: Environment,
+        summariser: Summariser,
+        state: State,
+        keeping: AnchorKeeping = ALL_HERE,
     ) -> None:
         self.run, self.spec, self.environment = run, spec, environment
         self.seconds_recording = 0.0
         self._data_root, self._recorded = spec.data_root, spec.recorded  # both properties compute anew on each access
         self._summariser, self._state = summariser, state
         self._summary = StateSummary()
+        self._noted: str | None = None
         self._logs: list[LogWriter] = []
         self._anchored: Anchored | None = None
+        self._anchors, self._marks, self._keep = AnchorWriter(run.path), list[int](), keeping.retention
+        self._copies = None if keeping.url is None else AnchorCopies(keeping.url)
 
     def begin(self, state: Mapping[str, Tensor] | None = None, summary: StateSummary | None = None) -> Self:
         """Write spec, environment, header and the anchor of the initial state, which is that of the live model.
@@ -69,6 +85,9 @@ class RunRecorder:
 
     def resume(self, summary: StateSummary, to_reproduce: list[bytes]) -> Self:
         """Continue after an anchor whose state has the recorded `summary`."""
+        ahead = sum(ANCHOR_MARK in line for line in to_reproduce)
+        marks = recorded_anchors(self.run)
+        self._marks = marks[: len(marks) - ahead]
         self._open(reproduce=to_reproduce)
         self._summary = summary
         return self
@@ -85,10 +104,15 @@ class RunRecorder:
         is_last: bool = False,
         tags: tuple[str, ...] = (),
         learning_rates: tuple[float, ...] | None = None,
+        graph: Digest | None = None,
+        no_graph: str | None = None,
+        optimizer: tuple[GroupRule, ...] | None = None,
     ) -> None:
         """Append the record of step `index`, and write its anchor if one is due."""
         started = time.perf_counter()
-        post = self._summariser.after_step(index)
+        noted = self._noted if no_graph is None else None  # where the optimizers stepped otherwise, it may be too old
+        post = self._summariser.after_step(index, noted)
+        self._noted = None
         self._journal.add(
             StepRecord(
                 index=index,
@@ -102,6 +126,9 @@ class RunRecorder:
                 learning_rate=learning_rate,
                 learning_rates=learning_rates,
                 tags=tags,
+                graph=graph,
+                no_graph=no_graph,
+                optimizer=optimizer,
             )
         )
         self._summary = post
@@ -118,6 +145,15 @@ class RunRecorder:
         recorded = self._summary.projection
         return recorded is not None and self._summariser.projection() == recorded
 
+    def note_weights(self) -> None:
+        """Take the sketch of the weights now, right after an optimizer's step, for the next record."""
+        self._noted = self._summariser.projection()
+
+    def has_other_weights(self) -> bool:
+        """Whether the weights differ from the last sketch, noted or recorded; `False` if none is recorded."""
+        known = self._noted or self._summary.projection
+        return known is not None and self._summariser.projection() != known
+
     def fail(self, index: int, error: BaseException) -> None:
         """Append that step `index` crashed, and close the run without a claim."""
         try:
@@ -126,12 +162,17 @@ class RunRecorder:
         finally:
             self.close()
 
-    def finish(self, no_graph: str | None = None) -> Claim:
-        """Close the transcript and write its claim; `no_graph` is the reason why the step graph was withdrawn."""
-        final = self._anchored or Anchored(0, *_digests(self._state()), records=0)
-        return self._claim(self._transcript.close(), self._trace.close(), final, no_graph)
+    def finish(self, no_graph: str | None = None, withdrawn: Sequence[Withdrawn] = ()) -> Claim:
+        """Close the transcript and write its claim.
 
-    def finish_at_anchor(self, no_graph: str | None = None) -> int:
+        `no_graph` is the reason why the step graph was withdrawn, and `withdrawn` are steps that have none after all.
+        """
+        final = self._anchored or Anchored(0, *_digests(digest_state(self._state())), records=0)
+        if self._keep is not None:
+            thin_anchors(self.run.path, self._marks, self._keep.kept(self._marks))
+        return self._claim(self._transcript.close(), self._trace.close(), final, no_graph, withdrawn)
+
+    def finish_at_anchor(self, no_graph: str | None = None, withdrawn: Sequence[Withdrawn] = ()) -> int:
         """Claim a run that cannot be recorded further, up to its last anchor; later records are cut off.
 
         Returns the step of that anchor. 0 means that there is no anchor after a step, and no claim.
@@ -144,7 +185,7 @@ class RunRecorder:
             draft.unlink()  # an incomplete file, whose disk space may be needed
         transcript = cut_log(self.run.transcript_path, last.records)
         trace = cut_log(self.run.trace_path, last.index)
-        self._claim(transcript, trace, last, no_graph)
+        self._claim(transcript, trace, last, no_graph, [each for each in withdrawn if each.first <= last.index])
         return last.index
 
     def close(self) -> None:
@@ -153,7 +194,9 @@ class RunRecorder:
             with suppress(OSError):
                 log.close()
 
-    def _claim(self, transcript: Log, trace: Log, final: Anchored, no_graph: str | None) -> Claim:
+    def _claim(
+        self, transcript: Log, trace: Log, final: Anchored, no_graph: str | None, withdrawn: Sequence[Withdrawn]
+    ) -> Claim:
         claim = Claim(
             spec=self.spec.identity,
             environment=self.environment.digest_as("environment"),
@@ -163,6 +206,7 @@ class RunRecorder:
             final_state=final.digest,
             weights=final.weights,
             no_graph=no_graph,
+            withdrawn=tuple(withdrawn) or None if no_graph is None else None,
         )
         write_atomically(self.run.claim_path, claim.to_bytes())
         return claim
@@ -177,12 +221,18 @@ class RunRecorder:
         state = self._state() if state is None else state
         if bad := not_finite(state):
             raise UnavailableError(f"step {index}: {bad[0]} is not finite: the training has diverged")
-        write_state(self.run.path / anchor_file(index), state)
+        found = digest_state(state)
+        self._anchors.write(index, state, found)
+        if self._copies is not None:
+            self._copies.put(self.run.path, index)
         summary = self._summary if index == 0 else self._summariser.at_anchor()
-        digest, weights = _digests(state)
+        digest, weights = _digests(found)
         self._journal.add(AnchorRecord(index=index, file=anchor_file(index), digest=digest, summary=summary))
         self._journal.sync()
         self._anchored = Anchored(index, digest, weights, self._transcript.frontier.size)
+        self._marks.append(index)
+        if self._keep is not None and index:
+            thin_anchors(self.run.path, self._marks, self._keep.kept(self._marks) | {*self._marks[-2:]})
 
     def _time(self, index: int, seconds: float, recording: float) -> None:
         self.seconds_recording += recording
@@ -190,9 +240,8 @@ class RunRecorder:
         self._trace.append(entry.to_bytes())
 
 
-def _digests(state: Mapping[str, Tensor]) -> tuple[Digest, Digest]:
+def _digests(found: StateDigests) -> tuple[Digest, Digest]:
     """The digest of a state, and that of the weights in it."""
-    found = digest_state(state)
     return found.digest, StateDigests(tuple(sorted(weights_of(dict(found.entries)).items()))).digest
 
 

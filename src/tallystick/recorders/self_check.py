@@ -9,15 +9,18 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Final
 
+import numpy as np
 import torch
 
+from tallystick.commitments.digests import Digest
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.prepared_graph import PreparedGraph
 from tallystick.frameworks.torch.tensors import from_tensor, to_tensor
 from tallystick.frameworks.torch.training.graph_replayer import without_gradients
+from tallystick.recorders.set_aside import SetAside
 from tallystick.recorders.step_graph import StepGraph
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.tolerances.loss import LossBand, quantise
@@ -30,6 +33,9 @@ GAPS: Final = (1, 4, 16, 64, 256, 1024)
 A check took 1.2 to 6 times as long as a step (median of 20; 2 cores, multilayer perceptrons of 33,000 to 2 million
 parameters, the larger ones nearer 1). At the last stage one step in 768 is checked: 0.2 to 0.8 % of the time.
 """
+PREPARED_MAX: Final = 16
+"""How many graphs are held prepared: a run may have some hundred of them, for batches of as many lengths."""
+NOTHING: Final[Mapping[str, torch.Tensor]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -54,29 +60,47 @@ class TakenStep:
 class SelfCheck:
     """Selects the steps to check, keeps the state before them, and replays them."""
 
-    def __init__(self, graph: StepGraph, device: str, loss_decimals: int) -> None:
-        self._graph, self._device, self._band = graph, device, LossBand(loss_decimals)
-        self._next, self._stage = 1, 0
+    def __init__(self, device: str, loss_decimals: int, stride: int) -> None:
+        self._device, self._band = device, LossBand(loss_decimals)
+        self._compiled: dict[Digest, PreparedGraph] = {}
+        self._next, self._stage, self._stride = 1, 0, stride
         self._random = random.SystemRandom()  # does not touch the generators of the loop
         self.before: State | None = None
 
     def is_due(self, index: int) -> bool:
-        """Whether step `index` is one to check."""
-        return index >= self._next
+        """Whether step `index` is one to check: those that are drawn, and the last one before each anchor."""
+        return index >= self._next or index % self._stride == 0
 
     def keep(self, state: State) -> None:
-        """Keep a copy of the state before a step that is due."""
-        self.before = {name: tensor.copy() for name, tensor in state.items()}
+        """Keep the state before a step that is due; nothing else writes to its tensors."""
+        self.before = state
 
-    def done(self) -> None:
-        """Drop the kept state, and draw the step of the next check."""
-        largest = GAPS[min(self._stage, len(GAPS) - 1)]
-        gap = self._random.randint(largest // 2 + 1, largest)
-        self._stage, self._next, self.before = self._stage + 1, self._next + gap, None
+    def done(self, index: int) -> None:
+        """Drop the kept state, and draw the step of the next check if step `index` was one that had been drawn."""
+        self.before = None
+        if index >= self._next:
+            largest = GAPS[min(self._stage, len(GAPS) - 1)]
+            self._stage, self._next = self._stage + 1, index + self._random.randint(largest // 2 + 1, largest)
 
-    def replay(self, step: TakenStep) -> dict[str, torch.Tensor]:
-        """The results of the graph for the step; raises `MalformedError` if it cannot read the state."""
-        return self._compiled(inputs_of(self._graph, self._device, step))
+    def forget(self, graph: StepGraph) -> None:
+        """Drop what was prepared for a graph that is not used."""
+        self._compiled.pop(graph.root, None)
+
+    def replay(
+        self, graph: StepGraph, step: TakenStep, held: Mapping[str, torch.Tensor] = NOTHING
+    ) -> dict[str, torch.Tensor]:
+        """The results of the graph for the step; raises `MalformedError` if it cannot read the state.
+
+        Tensors of the state before it that are `held` are overwritten; of the others copies are taken.
+        """
+        prepared = self._compiled.pop(graph.root, None)
+        if prepared is None:
+            whole = without_gradients(graph.captured.graph)
+            prepared = TorchEngine(self._device).compile(whole, consumed=graph.captured.state)
+        self._compiled[graph.root] = prepared
+        if len(self._compiled) > PREPARED_MAX:
+            del self._compiled[next(iter(self._compiled))]
+        return prepared(inputs_of(graph, self._device, step, held))
 
     def difference(self, step: TakenStep, replayed: Mapping[str, torch.Tensor]) -> str:
         """The first of loss, gradient norm and state in which the graph differs from the loop; empty if none does."""
@@ -84,7 +108,7 @@ class SelfCheck:
             return "loss"
         if not self._has_norm(step, replayed):
             return "gradient_norm"
-        ours = {name: to_tensor(value) for name, value in replayed.items() if name in step.before}
+        ours = {name: to_tensor(value) for name, value in replayed.items() if name in step.after}
         names = sorted(step.before.keys() | step.after.keys())
         return next((name for name in names if not is_same(ours.get(name), step.after.get(name))), "")
 
@@ -93,23 +117,36 @@ class SelfCheck:
             return True
         return quantise(step.gradient_norm, 12) == quantise(float(replayed["gradient_norm"]), 12)
 
-    @cached_property
-    def _compiled(self) -> PreparedGraph:
-        graph = without_gradients(self._graph.captured.graph)
-        names = self._graph.captured.state
-        return TorchEngine(self._device).compile(graph, consumed=names)
 
+def inputs_of(
+    graph: StepGraph, device: str, step: TakenStep, held: Mapping[str, torch.Tensor] = NOTHING
+) -> dict[str, torch.Tensor]:
+    """All inputs of the graph at the step, on `device`: those `held`, and copies of the others.
 
-def inputs_of(graph: StepGraph, device: str, step: TakenStep) -> dict[str, torch.Tensor]:
-    """Copies of all inputs of the graph at the step, on `device`; raises `MalformedError` if one does not fit."""
+    Raises `MalformedError` if one does not fit.
+    """
     captured, named = graph.captured, {f"{BATCH}{name}": value for name, value in step.batch.items()}
-    program = StepProgram(captured.graph, captured.constants, captured.rules, lambda _: named, lambda _: step.rates)
-    given = program.bindings(step.before, step.index)
-    return {name: from_tensor(tensor).to(device) for name, tensor in given.items()}
+    program = StepProgram(
+        captured.graph, captured.constants, captured.rules, lambda _: named, lambda _: step.rates, graph.seed
+    )
+    given = program.bindings(graph.empty_slots() | {**step.before}, step.index)
+    return {
+        name: held[name].to(device) if name in held else _copied(name, tensor, step.before).to(device)
+        for name, tensor in given.items()
+    }
+
+
+def _copied(name: str, tensor: Tensor, before: State) -> torch.Tensor:
+    """A copy of a tensor; one that was set aside gives its own memory back."""
+    copied = from_tensor(tensor)
+    if isinstance(before, SetAside) and name in before:
+        before.release(name)
+    return copied
 
 
 def is_same(ours: Tensor | None, theirs: Tensor | None) -> bool:
     """Whether two tensors are there and have the same bytes."""
     if ours is None or theirs is None:
         return False
-    return (ours.dtype, ours.shape, bytes(ours.data)) == (theirs.dtype, theirs.shape, bytes(theirs.data))
+    left, right = (np.frombuffer(each.data, np.uint8) for each in (ours, theirs))
+    return (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape) and np.array_equal(left, right)

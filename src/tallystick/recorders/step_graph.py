@@ -1,20 +1,25 @@
-"""The step of a custom training loop as a graph: captured once and saved with the run and its batches."""
+"""The step of a custom training loop as a graph, captured and saved with the run and its batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 
 from tallystick.commitments.digests import Digest
+from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.capture.captured_step import CapturedStep
-from tallystick.frameworks.torch.capture.step import Loss
+from tallystick.frameworks.torch.capture.step import Loss, Precision, Reduction
 from tallystick.frameworks.torch.capture.training_step import capture_training_step
+from tallystick.frameworks.torch.ema import Ema
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.files import save_program
+from tallystick.graphs.graph import Graph
 from tallystick.graphs.root import graph_root
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
@@ -23,12 +28,23 @@ from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.record import batch_file
 from tallystick.transcripts.rule import GroupRule
+from tallystick.workloads.masks import full_masks
 from tallystick.workloads.names import BATCH
 
+ONE_SHAPE = (
+    "this step was not watched, and the loss of the first one is known for batches of one shape; "
+    "give `loss=` and `example=`"
+)
+UNEVEN = (
+    "parameters that begin to train later count their steps on their own in this optimizer; "
+    "train them from the start with a learning rate of 0, or record a run of its own from there"
+)
 Batch: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]"
 Batches: TypeAlias = "Batch | Sequence[Batch]"
 LossOfBatch: TypeAlias = Any
 """A function `(model, batch)` that returns the loss; the batch has the form that the loop uses."""
+Recapture: TypeAlias = "Callable[[Batches, int], StepGraph]"
+"""Captures the step of a batch with so many micro-batches; raises `UnavailableError` if that cannot be."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +60,15 @@ class StepGraph:
     """Numbers of the example that are no tensors, by name: constants of the graph, even if later batches differ."""
     fixed: tuple[str, ...] | None = None
     """For a step that was watched: its constants in words, tensors that came neither from the model nor the batch."""
+    reduction: Reduction = "mean"
+    seed: int | None = None
+    """The seed of the run, where the step draws random numbers from it."""
+    masks: frozenset[str] | None = None
+    """Which masks of the example were full, if that decides what is computed (`workloads.masks`)."""
+    again: Recapture | None = None
+    """Captures the step of another batch; `None` where the loss is known for batches of one shape only."""
 
-    @property
+    @cached_property
     def root(self) -> Digest:
         """The digest that names the graph."""
         return graph_root(self.captured.graph)
@@ -59,24 +82,30 @@ class StepGraph:
     @property
     def rules(self) -> tuple[GroupRule, ...]:
         """The settings of the optimizer as a spec states them."""
-        return tuple(rule.to_group() for rule in self.captured.rules)
+        return self.captured.rules
 
-    def save(self, run: RunDirectory) -> None:
-        """Write the graph and its constants into the run directory."""
-        save_program(run.graph_path, self.captured.graph, self.captured.constants, self.captured.modules)
+    @cached_property
+    def batch_specs(self) -> tuple[tuple[str, TensorSpec], ...]:
+        """The specs of the batch that the graph reads, by name."""
+        found = (each for each in self.captured.graph.inputs if each.name.startswith(BATCH))
+        return tuple(sorted((each.name.removeprefix(BATCH), each.spec) for each in found))
+
+    def with_graph(self, graph: Graph) -> StepGraph:
+        """The same step as another graph, for a batch of other sizes."""
+        return replace(self, captured=replace(self.captured, graph=graph))
+
+    def has_masks_of(self, named: State) -> bool:
+        """Whether the masks of a batch are as full as those of the example, or do not matter."""
+        return not self._other_mask(named)
+
+    def save(self, path: Path) -> None:
+        """Write the graph to `path`, and its constants beside it."""
+        save_program(path, self.captured.graph, self.captured.constants, self.captured.modules)
 
     def empty_slots(self) -> dict[str, Tensor]:
-        """Zeros for every slot of the optimizer: its state before the first step, even if not allocated yet."""
-        slots = {each.name: each.spec for each in self.captured.graph.inputs if each.name.startswith("optimizer.")}
-        return {name: Tensor(spec.dtype, spec.shape, bytes(spec.nbytes)) for name, spec in slots.items()}
-
-    def named(self, batch: Batches) -> dict[str, Tensor]:
-        """Copies of the tensors of a step's batch, by the names of the graph without `inputs.`."""
-        return {
-            name if self.accumulation == 1 else f"{number}.{name}": to_tensor(value).copy()
-            for number, part in enumerate(parts_of(batch, self.accumulation))
-            for name, value in as_mapping(part).items()
-        }
+        """Every slot of the optimizer before the first step, even if not allocated yet."""
+        slots = self.captured.empty_slots()
+        return {name: tensor for name, tensor in slots.items() if name.startswith("optimizer.")}
 
     def misfit(self, named: State) -> str:
         """Names the first part of a batch that the graph cannot read; empty if it can read all."""
@@ -87,11 +116,17 @@ class StepGraph:
                 return (
                     f"{name} is {given.get(name, 'not there')}, and {wanted.get(name, 'not there')} in the step graph"
                 )
-        return ""
+        return self._other_mask(named)
 
-    def other_number(self, batch: Batches) -> str:
+    def _other_mask(self, named: State) -> str:
+        """Names the first mask that is full in one of both batches alone; empty if there is none, or it is the same."""
+        if self.masks is None or not (other := sorted(full_masks(named) ^ self.masks)):
+            return ""
+        here, there = ("zeros", "only ones") if other[0] in self.masks else ("only ones", "zeros")
+        return f"{BATCH}{other[0]} holds {here}, and {there} in the step graph"
+
+    def other_number(self, found: Mapping[str, float]) -> str:
         """Names the first number of a batch that differs from the captured step; empty if none does."""
-        found = numbers_of(batch, self.accumulation)
         for name in sorted(found.keys() | self.numbers.keys()):
             now, then = found.get(name, "not there"), self.numbers.get(name, "not there")
             if now != then:
@@ -111,12 +146,19 @@ def capture_loop(
     clip_norm: float | None = None,
     accumulation: int = 1,
     fixed: tuple[str, ...] | None = None,
+    precision: Precision = nullcontext,
+    reduction: Reduction = "mean",
+    seed: int | None = None,
+    ema: Ema | None = None,
 ) -> StepGraph:
-    """Capture the step of a loop; `loss(model, batch)` gets batches in the form of `example`.
+    """Capture the step of a loop; `loss(model, batch)` gets batches in the form of `example`, under `precision`.
+
+    With the `seed` of a run the step draws its random numbers from the input `rng.seed`.
 
     Raises `UnavailableError` with the reason if the step cannot be captured.
     """
-    first = parts_of(example, accumulation)[0]
+    parts = parts_of(example, accumulation)
+    first = parts[0]
 
     def of_tensors(called: Any, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         result: torch.Tensor = loss(called, _like(first, tensors))
@@ -124,10 +166,70 @@ def capture_loop(
 
     objective: Loss = of_tensors
     captured = capture_training_step(
-        model, objective, optimizer, as_mapping(first), clip_norm=clip_norm, accumulation=accumulation
+        model,
+        objective,
+        optimizer,
+        [as_mapping(part) for part in parts],
+        clip_norm=clip_norm,
+        accumulation=accumulation,
+        precision=precision,
+        reduction=reduction,
+        seeded=seed is not None,
+        ema=ema,
     )
     numbers = numbers_of([first] * accumulation if accumulation > 1 else first, accumulation)
-    return StepGraph(captured, accumulation, model, loss, clip_norm, numbers, fixed)
+
+    shapes = _shapes(example, accumulation)
+
+    def again(batch: Batches, count: int) -> StepGraph:
+        if count != accumulation:
+            raise UnavailableError(f"a step of {count} micro-batches, and {accumulation} are in the step graph")
+        if fixed is not None and _shapes(batch, count) != shapes:
+            raise UnavailableError(ONE_SHAPE)
+        if _counts_unevenly(model, optimizer):
+            raise UnavailableError(UNEVEN)
+        return capture_loop(
+            model,
+            loss,
+            optimizer,
+            batch,
+            clip_norm=clip_norm,
+            accumulation=count,
+            fixed=fixed,
+            precision=precision,
+            reduction=reduction,
+            seed=seed,
+            ema=ema,
+        )
+
+    masks = full_masks(named_tensors(example, accumulation)) if captured.reads_masks or fixed is not None else None
+    found = StepGraph(captured, accumulation, model, loss, clip_norm, numbers, fixed, reduction, seed, masks)
+    return replace(found, again=again)
+
+
+def _counts_unevenly(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> bool:
+    """Whether parameters with a gradient have taken different numbers of steps, which decide their next one."""
+    trained = [each for each in model.parameters() if each.grad is not None]
+    counts = {float(held["step"]) for each in trained if "step" in (held := optimizer.state.get(each, {}))}
+    return len(counts) > 1
+
+
+def _shapes(batch: Batches, count: int) -> dict[str, TensorSpec]:
+    return {name: TensorSpec.of(value) for name, value in named_tensors(batch, count).items()}
+
+
+def count_of(batch: Batches, accumulation: int) -> int:
+    """The number of micro-batches of a step, in a loop whose first step has `accumulation` of them."""
+    return len(batch) if accumulation > 1 and isinstance(batch, list | tuple) else 1
+
+
+def named_tensors(batch: Batches, count: int) -> dict[str, Tensor]:
+    """Copies of the tensors of `count` micro-batches, by the names of a step graph without `inputs.`."""
+    return {
+        name if count == 1 else f"{number}.{name}": to_tensor(value).copy()
+        for number, part in enumerate(parts_of(batch, count))
+        for name, value in as_mapping(part).items()
+    }
 
 
 def keep_batch(run: RunDirectory, named: State) -> Digest:

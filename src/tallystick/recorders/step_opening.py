@@ -1,4 +1,4 @@
-"""Opens the operators of one step or call: runs its graph again and saves every value by its digest.
+"""Opens the operators of one step or call: runs its graph again and saves every value under its digest.
 
 A normal run hashes only the states before and after a step. To hash every operator's results costs several times a
 forward pass, so it is done on request.
@@ -6,33 +6,35 @@ forward pass, so it is done on request.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from tallystick.commitments.digests import Digest, digest_from
 from tallystick.commitments.proofs import LeafHashes, prove_inclusion
 from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.documents.files import write_atomically
 from tallystick.errors import UsageError
-from tallystick.graphs.engine import Arguments, Engine
+from tallystick.graphs.engine import Engine
 from tallystick.graphs.execution import execute
 from tallystick.graphs.files import save_program
-from tallystick.graphs.graph import Graph, Node, Ref
+from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.modules import ModulePaths
 from tallystick.graphs.root import graph_root, prove_node
+from tallystick.judging.opening.files import GRAPH, OPENING, OPERATOR, OPERATORS
+from tallystick.judging.opening.values import NAME_BYTES, VALUES
 from tallystick.judging.operator_line import operator_line
+from tallystick.recorders.value_noting import ValueNoting
 from tallystick.store.log import OpenedLine
 from tallystick.store.log_writer import LogWriter
+from tallystick.tensors.appending import AppendedState
 from tallystick.tensors.digest import tensor_digest
-from tallystick.tensors.single import write_single
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.claim import Log
 from tallystick.transcripts.opening import OpenedOperator, Opening
 from tallystick.transcripts.record import OperatorRecord
-
-VALUES: Final = "tensors"
 
 
 @dataclass(frozen=True)
@@ -65,47 +67,31 @@ def open_operators(
         raise UsageError(f"{out}: not empty; choose another directory")
     graph = subject.graph
     position = 0 if node is None else _position(graph, node)
-    noting = _Noting(out / VALUES, engine, frozenset() if not with_tensors else _kept(graph, node))
-    if with_tensors:
-        noting.values.mkdir(parents=True, exist_ok=True)
-    names = [each.name for each in graph.inputs] + [each.name for each in graph.constants]
-    sources = {name: subject.bindings[name] for name in names}
-    for name, tensor in sources.items():
-        noting.keep(name, tensor)
-    results = execute(graph, subject.bindings, engine, noting)
-    log = _write_records(out, noting.lines) if node is None else _log_of(noting.lines)
-    opening = _opening(subject, sources, results, noting.digests, log, engine.name)
-    write_atomically(out / "opening.json", opening.to_bytes())
+    sources = {each.name: subject.bindings[each.name] for each in graph.sources}
+    results, digests = _noted(subject, sources, out, engine, _kept(graph, node) if with_tensors else frozenset())
+    lines = [operator_line(each, digests, digests) for each in graph.nodes]
+    log = _write_records(out, lines) if node is None else _log_of(lines)
+    opening = _opening(subject, sources, results, digests, log, engine.name)
+    write_atomically(out / OPENING, opening.to_bytes())
     if node is None:
-        save_program(out / "graph.json", graph, subject.bindings, subject.modules)
+        save_program(out / GRAPH, graph, subject.bindings, subject.modules)
     else:
-        write_atomically(out / "operator.json", _one(graph, noting.lines, position).to_bytes())
+        write_atomically(out / OPERATOR, _one(graph, lines, position).to_bytes())
     return opening
 
 
-@dataclass
-class _Noting:
-    """Watches an execution: digests every result, and saves those in `wanted`."""
-
-    values: Path
-    engine: Engine
-    wanted: frozenset[Ref]
-    digests: dict[Ref, Digest] = field(default_factory=dict)
-    lines: list[bytes] = field(default_factory=list)
-    _written: set[Digest] = field(default_factory=set)
-
-    def __call__(self, node: Node, _arguments: Arguments, results: tuple[Any, ...]) -> None:
-        for ref, spec, array in zip(node.outputs, node.results, results, strict=True):
-            if ref is not None and spec is not None:
-                self.keep(ref, self.engine.unload(array, spec.dtype))
-        self.lines.append(operator_line(node, self.digests, self.digests))
-
-    def keep(self, ref: Ref, tensor: Tensor) -> None:
-        name = tensor_digest(tensor)
-        self.digests[ref] = name
-        if ref in self.wanted and name not in self._written:
-            self._written.add(name)
-            write_single(self.values / f"{name.removeprefix('sha256:')}.safetensors", tensor)
+def _noted(
+    subject: OpeningSource, sources: State, out: Path, engine: Engine, wanted: Collection[Ref]
+) -> tuple[State, Mapping[Ref, Digest]]:
+    """The results of the graph by name, and the digest of every value; writes the `wanted` values into `out`."""
+    specs = subject.graph.specs()
+    out.mkdir(parents=True, exist_ok=True)
+    values = AppendedState(out / VALUES, [specs[ref] for ref in wanted], NAME_BYTES) if wanted else nullcontext()
+    with values as file, ValueNoting(engine, file, wanted) as noting:
+        for name, tensor in sources.items():
+            noting.note(name, tensor)
+        results = execute(subject.graph, subject.bindings, engine, noting)
+    return results, noting.digests
 
 
 def _kept(graph: Graph, node: int | None) -> frozenset[Ref]:
@@ -124,7 +110,7 @@ def _position(graph: Graph, number: int) -> int:
 
 
 def _write_records(out: Path, lines: Iterable[bytes]) -> Log:
-    writer = LogWriter(out / "operators.jsonl")
+    writer = LogWriter(out / OPERATORS)
     try:
         for line in lines:
             writer.append(line)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from tallystick.frameworks.torch.capture.updates import rule_of
+from tallystick.errors import UnavailableError
+from tallystick.frameworks.torch.environment import switches_now
+from tallystick.frameworks.torch.optimizers.catalogue import rules_of
 from tallystick.recorders.boundary import sheltered
 from tallystick.recorders.step_graph import StepGraph
 from tallystick.recorders.written import Marks, buffers_of, marks_of, parameters_of, slots_of, writes, written
-from tallystick.workloads.optimizer import UpdateRule
+from tallystick.transcripts.rule import GroupRule
+
+if TYPE_CHECKING:
+    from tallystick.recorders.run_recorder import RunRecorder
 
 KEEP_SETTINGS = (
     "leave the optimizer as it is while it is recorded (OneCycleLR: cycle_momentum=False), or record a run of its own "
@@ -21,6 +26,11 @@ KEEP_SETTINGS = (
 )
 KEEP_STATE = "put what does that into a run of its own, or leave `loss=` out"
 RECORD_FIRST = "call `recorder.step` right after `optimizer.step()`, or leave `loss=` out"
+RATE_MOVES = (
+    "a hook changes the learning rate inside `optimizer.step()`, and no record shows which one counts; "
+    "step the schedule after it"
+)
+SET_BEFORE = "other settings give other bits: set them before the recording, and put back what a validation changes"
 UNEVEN = (
     "was written to more or less often in this step than in the first one (model.train() or model.eval() called, or a "
     "validation in training mode); call model.eval() before a validation and model.train() after it"
@@ -40,13 +50,18 @@ class Stepped:
     change: str = ""
     gradients: Mapping[str, torch.Tensor] | None = None
     is_touched: bool = False
+    rules: tuple[GroupRule, ...] = ()
+    """The settings of the optimizer at its last step."""
+    trained: frozenset[str] = frozenset()
+    """The parameters that had a gradient then."""
 
 
 class StepWatch:
     """Watches the steps of one optimizer until it is closed; with a `graph`, also for departures from it.
 
-    `holds_weights` returns whether the weights are those of the last record. It is called if they were written to,
-    because a loop may put averaged weights into the model for a validation and restore the others after it.
+    `sketched` knows sketches of the weights. It is asked if they were written to, because a loop may put averaged
+    weights into the model for a validation and restore the others after it; and before each step, because a write
+    through `.data` is not counted.
     """
 
     def __init__(
@@ -54,29 +69,38 @@ class StepWatch:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         graph: StepGraph | None,
-        holds_weights: Callable[[], bool],
+        sketched: RunRecorder | None,
     ) -> None:
         self.keeps_gradients = False
-        self._model, self._optimizer, self._graph, self._holds_weights = model, optimizer, graph, holds_weights
+        self._model, self._optimizer, self._graph, self._sketched = model, optimizer, graph, sketched
         self._parameters = dict(model.named_parameters())
-        self._groups = [len(group["params"]) for group in optimizer.param_groups]
         self._seen = Stepped()
         self._hooks: list[Any] = [optimizer.register_step_post_hook(self._stepped)]
         self._at_step: Marks = {}
         self._at_record: Marks = {}
         self._accumulated: Marks = {}
         self._buffer_writes: dict[str, int] | None = None
+        self._rates_before: tuple[float | None, ...] = ()
+        self._switches = _switches()
         if graph is not None:
             self._at_step, self._at_record = self._learned(), self._buffers()
             self._hooks.append(optimizer.register_step_pre_hook(self._steps))
             self._watch_gradients(graph)
 
-    def take(self) -> Stepped:
-        """What was seen since the last call; without an optimizer step, only the current rates."""
+    def take(self, is_anchored: bool = False) -> Stepped:
+        """What was seen since the last call; without an optimizer step, only the current rates.
+
+        Where an anchor follows, the weights are read once more: it holds what they are now.
+        """
         seen, self._seen = self._seen, Stepped()
         if not seen.count:
             return Stepped(rates=rates_of(self._optimizer))
-        change = seen.change or ("" if self._graph is None else self._written(RECORD_FIRST) or self._uneven())
+        if self._graph is None:
+            return seen
+        uneven = self._uneven()  # counted anew from here, whatever else has changed
+        change = seen.change or self._written(RECORD_FIRST) or uneven
+        if not change and is_anchored and (change := self._unseen(RECORD_FIRST)):
+            self._note_weights()
         return replace(seen, change=change)
 
     def written_at_end(self) -> str:
@@ -94,17 +118,39 @@ class StepWatch:
 
     def _steps(self, _optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         with sheltered(self._changed_between):
-            if change := self._seen.change or self._written():
+            self._rates_before = rates_of(self._optimizer)
+            if change := self._seen.change or self._written() or self._unseen(KEEP_STATE):
                 self._changed_between(change)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         with sheltered(self._unreadable):
-            change = self._seen.change or ("" if self._graph is None else self._departure(self._graph))
+            change = self._seen.change or ("" if self._graph is None else self._departure())
             gradients = self._gradients() if self.keeps_gradients else None
             is_touched = self._seen.is_touched or self._has_touched()
-            self._seen = Stepped(self._seen.count + 1, rates_of(optimizer), change, gradients, is_touched)
+            taken = self._seen.count + 1, rates_of(optimizer), change, gradients, is_touched
+            self._seen = Stepped(*taken, self._rules(), frozenset(self._gradients()))
             if self._graph is not None:
                 self._at_step = self._learned()
+                self._note_weights()
+
+    def _note_weights(self) -> None:
+        if self._sketched is not None:
+            self._sketched.note_weights()
+
+    def _unseen(self, mends: str) -> str:
+        """Whether weights were written to where no counter shows it, since the last step; empty if not."""
+        if self._graph is None or self._sketched is None or not self._sketched.has_other_weights():
+            return ""
+        return f"weights were changed outside of `optimizer.step()`, through `.data` or NumPy; {mends}"
+
+    def _rules(self) -> tuple[GroupRule, ...]:
+        """The settings of the optimizer; none where no graph can hold them."""
+        try:
+            return rules_of(self._optimizer)
+        except UnavailableError:
+            if self._graph is not None:
+                raise
+            return ()
 
     def _unreadable(self, reason: str) -> None:
         """Count a step whose settings could not be read as a departure from the captured step."""
@@ -123,9 +169,12 @@ class StepWatch:
         """Names a weight or slot that was written to outside of the optimizer since its last step; empty if none."""
         now = self._learned()
         names = written(self._at_step, now)
-        if names and not mends and all(name.startswith("weights.") for name in names) and self._holds_weights():
+        if names and not mends and all(name.startswith("weights.") for name in names) and self._is_held():
             self._at_step, names = now, []
         return f"{names[0]} was changed outside of `optimizer.step()`; {mends or KEEP_STATE}" if names else ""
+
+    def _is_held(self) -> bool:
+        return self._sketched is not None and self._sketched.holds_weights()
 
     def _uneven(self) -> str:
         """Names a buffer written to more or less often in this step than in the first one; empty if none."""
@@ -163,38 +212,20 @@ class StepWatch:
     def _gradients(self) -> dict[str, torch.Tensor]:
         return {name: value.grad for name, value in self._parameters.items() if value.grad is not None}
 
-    def _departure(self, graph: StepGraph) -> str:
-        """Names a setting or parameter of the optimizer that differs from the captured step; empty if none does."""
-        groups = self._optimizer.param_groups
-        if [len(group["params"]) for group in groups] != self._groups:
-            return f"the groups of parameters have changed; {KEEP_SETTINGS}"
-        rules = [rule_of(self._optimizer, group) for group in groups]
-        return changed_setting(graph.captured.rules, rules) or self._changed_gradient(graph)
-
-    def _changed_gradient(self, graph: StepGraph) -> str:
-        for name, parameter in self._parameters.items():
-            if (parameter.grad is not None) != (name in graph.trained):
-                found, wanted = ("no gradient", "one") if name in graph.trained else ("a gradient", "none")
-                return (
-                    f"{name} has {found} in this step, and {wanted} in the captured one "
-                    "(requires_grad was changed, or a part of the model was not used); "
-                    "record a run of its own from there"
-                )
+    def _departure(self) -> str:
+        """Names what keeps any graph from being that of the step; empty if nothing does."""
+        if self._rates_before != rates_of(self._optimizer):
+            return RATE_MOVES
+        if turned := [name for name, now in _switches().items() if now != self._switches[name]]:
+            return f"{turned[0]} of PyTorch was changed while the loop ran; {SET_BEFORE}"
         return ""
+
+
+def _switches() -> dict[str, str]:
+    return switches_now() | {"the number of threads": str(torch.get_num_threads())}
 
 
 def rates_of(optimizer: torch.optim.Optimizer) -> tuple[float | None, ...]:
     """The learning rate of each group of parameters."""
     rates = (group.get("lr") for group in optimizer.param_groups)
     return tuple(None if rate is None else float(rate) for rate in rates)
-
-
-def changed_setting(captured: Sequence[UpdateRule], found: Sequence[UpdateRule]) -> str:
-    """Names the first setting of the optimizer that differs; empty if none does."""
-    for number, (old, new) in enumerate(zip(captured, found, strict=True)):
-        for setting in fields(UpdateRule):
-            before, now = getattr(old, setting.name), getattr(new, setting.name)
-            if before != now:
-                where = f"{setting.name} of parameter group {number}"
-                return f"{where} is {now}, and {before} in the captured step; {KEEP_SETTINGS}"
-    return ""

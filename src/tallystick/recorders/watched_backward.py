@@ -20,8 +20,8 @@ NOT_IN_BATCH: Final = (
     "the loss depends on {} that is not in batch=; give batch=(inputs, targets), all that the loss reads"
 )
 RANDOM: Final = (
-    "the loss depends on random numbers ({}); turn dropout off (p=0), and give in batch= what was drawn, just as "
-    "the loss reads it"
+    "the loss depends on random numbers ({}); turn dropout off (p=0) or give the recorder a seed (`seed=1`), and "
+    "give in batch= what the loop itself draws, just as the loss reads it"
 )
 CHANGED: Final = "{} of the batch was changed after the loss had read it; give the recorder a copy from before"
 OF_GRADIENTS: Final = "the loss depends on gradients of the same step (create_graph=True), which is not captured"
@@ -49,7 +49,7 @@ class WatchedBackward:
         """The loss; raises `UnavailableError` with the reason why it is no function of model and batch."""
         log, root, live = self.log, self._root, self._live
         sources = sources_of(live, root)
-        if names := sorted({call.name for call in live if call.is_random}):
+        if names := sorted({call.name for call in live if call.is_random and not call.is_seeded}):
             raise UnavailableError(RANDOM.format(names[0]))
         given = {number: name for number in sources if (name := self._name(number))}
         self._require_unchanged(live, given)

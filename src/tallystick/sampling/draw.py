@@ -43,7 +43,7 @@ def draw_gumbel(keys: Keys, words: Keys) -> int:
     likely = int(np.argmin(ratios))
     score = int(keys[likely]) + fixed.gumbel(NUMBERS, int(words[likely]))
     able = np.flatnonzero(ratios <= reach(score))
-    scores = _scores(keys[able], words[able])
+    scores = scores_of(keys[able], words[able])
     return int(tokens[able[np.argmax(scores)]])
 
 
@@ -71,7 +71,8 @@ def noisy(keys: Keys, words: Keys) -> Keys:
     return np.where(keys == MASKED, keys, keys + fixed.gumbel(ARRAYS, words))
 
 
-def _scores(keys: Keys, words: Keys) -> Keys:
+def scores_of(keys: Keys, words: Keys) -> Keys:
+    """Keys, none of them masked, plus their noise."""
     is_few = len(keys) <= SCALARS_MAX
     noise = [fixed.gumbel(NUMBERS, word) for word in words.tolist()] if is_few else fixed.gumbel(ARRAYS, words)
     return keys + np.asarray(noise, np.int64)

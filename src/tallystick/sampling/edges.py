@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from tallystick.operators.tally.fixed import WEIGHT_BITS
-from tallystick.operators.tally.keys import KEYS_PER_LOGIT, SHARE_BITS, logit_scale, share_of
+from tallystick.operators.tally.keys import KEYS_PER_LOGIT, logit_scale, rounded_share
 from tallystick.sampling.ranks import Ranks, Reals
 from tallystick.transcripts.sampler import Sampler
 
@@ -42,7 +42,7 @@ class FilterEdges:
     @cached_property
     def temperature(self) -> float:
         """The temperature, but not below the one at which keys reach their largest scale."""
-        return KEYS_PER_LOGIT / logit_scale(self.sampler.temperature)
+        return temperature_of(self.sampler)
 
     @cached_property
     def is_filtering(self) -> bool:
@@ -142,18 +142,29 @@ class FilterEdges:
 
     @cached_property
     def _share(self) -> float:
-        return share_of(self.sampler.top_p, "top_p") / (1 << SHARE_BITS)
+        return rounded_share(self.sampler.top_p, "top_p")
 
     @cached_property
     def _least(self) -> float:
-        """The least logit that min-p keeps, relative to the largest."""
-        share = share_of(self.sampler.min_p, "min_p") / (1 << SHARE_BITS)
-        if share == 0.0:
-            return -math.inf
-        return self.temperature * math.log(share)
+        return least_logit(self.sampler)
 
     @cached_property
     def _rounding(self) -> float:
-        """Bounds how far the rounding of keys and weights moves a token relative to a filter's edge, in logits."""
-        at_least = ABSOLUTE * math.exp(-self._least / self.temperature) if self._least > -math.inf else 0.0
-        return self.temperature * (RELATIVE + at_least)
+        return rounding(self.sampler)
+
+
+def temperature_of(sampler: Sampler) -> float:
+    """The temperature, but not below the one at which keys reach their largest scale."""
+    return KEYS_PER_LOGIT / logit_scale(sampler.temperature)
+
+
+def least_logit(sampler: Sampler) -> float:
+    """The least logit that min-p keeps, relative to the largest."""
+    share = rounded_share(sampler.min_p, "min_p")
+    return temperature_of(sampler) * math.log(share) if share else -math.inf
+
+
+def rounding(sampler: Sampler) -> float:
+    """Bounds how far the rounding of keys and weights moves a token relative to a filter's edge, in logits."""
+    least, temperature = least_logit(sampler), temperature_of(sampler)
+    return temperature * (RELATIVE + (ABSOLUTE * math.exp(-least / temperature) if least > -math.inf else 0.0))

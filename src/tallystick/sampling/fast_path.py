@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.operators.tally.fixed import UNIFORM_BITS, uniform
-from tallystick.operators.tally.keys import KEYS_PER_LOGIT, NORMAL, SHARE_BITS, logit_scale, penalty_factors, share_of
+from tallystick.operators.tally.keys import KEYS_PER_LOGIT, NORMAL, logit_scale, penalty_factors, rounded_share
 from tallystick.sampling.filters import Logits
 from tallystick.sampling.plain import ARRAYS
 from tallystick.sampling.scattered import words_at
@@ -74,12 +74,12 @@ class Rows:
     @cached_property
     def top_p(self) -> float:
         """The share of top-p, rounded to 30 bits."""
-        return share_of(self.sampler.top_p, "top_p") / (1 << SHARE_BITS)
+        return rounded_share(self.sampler.top_p, "top_p")
 
     @cached_property
     def min_p(self) -> float:
         """The share of min-p, rounded to 30 bits."""
-        return share_of(self.sampler.min_p, "min_p") / (1 << SHARE_BITS)
+        return rounded_share(self.sampler.min_p, "min_p")
 
     def penalised(self, rows: Integers, tokens: Integers) -> Reals:
         """The logits of `tokens` in `rows` after the repetition penalty."""
@@ -131,6 +131,8 @@ def plainly_chosen(
     if not len(tokens) or (sampler.form == "cdf" and not sampler.is_greedy):
         return np.zeros(len(tokens), np.bool_)
     rows = Rows(logits, np.asarray(tokens, np.int64), np.asarray(positions, np.int64), histories, sampler)
+    if sampler.is_greedy and rows.penalty == 1.0:
+        return _are_first_of_the_largest(rows)
     everyone = np.arange(len(tokens))
     with np.errstate(invalid="ignore", over="ignore"):
         own = rows.penalised(everyone, rows.claimed)
@@ -142,6 +144,13 @@ def plainly_chosen(
     if not rows.is_filtering:
         return ~doubtful & ~_any(found.is_ahead, found.rows, len(tokens))
     return ~doubtful & _survives_filters(rows, found, own, doubtful)
+
+
+def _are_first_of_the_largest(rows: Rows) -> Flags:
+    """Whether each claimed token is the first of the largest logits; false where the largest is not finite or tiny."""
+    first = rows.logits.argmax(axis=1)  # of a row with NaN, the first NaN
+    largest = rows.logits[np.arange(len(first)), first]
+    return np.asarray((first == rows.claimed) & np.isfinite(largest) & (np.abs(largest) > NORMAL))
 
 
 def _candidates(rows: Rows, scores: Reals, cuts: Reals) -> tuple[Candidates, Flags]:

@@ -32,7 +32,7 @@ Reals = npt.NDArray[np.float64]
 
 def relative_logits(logits: Logits, sampler: Sampler, history: Sequence[int]) -> Reals:
     """Logits after the penalty minus the largest, F64[V]; −∞ for NaN and −∞. `history` holds token ids below V."""
-    x = _penalized(plain_logits(logits), sampler.repetition_penalty, history)
+    x = penalized(plain_logits(logits), sampler.repetition_penalty, history)
     largest = x.max()
     return x if largest == -math.inf else x - largest
 
@@ -66,7 +66,8 @@ def plain_logits(logits: Logits) -> Reals:
     return x
 
 
-def _penalized(x: Reals, penalty: float, history: Sequence[int]) -> Reals:
+def penalized(x: Reals, penalty: float, history: Sequence[int]) -> Reals:
+    """`plain_logits` F64[V] after the repetition penalty, in place; `history` holds token ids below V."""
     if penalty != 1.0 and len(history):
         above, below = penalty_factors(penalty)
         seen = np.zeros(len(x), np.bool_)

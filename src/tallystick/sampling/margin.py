@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.operators.tally import fixed
-from tallystick.operators.tally.keys import WORD_BITS, logit_scale, penalty_factors
+from tallystick.operators.tally.keys import MASKED, WORD_BITS, logit_scale, penalty_factors
 from tallystick.sampling.checks import check_rows
 from tallystick.sampling.draw import draw_by_sums, draw_gumbel
 from tallystick.sampling.edges import ABSOLUTE, RELATIVE, SWING_MAX, FilterEdges
@@ -32,6 +32,7 @@ from tallystick.sampling.fast_path import EVERY_TOKEN, plainly_chosen
 from tallystick.sampling.filters import Keys, Logits, filtered, keys_at, relative_logits
 from tallystick.sampling.plain import ARRAYS
 from tallystick.sampling.ranks import Ranks, Reals
+from tallystick.sampling.scattered import words_at
 from tallystick.sampling.stream import position_words
 from tallystick.transcripts.sampler import Sampler
 
@@ -42,6 +43,8 @@ LEAST_SPREAD: Final = 2.0**-20
 """The smallest spread that is searched for, in units of T."""
 DOUBLINGS: Final = 256
 """Enough to go from the least spread of the lowest temperature to beyond the largest difference of logits."""
+FEW: Final = 8
+"""Words of fewer tokens than this part of the vocabulary are drawn one by one."""
 AT_ONCE: Final = 256
 """Rows per batch, so that memory does not grow with the length of an answer."""
 
@@ -87,30 +90,51 @@ def _drawn(x: Reals, token: int, sampler: Sampler, position: int) -> float:
     if sampler.form == "cdf":
         word = int(position_words(sampler.seed, position, 1)[0])
         return 0.0 if draw_by_sums(left, word) == token else _between_sums(RunningSums(x, token, sampler, word))
-    words = position_words(sampler.seed, position, len(keys))
-    return 0.0 if draw_gumbel(left, words) == token else _largest_score(x, token, sampler, words)
+    kept = np.flatnonzero(left != MASKED)
+    if len(kept) and kept[draw_gumbel(left[kept], _words_of(kept, sampler, position, len(x)))] == token:
+        return 0.0
+    return _largest_score(x, token, sampler, position)
 
 
-def _largest_score(x: Reals, token: int, sampler: Sampler, words: Keys) -> float:
+def _words_of(tokens: Keys, sampler: Sampler, position: int, vocabulary: int) -> Keys:
+    """The random words of some tokens, I64; many are drawn faster in one stretch."""
+    if len(tokens) * FEW > vocabulary:
+        return position_words(sampler.seed, position, vocabulary)[tokens]
+    return words_at(sampler.seed, np.full(len(tokens), position), tokens)
+
+
+def _largest_score(x: Reals, token: int, sampler: Sampler, position: int) -> float:
     """The margin in the Gumbel form, before the penalty's stretch.
 
     It is computed from logits, not from keys: at a low temperature the lowest key cuts off differences. Every token
-    ahead by more than a spread must be possibly filtered out. It is enough to check the heaviest of them.
+    ahead by more than a spread must be possibly filtered out. It is enough to check the heaviest of them. So only
+    tokens that the filters surely keep without a spread matter, because with a spread fewer are sure.
     """
-    scores = x + (fixed.gumbel(ARRAYS, words) - ROUNDED) / logit_scale(sampler.temperature)
-    leads = scores - scores[token] - ROUNDED / logit_scale(sampler.temperature)
     ranks = Ranks(x)
     edges, own = FilterEdges(ranks, sampler), float(x[token])
+    tokens = np.append(_heaviest(ranks, edges.count_sure(0.0)), token) if edges.is_filtering else np.arange(len(x))
+    scale = logit_scale(sampler.temperature)
+    noise = fixed.gumbel(ARRAYS, _words_of(tokens, sampler, position, len(x)))
+    scores = x[tokens] + (noise - ROUNDED) / scale
     if not edges.is_filtering:
-        return max(float(leads.max()), 0.0)
-    leads[token] = -math.inf
-    largest_yet = np.maximum.accumulate(leads[ranks.tokens])
+        return max(float((scores - scores[token] - ROUNDED / scale).max()), 0.0)
+    leads = (scores - scores[-1] - ROUNDED / scale)[:-1]
+    leads[tokens[:-1] == token] = -math.inf
+    largest_yet = np.maximum.accumulate(leads)
 
     def is_explained(spread: float) -> bool:
         first = int(np.searchsorted(largest_yet, spread, side="right"))
-        return edges.possible(own, spread) and not (first < len(ranks) and edges.sure(ranks.at(first), spread))
+        return edges.possible(own, spread) and not (first < len(leads) and edges.sure(ranks.at(first), spread))
 
     return _least(is_explained, edges.temperature)
+
+
+def _heaviest(ranks: Ranks, count: int) -> Keys:
+    """The tokens of the first `count` ranks, and of equal logits, by rank."""
+    if not count:
+        return np.zeros(0, np.int64)
+    found = np.flatnonzero(ranks.logits >= ranks.at(count - 1))
+    return found[np.argsort(-ranks.logits[found])]
 
 
 @dataclass(frozen=True)

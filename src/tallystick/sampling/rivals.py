@@ -14,10 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from tallystick.sampling.edges import FilterEdges
+from tallystick.sampling.edges_of_rows import surely_kept
 from tallystick.sampling.fast_path import USUAL_REACH, Flags, Integers, Reals, Rows
 from tallystick.sampling.filters import Logits
-from tallystick.sampling.ranks import Ranks
 from tallystick.transcripts.sampler import Sampler
 
 CONTENDERS: Final = 128
@@ -53,27 +52,35 @@ def rivals(
     unknown = np.zeros(len(logits), np.int64)
     rows = Rows(logits, unknown, np.asarray(positions, np.int64), histories, sampler)
     tokens, x = _contenders(rows)
-    places = np.repeat(np.arange(len(logits)), tokens.shape[1])
-    noise = rows.noise(places, tokens.ravel()).reshape(tokens.shape)
-    sure = _sure(rows, x, sampler, spread)
-    for factor in factors:
-        other = sampler.model_copy(update={"temperature": sampler.temperature * factor})
-        yield _pairs(tokens, x, noise, factor, sure & _sure(rows, x, other, spread))
+    others = [sampler.model_copy(update={"temperature": sampler.temperature * factor}) for factor in factors]
+    (here,) = surely_kept(x, [sampler], spread)
+    is_open = here.sum(axis=1) > 1
+    noise = np.zeros(x.shape)
+    noise[here] = rows.noise(np.nonzero(here)[0], tokens[here])
+    for factor, there in zip(factors, surely_kept(x[is_open], others, spread), strict=True):
+        kept = here & ~is_open[:, None]
+        kept[is_open] = here[is_open] & there
+        yield _pairs(tokens, x, noise, factor, kept)
 
 
 def _contenders(rows: Rows) -> tuple[Integers, Reals]:
-    """The tokens of the largest logits, I64[rows, n], and their logits after the penalty; −∞ where a row has fewer."""
-    found = [_likely(row, rows.temperature * USUAL_REACH) for row in rows.logits]
+    """The tokens of the largest logits, I64[rows, n], and their logits after the penalty; −∞ where a row has fewer.
+
+    The logits of a row fall.
+    """
+    found = [likely_tokens(row, rows.temperature * USUAL_REACH) for row in rows.logits]
     tokens = np.zeros((len(found), max(map(len, found), default=0)), np.int64)
     x = np.full(tokens.shape, -np.inf)
-    for row, each in enumerate(found):
-        tokens[row, : len(each)] = each
-        x[row, : len(each)] = rows.penalised(np.full(len(each), row), each)
-    return tokens, x
+    counts = [len(each) for each in found]
+    is_there = np.arange(tokens.shape[1]) < np.array(counts)[:, None]
+    tokens[is_there] = np.concatenate(found)
+    x[is_there] = rows.penalised(np.repeat(np.arange(len(found)), counts), tokens[is_there])
+    order = np.argsort(-x, axis=1, kind="stable")
+    return np.take_along_axis(tokens, order, 1), np.take_along_axis(x, order, 1)
 
 
-def _likely(row: Logits, reach: float) -> Integers:
-    """The tokens within `reach` of the largest logit, at most `CONTENDERS`."""
+def likely_tokens(row: Logits | Reals, reach: float) -> Integers:
+    """The tokens of one row within `reach` of its largest logit, the `CONTENDERS` largest at most."""
     near = np.flatnonzero(row >= row.max() - reach)
     return near if len(near) <= CONTENDERS else near[np.argpartition(row[near], -CONTENDERS)[-CONTENDERS:]]
 
@@ -88,17 +95,3 @@ def _pairs(tokens: Integers, x: Reals, noise: Reals, factor: float, kept: Flags)
     is_pair = np.isfinite(others[each, rival])
     leads = [np.where(is_pair, s[each, own] - np.where(is_pair, s[each, rival], 0.0), np.inf) for s in (here, there)]
     return Rivals(tokens[each, own], tokens[each, rival], *leads)
-
-
-def _sure(rows: Rows, x: Reals, sampler: Sampler, spread: float) -> Flags:
-    """Which contenders the filters surely keep; tokens left out would only make more of them sure."""
-    kept = np.isfinite(x)
-    if not rows.is_filtering:
-        return kept
-    for row, own in zip(kept, x, strict=True):
-        if row.any():
-            relative = own - own.max()
-            edges = FilterEdges(Ranks(relative[row]), sampler)
-            count = edges.count_sure(spread)
-            row &= relative >= (edges.ranks.at(count - 1) if count else np.inf)
-    return kept

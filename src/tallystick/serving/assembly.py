@@ -15,6 +15,7 @@ from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
 from tallystick.serving.batching import BatchingEngine
 from tallystick.serving.receipts import ReceiptBook
 from tallystick.serving.service import ModelService
+from tallystick.serving.telemetry import AnswerSpans
 from tallystick.store.spilled_states import SpilledStates
 
 
@@ -29,11 +30,12 @@ def model_service(
     graph: Digest | None = None,
     held_bytes_max: int = HELD_BYTES_MAX,
     spilled: SpilledStates | None = None,
+    spans: AnswerSpans | None = None,
 ) -> ModelService:
     """A service with at most `rows` answers at once and `queue` waiting; receipts are also written to `journal`.
 
     `graph` is the root of the decode graph that receipts name; `held_bytes_max` bounds the committed states in memory,
-    from which they go to `spilled`.
+    from which they go to `spilled`. Every answer is reported as one of `spans`, if there are any.
 
     Raises:
         UsageError: the journal belongs to another key, or another process writes to it.
@@ -45,7 +47,7 @@ def model_service(
     engine = BatchingEngine(
         language_model, rows=rows, queue=queue, layers=kept.layers, seed=kept.seed, keeps_prompts=kept.prompt
     )
-    return ModelService(language_model, engine, issuer, ReceiptBook(journal))
+    return ModelService(language_model, engine, issuer, ReceiptBook(journal, spans))
 
 
 class ModelTokenizer:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
@@ -87,6 +88,7 @@ class Exchange:
     usage: Mapping[str, Any] = field(default_factory=dict)
     prompt_ids: list[int] | None = None
     choices: dict[int, SeenChoice] = field(default_factory=dict)
+    started_ns: int = field(default_factory=time.time_ns)
 
     def add(self, part: Mapping[str, Any]) -> dict[str, Any]:
         """Add a response, or one chunk of a stream; returns it under the id that the receipt states.
@@ -144,7 +146,7 @@ class Exchange:
         finish = self._finish(choice, is_whole)
         request = Request(id=name, prompt=prompt, max_tokens=self._limit(finish, tokens.count), nonce=self.nonce)
         return ReceiptContents(
-            request, Answer(tokens=tokens, finish=finish), self.sampler(number), engine_behind(source)
+            request, Answer(tokens=tokens, finish=finish), self.sampler(number), engine_behind(source), self.started_ns
         )
 
     def _tokens(self, choice: SeenChoice) -> tuple[Source, Tokens, Tokens]:

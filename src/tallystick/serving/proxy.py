@@ -16,7 +16,7 @@ import httpx
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-from tallystick.commitments.nesting import DEPTH_MAX, nesting
+from tallystick.commitments.nesting import loose_json
 from tallystick.http.bodies import read_body
 from tallystick.http.problems import Problem
 from tallystick.serving.application import ServerOptions, add_key, add_receipts, answer_errors_alike, receipt_headers
@@ -95,7 +95,7 @@ def create_proxy(upstream: Upstream, chain: ReceiptChain, options: ServerOptions
 def _begin(body: bytes, tokenizer: Tokenizes | None) -> tuple[Exchange, bytes]:
     """The exchange of a request, and the body to forward; raises `Problem` if the body is not valid."""
     try:
-        asked = _parsed(body)
+        asked = loose_json(body)
     except ValueError:
         raise invalid("the body is no JSON") from None
     if not isinstance(asked, dict):
@@ -163,7 +163,7 @@ async def _read_object(answer: httpx.Response) -> dict[str, Any]:
             body += part
             if len(body) > ANSWER_BYTES_MAX:
                 raise Problem(502, "upstream_malformed", "the server behind answers at too great a length")
-        value = _parsed(bytes(body))
+        value = loose_json(bytes(body))
     except httpx.HTTPError:
         raise Problem(502, "upstream_unreachable", "the server behind broke off") from None
     except ValueError:
@@ -208,17 +208,10 @@ async def _witnessed_events(
 
 def _read_chunk(data: bytes) -> dict[str, Any]:
     """One chunk of a stream; raises `ValueError` if it is not an object."""
-    chunk = _parsed(data)
+    chunk = loose_json(data)
     if not isinstance(chunk, dict):
         raise ValueError("no object")
     return chunk
-
-
-def _parsed(data: bytes) -> Any:
-    """JSON of any kind from another program; raises `ValueError`."""
-    if nesting(data) > DEPTH_MAX:
-        raise ValueError("nested too deeply")
-    return json.loads(data)
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[bytes]:

@@ -11,6 +11,7 @@ from tallystick.attestation.signing import SigningKey, sign_receipt
 from tallystick.commitments.digests import Digest
 from tallystick.errors import UsageError
 from tallystick.serving.receipts import ReceiptBook
+from tallystick.serving.telemetry import AnswerSpans
 from tallystick.store.receipts import ReceiptLog
 from tallystick.transcripts.receipt import Answer, EngineStatement, Receipt, Request, SignedReceipt, Tokens
 from tallystick.transcripts.sampler import Sampler
@@ -24,6 +25,7 @@ class ReceiptContents:
     answer: Answer
     sampler: Sampler
     engine: EngineStatement
+    started_ns: int
 
 
 class ReceiptChain:
@@ -32,14 +34,22 @@ class ReceiptChain:
     Raises `UsageError` if another process writes to the journal, or if the journal belongs to another key.
     """
 
-    def __init__(self, model: Digest, key: SigningKey, journal: Path | None = None, *, private: bool = False) -> None:
+    def __init__(
+        self,
+        model: Digest,
+        key: SigningKey,
+        journal: Path | None = None,
+        *,
+        private: bool = False,
+        spans: AnswerSpans | None = None,
+    ) -> None:
         self.model, self.key, self._is_private = model, key, private
         self._log = None if journal is None else ReceiptLog(journal)
         self._last: Receipt | None = None
         if self._log is not None and self._log.last is not None:
             self._check_own(self._log.last)
             self._last = self._log.last.receipt
-        self.book = ReceiptBook(journal)
+        self.book = ReceiptBook(journal, spans)
         self._lock = Lock()
 
     def issue(self, statement: ReceiptContents) -> SignedReceipt:
@@ -55,13 +65,14 @@ class ReceiptChain:
             if self._log is not None:
                 self._log.append(signed)
             self._last = receipt
-            self.book.add(signed)
+            self.book.add(signed, statement.started_ns)
         return signed
 
     def close(self) -> None:
         """Close the journal."""
         if self._log is not None:
             self._log.close()
+        self.book.close()
 
     def _shown(self, statement: ReceiptContents) -> dict[str, Any]:
         """The fields of the receipt; a private chain states digests and counts of tokens, not the ids."""

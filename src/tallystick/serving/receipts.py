@@ -10,6 +10,7 @@ from threading import Lock
 from typing import Final
 
 from tallystick.errors import UnavailableError
+from tallystick.serving.telemetry import AnswerSpans
 from tallystick.store.log import read_lines
 from tallystick.transcripts.receipt import RECEIPT_BYTES_MAX, SignedReceipt
 
@@ -20,19 +21,33 @@ PAGE: Final = 1000
 
 
 class ReceiptBook:
-    """Receipts by request and by number. The latest are in memory; the journal, if there is one, has all."""
+    """Receipts by request and by number. The latest are in memory; the journal, if there is one, has all.
 
-    def __init__(self, journal: Path | None = None) -> None:
-        self._journal = journal
+    New ones are reported as `spans`, if there are any.
+    """
+
+    def __init__(self, journal: Path | None = None, spans: AnswerSpans | None = None) -> None:
+        self._journal, self._spans = journal, spans
         self._kept: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
         self._bytes = self._latest = 0
         self._lock = Lock()
         if journal is not None and journal.exists():
             for line in read_lines(journal, RECEIPT_BYTES_MAX):
-                self.add(SignedReceipt.from_bytes(line, journal.name))
+                self._keep(SignedReceipt.from_bytes(line, journal.name))
 
-    def add(self, signed: SignedReceipt) -> None:
-        """Add a receipt; the oldest ones are dropped from memory."""
+    def add(self, signed: SignedReceipt, started_ns: int) -> None:
+        """Add a receipt of an answer that was asked for at `started_ns`, nanoseconds since 1970."""
+        self._keep(signed)
+        if self._spans is not None:
+            self._spans.ended(signed, started_ns)
+
+    def close(self) -> None:
+        """Send the spans that still wait."""
+        if self._spans is not None:
+            self._spans.close()
+
+    def _keep(self, signed: SignedReceipt) -> None:
+        """Keep a receipt in memory; the oldest ones are dropped."""
         line = signed.to_bytes()
         with self._lock:
             self._latest = signed.receipt.sequence

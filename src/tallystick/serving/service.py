@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -48,6 +49,7 @@ class GenerationRequest:
     masks: tuple[TokenMasks, ...] = ()
     calls: str | None = None
     logprobs: int | None = None
+    started_ns: int = field(default_factory=time.time_ns)
 
     def under(self, grammar: Grammar | None, masks: tuple[TokenMasks, ...]) -> GenerationRequest:
         """The same request whose samplers state a grammar."""
@@ -94,6 +96,7 @@ class ModelService:
         self.engine.stop()
         self._scribe.shutdown()
         self.issuer.close()
+        self.book.close()
 
     @property
     def context(self) -> int | None:
@@ -160,7 +163,7 @@ class ModelService:
         answer = Answer(tokens=Tokens.of(generated.ids), finish=generated.finish)
         sampler, batch = order.samplers[choice], generated.batch
         issued = self.issuer.issue(request, answer, sampler, generated.rows, batch, generated.prompt_rows)
-        self.book.add(issued.signed)
+        self.book.add(issued.signed, order.started_ns)
         return issued.signed
 
     def write_receipt(self, write: partial[None]) -> None:

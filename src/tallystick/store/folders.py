@@ -36,7 +36,12 @@ OPENING: Final = FolderKind(
 RECEIPTS: Final = FolderKind(
     "folder of receipts", ("receipts.jsonl",), "receipts.jsonl, as `tally generate --out` writes it"
 )
-KINDS: Final = (RUN, OPENING, MODEL, RECEIPTS)
+TRACE: Final = FolderKind(
+    "trace",
+    ("trace.json", "events.jsonl"),
+    "trace.json, cluster.json and events.jsonl, as `tally import-trace` writes them",
+)
+KINDS: Final = (RUN, OPENING, MODEL, RECEIPTS, TRACE)
 
 
 def require_folder(path: Path, *kinds: FolderKind) -> Path:

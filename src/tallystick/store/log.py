@@ -51,7 +51,12 @@ def open_line(path: Path, index: int, size: int) -> OpenedLine:
     if not 0 <= index < size:
         raise ProofError(f"record {index} lies outside a log of {size} records")
     proof = prove_inclusion(TileReader(tiles_folder(path), size), index, size)
-    return OpenedLine(index, _line_at(path, _offset(path, index)), tuple(proof))
+    return OpenedLine(index, line_at(path, index), tuple(proof))
+
+
+def line_at(path: Path, index: int) -> bytes:
+    """Line `index` of the log at `path`, found by its index file; raises what `open_line` raises of files."""
+    return _line_from(path, _offset(path, index))
 
 
 def _offset(path: Path, index: int) -> int:
@@ -66,7 +71,7 @@ def _offset(path: Path, index: int) -> int:
     return int.from_bytes(entry, "little")
 
 
-def _line_at(path: Path, offset: int) -> bytes:
+def _line_from(path: Path, offset: int) -> bytes:
     size = file_size(path)
     with path.open("rb") as file:
         file.seek(min(offset, size))

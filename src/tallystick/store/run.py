@@ -3,7 +3,7 @@
     claim.json spec.json environment.json      what is claimed
     transcript.jsonl tiles/ transcript.index   the records, their tree, where each line starts
     anchors/ blobs/                            full states, and bytes named by their digest
-    graphs/ batches/                           the graph of a step, and the tensors that steps consumed
+    graphs/ batches/                           the graphs of steps, and the tensors that steps consumed
     data/                                      the source, its tokenizer and its tokens
     trace.jsonl                                how long each step took: a statement, under a root of its own
 
@@ -13,16 +13,18 @@ Everything an auditor needs is in it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from shlex import quote
 
 from tallystick.commitments.digests import Digest, digest
 from tallystick.documents.files import read_document, write_atomically
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
+from tallystick.store.anchors import Anchors
 from tallystick.store.log import open_line
 from tallystick.transcripts.claim import Claim
 from tallystick.transcripts.environment import Environment
-from tallystick.transcripts.record import HeaderRecord, Record, StepRecord, read_record
+from tallystick.transcripts.record import HeaderRecord, Record, StepRecord, graph_file, read_record
 from tallystick.transcripts.spec import Spec
 
 BLOB_BYTES_MAX = 1 << 30
@@ -30,9 +32,19 @@ BLOB_BYTES_MAX = 1 << 30
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """Names and reads the parts of a run directory."""
+    """Names and reads the parts of a run directory; anchors that it lacks are read from `anchors_url`, if given."""
 
     path: Path
+    anchors_url: str | None = None
+
+    @cached_property
+    def anchors(self) -> Anchors:
+        """The states that were kept; raises `UnavailableError` where the store at `anchors_url` cannot be read."""
+        if self.anchors_url is None:
+            return Anchors(self.path)
+        from tallystick.store.remote_anchors import RemoteAnchors
+
+        return Anchors(self.path, RemoteAnchors(self.anchors_url))
 
     @property
     def claim_path(self) -> Path:
@@ -68,6 +80,10 @@ class RunDirectory:
     def graph_path(self) -> Path:
         """The step graph, if the spec names one; its constants are in the safetensors file beside it."""
         return self.path / "graphs" / "step.json"
+
+    def graph_path_of(self, step: StepRecord) -> Path:
+        """The graph of a step: the one that its record names, or that of the spec."""
+        return self.graph_path if step.graph is None else self.path / graph_file(step.graph)
 
     @property
     def has_recipe(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tallystick.commitments.encoding import decode
 from tallystick.documents.files import read_document
@@ -14,6 +14,10 @@ from tallystick.store.run import RunDirectory
 if TYPE_CHECKING:
     from tallystick.store.inference import InferenceDirectory
     from tallystick.transcripts.opening import Opening
+
+
+SEGMENT: Final = "segment.json"
+"""What a segment directory is known by (`store.segment`)."""
 
 
 @dataclass(frozen=True)

@@ -44,15 +44,24 @@ def encode_header(state: State) -> bytes:
 
     Raises `MalformedError` for a name that a state may not have.
     """
-    entries: dict[str, Json] = {}
+    placed: dict[str, Placement] = {}
     position = 0
     for name in sorted(state):
         _check_name(name)
         tensor, end = state[name], position + state[name].nbytes
-        entries[name] = {"data_offsets": [position, end], "dtype": tensor.dtype, "shape": list(tensor.shape)}
+        placed[name] = Placement(tensor.dtype, tensor.shape, position, end)
         position = end
-    header = encode(entries)
+    return encode_placements(placed)
+
+
+def encode_placements(placed: Mapping[str, Placement]) -> bytes:
+    """The header of a file whose tensors lie at these places: RFC 8785 JSON, padded to a multiple of 8 bytes."""
+    header = encode({name: _entry(each) for name, each in placed.items()})
     return header + b" " * (-len(header) % ALIGNMENT)
+
+
+def _entry(placed: Placement) -> Json:
+    return {"data_offsets": [placed.begin, placed.end], "dtype": placed.dtype, "shape": list(placed.shape)}
 
 
 def write_state(path: Path, state: State, *, durable: bool = True) -> None:
@@ -66,7 +75,7 @@ def write_state(path: Path, state: State, *, durable: bool = True) -> None:
     """
     header = encode_header(state)
     for name, tensor in state.items():
-        _check_booleans(name, tensor)
+        check_booleans(name, tensor)
 
     def write(file: BinaryIO) -> None:
         file.write(len(header).to_bytes(LENGTH_BYTES, "little") + header)
@@ -148,7 +157,7 @@ class StateFile:
         try:
             is_canonical = encode_header(state) == header
             for name, tensor in state.items():
-                _check_booleans(name, tensor)
+                check_booleans(name, tensor)
         except MalformedError as error:
             raise MalformedError(f"{self._path.name}: {error}") from None
         if not is_canonical:
@@ -222,7 +231,8 @@ def _check_name(name: str) -> None:
         raise MalformedError(f"the name {_shown(name)} is not one a state may have")
 
 
-def _check_booleans(name: str, tensor: Tensor) -> None:
+def check_booleans(name: str, tensor: Tensor) -> None:
+    """Raise `MalformedError` if a boolean of the tensor is neither 0 nor 1."""
     if tensor.dtype == "BOOL" and np.any(np.frombuffer(tensor.data, np.uint8) > 1):
         raise MalformedError(f"{_shown(name)}: a boolean is neither 0 nor 1")
 

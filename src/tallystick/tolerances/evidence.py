@@ -43,6 +43,11 @@ class MarginRates:
         found = [np.where((margins > 0.0) & (margins >= least), 1.0 / rate, 0.0) for least, rate in self.points]
         return np.asarray(np.mean(found, axis=0))
 
+    def rate(self, margin: float) -> float:
+        """How often an honest margin reaches `margin`, at most: log-linear between the points, constant beyond."""
+        margins, rates = zip(*self.points, strict=True)
+        return 1.0 if margin <= 0.0 else float(np.exp(np.interp(margin, margins, np.log(rates))))
+
 
 @dataclass(frozen=True)
 class Trials:

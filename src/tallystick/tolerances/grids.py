@@ -41,8 +41,8 @@ class NearestEdges:
         return np.asarray(np.abs(self.offset) <= margin)
 
 
-def bucket_codes(values: npt.NDArray[Any], mode: Mode, eps: float = 1e-6) -> Codes:
-    """The bucket of each value, rounded to nearest with ties to even; same shape, int64.
+def bucket_codes(values: npt.NDArray[Any], mode: Mode, eps: float = 1e-6) -> npt.NDArray[np.signedinteger]:
+    """The bucket of each value, rounded to nearest with ties to even; same shape, int16 (`fp16_rne`) or int64.
 
     Raises `MalformedError` if a value has no bucket: NaN, infinite, or out of the grid's range.
     """
@@ -67,18 +67,18 @@ def nearest_edges(values: npt.NDArray[Any], mode: Mode, eps: float = 1e-6) -> Ne
         below = np.floor(scaled)
         return NearestEdges(below.astype(np.int64), scaled - below - 0.5)
     wide = values.astype(np.float64)
-    codes = _float16_codes(values)
+    codes = _float16_codes(values).astype(np.int64)
     lower = codes - (_float16_points(codes) > wide)
     low, high = _float16_points(lower), _float16_points(lower + 1)
     outermost = (lower == FLOAT16_TOP) | (lower == -FLOAT16_TOP - 1)  # beyond this edge there is no bucket
     return NearestEdges(lower, np.where(outermost, np.nan, (wide - (low + high) / 2) / (high - low)))
 
 
-def _float16_codes(values: npt.NDArray[Any]) -> Codes:
+def _float16_codes(values: npt.NDArray[Any]) -> npt.NDArray[np.int16]:
     with np.errstate(under="ignore"):
         bits = values.astype("<f2").view("<i2")
     sign = bits >> 15  # 0 or -1; computed without a branch, which random signs would make slow
-    return np.asarray((((bits & FLOAT16_SIZE) ^ sign) - sign).astype(np.int64))
+    return np.asarray(((bits & FLOAT16_SIZE) ^ sign) - sign)
 
 
 def _float16_points(codes: Codes) -> npt.NDArray[np.float64]:

@@ -52,6 +52,12 @@ class Likelihoods:
         )
 
     @property
+    def named(self) -> tuple[str, ...]:
+        """The alternatives that may fit: temperatures, and of the others those that would have chosen differently."""
+        tried = zip(self.names, self.in_favour, strict=True)
+        return tuple(name for name, evidence in tried if evidence != 0.0 or name.startswith("temperature"))
+
+    @property
     def closest(self) -> str:
         """The alternative that fits the tokens best."""
         return self.names[int(np.argmax(self.against))] if self.tokens else ""
@@ -78,8 +84,7 @@ def discount(spread: float, temperature: float, rms: float | None = None) -> flo
 
     With `rms` σ: the moves are of mean 0, of variance σ² and independent of the draw. Then, to second order,
     E[p*(c)/p(c)] ≤ 1 + σ²‖e_c − p‖²/2T² in the mean over the moves, and the mean of ‖e_c − p‖² over draws of c is at
-    most 1: exp(σ²/2T²) bounds the mean of a factor. `docs/evidence.md` compares it with the means that were measured.
-    The smaller of the two is returned.
+    most 1: exp(σ²/2T²) bounds the mean of a factor. The smaller of the two is returned.
     """
     worst = spread / temperature
     return worst if rms is None else min(worst, 0.5 * (rms / temperature) ** 2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,8 @@ def reach_adamw(
     weight_decay: float,
     *,
     first_step: int | None = None,
+    memory: float = 0.0,
+    memory_age: int = 0,
     where: str = "",
 ) -> Finding:
     """The largest move of one weight, in units of how far AdamW can carry it; at most 1 is allowed.
@@ -38,8 +41,12 @@ def reach_adamw(
     With decoupled decay λ (Loshchilov & Hutter 2019), |w_S - Π(1 - ηλ)·w_0| ≤ Σ η_i · B_i · Π_{j>i}(1 - η_j
     λ), where B is the largest possible |m̂| / (√v̂ + ε). `first_step` is the 1-based number of the segment's
     first step; without it the bound holds for any segment. A weight that is not finite never agrees.
+
+    An optimizer may begin with moments from elsewhere, kept under other settings: `memory` is the largest |m| / (√v +
+    ε) that it began with, `memory_age` steps before the segment. What is left of it is added to B.
     """
     bounds = _direction_bounds(betas, len(learning_rates), first_step)
+    bounds = bounds + _remembered(betas, memory, memory_age + 1 + np.arange(len(learning_rates)))
     decay, move = 1.0, 0.0
     for rate, bound in zip(learning_rates, bounds, strict=True):
         kept = abs(1.0 - rate * weight_decay)
@@ -47,11 +54,10 @@ def reach_adamw(
     pair, steps = (as_tensor(before), as_tensor(after)), len(learning_rates)
     unit = roundoff(*pair)
     move *= 1 + unit * _move_roundings(betas, math.inf if first_step is None else first_step + steps - 1)
-    distance = 0.0
+    distance, slack = 0.0, WEIGHT_ROUNDINGS * unit * steps
     for start, end in side_by_side(*pair):
         with np.errstate(all="ignore"):
-            slack = WEIGHT_ROUNDINGS * unit * steps * (np.abs(start) + move)
-            distance = _largest(distance, np.abs(end - decay * start), move + slack)
+            distance = _largest(distance, np.abs(end - decay * start), np.abs(start) * slack + (move + slack * move))
     return Finding(distance, 1.0, "reach", where)
 
 
@@ -69,12 +75,14 @@ def reach_sgd(
 
     With b_i = μ·b_{i-1} + g_i + λ·w_{i-1} and w_i = w_{i-1} - η_i·b_i, the triangle inequality bounds ‖w_S -
     w_0‖ by the recorded norms of the gradients as they were applied (after clipping). `momentum_norm` is
-    ‖b_0‖. A recorded norm may be a binary32 sum that is too small; `norm_shortfall` bounds by how much.
+    ‖b_0‖. A recorded norm may be a binary32 sum that is too small; `norm_shortfall` bounds by how much. It is the norm
+    of the norms of single tensors (`torch.nn.utils.get_total_norm`), so a square passes through the sums of two chains.
     """
     if len(gradient_norms) != len(learning_rates):
         raise UsageError(f"{len(gradient_norms)} gradient norms for {len(learning_rates)} learning rates")
     first, second = ([t for t in as_state(state).values() if is_float(t)] for state in (before, after))
-    steps, unit, room = len(learning_rates), roundoff(*first, *second), norm_shortfall(element_count(first))
+    steps, unit = len(learning_rates), roundoff(*first, *second)
+    room = norm_shortfall(max((element_count([tensor]) for tensor in first), default=0) + len(first))
     weights, buffer, reach = norm(first), momentum_norm, 0.0
     for rate, gradient in zip(learning_rates, gradient_norms, strict=True):
         buffer = momentum * buffer + room * gradient + weight_decay * weights
@@ -114,13 +122,26 @@ def _direction_bound(betas: tuple[float, float], step: npt.NDArray[np.float64]) 
     return np.asarray((1 - beta1) / math.sqrt(1 - beta2) * np.sqrt(total) * corrections)
 
 
+def _remembered(betas: tuple[float, float], memory: float, ages: npt.NDArray[np.int_]) -> npt.NDArray[np.float64]:
+    """What moments from elsewhere add to |m̂| / √v̂ after `ages` steps: (β₁ / √β₂)^age of it, over 1 - β₁^age.
+
+    Nothing where these betas could have led to such moments; then `_direction_bounds` counts them already.
+    """
+    shrink = betas[0] / math.sqrt(betas[1]) if betas[1] else math.inf
+    if shrink >= 1 or memory <= (1 - betas[0]) / math.sqrt((1 - betas[1]) * (1 - shrink**2)):
+        return np.zeros(len(ages))
+    return np.asarray(memory * shrink**ages / (1 - betas[0] ** ages))
+
+
 def _move_roundings(betas: tuple[float, float], last_step: float) -> float:
     """The roundings behind one step's direction: three for each step that m still remembers, two for √v."""
     first, second = (min(last_step, 1 / (1 - beta)) for beta in betas)
     return MOVE_ROUNDINGS + 3 * first + 2 * second
 
 
+@lru_cache(maxsize=64)
 def _direction_bounds(betas: tuple[float, float], count: int, first_step: int | None) -> npt.NDArray[np.float64]:
+    """The bound of each step; cached, because every tensor of a state asks for the same ones."""
     if first_step is not None:
         return _direction_bound(betas, np.arange(first_step, first_step + count, dtype=np.float64))
     if betas[0] ** 2 >= betas[1] and betas[0] > 0.0:

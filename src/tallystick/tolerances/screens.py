@@ -36,12 +36,12 @@ def second_moment_floor(
     """
     shortfall, pair = 0.0, (as_tensor(before), as_tensor(after))
     for old, new in side_by_side(*pair):
-        if not (np.isfinite(old).all() and np.isfinite(new).all() and (old >= 0).all() and (new >= 0).all()):
+        if not all(values.min() >= 0 and values.max() < math.inf for values in (old, new)):  # nor with a NaN
             return Finding(math.nan, 0.0, "second-moment", where)
         floor = old * beta2**steps
-        kept = floor > LEAST_MOMENT
         with np.errstate(over="ignore"):
-            shortfall = max(shortfall, float(np.max(1 - new[kept] / floor[kept], initial=0.0)))
+            left = np.divide(new, floor, out=np.ones_like(floor), where=floor > LEAST_MOMENT)
+        shortfall = max(shortfall, 1 - float(left.min()))
     return Finding(shortfall, ROUNDINGS_PER_STEP * steps * roundoff(*pair), "second-moment", where)
 
 

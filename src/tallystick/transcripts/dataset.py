@@ -13,10 +13,15 @@ from tallystick.errors import MalformedError
 
 CHUNK_BYTES: Final = 1 << 20
 VOCABULARY_MAX: Final = 1 << 20
-RecordKind = Literal["text", "jsonl", "arrays"]
+RecordKind = Literal["text", "jsonl", "arrays", "shards"]
 RECORD_KINDS: Final = get_args(RecordKind)
-DatasetKind = Literal["text", "jsonl", "digits"]
-RECORDS_OF: Final = {"text": "text", "jsonl": "jsonl", "digits": "arrays"}
+DatasetKind = Literal["text", "jsonl", "digits", "corpus"]
+RECORDS_OF: Final[dict[DatasetKind, RecordKind]] = {
+    "text": "text",
+    "jsonl": "jsonl",
+    "digits": "arrays",
+    "corpus": "shards",
+}
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,7 @@ class DatasetCommitment:
 
 def _read_kind(value: Json) -> DatasetKind:
     match value:
-        case {"kind": "text" | "jsonl" | "digits" as kind}:
+        case {"kind": "text" | "jsonl" | "digits" | "corpus" as kind}:
             return kind
         case {"kind": str(kind)}:
             raise MalformedError(f"data.kind: {kind[:64]!r} is none of {', '.join(RECORDS_OF)}")

@@ -3,7 +3,7 @@
     opening.json       which record of which claim is opened, and the root over the operators
     operators.jsonl    one operator record per node, in the order of the graph
     graph.json         the graph that ran, and its constants beside it
-    tensors/           the opened values by their digest
+    values.safetensors the opened values, each named by its tensor digest
 
 One operator alone is opened by `operator.json` in place of `operators.jsonl`, with both inclusion proofs.
 """
@@ -36,11 +36,12 @@ class Opening(Document):
 
     `sources` has the digests of the graph's inputs and constants by name, `results` those of its outputs.
     `rest_before` and `rest_after` have those of the tensors of the state that the graph neither reads nor writes.
-    `engine` names the engine that computed the operators, if it was not PyTorch.
+    `engine` names the engine that computed the operators, if it was not PyTorch. Version 1 had a file for each value;
+    only leaf bundles still hold it.
     """
 
     opening: Literal["operators"] = "operators"
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 2
     claim: DigestText
     transcript: Log
     index: Count

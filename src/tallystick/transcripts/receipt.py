@@ -120,6 +120,7 @@ class Fingerprint(Document):
     width: Annotated[int, Field(ge=1, le=4096)]
     bits: Literal[1, 4, 8, 32] = 8
     seed: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    grid: Annotated[int, Field(ge=0, le=32)] | None = None
     data: Annotated[str, Field(max_length=RECEIPT_BYTES_MAX)]
 
     @property

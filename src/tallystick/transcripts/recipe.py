@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tallystick.documents.document import Count, Document, Positive
+from tallystick.documents.document import Count, DigestText, Document, Positive
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Rate = Annotated[float, Field(ge=0.0, le=1e6, allow_inf_nan=False)]
@@ -36,24 +36,47 @@ LAYERS_MAX = 256
 
 
 class DataRecipe(Document):
-    """The kind of source, and the number of windows or examples kept for validation."""
+    """The kind of source, the number of windows or examples kept for validation, and where a document has its text."""
 
-    kind: Literal["text", "jsonl", "digits"]
+    kind: Literal["text", "jsonl", "digits", "corpus"]
     validation: Count = 0
+    field: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+
+    @property
+    def text_field(self) -> str:
+        """The member of JSON objects, or the column of Parquet files, that holds the text of a document."""
+        return self.field or "text"
 
 
 class TokenizerRecipe(Document):
-    """The tokenizer: single bytes, or byte-pair encoding trained on the source itself."""
+    """The tokenizer: single bytes, byte-pair encoding trained on the source itself, or a file made elsewhere.
 
-    kind: Literal["bytes", "bpe"] = "bytes"
+    Such a `tokenizer.json` of Hugging Face is named by its blob digest; `end` is the token that ends each document. Its
+    tokens have its own vocabulary, or a larger one that is stated here.
+    """
+
+    kind: Literal["bytes", "bpe", "huggingface"] = "bytes"
     vocabulary: Annotated[int, Field(ge=256, le=1 << 20)] = 256
+    digest: DigestText | None = None
+    end: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+
+    @model_validator(mode="after")
+    def _names_its_file(self) -> Self:
+        named = {self.digest is not None, self.end is not None}
+        if named != {self.kind == "huggingface"}:
+            raise ValueError("a tokenizer of the kind huggingface has a file and an end of documents, and no other has")
+        return self
 
 
 class ModelRecipe(Document):
-    """A causal language model of `transformers` built from its configuration, or the CNN classifier."""
+    """A causal language model of `transformers` built from its configuration, or the CNN classifier.
+
+    Its first weights are drawn from the seed, or are those of which `initial` is the state digest.
+    """
 
     architecture: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_\-]{0,63}$")]
     attention: Literal["eager", "sdpa"] = "eager"
+    initial: DigestText | None = None
     config: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")], Scalar | list[Scalar] | dict[str, Any]] = {}
 
     @model_validator(mode="after")
@@ -152,6 +175,10 @@ class Recipe(Document):
     def _fits_together(self) -> Self:
         if (self.data.kind == "digits") != (self.model.architecture == "cnn"):
             raise ValueError("the CNN classifier goes with the digits, and a language model with text")
+        if self.tokenizer.kind == ("bpe" if self.data.kind == "corpus" else "huggingface"):
+            raise ValueError("a corpus takes a tokenizer of the kind bytes or huggingface, and other text bytes or bpe")
+        if self.data.field is not None and self.data.kind != "corpus":
+            raise ValueError("data.field belongs to a corpus")
         if self.schedule.warmup_steps > self.training.steps:
             raise ValueError("schedule.warmup_steps exceeds training.steps")
         if self.examples_per_step > EXAMPLES_PER_STEP_MAX:

@@ -8,14 +8,15 @@ Step `s` (1-based) turns state `s − 1` into state `s`; anchor `a` holds state 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, Self, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import decode
-from tallystick.documents.document import Count, DigestText, Document, Number, Positive
+from tallystick.documents.document import Count, DigestText, Document, Number, Positive, Reason
 from tallystick.errors import MalformedError
+from tallystick.transcripts.stated_rules import StatedRules
 from tallystick.transcripts.summary import StateSummary
 
 RECORD_BYTES_MAX = 1 << 20
@@ -54,7 +55,9 @@ class Batch(Document):
 class StepRecord(Document):
     """One optimizer step: its batch, the summaries of the states before and after, and what was observed.
 
-    `learning_rates` lists the rates of all parameter groups if they differ.
+    `learning_rates` lists the rates of all parameter groups if they differ. `graph` names the step graph, where it is
+    not the one of the spec, and `no_graph` says why the step of a loop with step graphs has none. `optimizer` lists the
+    rules of the parameter groups, where a loop had changed the settings that its spec states.
     """
 
     kind: Literal["step"] = "step"
@@ -69,6 +72,15 @@ class StepRecord(Document):
     learning_rate: float
     learning_rates: Annotated[tuple[float, ...], Field(min_length=2, max_length=4096)] | None = None
     tags: tuple[Annotated[str, Field(pattern=r"^[a-z0-9_\-]{1,32}$")], ...] = ()
+    graph: DigestText | None = None
+    no_graph: Reason | None = None
+    optimizer: StatedRules | None = None
+
+    @model_validator(mode="after")
+    def _has_a_graph_or_none(self) -> Self:
+        if self.graph is not None and self.no_graph is not None:
+            raise ValueError("a step has a graph, or the reason why it has none")
+        return self
 
 
 class AnchorRecord(Document):
@@ -120,19 +132,28 @@ class TraceEntry(Document):
 
 
 Record = HeaderRecord | StepRecord | AnchorRecord | FailedRecord
+Line = TypeVar("Line", bound=Document)
 _RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
+_ENTRY: Final = TypeAdapter(TraceEntry)
 
 
 def read_record(line: bytes, what: str) -> Record:
-    """Read one canonical record; raises `MalformedError` naming `what` and the field.
+    """Read one canonical record; raises `MalformedError` naming `what` and the field."""
+    return _read(_RECORD, line, what)
 
-    If the parsed record encodes to `line`, then `line` is canonical. So a good line is parsed and encoded only once.
-    """
+
+def read_trace_entry(line: bytes, what: str) -> TraceEntry:
+    """Read one canonical line of the timeline; raises `MalformedError` naming `what` and the field."""
+    return _read(_ENTRY, line, what)
+
+
+def _read(reader: TypeAdapter[Line], line: bytes, what: str) -> Line:
+    """If what was parsed encodes to `line`, then `line` is canonical: a good line is parsed and encoded only once."""
     problem = "not in canonical form (a null or an equivalent spelling)"
     try:
-        record = _RECORD.validate_json(line[: RECORD_BYTES_MAX + 1])
-        if len(line) <= RECORD_BYTES_MAX and record.to_bytes() == line:
-            return record
+        found = reader.validate_json(line[: RECORD_BYTES_MAX + 1])
+        if len(line) <= RECORD_BYTES_MAX and found.to_bytes() == line:
+            return found
     except ValidationError as error:
         from tallystick.documents.explained import explain
 
@@ -146,6 +167,11 @@ def read_record(line: bytes, what: str) -> Record:
 def batch_file(digest: Digest) -> str:
     """The path inside a run directory of the batch whose tensors have the state digest `digest`."""
     return f"batches/{digest.removeprefix('sha256:')}.safetensors"
+
+
+def graph_file(root: Digest) -> str:
+    """The path inside a run directory of a step graph that records name by its root."""
+    return f"graphs/{root.removeprefix('sha256:')}.json"
 
 
 def anchor_file(index: int) -> str:

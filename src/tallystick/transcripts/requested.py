@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
+from tallystick.commitments.nesting import loose_json
 from tallystick.errors import MalformedError
 
 SCHEMA_BYTES_MAX: Final = 1 << 16
@@ -99,7 +100,7 @@ def template_message(message: Mapping[str, Any]) -> dict[str, Any]:
 def _template_call(call: Mapping[str, Any]) -> dict[str, Any]:
     try:
         function = call["function"]
-        named = {"name": function["name"], "arguments": json.loads(function["arguments"])}
+        named = {"name": function["name"], "arguments": loose_json(function["arguments"])}
     except (LookupError, TypeError, ValueError):
         raise MalformedError("messages: a call has a function with a name, and arguments that are JSON") from None
     return {"type": "function", "id": call.get("id"), "function": named}

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
+from tallystick.commitments.nesting import loose_json
 from tallystick.transcripts.requested import shown_tools
 
 Call: TypeAlias = tuple[str, str]
@@ -48,7 +49,7 @@ def calls_in(text: str, form: str | None) -> tuple[str, tuple[Call, ...]]:
 
 def _read(text: str) -> Any:
     try:
-        return json.loads(text)
+        return loose_json(text)
     except ValueError:
         return None
 

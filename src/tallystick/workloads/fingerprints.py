@@ -34,6 +34,7 @@ def fingerprint_of(data: bytes, tokens: int, settings: FingerprintSettings) -> F
         width=settings.width,
         bits=settings.bits,
         seed=settings.seed,
+        grid=settings.grid,
         data=base64.b64encode(data).decode(),
     )
 
@@ -48,6 +49,7 @@ def settings_of(fingerprint: Fingerprint) -> FingerprintSettings:
             fingerprint.width,
             fingerprint.bits,
             fingerprint.seed,
+            fingerprint.grid,
         )
     except UsageError as error:
         raise MalformedError(f"fingerprint.{error}") from None

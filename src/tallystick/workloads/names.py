@@ -7,13 +7,24 @@ from typing import Final, TypeVar
 
 Value = TypeVar("Value")
 WEIGHTS: Final = "weights."
-STATE_PREFIXES: Final = ("weights.", "buffers.", "optimizer.", "position.")
+AVERAGE: Final = "ema."
+STATE_PREFIXES: Final = ("weights.", "buffers.", "optimizer.", AVERAGE, "position.")
 BATCH: Final = "inputs."
 POSITION: Final = "position.step"
 """The tensor of every state that counts the steps taken: I64, without dimensions."""
+SEED: Final = "rng.seed"
+"""The input of a graph from which its random numbers follow: the key of a Philox stream, I64[2]."""
+AVERAGED: Final = "position.averaged"
+"""The tensor that counts the updates of averages, where the loop counts them: I64, without dimensions."""
 STEP_SLOT: Final = ".step"
 
 
 def weights_of(state: Mapping[str, Value]) -> dict[str, Value]:
     """The weights in a state, under the names that the model gives them."""
     return {name.removeprefix(WEIGHTS): value for name, value in state.items() if name.startswith(WEIGHTS)}
+
+
+def parameter_of(name: str) -> str:
+    """The parameter that a weight or a slot of the state belongs to; empty for other names."""
+    kind, _, rest = name.partition(".")
+    return {"weights": rest, "optimizer": rest.rpartition(".")[0]}.get(kind, "")

@@ -24,7 +24,6 @@ from tallystick.frameworks.torch.engine import TorchEngine  # noqa: E402
 from tallystick.graphs.root import graph_root  # noqa: E402
 from tallystick.judging.fault import Fault  # noqa: E402
 from tallystick.judging.opening.budget import budget_of  # noqa: E402
-from tallystick.judging.opening.files import value_file  # noqa: E402
 from tallystick.recorders.step_opening import open_operators  # noqa: E402
 from tallystick.store.inference import InferenceDirectory  # noqa: E402
 from tallystick.transcripts.budget import Budget  # noqa: E402
@@ -33,6 +32,7 @@ from tests.support.attacks.disputes.aligned import aligned_engine, measured, ope
 from tests.support.attacks.disputes.answers import answered, record, within_bound  # noqa: E402
 from tests.support.attacks.disputes.scene import Scene  # noqa: E402
 from tests.support.attacks.disputes.values import changing, moved_by  # noqa: E402
+from tests.support.opened_values import read_values, write_values  # noqa: E402
 from tests.support.rehearsal import Outcome, Rehearsal  # noqa: E402
 
 
@@ -91,7 +91,9 @@ def test_a_value_that_is_not_opened_is_missed(scene: Scene, tmp_path: Path) -> N
     open_one_round(scene, tmp_path / "claim")
     view = OpeningView(read_operators(tmp_path / "claim"), (tmp_path / "claim",))
     ref = next(ref for ref, place in view.cuts.given.items() if view.cuts.last_read.get(ref, -1) > place)
-    (tmp_path / "claim" / value_file(view.digests[ref])).unlink()
+    values = read_values(tmp_path / "claim")
+    del values[view.digests[ref]]
+    write_values(tmp_path / "claim", values)
     with pytest.raises(ProofError, match=f"{ref} is not opened"):
         list(deviations(view, TorchEngine(), ChallengerWork()))
 

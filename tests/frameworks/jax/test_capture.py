@@ -17,6 +17,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 
 from tallystick.errors import UnavailableError, UsageError  # noqa: E402
+from tallystick.frameworks.jax import lowering  # noqa: E402
 from tallystick.frameworks.jax.capture import CapturedFunction, capture, to_tensor  # noqa: E402
 from tallystick.frameworks.jax.emission import graph_function, module_text  # noqa: E402
 from tallystick.frameworks.jax.engine import JaxEngine  # noqa: E402
@@ -113,6 +114,7 @@ def test_constants_with_several_values_are_kept_beside_the_graph() -> None:
     np.testing.assert_array_equal(found["outputs.0"].array(), 1 + table)
 
 
+KEY = jnp.array([1, 2], jnp.uint32)
 PATTERNS: dict[str, Callable[..., Any]] = {
     "argmax": lambda x, i: jnp.argmax(x, 1),
     "argmin": lambda x, i: jnp.argmin(x, 0),
@@ -129,8 +131,23 @@ PATTERNS: dict[str, Callable[..., Any]] = {
     "max_pool": lambda x, i: jax.grad(lambda y: pooled(y).sum())(x),
     "convolution": lambda x, i: jax.grad(lambda y: (convolved(y) ** 2).sum())(x),
     "checkpoint": lambda x, i: jax.grad(lambda y: jax.checkpoint(lambda z: jnp.sin(jnp.sin(z)))(y).sum())(x),
+    "scan": lambda x, i: jax.lax.scan(lambda c, row: ((jnp.tanh(c * row)), c.sum()), x[0], x),
+    "gradient of scan": lambda x, i: jax.grad(lambda y: jax.lax.scan(lambda c, r: (c * r, c.sum()), y[0], y)[1].sum())(
+        x
+    ),
+    "nested loops": lambda x, i: jax.lax.fori_loop(
+        0, 3, lambda j, c: jax.lax.fori_loop(0, 2, lambda k, d: d * 0.5 + j + k, c), x
+    ),
+    "random bits": lambda x, i: jax.random.bits(jnp.array([1, 2], jnp.uint32), (5,)),
+    "dropout": lambda x, i: jnp.where(
+        jax.random.bits(jax.random.fold_in(KEY, 7), x.shape) < jnp.uint32(1 << 31), 2 * x, 0
+    ),
     "integers": lambda x, i: (i // 2, i % 2, jnp.clip(i, 1, 3), i.astype(jnp.uint32) >> 1),
 }
+
+
+def scanned(x: Any) -> Any:
+    return jax.lax.scan(lambda carried, row: (carried * row, carried.sum()), x[0], x)[1]
 
 
 def pooled(x: Any) -> Any:
@@ -157,12 +174,33 @@ def test_what_jax_makes_of_common_functions_has_a_place(name: str) -> None:
             )
 
 
+def test_random_numbers_from_a_key_are_those_of_jax() -> None:
+    function = lambda key: jax.random.randint(key, (7,), 0, 100)  # noqa: E731
+    captured = capture(function, KEY)
+    [found] = (
+        JaxEngine().run(captured.graph, captured.bindings | {"inputs.key": Tensor.of(np.array([5, 6], "<u4"))}).values()
+    )
+    np.testing.assert_array_equal(found.array(), jax.jit(function)(jnp.array([5, 6], jnp.uint32)))
+
+
+def test_a_loop_is_unrolled_up_to_a_number_of_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lowering, "UNROLLED_MAX", 60)
+
+    def halved(turns: int) -> CapturedFunction:
+        return capture(lambda x: jax.lax.fori_loop(0, turns, lambda i, c: c * 0.5, x), jnp.float32(1.5))
+
+    assert len(halved(4).graph.nodes) == 8
+    with pytest.raises(UnavailableError, match="more than 60 operators"):
+        halved(40)
+
+
 def factorial(x: Any) -> Any:
     return jax.lax.while_loop(lambda pair: pair[0] > 0, lambda pair: (pair[0] - 1, pair[0] * pair[1]), (x, x))[1]
 
 
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "loop": (factorial, "stablehlo.while"),
+    "floats from bits": (lambda x: x * jax.random.uniform(KEY), "compare integers"),
     "branch": (lambda x: jax.lax.cond(x > 0, jnp.sin, jnp.cos, x), "stablehlo.case"),
     "custom call": (lambda x: jnp.linalg.qr(jnp.eye(3) * x)[0], "stablehlo.custom_call"),
     "complex": (lambda x: jnp.abs(jax.lax.complex(x, x)), "complex"),

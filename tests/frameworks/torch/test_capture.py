@@ -6,6 +6,7 @@ import os
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from tallystick.errors import UnavailableError
+from tallystick.frameworks.torch.capture import export
 from tallystick.frameworks.torch.capture.model import CapturedModel, capture
 from tallystick.frameworks.torch.capture.training_step import capture_training_step
 from tallystick.frameworks.torch.engine import TorchEngine
@@ -105,6 +107,25 @@ def test_writing_in_place_and_through_views_becomes_functional() -> None:
     assert not any(node.operator.split(".")[1].endswith("_") for node in captured.graph.nodes)
 
 
+COMPOSITES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "einsum": lambda x: torch.einsum("bij,bkj->bik", x, x.flip(0)),
+    "a shifted einsum": lambda x: torch.einsum("nhwc->nchw", x[None]),
+    "pooling": lambda x: functional.adaptive_avg_pool1d(x, 2),
+    "whole quotients": lambda x: x[0].argsort() // 2,
+}
+
+
+@pytest.mark.parametrize("name", COMPOSITES)
+def test_an_operator_that_pytorch_runs_in_parts_is_captured_in_these_parts(name: str) -> None:
+    class Composite(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return COMPOSITES[name](x)
+
+    x = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0))
+    captured = capture(Composite(), torch.zeros(3, 5, 4))
+    assert torch.equal(run(captured, {"x": x})["outputs.0"], COMPOSITES[name](x))
+
+
 def test_statistics_of_batch_norm_are_outputs_in_training() -> None:
     model, given = MODELS["build"]("cnn")
     outputs = run(capture(model.train(), (given["input"],)), given)
@@ -154,6 +175,19 @@ class Counting(nn.Module):
 class Complex(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.fft.fft(x).real
+
+
+def test_no_node_keeps_its_lines_of_source_and_the_graph_is_the_same_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lines_and_root() -> tuple[bool, str]:
+        args, given = (torch.ones(2, 4),), dict[str, Any]()
+        nodes = export.exported_program(model, args, given).graph.nodes
+        return any("stack_trace" in node.meta for node in nodes), str(graph_root(capture(model, args, given).graph))
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
+    without, root = lines_and_root()
+    assert not torch.fx.config.do_not_emit_stack_traces
+    monkeypatch.setattr(export, "NO_STACK_TRACES", "disable_progress")
+    assert (without, lines_and_root()) == (False, (True, root))
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,27 @@ def test_node_by_node_and_compiled_have_the_same_bits_as_eager() -> None:
     assert np.array_equal(together["outputs.0"].numpy(), expected)
 
 
+def test_sums_of_indexed_rows_are_added_in_order_on_any_number_of_threads() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows, places = torch.randn(600, 96, generator=generator), torch.randint(4, (600,), generator=generator)
+    specs = {"inputs.x": TensorSpec("F32", (4, 96)), "inputs.i": TensorSpec("I64", (600,))}
+    specs["inputs.y"] = TensorSpec("F32", (600, 96))
+    operands = {"self": "inputs.x", "indices": ("inputs.i",), "values": "inputs.y"}
+    node = Node(0, "aten.index_put.default", operands, {"accumulate": True}, (specs["inputs.x"],))
+    inputs = tuple(Input(name, Role.INPUT, spec) for name, spec in sorted(specs.items()))
+    program = TorchEngine().compile(graph_of(node, outputs=(Output("outputs.0", "n0"),), inputs=inputs))
+    bound = {"inputs.x": torch.zeros(4, 96), "inputs.i": places, "inputs.y": rows}
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        expected = program(bound)["outputs.0"]
+        torch.set_num_threads(4)
+        assert all(torch.equal(program(bound)["outputs.0"], expected) for _ in range(5))
+    finally:
+        torch.set_num_threads(threads)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
 def test_every_dtype_goes_in_and_out_unchanged() -> None:
     engine = TorchEngine()
     for dtype in ("BOOL", "U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64"):

@@ -34,6 +34,13 @@ def test_it_says_what_decides_the_bits(environment: Environment) -> None:
     assert set(SWITCHES) < environment.variables.keys()
 
 
+def test_what_is_installed_is_read_once(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.distributions", lambda: pytest.fail("read again"))
+    again = describe_environment("cpu")
+    assert again.packages == environment.packages
+    assert again.packages is not environment.packages
+
+
 def test_it_names_no_host_no_path_and_no_time(environment: Environment) -> None:
     text = environment.to_bytes().decode()
     for private in (socket.gethostname(), platform.node(), str(Path.home()), str(Path.cwd())):

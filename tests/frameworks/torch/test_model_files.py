@@ -18,9 +18,9 @@ torch = pytest.importorskip("torch")
 
 from tallystick.errors import MalformedError, UnavailableError  # noqa: E402
 from tallystick.frameworks.model_cards import card_of  # noqa: E402
-from tallystick.frameworks.torch.generation import model_files  # noqa: E402
 from tallystick.frameworks.torch.generation.language_models import load_language_model  # noqa: E402
 from tallystick.frameworks.torch.generation.model_files import read_card  # noqa: E402
+from tallystick.store.origin import INDEX  # noqa: E402
 
 from .architectures import build  # noqa: E402
 
@@ -48,7 +48,7 @@ def in_two_files(folder: Path) -> None:
         write_state(folder / file, {name: state[name] for name in names})
     (folder / WEIGHTS).unlink()
     index = {"metadata": {}, "weight_map": {name: file for file, names in parts.items() for name in names}}
-    (folder / model_files.INDEX).write_text(json.dumps(index))
+    (folder / INDEX).write_text(json.dumps(index))
 
 
 def with_a_file_nobody_reads(folder: Path) -> None:

@@ -9,7 +9,8 @@ from torch.nn import functional
 
 from tallystick.commitments.philox import words
 from tallystick.errors import MalformedError, UnavailableError, UsageError
-from tallystick.frameworks.torch.randomness import dropout_mask, explicit_randomness, philox_uniform, seed_tensor
+from tallystick.frameworks.torch.philox_operators import dropout_mask, philox_uniform, seed_tensor
+from tallystick.frameworks.torch.randomness import explicit_randomness
 from tallystick.operators.arrays import NUMPY
 from tallystick.operators.tally import random as definitions
 from tallystick.operators.types import Types
@@ -86,6 +87,44 @@ def test_dropout_under_a_seed_is_the_mask_over_the_share_kept() -> None:
 def test_the_share_that_is_kept_is_the_share_asked_for() -> None:
     kept = dropout_mask(seed_tensor(KEY), 0, [100_000], 0.8, torch.float32).mean().item()
     assert abs(kept - 0.8) < 6 * (0.8 * 0.2 / 100_000) ** 0.5
+
+
+def drawn_by(name: str, dtype: torch.dtype) -> torch.Tensor:
+    x = torch.linspace(0.4, 0.6, 7, dtype=dtype)
+    return {
+        "dropout": lambda: functional.dropout(x, 0.3),
+        "native dropout": lambda: torch.native_dropout(x, 0.3, True)[0],
+        "rand": lambda: torch.rand(7, dtype=dtype),
+        "rand_like": lambda: torch.rand_like(x),
+        "uniform_": lambda: torch.zeros_like(x).uniform_(-2.0, 3.0),
+        "bernoulli": lambda: torch.bernoulli(x),
+        "bernoulli_": lambda: torch.zeros_like(x).bernoulli_(x),
+        "attention": lambda: functional.scaled_dot_product_attention(*[x[None, :, None]] * 3, dropout_p=0.3)[0, :, 0],
+    }[name]()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "name", ["dropout", "native dropout", "rand", "rand_like", "uniform_", "bernoulli", "bernoulli_", "attention"]
+)
+def test_every_draw_follows_from_the_seed_and_its_place_in_the_stream(name: str, dtype: torch.dtype) -> None:
+    generator = torch.get_rng_state()
+    with explicit_randomness(KEY) as stream:
+        first, second = drawn_by(name, dtype), drawn_by(name, dtype)
+    assert stream.offset == (2 * 8 if name != "attention" else 2 * 52)
+    with explicit_randomness(KEY):
+        again = drawn_by(name, dtype)
+    assert torch.equal(first, again)
+    assert first.dtype == dtype
+    assert not torch.equal(first, second)
+    assert torch.equal(generator, torch.get_rng_state())
+
+
+def test_attention_that_does_not_drop_draws_nothing() -> None:
+    x = torch.randn(1, 2, 5, 8)
+    with explicit_randomness(KEY) as stream:
+        functional.scaled_dot_product_attention(x, x, x)
+    assert stream.offset == 0
 
 
 def test_other_random_numbers_are_refused_under_a_seed() -> None:

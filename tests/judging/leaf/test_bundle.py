@@ -7,6 +7,7 @@ import json
 import random
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tallystick.judging.leaf.request import LeafRequest
 from tallystick.tensors.safetensors import read_state, write_state
 from tallystick.tensors.tensor import Tensor
 from tests.judging.leaf.leaves import Leaves, classifier, opened
+from tests.support.opened_values import read_values, write_values
 
 SEED = 5
 
@@ -85,9 +87,9 @@ def test_a_value_that_was_not_opened_is_left_out(leaves: Leaves, tmp_path: Path)
 
 def test_a_value_that_is_not_what_its_name_says_makes_no_bundle(leaves: Leaves, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(leaves.folder, tmp_path / "copy"))
-    path = next(p for p in (copy / "tensors").iterdir() if p.stem in leaves.whole.record(2).outputs["n3"])
-    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
-    with pytest.raises(ProofError, match="does not hold the bytes"):
+    values, name = read_values(copy), leaves.whole.record(2).outputs["n3"]
+    write_values(copy, values | {name: replace(values[name], data=bytes(values[name].nbytes))})
+    with pytest.raises(ProofError, match="is the name of other bytes"):
         make_bundle(copy, 3)
 
 

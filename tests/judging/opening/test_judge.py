@@ -11,17 +11,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import encode
 from tallystick.errors import TallyError, UnavailableError, UsageError
 from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph, Node
-from tallystick.judging.opening.judge import OpeningRequest, judge_opening
+from tallystick.judging.findings import Findings
+from tallystick.judging.opening.judge import OpeningRequest, judge_opening, judge_operator
+from tallystick.judging.operator.judge import OperatorJudge
 from tallystick.store.log_writer import LogWriter
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import tensor_digest
-from tallystick.tensors.safetensors import read_state, write_state
+from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.opening import Opening
+from tests.support.opened_values import read_values, write_values
 
 STILL = {
     "model": {
@@ -92,16 +96,15 @@ def write_opening(folder: Path, **changes: Any) -> None:
 
 def forge_value(folder: Path, ref: str, change: Callable[[np.ndarray[Any, Any]], None], follow: bool = True) -> str:
     """Replace one value by another, and every record that names it, under a new root: a forger who recommits."""
-    from tallystick.judging.opening.files import value_file
-
     lines = [json.loads(line) for line in (folder / "operators.jsonl").read_bytes().splitlines()]
     old = next(line["outputs"][ref] for line in lines if ref in line["outputs"])
-    value = read_state(folder / value_file(old))["value"]
+    values = read_values(folder)
+    value = values[old]
     array = np.array(value.array(), copy=True)
     change(array)
     forged = Tensor.of(array, value.dtype)
     name = tensor_digest(forged)
-    write_state(folder / value_file(name), {"value": forged})
+    write_values(folder, values | {name: forged})
     for line in lines:
         for part in ("inputs", "outputs") if follow else ("outputs",):
             if ref in line[part]:
@@ -162,20 +165,19 @@ def test_a_reader_that_is_given_another_value_is_rejected(opening: Path) -> None
 
 
 def test_a_value_that_is_not_opened_leaves_its_operator_unjudged(opening: Path) -> None:
-    from tallystick.judging.opening.files import value_file
-
     line = json.loads((opening / "operators.jsonl").read_bytes().splitlines()[-1])
-    (opening / value_file(next(iter(line["outputs"].values())))).unlink()
+    values = read_values(opening)
+    del values[next(iter(line["outputs"].values()))]
+    write_values(opening, values)
     verdict = judge_opening(opening, OpeningRequest())
     assert verdict.outcome == "inconclusive"
     assert any("is not opened" in reason for reason in verdict.unavailable)
 
 
 def test_other_bytes_under_the_name_of_a_value_are_rejected(opening: Path) -> None:
-    path = max((opening / "tensors").iterdir(), key=lambda file: file.stat().st_size)
-    data = bytearray(path.read_bytes())
+    data = bytearray((opening / "values.safetensors").read_bytes())
     data[-1] ^= 1
-    path.write_bytes(data)
+    (opening / "values.safetensors").write_bytes(data)
     assert judged(opening) == ("rejected", ["value"])
 
 
@@ -209,7 +211,7 @@ def test_one_operator_alone_is_opened_with_both_proofs_and_judged(run: Path, who
     number = matmul(graph_of(whole)).number
     alone = opened_step(run, tmp_path / "one", number)
     assert not (alone / "graph.json").exists()
-    assert len(list((alone / "tensors").iterdir())) <= 4
+    assert len(read_values(alone)) <= 4
     assert judged(alone) == ("accepted", [])
     assert (alone / "opening.json").read_bytes() == (whole / "opening.json").read_bytes()
     with pytest.raises(UsageError, match=f"node {number + 1} is not opened here"):
@@ -241,6 +243,24 @@ def test_properties_are_judged_beside_the_operators(whole: Path) -> None:
     assert verdict.outcome == "accepted"
     assert {finding.name for finding in verdict.findings} >= {"shapes", "finite", "positions", "conservation"}
     assert "softmax" in PROPERTIES
+
+
+@pytest.mark.parametrize(
+    ("order", "agrees"),
+    [
+        ([1, 3, 0, 2], True),
+        ([3, 1, 2, 0], True),  # equal numbers in another order: sorting is not stable
+        ([1, 1, 0, 2], False),  # an index twice
+        ([1, 0, 3, 2], False),  # not the numbers that stand beside them
+    ],
+)
+def test_equal_numbers_may_be_sorted_in_any_order(order: list[int], agrees: bool) -> None:
+    spec, dim = TensorSpec("I64", (4,)), {"dim": -1, "descending": False}
+    node = Node(0, "aten.sort.default", {"self": "inputs.x"}, dim, (spec, spec))
+    lists = {"inputs.x": [5, 2, 5, 2], "n0": [2, 2, 5, 5], "n0.1": order}
+    values, notes = {ref: Tensor.of(np.array(each)) for ref, each in lists.items()}, Findings()
+    assert judge_operator(notes, OperatorJudge(Digest(b"")), node, values) == ""
+    assert all(finding.agrees for finding in notes.seen) == agrees
 
 
 def test_a_profile_that_knows_an_operator_is_asked_too(whole: Path) -> None:
@@ -275,15 +295,13 @@ def test_files_that_are_missing_or_no_opening_are_named(opening: Path, tmp_path:
         ("operators.jsonl", None, "inconclusive", "operator: operator.json"),
         ("graph.json", b"{", "rejected", "graph"),
         ("graph.json", None, "inconclusive", "graph: graph.json"),
-        ("tensors", b"no tensor", "rejected", "value"),
+        ("values.safetensors", b"no tensor", "inconclusive", "values.safetensors: "),
     ],
 )
 def test_a_damaged_opening_has_a_verdict(
     opening: Path, file: str, data: bytes | None, outcome: str, check: str
 ) -> None:
     found = opening / file
-    if found.is_dir():
-        found = max(found.iterdir())
     found.unlink() if data is None else found.write_bytes(data)
     verdict = judge_opening(opening, OpeningRequest())
     assert verdict.outcome == outcome

@@ -58,7 +58,8 @@ class Workers:
                 f"Call to collective_rpc method failed: request {request}: rows are missing"
             )  # as vLLM does
         torch.manual_seed(tokens)
-        return pack_rows({layer: torch.randn(tokens, WIDTH) for layer in self.watched})
+        rows = pack_rows({layer: torch.randn(tokens, WIDTH) for layer in self.watched})
+        return {"largest": 5, "rows": rows}
 
     def tally_drop(self, request: str) -> None:
         """Nothing to free here."""
@@ -121,7 +122,7 @@ def state_of(workers: Workers, args: Mapping[str, Any], defaults: Mapping[str, A
         speculative_config=None,
         lora_config=None,
     )
-    plain = {"model": workers.model, "tokenizer": None, "api_key": None, **args}
+    plain = {"model": workers.model, "served_model_name": None, "tokenizer": None, "api_key": None, **args}
     return {"args": SimpleNamespace(**plain), "vllm_config": config, "engine_client": workers}
 
 

@@ -68,3 +68,16 @@ def test_rows_of_a_request_that_was_taken_or_dropped_are_left_out() -> None:
     assert rows.requests == ()
     with pytest.raises(UnavailableError, match="held for 1"):
         rows.take("a", 1)
+
+
+def test_the_largest_batch_is_that_of_the_request_s_own_passes() -> None:
+    rows = HiddenRows(ROW_BYTES * 8)
+    rows.add(["a"], [0], passed(0, 1))
+    rows.add(["a", "b"], [1, 0], passed(1, 2), batch=4)
+    rows.add(["b"], [1], passed(2, 1))
+    assert [rows.largest(name) for name in ("a", "b")] == [4, 4]
+    rows.drop("a")
+    rows.add(["a"], [0], passed(3, 1))
+    assert rows.largest("a") == 1
+    with pytest.raises(UnavailableError, match="nobody"):
+        rows.largest("nobody")

@@ -87,7 +87,7 @@ def test_a_response_gets_the_receipt_of_its_tokens(server: Running, name: str, f
 def test_the_receipt_states_the_engine_and_fingerprints_of_its_rows(server: Running) -> None:
     body = server.post("chat").json()
     receipt = checked(body["receipt"])
-    assert receipt.engine.name == "vllm"
+    assert (receipt.engine.name, receipt.batch.largest) == ("vllm", 5)
     (fingerprint,) = receipt.fingerprints
     assert fingerprint.tokens == receipt.answer.tokens.count
     assert set(fingerprint.layers) <= set(server.workers.layers)
@@ -97,12 +97,13 @@ def test_the_receipt_states_the_engine_and_fingerprints_of_its_rows(server: Runn
 def test_vllm_is_asked_for_canonical_sampling_with_everything_said(server: Running) -> None:
     receipt = checked(server.post("chat", seed=None, temperature=None, top_k=None, tally_nonce="aa").json()["receipt"])
     asked = server.asked[-1]
-    assert asked["vllm_xargs"] == {"tally": 1}
     assert asked["return_token_ids"] is True
     assert "tally_nonce" not in asked
     stated = receipt.sampler.model_dump(exclude_defaults=True)
     assert stated == {"temperature": 0.6, "top_k": 7, "seed": asked["seed"]}
-    assert {name: asked[name] for name in stated} == stated
+    own = {"tally_temperature": 0.6, "tally_top_k": 7, "tally_top_p": 1.0, "tally_min_p": 0.0}
+    assert asked["vllm_xargs"] == {"tally": 1, **own}
+    assert (asked["temperature"], asked["top_k"]) == (0.0, 0)  # vLLM itself has nothing to sort and to draw
     again = checked(server.post("chat", seed=None).json()["receipt"])
     assert again.sampler.seed != receipt.sampler.seed
 
@@ -126,6 +127,9 @@ def test_each_of_several_choices_has_its_receipt(server: Running, name: str, kin
     inside = body["id"] + "-0" * (kind == "cmpl")
     assert [name for name, _ in server.workers.named("tally_take")[-2:]] == [f"0_{inside}", f"1_{inside}"]
     assert [each.number for each in read_responses(body)] == [0, 1]
+    asked = server.asked[-1]
+    assert asked["vllm_xargs"] == {"tally": 1}  # vLLM gives one greedy choice only
+    assert asked["temperature"] == receipts[0].sampler.temperature
 
 
 @pytest.mark.parametrize("name", ["stream", "stream of two", "text stream", "stop text stream"])
@@ -243,10 +247,11 @@ def test_a_private_receipt_has_no_token_ids(serving_vllm: Serving, variables: di
     assert receipt.answer.tokens.count > 0
 
 
-def test_without_fingerprints_no_rows_are_asked_for(serving_vllm: Serving, variables: dict[str, str]) -> None:
+def test_without_fingerprints_only_the_batch_is_asked_for(serving_vllm: Serving, variables: dict[str, str]) -> None:
     with serving_vllm(**variables, TALLY_LAYERS="none") as running:
-        assert checked(running.post("chat").json()["receipt"]).fingerprints == ()
-        assert {name for name, *_ in running.workers.calls} == {"tally_describe", "tally_watch"}
+        receipt = checked(running.post("chat").json()["receipt"])
+        assert (receipt.fingerprints, receipt.batch.largest) == ((), 5)
+        assert running.workers.watched == []
 
 
 def test_layers_that_vllm_does_not_show_are_left_out(

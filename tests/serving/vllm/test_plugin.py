@@ -48,6 +48,7 @@ MODULES = (
     "start",
     "runners",
     "worker",
+    "wire",
 )
 
 
@@ -98,6 +99,19 @@ def test_tokens_are_the_canonical_ones_wherever_a_request_stands_in_the_batch(pl
     for rows, preempts in ((1, 0.0), (2, 0.3), (3, 0.0), (6, 0.3)):
         outputs = engine(plugin, rows=rows, runner=runner, preempts=preempts).generate(PROMPTS, params)
         assert [output.outputs[0].token_ids for output in outputs] == expected
+
+
+def test_settings_can_stand_in_extra_arguments_so_that_vllm_draws_nothing(plugin: Any) -> None:
+    own = {"tally": 1, "tally_temperature": 0.7, "tally_top_p": 0.8, "tally_top_k": 5, "tally_min_p": 0.1}
+    asks, plain = plugin.vllm.SamplingParams(temperature=0.0, seed=3, extra_args=own), plugin.vllm.SamplingParams
+    expected = Sampler(temperature=0.7, top_p=0.8, top_k=5, min_p=0.1, seed=3)
+    assert plugin.batches.sampler_of(asks) == expected
+    same = plain(temperature=0.7, top_p=0.8, top_k=5, min_p=0.1, seed=3, extra_args={"tally": 1})
+    outputs = engine(plugin).generate(PROMPTS[:2], [asks, same])
+    assert outputs[0].outputs[0].token_ids == canonical(plugin, PROMPTS[0], same)
+    check = plugin.logits_processor.CanonicalLogitsProcessor.validate_params
+    with pytest.raises(ValueError, match="top_p"):
+        check(plain(seed=3, extra_args={"tally": 1, "tally_top_p": 2.0}))
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
@@ -210,7 +224,7 @@ def test_hidden_rows_are_those_that_the_tokens_were_chosen_from(plugin: Any, run
     for output in llm.generate(PROMPTS, params_of(plugin)):
         prompt, answer = output.prompt_token_ids, output.outputs[0].token_ids
         [packed] = llm.collective_rpc("tally_take", args=(output.request_id, len(answer)))
-        rows, expected = plugin.receipts.unpack_rows(packed), states_of(plugin, [*prompt, *answer[:-1]])
+        rows, expected = plugin.wire.unpack_rows(packed["rows"]), states_of(plugin, [*prompt, *answer[:-1]])
         assert set(rows) == {0, 2, 3, 4}
         for layer, states in rows.items():
             torch.testing.assert_close(states, expected[layer][len(prompt) - 1 :])
@@ -218,12 +232,25 @@ def test_hidden_rows_are_those_that_the_tokens_were_chosen_from(plugin: Any, run
             llm.collective_rpc("tally_take", args=(output.request_id, 1))
 
 
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("layers", [[], [3]])
+def test_the_largest_batch_of_a_pass_is_stated(plugin: Any, runner: str, layers: list[int]) -> None:
+    for rows in (1, 3):
+        llm = engine(plugin, rows=rows, runner=runner)
+        llm.collective_rpc("tally_watch", args=(layers,))
+        outputs = llm.generate(PROMPTS[:3], params_of(plugin)[:3])
+        kept = [llm.collective_rpc("tally_take", args=(each.request_id, 9))[0] for each in outputs]
+        assert [each["largest"] for each in kept] == [rows] * 3
+        assert [list(each["rows"]) for each in kept] == [list(map(str, layers))] * 3
+
+
 def test_rows_go_through_plain_data(plugin: Any) -> None:
     llm = engine(plugin)
     llm.collective_rpc("tally_watch", args=([3],))
     [output] = llm.generate(PROMPTS[:1], params_of(plugin)[:1])
     [packed] = llm.collective_rpc("tally_take", args=(output.request_id, 2))
-    assert {type(each) for held in packed.values() for each in held.values()} == {str, int, bytes}
+    assert packed["largest"] == 1
+    assert {type(each) for held in packed["rows"].values() for each in held.values()} == {str, int, bytes}
     [described] = llm.collective_rpc("tally_describe")
     assert parse(encode(described), "described") == described
 
@@ -247,7 +274,7 @@ def test_watching_needs_the_processor_and_can_be_done_anew(plugin: Any) -> None:
         llm.collective_rpc("tally_watch", args=([0, 3],))
     [output] = llm.generate(PROMPTS[:1], params_of(plugin)[:1])
     [packed] = llm.collective_rpc("tally_take", args=(output.request_id, 9))
-    assert len(plugin.receipts.unpack_rows(packed)[0]) == 9
+    assert len(plugin.wire.unpack_rows(packed["rows"])[0]) == 9
     with pytest.raises(UnavailableError, match="not built of"):
         plugin.runners.blocks_of(torch.nn.Linear(1, 1))
 

@@ -18,6 +18,8 @@ Notes stand above the fence, one per line, and a reader of the rendered page doe
   this text. The next block of this terminal waits for its end, and so does `text`, until what it shows is there. At the
   end of the page it is stopped.
 * `<!-- stream: stderr -->`: a `text` block shows stderr.
+* `<!-- needs: vllm -->`: the block is left out where the clone has no environment with vLLM (`make vllm`), and the
+  runner says so. A page with such blocks finds the clone as the folder `tallystick`.
 
 `python -m tests.support.pages PAGE` runs one page and prints the seconds of each block; `--write` puts the real output
 into its `text` blocks.

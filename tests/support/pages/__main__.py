@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from tests.support.pages.reading import Block, PageError, read_page
-from tests.support.pages.running import LIMIT_S, run_block, run_page, session
+from tests.support.pages.running import LIMIT_S, possible, run_block, run_page, session
 from tests.support.pages.showing import ANY
 
 
@@ -22,7 +22,7 @@ def write(path: Path, limit_s: float) -> None:
     printed: list[tuple[Block, str]] = []
     blocks = read_page("".join(page))
     with session(blocks, limit_s) as here:
-        for block in blocks:
+        for block in possible(blocks):
             if block.kind == "text" and ANY not in block.text:
                 here.shown_by(block).wait(here.ends_at)
                 printed.append((block, here.printed(block)))

@@ -9,13 +9,15 @@ from itertools import pairwise
 from typing import Final
 
 NOTES: Final = {
-    "sh": {"terminal", "exit", "until"},
-    "python": {"terminal", "exit", "until", "file"},
+    "sh": {"terminal", "exit", "until", "needs"},
+    "python": {"terminal", "exit", "until", "file", "needs"},
     "toml": {"file"},
     "json": {"file"},
-    "text": {"terminal", "stream"},
+    "text": {"terminal", "stream", "needs"},
 }
 """The kinds of blocks, and the notes that each may carry."""
+NEEDS: Final = {"vllm"}
+"""What a block may need that is not installed everywhere."""
 FENCED: Final = re.compile(r"((?:^<!-- \w+: [^\n]* -->\n)*)^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOTE: Final = re.compile(r"^<!-- (\w+): (.*) -->$", re.MULTILINE)
 
@@ -63,6 +65,8 @@ def check_block(block: Block) -> None:
         raise PageError(f"line {block.line}: a {block.kind} block has no note {', '.join(sorted(unknown))}")
     if NOTES[block.kind] == {"file"} and "file" not in block.notes:
         raise PageError(f"line {block.line}: nothing says into which file this goes: <!-- file: NAME -->")
+    if not {block.notes.get("needs", "vllm")} <= NEEDS:
+        raise PageError(f"line {block.line}: nothing can need {block.notes['needs']}; there is {', '.join(NEEDS)}")
     if block.stream not in {"stdout", "stderr"}:
         raise PageError(f"line {block.line}: there is no stream {block.stream}")
 

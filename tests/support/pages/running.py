@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import tallystick
-from tests.support.pages.reading import Block, PageError
+from tests.support.pages.reading import NEEDS, Block, PageError
 from tests.support.pages.showing import lines_of, shows
 from tests.support.pages.terminal import Terminal
 from tests.support.prefork.commands import commands
@@ -25,6 +25,9 @@ LIMIT_S: Final = 540.0
 """For a whole page. It takes less than a minute on two quiet cores, but machines are not always quiet."""
 PAGE_TIMEOUT_S: Final = 600
 """For the test of a page: the page's own limit comes first, and says where it was."""
+CLONE: Final = Path(__file__).parents[3]
+HAS: Final[Mapping[str, Callable[[], bool]]] = {"vllm": (CLONE / ".vllm" / "bin" / "vllm").is_file}
+"""Whether what a block may need is there."""
 PORT: Final = re.compile(r"(?:--port[ =]|127\.0\.0\.1:|localhost:)(\d+)")
 PYTHON: Final = "python - <<'END_OF_THE_BLOCK'\n{}END_OF_THE_BLOCK\n"
 
@@ -139,11 +142,22 @@ def session(blocks: Sequence[Block], limit_s: float) -> Iterator[Session]:
     with own_ports(blocks), tempfile.TemporaryDirectory(prefix="page-", ignore_cleanup_errors=True) as outer:
         folder, scratch = Path(outer, "home"), Path(outer, "scratch")
         folder.mkdir(), scratch.mkdir()
+        if any("needs" in block.notes for block in blocks):
+            (folder / "tallystick").symlink_to(CLONE)
         here = Session(folder, scratch, environment(folder), time.monotonic() + limit_s)
         try:
             yield here
         finally:
             here.close()
+
+
+def possible(blocks: Sequence[Block]) -> list[Block]:
+    """The blocks that can be run here; one line on stdout for what the others need."""
+    lacking = {need for need in NEEDS if not HAS[need]()}
+    for need in sorted(lacking & {block.notes.get("needs") for block in blocks}):
+        count = sum(block.notes.get("needs") == need for block in blocks)
+        print(f"left out, because `make {need}` has installed nothing here: {count} blocks")
+    return [block for block in blocks if block.notes.get("needs") not in lacking]
 
 
 def run_block(here: Session, block: Block) -> None:
@@ -161,7 +175,7 @@ def run_page(
 ) -> None:
     """Run every block; raises `PageError` at the first that does not do what the page says."""
     with session(blocks, limit_s) as here:
-        for block in blocks:
+        for block in possible(blocks):
             began = time.monotonic()
             run_block(here, block)
             told(block, time.monotonic() - began)

@@ -83,14 +83,14 @@ def test_rounding_to_the_wire_form_never_adds_to_a_distance(bits, relative, seed
 def test_sign_scale_place_and_layer_count(bits, change):
     own, chosen = states(), settings_with(bits)
     for each in measure(encode_rows(change(own), chosen), own, chosen):
-        assert each.distance > min(0.1, reach(bits) / 4)
+        assert each.distance > min(0.1, reach(bits, chosen.resolution) / 4)
 
 
 def test_a_foreign_claim_lies_as_far_off_as_the_codes_reach():
     own, foreign = states(), states(1)
     for bits in (8, 4, 1):
         found = [each.distance for each in measure(encode_rows(foreign, settings_with(bits)), own, settings_with(bits))]
-        assert np.median(found) == pytest.approx(reach(bits), rel=0.3)
+        assert np.median(found) == pytest.approx(reach(bits, settings_with(bits).resolution), rel=0.3)
 
 
 def test_a_norm_that_is_off_is_as_far_off_as_its_exponent_says():
@@ -199,6 +199,11 @@ def test_rows_have_to_be_there_and_alike():
         ("layers", {"layers": (1, 1)}),
         ("seed", {"seed": None}),
         ("seed", {"seed": "42"}),
+        ("grid", {"grid": -1}),
+        ("grid", {"grid": 33}),
+        ("grid", {"grid": 10}),
+        ("grid", {"grid": 10, "bits": 32}),
+        ("grid", {"method": "toploc", "seed": None, "grid": 8}),
         ("bits", {"method": "toploc", "seed": None, "bits": 4}),
     ],
 )
@@ -208,8 +213,31 @@ def test_settings_that_mean_nothing_are_refused(field, changes):
         settings_with(**changes)
 
 
+def test_the_standard_grid_is_that_of_the_precision():
+    grids = {dtype: standard_fingerprints(6, dtype)[0].resolution for dtype in ("F32", "BF16", "F16")}
+    assert grids == {"F32": 18, "BF16": 8, "F16": 10}
+
+
+@pytest.mark.parametrize(("bits", "grid"), [(8, 18), (8, 7), (4, 12), (1, 3)])
+@given(relative=st.floats(1e-7, 1e-3))
+@settings(max_examples=10, deadline=None)
+def test_every_grid_measures_within_a_cell_what_its_reach_allows(bits, grid, relative):
+    own, rng = states(), np.random.default_rng(0)
+    claimed = {k: (v * (1 + relative * rng.normal(size=v.shape))).astype(np.float32) for k, v in own.items()}
+    chosen = settings_with(bits, grid=grid)
+    for each in measure(encode_rows(claimed, chosen), own, chosen):
+        rows = slice(each.first, each.first + each.tokens)
+        numbers = [summarise(side[each.layer][rows], each.layer, chosen)[0] for side in (claimed, own)]
+        if each.first:
+            continue
+        exact = np.sqrt(np.square(numbers[0] - numbers[1]).mean()) / block_norms(own[each.layer][rows], 32)[0]
+        assert each.distance <= exact * (1 + 1e-9) + 1e-9
+        if exact < 2.0**-grid * (2**bits - 1) / 10:
+            assert each.distance >= exact - 2.0**-grid * 2**0.5
+
+
 def test_the_standard_fingerprints_take_as_many_bytes_as_is_said_of_them():
-    [chosen] = standard_fingerprints(6)
+    [chosen] = standard_fingerprints(6, "F32")
     assert {tokens: wire_bytes(tokens, 64, chosen) for tokens in (1, 32, 33, 48, 3200)} == {
         1: 24,
         32: 24,
@@ -217,3 +245,8 @@ def test_the_standard_fingerprints_take_as_many_bytes_as_is_said_of_them():
         48: 48,
         3200: 2400,
     }
+
+
+def test_another_precision_has_no_standard_fingerprints() -> None:
+    with pytest.raises(UsageError, match="dtype: 'fp32' is none of F32"):
+        standard_fingerprints(6, "fp32")

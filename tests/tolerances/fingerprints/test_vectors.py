@@ -43,7 +43,12 @@ def test_logits(case):
 @pytest.mark.parametrize("case", read("projection"))
 def test_projections(case):
     settings = FingerprintSettings(
-        layers=tuple(case["layers"]), block=case["block"], width=case["width"], bits=case["bits"], seed=case["seed"]
+        layers=tuple(case["layers"]),
+        block=case["block"],
+        width=case["width"],
+        bits=case["bits"],
+        seed=case["seed"],
+        grid=case.get("grid"),
     )
     rows = {int(layer): np.array(each, np.float32) for layer, each in case["rows"].items()}
     assert encode_rows(rows, settings).hex() == case["data"]

@@ -75,14 +75,21 @@ class KeepingEngine(BatchingEngine):
         return super()._choose(slots, logits)
 
 
-def questions(model: TorchLanguageModel, prompts: Sequence[str], count: int, longest: int, seed: int) -> list[Question]:
+def questions(
+    model: TorchLanguageModel,
+    prompts: Sequence[str],
+    count: int,
+    longest: int,
+    seed: int,
+    settings: Sequence[Mapping[str, float]] = SETTINGS,
+) -> list[Question]:
     """What `count` customers ask: lengths are log-uniform up to `longest` tokens, seeds are their own."""
     rng = random.Random(seed)
     least, most = math.log(min(SHORTEST, longest)), math.log(longest)
     return [
         Question(
             _encoded(model, rng.choice(prompts)),
-            Sampler(**rng.choice(SETTINGS), seed=rng.randrange(2**32)),  # type: ignore[arg-type]
+            Sampler(**rng.choice(settings), seed=rng.randrange(2**32)),  # type: ignore[arg-type]
             round(math.exp(rng.uniform(least, most))),
         )
         for _ in range(count)

@@ -59,8 +59,9 @@ READING = """## What cannot be told apart
 - **First steps**: until Adam's second moment has settled, honest drift is larger. Segments that start before step 8
   have separate limits.
 - **Few machines, small models.** Limits were measured on the machines named above, on models of 0.2 million (Llama
-  style) and 0.01 million weights. A verifier with other hardware or much larger models runs `tally calibrate-training`
-  and names its table in the policy (`calibration`); `--also` keeps limits that were measured elsewhere.
+  style) and 0.01 million weights. A verifier with other hardware runs `tally calibrate-training LIMITS`, and `--also`
+  keeps limits that were measured elsewhere. One with a larger model measures them on a run of that model:
+  `tally calibrate-training LIMITS --run RUN`. `tally audit RUN --tolerant --calibration LIMITS` judges by either.
 - float32 products below full precision (`float32_matmul_precision` "high" or "medium", TF32) are not within the fp32
   limits, because they are another arithmetic. The environment of a run records the setting.
 

@@ -1,6 +1,6 @@
 """A manifest: a folder of files as one digest, by which a move or a claim refers to files at the board.
 
-    {"files": {"opening.json": "sha256:…", "tensors/9f0c….safetensors": ["sha256:…", "sha256:…"]},
+    {"files": {"opening.json": "sha256:…", "values.safetensors": ["sha256:…", "sha256:…"]},
      "kind": "manifest", "version": 1}
 
 Every file is a blob under its own digest, so that equal files are kept once, and the opponent fetches only what it

@@ -12,15 +12,19 @@ from tallystick.audits.undetermined import Mask, find_undetermined
 from tallystick.disputes.evidence.limits import WindowLimits, loosest
 from tallystick.errors import UnavailableError
 from tallystick.tensors.tensor import State
-from tallystick.workloads.optimizer import UpdateRule
+from tallystick.workloads.origin import Origin
 
 
 @dataclass(frozen=True)
 class ClaimedTraining:
-    """A training run; `calibration` holds how far honest stacks were measured to differ."""
+    """A training run; `calibration` holds how far honest stacks were measured to differ.
+
+    `origin` are the weights that the spec states as the first ones, where whoever judges has them.
+    """
 
     evidence: CheckedRun
     calibration: Calibration
+    origin: Origin | None = None
 
     @property
     def limits(self) -> WindowLimits:
@@ -41,8 +45,8 @@ class ClaimedTraining:
     def undetermined(self, start: State, end: State) -> dict[str, Mask]:
         """Masks of the elements of a replayed state that no replay determines, by the names of the tensors."""
         spec = self.evidence.spec
-        rules = tuple(UpdateRule.of_group(group) for group in spec.optimizer or ())
-        decay = spec.recipe.optimizer.betas[1] if spec.recipe else min((rule.betas[1] for rule in rules), default=0.0)
+        decays = (rule.second_moment_decay or 0.0 for rule in spec.optimizer or ())
+        decay = spec.recipe.optimizer.betas[1] if spec.recipe else min(decays, default=0.0)
         try:
             dtype = self.limits.kind[2]
         except UnavailableError:

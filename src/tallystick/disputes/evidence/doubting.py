@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,19 +19,26 @@ from tallystick.disputes.game.state import PostedClaim, Tree
 from tallystick.errors import MalformedError, ProofError
 from tallystick.graphs.engine import Engine
 from tallystick.judging.fault import Fault
+from tallystick.store.origin import open_origin
 from tallystick.transcripts.budget import Budget
+from tallystick.workloads.origin import Origin
 
 
 def doubter_for(
-    engine: Engine | None = None, device: str = "cpu", contests_all: bool = False, budgets: tuple[Budget, ...] = ()
+    engine: Engine | None = None,
+    device: str = "cpu",
+    contests_all: bool = False,
+    budgets: tuple[Budget, ...] = (),
+    initial: Iterable[Path] = (),
 ) -> OpenedDoubter:
     """A challenger that computes with `engine`, PyTorch on `device` by default.
 
     With `contests_all` it contests all leaves of a wrong claim, not only the first wrong leaf, so that the records are
-    bisected too. `budgets` limit the sum of errors of a whole step, one for each graph. Raises `UnavailableError` if
-    the device is not there.
+    bisected too. `budgets` limit the sum of errors of a whole step, one for each graph. `initial` are directories of
+    weights that runs may begin with. Raises `UnavailableError` if the device is not there, or a directory holds none.
     """
-    return OpenedDoubter(engine or torch_engine(device), device, contests_all, budgets)
+    origins = tuple(open_origin(each) for each in initial)
+    return OpenedDoubter(engine or torch_engine(device), device, contests_all, budgets, origins)
 
 
 @dataclass
@@ -46,9 +53,13 @@ class OpenedDoubter:
     device: str = "cpu"
     contests_all: bool = False
     budgets: tuple[Budget, ...] = ()
+    origins: tuple[Origin, ...] = ()
     work: ChallengerWork = field(default_factory=ChallengerWork)
     _found: dict[tuple[Path, Tree], Doubt | None] = field(default_factory=dict)
-    _statements: StatementCache = field(default_factory=StatementCache)
+    _statements: StatementCache = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._statements = StatementCache(self.origins)
 
     def doubt(self, claim: PostedClaim, statement: Path) -> Doubt | None:
         """The first wrong leaf of a claim; `None` if no leaf is known to be wrong."""

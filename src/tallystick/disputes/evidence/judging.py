@@ -43,6 +43,7 @@ from tallystick.operators.precision import UNSTATED, Precision
 from tallystick.tensors.spec import TensorSpec
 from tallystick.transcripts.budget import Budget, budget_for
 from tallystick.transcripts.profile import Profile
+from tallystick.workloads.origin import Origin
 
 Element = tuple[int, int]
 
@@ -53,7 +54,7 @@ class DisputeJudge:
 
     With an `engine` it judges as a member of a committee, without one as a referee. `profile` holds calibrated
     thresholds of operators. `budgets` limit the sum of errors of a whole step, one for each graph. `limits` say how
-    much of a large operator is computed.
+    much of a large operator is computed. `origins` are weights that runs may begin with, as this judge has them.
     """
 
     engine: Engine | None = None
@@ -62,7 +63,11 @@ class DisputeJudge:
     precision: Precision = UNSTATED
     limits: LeafLimits = field(default_factory=LeafLimits)
     budgets: tuple[Budget, ...] = ()
-    _statements: StatementCache = field(default_factory=StatementCache)
+    origins: tuple[Origin, ...] = ()
+    _statements: StatementCache = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._statements = StatementCache(self.origins)
 
     @property
     def is_member(self) -> bool:

@@ -88,7 +88,7 @@ def deviation_of(view: OpeningView, low: int, high: int, engine: Engine, work: C
 def deviations(view: OpeningView, engine: Engine, work: ChallengerWork) -> Iterator[float]:
     """The deviation of each operator, in tolerances, from what the engine computes from its claimed operands, in order.
 
-    Every value is read once, and kept in memory until its last reader has run. Raises `ProofError` if a value is not
+    Every value is loaded once, and kept in memory until its last reader has run. Raises `ProofError` if a value is not
     opened.
     """
     walk, last = _Walk(view, engine, work), last_readers(view.graph)
@@ -113,8 +113,8 @@ class _Walk:
             return 0.0
         for ref in node.refs:
             if ref not in self.held:
-                self.held[ref] = self.engine.load(self.view.read(ref))
-        claimed = {ref: self.view.read(ref) for ref in wanted}
+                self.held[ref] = self.engine.load(self.view.value(ref))
+        claimed = {ref: self.view.value(ref) for ref in wanted}
         self.work.operators += 1
         try:
             own = self._run(node)

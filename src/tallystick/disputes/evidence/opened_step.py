@@ -37,6 +37,7 @@ from tallystick.transcripts.record import StepRecord
 from tallystick.transcripts.summary import decode_sketch
 from tallystick.workloads.names import BATCH, STATE_PREFIXES
 from tallystick.workloads.plan import projection_seed
+from tallystick.workloads.same_training import difference
 
 PROJECTION: Final = attrgetter("projection")
 STEP_FACTOR: Final = 2.0
@@ -52,7 +53,11 @@ def check_step(training: ClaimedTraining, view: OpeningView) -> tuple[str, ...]:
     record = opening.opened_record()
     if not isinstance(record, StepRecord):
         raise ProofError("the opened record is no step of a training")
-    require_claim(opening, evidence.claim, evidence.spec.graph)
+    require_claim(opening, evidence.claim, record.graph or evidence.spec.graph)
+    if record.graph is not None and evidence.program is not None:
+        first = evidence.program.graph
+        unlike = difference(first, view.graph, first if record.optimizer is None else None)
+        require(not unlike, f"the graph of step {record.index} is no step of the training: {unlike}")
     check_position(opening, record.index)
     return _OpenedStep(training, view, record).check()
 

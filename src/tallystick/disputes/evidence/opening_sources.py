@@ -51,8 +51,8 @@ def source_of_step(evidence: CheckedRun, step: int, make: MakeReplayer = graph_r
     replay_to(evidence, replayer, step - 1)
     assert evidence.program is not None  # checked by `make`
     record = open_line(evidence.run.transcript_path, place, log.size)
-    graph, bindings = evidence.program.graph, replayer.bindings(step)
-    modules = load_modules(evidence.run.graph_path, graph).paths
+    graph, bindings = evidence.program.at(step).graph, replayer.bindings(step)
+    modules = load_modules(evidence.run.graph_path_of(evidence.step(step)), graph).paths
     return OpeningSource(evidence.claim.identity, log, record, graph, bindings, replayer.carried, modules)
 
 
@@ -63,6 +63,15 @@ def replay_to(evidence: CheckedRun, replayer: GraphReplayer, step: int) -> int:
     for index in range(start + 1, step + 1):
         replayer.step(index)
     return start
+
+
+def out_of_reach(evidence: CheckedRun, step: int) -> str:
+    """Why no replay reaches a step: it, or one between it and the anchor before it, has no step graph; else empty."""
+    start = max(anchor for anchor in evidence.anchors if anchor < step)
+    for record in map(evidence.step, range(start + 1, step + 1)) if evidence.varies else ():
+        if (why := record.no_graph or evidence.claim.why_withdrawn(record.index)) is not None:
+            return f"step {record.index} has no step graph: {why}"
+    return ""
 
 
 def source_of_call(calls: Calls, number: int) -> OpeningSource:

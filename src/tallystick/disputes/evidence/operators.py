@@ -10,7 +10,9 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
+from typing import Final
 
 from tallystick.commitments.digests import Digest, digest_bytes
 from tallystick.commitments.proofs import prove_inclusion
@@ -23,9 +25,16 @@ from tallystick.errors import UnavailableError
 from tallystick.graphs.files import constants_path
 from tallystick.graphs.graph import Ref
 from tallystick.judging.leaf.bundling import WholeOpening
-from tallystick.judging.opening.files import GRAPH, OPENING, OPERATOR, OPERATORS, value_file
+from tallystick.judging.opening.files import GRAPH, OPENING, OPERATOR, OPERATORS
+from tallystick.judging.opening.values import HEADER_BYTES_MAX, NAME_BYTES, VALUES, value_name
+from tallystick.tensors.appending import AppendedState
+from tallystick.tensors.safetensors import StateFile
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.opening import Opening
 
+PARTS: Final = ".parts"
+"""Where the files of answers lie in the folder of an opening."""
 Open = Callable[[Path], None]
 """Writes the operators of a record, and all their values, into an empty folder."""
 
@@ -86,7 +95,22 @@ class KeptOperators:
         yield from (given[ref] for ref in refs)
 
     def _values(self, names: Iterable[Digest]) -> dict[str, bytes | Path]:
-        return {value_file(name): self.whole.folder / value_file(name) for name in dict.fromkeys(names)}
+        """A file with these of the values, which is written where it is not there yet."""
+        wanted = tuple(dict.fromkeys(names))
+        path = self.whole.folder / PARTS / f"{sha256(''.join(wanted).encode()).hexdigest()}.safetensors"
+        if wanted and not path.is_file():
+            draft, tensors = path.with_name(f".{path.name}"), self._tensors(wanted)
+            draft.parent.mkdir(exist_ok=True)
+            with AppendedState(draft, map(TensorSpec.of, tensors.values()), NAME_BYTES) as file:
+                for name, tensor in tensors.items():
+                    file.append(value_name(name), tensor)
+            draft.replace(path)
+        return {VALUES: path} if wanted else {}
+
+    def _tensors(self, names: Iterable[Digest]) -> dict[Digest, Tensor]:
+        """Views of these of the values, in the order of the names."""
+        with StateFile(self.whole.folder / VALUES, header_bytes_max=HEADER_BYTES_MAX) as file:
+            return {name: file.tensor(value_name(name)) for name in names}
 
 
 def keep(folder: Path, write: Open) -> KeptOperators:

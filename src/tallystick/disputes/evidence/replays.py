@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from tallystick.audits.initial import judge_initial_state
+from tallystick.audits.initial import begun_elsewhere, judge_initial_state
 from tallystick.audits.policy import Policy
 from tallystick.audits.replay import judge_whole_state
 from tallystick.audits.sampling import Segment
@@ -61,7 +61,8 @@ class Replays:
         """Compare an anchor with a replay from the one before it, and the first with the recipe's initial state."""
         evidence, notes = self.training.evidence, Findings()
         if mark == 0:
-            judge_initial_state(notes, evidence.state(0), self._replayer().initial_state(), is_exact=False)
+            claimed, drawn = evidence.state(0), self._replayer().initial_state()
+            judge_initial_state(notes, claimed, drawn, False, begun_elsewhere(evidence, claimed))
             return notes
         return self._compared(self._window(self.training.anchor_before(mark - 1), mark), evidence.state(mark))
 

@@ -16,13 +16,14 @@ from tallystick.judging.findings import require
 from tallystick.store.inference import InferenceDirectory
 from tallystick.store.run import RunDirectory
 from tallystick.store.statement import OpeningDirectory, read_statement
+from tallystick.workloads.origin import Origin
 
 
-def statement_at(path: Path, levels: int | None = None) -> ClaimStatement:
-    """The statement in a folder; raises what `read_statement` raises."""
+def statement_at(path: Path, levels: int | None = None, origins: tuple[Origin, ...] = ()) -> ClaimStatement:
+    """The statement in a folder, for a reader who has the weights `origins`; raises what `read_statement` raises."""
     match read_statement(path, levels):
         case RunDirectory() as run:
-            return TrainingStatement(run)
+            return TrainingStatement(run, origins)
         case InferenceDirectory() as run:
             return CallsStatement(run)
         case OpeningDirectory() as opened:
@@ -31,8 +32,12 @@ def statement_at(path: Path, levels: int | None = None) -> ClaimStatement:
 
 @dataclass(frozen=True)
 class StatementCache:
-    """The statements of posted claims that were read before, by path and tree: two claims may name the same files."""
+    """The statements of posted claims that were read before, by path and tree: two claims may name the same files.
 
+    `origins` are weights that runs may begin with, as the reader has them.
+    """
+
+    origins: tuple[Origin, ...] = ()
     _read: dict[tuple[Path, Tree], ClaimStatement] = field(default_factory=dict)
 
     def whole(self, path: Path, claim: PostedClaim) -> ClaimStatement:
@@ -47,7 +52,7 @@ class StatementCache:
         key = (path, claim.tree)
         if key not in self._read:
             with supplied():
-                found = statement_at(path, claim.levels)
+                found = statement_at(path, claim.levels, self.origins)
                 tree = (digest_bytes(found.tree.root).hex(), found.tree.size)
                 require(tree == (claim.root, claim.size), "the statement is about another tree than the claim")
             self._read[key] = found

@@ -74,13 +74,13 @@ def explained_by_rate(evidence: CheckedRun, step: int, update: StepUpdate, allow
     rates, factor = program.rates(step), update.factor
     would, stated = (", ".join(f"{scale * rate:.4g}" for rate in rates) for scale in (factor, 1.0))
     source = "the recipe gives" if evidence.spec.recipe else "the record says"
-    where = "".join(f"; {each} reads it" for each in _reader(evidence))
+    where = "".join(f"; {each} reads it" for each in _reader(evidence, step))
     return f": it is {factor:.4g} times the replayed one, as learning rate {would} would give; {source} {stated}{where}"
 
 
-def _reader(evidence: CheckedRun) -> list[str]:
+def _reader(evidence: CheckedRun, step: int) -> list[str]:
     """The first operator of the step graph that reads the step size, which follows from the learning rate."""
     assert evidence.program is not None  # checked by the caller
-    nodes = evidence.program.graph.nodes
+    nodes = evidence.program.at(step).graph.nodes
     reads = (place for place, node in enumerate(nodes) if any(ref.startswith(STEP_SIZE) for ref in node.refs))
     return [f"operator {place} of {len(nodes)}, {nodes[place].operator}," for place in reads][:1]

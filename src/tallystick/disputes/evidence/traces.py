@@ -14,14 +14,21 @@ from typing import TYPE_CHECKING
 
 from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.inference import Calls
-from tallystick.disputes.evidence.gathering import gather_whole
-from tallystick.disputes.evidence.opening_sources import MakeReplayer, graph_replayer, source_of_call, source_of_step
+from tallystick.disputes.evidence.gathering import gather_records, gather_whole
+from tallystick.disputes.evidence.opening_sources import (
+    MakeReplayer,
+    graph_replayer,
+    out_of_reach,
+    source_of_call,
+    source_of_step,
+)
 from tallystick.disputes.evidence.operators import KeptOperators, keep, require_posted, root_of
 from tallystick.disputes.evidence.records import Records, record_file
 from tallystick.disputes.game.protocols import Descent, OpenedLeaves
 from tallystick.disputes.game.state import Dispute
 from tallystick.errors import UsageError
 from tallystick.graphs.engine import Engine
+from tallystick.judging.opening.files import OPERATOR
 from tallystick.operators.engines import lines_of
 from tallystick.store.inference import InferenceDirectory
 from tallystick.store.run import RunDirectory
@@ -38,7 +45,7 @@ def trace_of_training(
     run: RunDirectory, work: Path, engine: Engine, make: MakeReplayer = graph_replayer
 ) -> RecordTrace:
     """The trace of a training, by any engine; `make` builds the replayer that goes to the opened step."""
-    return RecordTrace(records_of(run), work, engine, TrainingSource(lambda: gather_whole(run), make))
+    return RecordTrace(records_of(run), work, engine, TrainingSource(lambda: gather_records(run), make))
 
 
 def trace_of_calls(run: InferenceDirectory, work: Path, engine: Engine) -> RecordTrace:
@@ -116,16 +123,17 @@ class OperatorTrace:
         return KeptOperators.read(self.folder)
 
     def partition(self, dispute: Dispute, places: Sequence[int]) -> OpenedLeaves:
-        """The leaves at `places`, with what crosses the cuts after them."""
-        return require_posted(self.kept, dispute.root).partition(dispute.low, places)
+        """The leaves at `places`; the statement of the claim holds all values."""
+        return OpenedLeaves(tuple(map(require_posted(self.kept, dispute.root).cut, places)))
 
     def descend(self, dispute: Dispute) -> Descent | None:
         """`None`: there is nothing below an operator."""
         return None
 
     def reveal(self, dispute: Dispute) -> OpenedLeaves:
-        """The last operator, with what it read and gave."""
-        return require_posted(self.kept, dispute.root).reveal(dispute.low)
+        """The last operator."""
+        kept = require_posted(self.kept, dispute.root)
+        return OpenedLeaves((kept.cut(dispute.low),), {OPERATOR: kept.whole.operator(dispute.low).to_bytes()})
 
 
 @dataclass(frozen=True)
@@ -141,9 +149,11 @@ class TrainingSource:
         return self.gather()
 
     def __call__(self, line: bytes) -> OpeningSource | None:
-        """The step of this record; `None` for a header, an anchor, a failure, or a run without a step graph."""
+        """The step of this record; `None` for a header, an anchor, a failure, or a step that no graph leads to."""
         record = read_record(line, "record")
         if not isinstance(record, StepRecord) or self.evidence.program is None:
+            return None
+        if out_of_reach(self.evidence, record.index):
             return None
         return source_of_step(self.evidence, record.index, self.make)
 

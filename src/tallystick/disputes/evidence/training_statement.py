@@ -35,6 +35,7 @@ from tallystick.judging.findings import Findings
 from tallystick.store.run import RunDirectory
 from tallystick.transcripts.claim import Log
 from tallystick.workloads.names import STATE_PREFIXES
+from tallystick.workloads.origin import Origin
 
 ANCHORS: Final = frozenset({"anchor", "final state"})
 """The findings of an audit about the files of anchors."""
@@ -42,9 +43,13 @@ ANCHORS: Final = frozenset({"anchor", "final state"})
 
 @dataclass
 class TrainingStatement:
-    """A training run; implements `ClaimStatement`. Its anchors are rechecked once, and `is_whole` is set then."""
+    """A training run; implements `ClaimStatement`. Its anchors are rechecked once, and `is_whole` is set then.
+
+    Of the `origins` that its reader has, the one counts whose digest the spec states as that of the first weights.
+    """
 
     run: RunDirectory
+    origins: tuple[Origin, ...] = ()
     is_whole: bool = field(default=False, init=False)
     levels: ClassVar[Levels] = 2
 
@@ -60,8 +65,10 @@ class TrainingStatement:
 
     @property
     def training(self) -> ClaimedTraining:
-        """The run with the limits that come with this software."""
-        return ClaimedTraining(self.evidence, shipped_calibration())
+        """The run with the limits that come with this software, and its first weights where they are here."""
+        stated = self.evidence.spec.first_weights
+        origin = next((each for each in self.origins if each.digest == stated), None)
+        return ClaimedTraining(self.evidence, shipped_calibration(), origin)
 
     def require_whole(self) -> None:
         """See `ClaimStatement`."""
@@ -100,7 +107,7 @@ class TrainingStatement:
 
     def _audited(self, device: str) -> Report:
         """The report of a full audit, which rechecks every anchor when it reads it."""
-        report = audit_whole(self.evidence, device)
+        report = audit_whole(self.training, device)
         if report.verdict.unavailable:
             self.require_whole()  # a missing anchor was withheld, which is the prover's fault
         anchors = [finding for finding in report.verdict.findings if finding.name in ANCHORS]

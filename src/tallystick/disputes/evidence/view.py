@@ -6,17 +6,16 @@ not the posted one raises `ProofError`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from tallystick.commitments.digests import Digest, digest_from
 from tallystick.commitments.tree import tree_root
 from tallystick.disputes.evidence.cuts import Cuts
-from tallystick.disputes.evidence.whole import Operators, read_operators
+from tallystick.disputes.evidence.whole import Operators, read_operators, read_values
 from tallystick.disputes.game.partition import cut_places
 from tallystick.disputes.game.protocols import DisputeView
 from tallystick.disputes.game.state import Dispute
@@ -26,7 +25,8 @@ from tallystick.graphs.graph import Graph, Ref
 from tallystick.judging.findings import require
 from tallystick.judging.leaf.bundle import LeafBundle, LeafChallenge
 from tallystick.judging.leaf.bundling import WholeOpening
-from tallystick.judging.opening.files import OPERATOR, VALUES, read_value, value_file
+from tallystick.judging.opening.files import OPERATOR
+from tallystick.judging.opening.values import OpenedValues
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.claim import Claim
@@ -38,12 +38,12 @@ from tallystick.transcripts.opening import OpenedOperator, Opening
 class OpeningView:
     """An opening of all operators without inner values, and the folders with the values that were opened later.
 
-    A view belongs to one answer of the prover: the folders are listed once, and a value that was read stays in memory.
+    The folders are the party's own: a value is compared with its digest when it is read for the first time, whichever
+    answer that belongs to, and is not kept in memory.
     """
 
     operators: Operators
     folders: tuple[Path, ...]
-    _known: dict[Digest, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def whole(self) -> WholeOpening:
@@ -75,13 +75,9 @@ class OpeningView:
         """An opened value of the spec that the graph states; raises `ProofError` if there is none."""
         return self.named(ref, self.digests[ref], self.operators.specs[ref])
 
-    def read(self, ref: Ref) -> Tensor:
-        """As `value`, but the value does not stay in memory."""
-        return self._read(ref, self.digests[ref], self.operators.specs[ref])
-
     def opened(self, ref: Ref) -> Tensor | None:
-        """As `read`; `None` if the value is not opened. Raises `ProofError` if its bytes are others."""
-        return self.read(ref) if self._is_there(self.digests[ref]) else None
+        """As `value`; `None` if the value is not opened. Raises `ProofError` if its bytes are others."""
+        return self.value(ref) if self._is_there(self.digests[ref]) else None
 
     def values(self, refs: Iterable[Ref]) -> dict[Ref, Tensor]:
         """Several opened values; raises what `value` raises."""
@@ -94,17 +90,11 @@ class OpeningView:
 
     def named(self, what: str, name: Digest, spec: TensorSpec | None = None) -> Tensor:
         """The opened value with a digest; raises `ProofError` if there is none, or if it has another spec."""
-        if name not in self._known:
-            self._known[name] = self._read(what, name, spec)
-        return _of_spec(what, self._known[name], spec)
-
-    def _read(self, what: str, name: Digest, spec: TensorSpec | None) -> Tensor:
-        file = value_file(name)
-        folder = self._places.get(file)
-        if folder is None:
+        values = self._holding(name)
+        if values is None:
             raise ProofError(f"{what} is not opened")
         with supplied():
-            return _of_spec(what, read_value(folder / file, name, spec), spec)
+            return _of_spec(what, values[name], spec)
 
     def check(self, dispute: Dispute) -> None:
         """Raise `ProofError` unless the operators are the posted ones, and follow from one another."""
@@ -137,12 +127,16 @@ class OpeningView:
         return {name: self.named(name, found) for name, found in there.items()}
 
     def _is_there(self, name: Digest) -> bool:
-        return value_file(name) in self._places
+        return self._holding(name) is not None
+
+    def _holding(self, name: Digest) -> OpenedValues | None:
+        """The values of the first folder that has this one."""
+        with supplied():
+            return next((values for values in self._opened_in if name in values), None)
 
     @cached_property
-    def _places(self) -> Mapping[str, Path]:
-        """The first folder that has each value's file."""
-        return {file: folder for folder in reversed(self.folders) for file in _value_files(folder)}
+    def _opened_in(self) -> tuple[OpenedValues, ...]:
+        return tuple(map(read_values, self.folders))
 
 
 def view_of(answered: DisputeView) -> OpeningView:
@@ -177,15 +171,6 @@ def require_claim(opening: Opening, claim: Claim | InferenceClaim, graph: Digest
     require(opening.claim == claim.identity, f"the opening belongs to the claim {opening.claim}")
     require(opening.transcript == claim.transcript, "the opening brings another transcript than the claim")
     require(opening.graph == graph, f"the operators are those of {opening.graph}, another graph than the claim's")
-
-
-def _value_files(folder: Path) -> list[str]:
-    """The files of the values in one folder, by their paths in it."""
-    try:
-        with os.scandir(folder / VALUES) as entries:
-            return [f"{VALUES}/{each.name}" for each in entries if each.is_file()]
-    except OSError:
-        return []
 
 
 def _of_spec(what: str, tensor: Tensor, spec: TensorSpec | None) -> Tensor:

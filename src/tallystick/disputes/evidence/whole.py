@@ -1,4 +1,4 @@
-"""The operators of an opening directory, read once per process: both parties need the same files in every round."""
+"""The files of an opening directory, read once per process: both parties need the same ones in every round."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tallystick.graphs.graph import Ref
 from tallystick.judging.leaf.bundling import WholeOpening
 from tallystick.judging.opening.edges import follow_operators
 from tallystick.judging.opening.files import OPENING
+from tallystick.judging.opening.values import VALUES, OpenedValues
 from tallystick.tensors.spec import TensorSpec
 
 
@@ -45,13 +46,30 @@ class Operators:
 def read_operators(folder: Path) -> Operators:
     """Read a directory that `tally open --operators` wrote; raises whatever `WholeOpening.read` raises."""
     try:
-        found = (folder / OPENING).stat()
+        return _operators(folder, *_version(folder / OPENING))
     except OSError:
         raise UnavailableError(f"{OPENING}: not there (looked in {folder})") from None
-    return _read_version(folder, found.st_ino, found.st_mtime_ns)
+
+
+def read_values(folder: Path) -> OpenedValues:
+    """The values that are opened in a folder of one's own, which nobody changes."""
+    try:
+        return _values(folder, *_version(folder / VALUES))
+    except OSError:
+        return OpenedValues(folder, is_own=True)  # it has none, or none yet
+
+
+def _version(path: Path) -> tuple[int, int]:
+    """Inode and time of a file: parts of the keys below, so that a replaced directory is read again."""
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns
 
 
 @lru_cache(maxsize=8)
-def _read_version(folder: Path, _inode: int, _modified_ns: int) -> Operators:
-    """Inode and time are part of the cache key, so that a replaced directory is read again."""
+def _operators(folder: Path, _inode: int, _modified_ns: int) -> Operators:
     return Operators(WholeOpening.read(folder))
+
+
+@lru_cache(maxsize=16)
+def _values(folder: Path, _inode: int, _modified_ns: int) -> OpenedValues:
+    return OpenedValues(folder, is_own=True)

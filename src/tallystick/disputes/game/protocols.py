@@ -1,6 +1,6 @@
 """The interfaces between a party's program and its computation: the prover's trace, the challenger's doubter, a judge.
 
-Files have the names of the directory that they come from (`opening.json`, `operators.jsonl`, `tensors/….safetensors`).
+Files have the names of the directory that they come from (`opening.json`, `operators.jsonl`, `values.safetensors`).
 At the board a `Manifest` lists them; its blob digest is the `data` of a move or the `statement` of a claim.
 """
 

@@ -1,4 +1,4 @@
-"""Converts a StableHLO module to a graph: calls are inlined, attributes are numbers, source paths are dropped.
+"""Converts a StableHLO module to a graph: calls are inlined, loops unrolled, source paths dropped.
 
 A constant of one number becomes a node; a constant of several becomes a constant of the graph. Known composites stay
 one operator; others are replaced by their own decomposition.
@@ -15,10 +15,12 @@ from jaxlib.mlir import ir
 
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.jax.reading import attributes_of, number_of, spec_of, tensor_of
-from tallystick.graphs.derive import Deriver
+from tallystick.graphs.derive import Deriver, operand_of
 from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Operand, Output, Ref, result_ref
+from tallystick.graphs.reference import Reference
 from tallystick.operators.definition import Operator
 from tallystick.operators.registry import OPERATORS
+from tallystick.operators.values import Value
 from tallystick.tensors.digest import tensor_digest
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
@@ -26,10 +28,15 @@ from tallystick.tensors.tensor import Tensor
 COMPOSITES: Final = {"chlo.erf": "stablehlo.erf"}
 RENAMED: Final = {"chlo.erf": "stablehlo.erf"}
 BARRIER: Final = "stablehlo.optimization_barrier"
+LOOP: Final = "stablehlo.while"
+RETURNS: Final = ("func.return", "stablehlo.return")
 CALL_DEPTH_MAX: Final = 64
+UNROLLED_MAX: Final = 20_000
+"""The most operators that one loop may become."""
 REASONS: Final = {
     "stablehlo.custom_call": "what it computes is not part of the program",
-    "stablehlo.while": "how often its body runs depends on data",
+    "stablehlo.while": "how often its body runs depends on data (a count that is known at capture is unrolled)",
+    "stablehlo.bitcast_convert": "it reads the bits of a number as another kind; from random bits, compare integers",
     "stablehlo.case": "which branch runs depends on data",
     "stablehlo.if": "which branch runs depends on data",
     "stablehlo.rng_bit_generator": "randomness has to come in as an input",
@@ -54,19 +61,43 @@ class ModuleLowering:
     constants: dict[Ref, Tensor] = field(default_factory=dict)
     specs: dict[Ref, TensorSpec] = field(default_factory=dict)
     derive: Deriver = field(default_factory=Deriver)
+    known: dict[Ref, Value] = field(default_factory=dict)
 
     def read_body(self, function: Any, arguments: Sequence[Ref], depth: int = 0) -> list[Ref]:
         """The results of a function called with `arguments`; raises `UnavailableError` naming the operator."""
         if depth > CALL_DEPTH_MAX:
             raise UnavailableError(f"functions call each other more than {CALL_DEPTH_MAX} deep")
-        block = function.regions[0].blocks[0]
-        values: dict[Any, Ref] = dict(zip(block.arguments, arguments, strict=True))
+        return self._read_block(function.regions[0].blocks[0], arguments, {}, depth)
+
+    def _read_block(self, block: Any, arguments: Sequence[Ref], outer: Mapping[Any, Ref], depth: int) -> list[Ref]:
+        """The results of a block; it may read the values of the block around it, `outer`."""
+        values: dict[Any, Ref] = {**outer, **dict(zip(block.arguments, arguments, strict=True))}
         for operation in (each.operation for each in block.operations):
             operands = [values[value] for value in operation.operands]
-            if operation.name == "func.return":
+            if operation.name in RETURNS:
                 return operands
-            values |= zip(operation.results, self._read(operation, operands, depth), strict=True)
+            results = (
+                self._unrolled(operation, operands, values, depth)
+                if operation.name == LOOP
+                else self._read(operation, operands, depth)
+            )
+            values |= zip(operation.results, results, strict=True)
         raise UnavailableError("a function does not return")
+
+    def _unrolled(self, operation: Any, operands: Sequence[Ref], outer: Mapping[Any, Ref], depth: int) -> Sequence[Ref]:
+        """The turns of a loop one after another; raises `UnavailableError` where their number depends on data."""
+        condition, body = (region.blocks[0] for region in operation.regions)
+        most = len(self.nodes) + UNROLLED_MAX
+        for _ in range(UNROLLED_MAX):
+            [goes_on] = self._read_block(condition, operands, outer, depth)
+            if goes_on not in self.known:
+                raise UnavailableError(f"{LOOP} cannot be captured: {REASONS[LOOP]}")
+            if not self.known[goes_on].array.any():
+                return operands
+            operands = self._read_block(body, operands, outer, depth)
+            if len(self.nodes) > most:
+                break
+        raise UnavailableError(f"{LOOP} cannot be captured: unrolled, it has more than {UNROLLED_MAX:,} operators")
 
     def _read(self, operation: Any, operands: Sequence[Ref], depth: int) -> Sequence[Ref]:
         name = operation.name
@@ -116,7 +147,16 @@ class ModuleLowering:
         self.nodes.append(node)
         found = {ref: spec for ref, spec in zip(node.outputs, derived, strict=True) if ref is not None and spec}
         self.specs |= found
+        self._fold(node)
         return list(found)
+
+    def _fold(self, node: Node) -> None:
+        """Compute one integer from known ones: the counter of a loop, and whether the loop goes on."""
+        spec = node.results[0]
+        if spec is None or spec.size != 1 or spec.is_float or not all(ref in self.known for ref in node.refs):
+            return
+        arguments = {name: operand_of(operand, self.known) for name, operand in node.operands.items()}
+        self.known[result_ref(node.number, 0)] = Reference().prepare(node)(arguments)[0]
 
 
 def lower(

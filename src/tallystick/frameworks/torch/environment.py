@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import re
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -31,7 +32,7 @@ def describe_environment(device: Literal["cpu", "cuda"]) -> Environment:
         python=platform.python_version(),
         system=platform.system(),
         machine=platform.machine(),
-        cpu=_processor(),
+        cpu=processor_name(),
         capability=torch.backends.cpu.get_cpu_capability(),
         torch=torch.__version__,
         threads=torch.get_num_threads(),
@@ -41,11 +42,11 @@ def describe_environment(device: Literal["cpu", "cuda"]) -> Environment:
         gpus=tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())),
         math_libraries=tuple(_math_libraries()),
         variables=_variables(),
-        packages=_packages(),
+        packages=dict(_packages()),
     )
 
 
-def _processor() -> str:
+def processor_name() -> str:
     """The model name of the processor, because math libraries choose their kernels by it."""
     information = Path("/proc/cpuinfo")
     if not information.is_file():
@@ -61,14 +62,21 @@ def _math_libraries() -> list[str]:
 
 
 def _variables() -> dict[str, str]:
-    switches = {name: os.environ.get(name, "") for name in SWITCHES}
-    switches["deterministic_algorithms"] = str(torch.are_deterministic_algorithms_enabled()).lower()
-    switches["float32_matmul_precision"] = torch.get_float32_matmul_precision()
-    switches["mkldnn"] = str(torch.backends.mkldnn.enabled).lower()  # type: ignore[attr-defined,unused-ignore]
-    return switches
+    return {name: os.environ.get(name, "") for name in SWITCHES} | switches_now()
 
 
-def _packages() -> dict[str, str]:
+def switches_now() -> dict[str, str]:
+    """The switches of PyTorch that decide the bits of a result, and that a program can turn while it runs."""
+    return {
+        "deterministic_algorithms": str(torch.are_deterministic_algorithms_enabled()).lower(),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "mkldnn": str(torch.backends.mkldnn.enabled).lower(),  # type: ignore[attr-defined,unused-ignore]
+    }
+
+
+@cache
+def _packages() -> tuple[tuple[str, str], ...]:
+    """What is installed, by name in lower case. Read once: what a process has imported stays, whatever is installed."""
     installed = (dist.metadata for dist in importlib.metadata.distributions())  # parsed anew at every access
     named = sorted((fields["Name"], fields["Version"]) for fields in installed)
-    return {name.lower(): version for name, version in named if name}
+    return tuple({name.lower(): version for name, version in named if name}.items())

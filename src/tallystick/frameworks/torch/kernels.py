@@ -9,7 +9,8 @@ import torch
 
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.dtypes import DTYPES
-from tallystick.frameworks.torch.randomness import dropout_mask, philox_uniform
+from tallystick.frameworks.torch.fused_adam import fused_adam
+from tallystick.frameworks.torch.philox_operators import dropout_mask, philox_uniform
 from tallystick.frameworks.torch.reuse import IN_PLACE
 from tallystick.graphs.graph import Node
 from tallystick.operators.definition import Operator
@@ -23,8 +24,14 @@ ZEROS: Final = {
     "aten.new_empty.default": "aten.new_zeros.default",
 }
 """Uninitialised memory is zero, because the definitions of graphs have no undefined values."""
-DRAWS: Final = {"tally.philox_uniform": philox_uniform, "tally.dropout_mask": dropout_mask}
-"""Operators that this project adds to PyTorch, faster than their definitions; a test compares both."""
+STRIDED: Final = "aten.new_empty_strided.default"
+ADDING: Final = "aten.index_put.default"
+ADDED: Final[Mapping[str, Callable[..., Any]]] = {
+    "tally.philox_uniform": philox_uniform,
+    "tally.dropout_mask": dropout_mask,
+    "tally.fused_adam": fused_adam,
+}
+"""Operators that this project adds to PyTorch: faster than their definitions, or with a kernel's own roundings."""
 VIEWS: Final = frozenset({"aten.view.default", "aten._unsafe_view.default"})
 
 
@@ -32,14 +39,33 @@ def prepared(node: Node, device: str, in_place: bool = False) -> Callable[..., A
     """A function from the operands, in the order of the parameters, to the kernel's return value."""
     described = operator(node.operator)
     if described.dialect != "aten":
-        if node.operator in DRAWS:
-            return _drawn(described, node)
+        if node.operator in ADDED:
+            return _added(described, node)
         from tallystick.frameworks.torch.defined_kernels import defined  # loads the readings of all primitives
 
         return defined(described, node)
     name = IN_PLACE[node.operator] if in_place else ZEROS.get(node.operator, node.operator)
     call = _bound(overload_of(name), described, node, device)
+    if node.operator == STRIDED:
+        return lambda x: call(x).zero_()
+    if node.operator == ADDING and node.attributes["accumulate"]:
+        return _in_order(call)
     return _viewing(call, node) if node.operator in VIEWS else call
+
+
+def _in_order(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel that adds in the order of its indices: by itself it adds in any, where it has several threads."""
+
+    def ordered(*operands: Any) -> Any:
+        before = torch.are_deterministic_algorithms_enabled()
+        warns = torch.is_deterministic_algorithms_warn_only_enabled()
+        torch.use_deterministic_algorithms(True)
+        try:
+            return call(*operands)
+        finally:
+            torch.use_deterministic_algorithms(before, warn_only=warns)
+
+    return ordered
 
 
 def overload_of(name: str) -> torch._ops.OpOverload:
@@ -61,10 +87,10 @@ def refusal(node: Node | None, error: BaseException) -> UnavailableError:
     return UnavailableError(f"{node.operator} (node {node.number}) does not run here: {reason[:200]}")
 
 
-def _drawn(described: Operator, node: Node) -> Callable[..., Any]:
-    draw = DRAWS[node.operator]
+def _added(described: Operator, node: Node) -> Callable[..., Any]:
+    kernel = ADDED[node.operator]
     constants = {name: _constant(described, name, value) for name, value in node.attributes.items()}
-    return lambda seed: draw(seed, **constants)
+    return lambda *operands: kernel(*operands, **constants)
 
 
 def _bound(overload: torch._ops.OpOverload, described: Operator, node: Node, device: str) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ IN_PLACE: Final = {
         "sub": ("Tensor", "Scalar"),
     }.items()
     for overload in overloads
-}
+} | {"aten.mul.Scalar": "aten.mul_.Tensor"}  # `mul_.Scalar` rounds the number to the 16 bits of its operand first
 """Elementwise operators and the overloads that write over their first operand; both compute the same bits."""
 
 ALLOCATING: Final = frozenset(IN_PLACE) | {

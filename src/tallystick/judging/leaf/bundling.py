@@ -19,7 +19,8 @@ from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.root import NodeProof, graph_leaves
 from tallystick.judging.leaf.bundle import Edge, GraphHeader, LeafBundle, LeafChallenge, OperandEdges
-from tallystick.judging.opening.files import GRAPH, OPERATORS, read_opening, read_operator_lines, read_values
+from tallystick.judging.opening.files import GRAPH, OPERATORS, read_opening, read_operator_lines
+from tallystick.judging.opening.values import OpenedValues
 from tallystick.judging.published import LOSS, SCHEDULE
 from tallystick.transcripts.opening import OpenedOperator, Opening
 from tallystick.transcripts.record import CallRecord, OperatorRecord
@@ -53,6 +54,11 @@ class WholeOpening:
         return {node.number: place for place, node in enumerate(self.graph.nodes)}
 
     @cached_property
+    def values(self) -> OpenedValues:
+        """Its values, as far as they are opened."""
+        return OpenedValues(self.folder)
+
+    @cached_property
     def leaves(self) -> LeafHashes:
         """The leaf hashes of the operator records."""
         return LeafHashes([leaf_hash(line) for line in self.lines])
@@ -69,12 +75,12 @@ class WholeOpening:
         """The bundle of node `number`; values that are not opened are left out.
 
         Raises `UsageError` if the graph has no such node, `MalformedError` if the node has no record, `ProofError` if a
-        value does not have the digest in its file name.
+        value does not have the digest that names it.
         """
         bare = self.bare(number, asked)
         record = bare.operator.record
-        values = read_values(self.folder, {**record.inputs, **record.outputs})
-        return replace(bare, values=values, claimed=read_values(self.folder, self.small))
+        values = self.values.opened({**record.inputs, **record.outputs})
+        return replace(bare, values=values, claimed=self.values.opened(self.small))
 
     def bare(self, number: int, asked: LeafChallenge | None = None) -> LeafBundle:
         """As `bundle`, without values."""

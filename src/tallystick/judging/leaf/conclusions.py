@@ -85,7 +85,7 @@ def _conclude_one(
 
 def _is_tie(notes: Findings, found: Conclusions, result: ComparedResult, values: Values, margin: float) -> bool:
     """Whether the operator chooses among numbers; then a differing result is tied or wrong by how close they are."""
-    from tallystick.judging.leaf.near_ties import find_near_tie
+    from tallystick.judging.operator.near_ties import find_near_tie
 
     tie = find_near_tie(result.node, values, result.ref, result.places[result.wrong | result.unbounded])
     if tie is None:

@@ -2,7 +2,7 @@
 
 The checks, in order: the bundle is consistent (`checks.py`); every value is present; the element that the challenger
 named exists; the results are within the operator's proven bound (`operator/judge.py`); discrete results that differ are
-tied or wrong (`near_ties.py`); and results within the bound are also within a calibrated threshold.
+tied or wrong (`operator/near_ties.py`); and results within the bound are also within a calibrated threshold.
 
 Without a nonce, only the named element is judged. With a nonce, a large operator is judged at the elements that were
 named, drawn or found to deviate; all rows of a matrix product are also checked with vectors of random signs

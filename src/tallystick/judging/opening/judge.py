@@ -5,6 +5,7 @@ The opening must be consistent. An operator with a value that is not opened is n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,16 +28,16 @@ from tallystick.judging.opening.files import (
     OPERATORS,
     read_opening,
     read_operator_lines,
-    read_values,
-    value_file,
 )
-from tallystick.judging.operator.judge import ComparedResult, OperatorJudge, Values, count_differing, derive_results
+from tallystick.judging.opening.values import OpenedValues
+from tallystick.judging.operator.judge import ComparedResult, OperatorJudge, Values, derive_results
 from tallystick.judging.properties import judge_properties
 from tallystick.judging.published import Published
 from tallystick.judging.verdict import Verdict, VerdictCoverage
 from tallystick.operators.engines import outside
 from tallystick.operators.precision import UNSTATED, Precision
 from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.opening import OpenedOperator, Opening
 from tallystick.transcripts.profile import Profile
 from tallystick.transcripts.record import StepRecord
@@ -83,25 +84,28 @@ def judge_opening(folder: Path, asked: OpeningRequest) -> Verdict:
         asked.published.check(notes, opening)
     read = _read_all if (folder / OPERATORS).exists() else _read_one
     graph, nodes, digests = read(notes, folder, opening)
+    opened = OpenedValues(folder)
+    try:
+        opened.require_readable()
+    except MalformedError as error:  # no digest names the file as a whole: its values count as not opened
+        notes.undecided.append(str(error))
     if notes.rejected or notes.undecided:
         left = "the opening is not consistent" if notes.rejected else "not all of the opening can be read"
         return Verdict(tuple(notes.seen), tuple(notes.undecided), (f"the operators: {left}",))
     if asked.published is not None:
         with notes.check("value"):
-            asked.published.check_step(
-                notes, opening, opening.opened_record(), lambda names: read_values(folder, names)
-            )
-    judged, unavailable = _judge_nodes(notes, folder, asked, opening, nodes, digests)
+            asked.published.check_step(notes, opening, opening.opened_record(), opened.opened)
+    judged, unavailable = _judge_nodes(notes, opened, asked, opening, nodes, digests)
     if asked.properties and graph is None:
         unavailable.append("properties: they are checked of a whole opening, and one operator is opened here")
     elif (
-        asked.properties and graph is not None and (values := _values(notes, folder, digests, "properties")) is not None
+        asked.properties and graph is not None and (values := _values(notes, opened, digests, "properties")) is not None
     ):
         unavailable += judge_properties(notes, graph, values, asked.properties)
     assumed = ["SHA-256 is collision resistant, and NumPy computes what it says"]
     if asked.profile is not None:
         assumed.append("honest stacks differ by no more than those the profile was calibrated on")
-    not_checked = tuple(_not_checked(folder, opening, asked))
+    not_checked = tuple(_not_checked(opened, opening, asked))
     coverage = VerdictCoverage(judged, opening.operators.size, "operators", "judged", closely="within their bounds")
     return Verdict(tuple(notes.seen), (*unavailable, *notes.undecided), not_checked, tuple(assumed), coverage)
 
@@ -125,13 +129,15 @@ def judge_operator(notes: Findings, judge: OperatorJudge, node: Node, values: Va
         compared = judge.compare(node, values)
     except UnavailableError as error:
         return f"node {node.number}: {error}"
-    return "; ".join(filter(None, (_judge_result(notes, judge, result, engine) for result in compared)))
+    return "; ".join(filter(None, (_judge_result(notes, judge, result, values, engine) for result in compared)))
 
 
-def _judge_result(notes: Findings, judge: OperatorJudge, result: ComparedResult, engine: str | None) -> str:
+def _judge_result(
+    notes: Findings, judge: OperatorJudge, result: ComparedResult, values: Values, engine: str | None
+) -> str:
     finding = result.finding
-    if result.limit is None:
-        finding = count_differing(result.wrong | result.unbounded)
+    if result.limit is None and finding.agrees and result.unbounded.any():
+        return _judge_choice(notes, result, values)
     if result.undecided:
         return result.undecided
     known = None if finding.agrees else outside(engine, result.node.operator, result.dtype)
@@ -146,6 +152,17 @@ def _judge_result(notes: Findings, judge: OperatorJudge, result: ComparedResult,
         return str(error)
     if calibrated is not None:
         notes.note(calibrated, "operator threshold", result.name)
+    return ""
+
+
+def _judge_choice(notes: Findings, result: ComparedResult, values: Values) -> str:
+    """Integers about which the bound says nothing: kernels may give equal numbers in any order, and no others."""
+    from tallystick.judging.operator.near_ties import find_near_tie
+
+    tie = find_near_tie(result.node, values, result.ref, result.places[result.unbounded])
+    if tie is None or 0 < tie.bands < math.inf:
+        return f"{result.name}: {int(result.unbounded.sum())} elements differ about which the bound says nothing"
+    notes.note(Finding(tie.bands, 0.0, detail=f"{tie.detail}, in bands"), "operator", result.name)
     return ""
 
 
@@ -195,7 +212,7 @@ def _read_one(notes: Findings, folder: Path, opening: Opening) -> Opened:
 
 def _judge_nodes(
     notes: Findings,
-    folder: Path,
+    opened: OpenedValues,
     asked: OpeningRequest,
     opening: Opening,
     nodes: Collection[Node],
@@ -210,7 +227,7 @@ def _judge_nodes(
         raise UsageError(f"node {unknown[0]} is not opened here")
     for node in (known[number] for number in sorted(asked.nodes or known)):
         wanted = {ref: digests[ref] for ref in (*node.refs, *filter(None, node.outputs))}
-        values = _values(notes, folder, wanted, f"node {node.number}")
+        values = _values(notes, opened, wanted, f"node {node.number}")
         if values is None:
             continue
         try:
@@ -222,21 +239,21 @@ def _judge_nodes(
     return judged, lines
 
 
-def _values(notes: Findings, folder: Path, wanted: Mapping[Ref, Digest], subject: str) -> dict[Ref, Tensor] | None:
-    """The opened values; `None` where one is not the one that its name says, or cannot be read."""
+def _values(
+    notes: Findings, opened: OpenedValues, wanted: Mapping[Ref, Digest], subject: str
+) -> dict[Ref, Tensor] | None:
+    """The opened values; `None` where one is not the one that its name says."""
     try:
-        return read_values(folder, wanted)
-    except (ProofError, MalformedError) as error:  # bytes without form do not have the digest that names them
+        return opened.opened(wanted)
+    except (ProofError, MalformedError) as error:
         notes.note(DIFFERS, "value", subject, str(error))
-    except UnavailableError as error:
-        notes.undecided.append(f"value of {subject}: {error}")
     return None
 
 
-def _not_checked(folder: Path, opening: Opening, asked: OpeningRequest) -> Iterator[str]:
+def _not_checked(opened: OpenedValues, opening: Opening, asked: OpeningRequest) -> Iterator[str]:
     record = opening.opened_record()
     if asked.published is not None:
-        yield from asked.published.not_checked(opening, record, lambda name: (folder / value_file(name)).is_file())
+        yield from asked.published.not_checked(opening, record, opened.__contains__)
     elif isinstance(record, StepRecord):
         yield "whether loss and learning rate are those of the record: `tally audit` replays the step"
     if isinstance(record, StepRecord):

@@ -104,10 +104,14 @@ def flash_attention(
     attn_mask: V | None,
     scale: float | None,
 ) -> tuple[V, V]:
-    """[b,h,l,e] each give [b,h,l,e] and [b,h,l], which for F16 and BF16 is F32; 0 where a query sees no key."""
+    """[b,h,l,e] and twice [b,k,l,e] give [b,h,l,e] and [b,h,l]; 0 where a query sees no key.
+
+    k divides h: that many neighbouring heads of queries share one of keys. [b,h,l] is F32 for F16 and BF16.
+    """
     _check_flash(query, key, value, attn_mask)
     _check_options(dropout_p, is_causal, attn_mask)
-    result, _, total, shift = _attend(a, query, key, value, attn_mask, is_causal, scale)
+    keys, values = (_repeated(a, each, query.shape[1]) for each in (key, value))
+    result, _, total, shift = _attend(a, query, keys, values, attn_mask, is_causal, scale)
     return result, a.reshape(a.add(shift, a.log(total)), query.shape[:-1])
 
 
@@ -133,20 +137,22 @@ def flash_attention_backward(
 ) -> tuple[V, V, V]:
     """Gradients of the shapes of their tensors (Dao et al. 2022, Algorithm 4).
 
-    With P the weights: dV = Pᵀ·dO, dS = P∘(dO·Vᵀ − Σ dO∘O), dQ = dS·K·scale, dK = dSᵀ·Q·scale.
+    With P the weights: dV = Pᵀ·dO, dS = P∘(dO·Vᵀ − Σ dO∘O), dQ = dS·K·scale, dK = dSᵀ·Q·scale. A head of keys that
+    several heads of queries share gets the sum over all their queries.
     """
     _check_flash(query, key, value, attn_mask)
     _check_options(dropout_p, is_causal, attn_mask)
     if grad_out.shape != query.shape or out.shape != query.shape or logsumexp.shape != query.shape[:-1]:
         raise MalformedError("the shapes of gradient, result and logarithm do not fit the query")
-    g, q, k, v, o = widened(a, grad_out, query, key, value, out)
+    keys, values = (_repeated(a, each, query.shape[1]) for each in (key, value))
+    g, q, k, v, o = widened(a, grad_out, query, keys, values, out)
     scores = _scores(a, q, k, attn_mask, is_causal, scale)
     denominator = a.reshape(a.cast(logsumexp, q.dtype), (*query.shape[:-1], 1))
     weights = _exponential(a, scores, denominator, query.dtype)
     towards = a.sub(_over(a, g, v, -1, -1), a.sum(a.mul(g, o), (3,), keep=True))
     slopes = _narrowed(a, a.mul(a.mul(weights, _scale(q, scale)), towards), query.dtype)
-    by_value = _over(a, _narrowed(a, weights, query.dtype), g, -2, -2)
-    by_query, by_key = _over(a, slopes, k, -1, -2), _over(a, slopes, q, -2, -2)
+    by_value = _over_queries(a, _narrowed(a, weights, query.dtype), g, key.shape[1])
+    by_query, by_key = _over(a, slopes, k, -1, -2), _over_queries(a, slopes, q, key.shape[1])
     return a.cast(by_query, query.dtype), a.cast(by_key, query.dtype), a.cast(by_value, query.dtype)
 
 
@@ -227,6 +233,12 @@ def _over(a: Algebra[V], x: V, y: V, of_x: int, of_y: int) -> V:
     return a.dot(x, y, ((count + of_x,), (count + of_y,)), (front, front))
 
 
+def _over_queries(a: Algebra[V], x: V, y: V, heads: int) -> V:
+    """[b,h,l,s] and [b,h,l,e] give [b,k,s,e]: the sum over the queries of all heads that share one of keys."""
+    of_x, of_y = (a.reshape(z, (z.shape[0], heads, z.shape[1] * z.shape[2] // heads, z.shape[3])) for z in (x, y))
+    return _over(a, of_x, of_y, -2, -2)
+
+
 # ---- what fits together
 
 
@@ -267,7 +279,9 @@ def _check_flash(query: Typed, key: Typed, value: Typed, mask: Typed | None) -> 
     tensors = (query, key, value)
     if any(len(tensor.shape) != 4 or tensor.dtype not in FLOATS for tensor in tensors):
         raise MalformedError("fused attention needs four axes of floats")
-    if key.shape != value.shape or query.shape[:2] != key.shape[:2] or query.shape[3] != key.shape[3]:
+    heads, shared = query.shape[1], key.shape[1]
+    fits = query.shape[0] == key.shape[0] and query.shape[3] == key.shape[3] and shared and heads % shared == 0
+    if key.shape != value.shape or not fits:
         raise MalformedError(f"fused attention of {', '.join(str(list(tensor.shape)) for tensor in tensors)}")
     _check_sides(query, key, value)
     if mask is not None and mask.dtype not in (query.dtype, "F32"):

@@ -34,7 +34,7 @@ class Accumulation(Rounding):
         centre = self.values.prod(x.centre, axes, keep)
         if x.dtype not in FORMATS:
             return self._reduced_discrete(centre, x, axes, keep)
-        form, size = self._form(x.dtype), abs(x.array) + self._read(x)
+        form, size = self._form(x.dtype), x.size + self._read(x)
         factor = RoundedSums(math.prod(x.shape[axis] for axis in axes), form.unit, 0.0, 1.0, lambda: 0.0, products=True)
         largest = self._product(self.xp.where(size > 1, size, 1.0), axes, keep)
         smallest = self._product(self.xp.where((size < 1) & (size > 0), size, 1.0), axes, keep)
@@ -175,4 +175,4 @@ class Accumulation(Rounding):
         split = x.array * (2.0 ** (REFERENCE.bits - form.bits) + 1)
         coarse = split - (split - x.array)
         changed = (coarse != x.array) | (self._lift(r) > 0)
-        return r + self.xp.where(changed, 2 * form.unit * (abs(x.array) + r), 0.0)
+        return r + self.xp.where(changed, 2 * form.unit * (x.size + r), 0.0)

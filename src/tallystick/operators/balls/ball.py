@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, TypeAlias
 
 from tallystick.operators.algebra import Number
@@ -40,6 +41,11 @@ class Ball:
     def array(self) -> Array:
         """The centre's elements; floats in float64."""
         return self.centre.array
+
+    @cached_property
+    def size(self) -> Array:
+        """The magnitude of the centre; several primitives ask for it, and a weight is large."""
+        return abs(self.array)
 
     @property
     def width(self) -> Array | float:

@@ -122,7 +122,7 @@ class Elementwise(Choices):
         spread = propagation.quotient(self.xp, x.array, r, y.array, s, y.least) + self._regrouping(x.dtype)
         units = 1.0 if y.shape == centre.shape and y.shape else 2.0
         low = 0.0 if min(x.least, y.least) >= 0 else -math.inf
-        doubt = ((abs(y.array) <= s) & self._some(s)) | (self.xp.isinf(centre.array) & (y.array == 0))
+        doubt = ((y.size <= s) & self._some(s)) | (self.xp.isinf(centre.array) & (y.array == 0))
         return self._rounded(centre, spread, (x, y), units, low, doubt)
 
     def pow(self, x: Operand, y: Operand) -> Ball:
@@ -147,7 +147,7 @@ class Elementwise(Choices):
     def _is_one_of_any_power(self, x: Ball, r: Array | float, y: Ball, s: Array | float) -> Array:
         """Where a ball contains base 1 or exponent 0 without being exactly that; 1^NaN and NaN^0 are 1."""
         base = (y.array != y.array) & (abs(x.array - 1) <= r) & self._some(r)
-        return base | ((x.array != x.array) & (abs(y.array) <= s) & self._some(s))
+        return base | ((x.array != x.array) & (y.size <= s) & self._some(s))
 
     def floor_divide(self, x: Ball, y: Operand) -> Ball:
         """See `Algebra.floor_divide`."""
@@ -210,7 +210,7 @@ class Elementwise(Choices):
         """Where a factor may or may not be 0; times an infinity, this decides between NaN and infinity."""
         if self._is_exact(r) and self._is_exact(s):
             return False
-        return ((abs(x.array) <= r) & self._some(r)) | ((abs(y.array) <= s) & self._some(s))
+        return ((x.size <= r) & self._some(r)) | ((y.size <= s) & self._some(s))
 
     def _cut(self, x: Ball, centre: Value) -> Ball:
         """A cast from floats to integers; unknown for values out of range, because C does not define them."""

@@ -83,8 +83,10 @@ class Rounding(Frame):
         form = self._form(x.dtype)
         edge = 2.0 ** ((form.exponent_max - 1) // 2)
         r = self._read(x) if form.exponent_max < _WIDE_RANGE else self._lost_below(x, 1 / edge)
-        far = (abs(x.array) >= edge) & self.xp.isfinite(x.array)
-        return self.xp.where(far, math.inf, r) if bool(self.xp.any(far)) else r
+        far = x.size >= edge
+        if not bool(self.xp.any(far)):
+            return r
+        return self.xp.where(far & self.xp.isfinite(x.array), math.inf, r)
 
     def _regrouping(self, dtype: str) -> float:
         """The largest loss when a product underflows and is then multiplied by another factor, in a narrow format."""
@@ -93,15 +95,22 @@ class Rounding(Frame):
         return form.half_step * 2.0 ** ((form.exponent_max - 1) // 2) if is_lost else 0.0
 
     def _lost_below(self, x: Ball, tiny: float) -> Array | float:
-        size = abs(x.array)
-        near = (size - x.width < tiny) & ((size > 0) | self._some(x.width))
+        size, near = x.size, x.size - x.width < tiny if x.radius is not None else x.size < tiny
+        if not bool(self.xp.any(near)):
+            return x.width
+        near = near & ((size > 0) | self._some(x.width))
         if not bool(self.xp.any(near)):
             return x.width
         return self.xp.where(near, x.width + self.xp.where(size + x.width < tiny, size + x.width, tiny), x.width)
 
     def _finite_size(self, x: Ball) -> Array:
         """|x|, with 0 for infinities and NaN."""
-        return self.xp.where(self.xp.isfinite(x.array), abs(x.array), 0.0)
+        return self._of_finite(x.size)
 
     def _size(self, centre: Value) -> Array:
-        return self.xp.where(self.xp.isfinite(centre.array), abs(centre.array), 0.0)
+        return self._of_finite(abs(centre.array))
+
+    def _of_finite(self, size: Array) -> Array:
+        """The magnitudes, with 0 for infinities and NaN; without a copy where all are finite."""
+        finite = size < math.inf
+        return size if bool(self.xp.all(finite)) else self.xp.where(finite, size, 0.0)

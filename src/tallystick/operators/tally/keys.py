@@ -49,3 +49,8 @@ def share_of(p: float, what: str) -> int:
     if not 0.0 <= p <= 1.0:
         raise MalformedError(f"{what} is {p!r:.40}, no share from 0 to 1")
     return round(p * (1 << SHARE_BITS))
+
+
+def rounded_share(p: float, what: str) -> float:
+    """`p` as filters read it: rounded to 30 bits."""
+    return share_of(p, what) / (1 << SHARE_BITS)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from tallystick.commitments.nesting import DEPTH_MAX, nesting
+from tallystick.commitments.nesting import loose_json
 from tallystick.documents.document import SAFE_INTEGER_MAX
 from tallystick.errors import MalformedError
 from tallystick.serving.errors import invalid
-from tallystick.serving.vllm.request_settings import ASKS, sampler_from
+from tallystick.serving.vllm.request_settings import ASKS, OWN, sampler_from
 from tallystick.transcripts.receipt import TOKENS_MAX
 from tallystick.transcripts.sampler import Sampler
 
@@ -68,6 +69,7 @@ class Asked:
     choices: int
     limit: int | None
     nonce: str | None
+    started_ns: int = field(default_factory=time.time_ns)
 
     @property
     def id(self) -> str:
@@ -109,15 +111,26 @@ def read_asked(path: str, body: bytes, defaults: Mapping[str, Any]) -> Asked | N
     choices = _count(_first(fields.get("n"), 1), "n", 1, CHOICES_MAX)
     drawn = secrets.randbelow(SEEDS)
     sent["seed"] = _count(_first(fields.get("seed"), drawn), "seed", 0, SAFE_INTEGER_MAX - CHOICES_MAX)
-    sent |= {"return_token_ids": True, "vllm_xargs": {ASKS: 1}}
+    sampler = _sampler(sent)
+    sent |= {"return_token_ids": True, "vllm_xargs": {ASKS: 1}} | (_drawn_by_us(sampler) if choices == 1 else {})
     name = "max_tokens" if fields.get("max_completion_tokens") is None else "max_completion_tokens"
     limit = None if fields.get(name) is None else _count(fields[name], name, 0, TOKENS_MAX)
-    return Asked(path, sent, secrets.token_hex(16), _sampler(sent), choices, limit, _nonce(fields.get("tally_nonce")))
+    return Asked(path, sent, secrets.token_hex(16), sampler, choices, limit, _nonce(fields.get("tally_nonce")))
+
+
+def _drawn_by_us(sampler: Sampler) -> dict[str, Any]:
+    """Fields by which vLLM takes the largest logit, which is the only one that its logits processor leaves.
+
+    It would sort and draw in vain. Of several choices vLLM makes one greedy one, so they keep their fields.
+    """
+    stated: dict[str, Any] = {own: getattr(sampler, name) for name, own in OWN.items()}
+    greedy = {name: NEUTRAL[name] for name in OWN} | {"temperature": 0.0}
+    return greedy | {"vllm_xargs": {ASKS: 1} | stated}
 
 
 def _object(body: bytes) -> dict[str, Any] | None:
     try:
-        value = json.loads(body) if nesting(body) <= DEPTH_MAX else None
+        value = loose_json(body)
     except ValueError:
         return None
     return value if isinstance(value, dict) else None

@@ -18,6 +18,8 @@ from tallystick.errors import UnavailableError
 
 HELD_BYTES_MAX: Final = 1 << 30
 """The memory for rows, if nothing else is asked for."""
+PLACE_BYTES: Final = 1 << 12
+"""What a row counts where no layer is recorded."""
 Rows = Mapping[int, torch.Tensor]
 
 
@@ -50,6 +52,7 @@ class HiddenRows:
     _held: dict[int, torch.Tensor] = field(default_factory=dict)
     _free: list[int] = field(default_factory=list)
     _requests: OrderedDict[str, list[int]] = field(default_factory=OrderedDict)
+    _largest: dict[str, int] = field(default_factory=dict)
     _staged: Staged | None = None
 
     @property
@@ -57,19 +60,29 @@ class HiddenRows:
         """The requests of which rows are held."""
         return tuple(self._requests)
 
-    def add(self, requests: Sequence[str], positions: Sequence[int], rows: Rows) -> None:
+    def largest(self, request: str) -> int:
+        """The largest batch of a pass that added to the rows of a request; raises `UnavailableError` without rows."""
+        if request not in self._largest:
+            raise UnavailableError(f"request {request}: no rows are held")
+        return self._largest[request]
+
+    def add(self, requests: Sequence[str], positions: Sequence[int], rows: Rows, batch: int | None = None) -> None:
         """Add the rows of a pass by layer [len(requests), width]: `positions` has the index of each in its answer.
+
+        `batch` is the number of requests in the pass, if others were in it too.
 
         A row at a position that is held already takes its place: the parts of a prompt come before the row that counts,
         and a preempted request is fed again. A row behind one that is not held is of a request that was taken or
         dropped; it is left out.
         """
         self._land()
-        if not self._held:
+        if not self._free and not self._requests:
             self._reserve(rows)
         asked = enumerate(zip(requests, positions, strict=True))
         slots = {place: self._slot(*each) for place, each in asked if self._begins_or_continues(*each)}
         kept = [place for place in slots if requests[place] in self._requests]
+        for name in {requests[place] for place in kept}:
+            self._largest[name] = max(self._largest.get(name, 1), batch or len(requests))
         if kept:
             chosen = rows if len(kept) == len(requests) else {layer: each[kept] for layer, each in rows.items()}
             self._staged = Staged.of([slots[place] for place in kept], chosen)
@@ -92,6 +105,7 @@ class HiddenRows:
         """Free the rows of a request; does nothing if there are none."""
         self._land()
         self._free += reversed(self._requests.pop(request, []))
+        self._largest.pop(request, None)
 
     def _begins_or_continues(self, request: str, position: int) -> bool:
         if position == 0:
@@ -104,12 +118,12 @@ class HiddenRows:
         slots = self._requests[request]
         if position == len(slots):
             if not self._free:
-                self._free += reversed(self._requests.popitem(last=False)[1])
+                self.drop(next(iter(self._requests)))
             slots.append(self._free.pop())
         return slots[position]
 
     def _reserve(self, rows: Rows) -> None:
-        size = sum(each.shape[1] * each.element_size() for each in rows.values())
+        size = sum(each.shape[1] * each.element_size() for each in rows.values()) or PLACE_BYTES
         count = max(1, self.bytes_max // size)
         self._held = {layer: torch.empty((count, each.shape[1]), dtype=each.dtype) for layer, each in rows.items()}
         self._free = list(range(count - 1, -1, -1))

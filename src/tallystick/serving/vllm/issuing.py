@@ -11,7 +11,7 @@ from tallystick.serving.receipts import ReceiptBook
 from tallystick.serving.vllm.asking import Asked
 from tallystick.serving.vllm.receipts import finish_of
 from tallystick.serving.vllm.seen import SeenAnswer, SeenAnswers
-from tallystick.serving.vllm.wire import unpack_rows
+from tallystick.serving.vllm.wire import Kept
 from tallystick.transcripts.receipt import Answer, Request, SignedReceipt, Tokens
 
 SECONDS_MAX: Final = 60.0
@@ -33,9 +33,9 @@ class Workers:
         """Keep rows from now on."""
         await self._call("tally_watch", *arguments)
 
-    async def take(self, engine_id: str, tokens: int) -> Any:
-        """The rows [tokens, width] by layer of a request, which is then dropped."""
-        return unpack_rows(await self._call("tally_take", engine_id, tokens))
+    async def take(self, engine_id: str, tokens: int) -> Kept:
+        """What is kept of the first tokens of a request, which is then dropped."""
+        return Kept.of(await self._call("tally_take", engine_id, tokens))
 
     async def drop(self, engine_id: str) -> None:
         """Free the rows of a request."""
@@ -65,9 +65,8 @@ class AnswerIssuer:
 
     async def drop(self, asked: Asked) -> None:
         """Free the rows of a request whose answers get no receipts."""
-        if self.issuer.settings.layers:
-            for number in range(asked.choices):
-                await self.workers.drop(asked.engine_id(number))
+        for number in range(asked.choices):
+            await self.workers.drop(asked.engine_id(number))
 
     async def _issue(self, asked: Asked, seen: SeenAnswers, number: int, answer: SeenAnswer) -> SignedReceipt:
         if seen.prompt is None:
@@ -78,11 +77,11 @@ class AnswerIssuer:
             max_tokens=self._limit(asked, len(seen.prompt), answer),
             nonce=asked.nonce,
         )
-        is_watched = bool(self.issuer.settings.layers)
-        rows = await self.workers.take(asked.engine_id(number), len(answer.ids)) if is_watched else {}
+        kept = await self.workers.take(asked.engine_id(number), len(answer.ids))
         stated = Answer(tokens=Tokens.of(answer.ids), finish=finish_of(answer.finish, answer.stop))
-        issued = await asyncio.to_thread(self.issuer.issue, request, stated, asked.sampler_of(number), rows)
-        self.book.add(issued.signed)
+        sampler = asked.sampler_of(number)
+        issued = await asyncio.to_thread(self.issuer.issue, request, stated, sampler, kept.rows, kept.batch)
+        self.book.add(issued.signed, asked.started_ns)
         return issued.signed
 
     def _limit(self, asked: Asked, prompt: int, answer: SeenAnswer) -> int:

@@ -60,7 +60,11 @@ class CanonicalLogitsProcessor(LogitsProcessor, SlotLogitsProcessor):  # type: i
         if self.on_pass is not None:
             self.on_pass(rows)
         places, sampler = [row.row for row in rows], TorchSampler([row.sampler for row in rows])
-        chosen = sampler.choose(logits[places], [row.position for row in rows], [row.history for row in rows])
-        logits[places] = -math.inf
+        asked = logits if len(places) == len(logits) else logits[places]  # rows are in order: all of them need no copy
+        chosen = sampler.choose(asked, [row.position for row in rows], [row.history for row in rows])
+        if asked is logits:
+            logits.fill_(-math.inf)
+        else:
+            logits[places] = -math.inf
         logits[places, chosen] = 0.0
         return logits

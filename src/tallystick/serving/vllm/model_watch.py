@@ -22,11 +22,13 @@ from tallystick.serving.vllm.runners import Runner, blocks_of
 class ModelWatch:
     """Puts the rows of every pass into `rows`, for the requests that ask for canonical sampling.
 
+    `rows` is None in workers that compute the same rows as the first, and keep none.
+
     A pass computes blocks, final norm and logits; then the logits processor says whose rows they are. Logits that are
     computed for other reasons (probabilities of a prompt's tokens) come later, and are forgotten with the next pass.
     """
 
-    def __init__(self, runner: Runner, layers: Collection[int], seed: str, rows: HiddenRows) -> None:
+    def __init__(self, runner: Runner, layers: Collection[int], seed: str, rows: HiddenRows | None) -> None:
         self.layers, self.rows, self._seed = tuple(sorted(set(layers))), rows, seed
         self._runner, self._seen, model = runner, dict[int, torch.Tensor](), runner.model
         blocks = blocks_of(model)
@@ -61,9 +63,10 @@ class ModelWatch:
 
     def _end_of_pass(self, asking: Sequence[LogitsRow]) -> None:
         self._runner.drop_generators([row.row for row in asking])
-        if self.layers:
+        if self.rows is not None:
             requests = [self._runner.request_in(row.slot) for row in asking]
-            self.rows.add(requests, [row.position for row in asking], self._rows_of(asking))
+            batch = len(self._seen[self._final])
+            self.rows.add(requests, [row.position for row in asking], self._rows_of(asking), batch)
         self._seen.clear()
 
     def _rows_of(self, asking: Sequence[LogitsRow]) -> Rows:

@@ -24,6 +24,7 @@ from tallystick.http.problems import Problem
 from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
 from tallystick.serving.application import ServerOptions, add_key, add_receipts, answer_errors_alike
 from tallystick.serving.receipts import ReceiptBook
+from tallystick.serving.telemetry import answer_spans
 from tallystick.serving.vllm.issuing import AnswerIssuer, Workers
 from tallystick.serving.vllm.settings import KEY, ReceiptVariables
 from tallystick.serving.vllm.start import check_start
@@ -56,6 +57,7 @@ class VllmProvider:
     def close(self) -> None:
         """Close the journal."""
         self.issuer.issuer.close()
+        self.issuer.book.close()
 
 
 async def start_provider(state: Any, variables: ReceiptVariables) -> VllmProvider:
@@ -74,7 +76,7 @@ async def start_provider(state: Any, variables: ReceiptVariables) -> VllmProvide
     issuer = ReceiptIssuer(card, _key(variables.key), settings, variables.receipts, engine=engine)
     await workers.watch(list(settings.layers), settings.seed)  # also of no layers: it frees vLLM's own generators
     LOG.info("tallystick: receipts of model %s, signed by key %s", card.identity, issuer.public)
-    options, book = _options(state.args, variables), ReceiptBook(variables.receipts)
+    options, book = _options(state.args, variables), _book(state.args, variables)
     answers = AnswerIssuer(workers, issuer, book, told["context"])
     app = _own_routes(issuer.public, card, book, options)
     return VllmProvider(answers, app, config.get_diff_sampling_param(), options.keys)
@@ -120,12 +122,12 @@ def _fingerprints(
 ) -> tuple[FingerprintSettings, ...]:
     """The standard fingerprints of the layers that vLLM shows, or those of the layers that were asked for."""
     if variables.layers is not None:
-        return standard_fingerprints(card.layers, variables.layers) if variables.layers else ()
-    (standard,) = standard_fingerprints(card.layers)
+        return standard_fingerprints(card.layers, card.dtype, variables.layers) if variables.layers else ()
+    (standard,) = standard_fingerprints(card.layers, card.dtype)
     shown = tuple(layer for layer in standard.layers if layer in visible)
     if shown != standard.layers:
         LOG.warning("tallystick: layers %s are recorded, of %s; with --enforce-eager all are", shown, standard.layers)
-    return standard_fingerprints(card.layers, shown)
+    return standard_fingerprints(card.layers, card.dtype, shown)
 
 
 def _key(path: Path | None) -> SigningKey:
@@ -135,6 +137,12 @@ def _key(path: Path | None) -> SigningKey:
     if not path.is_file():
         raise UsageError(f"{KEY}={path}: not there; `tally new-key {quote(str(path))}` makes one")
     return SigningKey.read(path)
+
+
+def _book(args: Any, variables: ReceiptVariables) -> ReceiptBook:
+    """The receipts of the model that vLLM serves under the first of its names."""
+    names = args.served_model_name or [args.model]
+    return ReceiptBook(variables.receipts, answer_spans(str(names[0])))
 
 
 def _options(args: Any, variables: ReceiptVariables) -> ServerOptions:

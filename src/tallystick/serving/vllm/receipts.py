@@ -10,7 +10,7 @@ from tallystick.attestation.signing import SigningKey
 from tallystick.errors import UsageError
 from tallystick.recorders.receipts import Issued, ReceiptIssuer, RecordSettings
 from tallystick.serving.vllm.request_settings import sampler_of
-from tallystick.serving.vllm.wire import unpack_rows
+from tallystick.serving.vllm.wire import Kept
 from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.receipt import Answer, EngineStatement, Request, Tokens
 
@@ -62,10 +62,10 @@ def _issue(llm: Any, output: Any, params: Any, issuer: ReceiptIssuer, nonce: str
         name, inside = (output.request_id,) * 2
         if params.n > 1:
             name, inside = f"{output.request_id}-{answer.index}", f"{answer.index}_{output.request_id}"
-        packed = llm.collective_rpc("tally_take", args=(inside, tokens.count))[0] if issuer.settings.layers else {}
+        kept = Kept.of(llm.collective_rpc("tally_take", args=(inside, tokens.count))[0])
         request = Request(id=name, prompt=Tokens.of(prompt), max_tokens=limit, nonce=nonce)
         stated = Answer(tokens=tokens, finish=finish_of(answer.finish_reason, answer.stop_reason))
-        yield issuer.issue(request, stated, sampler, unpack_rows(packed))
+        yield issuer.issue(request, stated, sampler, kept.rows, kept.batch)
 
 
 def finish_of(reason: str | None, stop: int | str | None) -> Finish:

@@ -11,9 +11,12 @@ from tallystick.transcripts.sampler import Sampler
 
 ASKS: Final = "tally"
 """The name in `extra_args` (`vllm_xargs` in an HTTP request) by which a request asks for canonical sampling."""
+OVERRIDDEN: Final = ("temperature", "top_k", "top_p", "min_p")
+"""Settings that extra arguments named `tally_…` can state instead, so that vLLM draws nothing of its own."""
 PENALTIES: Final = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+OWN: Final = {name: f"{ASKS}_{name}" for name in OVERRIDDEN}
 LISTS: Final = ("logit_bias", "allowed_token_ids")
-HONOURED: Final = ("temperature", "top_k", "top_p", "min_p", *PENALTIES, *LISTS, "seed")
+HONOURED: Final = (*OVERRIDDEN, *PENALTIES, *LISTS, "seed")
 REFUSED: Final[dict[str, tuple[Any, ...]]] = {
     "bad_words": (None, []),
     "min_tokens": (0,),
@@ -54,8 +57,10 @@ def sampler_of(params: Any, choice: int = 0) -> Sampler | None:
         return None
     if params.seed is None:
         raise ValueError("tally: canonical sampling needs a seed")
+    stated = {name: params.extra_args[own] for name, own in OWN.items() if own in params.extra_args}
+    fields = {name: getattr(params, name) for name in HONOURED} | stated | {"seed": params.seed + choice}
     try:
-        return sampler_from({name: getattr(params, name) for name in HONOURED} | {"seed": params.seed + choice})
+        return sampler_from(fields)
     except MalformedError as error:
         raise ValueError(str(error)) from None
 

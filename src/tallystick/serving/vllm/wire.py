@@ -1,14 +1,30 @@
-"""Rows of hidden states as plain data: what vLLM sends between its processes without pickling it."""
+"""What is kept of an answer as plain data: what vLLM sends between its processes without pickling it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 
+from tallystick.transcripts.receipt import BatchStatement
+
 DTYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a worker kept of an answer: rows [tokens, width] by layer, and the largest batch it was computed in."""
+
+    rows: Mapping[int, torch.Tensor]
+    batch: BatchStatement
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Kept:
+        """What `TallyWorkerExtension.tally_take` told."""
+        return cls(unpack_rows(told["rows"]), BatchStatement(largest=told["largest"]))
 
 
 def pack_rows(rows: Mapping[int, torch.Tensor]) -> dict[str, dict[str, Any]]:

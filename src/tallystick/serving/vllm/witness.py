@@ -10,6 +10,7 @@ from typing import Any, Final
 from starlette.datastructures import MutableHeaders
 from starlette.types import Message, Send
 
+from tallystick.commitments.nesting import loose_json
 from tallystick.errors import TallyError
 from tallystick.http.problems import Problem
 from tallystick.serving.application import receipt_headers
@@ -80,7 +81,7 @@ class Witness:
 
     async def _send_whole(self) -> None:
         try:
-            told = json.loads(self._body)
+            told = loose_json(bytes(self._body))
         except ValueError:
             told = None
         if isinstance(told, dict) and "choices" in told:
@@ -171,7 +172,7 @@ def _chunk(event: bytes) -> dict[str, Any] | None:
     if not event.startswith(b"data:"):
         return None
     try:
-        value = json.loads(event[5:])
+        value = loose_json(event[5:])
     except ValueError:
         return None
     return value if isinstance(value, dict) else None

@@ -60,11 +60,14 @@ class TallyWorkerExtension:
         if watch := getattr(self, "_tally_watch", None):
             watch.close()
         self._tally_rows = HiddenRows(bytes_max)
-        self._tally_watch = ModelWatch(runner, layers if self.rank == 0 else (), seed, self._tally_rows)
+        self._tally_watch = (
+            ModelWatch(runner, layers, seed, self._tally_rows) if self.rank == 0 else ModelWatch(runner, (), seed, None)
+        )
 
-    def tally_take(self, request_id: str, tokens: int) -> dict[str, dict[str, Any]]:
-        """The rows of the first `tokens` tokens of a finished request, packed by `wire.pack_rows`, and then dropped.
+    def tally_take(self, request_id: str, tokens: int) -> dict[str, Any]:
+        """What is kept of a finished request, and then dropped: `rows` of its first `tokens` tokens by `pack_rows`.
 
+        `largest` is the largest number of requests in a pass that computed one of them.
         The id is the one under which the request was submitted; of `n` choices the i-th is named `i_` and this id.
         Raises `UnavailableError` if rows are missing.
         """
@@ -73,7 +76,8 @@ class TallyWorkerExtension:
         names = self._tally_named(request_id)
         if len(names) != 1:
             raise UnavailableError(f"request {request_id}: {len(names)} requests of that name have rows")
-        return pack_rows(self._tally_rows.take(names[0], tokens))
+        largest = self._tally_rows.largest(names[0])
+        return {"largest": largest, "rows": pack_rows(self._tally_rows.take(names[0], tokens))}
 
     def tally_drop(self, request_id: str) -> None:
         """Free the rows of a request that was cancelled or needs no receipt; does nothing if there are none."""

@@ -36,10 +36,10 @@ def encode_summaries(
 ) -> bytes:
     """The wire form of a projection's numbers [layers, blocks, width] and the norms [layers, blocks] of the blocks."""
     in_order = summaries.transpose(1, 0, 2).reshape(-1, settings.width)
-    return encode_numbers(in_order, norms.T.reshape(-1), settings.bits).tobytes()
+    return encode_numbers(in_order, norms.T.reshape(-1), settings.bits, settings.resolution).tobytes()
 
 
-def encode_numbers(numbers: Numbers, norms: Numbers, bits: int) -> Bytes:
+def encode_numbers(numbers: Numbers, norms: Numbers, bits: int, grid: int) -> Bytes:
     """The wire form of numbers [blocks, width] with the norms [blocks] of their hidden states: [blocks, bytes].
 
     Raises `UnavailableError` for numbers that are not finite or too large.
@@ -51,7 +51,7 @@ def encode_numbers(numbers: Numbers, norms: Numbers, bits: int) -> Bytes:
     if bits == 32:
         return narrow.view(np.uint8)
     exponents = _exponents(norms)
-    codes = np.where(exponents[:, None] == ZERO, 0.0, np.floor(numbers / grid_steps(exponents, bits)))
+    codes = np.where(exponents[:, None] == ZERO, 0.0, np.floor(numbers / grid_steps(exponents, grid)))
     residues = np.mod(codes, 2**bits).astype(np.uint8)
     return np.concatenate([exponents.astype(np.int8).view(np.uint8)[:, None], _pack(residues, bits)], axis=1)
 

@@ -3,14 +3,14 @@
 | bits | a block of one layer is | grid, relative to 2ᵉ |
 |-|-|-|
 | 32 | `width` little-endian float32 numbers | |
-| 8 | e, then a byte a number | 2⁻¹⁰ |
-| 4 | e, then a nibble a number, the first in the low one | 2⁻⁸ |
-| 1 | e, then a bit a number, the first in the lowest | 2⁻⁶ |
+| 8 | e, then a byte a number | 2⁻¹⁰, or 2⁻ᵍ |
+| 4 | e, then a nibble a number, the first in the low one | 2⁻⁸, or 2⁻ᵍ |
+| 1 | e, then a bit a number, the first in the lowest | 2⁻⁶, or 2⁻ᵍ |
 
 e is a signed byte: log₂ of the norm of the block's hidden states, rounded. A number s is written as its cell on the
-grid, ⌊s / step⌋ modulo 2^bits. The high bits are left out because the verifier has a number of its own nearby
-(universal quantisation: Boufounos 2012). So all bits serve small differences; a large difference gives a random code. A
-block whose norm is 0, or below 2⁻¹²⁷, has e = −128 and codes 0.
+grid, ⌊s / step⌋ modulo 2^bits; settings may state a grid g of their own. The high bits are left out because the
+verifier has a number of its own nearby (universal quantisation: Boufounos 2012). So all bits serve small differences; a
+large difference gives a random code. A block whose norm is 0, or below 2⁻¹²⁷, has e = −128 and codes 0.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ Numbers = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 RESOLUTION: Final = {8: 10, 4: 8, 1: 6}
+"""The grid of each number of bits where settings state none."""
 ZERO: Final = -128
 HALF_OCTAVE: Final = 0.7071067811865476
 """√½ in binary64: from this mantissa on, log₂ rounds up."""
@@ -38,16 +39,16 @@ def block_bytes(width: int, bits: int) -> int:
     return 4 * width if bits == 32 else 1 + -(-width * bits // 8)
 
 
-def reach(bits: int) -> float:
+def reach(bits: int, grid: int) -> float:
     """The distance, in the mean, of a claim that is unrelated to the block: its codes are random.
 
     With M codes, √((M − 1)³ / 12 M) steps. A limit near it accepts anything.
     """
     codes = 2**bits
-    return math.inf if bits == 32 else math.sqrt((codes - 1) ** 3 / (12 * codes)) * 2.0 ** -RESOLUTION[bits]
+    return math.inf if bits == 32 else math.sqrt((codes - 1) ** 3 / (12 * codes)) * 2.0**-grid
 
 
-def relative_gaps(data: Bytes, own: Numbers, norms: Numbers, bits: int) -> Numbers:
+def relative_gaps(data: Bytes, own: Numbers, norms: Numbers, bits: int, grid: int) -> Numbers:
     """How far own numbers [blocks, width] lie from the numbers that claimed bytes [blocks, bytes] encode: [blocks].
 
     √(Σₖ gapₖ² / width) relative to the own norm; or, if larger, the gap between the own norm and the norms that round
@@ -63,7 +64,7 @@ def relative_gaps(data: Bytes, own: Numbers, norms: Numbers, bits: int) -> Numbe
     codes = _unpack(data[:, 1:], own.shape[1], bits)
     if codes[exponents == ZERO].any():
         raise MalformedError("fingerprint.data: a code in a block whose norm is 0")
-    steps = grid_steps(exponents, bits)
+    steps = grid_steps(exponents, grid)
     offsets = np.mod(own / steps - codes - 0.5, 2**bits)
     cells = np.minimum(offsets, 2**bits - offsets)
     gaps = np.maximum(cells - 0.5, 0.0) * steps
@@ -71,9 +72,9 @@ def relative_gaps(data: Bytes, own: Numbers, norms: Numbers, bits: int) -> Numbe
     return np.maximum(_relative(gaps, norms), _norm_gaps(exponents, norms))
 
 
-def grid_steps(exponents: Integers, bits: int) -> Numbers:
+def grid_steps(exponents: Integers, grid: int) -> Numbers:
     """The distance of neighbouring cells of the grid, F64[blocks, 1]."""
-    return np.ldexp(1.0, exponents - RESOLUTION[bits])[:, None]
+    return np.ldexp(1.0, exponents - grid)[:, None]
 
 
 def _float_gaps(narrow: npt.NDArray[np.float32], own: Numbers) -> Numbers:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from tallystick.commitments.digests import digest
 from tallystick.errors import MalformedError, UnavailableError, UsageError
+from tallystick.tolerances.fingerprints.residues import RESOLUTION
 
 Array: TypeAlias = npt.NDArray[np.floating[Any]]
 Rows: TypeAlias = Mapping[int, Array]
@@ -22,6 +23,7 @@ PUBLIC_SEED: Final = digest("directions", b"public").removeprefix("sha256:")
 BLOCK_MAX: Final = 1024
 WIDTH_MAX: Final = 1024
 LAYERS_MAX: Final = 1 << 10
+GRID_MAX: Final = 32
 _SEED: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -30,8 +32,9 @@ class FingerprintSettings:
     """What is summarised and how; a receipt states these settings.
 
     A block of up to `block` tokens in one layer gives one summary. With `projection`, it has `width` numbers of `bits`
-    bits each, with signs drawn from `seed`. With `toploc`, it has the `width` largest values of the block; `bits` is
-    then 8 and `seed` is None, and neither has a meaning.
+    bits each, with signs drawn from `seed`, on a grid whose step is 2^-grid of the block's norm; without a `grid`, on
+    that of `RESOLUTION`. With `toploc`, it has the `width` largest values of the block; `bits` is then 8, `seed` and
+    `grid` are None, and none has a meaning.
     """
 
     method: Literal["projection", "toploc"] = "projection"
@@ -40,6 +43,7 @@ class FingerprintSettings:
     width: int = 15
     bits: Literal[1, 4, 8, 32] = 8
     seed: str | None = PUBLIC_SEED
+    grid: int | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.block <= BLOCK_MAX:
@@ -50,8 +54,20 @@ class FingerprintSettings:
             raise UsageError("layers: none, too many, or not in ascending order")
         if self.method == "projection" and not _SEED.fullmatch(self.seed or ""):
             raise UsageError("seed: a projection needs 64 hexadecimal digits")
-        if self.method == "toploc" and (self.seed, self.bits) != (None, 8):
-            raise UsageError("seed, bits: TOPLOC has none")
+        if self.method == "toploc" and (self.seed, self.bits, self.grid) != (None, 8, None):
+            raise UsageError("seed, bits, grid: TOPLOC has none")
+        if self.grid is not None and (self.usual in (0, self.grid) or not 0 <= self.grid <= GRID_MAX):
+            raise UsageError(f"grid: {self.grid} for {self.bits} bits: not from 0 to {GRID_MAX}, or to be left out")
+
+    @property
+    def usual(self) -> int:
+        """The grid of so many bits where none is stated; 0 for 32 bits, which have none."""
+        return RESOLUTION.get(self.bits, 0)
+
+    @property
+    def resolution(self) -> int:
+        """The grid: its step is 2^-resolution of the norm of a block."""
+        return self.usual if self.grid is None else self.grid
 
     @classmethod
     def toploc(cls, layer: int, values: int = 128, block: int = 32) -> FingerprintSettings:

@@ -56,4 +56,4 @@ def _projected(
     coded: npt.NDArray[np.uint8], rows: Array, layer: int, settings: FingerprintSettings
 ) -> npt.NDArray[np.float64]:
     own, norms = summarise(rows, layer, settings), block_norms(rows, settings.block)
-    return residues.relative_gaps(coded, own, norms, settings.bits)
+    return residues.relative_gaps(coded, own, norms, settings.bits, settings.resolution)

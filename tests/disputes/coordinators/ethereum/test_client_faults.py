@@ -9,10 +9,12 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tallystick.disputes.coordinators.ethereum import endpoints
 from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator
 from tallystick.disputes.coordinators.ethereum.endpoints import ANSWER_BYTES_MAX, RetryRules
 from tallystick.disputes.game.moves import Move
@@ -103,7 +105,9 @@ def test_a_server_that_answers_too_late_is_left_alone(chain: Chain) -> None:
         assert through(chain, stack, "prover", late(0.05), timeout_s=2.0).entries() == ()
 
 
-def test_a_silent_server_is_asked_again_only_after_a_while(chain: Chain) -> None:
+def test_a_silent_server_is_asked_again_only_after_a_while(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(endpoints, "time", SimpleNamespace(monotonic=lambda: now))
     with ExitStack() as stack:
         proxy = stack.enter_context(Proxy(chain.node.url))
         connection = chain.anew("prover", None, proxy.url, chain.node.url)
@@ -114,7 +118,7 @@ def test_a_silent_server_is_asked_again_only_after_a_while(chain: Chain) -> None
             connection.submit(claim(chain))
         assert len(proxy.asked) <= asked + 2
         proxy.spoil = honest
-        time.sleep(1.1)
+        now = 1.1
         connection.entries()
         assert len(proxy.asked) > asked + 2
 

@@ -19,6 +19,7 @@ from tallystick.disputes.game.state import Dispute
 from tallystick.documents.files import write_atomically
 from tallystick.judging.fault import Fault
 from tallystick.judging.opening.files import OPENING, OPERATOR, OPERATORS
+from tallystick.judging.opening.values import VALUES
 from tallystick.recorders.step_opening import OpeningSource, open_operators
 from tallystick.store.log import read_lines
 from tallystick.store.log_writer import LogWriter
@@ -26,6 +27,7 @@ from tallystick.transcripts.opening import Opening
 from tests.support.attacks.disputes.deception import Deception, Staged
 from tests.support.attacks.disputes.scene import STEP, Scene
 from tests.support.attacks.disputes.values import contested_step, stage_wrong_rate
+from tests.support.opened_values import read_values, write_values
 
 Document: TypeAlias = dict[str, Any]
 Edit: TypeAlias = Callable[[Path], None]
@@ -77,8 +79,7 @@ class WithholdingTrace:
         return replace(opened, files=self._kept(opened.files, "leaf"))
 
     def _kept(self, files: Files, where: str) -> Files:
-        values = [name for name in files if name.startswith("tensors/")]
-        left_out = "" if where != self.where else OPERATOR if where == "leaf" else values[-1]
+        left_out = "" if where != self.where else OPERATOR if where == "leaf" else VALUES
         return {name: source for name, source in files.items() if name != left_out}
 
 
@@ -106,13 +107,13 @@ def stage_edges(scene: Scene, folder: Path) -> Staged:
 
 
 def stage_malformed(scene: Scene, folder: Path) -> Staged:
-    """A value at the board is cut short."""
+    """A value at the board has other bytes than its name says."""
 
     def edit(out: Path) -> None:
         opening = Opening.from_bytes((out / OPENING).read_bytes(), OPENING)
-        name = opening.results["loss"].removeprefix("sha256:")
-        path = out / "tensors" / f"{name}.safetensors"
-        path.write_bytes(path.read_bytes()[:-1])
+        name = opening.results["loss"]
+        values = read_values(out)
+        write_values(out, values | {name: replace(values[name], data=bytes(values[name].nbytes))})
 
     return _edited(scene, folder, edit)
 

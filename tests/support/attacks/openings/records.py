@@ -8,12 +8,10 @@ import numpy as np
 
 from tallystick.attacks.attack import accepted, rejected
 from tallystick.attacks.step_graph_edited import larger_epsilon
-from tallystick.judging.opening.files import value_file
 from tallystick.tensors.digest import tensor_digest
-from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.loss import quantise
-from tallystick.workloads.optimizer import UpdateRule
+from tallystick.workloads.optimizer import rule_of_recipe
 from tallystick.workloads.program import schedule_tensors
 from tallystick.workloads.schedule import learning_rate
 from tests.support.attacks.openings.attack import OpeningAttack
@@ -28,6 +26,7 @@ from tests.support.attacks.openings.scene import (
     recommit,
     write_opening,
 )
+from tests.support.opened_values import read_values, write_values
 
 RATE_EXCESS = 1.01
 
@@ -47,7 +46,7 @@ def forge_edges(scene: Scene, out: Path) -> None:
     scene.copy(out)
     ref = scene.product.refs[0]
     zeros = Tensor.of(np.zeros(scene.program.graph.specs()[ref].shape, np.float32))
-    write_state(out / value_file(tensor_digest(zeros)), {"value": zeros})
+    write_values(out, read_values(out) | {tensor_digest(zeros): zeros})
 
     def edit(lines: list[Document]) -> list[Document]:
         line = next(line for line in lines if line["node"] == scene.product.number)
@@ -81,7 +80,7 @@ def forge_rate(scene: Scene, out: Path) -> None:
     """Open a step at a learning rate 1 % above the one that the record states."""
     spec = scene.evidence.spec
     assert spec.recipe is not None  # the run follows a recipe
-    rule, rate = UpdateRule.of(spec.recipe.optimizer), RATE_EXCESS * learning_rate(spec.recipe, STEP)
+    rule, rate = rule_of_recipe(spec.recipe.optimizer), RATE_EXCESS * learning_rate(spec.recipe, STEP)
     scene.open(out, bindings=scene.bindings() | schedule_tensors((rule,), (rate,), STEP))
     recommit(scene, out)
 

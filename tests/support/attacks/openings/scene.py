@@ -23,7 +23,7 @@ from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.training.graph_replayer import GraphReplayer
 from tallystick.graphs.engine import Arguments
 from tallystick.graphs.graph import Graph, Node, Ref
-from tallystick.judging.opening.files import read_value, value_file
+from tallystick.judging.opening.values import OpenedValues
 from tallystick.recorders.step_opening import OpeningSource, open_operators
 from tallystick.store.log import open_line
 from tallystick.store.log_writer import LogWriter
@@ -171,7 +171,7 @@ def read_opening(folder: Path) -> Opening:
 def loss_of(folder: Path) -> float | str:
     """The loss that the opened operators give, as a record states it."""
     name = read_opening(folder).results["loss"]
-    return quantise(float(read_value(folder / value_file(name), name).values()), DECIMALS)
+    return quantise(float(OpenedValues(folder)[name].values()), DECIMALS)
 
 
 def write_opening(folder: Path, opening: Opening) -> None:

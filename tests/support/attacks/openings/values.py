@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tallystick.attacks.attack import accepted, inconclusive, rejected
+from tallystick.commitments.digests import Digest
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.engine import Arguments
 from tallystick.graphs.graph import Node
-from tallystick.judging.opening.files import value_file
 from tallystick.operators.balls.bound import bound
 from tallystick.operators.registry import operator
 from tests.support.attacks.openings.attack import Forge, OpeningAttack
 from tests.support.attacks.openings.scene import Change, Scene, TamperingEngine, loss_of, recommit
+from tests.support.opened_values import read_values, write_values
 
 BEYOND, WITHIN, PUSH = 2.0, 0.9, 1e-4
 
@@ -87,22 +89,24 @@ def _push(_node: Node, _arguments: Arguments, results: tuple[Any, ...]) -> tuple
 def forge_withheld(scene: Scene, out: Path) -> None:
     """Keep the result of one operator back."""
     scene.copy(out)
-    (out / _file_of_product(scene, out)).unlink()
+    values = read_values(out)
+    del values[_product(scene, out)]
+    write_values(out, values)
 
 
 def forge_bytes(scene: Scene, out: Path) -> None:
     """Change one bit of a value and leave its name."""
     scene.copy(out)
-    path = out / _file_of_product(scene, out)
-    data = bytearray(path.read_bytes())
+    values, name = read_values(out), _product(scene, out)
+    data = bytearray(values[name].data)
     data[-1] ^= 1
-    path.write_bytes(data)
+    write_values(out, values | {name: replace(values[name], data=bytes(data))})
 
 
-def _file_of_product(scene: Scene, out: Path) -> str:
+def _product(scene: Scene, out: Path) -> Digest:
     lines = [json.loads(line) for line in (out / "operators.jsonl").read_bytes().splitlines()]
     found = next(line["outputs"] for line in lines if line["node"] == scene.product.number)
-    return value_file(found[f"n{scene.product.number}"])
+    return Digest(found[f"n{scene.product.number}"])
 
 
 WITHIN_BOUND = "a proven bound holds for every honest order of rounding; a calibrated profile is tighter"

@@ -40,6 +40,8 @@ class Played:
         """Whether the forgery was answered as it has to be."""
         if forgery.outcome == "refused":
             return self.outcome == "refused" and all(each in self.detail for each in forgery.checks)
+        if (self.outcome, forgery.outcome) == ("rejected", "inconclusive"):
+            return True  # a longer answer, or a larger model, shows more than has to be seen
         return self.outcome == forgery.outcome and set(forgery.checks) <= set(self.checks)
 
 

@@ -25,6 +25,8 @@ from tests.support.attacks.receipts.scene import (
 )
 
 LONG: Final = 1 << 10
+COARSE, FINE = 2, 16
+"""Grids: with cells as wide as a quarter of the norm, and with smaller ones than the usual grid of 8 bits has."""
 
 
 def form_unknown(scene: Scene, which: Callable[[Scene], Answered]) -> tuple[Presented, ...]:
@@ -51,11 +53,13 @@ def fingerprinted(scene: Scene, settings: Callable[[Scene], FingerprintSettings]
     return (Presented(restate(scene.first, scene.key, {"fingerprints": [made.to_json()]}), scene.first.request),)
 
 
-def coarse_head(scene: Scene, layers: Callable[[Scene], tuple[int, ...]] | None = None) -> tuple[Presented, ...]:
+def coarse_head(
+    scene: Scene, layers: Callable[[Scene], tuple[int, ...]] | None = None, grid: int | None = None
+) -> tuple[Presented, ...]:
     """The answer of a coarse output matrix behind the right states, drawn as was asked; fingerprints of `layers`."""
     changes: dict[str, Json] = {}
     if layers is not None:
-        prints = FingerprintSettings(layers=layers(scene), block=8)
+        prints = FingerprintSettings(layers=layers(scene), block=8, grid=grid)
         changes = {"fingerprints": [make_fingerprint(scene.coarse.rows, prints).to_json()]}
     return (Presented(restate(scene.coarse, scene.key, changes), scene.first.request),)
 
@@ -78,6 +82,14 @@ def _unstated(scene: Scene, answered: Answered, **changes: Json) -> Body:
 
 def _final(scene: Scene) -> int:
     return scene.promised.card.layers
+
+
+def _standard(scene: Scene) -> tuple[int, ...]:
+    return min(scene.first.rows), _final(scene), _final(scene) + 1
+
+
+def _on_a_fine_grid(scene: Scene) -> FingerprintSettings:
+    return FingerprintSettings(layers=_standard(scene), block=8, grid=FINE)
 
 
 SAMPLER: Final = ("evidence",)
@@ -132,9 +144,18 @@ FORGERIES: Final = (
     Forgery(
         "coarse head, logits left out",
         "the same, with fingerprints that end before the output matrix",
-        partial(coarse_head, layers=lambda scene: (0, _final(scene))),
+        partial(coarse_head, layers=lambda scene: _standard(scene)[:2]),
         "inconclusive",
         FINGERPRINT,
+        why=WEAK,
+    ),
+    Forgery(
+        "coarse head, coarse grid",
+        "the same, with fingerprints on a grid whose cells are wider than what is allowed",
+        partial(coarse_head, layers=_standard, grid=COARSE),
+        "inconclusive",
+        FINGERPRINT,
+        twin=partial(fingerprinted, settings=_on_a_fine_grid),
         why=WEAK,
     ),
     Forgery(

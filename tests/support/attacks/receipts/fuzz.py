@@ -16,7 +16,7 @@ import numpy as np
 
 from tallystick.commitments.encoding import Json, encode, parse
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.transcripts.receipt import Receipt, SignedReceipt
+from tallystick.transcripts.receipt import Fingerprint, Receipt, SignedReceipt
 from tests.support.attacks.receipts.catalogue import judge
 from tests.support.attacks.receipts.forging import changed, sign
 from tests.support.attacks.receipts.scene import Answered, Presented, Scene
@@ -24,6 +24,8 @@ from tests.support.attacks.receipts.scene import Answered, Presented, Scene
 Kind = Literal["bytes", "fields", "signed"]
 Path: TypeAlias = tuple[str | int, ...]
 KINDS: Final[tuple[Kind, ...]] = ("bytes", "fields", "signed")
+NEAR: Final = 32
+"""Cells of the standard grid in F32, which are as wide as what honest stacks may differ by."""
 STRANGE: Final[tuple[Any, ...]] = (
     *(None, True, "", "0", -1, 0, 1, 2, 0.5, 1 << 31, (1 << 53) - 1, [], {}, [0], {"a": 1}),
     *("nan", "sha256:" + "0" * 64, "A" * 5, "\ud7ff\u0000", -0.0, 1e300, [[]] * 3),
@@ -126,16 +128,31 @@ def _kind_of_accepted(mutant: Json, honest: Answered) -> str:
     if read.to_bytes() == held.to_bytes():
         return "equal"
     settings = tuple(honest.request.settings_of())
-    return "unchecked" if _checked(read.receipt, settings) == _checked(held.receipt, settings) else "accepted"
+    is_same = _checked(read.receipt, settings) == _checked(held.receipt, settings)
+    return "unchecked" if is_same and _agree(read.receipt, held.receipt) else "accepted"
 
 
 def _checked(receipt: Receipt, settings: Sequence[str]) -> tuple[Any, ...]:
-    """What checks of one receipt cover: ids stand for their digest, and a fingerprint twice says nothing more."""
+    """What checks of one receipt cover, its fingerprints left out; ids stand for their digest."""
     prompt, answer = receipt.request.prompt, receipt.answer
     asked = receipt.request.id, receipt.request.max_tokens, receipt.request.nonce, prompt.count, prompt.digest
     told = receipt.model, answer.tokens.count, answer.tokens.digest, answer.finish, receipt.engine.kv_cache
     sampler = receipt.sampler.model_dump()
-    return asked, told, {name: sampler[name] for name in settings}, {each.to_bytes() for each in receipt.fingerprints}
+    return asked, told, {name: sampler[name] for name in settings}
+
+
+def _agree(one: Receipt, other: Receipt) -> bool:
+    """Whether each fingerprint of one is as good as one of the other; the same twice says nothing more."""
+    pairs = ((one.fingerprints, other.fingerprints), (other.fingerprints, one.fingerprints))
+    return all(any(_is_near(a, b) for b in others) for own, others in pairs for a in own)
+
+
+def _is_near(one: Fingerprint, other: Fingerprint) -> bool:
+    """Whether codes lie within honest rounding of each other: distances are compared, not bytes."""
+    if one.model_copy(update={"data": other.data}) != other or len(one.raw) != len(other.raw):
+        return False
+    apart = np.frombuffer(one.raw, np.uint8) - np.frombuffer(other.raw, np.uint8)
+    return bool((np.minimum(apart, -apart) <= NEAR).all())
 
 
 def _places(value: Any, path: Path = ()) -> Iterator[Path]:

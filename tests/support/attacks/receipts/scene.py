@@ -158,7 +158,7 @@ def answer(language_model: TorchLanguageModel, wishes: Wishes, requests: Sequenc
     from tallystick.recorders.generation import AnswerRequest, generate_plain
     from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
 
-    fingerprints = wishes.fingerprints or standard_fingerprints(language_model.card.layers)
+    fingerprints = wishes.fingerprints or standard_fingerprints(language_model.card.layers, language_model.card.dtype)
     final = language_model.card.layers
     layers = tuple(sorted({layer for each in fingerprints for layer in each.layers if layer <= final}))
     settings = RecordSettings(fingerprints, committed=layers, block=fingerprints[0].block // 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from tallystick.disputes.coordinators.local.database import GRANTS, Database
+from tallystick.disputes.coordinators.local.database import GRANTS, CoordinatorDatabase
 from tallystick.disputes.game.rules import MONEY_MAX
 from tallystick.errors import UsageError
 
@@ -12,7 +12,7 @@ from tallystick.errors import UsageError
 class Balances:
     """The grants in one database."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: CoordinatorDatabase) -> None:
         self._database = database
 
     def granted(self, connection: sa.Connection, party: str) -> int:

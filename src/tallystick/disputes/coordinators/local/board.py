@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from tallystick.commitments.digests import Digest, digest_from
 from tallystick.disputes.coordinators.local.allowance import Allowance
-from tallystick.disputes.coordinators.local.database import BLOBS, CHUNKS, Database
+from tallystick.disputes.coordinators.local.database import BLOBS, CHUNKS, CoordinatorDatabase
 from tallystick.disputes.coordinators.manifest import BLOB_BYTES_MAX
 from tallystick.disputes.coordinators.whole import WholeManifests
 from tallystick.errors import MalformedError, RuleError, UnavailableError, UsageError
@@ -48,7 +48,7 @@ class Quotas:
 class BlobStore:
     """The blobs in one database."""
 
-    def __init__(self, database: Database, quotas: Quotas) -> None:
+    def __init__(self, database: CoordinatorDatabase, quotas: Quotas) -> None:
         self._database, self.quotas = database, quotas
         self._whole = WholeManifests(self)
 

@@ -24,7 +24,7 @@ from tallystick.disputes.coordinators.local.allowance import Allowance, allowanc
 from tallystick.disputes.coordinators.local.balances import Balances
 from tallystick.disputes.coordinators.local.board import BlobStore, Quotas, blob_digest
 from tallystick.disputes.coordinators.local.chain_state import ChainState
-from tallystick.disputes.coordinators.local.database import ENTRIES, Database
+from tallystick.disputes.coordinators.local.database import ENTRIES, CoordinatorDatabase
 from tallystick.disputes.coordinators.local.signed import (
     Accepted,
     ChainEntry,
@@ -55,7 +55,7 @@ class LocalCoordinator:
     """
 
     def __init__(
-        self, database: Database, key: SigningKey, clock: Clock = system_clock, quotas: Quotas | None = None
+        self, database: CoordinatorDatabase, key: SigningKey, clock: Clock = system_clock, quotas: Quotas | None = None
     ) -> None:
         self._database, self._key, self._clock = database, key, clock
         self.charter = Charter.from_bytes(database.charter(), f"{database.name}: charter")
@@ -75,7 +75,7 @@ class LocalCoordinator:
     ) -> Self:
         """Set up a coordinator in a new database; if no key is given, a new one is kept in a file beside it."""
         check_rules(rules)
-        database = Database(place)
+        database = CoordinatorDatabase(place)
         key = key or key_beside(database)
         genesis = secrets.token_hex(32)
         charter = Charter(beacon=beacon.chain_end(key, genesis), genesis=genesis, key=key.public, rules=rules)
@@ -97,7 +97,7 @@ class LocalCoordinator:
             MalformedError: it is the database of another program.
             UsageError: the key is not this coordinator's.
         """
-        database = Database(place)
+        database = CoordinatorDatabase(place)
         database.charter()
         return cls(database, key or SigningKey.read(key_path(database)), clock, quotas)
 
@@ -353,14 +353,14 @@ def _check_party(what: str, party: str) -> None:
         raise UsageError(f"{what}: {error}") from None
 
 
-def key_path(database: Database) -> Path:
+def key_path(database: CoordinatorDatabase) -> Path:
     """The file of a key that `create` made; raises `UsageError` for a database server, which has no folder."""
     if not database.is_file:
         raise UsageError(f"{database.name}: give the coordinator's key; only that of a file is kept beside it")
     return database.path.with_name(database.path.name + KEY_SUFFIX)
 
 
-def key_beside(database: Database) -> SigningKey:
+def key_beside(database: CoordinatorDatabase) -> SigningKey:
     """The key beside a database that does not exist yet: one that an interrupted call left there, or a new one."""
     path = key_path(database)
     if path.exists():

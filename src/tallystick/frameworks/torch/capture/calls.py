@@ -26,15 +26,15 @@ IDENTITIES: Final = frozenset(
 )
 DROPOUT: Final = "aten.dropout.default"
 CLONE: Final = "aten.clone.default"
-SCALAR_OVERLOADS: Final = {"Tensor": "Scalar", "self": "ScalarOther", "Tensor_mode": "Scalar_mode"}
+SCALAR_OVERLOADS: Final = {"Tensor": "Scalar", "default": "Scalar", "self": "ScalarOther", "Tensor_mode": "Scalar_mode"}
 """Overloads that take a Python number in place of the tensor of the traced overload."""
+RENAMED: Final = {"tally.grouped_mm.default": "aten._grouped_mm.default"}
 USUAL_FORMATS: Final = (None, 0, 1, torch.contiguous_format, torch.preserve_format)
 """Memory formats that are dropped. Schemas state defaults as in `c10::MemoryFormat`: contiguous 0, preserve 1."""
 TO_THE_END: Final = 2**63 - 1
 MENDS: Final[Mapping[str, str]] = {
-    "aten._scaled_dot_product": "load the model with attn_implementation='eager', or with as many heads of keys",
+    "aten._scaled_dot_product": "load the model with attn_implementation='eager'",
     "aten.index.Tensor": "select rows with torch.where or a weight of 0 and 1, so that shapes stay the same",
-    "aten.new_empty_strided": "do not assign into slices; use torch.where or torch.cat",
     "aten.mkldnn_rnn": "write the cells with nn.Linear, or use nn.RNNCell",
 }
 """What the author of a program can do about an operator that cannot be captured, by the beginning of its name."""
@@ -70,8 +70,8 @@ def only_moves_bytes(node: fx.Node) -> bool:
 
 def operator_name(target: torch._ops.OpOverload, given: Mapping[str, Any]) -> str:
     """The operator's name in graphs; if a Python number was given for a tensor, the overload for numbers."""
-    name = str(target)
-    if target.namespace == "tally":
+    name = RENAMED.get(str(target), str(target))
+    if name.startswith("tally."):
         return name.removesuffix(".default")
     tensors = (a.name for a in target._schema.arguments if str(a.type) == "Tensor")
     if not any(isinstance(given.get(parameter), bool | int | float) for parameter in tensors):
@@ -83,7 +83,7 @@ def operator_name(target: torch._ops.OpOverload, given: Mapping[str, Any]) -> st
 def why_not(target: torch._ops.OpOverload) -> str:
     """The reason why graphs do not have an operator."""
     if torch.Tag.nondeterministic_seeded in target.tags:
-        return "it draws random numbers, which have to be explicit (dropout: turn it off, or give it a seed)"
+        return "it draws random numbers, which have to be explicit: turn that off, or give a recorder `seed=1`"
     return "it is not on the allow-list of operators (docs/operators.md)"
 
 

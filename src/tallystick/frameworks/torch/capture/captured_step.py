@@ -12,11 +12,13 @@ from torch import nn
 
 from tallystick.errors import UsageError
 from tallystick.frameworks.torch.capture.step_names import named_scalars
+from tallystick.frameworks.torch.dtypes import DTYPES
 from tallystick.frameworks.torch.state import live_tensors
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.graph import Graph
+from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
-from tallystick.workloads.optimizer import UpdateRule
+from tallystick.transcripts.rule import GroupRule
 
 if TYPE_CHECKING:
     from tallystick.graphs.modules import ModulePaths
@@ -32,8 +34,12 @@ class CapturedStep:
 
     graph: Graph
     constants: Mapping[str, Tensor]
-    rules: tuple[UpdateRule, ...]
+    rules: tuple[GroupRule, ...]
     modules: ModulePaths = field(default_factory=dict)
+    reads_masks: bool = False
+    """Whether the graph holds for batches only whose masks are as full as those of the example (`workloads.masks`)."""
+    starts: Mapping[str, float] = field(default_factory=dict)
+    """The numbers that fill slots of the optimizer before the first step, where they are not 0."""
 
     @property
     def state(self) -> tuple[str, ...]:
@@ -42,7 +48,7 @@ class CapturedStep:
         return tuple(output.name for output in self.graph.outputs if output.name in inputs)
 
     def state_of(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-        """The state to continue from: copies of the live tensors, and zeros for slots that are not allocated yet.
+        """The state to continue from: copies of the live tensors, and slots that are not allocated yet as they start.
 
         The position, which only counts steps, is 0.
         """
@@ -50,10 +56,15 @@ class CapturedStep:
         return self.empty_slots() | {name: to_tensor(live[name]).copy() for name in self.state if name in live}
 
     def empty_slots(self) -> dict[str, Tensor]:
-        """Zeros for the optimizer's slots and for the position: the state before the first step, without the model."""
+        """The optimizer's slots and the position before the first step: the state without the model."""
         specs = {value.name: value.spec for value in self.graph.inputs}
         names = [name for name in self.state if name.startswith(("optimizer.", "position."))]
-        return {name: Tensor(specs[name].dtype, specs[name].shape, bytes(specs[name].nbytes)) for name in names}
+        return {name: self._empty(name, specs[name]) for name in names}
+
+    def _empty(self, name: str, spec: TensorSpec) -> Tensor:
+        if name not in self.starts:
+            return Tensor(spec.dtype, spec.shape, bytes(spec.nbytes))
+        return to_tensor(torch.full(spec.shape, self.starts[name], dtype=DTYPES[spec.dtype]))
 
     def schedule(self, step: int, *learning_rates: float) -> dict[str, Tensor]:
         """The scalars of step `step` (1-based) by their names in the graph; one learning rate per parameter group.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.fx import config
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from tallystick.errors import TallyError, UnavailableError
 
@@ -23,6 +26,8 @@ REFUSALS: Final = (
     ValueError,
 )
 """The errors that tracing raises; its own errors are `RuntimeError`s."""
+NO_STACK_TRACES: Final = "do_not_emit_stack_traces"
+"""A setting of `torch.fx.config`; versions of PyTorch that do not know it go on as before."""
 
 
 def exported_program(
@@ -32,15 +37,25 @@ def exported_program(
 
     Raises `UnavailableError` that names the operator or the control flow that depends on data.
     """
-    with tracing_errors(), torch.no_grad():
-        return torch.export.export(model, args, dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False)
+    try:
+        with tracing_errors(), torch.no_grad(), redirect_stderr(io.StringIO()):
+            return torch.export.export(model, args, dict(kwargs), dynamic_shapes=dynamic_shapes, strict=False)
+    except UnavailableError as error:
+        if isinstance(error.__cause__, GuardOnDataDependentSymNode):
+            from tallystick.frameworks.torch.capture.grouped_experts import check_no_loop
+
+            check_no_loop(model)
+        raise
 
 
 @contextmanager
 def tracing_errors() -> Iterator[None]:
-    """Turn errors of tracing into an `UnavailableError` of one line, and hide its warnings."""
+    """Turn errors of tracing into an `UnavailableError` of one line, and hide its warnings.
+
+    No node keeps the lines of source that it comes from: nothing reads them, and finding them takes time.
+    """
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _no_stack_traces():
             warnings.simplefilter("ignore")
             yield
     except TallyError:
@@ -49,6 +64,18 @@ def tracing_errors() -> Iterator[None]:
         raise UnavailableError(f"the program cannot be captured: {_reason(error)}") from error
 
 
+@contextmanager
+def _no_stack_traces() -> Iterator[None]:
+    held = getattr(config, NO_STACK_TRACES, False)
+    setattr(config, NO_STACK_TRACES, True)
+    try:
+        yield
+    finally:
+        setattr(config, NO_STACK_TRACES, held)
+
+
 def _reason(error: BaseException) -> str:
+    if isinstance(error, GuardOnDataDependentSymNode):
+        return "its control flow is data-dependent: a branch or a size in it follows from values"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__

@@ -8,23 +8,46 @@ tensors.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import torch
 from torch import nn
 from torch.func import functional_call
 
+from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.capture.export import exported_program
+from tallystick.frameworks.torch.capture.mask_decisions import MaskDecisions
 from tallystick.frameworks.torch.capture.step import Batch, TrainingStep
 from tallystick.frameworks.torch.capture.trail import LOSS, Trail
 
+OTHER_MASK: Final = (
+    "the model leaves its attention mask out where every token counts, and this mask is not in the batch; give it in "
+    "batch=, or take attn_implementation='eager'"
+)
 
-def exported_calls(step: TrainingStep, examples: Batch, trail: Trail) -> Sequence[nn.Module]:
-    """The model, exported once for each call that the objective makes; running one tells `trail` its modules."""
+
+@dataclass(frozen=True)
+class ExportedCalls:
+    """The calls of a model, and whether masks of the batch decided how one of them computes."""
+
+    calls: Sequence[nn.Module]
+    reads_masks: bool
+
+
+def exported_calls(step: TrainingStep, examples: Batch, trail: Trail) -> ExportedCalls:
+    """The model, exported once for each call that the objective makes; running one tells `trail` its modules.
+
+    Raises `UnavailableError` if a mask that is none of the batch decides what is computed.
+    """
     exporting = _Exporting(step.model, trail)
+    given = {name: value.clone() for name, value in examples.items()}
     with torch.random.fork_rng(devices=[]), torch.no_grad(), step.precision():
-        step.objective(exporting, {name: value.clone() for name, value in examples.items()})
-    return exporting.calls
+        step.objective(exporting, given)
+    for asked in exporting.asked:
+        if not any(torch.equal(asked.to(value.dtype), value) for value in given.values()):
+            raise UnavailableError(OTHER_MASK)
+    return ExportedCalls(exporting.calls, bool(exporting.asked))
 
 
 def tensors_of(model: Any) -> Mapping[str, torch.Tensor]:
@@ -49,6 +72,11 @@ class _Called:
     def __init__(self, model: nn.Module, tensors: Mapping[str, torch.Tensor], trail: Trail) -> None:
         self._model, self.tensors, self.trail = model, tensors, trail
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """That of the model, because losses of libraries ask what kind of model they have."""
+        return type(self._model)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
@@ -60,13 +88,19 @@ class _Exporting(_Called):
         copies = {name: value.clone() for name, value in model.named_buffers()}
         super().__init__(model, live_of(model) | copies, trail)
         self.calls: list[nn.Module] = []
+        self.asked: list[torch.Tensor] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        call = exported_program(self._model, args, kwargs).module()
+        held = {name: value.clone() for name, value in self._model.named_buffers()}
+        decisions = MaskDecisions(kwargs)
+        with decisions.noted():
+            result = functional_call(self._model, held, args, kwargs)
+        self.asked += decisions.asked
+        with decisions.repeated():
+            call = exported_program(self._model, args, kwargs).module()
         self.trail.mark_call(call)
         self.calls.append(call)
-        held = {name: value.clone() for name, value in self._model.named_buffers()}
-        return functional_call(self._model, held, args, kwargs)
+        return result
 
 
 class Replaying(_Called):

@@ -6,18 +6,19 @@ one that trains. Comparing loss and gradients is enough, because the optimizer's
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.capture.captured_step import CapturedStep
 from tallystick.frameworks.torch.capture.step import Batch, TrainingStep
 from tallystick.frameworks.torch.engine import TorchEngine
-from tallystick.frameworks.torch.randomness import explicit_randomness, seed_tensor
+from tallystick.graphs.graph import Graph
 
 SEED_OF_CHECK = bytes(range(16))
 
@@ -29,44 +30,101 @@ def check_bits(
 
     Args:
         captured: the captured graph of `step`.
-        step: the eager step; a copy of its model takes it.
+        step: the eager step; it is taken with copies of its model's tensors.
         batches: the micro-batches.
-        given: the inputs of the graph; weights and buffers are replaced by the model's tensors.
+        given: the inputs of the graph without its state; weights and buffers are the model's tensors.
     """
-    replayed = _replayed(captured, step.model, given)
+    expected = _run_eagerly(step, batches)
+    if not (differing := _differing(expected, _replayed(captured, step.model, given, expected))):
+        return
+    if again := _differing(expected, _run_eagerly(step, batches)):
+        raise UnavailableError(
+            f"two eager steps have not the same bits, first in {again}: "
+            "call torch.use_deterministic_algorithms(True), or use one thread"
+        )
+    raise UnavailableError(
+        f"the captured step has not the bits of the eager one, first in {differing}: "
+        "the model behaves differently while it is exported (try attn_implementation='eager')"
+    )
+
+
+def _differing(expected: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> str:
+    """The first name under which they have other bits; NaN is not compared."""
+    pairs = ((name, value, found[name]) for name, value in expected.items())
+    return next((name for name, value, other in pairs if not torch.equal(value, other) and not value.isnan().any()), "")
+
+
+def _run_eagerly(step: TrainingStep, batches: Sequence[Batch]) -> dict[str, torch.Tensor]:
     with torch.random.fork_rng(devices=[]):
-        expected = _eager(copy.deepcopy(step.model), step, batches)
-    for name, value in expected.items():
-        if not torch.equal(value, replayed[name]) and not value.isnan().any():
-            raise UnavailableError(
-                f"the captured step has not the bits of the eager one, first in {name}: "
-                "the model behaves differently while it is exported (try attn_implementation='eager')"
-            )
+        return _eager(step, batches)
 
 
 def _replayed(
-    captured: CapturedStep, model: nn.Module, given: Mapping[str, torch.Tensor]
+    captured: CapturedStep, model: nn.Module, given: Mapping[str, torch.Tensor], wanted: Collection[str]
 ) -> Mapping[str, torch.Tensor]:
-    engine = TorchEngine(next(model.parameters()).device.type)
+    """The `wanted` outputs; what only the optimizer needs is neither computed nor allocated."""
+    engine, part = TorchEngine(next(model.parameters()).device.type), _giving(captured.graph, wanted)
     live = {f"weights.{name}": value.detach() for name, value in model.named_parameters()}
     live |= {f"buffers.{name}": value.detach() for name, value in model.named_buffers()}
     fixed = {name: engine.load(tensor) for name, tensor in captured.constants.items()}
-    return engine.compile(captured.graph)({**given, **fixed, **live})
+    return engine.compile(part)({**given, **fixed, **live})
 
 
-def _eager(model: nn.Module, step: TrainingStep, batches: Sequence[Batch]) -> dict[str, torch.Tensor]:
-    """Loss, gradient norm and gradients of the eager loop over micro-batches, by the names of the graph's outputs."""
-    losses = []
-    model.zero_grad(set_to_none=True)
-    with explicit_randomness(seed_tensor(SEED_OF_CHECK)) if step.seeded else nullcontext():
-        for batch in batches:
+def _giving(graph: Graph, wanted: Collection[str]) -> Graph:
+    """The part of a graph that gives these outputs."""
+    outputs, nodes = tuple(each for each in graph.outputs if each.name in wanted), []
+    needed = {output.value for output in outputs}
+    for node in reversed(graph.nodes):
+        if not needed.isdisjoint(filter(None, node.outputs)):
+            nodes.append(node)
+            needed.update(node.refs)
+    inputs = tuple(each for each in graph.inputs if each.name in needed)
+    return replace(graph, inputs=inputs, nodes=tuple(reversed(nodes)), outputs=outputs)
+
+
+@contextmanager
+def _drawing(model: nn.Module) -> Iterator[None]:
+    from tallystick.frameworks.torch.randomness import explicit_randomness
+    from tallystick.frameworks.torch.seeded_forward import recomputed  # only recorders capture steps that draw
+
+    stream = explicit_randomness(SEED_OF_CHECK)
+    with stream, recomputed(model, stream):
+        yield
+
+
+class _Eager(nn.Module):
+    """The eager loop over micro-batches as a module around the model.
+
+    It is called with other tensors in the place of the model's own, in the model itself and not in a copy of it: a
+    library that exchanges `forward` for a function holds on to the model that it had, and a copy would train that one.
+    """
+
+    def __init__(self, step: TrainingStep, batches: Sequence[Batch]) -> None:
+        super().__init__()
+        self.model, self._step, self._batches = step.model, step, batches
+
+    def forward(self) -> dict[str, torch.Tensor]:
+        """Loss, gradient norm and gradients, by the names of the graph's outputs; checkpoints are recomputed here."""
+        step, losses = self._step, []
+        for batch in self._batches:
             with step.precision():
-                loss, _ = step.objective(model, batch)
-            (loss / len(batches)).backward()  # type: ignore[no-untyped-call]
+                loss, _ = step.objective(self.model, batch)
+            step.share(loss).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
-    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    norm = torch.nn.utils.get_total_norm(list(gradients.values()))
-    if step.clip_norm is not None:
-        norm = torch.nn.utils.clip_grad_norm_(list(model.parameters()), step.clip_norm)
-    shown = {f"gradients.{name}": value for name, value in gradients.items()}
-    return {"loss": torch.stack(losses).mean(), "gradient_norm": norm} | shown
+        gradients = {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
+        norm = torch.nn.utils.get_total_norm(list(gradients.values()))
+        if step.clip_norm is not None:
+            norm = torch.nn.utils.clip_grad_norm_(list(self.model.parameters()), step.clip_norm)
+        shown = {f"gradients.{name}": value for name, value in gradients.items()}
+        return {"loss": step.reduced(losses), "gradient_norm": norm} | shown
+
+
+def _eager(step: TrainingStep, batches: Sequence[Batch]) -> dict[str, torch.Tensor]:
+    """What the eager step gives on copies of the model's tensors; the gradients of the loop stay as they are."""
+    live = {name: p.detach().clone().requires_grad_(p.requires_grad) for name, p in step.model.named_parameters()}
+    live |= {name: value.detach().clone() for name, value in step.model.named_buffers()}
+    with _drawing(step.model) if step.seeded else nullcontext():
+        found: dict[str, torch.Tensor] = functional_call(
+            _Eager(step, batches), {f"model.{name}": value for name, value in live.items()}, ()
+        )
+    return found

@@ -16,13 +16,15 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind, Tenso
 from torch.utils import _pytree as pytree
 
 from tallystick.errors import UnavailableError
-from tallystick.frameworks.torch.capture.calls import bound_arguments
+from tallystick.frameworks.torch.capture.calls import bound_arguments, only_moves_bytes, operator_name
 from tallystick.frameworks.torch.capture.export import exported_program, tracing_errors
+from tallystick.frameworks.torch.capture.grouped_experts import grouped_decompositions
 from tallystick.frameworks.torch.capture.lowering import live_nodes, lower
 from tallystick.frameworks.torch.capture.module_trail import exported_module
 from tallystick.frameworks.torch.dtypes import spec_of
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.graph import Graph, GraphForm, Input, Role
+from tallystick.operators.registry import OPERATORS
 from tallystick.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ PREFIXES: Final = {
     InputKind.BUFFER: ("buffers.", Role.BUFFER),
     InputKind.USER_INPUT: ("inputs.", Role.INPUT),
 }
+COMPOSITE: Final = "CompositeImplicitAutograd"
 OUTPUTS: Final = {OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION}
 
 
@@ -76,7 +79,8 @@ def capture(
         UnavailableError: something cannot be captured; the line names the operator or the control flow.
     """
     given = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
-    return captured_program(model, _functional(exported_program(model, given, kwargs or {})), form)
+    program = _functional(exported_program(model, given, kwargs or {}))
+    return captured_program(model, _without_composites(program), form)
 
 
 def captured_program(model: nn.Module, program: torch.export.ExportedProgram, form: GraphForm) -> CapturedModel:
@@ -108,6 +112,27 @@ def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedP
     with tracing_errors():
         functional: torch.export.ExportedProgram = program.run_decompositions({})
         return functional
+
+
+def _without_composites(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program with operators such as `einsum`, which graphs do not have, in the parts that PyTorch runs for them.
+
+    They are composite in PyTorch too, so the parts give their bits.
+    """
+    known, grouped = torch.export.default_decompositions(), grouped_decompositions()
+    while found := {n.target for n in program.graph.nodes if n.target in grouped or _is_composite(n, known)}:
+        with tracing_errors():
+            program = program.run_decompositions({each: grouped.get(each) or known[each] for each in found})
+    return program
+
+
+def _is_composite(node: fx.Node, known: Any) -> bool:
+    if not isinstance(node.target, torch._ops.OpOverload) or not isinstance(node.meta.get("val"), torch.Tensor):
+        return False
+    if node.target not in known or only_moves_bytes(node):
+        return False
+    is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(node.target.name(), COMPOSITE)  # type: ignore[no-untyped-call]
+    return is_composite and operator_name(node.target, bound_arguments(node)) not in OPERATORS
 
 
 def _writes(node: fx.Node) -> bool:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from torch import nn
 
 from tallystick.errors import UnavailableError
-from tallystick.frameworks.torch.capture.updates import rule_of
-from tallystick.workloads.optimizer import UpdateRule
+from tallystick.frameworks.torch.optimizers.catalogue import rules_of
+from tallystick.transcripts.rule import GroupRule
+
+if TYPE_CHECKING:
+    from tallystick.frameworks.torch.ema import Ema
 
 Batch: TypeAlias = Mapping[str, torch.Tensor]
 Loss: TypeAlias = Callable[[Any, Batch], torch.Tensor]
 """Takes the model, or a stand-in that is called like it, and a batch; returns a scalar."""
 Objective: TypeAlias = Callable[[Any, Batch], tuple[torch.Tensor, torch.Tensor | None]]
 """Returns a loss, and a tensor to observe if there is one."""
+Reduction: TypeAlias = Literal["mean", "sum"]
+"""How the losses of micro-batches make the loss of a step: with "sum", each is already its share of it."""
 Precision: TypeAlias = Callable[[], AbstractContextManager[object]]
 """Returns the context of the forward pass, for example `torch.autocast`."""
 
@@ -35,11 +40,22 @@ class TrainingStep:
     accumulation: int = 1
     seeded: bool = False
     precision: Precision = nullcontext
+    reduction: Reduction = "mean"
+    ema: Ema | None = None
+
+    def reduced(self, losses: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The loss of the step, from those of its micro-batches."""
+        stacked = torch.stack(list(losses))
+        return losses[0] if len(losses) == 1 else stacked.mean() if self.reduction == "mean" else stacked.sum()
+
+    def share(self, loss: torch.Tensor) -> torch.Tensor:
+        """What a micro-batch is differentiated by: its share of the loss of the step."""
+        return loss / self.accumulation if self.accumulation > 1 and self.reduction == "mean" else loss
 
     @cached_property
-    def rules(self) -> tuple[UpdateRule, ...]:
+    def rules(self) -> tuple[GroupRule, ...]:
         """The rule of each parameter group; raises `UnavailableError` for an unsupported optimizer."""
-        return tuple(rule_of(self.optimizer, group) for group in self.optimizer.param_groups)
+        return rules_of(self.optimizer)
 
     @property
     def trained(self) -> list[str]:

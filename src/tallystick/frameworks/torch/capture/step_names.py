@@ -8,12 +8,15 @@ from typing import Final
 import torch
 
 from tallystick.graphs.graph import Role
-from tallystick.workloads.optimizer import UpdateRule, schedule_scalars
+from tallystick.transcripts.rule import GroupRule
+from tallystick.workloads.names import STATE_PREFIXES
+from tallystick.workloads.optimizer import schedule_scalars
 
 ROLES: Final = {
     "weights": Role.WEIGHT,
     "buffers": Role.BUFFER,
     "optimizer": Role.OPTIMIZER,
+    "ema": Role.OPTIMIZER,
     "position": Role.OPTIMIZER,
     "schedule": Role.SCHEDULE,
     "rng": Role.RNG,
@@ -29,7 +32,7 @@ def role_of(name: str) -> Role:
 
 def is_state(name: str) -> bool:
     """Whether the tensor is part of the state that the next step reads."""
-    return name.startswith(("weights.", "buffers.", "optimizer.", "position."))
+    return name.startswith(STATE_PREFIXES)
 
 
 def batch_prefix(index: int, accumulation: int) -> str:
@@ -48,7 +51,7 @@ def group_suffix(index: int, count: int) -> str:
     return "" if count == 1 else f".{index}"
 
 
-def named_scalars(rules: Sequence[UpdateRule], learning_rates: Sequence[float], step: int) -> dict[str, float]:
+def named_scalars(rules: Sequence[GroupRule], learning_rates: Sequence[float], step: int) -> dict[str, float]:
     """The scalars of step `step` (1-based) of every group, by the names of the graph."""
     return {
         f"schedule.{name}{group_suffix(index, len(rules))}": value

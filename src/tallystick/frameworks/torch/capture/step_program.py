@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -18,10 +18,12 @@ from tallystick.frameworks.torch.capture.exported_calls import Replaying
 from tallystick.frameworks.torch.capture.step import TrainingStep
 from tallystick.frameworks.torch.capture.step_names import batch_of, group_suffix, is_state
 from tallystick.frameworks.torch.capture.trail import CLIPPING, UPDATE, Trail
-from tallystick.frameworks.torch.capture.updates import Tensors, update
-from tallystick.frameworks.torch.randomness import SEED, explicit_randomness
-from tallystick.workloads.names import POSITION
-from tallystick.workloads.optimizer import UpdateRule, schedule_scalars
+from tallystick.frameworks.torch.dtypes import spec_of
+from tallystick.frameworks.torch.optimizers.catalogue import updates_of
+from tallystick.frameworks.torch.optimizers.known import Scalars, Tensors, arithmetic_dtype
+from tallystick.transcripts.rule import GroupRule
+from tallystick.workloads.names import POSITION, SEED
+from tallystick.workloads.optimizer import schedule_scalars
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,14 @@ class StepFunction:
     def __call__(self, *values: torch.Tensor) -> dict[str, torch.Tensor]:
         """The outputs of one step by name."""
         tensors = dict(zip(self.names, values, strict=True))
-        with explicit_randomness(tensors[SEED]) if self.step.seeded else nullcontext():
+        with _drawing(tensors[SEED]) if self.step.seeded else nullcontext():
             gradients, buffers, seen = self._gradients(tensors)
         self.trail.enter(CLIPPING)
         with torch.no_grad():
             norm, gradients = _clipped(gradients, self.step.clip_norm)
             kept = {name: value for name, value in tensors.items() if is_state(name) and name not in self.unallocated}
             kept |= buffers | self._updated(tensors, gradients) | {POSITION: tensors[POSITION] + 1}
+            kept |= {} if self.step.ema is None else self.step.ema.updated(kept)
         shown = {f"gradients.{name}": value for name, value in gradients.items()}
         return {**kept, **shown, **seen, "gradient_norm": norm}
 
@@ -59,41 +62,51 @@ class StepFunction:
         for index in range(count):
             with torch.enable_grad(), self.step.precision():
                 loss, watched = self.step.objective(replaying, batch_of(tensors, index, count))
-            scaled = loss / count if count > 1 else loss
-            self.trail.follow(scaled)
-            _accumulate(total, trained, scaled)
+            share = self.step.share(loss)
+            self.trail.follow(share)
+            _accumulate(total, trained, share)
             losses.append(loss.detach())
         state = {f"buffers.{name}": value for name, value in buffers.items()}
-        return total, state, {"loss": _mean(losses)} | _moments(watched)
+        return total, state, {"loss": self.step.reduced(losses)} | _moments(watched)
 
     def _updated(self, tensors: Tensors, gradients: Tensors) -> dict[str, torch.Tensor]:
         """The weights with a gradient, and their slots, after the optimizer's update."""
         changed: dict[str, torch.Tensor] = {}
         rules, groups = self.step.rules, self.step.groups
-        for index, (rule, names) in enumerate(zip(rules, groups, strict=True)):
-            scalars = _Scalars(rule, tensors, group_suffix(index, len(rules)))
+        updates = updates_of(self.step.optimizer)
+        for index, (rule, names, update) in enumerate(zip(rules, groups, updates, strict=True)):
+            scalars = _GroupScalars(rule, tensors, group_suffix(index, len(rules)))
             for name in (name for name in names if name in gradients):
                 self.trail.enter(UPDATE + name)
-                slots = {slot: tensors[f"optimizer.{name}.{slot}"] for slot in rule.slots}
                 weight = tensors[f"weights.{name}"]
+                slots = {slot: tensors[f"optimizer.{name}.{slot}"] for slot in rule.slots(spec_of(weight))}
                 moved, kept = update(rule, weight, gradients[name], slots, scalars.of(weight.dtype))
                 changed[f"weights.{name}"] = moved
                 changed |= {f"optimizer.{name}.{slot}": value for slot, value in kept.items()}
         return changed
 
 
-class _Scalars:
-    """The schedule of one parameter group; each scalar is rounded once to the dtype of the weight."""
+class _GroupScalars:
+    """The schedule of one parameter group; each scalar is rounded once to each dtype of its weights."""
 
-    def __init__(self, rule: UpdateRule, tensors: Tensors, suffix: str) -> None:
+    def __init__(self, rule: GroupRule, tensors: Tensors, suffix: str) -> None:
         self._named = {name: tensors[f"schedule.{name}{suffix}"] for name in schedule_scalars(rule, 0.0, 1)}
-        self._rounded: dict[torch.dtype, dict[str, torch.Tensor]] = {}
+        self._rounded: dict[torch.dtype, Tensors] = {}
 
-    def of(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-        """The scalars in `dtype`."""
+    def of(self, dtype: torch.dtype) -> Scalars:
+        """The scalars as they are, in `dtype`, and in the dtype that kernels compute in on weights of `dtype`."""
+        return Scalars(self._named, self._in(dtype), self._in(arithmetic_dtype(dtype)))
+
+    def _in(self, dtype: torch.dtype) -> Tensors:
         if dtype not in self._rounded:
             self._rounded[dtype] = {name: value.to(dtype) for name, value in self._named.items()}
         return self._rounded[dtype]
+
+
+def _drawing(seed: torch.Tensor) -> AbstractContextManager[object]:
+    from tallystick.frameworks.torch.randomness import explicit_randomness  # only recorders capture steps that draw
+
+    return explicit_randomness(seed)
 
 
 def _accumulate(total: dict[str, torch.Tensor], trained: Tensors, loss: torch.Tensor) -> None:
@@ -113,10 +126,6 @@ def _clipped(gradients: Tensors, clip_norm: float | None) -> tuple[torch.Tensor,
         return norm, dict(gradients)
     share = torch.clamp(clip_norm / (norm + 1e-6), max=1.0)
     return norm, {name: value * share for name, value in gradients.items()}
-
-
-def _mean(losses: Sequence[torch.Tensor]) -> torch.Tensor:
-    return losses[0] if len(losses) == 1 else torch.stack(list(losses)).mean()
 
 
 def _moments(watched: torch.Tensor | None) -> dict[str, torch.Tensor]:

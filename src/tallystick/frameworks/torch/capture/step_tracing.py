@@ -49,8 +49,12 @@ class Traced:
         return value
 
 
-def traced(program: Program, inputs: Mapping[str, torch.Tensor], trail: Trail) -> Traced:
+def traced(
+    program: Program, inputs: Mapping[str, torch.Tensor], trail: Trail, stand_ins: Mapping[Any, Callable[..., Any]]
+) -> Traced:
     """The program for inputs like these; raises `UnavailableError` for what cannot be traced.
+
+    `stand_ins` are operators that a library calls only where it is traced, by what an eager step runs.
 
     It traces twice: first to differentiate, then to remove mutations. `functionalize` refuses `requires_grad_`.
     """
@@ -62,7 +66,7 @@ def traced(program: Program, inputs: Mapping[str, torch.Tensor], trail: Trail) -
         return [results[name] for name in names]
 
     with tracing_errors(), trail.kept():
-        differentiated = make_fx(step, DECLARED, **FAKE)(*inputs.values())
+        differentiated = make_fx(step, DECLARED | dict(stand_ins), **FAKE)(*inputs.values())
         trail.mark_step(differentiated)
         with torch.no_grad():
             functional = functionalize(differentiated, remove="mutations")

@@ -6,7 +6,8 @@ Replaying the graph with the kernels of the same stack gives the bits of the nat
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -14,8 +15,11 @@ from torch import nn
 from tallystick.errors import UsageError
 from tallystick.frameworks.torch.capture.captured_step import CapturedStep
 from tallystick.frameworks.torch.capture.module_trail import ModuleTrail
-from tallystick.frameworks.torch.capture.step import Batch, Loss, TrainingStep
+from tallystick.frameworks.torch.capture.step import Batch, Loss, Precision, Reduction, TrainingStep
 from tallystick.frameworks.torch.capture.step_capture import captured_step
+
+if TYPE_CHECKING:
+    from tallystick.frameworks.torch.ema import Ema
 
 
 def capture_training_step(
@@ -27,6 +31,9 @@ def capture_training_step(
     clip_norm: float | None = None,
     accumulation: int = 1,
     seeded: bool = False,
+    precision: Precision = nullcontext,
+    reduction: Reduction = "mean",
+    ema: Ema | None = None,
 ) -> CapturedStep:
     """One step of `model` as a graph: `loss(model, batch)`, its gradients, clipping, the optimizer.
 
@@ -38,10 +45,14 @@ def capture_training_step(
         model: in training mode; it is neither changed nor moved.
         loss: calls the model it is given on a batch, and returns one number.
         optimizer: AdamW, Adam or SGD over parameters of `model`.
-        batch: example tensors by name; only shapes and dtypes matter, and all micro-batches share them.
+        batch: example tensors by name; only shapes and dtypes matter. A list has an example for each micro-batch, and
+            one example stands for all of them.
         clip_norm: the limit for `clip_grad_norm_` before the optimizer's step.
-        accumulation: the number of micro-batches; each loss is divided by it.
+        accumulation: the number of micro-batches.
         seeded: dropout draws from the input `rng.seed`, see `explicit_randomness`.
+        precision: returns the context of the forward pass, for example `torch.autocast`; the model itself sets none.
+        reduction: with "mean", the loss of a micro-batch is divided by their number; with "sum", it is a share already.
+        ema: averages of the weights that the loop keeps: the state then holds them too.
 
     Raises:
         UnavailableError: something in the step cannot be captured, and the line names the operator or the control flow;
@@ -52,13 +63,19 @@ def capture_training_step(
     def objective(called: Any, examples: Batch) -> tuple[torch.Tensor, None]:
         return loss(called, examples), None
 
-    step = TrainingStep(model, optimizer, objective, clip_norm, accumulation, seeded)
-    return captured_step(step, _first(batch), ModuleTrail())
+    step = TrainingStep(model, optimizer, objective, clip_norm, accumulation, seeded, precision, reduction, ema)
+    return captured_step(step, _examples(batch, accumulation), ModuleTrail())
 
 
-def _first(batch: Batch | Sequence[Batch]) -> dict[str, torch.Tensor]:
-    """The first micro-batch; raises `UsageError` unless it is a mapping from names to tensors."""
-    examples = batch if isinstance(batch, Mapping) or not len(batch) else batch[0]
-    if not isinstance(examples, Mapping) or not all(isinstance(value, torch.Tensor) for value in examples.values()):
+def _examples(batch: Batch | Sequence[Batch], count: int) -> list[Batch]:
+    """An example for each micro-batch; raises `UsageError` unless each is a mapping from names to tensors."""
+    given = [batch] if isinstance(batch, Mapping) else list(batch)
+    if not given or not all(map(_is_batch, given)):
         raise UsageError('a batch is a mapping from names to tensors, such as {"x": x, "y": y}')
-    return dict(examples)
+    if len(given) not in {1, count}:
+        raise UsageError(f"{len(given)} examples are given for {count} micro-batches")
+    return [dict(each) for each in (given if len(given) == count else given * count)]
+
+
+def _is_batch(given: object) -> bool:
+    return isinstance(given, Mapping) and all(isinstance(value, torch.Tensor) for value in given.values())

@@ -137,14 +137,14 @@ def load_language_model(
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
     path = Path(directory)
     check_directory(path)
     disable_progress_bar()
+    tokenizer = load_tokenizer(path)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         model, loaded = AutoModelForCausalLM.from_pretrained(
             path,
             output_loading_info=True,
@@ -154,12 +154,27 @@ def load_language_model(
             attn_implementation=attention,
         )
     except (OSError, SafetensorError, *REFUSALS) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise MalformedError(f"{path}: transformers cannot load it: {reason[:200]}; fetch or export it anew") from None
+        raise _not_loaded(path, error) from None
     if loaded["missing_keys"]:
         raise UnavailableError(f"{path}: no whole model: {min(loaded['missing_keys'])} is in no .safetensors file")
     model = model.eval().to(device)
     return TorchLanguageModel(model, tokenizer, describe_model(model, path, dtype), device, path)
+
+
+def load_tokenizer(path: Path) -> Any:
+    """The tokenizer in a directory, with its chat template; raises `MalformedError` for one that cannot be read."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    except (OSError, *REFUSALS) as error:
+        raise _not_loaded(path, error) from None
+
+
+def _not_loaded(path: Path, error: Exception) -> MalformedError:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return MalformedError(f"{path}: transformers cannot load it: {reason[:200]}; fetch or export it anew")
 
 
 def describe_model(model: Any, path: Path, dtype: Dtype, version: Literal[1, 2] = 2) -> ModelCard:

@@ -49,19 +49,32 @@ def shared_tensors(state: Mapping[str, torch.Tensor]) -> list[list[str]]:
 def describe(config: Any, weights: Digest, path: Path, dtype: Dtype, version: Literal[1, 2] = 2) -> ModelCard:
     """The card of a model by its configuration, its weights' digest, and the tokenizer and template in `path`."""
     settings = {name: value for name, value in config.to_dict().items() if name not in VOLATILE}
-    template = path / "chat_template.jinja"
     return ModelCard(
         model=version,
         architecture=config.model_type,
         config=digest("blob", encode(_plain(settings))),
         weights=weights,
         tokenizer=digest("blob", read_document(path / "tokenizer.json", TOKENIZER_BYTES_MAX)),
-        template=digest("blob", read_document(template)) if template.is_file() else None,
+        template=_template(path),
         dtype=dtype,
         vocabulary=config.vocab_size,
         layers=config.num_hidden_layers,
         width=config.hidden_size,
     )
+
+
+def _template(path: Path) -> Digest | None:
+    """The digest of the chat template: of `chat_template.jinja`, or else of the one in `tokenizer_config.json`.
+
+    A text has the same digest in either place; several named templates are digested as canonical JSON.
+    """
+    own, settings = path / "chat_template.jinja", path / "tokenizer_config.json"
+    if own.is_file():
+        return digest("blob", read_document(own))
+    held = _object(settings).get("chat_template") if settings.is_file() else None
+    if held is None:
+        return None
+    return digest("blob", held.encode() if isinstance(held, str) else encode(held))
 
 
 def _plain(value: Any) -> Any:

@@ -6,24 +6,20 @@ import os
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from tallystick.commitments.digests import Digest
-from tallystick.commitments.encoding import parse
-from tallystick.documents.files import read_document
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.torch.dtypes import DTYPES as TORCH_DTYPES, dtype_name
 from tallystick.frameworks.torch.generation.model_directory import DTYPES, check_directory, describe, shared_tensors
 from tallystick.frameworks.torch.refusals import REFUSALS
 from tallystick.frameworks.torch.tensors import from_tensor, to_tensor
+from tallystick.store.origin import weight_files
 from tallystick.tensors.digest import StateDigests, TensorDigest, digest_tensor
 from tallystick.tensors.safetensors import StateFile
 from tallystick.transcripts.model_card import Dtype, ModelCard
-
-SINGLE: Final = "model.safetensors"
-INDEX: Final = "model.safetensors.index.json"
 
 
 def read_card(path: Path, dtype: Dtype) -> ModelCard | None:
@@ -78,20 +74,6 @@ def _weights(skeleton: Any, path: Path) -> Digest | None:
             return _digest(skeleton, held)
     except (MalformedError, UnavailableError):
         return None  # loading it raises the error that names the file
-
-
-def weight_files(path: Path) -> list[Path]:
-    """The files from which transformers takes the weights: one, or those of the index.
-
-    Raises `UnavailableError` where there is neither, `MalformedError` for an index of other files.
-    """
-    if (path / SINGLE).is_file():
-        return [path / SINGLE]
-    index = parse(read_document(path / INDEX), INDEX)
-    names = index.get("weight_map") if isinstance(index, dict) else None
-    if not isinstance(names, dict) or any(str(each) != Path(str(each)).name for each in names.values()):
-        raise MalformedError(f"{INDEX}: no files of this directory are listed")
-    return [path / name for name in sorted({str(each) for each in names.values()})]
 
 
 def _digest(skeleton: Any, held: Mapping[str, StateFile]) -> Digest | None:

@@ -21,8 +21,8 @@ from tallystick.operators.tally.keys import MASKED
 from tallystick.operators.values import Value, Values
 from tallystick.sampling.adjusting import Flags, adjustment_of
 from tallystick.sampling.checks import check_form, check_places
-from tallystick.sampling.choice import choose_one
 from tallystick.sampling.draw import FAR_BELOW, NONE_LEFT, at_least_exp2, draw_gumbel, reach, threshold
+from tallystick.sampling.fast_choice import choose_fast
 from tallystick.sampling.plain import NUMBERS, Plain
 from tallystick.sampling.stream import position_words
 from tallystick.transcripts.sampler import Sampler
@@ -90,7 +90,7 @@ def choose_on_host(
 ) -> list[int]:
     """Choose row by row in NumPy; −1 where no token is left."""
     rows = zip(logits.numpy(), samplers, positions, histories, masks or [None] * len(logits), strict=True)
-    return [choose_one(*row) for row in rows]
+    return [choose_fast(*row) for row in rows]
 
 
 def choose_on_device(

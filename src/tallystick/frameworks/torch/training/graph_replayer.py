@@ -12,6 +12,7 @@ from tallystick.errors import MalformedError, UnavailableError
 from tallystick.frameworks.torch.dtypes import DTYPES
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.models import PARAMETERS_MAX
+from tallystick.frameworks.torch.prepared_graph import PreparedGraph
 from tallystick.frameworks.torch.state import check_names
 from tallystick.frameworks.torch.tensors import from_tensor, to_tensor
 from tallystick.frameworks.torch.training.summaries import Summariser
@@ -20,12 +21,13 @@ from tallystick.graphs.graph import Graph, Input
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.spec import Spec
-from tallystick.workloads.names import POSITION
+from tallystick.workloads.names import POSITION, parameter_of
 from tallystick.workloads.plan import classes, projection_seed
 from tallystick.workloads.program import StepProgram
 from tallystick.workloads.replayer import ReplayedStep
 
 OBSERVED = frozenset({"loss", "gradient_norm", "activation.mean", "activation.rms"})
+PREPARED_MAX = 8
 CARRIED = ("rng.",)
 """Prefixes of tensors that a state may hold in addition to the graph's: generators that no step uses."""
 
@@ -40,9 +42,7 @@ class GraphReplayer:
         self._parameters_max = parameters_max
         self._inputs = {each.name: each for each in program.graph.inputs if each.name in program.state_names}
         _check_size(self._inputs, parameters_max)
-        engine = TorchEngine(device)
-        self._run = engine.compile(without_gradients(program.graph), consumed=program.state_names)
-        self._constants = {each.name: engine.load(program.constants[each.name]) for each in program.graph.constants}
+        self._prepared = PreparedPrograms(TorchEngine(device))
         self._live = {
             name: torch.zeros(each.spec.shape, dtype=DTYPES[each.spec.dtype], device=device)
             for name, each in self._inputs.items()
@@ -66,18 +66,29 @@ class GraphReplayer:
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Continue from `state`; raises `MalformedError` if it is not a state of this graph."""
         self._carried = {name: tensor.copy() for name, tensor in state.items() if name.startswith(CARRIED)}
-        check_names(expected=self._inputs.keys(), found=state.keys() - self._carried.keys())
+        begun = self._begun(state) if self._program.grows else {}
+        check_names(expected=self._inputs.keys(), found=state.keys() - self._carried.keys() - begun.keys())
         for name, each in self._inputs.items():
             if TensorSpec.of(state[name]) != each.spec:
                 raise MalformedError(f"anchor: {name} is {TensorSpec.of(state[name])}, not {each.spec}")
-        self._take({name: from_tensor(state[name]) for name in self._inputs})
+        self._live = {name: self._live[name] for name in self._inputs} | begun
+        for name in self._inputs:
+            self._live[name].copy_(from_tensor(state[name]))
 
     def step(self, index: int) -> ReplayedStep:
-        """Take step `index`; raises `UnavailableError` if its batch does not fit the graph or a kernel fails."""
+        """Take step `index`.
+
+        Raises `UnavailableError` if it has no graph, or its batch does not fit, or a kernel fails, and `ProofError` for
+        a graph that is not one of this training.
+        """
         assert index == int(self._live[POSITION]) + 1
-        results = self._run(self._values(index))
+        program = self._program.at(index)
+        self._begin_slots(program)
+        run, constants = self._prepared.of(program)
+        state = {name: self._live[name] for name in program.state_names}
+        results = run({**constants} | state | self._fed(program, index))
         observed = {name: float(results[name]) for name in OBSERVED & results.keys()}
-        self._take({name: results[name] for name in self._inputs})
+        self._take({name: results[name] for name in program.state_names})
         return ReplayedStep(
             observed["loss"], observed.get("gradient_norm"), _activation(observed), self._summariser.after_step(index)
         )
@@ -89,8 +100,13 @@ class GraphReplayer:
 
     def bindings(self, index: int) -> dict[str, Tensor]:
         """All tensors that step `index` reads, with the current state; raises what `step` raises."""
+        program = self._program.at(index)
+        self._begin_slots(program)
+        return self._bindings(program, index)
+
+    def _bindings(self, program: StepProgram, index: int) -> dict[str, Tensor]:
         try:
-            return self._program.bindings(self._graph_state(), index)
+            return program.bindings(self._graph_state(), index)
         except MalformedError as error:
             raise UnavailableError(str(error)) from None
 
@@ -101,16 +117,55 @@ class GraphReplayer:
     def _graph_state(self) -> dict[str, Tensor]:
         return {name: to_tensor(value) for name, value in self._live.items()}
 
-    def _values(self, index: int) -> dict[str, torch.Tensor]:
-        given = self.bindings(index)
-        fresh = given.keys() - self._live.keys() - self._constants.keys()
-        loaded = {name: from_tensor(given[name]).to(self._device) for name in fresh}
-        return self._constants | self._live | loaded
+    def _fed(self, program: StepProgram, index: int) -> dict[str, torch.Tensor]:
+        """What is new in step `index`: its batch and its schedule."""
+        given = self._bindings(program, index)
+        fresh = given.keys() - self._live.keys() - program.constants.keys()
+        return {name: from_tensor(given[name]).to(self._device) for name in fresh}
 
     @torch.no_grad()
     def _take(self, values: Mapping[str, torch.Tensor]) -> None:
-        for name, live in self._live.items():
-            live.copy_(values[name])
+        for name, value in values.items():
+            self._live[name].copy_(value)
+
+    def _begun(self, state: Mapping[str, Tensor]) -> dict[str, torch.Tensor]:
+        """The slots in a state of parameters that began to train after the first step."""
+        names = [name for name in state.keys() - self._inputs.keys() if name.startswith("optimizer.")]
+        known = [name for name in names if f"weights.{parameter_of(name)}" in self._inputs]
+        return {name: from_tensor(state[name]).to(self._device) for name in known}
+
+    def _begin_slots(self, program: StepProgram) -> None:
+        """Fill the slots of parameters that begin to train; raises `UnavailableError` for a slot of no rule."""
+        try:
+            missing = {name: program.first_slot(name) for name in sorted(program.state_names - self._live.keys())}
+        except MalformedError as error:
+            raise UnavailableError(str(error)) from None
+        for name, slot in missing.items():
+            dtype, device = DTYPES[slot.spec.dtype], self._device if slot.spec.shape else "cpu"
+            self._live[name] = torch.full(slot.spec.shape, slot.start, dtype=dtype, device=device)
+
+
+Prepared = tuple[PreparedGraph, Mapping[str, torch.Tensor]]
+
+
+class PreparedPrograms:
+    """The graphs of a run made ready for an engine, with their constants; those used last are kept."""
+
+    def __init__(self, engine: TorchEngine) -> None:
+        self._engine, self._kept = engine, dict[int, tuple[Graph, Prepared]]()
+
+    def of(self, program: StepProgram) -> Prepared:
+        """The graph of `program` without its gradients, which writes over the state, and its constants."""
+        graph = program.graph
+        found = self._kept.pop(id(graph), None) or (graph, self._made(program))
+        self._kept[id(graph)] = found  # held with its graph, so that no other graph has this identity
+        while len(self._kept) > PREPARED_MAX:
+            del self._kept[next(iter(self._kept))]
+        return found[1]
+
+    def _made(self, program: StepProgram) -> Prepared:
+        run = self._engine.compile(without_gradients(program.graph), consumed=program.state_names)
+        return run, {each.name: self._engine.load(program.constants[each.name]) for each in program.graph.constants}
 
 
 def _check_size(inputs: Mapping[str, Input], parameters_max: int) -> None:

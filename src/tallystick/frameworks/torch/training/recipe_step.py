@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.capture.captured_step import CapturedStep
 from tallystick.frameworks.torch.capture.step import Batch, TrainingStep
 from tallystick.frameworks.torch.capture.step_capture import captured_step
@@ -22,8 +23,7 @@ def capture_recipe_step(recipe: Recipe, vocabulary: int, trail: Trail = NO_TRAIL
 
     Its nodes have module paths if a `ModuleTrail` is given.
 
-    Raises `UnavailableError` if the step cannot be captured, for example with dropout, whose random numbers come from a
-    generator.
+    Raises `UnavailableError` if the step cannot be captured; where the model drops, with the settings that end it.
     """
     trainer, settings = Trainer(recipe, vocabulary, "cpu"), recipe.training
 
@@ -39,7 +39,22 @@ def capture_recipe_step(recipe: Recipe, vocabulary: int, trail: Trail = NO_TRAIL
     step = TrainingStep(
         trainer.model, trainer.optimizer, objective, clip_norm, settings.accumulation, precision=precision
     )
-    return captured_step(step, _example_batch(recipe, vocabulary), trail)
+    try:
+        return captured_step(step, [_example_batch(recipe, vocabulary)] * step.accumulation, trail)
+    except UnavailableError:
+        if drops := _dropout_of(recipe, trainer.model):
+            raise UnavailableError(drops) from None
+        raise
+
+
+def _dropout_of(recipe: Recipe, model: nn.Module) -> str:
+    """In words, that a model drops and which settings of the recipe end that; empty where it does not."""
+    from tallystick.frameworks.torch.dropout import config_that_drops, describe_dropout  # only a refusal names them
+
+    drops = describe_dropout(model)
+    names = [*config_that_drops(model)] or [name for name in recipe.model.config if "drop" in name]
+    settings = ", ".join(f"{name} = 0" for name in names)
+    return f"{drops}: to have one, set {settings} in [model.config]" if drops else ""
 
 
 def _example_batch(recipe: Recipe, vocabulary: int) -> dict[str, torch.Tensor]:

@@ -44,15 +44,15 @@ class Summariser:
 
             self._sketcher = Sketcher(Projection(projection_seed, recorded.projection_width), weights)
 
-    def after_step(self, index: int) -> StateSummary:
-        """The summaries due after step `index`."""
+    def after_step(self, index: int, sketch: str | None = None) -> StateSummary:
+        """The summaries due after step `index`; the weights are not read where their `sketch` is known."""
         wanted, recorded = self._recorded.summaries, self._recorded
         exact = "exact" in wanted and index % recorded.exact_stride == 0
         bucketed = "bucket" in wanted and index % recorded.bucket_stride == 0
         buckets = self._buckets() if bucketed else {}
         return StateSummary(
             exact=state_digest(self._state()) if exact else None,
-            projection=self.projection(),
+            projection=sketch or self.projection(),
             fp16_rne=buckets.get("fp16_rne"),
             grid=buckets.get("grid"),
         )

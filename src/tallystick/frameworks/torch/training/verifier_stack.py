@@ -17,6 +17,7 @@ from tallystick.workloads.replayer import Replayer
 from tallystick.workloads.verifier_stack import VerifierStack
 
 if TYPE_CHECKING:
+    from tallystick.datasets.encoding import Encoder
     from tallystick.workloads.program import StepProgram
 
 THREADS_MAX: Final = 256
@@ -45,6 +46,7 @@ def torch_verifier_stack(
         graph_replayer,
         recipe_graph_root,
         _train_bpe,
+        _read_encoder,
     )
 
 
@@ -63,6 +65,14 @@ def recipe_graph_root(spec: Spec) -> Digest:
     if name not in _captured:
         _captured[name] = graph_root(capture_recipe_step(spec.recipe, classes(spec)).graph)
     return _captured[name]
+
+
+def _read_encoder(content: bytes, end: str) -> Encoder:
+    from tallystick.frameworks.tokenizer_files import (
+        TokenizerFile,  # raises where the library is missing: only an audit with a corpus asks
+    )
+
+    return TokenizerFile(content, end)
 
 
 def _train_bpe(text: str, vocabulary: int) -> Tokenizer:

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from tallystick.frameworks.torch.randomness import is_random
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -21,7 +23,8 @@ class Place:
 class LoopCall:
     """An operator with its arguments and results, and the storages that it writes to.
 
-    `module` is the part of the model that called it; empty for the loop.
+    `module` is the part of the model that called it; empty for the loop. `is_seeded` means that it drew random numbers
+    from a stream.
     """
 
     target: Any
@@ -31,6 +34,7 @@ class LoopCall:
     written: frozenset[int]
     with_gradient: bool
     module: str
+    is_seeded: bool = False
 
     @property
     def operands(self) -> Iterator[Place]:
@@ -44,12 +48,8 @@ class LoopCall:
 
     @property
     def is_random(self) -> bool:
-        """Whether the operator draws random numbers; attention does only where it drops."""
-        if torch.Tag.nondeterministic_seeded not in self.target.tags:
-            return False
-        arguments = self.target._schema.arguments
-        given = dict(zip((each.name for each in arguments), self.args, strict=False)) | dict(self.kwargs)
-        return all(each.name != "dropout_p" or given.get(each.name, each.default_value) for each in arguments)
+        """Whether the operator draws random numbers, from a stream or from a generator."""
+        return is_random(self.target, self.args, self.kwargs)
 
     def filled(self, values: Mapping[int, torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with the tensors of these numbers."""

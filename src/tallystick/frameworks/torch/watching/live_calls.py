@@ -30,7 +30,8 @@ def live_calls(
         call = calls[index]
         results = {place.number for place in places(call.results)} - given
         left = storages | buffers if index in span else storages - buffers
-        if results & needed or call.written & left:
+        is_next_word = call.is_seeded and index in span  # a draw that nothing reads moves the stream too
+        if results & needed or call.written & left or is_next_word:
             found.append(call)
             read = {place.number for place in call.operands} - given
             needed |= read

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils.weak import WeakIdKeyDictionary
 
 from tallystick.frameworks.torch.capture.exported_calls import live_of
+from tallystick.frameworks.torch.randomness import ExplicitRandomness, is_random
 from tallystick.frameworks.torch.watching.calls import LoopCall, Place, mapped
 
 CONSTANT_BYTES_MAX: Final = 1 << 20
@@ -58,6 +59,8 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.backwards: list[int] = []
         self.functions: set[str] = set()
         self.trouble = ""
+        self.draws: list[ExplicitRandomness] = []
+        """The streams that random numbers come from now, the last one first; a generator's if there is none."""
         self._numbers: Any = WeakIdKeyDictionary()
         self._storages: dict[int, StorageWeakRef] = {}
         self._names = {module: name for name, module in model.named_modules()}
@@ -77,11 +80,16 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
-        """Watch no longer. Below a mode that the loop entered since, this one stays and idles until the next call."""
+        """Watch no longer. Below a mode that the loop entered since, this one stays and idles until the next call.
+
+        `torch.inference_mode` is such a mode too: at its end it puts back the dispatch keys that were there before, and
+        with them that of this mode, which then nobody would answer to.
+        """
         self._is_watching = False
         for hook in self._hooks:
             hook.remove()
-        if self._is_entered and _get_current_dispatch_mode_stack()[-1:] == [self]:
+        is_above = _get_current_dispatch_mode_stack()[-1:] == [self] and not torch.is_inference_mode_enabled()
+        if self._is_entered and is_above:
             self._is_entered = False
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
@@ -98,16 +106,19 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, target: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         if not self._is_watching or self.trouble or os.getpid() != self._process:
-            return target(*args, **given)
+            return self._call(target, args, given)
         task, read = _current_graph_task_id(), None
         with self._sheltered():
             read = self._read(task, (args, given))
-        results = target(*args, **given)
+        results = self._call(target, args, given)
         with self._sheltered():
             made = mapped(results, torch.Tensor, self._result)
             if read is not None:
                 self._add(target, read, made, (args, given))
         return results
+
+    def _call(self, target: Any, args: Any, given: Any) -> Any:
+        return self.draws[-1].call(target, args, given) if self.draws else target(*args, **given)
 
     def _read(self, task: int, given: Any) -> Any:
         """The places of the arguments; `None` inside a backward pass."""
@@ -127,7 +138,9 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             writes = target._schema.is_mutable or str(target) in HIDDEN_WRITES
             written = frozenset(self._written(target, *given)) if writes else NOTHING
             args, kwargs = read
-            self.calls.append(LoopCall(target, args, kwargs, made, written, torch.is_grad_enabled(), self._running[-1]))
+            with_gradient, module = torch.is_grad_enabled(), self._running[-1]
+            is_seeded = bool(self.draws) and is_random(target, *given)
+            self.calls.append(LoopCall(target, args, kwargs, made, written, with_gradient, module, is_seeded))
 
     def _enters(self, module: torch.nn.Module, _args: Any) -> None:
         self._running.append(self._names.get(module, self._running[-1]))

@@ -1,0 +1,1 @@
+"""Settings of the Hugging Face Trainer, each recorded and audited in a process of its own."""

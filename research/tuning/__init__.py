@@ -1,0 +1,1 @@
+"""Fine-tuning of a real model: the training, and the page of its figures."""

@@ -1,0 +1,168 @@
+"""The audit of a segment that was handed over alone: its records against the claim's root, its steps by replay."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tallystick.audits.checked_run import (
+    CheckedRun,
+    Stated,
+    check_stated_data,
+    note_record,
+    open_graph,
+    read_stated,
+)
+from tallystick.audits.policy import Policy
+from tallystick.audits.report import Report
+from tallystick.audits.sampling import Segment, Selection
+from tallystick.audits.training import Progress, audit_selected, leave_origin_out
+from tallystick.audits.unread import report_unread
+from tallystick.datasets.opened import read_tokenizer
+from tallystick.datasets.samples import TokenDataset
+from tallystick.datasets.token_chunks import TokenChunks
+from tallystick.errors import UnavailableError
+from tallystick.judging.findings import Findings, bound_by_digest, require
+from tallystick.store.segment import SegmentDirectory
+from tallystick.transcripts.chain import Chain
+from tallystick.transcripts.record import AnchorRecord, Record, StepRecord, read_record
+from tallystick.transcripts.segment import SegmentStatement
+from tallystick.workloads.plan import batch_plan, open_data
+from tallystick.workloads.verifier_stack import VerifierStack
+
+STEPS_MAX = 1 << 20
+"""The longest segment that is read: its records are held in memory."""
+
+
+@dataclass
+class CheckedSegment(CheckedRun):
+    """A segment directory with what was found in it; it holds the records of its own steps alone."""
+
+    records: dict[int, StepRecord] = field(default_factory=dict)
+    final: AnchorRecord | None = None
+
+    @property
+    def steps(self) -> int:
+        """The number of steps of the run, by the last record of its transcript."""
+        return 0 if self.final is None else self.final.index
+
+    @property
+    def last_anchor(self) -> AnchorRecord | None:
+        """The last record of the transcript."""
+        return self.final
+
+    def step(self, index: int) -> StepRecord:
+        """The record of step `index`; raises `UnavailableError` for a step outside of the segment."""
+        if index not in self.records:
+            raise UnavailableError(f"step {index}: its record is not in the segment")
+        return self.records[index]
+
+
+def audit_opened_segment(
+    segment: SegmentDirectory, policy: Policy, stack: VerifierStack, progress: Progress = lambda *_: None
+) -> Report:
+    """Check the records of a segment, replay it whole, and ask for the state at its end.
+
+    Nothing else of the run is read. Whatever is wrong is in the report: bytes that are not under the claim reject it,
+    what is missing leaves it inconclusive.
+    """
+    started, findings = time.perf_counter(), Findings(keeps_going=True)
+    stated = read_stated(segment.run, policy, findings)
+    if stated is None:
+        return report_unread(segment.run, policy, findings)
+    evidence = CheckedSegment(segment.run, stated.claim, stated.spec, stated.environment, findings)
+    selection = _check(segment, evidence, stated, policy)
+    evidence.begins = selection.segments[0].start if selection.segments else 0
+    leave_origin_out(evidence, stack)
+    asked = policy.model_copy(update={"full": False})
+    return audit_selected(evidence, asked, b"", stack, progress, selection, started)
+
+
+def _check(segment: SegmentDirectory, evidence: CheckedSegment, stated: Stated, policy: Policy) -> Selection:
+    findings, statement = evidence.findings, None
+    if stated.claim.no_graph is not None or stated.claim.withdrawn is not None:
+        with findings.check("claim"):
+            require(stated.spec.recipe is None, "the claim excuses a missing step graph, and a recipe needs none")
+    with findings.check("segment"):
+        statement = segment.statement()
+    with findings.check("data"), bound_by_digest():
+        _open_data(segment, evidence)
+    if evidence.spec.graph is not None:
+        with findings.check("step graph"):
+            open_graph(evidence, policy)
+    if statement is not None:
+        with findings.check("records"), bound_by_digest():
+            _read_records(segment, evidence, statement, policy)
+            evidence.is_read = True
+    if statement is None or not evidence.is_read:
+        return Selection((), (), ())
+    replayed = Segment(statement.start, statement.end, True)
+    return Selection(tuple(range(statement.start + 1, statement.end + 1)), (replayed,), ())
+
+
+def _open_data(segment: SegmentDirectory, evidence: CheckedSegment) -> None:
+    spec = evidence.spec
+    require(evidence.claim.data == spec.data_root, "the claim names another data root than the spec")
+    if spec.data is None or spec.recipe is None:
+        return
+    check_stated_data(evidence)
+    if spec.data.tokens is None:
+        evidence.dataset = open_data(spec, evidence.run.data_path)
+    elif spec.data.kind == "corpus":
+        from tallystick.datasets.corpus_tokens import open_corpus_tokens
+
+        tokens = open_corpus_tokens(evidence.run.data_path, spec.data, lazily=True)
+        evidence.dataset = TokenDataset(tokens, spec.recipe.training.sequence)
+    else:
+        tokenizer = read_tokenizer(evidence.run.data_path, spec.data)
+        require(tokenizer.vocabulary == spec.data.tokens.vocabulary, "the tokenizer has another vocabulary")
+        evidence.dataset = TokenChunks(segment.chunks_path, spec.data.tokens, spec.recipe.training.sequence)
+    evidence.plan = batch_plan(spec, evidence.dataset)
+
+
+def _read_records(
+    segment: SegmentDirectory, evidence: CheckedSegment, statement: SegmentStatement, policy: Policy
+) -> None:
+    """Check that the records are the header, the step before the segment, the segment, and the last record."""
+    if statement.end - statement.start > STEPS_MAX:
+        raise UnavailableError(f"segment.json: more than the {STEPS_MAX} steps that are read")
+    log, found = evidence.claim.transcript, {}
+    for number, opened in enumerate(segment.records(), 1):
+        if number > policy.records_max:
+            raise UnavailableError(f"records.jsonl: more than the {policy.records_max} records allowed")
+        found[opened.index] = read_record(opened.line(log), f"record {opened.index}")
+    header, last = found.get(0), found.get(log.size - 1)
+    if header is None or last is None:
+        raise UnavailableError("records.jsonl: the header or the last record is not there")
+    require(isinstance(last, AnchorRecord), "the transcript ends without the anchor of its last state")
+    evidence.final = last if isinstance(last, AnchorRecord) else None
+    note_record(evidence, header, 0)
+    _follow(evidence, Chain(evidence.spec).follow(header), _inside(found, statement))
+
+
+def _inside(found: Mapping[int, Record], statement: SegmentStatement) -> list[Record]:
+    """The records from the step before the segment, or from behind the header, to the anchor at the end.
+
+    Raises `UnavailableError` where one of them is not there.
+    """
+    places = {(record.kind, record.index): place for place, record in found.items() if record.kind != "header"}
+    first = places.get(("step", statement.start)) if statement.start else 1
+    last = places.get(("anchor", statement.end))
+    start = places.get(("anchor", statement.start))
+    wanted = range(first, last + 1) if first is not None and last is not None else range(0)
+    if start not in wanted or not all(place in found for place in wanted):
+        raise UnavailableError(f"records.jsonl: not all records from step {statement.start} to anchor {statement.end}")
+    return [found[place] for place in wanted]
+
+
+def _follow(evidence: CheckedSegment, opened: Chain, inside: list[Record]) -> None:
+    """Check the order of the records, and each of them."""
+    chain, first = opened, inside[0]
+    if isinstance(first, StepRecord):
+        chain = Chain(evidence.spec, opened=True, state=first.index - 1, summary=first.pre)
+    for record in inside:
+        chain = chain.follow(record)
+        if isinstance(record, StepRecord):
+            evidence.records[record.index] = record
+        note_record(evidence, record, 0)

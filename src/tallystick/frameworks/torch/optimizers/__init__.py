@@ -1,0 +1,1 @@
+"""The arithmetic of optimizers, one file for each."""

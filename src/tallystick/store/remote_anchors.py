@@ -1,0 +1,87 @@
+"""Anchors kept elsewhere than in the run directory: read through `fsspec`, which knows many kinds of stores.
+
+Nothing that is read is believed: whoever reads an anchor compares its digest with the recorded one. What is not there
+is missing, and nothing takes its place.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from tallystick.errors import UnavailableError
+
+PIECE: Final = 1 << 20
+KEPT: Final = 3
+"""The most files that were fetched and are still on the disk: what later anchors refer to is often the same."""
+
+
+class RemoteAnchors:
+    """The files of the folder at `url`, as `file://…`, `s3://…` or another kind that fsspec knows.
+
+    Raises `UnavailableError` where fsspec or the library for this kind is missing, or the store does not answer.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._fetched: dict[str, Path] = {}
+        self._store, self._folder = open_store(url)
+        self._cache = Path(tempfile.mkdtemp(prefix="tally-anchors-"))
+        weakref.finalize(self, shutil.rmtree, self._cache, ignore_errors=True)  # with the last reader, or at exit
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of the files that are there."""
+        try:
+            found = self._store.ls(self._folder, detail=False)
+        except FileNotFoundError:
+            return frozenset()
+        except (OSError, ValueError) as error:
+            raise self._failed(error) from None
+        return frozenset(str(each).rstrip("/").rpartition("/")[2] for each in found)
+
+    def fetch(self, name: str, bytes_max: int) -> Path | None:
+        """A copy of a file on this machine, `None` where there is none; raises if it exceeds `bytes_max`."""
+        if name not in self.names:
+            return None
+        if name not in self._fetched:
+            while len(self._fetched) >= KEPT:
+                self._fetched.pop(next(iter(self._fetched))).unlink(missing_ok=True)
+            self._fetched[name] = self._copied(name, bytes_max)
+        self._fetched[name] = self._fetched.pop(name)  # the last one used is the last to go
+        return self._fetched[name]
+
+    def _copied(self, name: str, bytes_max: int) -> Path:
+        target, size = self._cache / name, 0
+        try:
+            with self._store.open(f"{self._folder}/{name}", "rb") as source, target.open("wb") as file:
+                while piece := source.read(PIECE):
+                    size += len(piece)
+                    if size > bytes_max:
+                        raise UnavailableError(f"{name}: larger than the {bytes_max} bytes allowed")
+                    file.write(piece)
+        except (OSError, ValueError) as error:
+            raise self._failed(error) from None
+        return target
+
+    def _failed(self, error: Exception) -> UnavailableError:
+        return UnavailableError(f"{self.url}: could not be read: {error}"[:400])
+
+
+def open_store(url: str) -> tuple[Any, str]:
+    """The file system of fsspec for `url`, and the folder in it; raises as `RemoteAnchors`."""
+    try:
+        import fsspec
+    except ModuleNotFoundError:
+        from tallystick.extras import not_installed
+
+        raise not_installed("fsspec") from None
+    try:
+        store, folder = fsspec.core.url_to_fs(url)
+    except (ImportError, OSError, ValueError) as error:
+        raise UnavailableError(f"{url}: no store that can be read here: {error}"[:400]) from None
+    return store, str(folder).rstrip("/")

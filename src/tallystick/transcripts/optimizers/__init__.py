@@ -1,0 +1,1 @@
+"""The settings of optimizers, one file for each."""

@@ -1,0 +1,72 @@
+"""`tally calibrate-training --run`: limits from somebody's own run, and an audit that judges by them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tallystick.audits.calibration import Calibration
+from tallystick.calibration.training import own_run
+from tallystick.calibration.training.stacks import BASE, stack_named
+from tallystick.cli.entry import run
+
+Tally = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def limits(honest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("limits") / "limits.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(own_run, "graph_stacks", lambda: [BASE, stack_named("portable vector code")])
+        assert run(["calibrate-training", str(out), "--run", str(honest), "--segments", "2"]) == 0
+    return out
+
+
+def test_the_limits_are_those_of_the_run_and_know_its_size(limits: Path) -> None:
+    found = Calibration.from_bytes(limits.read_bytes().removesuffix(b"\n"), "limits")
+    assert {(each.family, each.optimizer, each.dtype) for each in found.entries} == {("language", "adamw", "fp32")}
+    assert (found.entries[0].window, found.entries[0].from_step) == (1, 0)
+    assert found.entries[-1].from_step > 0
+    assert {each.parameters for each in found.entries} == {found.entries[0].parameters}
+    assert all(each.weights.overall > 0 for each in found.entries)
+
+
+def test_an_honest_run_lies_within_its_limits(tally: Tally, honest: Path, limits: Path) -> None:
+    told = tally("audit", honest, "--full", "--tolerant", "--calibration", limits, "--json")
+    assert told.code == 0
+    assert json.loads(told.out)["verdict"] == "accepted"
+
+
+def test_a_forged_run_does_not(tally: Tally, honest: Path, limits: Path, tmp_path: Path, rewrite: Tally) -> None:
+    from tests.audits.test_tolerant import forged
+
+    false = forged(Path(shutil.copytree(honest, tmp_path / "run")), rewrite, 0.5)
+    assert tally("audit", false, "--full", "--tolerant", "--calibration", limits).code == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "reason"),
+    [
+        (("--run", "{run}", "--quick"), 2, "--run takes none of --quick"),
+        (("--run", "{folder}/none"), 4, "no such run directory"),
+    ],
+)
+def test_bad_input_is_one_line(
+    tally: Tally, honest: Path, tmp_path: Path, options: tuple[str, ...], code: int, reason: str
+) -> None:
+    told = tally(
+        "calibrate-training", tmp_path / "out.json", *(each.format(run=honest, folder=tmp_path) for each in options)
+    )
+    assert (told.code, told.err.count("\n")) == (code, 1)
+    assert reason in told.err
+
+
+def test_limits_without_a_tolerant_audit_are_refused(tally: Tally, honest: Path, limits: Path) -> None:
+    told = tally("audit", honest, "--calibration", limits)
+    assert told.code == 2
+    assert "takes --tolerant" in told.err

@@ -1,0 +1,67 @@
+"""A file that is written tensor by tensor: what readers find in it, and when there is none."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tallystick.errors import MalformedError, UnavailableError
+from tallystick.tensors.appending import AppendedState
+from tallystick.tensors.safetensors import StateFile, read_state
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import Tensor
+
+TENSORS = {
+    "z": Tensor.of(np.arange(6, dtype=np.float32).reshape(2, 3)),
+    "b": Tensor.of(np.array([True, False, True])),
+    "a": Tensor.of(np.array(7, np.int64)),
+    "e": Tensor.of(np.zeros((0, 4), np.float64)),
+}
+
+
+def write(path: Path, tensors: dict[str, Tensor]) -> Path:
+    with AppendedState(path, [TensorSpec.of(each) for each in TENSORS.values()], 1) as file:
+        for name, tensor in tensors.items():
+            assert name not in file
+            file.append(name, tensor)
+            assert name in file
+    return path
+
+
+def test_readers_find_what_was_written_in_the_order_in_which_it_came(tmp_path: Path) -> None:
+    path = write(tmp_path / "values.safetensors", TENSORS)
+    assert read_state(path) == {name: tensor.copy() for name, tensor in TENSORS.items()}
+    with StateFile(path) as file:
+        assert sorted(TENSORS, key=lambda name: (file.specs[name].begin, file.specs[name].end)) == list(TENSORS)
+    safetensors = pytest.importorskip("safetensors.numpy")
+    assert safetensors.load_file(path)["z"].tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_fewer_tensors_than_there_is_room_for_leave_spaces_in_the_header(tmp_path: Path) -> None:
+    path = write(tmp_path / "values.safetensors", {"a": TENSORS["a"]})
+    assert read_state(path) == {"a": TENSORS["a"].copy()}
+    assert read_state(write(tmp_path / "none", {})) == {}
+    assert path.read_bytes() == write(tmp_path / "again", {"a": TENSORS["a"]}).read_bytes()
+
+
+def test_a_block_that_fails_leaves_no_file_that_a_reader_takes(tmp_path: Path) -> None:
+    path = tmp_path / "values.safetensors"
+    with suppress(KeyError), AppendedState(path, [TensorSpec("F32", (2, 3))], 1) as file:
+        file.append("z", TENSORS["z"])
+        raise KeyError
+    with pytest.raises(MalformedError):
+        read_state(path)
+
+
+def test_what_no_state_may_hold_is_not_written(tmp_path: Path) -> None:
+    two = Tensor("BOOL", (1,), b"\x02")
+    with (
+        pytest.raises(MalformedError, match="neither 0 nor 1"),
+        AppendedState(tmp_path / "x", [TensorSpec.of(two)], 1) as file,
+    ):
+        file.append("b", two)
+    with pytest.raises(UnavailableError, match="could not be written"):
+        write(tmp_path / "nowhere" / "x", TENSORS)
