@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import resource
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -213,8 +211,8 @@ def test_a_file_that_may_not_grow_exits_with_4_and_the_run_resumes_without_the_l
     config.write_text(CONFIG.replace("steps = 4", "steps = 20"))
     out = tmp_path / "run"
     command = [str(commands() / "tally"), "train", str(config), "--out", str(out), "--threads", "1"]
-    limited = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (bytes_max, bytes_max))
-    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=limited, check=False)
+    limited = ["prlimit", f"--fsize={bytes_max}", *command]
+    done = subprocess.run(limited, capture_output=True, text=True, check=False)
     assert done.returncode == 4
     assert "Traceback" not in done.stderr
     assert "File too large" in done.stderr
