@@ -16,7 +16,7 @@ from tallystick.api.training import train
 from tallystick.errors import ProofError, UnavailableError, UsageError
 from tallystick.graphs.binding import Coverage
 from tallystick.indexing.add import add_place
-from tallystick.indexing.discovery import ReplayKind
+from tallystick.indexing.replayable import ReplayKind
 from tallystick.store.database.workload_database import WorkloadDatabase
 from tallystick.transcripts.record import anchor_file
 from tests.conftest import FAST, TINY

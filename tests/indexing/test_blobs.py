@@ -16,8 +16,9 @@ from tallystick.indexing.add import add_place
 from tallystick.indexing.checking import check
 from tallystick.indexing.checking_blobs import blob_findings
 from tallystick.indexing.collecting import Fate, collect, unreferenced
-from tallystick.indexing.discovery import ReplayKind, discover
+from tallystick.indexing.discovery import discover
 from tallystick.indexing.rebuilding import rebuild
+from tallystick.indexing.replayable import ReplayKind
 from tallystick.indexing.restoring import problem_of, restore_files
 from tallystick.indexing.sources import forget_source
 from tallystick.indexing.storing import store_files, stored_files

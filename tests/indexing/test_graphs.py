@@ -58,8 +58,16 @@ def test_what_cannot_be_linked_is_refused(empty: WorkloadDatabase, part: Path) -
     cut = add_place(empty, part)
     with pytest.raises(UsageError, match="slice of"):
         link_forms(empty, cut, "slices of", cut)
-    with pytest.raises(UnavailableError, match="0 graphs in the database begin so"):
-        link_forms(empty, cut, "slice of", "sha256:00")
+    for missing in ("sha256:00", "%"):
+        with pytest.raises(UnavailableError, match="no graph in the database begins so"):
+            link_forms(empty, cut, "slice of", missing)
+    assert Database(empty).about("graph_links").count() == 0
+
+
+def test_digits_of_several_graphs_are_refused(empty: WorkloadDatabase, program: Path, part: Path) -> None:
+    cut, _ = add_place(empty, part), add_place(empty, program)
+    with pytest.raises(UnavailableError, match="several graphs"):
+        link_forms(empty, cut, "slice of", "sha256:")
 
 
 def test_a_file_that_is_no_graph_is_refused(empty: WorkloadDatabase, tmp_path: Path) -> None:

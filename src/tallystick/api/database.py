@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
 
 from tallystick.errors import UsageError
-from tallystick.store.database.query import Answers, Query
+from tallystick.store.database.query import Query
 from tallystick.store.database.row_query import RowQuery
 from tallystick.store.database.rows import (
     AnchorRow,
@@ -32,7 +34,8 @@ from tallystick.store.database.rows import (
 
 if TYPE_CHECKING:
     from tallystick.api.run_slice import RunSlice
-    from tallystick.indexing.discovery import Discovery
+    from tallystick.indexing.replayable import Discovery
+    from tallystick.remote.service_answers import ServiceAnswers
     from tallystick.store.database.workload_database import WorkloadDatabase
 
 
@@ -42,8 +45,8 @@ class Database:
     The other nouns of `tallystick.store.database.rows` are reached with `about`.
     """
 
-    def __init__(self, source: Answers) -> None:
-        self._source = source
+    def __init__(self, source: WorkloadDatabase | ServiceAnswers) -> None:
+        self._source, self._fetched = source, ExitStack()
 
     def __enter__(self) -> Self:
         return self
@@ -52,7 +55,8 @@ class Database:
         self.close()
 
     def close(self) -> None:
-        """Close the connections to it."""
+        """Close the connections to it, and delete what was fetched."""
+        self._fetched.close()
         self._source.close()
 
     def about(self, noun: str) -> Query[Any]:
@@ -64,14 +68,23 @@ class Database:
     def discover(self, run: str) -> Discovery:
         """What of a run can be replayed exactly, what only from outside, what is missing and where it could come from.
 
+        A service is asked, and not believed: what it says is there shows itself when it is replayed.
+
         Raises `UnavailableError` where there is no such run, or its files are not where the database is.
         """
+        from tallystick.store.database.workload_database import WorkloadDatabase
+
+        if not isinstance(self._source, WorkloadDatabase):
+            return self._source.discover(run)
         from tallystick.indexing.discovery import discover
 
-        return discover(self._here("discover"), run)
+        return discover(self._source, run)
 
     def segment(self, run: str, steps: int | range, batch_element: int | None = None) -> RunSlice:
         """Steps of a run as they can be replayed, from the nearest state before them.
+
+        From a service, the files between two anchors are fetched into a temporary folder, which is deleted when the
+        database is closed.
 
         Args:
             run: the name of the run in the database.
@@ -80,20 +93,16 @@ class Database:
                 which it is proved that examples do not mix.
 
         Raises:
-            UnavailableError: there is no such run or step, or its files are not on this machine.
+            UnavailableError: there is no such run or step, or its files are not where the database is.
             UsageError: several steps and one example, or no steps.
         """
-        from tallystick.api.run_slice import segment_of
-
-        return segment_of(self._here("segment"), run, steps, batch_element)
-
-    def _here(self, what: str) -> WorkloadDatabase:
-        """The database, where it is on this machine and its files with it."""
+        from tallystick.api.run_slice import fetched_segment, segment_of
         from tallystick.store.database.workload_database import WorkloadDatabase
 
-        if not isinstance(self._source, WorkloadDatabase):
-            raise UsageError(f"{what}: reads files of the run; ask where the database and its files are")
-        return self._source
+        if isinstance(self._source, WorkloadDatabase):
+            return segment_of(self._source, run, steps, batch_element)
+        folder = Path(self._fetched.enter_context(TemporaryDirectory(prefix="tally-segment-")))
+        return fetched_segment(self._source, run, steps, batch_element, folder / "segment")
 
     @property
     def runs(self) -> Query[RunRow]:

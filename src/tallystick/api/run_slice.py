@@ -1,10 +1,10 @@
-"""`db.segment`: steps of a run that the database names, bound to what they read, and replayed on an engine."""
+"""`db.segment`: steps of a run, here or in a service, bound to what they read and replayed on an engine."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,14 +14,17 @@ from tallystick.graphs.batching import separable, slice_batch
 from tallystick.graphs.binding import Binding, bind
 from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, Ref
-from tallystick.indexing.discovery import ANCHOR_MEND, STATE_AFTER, Discovery, discover, run_directory
+from tallystick.indexing.replayable import ANCHOR_MEND, STATE_AFTER, Discovery
 from tallystick.store.run import RunDirectory
+from tallystick.store.segment import SegmentDirectory
+from tallystick.store.statement import SEGMENT
 from tallystick.tensors.tensor import Tensor
 from tallystick.workloads.names import BATCH
 
 if TYPE_CHECKING:
     from tallystick.audits.checked_run import CheckedRun
     from tallystick.graphs.engine import Engine
+    from tallystick.remote.service_answers import ServiceAnswers
     from tallystick.store.database.workload_database import WorkloadDatabase
 
 ENGINES: Final = ("torch", "reference", "jax", "iree")
@@ -98,10 +101,12 @@ class RunSlice:
 
     @cached_property
     def _evidence(self) -> CheckedRun:
-        from tallystick.disputes.evidence.gathering import gather_records
+        from tallystick.disputes.evidence.gathering import gather_records, gather_segment
 
         if self.missing:
             raise UnavailableError(f"{self.directory.name}: cannot be replayed: {'; '.join(self.missing)}")
+        if (self.directory / SEGMENT).is_file():
+            return gather_segment(SegmentDirectory(self.directory))
         return gather_records(RunDirectory(self.directory))
 
     @cached_property
@@ -129,20 +134,50 @@ class RunSlice:
 
 def segment_of(database: WorkloadDatabase, run: str, steps: int | range, batch_element: int | None) -> RunSlice:
     """Steps of a run as they can be replayed; raises what `Database.segment` raises."""
+    from tallystick.indexing.discovery import discover, run_directory
+
+    wanted = _wanted(steps, batch_element)
+    found, directory = discover(database, run), run_directory(database, run)
+    return _planned(found, wanted, batch_element, directory.path)
+
+
+def fetched_segment(
+    service: ServiceAnswers, run: str, steps: int | range, batch_element: int | None, folder: Path
+) -> RunSlice:
+    """As `segment_of`, of a run in a service; what the slice needs is fetched into `folder`.
+
+    Nothing that came is believed: `RunSlice` compares records, graphs, batches and states with the claim.
+    """
+    wanted = _wanted(steps, batch_element)
+    found = service.discover(run)
+    planned = _planned(found, wanted, batch_element, folder)
+    end = min((mark for mark in found.anchors if mark >= wanted[-1]), default=None)
+    if planned.missing or planned.anchor is None:
+        return planned
+    if end is None:
+        return replace(planned, missing=(f"a state behind step {wanted[-1]}; {ANCHOR_MEND}",))
+    service.fetch_segment(run, planned.anchor, end, folder)
+    return planned
+
+
+def _wanted(steps: int | range, batch_element: int | None) -> range:
     wanted = range(steps, steps + 1) if isinstance(steps, int) else steps
     if not wanted or wanted.step != 1 or wanted[0] < 1:
         raise UsageError("steps: a step from 1 on, or a range of them without gaps")
     if batch_element is not None and len(wanted) > 1:
         raise UsageError("batch_element: of one step at a time")
-    found, directory = discover(database, run), run_directory(database, run)
+    return wanted
+
+
+def _planned(found: Discovery, wanted: range, batch_element: int | None, folder: Path) -> RunSlice:
+    """The slice, from the nearest state before it, with all that lacks."""
     first, last = wanted[0], wanted[-1]
     found.of(last)
-    before = [mark for mark in found.anchors if mark < first]
-    anchor = max(before, default=None)
+    anchor = max((mark for mark in found.anchors if mark < first), default=None)
     missing = list(_missing(found, (first if anchor is None else anchor + 1), last))
     if anchor is None:
         missing = missing or [f"a state before step {first}; {ANCHOR_MEND}"]
-    return RunSlice(directory.path, first, last, anchor, tuple(missing), batch_element)
+    return RunSlice(folder, first, last, anchor, tuple(missing), batch_element)
 
 
 def _missing(found: Discovery, first: int, last: int) -> Iterator[str]:

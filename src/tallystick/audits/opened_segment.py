@@ -68,15 +68,30 @@ def audit_opened_segment(
     what is missing leaves it inconclusive.
     """
     started, findings = time.perf_counter(), Findings(keeps_going=True)
-    stated = read_stated(segment.run, policy, findings)
-    if stated is None:
+    read = read_segment(segment, policy, findings)
+    if read is None:
         return report_unread(segment.run, policy, findings)
-    evidence = CheckedSegment(segment.run, stated.claim, stated.spec, stated.environment, findings)
-    selection = _check(segment, evidence, stated, policy)
+    evidence, selection = read
     evidence.begins = selection.segments[0].start if selection.segments else 0
     leave_origin_out(evidence, stack)
     asked = policy.model_copy(update={"full": False})
     return audit_selected(evidence, asked, b"", stack, progress, selection, started)
+
+
+def read_segment(
+    segment: SegmentDirectory, policy: Policy, findings: Findings
+) -> tuple[CheckedSegment, Selection] | None:
+    """Read a segment and check all of it but its anchors; `None` where it states nothing. What fails is in `findings`.
+
+    Raises, unless `findings` keep going:
+        MalformedError: a file has no form that is known here.
+        UnavailableError: a file is missing or larger than the policy allows.
+    """
+    stated = read_stated(segment.run, policy, findings)
+    if stated is None:
+        return None
+    evidence = CheckedSegment(segment.run, stated.claim, stated.spec, stated.environment, findings)
+    return evidence, _check(segment, evidence, stated, policy)
 
 
 def _check(segment: SegmentDirectory, evidence: CheckedSegment, stated: Stated, policy: Policy) -> Selection:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tallystick.store.database.tokens import TokenGrant
 
 DAY_NS = 86_400 * 10**9
+NO_TOKENS = "there are none; `tally token new NAME` makes one"
 
 
 def register(app: typer.Typer) -> None:
@@ -100,7 +101,7 @@ def list_(db: str = DB, json: bool = JSON) -> None:
     with _writable(db) as database:
         found = list_tokens(database)
     told: list[Json] = [_json(each) for each in found]
-    show({"tokens": told}, "\n".join(_line(each) for each in found), json)
+    show({"tokens": told}, "\n".join(_line(each) for each in found) or NO_TOKENS, json)
 
 
 def revoke(names: list[str] = typer.Argument(help="Whose tokens."), db: str = DB, json: bool = JSON) -> None:

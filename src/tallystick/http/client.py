@@ -53,6 +53,7 @@ class HttpClient:
         with self._lock:
             if self._client is not None:
                 self._runner.run(self._client.aclose())
+                self._client = None
             self._runner.close()
 
     def ask(

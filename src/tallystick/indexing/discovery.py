@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Final
@@ -13,6 +12,16 @@ import sqlalchemy as sa
 
 from tallystick.commitments.digests import Digest
 from tallystick.errors import UnavailableError
+from tallystick.indexing.replayable import (
+    ANCHOR_MEND,
+    BATCH_MEND,
+    GRAPH_MEND,
+    RECIPE_MEND,
+    STATE_AFTER,
+    Discovery,
+    ReplayKind,
+    StepRange,
+)
 from tallystick.store.database.schema import ANCHOR, RUN, SOURCE, STEP
 from tallystick.store.database.workload_database import WorkloadDatabase
 from tallystick.store.run import RunDirectory
@@ -20,52 +29,6 @@ from tallystick.transcripts.record import batch_file, graph_file
 
 PAGE: Final = 10_000
 SHA: Final = "sha256:"
-STATE_AFTER: Final = "the state after it"
-ANCHOR_MEND: Final = "a store of its anchors: `tally db restore RUN --blobs URL`"
-BATCH_MEND: Final = "the recorder's machine, or a store: `tally db restore RUN --blobs URL`"
-RECIPE_MEND: Final = "`tally audit` replays the recipe itself"
-GRAPH_MEND: Final = "the recorder: `preflight` says why a step has no graph"
-
-
-class ReplayKind(StrEnum):
-    """How steps can be replayed; the first member that applies.
-
-    `exact`: the state before, the graphs (or the recipe), the batches and the state after are there. `trajectory`: all
-    but the state after; losses and summaries are compared. `black-box`: batches and recorded losses, without a state or
-    a graph from which the step can be computed. `missing`: not even the batch.
-    """
-
-    EXACT = "exact"
-    TRAJECTORY = "trajectory"
-    BLACK_BOX = "black-box"
-    MISSING = "missing"
-
-
-@dataclass(frozen=True)
-class StepRange:
-    """The steps from `first` to `last`: how they can be replayed, what is missing, and where it could come from."""
-
-    first: int
-    last: int
-    replay: ReplayKind
-    missing: str = ""
-    mend: str = ""
-
-
-@dataclass(frozen=True)
-class Discovery:
-    """What is there of a run: the steps after which states are there, and ranges that cover every step."""
-
-    run: str
-    anchors: tuple[int, ...]
-    ranges: tuple[StepRange, ...]
-
-    def of(self, step: int) -> StepRange:
-        """The range that holds a step; raises `UnavailableError` where the run has no such step."""
-        for each in self.ranges:
-            if each.first <= step <= each.last:
-                return each
-        raise UnavailableError(f"{self.run}: has no step {step}")
 
 
 @dataclass(frozen=True)

@@ -72,9 +72,14 @@ def link_forms(database: WorkloadDatabase, root: str, relation: str, other: str)
 def _graph_named(connection: sa.Connection, root: str) -> tuple[int, Digest]:
     """A graph by its root, or by the first digits of it."""
     asked = root if root.startswith(PREFIX) else f"{PREFIX}{root}"
-    found = connection.execute(sa.select(GRAPH.c.id, GRAPH.c.root).where(GRAPH.c.root.startswith(asked))).all()
-    if len(found) != 1:
-        raise UnavailableError(f"{root[:80]}: {len(found)} graphs in the database begin so")
+    begins = GRAPH.c.root.startswith(asked, autoescape=True)
+    found = connection.execute(sa.select(GRAPH.c.id, GRAPH.c.root).where(begins).limit(2)).all()
+    if len(found) > 1:
+        raise UnavailableError(f"{root[:80]}: several graphs in the database begin so")
+    if not found:
+        raise UnavailableError(
+            f"{root[:80]}: no graph in the database begins so; `tally query 'SELECT root FROM graphs'` lists them"
+        )
     return int(found[0].id), Digest(found[0].root)
 
 

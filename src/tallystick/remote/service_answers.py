@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 from tallystick.errors import MalformedError
 from tallystick.http.client import RequestLimits
-from tallystick.remote.connection import ServiceConnection
+from tallystick.indexing.replayable import Discovery
+from tallystick.remote.connection import ServiceConnection, in_url
+from tallystick.remote.fetching import fetch_segment
 from tallystick.store.database.query import Page
 from tallystick.store.database.row_query import PAGE_MAX, RowQuery
 from tallystick.store.database.row_text import question_text, read_json, read_page
@@ -55,6 +58,15 @@ class ServiceAnswers:
         if not isinstance(found, dict) or type(found.get("total")) not in (int, float):
             raise MalformedError(f"{what}: no total")
         return float(found["total"])
+
+    def discover(self, run: str) -> Discovery:
+        """What of a run can be replayed, as the service says."""
+        path = f"/v1/runs/{in_url(run)}/discovery"
+        return Discovery.from_json(self._service.get(path), f"{self._service.url}{path}")
+
+    def fetch_segment(self, run: str, start: int, end: int, folder: Path) -> None:
+        """Copy what a replay from anchor `start` to anchor `end` needs into `folder`."""
+        fetch_segment(self._service, run, start, end, folder)
 
     def close(self) -> None:
         """Close the connection."""

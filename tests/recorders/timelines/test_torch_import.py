@@ -17,7 +17,7 @@ from tallystick.recorders.timelines.imported import TraceSubject, import_profile
 from tallystick.recorders.timelines.torch_rows import DevicePlaces
 from tallystick.store.traces import StoredEvent, TraceFolder
 from tallystick.traces.cluster import Cluster, Device
-from tests.support.profiles import BACKWARD, BASE, gpu, kineto, launch, operator, small_step, span
+from tests.support.profiles import BACKWARD, BASE, MAIN, entry, gpu, kineto, launch, operator, small_step, span
 from tests.support.traces import ONE, TWO, small_graph, two_nodes
 
 SQUARE = [4, 4]
@@ -222,3 +222,39 @@ def test_odd_values_are_no_reason_to_stop(tmp_path: Path) -> None:
 def test_a_trace_that_lasts_longer_than_a_clock_counts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MalformedError, match="start"):
         imported(tmp_path, [operator("aten::mm", 1, 1, []), operator("aten::mm", 2**52, 1, [])])
+
+
+MARK = "tally:checkpoint sha256:" + "0a" * 32
+
+
+@pytest.mark.parametrize(
+    ("entry_of", "told"),
+    [
+        (span(MARK + " weights", 101, 3), ("checkpoint", "weights", "sha256:" + "0a" * 32)),
+        (span("tally:sample", 101, 3), ("sample", "sample", None)),
+        (span("tally:challenge of step 3", 101, 3), ("challenge", "of step 3", None)),
+        (entry("cuda_runtime", "cudaDeviceSynchronize", 101, 3, MAIN, {}), ("sync", "cudaDeviceSynchronize", None)),
+        (entry("cuda_driver", "cuCtxSynchronize", 101, 3, MAIN, {}), ("sync", "cuCtxSynchronize", None)),
+    ],
+)
+def test_what_happens_beside_the_work_is_an_event(
+    tmp_path: Path, entry_of: dict[str, Any], told: tuple[str, ...]
+) -> None:
+    trace = imported(tmp_path, [*small_step(), entry_of])
+    (found,) = [row for row in rows(trace) if row.kind != "kernel"]
+    assert (found.kind, found.name, found.subject) == told
+    assert (found.device, found.start, found.duration, found.operator, found.step) == ("host/cpu", 1000, 3000, None, 3)
+    assert audit_trace(AuditedTrace(trace, small_graph())).accepted
+
+
+@pytest.mark.parametrize("name", ["tally:kernel", "tally:checkpointing", "cudaSynchronized"])
+def test_other_names_are_no_such_events(tmp_path: Path, name: str) -> None:
+    trace = imported(tmp_path, [*small_step(), span(name, 101, 3)])
+    assert {row.kind for row in rows(trace)} == {"kernel"}
+
+
+def test_without_a_processor_in_the_cluster_they_are_left_out(tmp_path: Path) -> None:
+    file = kineto(tmp_path / "kineto.json", [launch(1, 100), gpu(1, 110, 5), span("tally:sync", 120, 1)])
+    cluster = Cluster.of([Device(name="host/gpu0", kind="gpu")], [])
+    import_profile([file], tmp_path / "trace", TraceSubject(cluster, DevicePlaces("host"), small_graph(), step=3))
+    assert {row.kind for row in rows(TraceFolder(tmp_path / "trace"))} == {"kernel"}

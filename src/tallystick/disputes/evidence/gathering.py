@@ -13,6 +13,7 @@ from tallystick.errors import ProofError
 from tallystick.judging.findings import Findings
 from tallystick.store.inference import InferenceDirectory
 from tallystick.store.run import RunDirectory
+from tallystick.store.segment import SegmentDirectory
 
 
 @overload
@@ -38,6 +39,17 @@ def gather_records(run: RunDirectory) -> CheckedRun:
     evidence = read_run(run, Policy())
     require_agreement(str(run.path), evidence.findings)
     return evidence
+
+
+def gather_segment(segment: SegmentDirectory) -> CheckedRun:
+    """As `gather_records`, of a segment that was handed over alone."""
+    from tallystick.audits.opened_segment import read_segment  # with all that audits it, which a referee does not need
+
+    findings = Findings()
+    read = read_segment(segment, Policy(), findings)
+    require_agreement(str(segment.path), findings)
+    assert read is not None  # what cannot be read is raised, or among the findings
+    return read[0]
 
 
 def check_anchors(evidence: CheckedRun) -> None:

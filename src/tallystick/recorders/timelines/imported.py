@@ -65,7 +65,8 @@ def import_torch(
             raise UnavailableError(f"{files[0].name}: holds no event of torch.profiler")
         rows.began -= rows.began % 1000
         began = rows.began // 1000 if rows.has_epoch else None
-        events = TorchImport(subject.placement, names, subject.step).events(rows)
+        known = frozenset(device.name for device in subject.cluster.devices)
+        events = TorchImport(subject.placement, names, subject.step, known).events(rows)
         with in_order_of_time(events) as ordered:
             return write_trace(out, subject.header(source, began), subject.cluster, ordered)
 

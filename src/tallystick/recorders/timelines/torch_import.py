@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,17 +20,27 @@ from tallystick.traces.event import EventKind, TraceEvent
 LAUNCHES_MAX: Final = 1 << 20
 """The launches whose kernel has not been seen yet that are remembered."""
 CUDA: Final = 1
+EVENT_MARK: Final = re.compile(
+    r"tally:(challenge|checkpoint|response|sample|sync)(?: (sha256:[0-9a-f]{64}))?(?: (.+))?", re.DOTALL
+)
+"""What happened beside the work of devices, the digest that it is about, and a name for people."""
+WAITING: Final = re.compile(r"cu\w*Synchronize")
+"""The calls of CUDA that wait for a device, a stream or an event."""
 BYTES: Final = {"Float": 4, "BFloat16": 2, "Half": 2, "Double": 8, "Int": 4, "Long": 8, "Byte": 1}
 KINDS: Final[dict[str, EventKind]] = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "kernel"}
 
 
 @dataclass
 class TorchImport:
-    """Turns the rows of all files into events. The graph's nodes are found in two passes: count, then number."""
+    """Turns the rows of all files into events. The graph's nodes are found in two passes: count, then number.
+
+    `known` are the names of the devices of the cluster.
+    """
 
     placement: DevicePlaces
     names: GraphNames
     first_step: int | None
+    known: frozenset[str]
     launches: OrderedDict[tuple[int, Any], tuple[Nodes, int | None]] = field(default_factory=OrderedDict)
     memory: dict[str, int] = field(default_factory=dict)
     streams: dict[tuple[int, str], int] = field(default_factory=dict)
@@ -55,9 +66,13 @@ class TorchImport:
             yield from self._of_processor(call, rows)
 
     def _event(self, row: Row, calls: ProfiledCalls, rows: TorchRows) -> Iterator[TraceEvent]:
-        _, _, _, file, kind, thread, _, detail = row
+        _, _, _, file, kind, thread, name, detail = row
         if kind in (SPAN, OPERATOR):
             calls.begin(row)
+        if kind == SPAN and (mark := EVENT_MARK.fullmatch(name)):
+            yield from self._beside_work(row, calls, rows, kind=mark[1], subject=mark[2], name=mark[3] or mark[1])
+        elif kind == LAUNCH and WAITING.fullmatch(name):
+            yield from self._beside_work(row, calls, rows, kind="sync", name=name)
         elif kind == LAUNCH and detail is not None:
             self.launches[file, detail] = (calls.nodes_at(file, thread), calls.step_at(row[0]))
             if len(self.launches) > LAUNCHES_MAX:
@@ -72,6 +87,14 @@ class TorchImport:
         if type(total) is int and total >= 0 and type(number) is int:
             device = self.placement.gpu(number, rank) if kind == CUDA else self.placement.cpu(rank)
             self.memory[device] = total
+
+    def _beside_work(self, row: Row, calls: ProfiledCalls, rows: TorchRows, **fields: Any) -> Iterator[TraceEvent]:
+        """An event of a processor that computes no operator; none where the cluster names no such processor."""
+        start, minus, _, file, _, thread, _, _ = row
+        device = self.placement.cpu(rows.ranks[file])
+        if device in self.known:
+            fields |= {"device": device, "stream": self.streams.setdefault((file, thread), len(self.streams))}
+            yield self._made(fields, start - rows.began, -minus, (), calls.step_at(start))
 
     def _of_processor(self, call: ProfiledCall, rows: TorchRows) -> Iterator[TraceEvent]:
         start, minus, _, file, kind, thread, name, _ = call.row

@@ -15,6 +15,7 @@ from tallystick.http.problems import Problem, answer_errors, problem_response
 from tallystick.web.service.logging import write_line
 
 CODES = {404: "absent", 405: "method"}
+NO_ROUTE = "nothing is answered here; /openapi.json says what is, and `tally ui --db URL` shows it in a browser"
 
 
 def answer_errors_alike(app: FastAPI) -> None:
@@ -32,7 +33,7 @@ def answer_errors_alike(app: FastAPI) -> None:
             HTTPException: lambda _, error: Problem(
                 error.status_code,
                 CODES.get(error.status_code, "route"),
-                str(error.detail),
+                NO_ROUTE if error.status_code == 404 else str(error.detail),
                 headers=dict(error.headers or {}),
             ),
             ClientDisconnect: lambda _, __: Problem(400, "malformed", "the client left"),

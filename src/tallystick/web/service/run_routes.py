@@ -12,6 +12,8 @@ from fastapi.responses import Response
 
 from tallystick.errors import UsageError
 from tallystick.http.problems import Problem
+from tallystick.indexing.discovery import discover
+from tallystick.indexing.replayable import ReplayKind
 from tallystick.store.database.workload_database import WorkloadDatabase
 from tallystick.store.layout import files_of
 from tallystick.store.log import open_line
@@ -58,6 +60,31 @@ SEGMENT: Final[dict[str, Any]] = {
         "files": FILES,
     },
 }
+_STEPS: Final = {"type": "integer", "minimum": 0}
+_DISCOVERY: Final = {
+    "type": "object",
+    "required": ["run", "anchors", "ranges"],
+    "additionalProperties": False,
+    "properties": {
+        "run": {"type": "string"},
+        "anchors": {"type": "array", "items": _STEPS},
+        "ranges": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["first", "last", "replay", "missing", "mend"],
+                "additionalProperties": False,
+                "properties": {
+                    "first": _STEPS,
+                    "last": _STEPS,
+                    "replay": {"enum": [str(each) for each in ReplayKind]},
+                    "missing": {"type": "string"},
+                    "mend": {"type": "string"},
+                },
+            },
+        },
+    },
+}
 _RECORD: Final = {
     "type": "object",
     "required": ["index", "proof", "record", "root", "size"],
@@ -91,6 +118,12 @@ def run_routes(database: WorkloadDatabase, segments: OpenedSegments) -> APIRoute
         caller.require(scope_of(path), name)
         run = await asyncio.to_thread(find_run, database, name)
         return await file_response(request, await asyncio.to_thread(find_file, run.path, path))
+
+    @routes.get("/v1/runs/{name}/discovery", responses=answers(_DISCOVERY, "How its steps can be replayed."))
+    async def discovery(name: str, caller: AskedBy) -> Response:
+        """What of a training run can be replayed exactly, what only from outside, and what is missing."""
+        caller.require("read", name)
+        return Response(await asyncio.to_thread(_discovery, database, name), media_type="application/json")
 
     @routes.get("/v1/runs/{name}/records/{number}", responses=answers(_RECORD, "The record with its proof."))
     async def record(name: str, number: Number, caller: AskedBy) -> Response:
@@ -137,6 +170,12 @@ def require_claim(run: Recorded) -> None:
     """Raise `Problem` 409 unless the run is finished."""
     if not run.claim_path.is_file():
         raise Problem(409, "unfinished", "the run has no claim yet, so there is no root to prove anything against")
+
+
+def _discovery(database: WorkloadDatabase, name: str) -> bytes:
+    find_training(database, name)
+    with files_of_a_run():
+        return discover(database, name).to_json()
 
 
 def _opened_record(database: WorkloadDatabase, name: str, number: int) -> dict[str, Any]:
