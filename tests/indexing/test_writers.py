@@ -20,7 +20,8 @@ from tallystick.indexing.checking import check
 from tallystick.indexing.documents import keep_document
 from tallystick.indexing.sources import places_of
 from tallystick.store.database.workload_database import WorkloadDatabase
-from tallystick.store.traces import StoredEvent, TraceFolder
+from tallystick.store.traces import TraceFolder
+from tallystick.traces.event import TraceEvent
 from tests.support.traces import kernel, trace_at
 
 
@@ -56,17 +57,17 @@ def test_many_processes_write_at_once(place: str, honest: Path, plain: Path, tmp
 
 def test_others_write_while_a_trace_is_read(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = trace_at(tmp_path / "first", [kernel(5, 9), kernel(20, 9)])
-    read = TraceFolder.rows
+    read = TraceFolder.events
 
     with WorkloadDatabase(place, writable=True) as database, WorkloadDatabase(place) as other:
 
-        def while_read(self: TraceFolder) -> Iterator[StoredEvent]:
-            for each in read(self):
+        def while_read(self: TraceFolder) -> Iterator[TraceEvent]:
+            for number, each in enumerate(read(self)):
                 with other.writing(str(folder.path)) as connection:
-                    keep_document(connection, "spec", digest("spec", str(each.place).encode()), b"{}")
+                    keep_document(connection, "spec", digest("spec", str(number).encode()), b"{}")
                 yield each
 
-        monkeypatch.setattr(TraceFolder, "rows", while_read)
+        monkeypatch.setattr(TraceFolder, "events", while_read)
         assert add_place(database, folder.path) == "first"
         assert (Database(database).events.count(), Database(database).traces.one().events) == (2, 2)
 
