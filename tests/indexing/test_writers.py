@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
@@ -14,16 +15,18 @@ from tallystick.indexing.checking import check
 from tallystick.store.database.workload_database import WorkloadDatabase
 
 
-def adding(url: str, run: Path, name: str, *statement: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.support.adding", url, str(run), name, *statement]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+def adding(url: str, how: str, *jobs: tuple[Path, str, str]) -> list[int]:
+    """How each process ended that added a place by a name, killed in front of a statement where one is given."""
+    words = [str(word) for job in jobs for word in job]
+    command = [sys.executable, "-m", "tests.support.adding", url, how, *words]
+    codes: list[int] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    return codes
 
 
 def test_readings_that_are_killed_are_gone_on_with(place: str, honest: Path) -> None:
-    for statement in ("3", "17", "30", "25"):  # each begins where the last one was killed
-        process = adding(place, honest, "digits", statement)
-        _, said = process.communicate()
-        assert process.returncode == -signal.SIGKILL, said
+    statements = ("3", "17", "30", "25")  # each begins where the last one was killed
+    ends = adding(place, "turn", *((honest, "digits", statement) for statement in statements))
+    assert ends == [-signal.SIGKILL] * 4
     with WorkloadDatabase(place, writable=True) as database:
         assert Database(database).records.count() > 0
         add_place(database, honest, "digits")
@@ -33,12 +36,9 @@ def test_readings_that_are_killed_are_gone_on_with(place: str, honest: Path) -> 
 
 def test_many_processes_write_at_once(place: str, honest: Path, plain: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(honest, tmp_path / "copy"))
-    runs = [(honest, "digits"), (plain, "plain"), (honest, "digits"), (copy, "copy")]
+    runs = [(honest, "digits", ""), (plain, "plain", ""), (honest, "digits", ""), (copy, "copy", "")]
     WorkloadDatabase(place, writable=True).close()
-    processes = [adding(place, run, name) for run, name in runs]
-    for process in processes:
-        _, said = process.communicate()
-        assert process.returncode == 0, said
+    assert adding(place, "once", *runs) == [0] * 4
     with WorkloadDatabase(place) as database:
         report = check(database)
         assert Database(database).runs.count() == 3

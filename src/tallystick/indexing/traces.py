@@ -119,18 +119,20 @@ def _run_of(connection: sa.Connection, folder: TraceFolder, claim: str | None) -
 
 
 def _events(folder: TraceFolder, trace: int) -> Iterator[tuple[Any, ...]]:
-    for each in folder.rows():
-        times = (each.step, each.start, each.duration, each.moved, each.memory)
-        members = " ".join(each.members) or None
+    for number, each in enumerate(folder.events()):
         yield (
             trace,
-            each.place,
+            number,
             each.kind,
             each.name,
             each.device,
             each.stream,
             each.operator,
-            *times,
-            members,
+            each.step,
+            each.start,
+            each.duration,
+            each.moved,
+            each.memory,
+            " ".join(each.members) if each.members else None,
             each.subject,
         )

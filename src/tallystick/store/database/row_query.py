@@ -10,7 +10,7 @@ from pydantic import Field
 from tallystick.documents.document import Document, Positive
 from tallystick.documents.suggestions import suggestion
 from tallystick.errors import UsageError
-from tallystick.store.database.rows import NOUNS, RELATIONS, Noun
+from tallystick.store.database.nouns import NOUNS, RELATIONS, Noun
 
 PAGE: Final = 100
 PAGE_MAX: Final = 10_000
