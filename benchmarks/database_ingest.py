@@ -26,7 +26,6 @@ from tallystick.store.traces import TraceFolder
 
 CHUNK: Final = 20_000
 PARENTS: Final = (SOURCE, CLUSTER, RUN, TRACE)
-STEPS_WITH_TIMES: Final = (*STEP_COLUMNS, *{"seconds", "recording_seconds"}.difference(STEP_COLUMNS))
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def ingest(
     trace = time_arm(partial(add_trace, database, workload.trace)).wall
     for copy in copies:
         _copy_parents(database, copy)
-    tables = {"events": (EVENT, EVENT_COLUMNS), "records": (RECORD, RECORD_COLUMNS), "steps": (STEP, STEPS_WITH_TIMES)}
+    tables = {"events": (EVENT, EVENT_COLUMNS), "records": (RECORD, RECORD_COLUMNS), "steps": (STEP, STEP_COLUMNS)}
     rounds = {name: _inserted(database, copies, *of, rng) for name, of in tables.items()}
     of_run = [*rounds["records"], *rounds["steps"]]
     yield from _figures(f"{kind} ingest of trace events", workload.events, trace, rounds["events"], rng)

@@ -31,10 +31,10 @@ from benchmarks.figure import Figure, Goal
 from benchmarks.measure import Arm, Round, interval, median_ratio, take_rounds, total
 from tallystick.api.database import Database
 from tallystick.store.database.compile import compiled
+from tallystick.store.database.nouns import NOUNS
 from tallystick.store.database.query import Query
 from tallystick.store.database.reading_sql import select
 from tallystick.store.database.row_query import PAGE, PAGE_MAX, RowQuery
-from tallystick.store.database.rows import NOUNS
 from tallystick.store.database.useful_queries import USEFUL_QUERIES
 from tallystick.store.database.workload_database import WorkloadDatabase
 

@@ -6,7 +6,7 @@ import inspect
 from dataclasses import fields
 from pathlib import Path
 
-from tallystick.store.database.rows import NOUNS, Noun
+from tallystick.store.database.nouns import NOUNS, Noun
 from tallystick.store.database.useful_queries import USEFUL_QUERIES, UsefulQuery
 
 PAGE = Path(__file__).parents[1] / "docs" / "database.md"

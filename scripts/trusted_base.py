@@ -73,17 +73,17 @@ VERIFIERS: Final = {
 }
 
 
-def make_inputs(folder: Path) -> None:
+def make_inputs(folder: Path, python: str = sys.executable) -> None:
     """A run of four steps, the model that it trained, a receipt of an answer, and the bundle of one operator."""
     (folder / "text.txt").write_text(TEXT)
     (folder / "tiny.toml").write_text(RECIPE)
-    _run(folder, __file__, "--make")
+    _run(folder, python, __file__, "--make")
 
 
-def loaded_by(verifier: Verifier, folder: Path) -> dict[str, int]:
+def loaded_by(verifier: Verifier, folder: Path, python: str = sys.executable) -> dict[str, int]:
     """Run a verifier on the inputs in `folder`; the lines of code of every module of ours that it loads, by name."""
     out = folder / f"{verifier.name}.modules.json"
-    _run(folder, __file__, "--loaded", str(out), *verifier.command.split())
+    _run(folder, python, __file__, "--loaded", str(out), *verifier.command.split())
     return {name: code_lines(Path(path)) for name, path in json.loads(out.read_text()).items()}
 
 
@@ -120,7 +120,7 @@ def _docstring_lines(node: ast.AST) -> range:
 
 
 def _run(folder: Path, *arguments: str) -> None:
-    done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run(arguments, cwd=folder, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(arguments)}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
 

@@ -79,3 +79,29 @@ def test_killed_it_is_dead_before_the_next_one_starts(tmp_path: Path) -> None:
     os.set_blocking(process.stderr.fileno(), False)
     assert os.read(process.stderr.fileno(), 1) == b""  # nothing, and nobody who could still say something
     process.communicate()
+
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+print(json.dumps([__name__, sys.argv, Path.cwd().name, "tallystick.cli" in sys.modules]))
+import beside
+sys.exit(beside.CODE)
+"""
+
+
+@pytest.mark.parametrize("code", ["0", "3", "'one line'", "1 / 0"])
+def test_a_script_does_what_python_does_with_it(code: str, tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text(f"CODE = {code}")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    ours, theirs = (
+        told((python,), "script.py", "word", folder=tmp_path) for python in (str(commands() / "python"), sys.executable)
+    )
+    assert ours[:2] == theirs[:2]
+    assert ours[2].splitlines()[-1:] == theirs[2].splitlines()[-1:]
+
+
+def test_a_script_on_stdin_is_run() -> None:
+    words = [str(commands() / "python"), "-"]
+    done = subprocess.run(words, input="import tallystick; print(tallystick.__name__)", capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "tallystick\n")

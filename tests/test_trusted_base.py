@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.prefork.commands import commands
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 TRUSTED_BASE = runpy.run_path(str(REPOSITORY / "scripts" / "trusted_base.py"))
 VERIFIERS = TRUSTED_BASE["VERIFIERS"]
@@ -19,8 +21,9 @@ Loaded = Callable[[str], dict[str, int]]
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     """The modules that a verifier loads on its small input, with their lines; each is run once."""
     folder = tmp_path_factory.mktemp("inputs")
-    TRUSTED_BASE["make_inputs"](folder)
-    return cache(lambda name: TRUSTED_BASE["loaded_by"](VERIFIERS[name], folder))
+    python = str(commands() / "python")
+    TRUSTED_BASE["make_inputs"](folder, python)
+    return cache(lambda name: TRUSTED_BASE["loaded_by"](VERIFIERS[name], folder, python))
 
 
 @pytest.mark.parametrize("name", VERIFIERS)

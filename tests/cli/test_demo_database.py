@@ -6,7 +6,6 @@ import html
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from tallystick.store.database.workload_database import WorkloadDatabase
 from tallystick.web.application import build_application
 from tallystick.web.pages.application import create_pages
 from tallystick.web.service.settings import ServiceOptions
+from tests.support.prefork.commands import commands
 
 
 def test_runs_and_reports_are_in_a_database(honest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,7 +45,7 @@ def test_what_it_left_is_shown_and_another_process_audits_it_over_http(honest: P
         token.write_text(new_token(database, TokenGrant("verifier", frozenset(("open",)))))
         with served(build_application(database, ServiceOptions())) as url:
             asked = ["audit", f"{url}/runs/honest", "--samples", "1", "--nonce", str(ours["nonce"]), "--json"]
-            command = [sys.executable, "-m", "tallystick", *asked, "--token-file", str(token)]
+            command = [commands() / "tally", *asked, "--token-file", token]
             done = subprocess.run(command, capture_output=True, text=True)
     theirs = json.loads(done.stdout)
     assert done.returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,3 +35,11 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_input_is_read(
         assert "name a folder to write" not in other.complaint
         assert other.code == 4
     assert (tmp_path / "file").read_text() == "somebody's"
+
+
+@pytest.mark.parametrize("name", ["run[red]", "run[/x]", "run[1]"])
+def test_brackets_in_a_path_are_printed(tally: Tally, plain: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(plain, tmp_path / name)
+    told = tally("fsck", tmp_path / name)
+    assert told.code == 0
+    assert name in "".join(told.err.split())  # a long path is wrapped

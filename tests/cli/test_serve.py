@@ -40,6 +40,7 @@ def test_a_run_is_pushed_to_a_service_and_seen_there(tally: Tally, plain: Path, 
             server.send_signal(signal.SIGTERM)
             _, log = server.communicate(timeout=60)
     assert all(json.loads(line)["event"] == "request" for line in log.splitlines() if line.startswith("{"))
+    assert "holds no run yet: `tally db add` reads one" in log
     assert tally("token", "revoke", "lab", "--db", db).code == 0
     assert tally("query", "SELECT name, status FROM runs", "--db", db).out == "name\tstatus\nfirst\tclaimed\n"
 

@@ -78,6 +78,17 @@ def test_a_run_that_goes_on_is_read_on(empty: WorkloadDatabase, run: Path) -> No
     assert (found.runs.one().status, found.records.count()) == ("claimed", whole.count(b"\n"))
 
 
+def test_a_time_that_was_written_after_its_record_was_read_is_added(empty: WorkloadDatabase, run: Path) -> None:
+    whole = (run / "trace.jsonl").read_bytes()
+    (run / "trace.jsonl").write_bytes(whole[: whole.rindex(b"\n", 0, -1) + 1])
+    add_place(empty, run)
+    steps = Database(empty).steps
+    assert [step.seconds is None for step in steps] == [False] * (steps.count() - 1) + [True]
+    (run / "trace.jsonl").write_bytes(whole)
+    add_place(empty, run)
+    assert all(step.seconds is not None for step in steps)
+
+
 def test_records_that_a_recorder_cut_off_are_forgotten(empty: WorkloadDatabase, run: Path) -> None:
     transcript = run / "transcript.jsonl"
     whole = transcript.read_bytes()

@@ -132,4 +132,4 @@ def train_among_two(rank: int, folder: str) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    torch.multiprocessing.spawn(train_among_two, (sys.argv[1],), nprocs=2)
+    torch.multiprocessing.start_processes(train_among_two, (sys.argv[1],), nprocs=2, start_method="fork")

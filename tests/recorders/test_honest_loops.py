@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from tallystick.store.log import read_lines
 from tallystick.store.run import RunDirectory
 from tallystick.transcripts.record import StepRecord, read_record
 from tests.recorders import loops
+from tests.support.prefork.commands import commands
 
 torch = pytest.importorskip("torch")
 
@@ -246,7 +246,11 @@ class TestAmongProcesses:
         self, tmp_path: Path, audit: Audit
     ) -> None:
         done = subprocess.run(
-            [sys.executable, loops.__file__, str(tmp_path)], capture_output=True, text=True, timeout=240, check=True
+            [commands() / "python", loops.__file__, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=True,
         )
         assert "2 processes average their gradients" in done.stderr
         verdict = audit(tmp_path / "run")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
 from tallystick.transcripts.claim import Claim
 from tallystick.transcripts.record import AnchorRecord, StepRecord, read_record
+from tests.support.prefork.commands import commands
 
 SHORT: Mapping[str, Any] = {
     "training": {"steps": 6},
@@ -34,7 +34,7 @@ def perform(source: Path, recipe_of: Callable[..., Any]) -> Iterator[Perform]:
     """Let the workshop train or resume in a child of its own, killed at event `kill_at`."""
     recipe = recipe_of(SHORT).to_json()
     with subprocess.Popen(
-        [sys.executable, str(WORKSHOP)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [commands() / "python", WORKSHOP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as workshop:
         assert workshop.stdin is not None
         assert workshop.stdout is not None

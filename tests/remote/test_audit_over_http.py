@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from tallystick.indexing.add import add_place
 from tallystick.store.database.workload_database import WorkloadDatabase
 from tallystick.web.application import build_application
 from tallystick.web.service.settings import ServiceOptions
+from tests.support.prefork.commands import commands
 from tests.support.services import RUN, Service
 
 NONCE = "07" * 32
@@ -36,7 +36,7 @@ def test_another_process_that_knows_url_and_token_gives_the_local_verdict(servic
     token = tmp_path / "token"
     token.write_text(service.tokens["all"] + "\n")
     command = ["audit", f"{service.url}/runs/{RUN}", "--step", "6", "--token-file", str(token), "--json"]
-    done = subprocess.run([sys.executable, "-m", "tallystick", *command], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run([commands() / "tally", *command], capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, [path.name for path in tmp_path.iterdir()]) == (0, ["token"])
     theirs = json.loads(done.stdout)
     tallystick.open_segment(service.run, 4, 8, tmp_path / "segment")

@@ -204,6 +204,25 @@ def test_a_line_of_the_largest_size_is_read_and_a_larger_one_is_not(tmp_path: Pa
         list(read_lines(path, bytes_max=98))
 
 
+def test_lines_that_come_at_once_give_the_same_files_and_root(tmp_path: Path) -> None:
+    lines = [b"line %d" % number for number in range(600)]
+    one_by_one, at_once = LogWriter(tmp_path / "a" / "log"), LogWriter(tmp_path / "b" / "log")
+    for line in lines:
+        one_by_one.append(line)
+    at_once.extend(lines[:1])
+    at_once.extend(lines[1:])
+    at_once.extend([])
+    assert one_by_one.close() == at_once.close()
+    written = [
+        {each.relative_to(folder): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+        for folder in (tmp_path / "a", tmp_path / "b")
+    ]
+    assert written[0] == written[1]
+    with appending(tmp_path / "c" / "log") as writer, pytest.raises(UsageError, match="more than"):
+        writer.extend([b"short", b"x" * (LINE_BYTES_MAX + 1)])
+    assert (tmp_path / "c" / "log").read_bytes() == b""
+
+
 def test_a_line_that_no_reader_would_take_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     with appending(path) as log:

@@ -38,7 +38,7 @@ def database(copied: str = "template1") -> Iterator[str]:
 
 def create(name: str, copied: str = "template1") -> None:
     """Create a database on the server as a copy of another, to which nobody may be connected."""
-    _administer(f"create database {name} template {copied}")
+    _administer(f"create database {name} template {copied} strategy file_copy")  # a third of the work of the other one
 
 
 def _administer(statement: str) -> None:

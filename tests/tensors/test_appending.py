@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tallystick.commitments.encoding import encode
 from tallystick.errors import MalformedError, UnavailableError
+from tallystick.tensors import appending
 from tallystick.tensors.appending import AppendedState
-from tallystick.tensors.safetensors import StateFile, read_state
+from tallystick.tensors.safetensors import Placement, StateFile, encode_placements, read_state
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 
@@ -65,3 +69,49 @@ def test_what_no_state_may_hold_is_not_written(tmp_path: Path) -> None:
         file.append("b", two)
     with pytest.raises(UnavailableError, match="could not be written"):
         write(tmp_path / "nowhere" / "x", TENSORS)
+
+
+def test_a_system_that_takes_a_few_bytes_at_once_gets_the_rest_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = write(tmp_path / "at once", TENSORS).read_bytes()
+    writev = os.writev
+    monkeypatch.setattr(os, "writev", lambda file, pieces: writev(file, [b"".join(pieces)[:5]]))
+    for pieces_max in (1, 256):
+        monkeypatch.setattr(appending, "GATHERED_MAX", pieces_max)
+        assert write(tmp_path / str(pieces_max), TENSORS).read_bytes() == at_once
+
+
+def refused(*_: int) -> None:
+    raise OSError(errno.EOPNOTSUPP, "this disk does not do that")
+
+
+def test_a_disk_that_reserves_no_space_takes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reserved = write(tmp_path / "reserved", TENSORS).read_bytes()
+    monkeypatch.setattr(os, "posix_fallocate", refused, raising=False)
+    assert write(tmp_path / "refused", TENSORS).read_bytes() == reserved
+    monkeypatch.delattr(os, "posix_fallocate")
+    assert write(tmp_path / "none", TENSORS).read_bytes() == reserved
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "writev", full)
+    with pytest.raises(UnavailableError, match="could not be written: No space left on device"):
+        write(tmp_path / "values.safetensors", TENSORS)
+
+
+def test_the_header_of_any_names_is_canonical() -> None:
+    placed = {
+        name: Placement("F32", (2,), 8 * place, 8 * place + 8)
+        for place, name in enumerate(("b", "a\x1f", 'q"\\', "a", "\x7f", "é", "\ud7ff", "😀"))
+    }
+    for names in (list(placed)[:5], list(placed)):
+        entries = {name: placed[name] for name in names}
+        fields = {
+            name: {"data_offsets": [each.begin, each.end], "dtype": each.dtype, "shape": list(each.shape)}
+            for name, each in entries.items()
+        }
+        assert encode_placements(entries).rstrip(b" ") == encode(fields)

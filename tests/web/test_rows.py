@@ -9,9 +9,10 @@ import pytest
 
 import tallystick
 from tallystick.errors import MalformedError, UnavailableError, UsageError
+from tallystick.store.database.nouns import NOUNS
 from tallystick.store.database.query import Page, at_least
 from tallystick.store.database.row_text import page_json, read_page
-from tallystick.store.database.rows import NOUNS, AuditRow, EventRow, FindingRow
+from tallystick.store.database.rows import AuditRow, EventRow, FindingRow
 from tests.support.services import RUN, Service, serving
 
 

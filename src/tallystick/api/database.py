@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class Database:
     """What a database holds, one query for each noun; a context manager that closes it.
 
-    The other nouns of `tallystick.store.database.rows` are reached with `about`.
+    The other nouns of `tallystick.store.database.nouns` are reached with `about`.
     """
 
     def __init__(self, source: WorkloadDatabase | ServiceAnswers) -> None:

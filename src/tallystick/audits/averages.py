@@ -28,7 +28,7 @@ def check_averages(graph: Graph, rule: AverageRule | None) -> None:
     require((AVERAGED in outputs) == is_counted, "the step graph counts averages otherwise than the spec says")
     if rule is None:
         return
-    reading = _Reading({ref: node for node in graph.nodes for ref in node.outputs if ref is not None}, rule)
+    reading = _AverageNodes({ref: node for node in graph.nodes for ref in node.outputs if ref is not None}, rule)
     if is_counted:
         require(reading.counts(outputs[AVERAGED]), f"the step graph does not count {AVERAGED} up by one")
     for name in sorted(found):
@@ -50,7 +50,7 @@ def compare_averages(states: tuple[State, State, State], limit: float, steps: in
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _AverageNodes:
     """Reads how values are made; `made` is the node of each."""
 
     made: dict[Ref, Node]

@@ -29,7 +29,7 @@ from tallystick.judging.findings import AGREES, DIFFERS, Findings, bound_by_dige
 from tallystick.judging.properties import judge_properties
 from tallystick.judging.verdict import ZERO_SIGNS, Verdict, VerdictCoverage
 from tallystick.store.inference import InferenceDirectory
-from tallystick.tensors.digest import state_digest
+from tallystick.tensors.digest import StateDigests, digest_state, state_digest
 from tallystick.tensors.safetensors import read_state
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import State, Tensor
@@ -86,12 +86,17 @@ class Calls:
 
     def weights(self) -> State:
         """Weights and buffers; raises `UnavailableError` without a file, `ProofError` for another digest."""
+        return self.digested_weights()[0]
+
+    def digested_weights(self) -> tuple[State, StateDigests]:
+        """As `weights`, with their digests."""
         if not self.run.weights_path.is_file():
             raise UnavailableError("weights.safetensors: not handed over; no call can be replayed without it")
         with bound_by_digest("weights.safetensors does not hold the claimed weights"):
             weights = read_state(self.run.weights_path, canonical=True)
-        require(state_digest(weights) == self.claim.weights, "weights.safetensors does not hold the claimed weights")
-        return weights
+        digests = digest_state(weights)
+        require(digests.digest == self.claim.weights, "weights.safetensors does not hold the claimed weights")
+        return weights, digests
 
     def inputs(self, record: CallRecord) -> State:
         """What went into a call; raises `ProofError` unless it is what was recorded."""

@@ -223,5 +223,5 @@ def _show(result: AuditResult, html: Path | None, as_json: bool, verbose: bool) 
     else:
         print_verdict(result.lines(), verbose)
     if html is not None:
-        talk().print(f"the report is in {html}", markup=False, soft_wrap=True)
+        talk().print(f"the report is in {html}", soft_wrap=True)
     return result.exit_code

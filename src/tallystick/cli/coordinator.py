@@ -260,7 +260,7 @@ def _keep_at(
     console, (grace, poll) = talk(), pace
 
     def say(line: str) -> None:
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
     for program in programs:
         program.say = say

@@ -193,12 +193,10 @@ def _fill(out: Path, acts: list[DemoRun]) -> None:
     try:
         require("alembic", "fastapi", "jinja2")
     except UnavailableError as error:
-        talk().print(f"all of it is in {out}; to look at it in a browser, {error}", markup=False, soft_wrap=True)
+        talk().print(f"all of it is in {out}; to look at it in a browser, {error}", soft_wrap=True)
         return
     _add_all(out, acts)
-    talk().print(
-        f"all of it is in a database: tally ui --db {quote(str(out / 'tally.db'))}", markup=False, soft_wrap=True
-    )
+    talk().print(f"all of it is in a database: tally ui --db {quote(str(out / 'tally.db'))}", soft_wrap=True)
 
 
 def _add_all(out: Path, acts: list[DemoRun]) -> None:

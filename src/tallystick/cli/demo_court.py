@@ -61,7 +61,7 @@ def _tell(database: Path) -> None:
     from tallystick.cli.output import talk
 
     for line in next_commands(database):
-        talk().print(line, markup=False, soft_wrap=True)
+        talk().print(line, soft_wrap=True)
 
 
 def next_commands(database: Path) -> list[str]:

@@ -43,7 +43,7 @@ class Display:
         console = talk()
 
         def say(line: str) -> None:
-            console.print(line, markup=False, soft_wrap=True)
+            console.print(line, soft_wrap=True)
 
         player.say, changes = say, DisputeChanges(player.coordinator, cache, say)
         if not console.is_terminal:

@@ -125,4 +125,4 @@ def _tell(found: Example, written: list[Path], out: Path, as_json: bool) -> None
         talk().print(f"{found.name} is there already, unchanged")
     if found.next_command:
         place = "" if out == Path(".") else f"cd {quote(str(out))} && "
-        talk().print(f"next: {place}{found.next_command}", soft_wrap=True, markup=False)
+        talk().print(f"next: {place}{found.next_command}", soft_wrap=True)

@@ -199,7 +199,7 @@ def _modules(file: Path, graph: Graph) -> NamedNodes:
 
     named = load_modules(file, graph)
     if named.problem:
-        talk().print(named.problem, soft_wrap=True, markup=False)
+        talk().print(named.problem, soft_wrap=True)
     return named
 
 

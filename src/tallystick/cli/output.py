@@ -29,10 +29,10 @@ def show(found: Json, text: str, as_json: bool) -> None:
 
 
 def talk() -> Console:
-    """The console for people, on stderr; honours NO_COLOR."""
+    """The console for people, on stderr; honours NO_COLOR. Brackets in what it prints, as in a path, are no markup."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, markup=False)
 
 
 def page() -> Console:

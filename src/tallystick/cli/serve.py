@@ -49,6 +49,7 @@ def serve(
 
     require("sqlalchemy", "alembic", "fastapi", "uvicorn")
     from tallystick.http.listening import address_of, bind, http_server
+    from tallystick.store.database.row_query import RowQuery
     from tallystick.store.database.tokens import list_tokens
     from tallystick.store.database.workload_database import WorkloadDatabase
     from tallystick.web.application import build_application
@@ -58,6 +59,9 @@ def serve(
     with WorkloadDatabase(db, writable=True) as database, bind(host, port) as listening:
         if public == PUBLIC[0] and not list_tokens(database):
             talk().print("nobody may ask anything yet: `tally token new NAME` makes a token; or give --public read")
+        if not database.count(RowQuery(noun="runs")):
+            empty = f"{db} holds no run yet: `tally db add` reads one, or let `tally push` send one (--runs)"
+            talk().print(empty, soft_wrap=True)
         show({"database": db, "url": address_of(listening)}, address_of(listening), json)
         sys.stdout.flush()  # whoever reads the address waits for it
         with suppress(KeyboardInterrupt):

@@ -221,4 +221,4 @@ def _not_posted(once: bool) -> UsageError | UnavailableError:
 def _say(line: str) -> None:
     from tallystick.cli.output import talk
 
-    talk().print(line, markup=False, soft_wrap=True)
+    talk().print(line, soft_wrap=True)

@@ -66,4 +66,4 @@ def _tell(problem: str) -> None:
     from tallystick.cli.output import talk
     from tallystick.presentation.verdict_text import printable
 
-    talk().print(printable(problem), markup=False)
+    talk().print(printable(problem))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from itertools import repeat
+from collections.abc import Iterable
 from typing import Any, NoReturn, TypeAlias, cast
 
 import rfc8785
@@ -30,30 +30,35 @@ def encode(value: Json) -> bytes:
     b'{"a":[true,null],"b":1}'
     """
     try:
-        return _WRITER.encode(value).encode("ascii") if _is_plain(value) else rfc8785.dumps(cast(Any, value))
+        return _WRITER.encode(value).encode("ascii") if _are_plain((value,)) else rfc8785.dumps(cast(Any, value))
     except (rfc8785.CanonicalizationError, UnicodeEncodeError, RecursionError) as error:
         raise MalformedError(f"no canonical JSON: {error}") from None
 
 
-def _is_plain(value: Any, depth: int = DEPTH_MAX) -> bool:
+def _are_plain(values: Iterable[Any], depth: int = DEPTH_MAX) -> bool:
     """Whether Python's writer, which is much faster, gives the canonical bytes; not asked of deeper nesting.
 
     It escapes ASCII text in the same way, and sorts ASCII keys in the same order. It writes the same digits of a number
     and differs only where it writes an exponent, or `.0` behind a whole one.
     """
-    kind = type(value)
-    if kind is str:
-        return bool(value.isascii())
-    if kind is int:
-        return bool(abs(value) <= INTEGER_MAX)
-    if kind is float:
-        return bool(1e-4 <= abs(value) < 1e15 and not value.is_integer())
-    if kind is dict:
-        names = all(type(name) is str and name.isascii() for name in value)
-        return names and depth > 0 and all(map(_is_plain, value.values(), repeat(depth - 1)))
-    if kind is list:
-        return depth > 0 and all(map(_is_plain, value, repeat(depth - 1)))
-    return value is None or kind is bool
+    for value in values:  # one loop for all members: a call for each would take longer than the writing
+        kind = type(value)
+        if kind is str:
+            plain = value.isascii()
+        elif kind is int:
+            plain = -INTEGER_MAX <= value <= INTEGER_MAX
+        elif kind is float:
+            plain = 1e-4 <= abs(value) < 1e15 and not value.is_integer()
+        elif kind is dict:
+            names = depth > 0 and all(type(name) is str and name.isascii() for name in value)
+            plain = names and _are_plain(value.values(), depth - 1)
+        elif kind is list:
+            plain = depth > 0 and _are_plain(value, depth - 1)
+        else:
+            plain = value is None or kind is bool
+        if not plain:
+            return False
+    return True
 
 
 def parse(data: bytes, what: str, *, bytes_max: int = BYTES_MAX, depth_max: int = DEPTH_MAX) -> Json:

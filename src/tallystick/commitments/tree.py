@@ -53,11 +53,18 @@ class Frontier:
 
     def append(self, leaf: Hash) -> Frontier:
         """The tree with one more record; takes O(log n) hashes at most, O(1) on average."""
-        peaks, size, grown = list(self.peaks), self.size, leaf
-        while size & 1:
-            grown = node_hash(peaks.pop(), grown)
-            size >>= 1
-        return Frontier(self.size + 1, (*peaks, grown))
+        return self.extend((leaf,))
+
+    def extend(self, leaves: Sequence[Hash]) -> Frontier:
+        """The tree with these records behind the others."""
+        peaks = list(self.peaks)
+        for size, leaf in enumerate(leaves, self.size):
+            grown = leaf
+            while size & 1:
+                grown = node_hash(peaks.pop(), grown)
+                size >>= 1
+            peaks.append(grown)
+        return Frontier(self.size + len(leaves), tuple(peaks))
 
     def root(self) -> Hash:
         """The root: the peaks hashed together from the smallest to the largest."""

@@ -15,7 +15,7 @@ from tallystick.commitments.encoding import Json
 from tallystick.documents.fields import fields, items, natural, shown, text
 from tallystick.errors import MalformedError
 from tallystick.graphs.document import canonical
-from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Operand, Output, Role
+from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Operand, Output, Role, kept
 from tallystick.operators.definition import Attribute, Operator, Parameter
 from tallystick.tensors.spec import TensorSpec
 
@@ -31,8 +31,13 @@ T = TypeVar("T")
 
 def graph_bytes(graph: Graph) -> bytes:
     """The canonical bytes of a graph, with its nodes in their order."""
-    nodes: list[Json] = [node_json(node) for node in graph.nodes]
-    return canonical(header_json(graph) | {"nodes": nodes}).encode()
+    before, after = canonical(header_json(graph) | {"nodes": []}).split('"nodes":[]', 1)
+    return f'{before}"nodes":[{",".join(map(node_text, graph.nodes))}]{after}'.encode()
+
+
+def node_text(node: Node) -> str:
+    """One node record as canonical text; kept with the node, because its graph's file and its root need it."""
+    return kept(node, "text", lambda: canonical(node_json(node)))
 
 
 def header_json(graph: Graph) -> dict[str, Json]:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from tallystick.graphs.graph import Node
 from tallystick.tensors.tensor import Tensor
 
 Arguments: TypeAlias = Mapping[str, Any]
 """The operands of a node by parameter name: an array, a tuple of arrays and `None`s, or `None`."""
+
+
+@runtime_checkable
+class PlacesArrays(Protocol):
+    """An engine that says where its arrays lie: two arrays of as many bytes at one place are views of the same ones."""
+
+    def place(self, array: Any) -> int | None:
+        """The address of an array whose canonical bytes lie in memory as they are; `None` if they do not."""
+        ...
 
 
 class Engine(Protocol):

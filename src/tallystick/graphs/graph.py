@@ -8,16 +8,17 @@ for its second. Node numbers are given at capture, in an order of execution, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar, cast
 
 from tallystick.commitments.digests import Digest
 from tallystick.operators.definition import Attribute
 from tallystick.tensors.spec import TensorSpec
 
+T = TypeVar("T")
 Ref: TypeAlias = str
 Operand: TypeAlias = "Ref | tuple[Ref | None, ...] | None"
 
@@ -112,6 +113,14 @@ class Graph:
             pairs = zip(node.outputs, node.results, strict=True)
             found |= {ref: spec for ref, spec in pairs if ref is not None and spec is not None}
         return found
+
+
+def kept(holder: Node | Graph, name: str, find: Callable[[], T]) -> T:
+    """What `find` derives from a node or a graph, found once and kept with it, as a `cached_property` is."""
+    found = holder.__dict__
+    if name not in found:
+        found[name] = find()
+    return cast(T, found[name])
 
 
 def result_ref(number: int, index: int) -> Ref:

@@ -14,8 +14,8 @@ from tallystick.commitments.tree import Hash, leaf_hash, tree_root
 from tallystick.documents.fields import fields, items, natural, text
 from tallystick.errors import MalformedError, ProofError, UsageError
 from tallystick.graphs.document import canonical, name_of
-from tallystick.graphs.encoding import Find, header_json, node_from_json, node_json
-from tallystick.graphs.graph import Graph, Node
+from tallystick.graphs.encoding import Find, header_json, node_from_json, node_text
+from tallystick.graphs.graph import Graph, Node, kept
 from tallystick.operators.registry import operator
 
 PROOF_HASHES_MAX = 64
@@ -60,14 +60,13 @@ class NodeProof:
 
 def graph_root(graph: Graph) -> Digest:
     """The digest that names a graph."""
-    leaves = graph_leaves(graph)
-    return name_of(tree_root(leaves), len(leaves))
+    return kept(graph, "root", lambda: name_of(tree_root(leaves := graph_leaves(graph)), len(leaves)))
 
 
 def graph_leaves(graph: Graph) -> tuple[Hash, ...]:
     """The leaf hash of the header, then of every node."""
-    records = (header_json(graph), *(node_json(node) for node in graph.nodes))
-    return tuple(leaf_hash(canonical(record).encode()) for record in records)
+    records = (canonical(header_json(graph)), *map(node_text, graph.nodes))
+    return tuple(leaf_hash(record.encode()) for record in records)
 
 
 def prove_node(graph: Graph, number: int) -> NodeProof:
@@ -77,7 +76,7 @@ def prove_node(graph: Graph, number: int) -> NodeProof:
         raise UsageError(f"the graph has no node {number}")
     leaves, index = graph_leaves(graph), places[0]
     path = prove_inclusion(LeafHashes(leaves), index, len(leaves))
-    record = canonical(node_json(graph.nodes[index - 1])).encode()
+    record = node_text(graph.nodes[index - 1]).encode()
     return NodeProof(record, index, len(leaves), tree_root(leaves), tuple(path))
 
 

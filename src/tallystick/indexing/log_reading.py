@@ -54,21 +54,25 @@ class LogLine:
     behind: LogPosition
 
 
-def read_on(path: Path, position: LogPosition, bytes_max: int = LINE_BYTES_MAX) -> Iterator[LogLine]:
-    """The whole lines behind `position`; a last line that is still being written is left for the next reading.
+def whole_lines(path: Path, start: int = 0, bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:
+    """The lines from byte `start` on, without their line feeds; one that is still being written is left out.
 
     Raises `MalformedError` at a line that is longer than `bytes_max`.
     """
     with path.open("rb") as file:
-        file.seek(position.bytes_read)
-        while line := file.readline(bytes_max + 1):
-            if not line.endswith(b"\n"):
-                if len(line) > bytes_max:
-                    raise MalformedError(f"{path.name}: line {position.lines + 1} is longer than {bytes_max} bytes")
-                return
-            leaf = leaf_hash(line[:-1])
-            position = position.behind(line[:-1], leaf)
-            yield LogLine(line[:-1], leaf, position)
+        file.seek(start)
+        while (line := file.readline(bytes_max + 1)).endswith(b"\n"):
+            yield line[:-1]
+        if len(line) > bytes_max:
+            raise MalformedError(f"{path.name}: the line at byte {file.tell() - len(line)} is longer than {bytes_max}")
+
+
+def read_on(path: Path, position: LogPosition, bytes_max: int = LINE_BYTES_MAX) -> Iterator[LogLine]:
+    """The whole lines behind `position`; raises what `whole_lines` raises."""
+    for line in whole_lines(path, position.bytes_read, bytes_max):
+        leaf = leaf_hash(line)
+        position = position.behind(line, leaf)
+        yield LogLine(line, leaf, position)
 
 
 def position_of(path: Path, lines: int) -> LogPosition:

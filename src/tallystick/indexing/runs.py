@@ -6,16 +6,15 @@ the position behind it, so an interrupted reading is gone on with, and a finishe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from tallystick.indexing.documents import keep_document
-from tallystick.indexing.log_reading import LogLine, LogPosition, read_on
+from tallystick.indexing.log_reading import LogLine, read_on
+from tallystick.indexing.step_times import StepTimes
 from tallystick.indexing.transcripts import begin_run, compared, keep_position, position_of_run
 from tallystick.store.database.bulk import insert_many
 from tallystick.store.database.schema import ANCHOR, RECORD, RUN, SOURCE, STEP
@@ -29,13 +28,13 @@ from tallystick.transcripts.record import (
     StepRecord,
     TraceEntry,
     read_record,
-    read_trace_entry,
 )
 
 BATCH: Final = 20_000
 RECORD_COLUMNS: Final = ("run", "number", "kind", "leaf")
 STEP_COLUMNS: Final = (
     *("run", "step", "record", "loss", "gradient_norm", "learning_rate", "batch", "graph", "no_graph", "tags"),
+    *("seconds", "recording_seconds"),
 )
 ANCHOR_COLUMNS: Final = ("run", "step", "record", "digest", "file", "present")
 
@@ -66,7 +65,8 @@ def add_run(database: WorkloadDatabase, run: RunDirectory, name: str | None = No
         if whole:
             compared(connection, run.transcript_path, number, position)
         _write_head(connection, run, number)
-    while run.transcript_path.is_file() and _read_batch(database, run, number, place):
+    times = StepTimes(run.trace_path)
+    while run.transcript_path.is_file() and _read_batch(database, run, number, times):
         continue
     with database.writing(place) as connection:
         _write_times(connection, run, number)
@@ -74,12 +74,12 @@ def add_run(database: WorkloadDatabase, run: RunDirectory, name: str | None = No
         return str(connection.execute(sa.select(SOURCE.c.name).join(RUN).where(RUN.c.id == number)).scalar_one())
 
 
-def _read_batch(database: WorkloadDatabase, run: RunDirectory, number: int, place: str) -> bool:
+def _read_batch(database: WorkloadDatabase, run: RunDirectory, number: int, times: StepTimes) -> bool:
     """Read some records behind those in the database, which others may be reading too; whether any were left."""
-    with database.writing(place) as connection:
+    with database.writing(str(run.path.absolute())) as connection:
         batch = list(islice(read_on(run.transcript_path, position_of_run(connection, number)), BATCH))
         if batch:
-            _write_records(connection, run, number, batch)
+            _write_records(connection, run, number, batch, times)
     return bool(batch)
 
 
@@ -109,7 +109,9 @@ def _title(run: RunDirectory) -> str | None:
     )
 
 
-def _write_records(connection: sa.Connection, run: RunDirectory, number: int, batch: list[LogLine]) -> None:
+def _write_records(
+    connection: sa.Connection, run: RunDirectory, number: int, batch: list[LogLine], times: StepTimes
+) -> None:
     rows = _Rows()
     for each in batch:
         place = each.behind.lines - 1
@@ -117,7 +119,7 @@ def _write_records(connection: sa.Connection, run: RunDirectory, number: int, ba
         rows.records.append((number, place, record.kind, bytes(each.leaf)))
         rows.last = record
         if isinstance(record, StepRecord):
-            rows.steps.append(_step_row(number, place, record))
+            rows.steps.append(_step_row(number, place, record, times.of(record.index)))
         elif isinstance(record, AnchorRecord):
             rows.anchors.append((number, record.index, place, record.digest, record.file, False))
     _insert(connection, rows)
@@ -132,7 +134,7 @@ def _insert(connection: sa.Connection, rows: _Rows) -> None:
     insert_many(connection, ANCHOR, ANCHOR_COLUMNS, rows.anchors)
 
 
-def _step_row(run: int, place: int, step: StepRecord) -> tuple[Any, ...]:
+def _step_row(run: int, place: int, step: StepRecord, took: TraceEntry | None) -> tuple[Any, ...]:
     observed = (_finite(step.loss), _finite(step.gradient_norm), step.learning_rate)
     return (
         run,
@@ -143,6 +145,8 @@ def _step_row(run: int, place: int, step: StepRecord) -> tuple[Any, ...]:
         step.graph,
         step.no_graph,
         " ".join(step.tags) or None,
+        None if took is None else took.seconds,
+        None if took is None else took.recording_seconds,
     )
 
 
@@ -159,22 +163,16 @@ def _batch(batch: Batch) -> str | None:
 
 
 def _write_times(connection: sa.Connection, run: RunDirectory, number: int) -> None:
-    """How long the steps took that have no time yet, as the prover's clock says."""
-    if not run.trace_path.is_file():
-        return
-    timed = sa.select(sa.func.count()).where(STEP.c.run == number, STEP.c.seconds.is_not(None))
-    entries = _times_behind(run.trace_path, int(connection.execute(timed).scalar_one()))
+    """How long the steps took whose time was not written yet when their records were read."""
+    asked = sa.select(STEP.c.step).where(STEP.c.run == number, STEP.c.seconds.is_(None)).order_by(STEP.c.step)
+    times = StepTimes(run.trace_path)
+    entries = [entry for step in connection.execute(asked).scalars() if (entry := times.of(step)) is not None]
     step = sa.update(STEP).where(STEP.c.run == number, STEP.c.step == sa.bindparam("of"))
     update = step.values(seconds=sa.bindparam("took"), recording_seconds=sa.bindparam("recording"))
-    while batch := list(islice(entries, BATCH)):
+    if entries:
         connection.execute(
-            update, [{"of": each.step, "took": each.seconds, "recording": each.recording_seconds} for each in batch]
+            update, [{"of": each.step, "took": each.seconds, "recording": each.recording_seconds} for each in entries]
         )
-
-
-def _times_behind(path: Path, done: int) -> Iterator[TraceEntry]:
-    for found in islice(read_on(path, LogPosition()), done, None):
-        yield read_trace_entry(found.line, f"{path.name}: line {found.behind.lines}")
 
 
 def _write_state(connection: sa.Connection, run: RunDirectory, number: int) -> None:

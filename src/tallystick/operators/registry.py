@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import import_module
 from typing import Final
 
@@ -16,8 +17,7 @@ class AllowList(Mapping[str, Operator]):
 
     def __getitem__(self, name: str) -> Operator:
         """The operator of this name; raises `KeyError` for one that is not listed."""
-        family: Family = import_module(HOMES[name]).FAMILY
-        return family.operators[name]
+        return _found(name)
 
     def __iter__(self) -> Iterator[str]:
         """The names, sorted."""
@@ -26,6 +26,13 @@ class AllowList(Mapping[str, Operator]):
     def __len__(self) -> int:
         """How many there are."""
         return len(HOMES)
+
+
+@cache
+def _found(name: str) -> Operator:
+    """Kept, because a graph of a thousand nodes asks several times for each; there are no more than are listed."""
+    family: Family = import_module(HOMES[name]).FAMILY
+    return family.operators[name]
 
 
 OPERATORS: Final = AllowList()

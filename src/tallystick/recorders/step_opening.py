@@ -30,7 +30,7 @@ from tallystick.recorders.value_noting import ValueNoting
 from tallystick.store.log import OpenedLine
 from tallystick.store.log_writer import LogWriter
 from tallystick.tensors.appending import AppendedState
-from tallystick.tensors.digest import tensor_digest
+from tallystick.tensors.digest import TensorDigest, tensor_digest
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.claim import Log
 from tallystick.transcripts.opening import OpenedOperator, Opening
@@ -41,8 +41,8 @@ from tallystick.transcripts.record import OperatorRecord
 class OpeningSource:
     """What is opened: a record of a claimed transcript, its graph, and all inputs of the graph.
 
-    `rest` holds the tensors of the state that the graph neither reads nor writes; `modules` are the module paths of
-    the graph's nodes, to be kept beside it.
+    `digests` are those of inputs that were digested when they were read. `rest` holds the tensors of the state that the
+    graph neither reads nor writes; `modules` are the module paths of the graph's nodes, to be kept beside it.
     """
 
     claim: Digest
@@ -52,6 +52,7 @@ class OpeningSource:
     bindings: Mapping[Ref, Tensor]
     rest: State = field(default_factory=dict)
     modules: ModulePaths = field(default_factory=dict)
+    digests: Mapping[Ref, TensorDigest] = field(default_factory=dict)
 
 
 def open_operators(
@@ -89,7 +90,7 @@ def _noted(
     values = AppendedState(out / VALUES, [specs[ref] for ref in wanted], NAME_BYTES) if wanted else nullcontext()
     with values as file, ValueNoting(engine, file, wanted) as noting:
         for name, tensor in sources.items():
-            noting.note(name, tensor)
+            noting.note(name, tensor, subject.digests.get(name))
         results = execute(subject.graph, subject.bindings, engine, noting)
     return results, noting.digests
 
@@ -109,11 +110,10 @@ def _position(graph: Graph, number: int) -> int:
     raise UsageError(f"the graph has no node {number}")
 
 
-def _write_records(out: Path, lines: Iterable[bytes]) -> Log:
+def _write_records(out: Path, lines: Sequence[bytes]) -> Log:
     writer = LogWriter(out / OPERATORS)
     try:
-        for line in lines:
-            writer.append(line)
+        writer.extend(lines)
     finally:
         log = writer.close()
     return log

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -32,7 +32,7 @@ class LogWriter:
         self._offsets: IO[bytes] = index_path(path).open("wb")
         self._position = 0
         for line in read_lines(path):
-            self._note(line)
+            self._note((line,))
 
     def append(self, line: bytes) -> None:
         """Write one line, leaving the lines before untouched.
@@ -41,13 +41,20 @@ class LogWriter:
             UsageError: the line is longer than a reader takes.
             OSError: the disk refuses it.
         """
-        assert b"\n" not in line
-        if len(line) > LINE_BYTES_MAX:
-            raise UsageError(f"{self.path.name}: a record of {len(line)} bytes, more than the {LINE_BYTES_MAX} allowed")
+        self._check(line)
         data = line + b"\n"
         if self._lines.write(data) != len(data):
             raise OSError(f"{self.path.name}: the last line could not be written whole")
-        self._note(line)
+        self._note((line,))
+
+    def extend(self, lines: Sequence[bytes]) -> None:
+        """As `append` for each of these lines, which are written at once; raises what `append` raises."""
+        for line in lines:
+            self._check(line)
+        data = b"".join([line + b"\n" for line in lines])
+        if self._lines.write(data) != len(data):
+            raise OSError(f"{self.path.name}: the last lines could not be written whole")
+        self._note(lines)
 
     def sync(self) -> None:
         """Make everything appended so far survive a loss of power."""
@@ -63,12 +70,18 @@ class LogWriter:
             self._offsets.close()
         return Log(root=digest_from(self.frontier.root()), size=self.frontier.size)
 
-    def _note(self, line: bytes) -> None:
-        leaf = leaf_hash(line)
-        self.frontier = self.frontier.append(leaf)
-        self._tiles.append(leaf)
-        self._offsets.write(self._position.to_bytes(OFFSET_BYTES, "little"))
-        self._position += len(line) + 1
+    def _check(self, line: bytes) -> None:
+        assert b"\n" not in line
+        if len(line) > LINE_BYTES_MAX:
+            raise UsageError(f"{self.path.name}: a record of {len(line)} bytes, more than the {LINE_BYTES_MAX} allowed")
+
+    def _note(self, lines: Sequence[bytes]) -> None:
+        leaves = list(map(leaf_hash, lines))
+        self.frontier = self.frontier.extend(leaves)
+        for line, leaf in zip(lines, leaves, strict=True):
+            self._tiles.append(leaf)
+            self._offsets.write(self._position.to_bytes(OFFSET_BYTES, "little"))
+            self._position += len(line) + 1
 
 
 @contextmanager

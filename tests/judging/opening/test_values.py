@@ -10,10 +10,12 @@ import pytest
 from tallystick.commitments.digests import Digest
 from tallystick.errors import MalformedError, ProofError
 from tallystick.judging.opening import values
+from tallystick.judging.opening.files import OPENING, read_opening
 from tallystick.judging.opening.values import VALUES, OpenedValues
 from tallystick.tensors.digest import tensor_digest
 from tallystick.tensors.safetensors import StateFile
 from tallystick.tensors.tensor import Tensor
+from tests.judging.leaf.leaves import opened as opened_call
 from tests.support.opened_values import read_values, write_values
 
 TENSORS = [Tensor.of(np.full(8, number, np.float32)) for number in range(4)]
@@ -86,3 +88,14 @@ def test_a_folder_of_ones_own_is_compared_once_and_kept_in_no_memory(
     write_values(folder, read_values(folder) | {NAMES[1]: TENSORS[3]})
     with pytest.raises(ProofError):
         OpenedValues(folder, is_own=True)[NAMES[1]]
+
+
+def test_an_opening_with_a_file_for_each_value_is_refused_in_one_line(tmp_path: Path) -> None:
+    folder = opened_call(tmp_path / "opening").folder
+    written = read_opening(folder).to_bytes()  # which reads the present version
+    assert b'"version":2}' in written
+    (folder / OPENING).write_bytes(written.replace(b'"version":2}', b'"version":1}'))
+    with pytest.raises(MalformedError) as refused:
+        read_opening(folder)
+    line = "opening.json: version 1 keeps a file for each value, and is read no more; open the step again"
+    assert str(refused.value) == line

@@ -14,10 +14,10 @@ from tallystick.api.database import Database
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.store.database.bulk import insert_many, inserted
 from tallystick.store.database.compile import compiled
+from tallystick.store.database.nouns import NOUNS, Noun
 from tallystick.store.database.query import Page, Query, at_least, below, between, starts_with, stated
 from tallystick.store.database.reading_sql import select
 from tallystick.store.database.row_query import FieldCondition, FieldTest, RowQuery
-from tallystick.store.database.rows import NOUNS, Noun
 from tallystick.store.database.schema import DOCUMENT, RUN, SOURCE, STEP
 from tallystick.store.database.workload_database import WorkloadDatabase
 from tests.support.postgresql import database

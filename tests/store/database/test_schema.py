@@ -11,7 +11,7 @@ from alembic.migration import MigrationContext
 
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.store.database.migrating import VERSION_TABLE, newest
-from tallystick.store.database.rows import NOUNS, RELATIONS
+from tallystick.store.database.nouns import NOUNS, RELATIONS
 from tallystick.store.database.schema import METADATA
 from tallystick.store.database.views import VIEWS
 from tallystick.store.database.workload_database import WorkloadDatabase

@@ -1,4 +1,7 @@
-"""Runs `tally` in a fork of the server: words, folder, variables, limits and streams go there, and signals too."""
+"""Runs what it is called, `tally` or `python`, in a fork of its server.
+
+Words, folder, variables, limits and streams go there, and signals too.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ LIMITS = ("RLIMIT_FSIZE",)
 def main() -> None:
     with socket.socket(socket.AF_UNIX) as server:
         signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # until it is known to whom they go
-        server.connect(os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "socket"))
+        server.connect(f"{os.path.abspath(sys.argv[0])}.socket")
         limits = {name: resource.getrlimit(getattr(resource, name)) for name in LIMITS}
         request = {"words": sys.argv[1:], "folder": os.getcwd(), "variables": dict(os.environ), "limits": limits}
         socket.send_fds(server, [json.dumps(request).encode() + b"\n"], [0, 1, 2])

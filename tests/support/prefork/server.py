@@ -1,4 +1,7 @@
-"""Imports what `tally` imports, and is forked for every client: `python server.py SOCKET`, until its stdin ends."""
+"""Imports what programs import, and is forked for every client: `python server.py FOLDER`, until its stdin ends.
+
+It listens at `tally.socket`; a fork of before ours was imported listens at `python.socket`, and runs scripts.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +16,38 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+import types
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
-IMPORTED = (
-    "tallystick.api.answers",
-    "tallystick.api.auditing",
-    "tallystick.cli.entry",
-    "tallystick.frameworks.torch.training.replayer",
-    "tallystick.recorders.export",
-    "tallystick.recorders.training",
+LIBRARIES = (
+    "torch",
     "transformers.models.llama.modeling_llama",
+    "transformers.trainer",
     *(
         "fastapi",
         "jinja2",
         "matplotlib.backends.backend_agg",
         "matplotlib.figure",
+        "openai",
         "sqlalchemy",
         "tokenizers",
         "uvicorn",
     ),
 )
 """What of it is not installed is left out: the tests that need it are skipped."""
+OURS = (
+    "tallystick.api.answers",
+    "tallystick.api.auditing",
+    "tallystick.cli.entry",
+    "tallystick.frameworks.torch.training.replayer",
+    "tallystick.recorders.export",
+    "tallystick.recorders.training",
+)
+"""A script imports it afresh, so that a page which forgets an import fails."""
 READY = "ready"
 
 
@@ -125,7 +137,7 @@ def become(request: dict[str, Any]) -> None:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["variables"])
-    sys.argv = ["tally", *request["words"]]
+    sys.argv = list(request["words"])
     signal.signal(signal.SIGINT, signal.default_int_handler)  # what starts in the background ignores it
     sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode, closefd=False) for number, mode in enumerate("rww"))
 
@@ -137,6 +149,8 @@ def run(program: Callable[[], None]) -> NoReturn:
         program()
     except SystemExit as leaving:
         code = leaving.code
+        if isinstance(code, str):
+            print(code, file=sys.stderr)
     threading._shutdown()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -144,17 +158,52 @@ def run(program: Callable[[], None]) -> NoReturn:
     os._exit(code if isinstance(code, int) else bool(code))
 
 
-def main() -> None:
-    for name in IMPORTED:
+def script() -> None:
+    """What `python FILE …` and `python - …` do, the file or stdin being that of `sys.argv`."""
+    file, main = sys.argv[0], types.ModuleType("__main__")
+    named, first = ("<stdin>", "") if file == "-" else (file, str(Path(file).resolve().parent))
+    sys.path[:1] = [first, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.modules["__main__"], main.__file__ = main, named
+    text = sys.stdin.read() if file == "-" else Path(file).read_text()
+    exec(compile(text, named, "exec", dont_inherit=True), vars(main))
+
+
+def tally() -> None:
+    sys.argv.insert(0, "tally")
+    sys.modules["tallystick.cli.entry"].main()
+
+
+def load(modules: Iterable[str]) -> None:
+    for name in modules:
         with suppress(ImportError):
             importlib.import_module(name)
+    for each in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        each.atexit = False  # what libraries would take apart at the end of a process is a third of a small fork's work
     gc.freeze()  # else the first collection of a fork would copy all of it
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(sys.argv[1])
-        listening.listen(64)
-        print(READY, flush=True)
-        become(Server(listening).serve())
-    run(sys.modules["tallystick.cli.entry"].main)
+
+
+def serve(listening: socket.socket, program: Callable[[], None]) -> NoReturn:
+    become(Server(listening).serve())
+    run(program)
+
+
+def listening_at(path: str) -> socket.socket:
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(path)
+    listening.listen(64)
+    return listening
+
+
+def main() -> None:
+    scripts, commands = (listening_at(f"{sys.argv[1]}/{name}.socket") for name in ("python", "tally"))
+    load(LIBRARIES)
+    if not os.fork():
+        commands.close()
+        serve(scripts, script)
+    scripts.close()
+    load(OURS)
+    print(READY, flush=True)
+    serve(commands, tally)
 
 
 if __name__ == "__main__":

@@ -81,8 +81,10 @@ def source_of_call(calls: Calls, number: int) -> OpeningSource:
     if not 1 <= number <= len(calls.records):
         raise UsageError(f"--step {number}: {len(calls.records)} calls were recorded")
     inputs = {f"{BATCH}{name}": tensor for name, tensor in calls.inputs(calls.records[number - 1]).items()}
-    bindings = {**calls.constants, **calls.weights(), **inputs}
+    weights, digests = calls.digested_weights()
+    bindings = {**calls.constants, **weights, **inputs}
     log = calls.claim.transcript
     record = open_line(calls.run.transcript_path, number - 1, log.size)
     modules = load_modules(calls.run.graph_path, calls.graph).paths
-    return OpeningSource(calls.claim.identity, log, record, calls.graph, bindings, modules=modules)
+    known = dict(digests.entries)
+    return OpeningSource(calls.claim.identity, log, record, calls.graph, bindings, modules=modules, digests=known)

@@ -48,6 +48,10 @@ class TorchEngine:
         assert array.dtype == DTYPES[dtype]
         return to_tensor(array)
 
+    def place(self, array: torch.Tensor) -> int | None:
+        """The address of an array whose canonical bytes lie in memory as they are; `None` for other strides."""
+        return array.data_ptr() if array.is_contiguous() else None
+
     def prepare(self, node: Node, differentiable: bool = False) -> Callable[[Arguments], tuple[Any, ...]]:
         """A function from operands to results; raises `MalformedError` for an operator not on the allow-list."""
         call = prepared(node, self.device)

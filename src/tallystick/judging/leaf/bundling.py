@@ -13,8 +13,7 @@ from tallystick.commitments.proofs import LeafHashes, prove_inclusion
 from tallystick.commitments.tree import leaf_hash, tree_root
 from tallystick.errors import MalformedError, UsageError
 from tallystick.graphs.check import parse_ref
-from tallystick.graphs.document import canonical
-from tallystick.graphs.encoding import header_json, node_json
+from tallystick.graphs.encoding import header_json, node_text
 from tallystick.graphs.files import load_program
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.root import NodeProof, graph_leaves
@@ -94,7 +93,7 @@ class WholeOpening:
         """The operator at a position, with its proofs; raises what `record` raises."""
         record, leaves, index = self.record(place), self._graph_leaves, place + 1
         path = prove_inclusion(leaves, index, len(leaves.leaves))
-        line = canonical(node_json(self.graph.nodes[place])).encode()
+        line = node_text(self.graph.nodes[place]).encode()
         node = NodeProof(line, index, len(leaves.leaves), tree_root(leaves.leaves), tuple(path))
         opened = cast("dict[str, Any]", node.to_json())
         return OpenedOperator(node=opened, index=place, record=record, proof=self._proof(place))

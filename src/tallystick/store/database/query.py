@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from tallystick.errors import UnavailableError, UsageError
+from tallystick.store.database.nouns import NOUNS
 from tallystick.store.database.row_query import PAGE, FieldCondition, FieldTest, RowQuery, Value, asked_of
-from tallystick.store.database.rows import NOUNS
 
 Row = TypeVar("Row")
 

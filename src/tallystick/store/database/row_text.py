@@ -15,9 +15,9 @@ from pydantic import TypeAdapter, ValidationError
 from tallystick.commitments.nesting import DEPTH_MAX, is_deep
 from tallystick.documents.explained import explain
 from tallystick.errors import MalformedError
+from tallystick.store.database.nouns import Noun
 from tallystick.store.database.query import Page
 from tallystick.store.database.row_query import RowQuery
-from tallystick.store.database.rows import Noun
 
 NOT_FINITE: Final = ("nan", "inf", "-inf")
 _PLACE: Final = TypeAdapter(tuple[str | bool | int | float, ...] | None)

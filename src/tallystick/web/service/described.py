@@ -9,8 +9,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from tallystick.http.problems import MEDIA_TYPE
+from tallystick.store.database.nouns import NOUNS, Noun
 from tallystick.store.database.row_query import PAGE_MAX, RowQuery
-from tallystick.store.database.rows import NOUNS, Noun
 
 Schema = dict[str, Any]
 NAMES: Final = {str: "string", int: "integer", float: "number", bool: "boolean"}

@@ -14,10 +14,10 @@ from fastapi.responses import Response
 
 from tallystick.http.bodies import read_json
 from tallystick.http.problems import Problem
+from tallystick.store.database.nouns import NOUNS, Noun
 from tallystick.store.database.query import Page
 from tallystick.store.database.row_query import RowQuery
 from tallystick.store.database.row_text import page_json, read_question
-from tallystick.store.database.rows import NOUNS, Noun
 from tallystick.store.database.workload_database import WorkloadDatabase
 from tallystick.web.service.access import AskedBy, Caller
 from tallystick.web.service.described import answers, page_schema, row_parameters

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from tallystick.commitments.nesting import loose_json
 from tallystick.errors import UsageError
+from tallystick.store.database.nouns import NOUNS
 from tallystick.store.database.row_query import FieldCondition, FieldTest, RowQuery, Value
 from tallystick.store.database.row_text import read_question
-from tallystick.store.database.rows import NOUNS
 
 TESTS: Final = ("at_least", "below", "starts_with", "stated")
 _BOOLEANS: Final = {"true": True, "false": False}
