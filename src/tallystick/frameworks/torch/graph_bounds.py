@@ -84,7 +84,7 @@ class GraphBounds:
         self._least = {name: least_of(ball) for name, ball in self._held.items()}
         settings = (precision, model, self.engine.name == "torch")
         bounded = (node for node in graph.nodes if float_results(node) and not _moves(node))
-        self._readings = [Reading(node, self._specs, *settings) for node in bounded]
+        self._readings = [OperatorReading(node, self._specs, *settings) for node in bounded]
         self._programs: dict[int, TracedCall | None] = {}
 
     def run(self, inputs: Mapping[Ref, Tensor]) -> dict[Ref, TensorBound]:
@@ -111,7 +111,7 @@ class GraphBounds:
             found |= reading.results(balls, values, results)
         return found
 
-    def _ordinary(self, reading: Reading, balls: Mapping[Ref, Ball]) -> list[torch.Tensor] | None:
+    def _ordinary(self, reading: OperatorReading, balls: Mapping[Ref, Ball]) -> list[torch.Tensor] | None:
         """Values and radii by the rules for ordinary numbers; `None` where some were not."""
         operands = reading.operands(balls)
         if reading.node.number not in self._programs:
@@ -120,7 +120,7 @@ class GraphBounds:
         *results, total = reading.calmly(*operands) if program is None else program(operands)
         return list(results) if float(total) < LIMIT else None
 
-    def _program(self, reading: Reading, operands: list[torch.Tensor]) -> TracedCall | None:
+    def _program(self, reading: OperatorReading, operands: list[torch.Tensor]) -> TracedCall | None:
         """Operators that differ in their weights alone are traced once."""
         if reading.kind not in self._traced:
             with torch.inference_mode(False), torch.no_grad():
@@ -141,7 +141,7 @@ class GraphBounds:
         return Ball(Value(value.float() if spec.is_float and spec.dtype != WIDE else value, spec.dtype))
 
 
-class Reading:
+class OperatorReading:
     """One operator with its algebras: for all numbers, and for ordinary ones if its dtypes allow them.
 
     `sums` says that it is read on magnitudes.
