@@ -31,7 +31,7 @@ GATHERED_MAX: Final = 256
 """So much is written at once, from where it lies; systems take at most 1,024 pieces."""
 RESERVED_BYTES: Final = 64 << 20
 """The disk space that is asked for at once. ext4 takes several times as long to find it page by page."""
-DIRECT_BYTES_MIN: Final = 256 << 20
+DIRECT_BYTES_MIN: Final = 64 << 20
 """From this size on a file is written past the page cache. What is smaller is read again soon, and stays there."""
 
 
