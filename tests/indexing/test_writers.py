@@ -7,12 +7,22 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tallystick.api.database import Database
+from tallystick.commitments.digests import digest
+from tallystick.errors import ProofError
 from tallystick.indexing.add import add_place
 from tallystick.indexing.checking import check
+from tallystick.indexing.documents import keep_document
+from tallystick.indexing.sources import places_of
 from tallystick.store.database.workload_database import WorkloadDatabase
+from tallystick.store.traces import TraceFolder
+from tallystick.traces.event import TraceEvent
+from tests.support.traces import kernel, trace_at
 
 
 def adding(url: str, how: str, *jobs: tuple[Path, str, str]) -> list[int]:
@@ -43,3 +53,32 @@ def test_many_processes_write_at_once(place: str, honest: Path, plain: Path, tmp
         report = check(database)
         assert Database(database).runs.count() == 3
     assert (report.findings, report.unchecked) == ([], [])
+
+
+def test_others_write_while_a_trace_is_read(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = trace_at(tmp_path / "first", [kernel(5, 9), kernel(20, 9)])
+    read = TraceFolder.events
+
+    with WorkloadDatabase(place, writable=True) as database, WorkloadDatabase(place) as other:
+
+        def while_read(self: TraceFolder) -> Iterator[TraceEvent]:
+            for number, each in enumerate(read(self)):
+                with other.writing(str(folder.path)) as connection:
+                    keep_document(connection, "spec", digest("spec", str(number).encode()), b"{}")
+                yield each
+
+        monkeypatch.setattr(TraceFolder, "events", while_read)
+        assert add_place(database, folder.path) == "first"
+        assert (Database(database).events.count(), Database(database).traces.one().events) == (2, 2)
+
+
+def test_a_trace_with_other_events_than_stated_leaves_nothing(place: str, tmp_path: Path) -> None:
+    folder = trace_at(tmp_path / "first", [kernel(5, 9), kernel(20, 9)])
+    lines = folder.events_path.read_bytes().splitlines(keepends=True)
+    folder.events_path.write_bytes(lines[0] * 2)
+    with WorkloadDatabase(place, writable=True) as database:
+        with pytest.raises(ProofError, match="not those under the root"):
+            add_place(database, folder.path)
+        assert Database(database).events.count() == Database(database).traces.count() == 0
+        with database.sql.reading() as connection:
+            assert places_of(connection) == ()

@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from tallystick.commitments.digests import digest
 from tallystick.errors import ProofError, UnavailableError
 from tallystick.store import blobs as blobs_module
 from tallystick.store.blobs import Blobs, blob_digest
+from tallystick.store.remote_anchors import RemoteAnchors
 from tests.support.blob_stores import change_blob, flipped, path_of, url as url
 
 DATA = b"notches" * 1000
@@ -141,3 +144,28 @@ def test_a_store_of_no_known_kind_and_a_file_that_is_gone_are_refused(url: str, 
         Blobs("nope://x")
     with pytest.raises(UnavailableError, match="could not be read"):
         Blobs(url).put(tmp_path / "gone")
+
+
+class Unreachable(MemoryFileSystem):  # type: ignore[misc]
+    """A store whose library has errors of its own, as those of S3 have."""
+
+    protocol = "unreachable"
+
+    def info(self, path: str, **_: object) -> dict[str, object]:
+        raise OwnError("no\nconnection")
+
+    _open = ls = info
+
+
+class OwnError(Exception):
+    """Neither an `OSError` nor a `ValueError`."""
+
+
+def test_a_store_that_is_not_reached_is_told_in_one_line() -> None:
+    fsspec.register_implementation("unreachable", Unreachable, clobber=True)
+    store = Blobs("unreachable://folder")
+    for asked in (lambda: store.put(DATA), lambda: store.get(blob_digest(DATA)), lambda: list(store.digests())):
+        with pytest.raises(UnavailableError, match=r"unreachable://folder: could not be .*OwnError: no connection"):
+            asked()
+    with pytest.raises(UnavailableError, match="could not be read: OwnError: no connection"):
+        _ = RemoteAnchors("unreachable://folder").names

@@ -19,6 +19,7 @@ from tallystick.indexing.add import add_place
 from tallystick.store.database.tokens import SCOPES, TokenGrant, new_token
 from tallystick.store.database.workload_database import WorkloadDatabase
 from tallystick.web.application import build_application
+from tallystick.web.service import watching
 from tallystick.web.service.settings import ServiceOptions
 
 RUN = "digits"
@@ -61,6 +62,14 @@ def serving(place: str | Path, run: Path, options: ServiceOptions | None = None)
         }
         with served(build_application(database, options)) as url:
             yield Service(url, tokens, run, database)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unheard() -> Iterator[None]:
+    """A request is logged behind its answer, when its test may be over: its line would stand among those of pytest."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watching, "write_line", lambda _: None)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -137,5 +137,6 @@ def test_no_request_that_openapi_describes_breaks_the_service(service: Service) 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_many_requests_that_openapi_describes_do_not_break_the_service(service: Service) -> None:
     assert meet_every_operation(service, 200) > 4000

@@ -60,9 +60,13 @@ def show(
 
 
 def _write(cluster: Cluster, out: Path, as_json: bool) -> None:
-    from tallystick.documents.files import write_atomically
+    from tallystick.documents.files import DOCUMENT_BYTES_MAX, write_atomically
+    from tallystick.errors import UnavailableError
 
-    write_atomically(out, cluster.to_bytes())
+    data = cluster.to_bytes()
+    if len(data) > DOCUMENT_BYTES_MAX:
+        raise UnavailableError(f"{out}: {len(data)} bytes, more than the {DOCUMENT_BYTES_MAX} that can be read again")
+    write_atomically(out, data)
     _print(cluster, as_json)
 
 

@@ -16,11 +16,16 @@ from tallystick.errors import UnavailableError, UsageError
 
 RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504})
 FIRST_ATTEMPTS: Final = 2
+SLOWEST: Final = 8
+"""How many times slower than `bytes_per_second` an answer may come, as long as all of it comes in time."""
 
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """Limits of one request: seconds, plus time for the body at `bytes_per_second`; attempts, and the first pause."""
+    """Limits of one request: seconds, plus time for the body at `bytes_per_second`; attempts, and the first pause.
+
+    Of an answer, an eighth of that rate has to come at any time, so that a large limit of bytes is no long wait.
+    """
 
     seconds: float = 20.0
     attempts: int = 4
@@ -66,8 +71,8 @@ class HttpClient:
     ) -> HttpAnswer:
         """The first response whose status is not in `RETRIED`; raises `UnavailableError` after the last attempt.
 
-        Until the server has answered once, a refused connection is tried `FIRST_ATTEMPTS` times only: an address where
-        nothing listens is told soon, and a server that starts again is waited for.
+        Until the server has answered once, it is tried `FIRST_ATTEMPTS` times only: an address where nothing listens or
+        answers is told soon, and a server that starts again is waited for.
         """
         reason = ""
         for attempt in range(self._effort.attempts):
@@ -76,8 +81,8 @@ class HttpClient:
             try:
                 answer = self._once(method, path, bytes_max, content, headers or {})
             except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, TimeoutError, OSError) as error:
-                reason = str(error) or type(error).__name__
-                if isinstance(error, httpx.ConnectError) and not self._has_answered and attempt + 1 >= FIRST_ATTEMPTS:
+                reason = self._told(error)
+                if not self._has_answered and attempt + 1 >= FIRST_ATTEMPTS:
                     raise UnavailableError(f"{self.url}: nothing answers there: {reason}") from None
                 continue
             self._has_answered = True
@@ -86,20 +91,33 @@ class HttpClient:
             reason = f"status {answer.status}"
         raise UnavailableError(f"{self.url}{path}: no answer after {self._effort.attempts} attempts: {reason}")
 
+    def _told(self, error: Exception) -> str:
+        if isinstance(error, httpx.TimeoutException | TimeoutError):
+            return f"not in {self._effort.seconds:g} seconds, or too slowly"
+        return str(error) or type(error).__name__
+
     def _once(self, method: str, path: str, bytes_max: int, content: bytes, headers: Mapping[str, str]) -> HttpAnswer:
-        size = len(content) if content or method != "GET" else bytes_max
-        seconds = self._effort.seconds + size / self._effort.bytes_per_second
         with self._lock:
-            return self._runner.run(self._bounded(method, path, bytes_max, content, headers, seconds))
+            return self._runner.run(self._bounded(method, path, bytes_max, content, headers))
 
     async def _bounded(
-        self, method: str, path: str, bytes_max: int, content: bytes, headers: Mapping[str, str], seconds: float
+        self, method: str, path: str, bytes_max: int, content: bytes, headers: Mapping[str, str]
     ) -> HttpAnswer:
-        async with asyncio.timeout(seconds):
-            return await self._respond(method, path, bytes_max, content, headers)
+        """The answer, its head in the time of a request, and its body in time for its size."""
+        async with asyncio.timeout(self._seconds(len(content))) as limit:
+            return await self._respond(method, path, bytes_max, content, headers, limit)
+
+    def _seconds(self, size: int, slower: int = 1) -> float:
+        return self._effort.seconds + size * slower / self._effort.bytes_per_second
 
     async def _respond(
-        self, method: str, path: str, bytes_max: int, content: bytes, headers: Mapping[str, str]
+        self,
+        method: str,
+        path: str,
+        bytes_max: int,
+        content: bytes,
+        headers: Mapping[str, str],
+        limit: asyncio.Timeout,
     ) -> HttpAnswer:
         if self._client is None:
             is_safe = self.url.startswith("https://")  # loading the system's certificates is slow; plain HTTP skips it
@@ -109,8 +127,11 @@ class HttpClient:
             )
         body = bytearray()
         async with self._client.stream(method, self.url + path, content=content, headers=dict(headers)) as response:
+            begun = asyncio.get_running_loop().time()
+            limit.reschedule(begun + self._effort.seconds)
             async for part in response.aiter_raw():
                 body += part
                 if len(body) > bytes_max:
                     raise httpx.StreamError(f"the answer is larger than {bytes_max} bytes")
+                limit.reschedule(begun + min(self._seconds(len(body), SLOWEST), self._seconds(bytes_max)))
         return HttpAnswer(response.status_code, bytes(body), response.headers.get("content-length", ""))

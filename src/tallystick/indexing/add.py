@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
-from tallystick.errors import UnavailableError
+from tallystick.errors import UnavailableError, UsageError
 from tallystick.indexing.audits import add_audit_file
 from tallystick.indexing.calls import add_calls
 from tallystick.indexing.disputes import add_disputes, without_user
@@ -15,7 +16,7 @@ from tallystick.indexing.runs import add_run
 from tallystick.indexing.tensors import add_tensors
 from tallystick.indexing.traces import add_trace
 from tallystick.store.database.workload_database import WorkloadDatabase
-from tallystick.store.folders import looks_like
+from tallystick.store.folders import RECEIPTS as RECEIPTS_FOLDER, RUN, TRACE, is_kind, looks_like
 from tallystick.store.inference import InferenceDirectory
 from tallystick.store.run import RunDirectory
 from tallystick.store.statement import claims_inference
@@ -39,11 +40,12 @@ def add_place(
     Raises:
         MalformedError: something there is not what it should be, or not what was read before.
         UnavailableError: nothing that the database takes stands there.
-        UsageError: the name belongs to something else.
+        UsageError: the name belongs to something else, or is no line of text.
     """
     if isinstance(place, str) and place.startswith(COORDINATORS):
         return add_disputes(database, place, name or without_user(place).split("://")[-1].strip("/"))
     path = Path(place)
+    _require_utf8(str(path.absolute()))
     if path.is_file():
         return _add_file(database, path, name)
     if (path / RECEIPTS).is_file():
@@ -53,11 +55,26 @@ def add_place(
     if claims_inference(path):
         return add_calls(database, InferenceDirectory(path), name)
     if not RunDirectory(path).spec_path.is_file():
-        raise UnavailableError(f"{path}: {looks_like(path)}; {TAKEN}")
+        raise UnavailableError(f"{path}: {looks_like(path)}; {_advice(path)}")
     return _add_run(database, RunDirectory(path), name, tensors, whole)
 
 
 TAKEN: Final = "a run directory, a trace, a graph, receipts, a report in JSON or a coordinator's database is asked for"
+
+
+def _require_utf8(place: str) -> None:
+    try:
+        place.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{place!a}: the database keeps paths as UTF-8, which this one is not; rename it") from None
+
+
+def _advice(path: Path) -> str:
+    """What to do with a folder that is none of what is taken."""
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    if any(is_kind(each, kind) for each in inside for kind in (RUN, RECEIPTS_FOLDER, TRACE)):
+        return f"name what stands in it: `tally db add {quote(str(path))}/*`"
+    return TAKEN
 
 
 def _add_file(database: WorkloadDatabase, path: Path, name: str | None) -> str:

@@ -15,6 +15,9 @@ from tallystick.store.database.schema import GRAPH, GRAPH_USE, RUN, SOURCE
 IN_DATABASE: Final = "database:"
 """What the place of a report begins with that no file holds: the row itself is what is kept."""
 
+NAME_MAX: Final = 256
+"""The most characters in the name of a place: it is a line on every page."""
+
 
 @dataclass(frozen=True)
 class SourcePlace:
@@ -51,7 +54,8 @@ def places_of(connection: sa.Connection) -> tuple[SourcePlace, ...]:
 def source_of(connection: sa.Connection, kind: str, place: str, name: str | None) -> int:
     """The number of the source at `place`, which is added if it is new; its name is by default that of the folder.
 
-    Raises `UsageError` where the name belongs to another place, or the place has another name already.
+    Raises `UsageError` where the name belongs to another place, or the place has another name already, and for a name
+    that cannot be printed on a line.
     """
     found = connection.execute(sa.select(SOURCE).where(SOURCE.c.kind == kind, SOURCE.c.place == place)).one_or_none()
     if found is not None:
@@ -59,6 +63,8 @@ def source_of(connection: sa.Connection, kind: str, place: str, name: str | None
             raise UsageError(f"{place}: is in the database already, as {found.name}")
         return int(found.id)
     name = name or Path(place.rstrip("/")).name
+    if not name.isprintable() or len(name) > NAME_MAX:
+        raise UsageError(f"{name[:40]!a}: a name has at most {NAME_MAX} characters, and no control characters; --name")
     taken = connection.execute(sa.select(SOURCE.c.place).where(SOURCE.c.kind == kind, SOURCE.c.name == name)).scalar()
     if taken is not None:
         raise UsageError(f"{name}: names {taken} in the database; give {place} another name with --name")

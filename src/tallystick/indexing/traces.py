@@ -1,27 +1,41 @@
-"""Reads traces and the devices that they name into the database."""
+"""Reads traces and the devices that they name into the database.
+
+A trace is read and checked before the database is locked, so that others write meanwhile; its rows wait in a file.
+"""
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from tallystick.commitments.digests import digest
 from tallystick.commitments.encoding import encode
 from tallystick.errors import MalformedError
 from tallystick.indexing.documents import keep_document
 from tallystick.indexing.sources import source_of
 from tallystick.store.database.bulk import insert_many, inserted
-from tallystick.store.database.schema import CLUSTER, DEVICE, EVENT, LINK, RUN, TRACE
+from tallystick.store.database.schema import CLUSTER, DEVICE, EVENT, LINK, RUN, SOURCE, TRACE
 from tallystick.store.database.workload_database import WorkloadDatabase
 from tallystick.store.traces import TraceFolder
 from tallystick.traces.cluster import Cluster, Device
+from tallystick.traces.statement import TraceStatement
 
 EVENT_COLUMNS: Final = (
     *("trace", "number", "kind", "name", "device", "stream", "operator", "step", "start_ns", "duration_ns"),
     *("bytes", "memory_bytes", "members", "subject"),
 )
+DEVICE_COLUMNS: Final = (
+    *("cluster", "name", "kind", "model", "host", "memory_bytes", "bytes_per_second", "operations_per_second", "peaks"),
+)
+LINK_COLUMNS: Final = ("cluster", "one", "other", "bytes_per_second", "latency_seconds")
 MICROSECOND: Final = 1000
+BATCH: Final = 10_000
 
 
 def add_trace(database: WorkloadDatabase, folder: TraceFolder, name: str | None = None) -> str:
@@ -35,72 +49,84 @@ def add_trace(database: WorkloadDatabase, folder: TraceFolder, name: str | None 
     statement, cluster = folder.statement(), folder.cluster()
     place = str(folder.path.absolute())
     name = name or (f"{folder.path.parent.parent.name}/{folder.path.name}" if _is_in_run(folder) else folder.path.name)
-    with database.writing(place) as connection:
-        source = source_of(connection, "trace", place, name)
-        known = connection.execute(sa.select(TRACE.c.digest).where(TRACE.c.source == source)).scalar()
-        if known == statement.identity:
+    with database.sql.reading() as connection:
+        held = connection.execute(
+            sa.select(SOURCE.c.id).where(SOURCE.c.kind == "trace", SOURCE.c.place == place)
+        ).scalar()
+        if held is not None and _is_known(connection, held, folder, statement):
             return name
-        if known is not None:
-            raise MalformedError(
-                f"{folder.path}: another trace than the one in the database; `tally db forget` it first"
-            )
-        trace = inserted(
-            connection,
-            TRACE,
-            source=source,
-            run=_run_of(connection, folder, statement.claim),
-            cluster=add_cluster(connection, cluster),
-            digest=statement.identity,
-            graph=statement.graph,
-            claim=statement.claim,
-            program=statement.source,
-            clock=statement.clock,
-            began_ns=None if statement.began is None else statement.began * MICROSECOND,
-            events=statement.events.size,
-        )
-        insert_many(connection, EVENT, EVENT_COLUMNS, _events(folder, trace))
-        span = sa.select(sa.func.min(EVENT.c.start_ns), sa.func.max(EVENT.c.start_ns + EVENT.c.duration_ns))
-        start, end = connection.execute(span.where(EVENT.c.trace == trace)).one()
-        connection.execute(sa.update(TRACE).where(TRACE.c.id == trace).values(start_ns=start, end_ns=end))
+    with _spooled(_events(folder)) as rows, database.writing(place) as connection:
+        source = source_of(connection, "trace", place, name)
+        if not _is_known(connection, source, folder, statement):  # somebody else may have added it meanwhile
+            _write(connection, source, folder, statement, cluster, rows)
     return name
+
+
+def _is_known(connection: sa.Connection, source: int, folder: TraceFolder, statement: TraceStatement) -> bool:
+    """Whether the database holds this trace; raises `MalformedError` where it holds another one under this place."""
+    known = connection.execute(sa.select(TRACE.c.digest).where(TRACE.c.source == source)).scalar()
+    if known is not None and known != statement.identity:
+        raise MalformedError(f"{folder.path}: another trace than the one in the database; `tally db forget` it first")
+    return known is not None
+
+
+def _write(
+    connection: sa.Connection,
+    source: int,
+    folder: TraceFolder,
+    statement: TraceStatement,
+    cluster: Cluster,
+    rows: Iterator[tuple[Any, ...]],
+) -> None:
+    trace = inserted(
+        connection,
+        TRACE,
+        source=source,
+        run=_run_of(connection, folder, statement.claim),
+        cluster=add_cluster(connection, cluster),
+        digest=statement.identity,
+        graph=statement.graph,
+        claim=statement.claim,
+        program=statement.source,
+        clock=statement.clock,
+        began_ns=None if statement.began is None else statement.began * MICROSECOND,
+        events=statement.events.size,
+    )
+    insert_many(connection, EVENT, EVENT_COLUMNS, ((trace, *row) for row in rows))
+    span = sa.select(sa.func.min(EVENT.c.start_ns), sa.func.max(EVENT.c.start_ns + EVENT.c.duration_ns))
+    start, end = connection.execute(span.where(EVENT.c.trace == trace)).one()
+    connection.execute(sa.update(TRACE).where(TRACE.c.id == trace).values(start_ns=start, end_ns=end))
+
+
+@contextmanager
+def _spooled(rows: Iterator[tuple[Any, ...]]) -> Iterator[Iterator[tuple[Any, ...]]]:
+    """The same rows, all of which were read before the first one is given; they wait in a temporary file."""
+    with tempfile.TemporaryFile("w+", prefix="tally-trace-", encoding="utf-8") as file:
+        while batch := list(islice(rows, BATCH)):
+            file.write(json.dumps(batch) + "\n")
+        file.seek(0)
+        yield (tuple(row) for line in file for row in json.loads(line))
 
 
 def add_cluster(connection: sa.Connection, cluster: Cluster) -> int:
     """The number of a cluster, whose devices and links are added if it is new."""
-    keep_document(connection, "cluster", cluster.identity, cluster.to_bytes())  # waits for whoever is adding it, too
-    known = connection.execute(sa.select(CLUSTER.c.id).where(CLUSTER.c.digest == cluster.identity)).scalar()
+    body = cluster.to_bytes()
+    identity = digest("cluster", body)
+    keep_document(connection, "cluster", identity, body)  # waits for whoever is adding it, too
+    known = connection.execute(sa.select(CLUSTER.c.id).where(CLUSTER.c.digest == identity)).scalar()
     if known is not None:
         return int(known)
-    number = inserted(connection, CLUSTER, digest=cluster.identity)
-    connection.execute(sa.insert(DEVICE), [_device(number, device) for device in cluster.devices])
-    links = [
-        {
-            "cluster": number,
-            "one": one,
-            "other": other,
-            "bytes_per_second": each.bandwidth,
-            "latency_seconds": each.latency,
-        }
-        for each in cluster.links
-        for one, other in (each.ends,)
-    ]
-    if links:
-        connection.execute(sa.insert(LINK), links)
+    number = inserted(connection, CLUSTER, digest=identity)
+    insert_many(connection, DEVICE, DEVICE_COLUMNS, (_device(number, device) for device in cluster.devices))
+    links = ((number, *each.ends, each.bandwidth, each.latency) for each in cluster.links)
+    insert_many(connection, LINK, LINK_COLUMNS, links)
     return number
 
 
-def _device(cluster: int, device: Device) -> dict[str, Any]:
-    return {
-        "cluster": cluster,
-        "name": device.name,
-        "kind": device.kind,
-        "model": device.model,
-        "host": device.host,
-        "memory_bytes": device.memory,
-        "bytes_per_second": device.bandwidth,
-        "operations_per_second": max(device.peak.values(), default=None),
-        "peaks": encode(dict(device.peak)).decode(),
-    }
+def _device(cluster: int, device: Device) -> tuple[Any, ...]:
+    peaks = encode(dict(device.peak)).decode()
+    named = (cluster, device.name, device.kind, device.model, device.host)
+    return *named, device.memory, device.bandwidth, max(device.peak.values(), default=None), peaks
 
 
 def _is_in_run(folder: TraceFolder) -> bool:
@@ -109,8 +135,6 @@ def _is_in_run(folder: TraceFolder) -> bool:
 
 def _run_of(connection: sa.Connection, folder: TraceFolder, claim: str | None) -> int | None:
     """The run whose directory holds the trace, or else whose claim it names."""
-    from tallystick.store.database.schema import SOURCE
-
     if _is_in_run(folder):
         run = str(folder.path.parent.parent.absolute())
         found = sa.select(RUN.c.id).join(SOURCE).where(SOURCE.c.kind == "run", SOURCE.c.place == run)
@@ -118,10 +142,9 @@ def _run_of(connection: sa.Connection, folder: TraceFolder, claim: str | None) -
     return None if claim is None else connection.execute(sa.select(RUN.c.id).where(RUN.c.claim == claim)).scalar()
 
 
-def _events(folder: TraceFolder, trace: int) -> Iterator[tuple[Any, ...]]:
+def _events(folder: TraceFolder) -> Iterator[tuple[Any, ...]]:
     for number, each in enumerate(folder.events()):
         yield (
-            trace,
             number,
             each.kind,
             each.name,

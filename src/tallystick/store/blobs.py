@@ -18,6 +18,7 @@ from tallystick.commitments.digests import PREFIX, Digest, digest_from, is_diges
 from tallystick.documents.files import write_atomically
 from tallystick.errors import ProofError, UnavailableError
 from tallystick.store.blob_folders import blob_folder
+from tallystick.store.remote_anchors import store_errors
 from tallystick.store.run import BLOB_BYTES_MAX
 
 PIECE: Final = 1 << 20
@@ -146,8 +147,9 @@ class Blobs:
     def _errors(self, done: str) -> Iterator[None]:
         """Turn what a store refuses into one line."""
         try:
-            yield
-        except (OSError, ValueError, NotImplementedError) as error:
+            with store_errors():
+                yield
+        except OSError as error:
             raise UnavailableError(f"{self.url}: could not be {done}: {error}"[:400]) from None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from tallystick.errors import UnavailableError
-from tallystick.store.remote_anchors import open_store
+from tallystick.store.remote_anchors import open_store, store_errors
 from tallystick.store.retention import Retention
 from tallystick.transcripts.record import anchor_file
 
@@ -52,6 +52,7 @@ class AnchorCopies:
 
     def _do(self, call: Any, *args: Any, **kwargs: Any) -> None:
         try:
-            call(*args, **kwargs)
-        except (OSError, ValueError) as error:
+            with store_errors():
+                call(*args, **kwargs)
+        except OSError as error:
             raise UnavailableError(f"{self.url}: could not be written: {error}"[:400]) from None

@@ -9,11 +9,13 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from tallystick.errors import UnavailableError
+from tallystick.errors import TallyError, UnavailableError
 
 PIECE: Final = 1 << 20
 KEPT: Final = 3
@@ -37,10 +39,11 @@ class RemoteAnchors:
     def names(self) -> frozenset[str]:
         """The names of the files that are there."""
         try:
-            found = self._store.ls(self._folder, detail=False)
+            with store_errors():
+                found = self._store.ls(self._folder, detail=False)
         except FileNotFoundError:
             return frozenset()
-        except (OSError, ValueError) as error:
+        except OSError as error:
             raise self._failed(error) from None
         return frozenset(str(each).rstrip("/").rpartition("/")[2] for each in found)
 
@@ -58,18 +61,33 @@ class RemoteAnchors:
     def _copied(self, name: str, bytes_max: int) -> Path:
         target, size = self._cache / name, 0
         try:
-            with self._store.open(f"{self._folder}/{name}", "rb") as source, target.open("wb") as file:
+            with (
+                store_errors(),
+                self._store.open(f"{self._folder}/{name}", "rb") as source,
+                target.open("wb") as file,
+            ):
                 while piece := source.read(PIECE):
                     size += len(piece)
                     if size > bytes_max:
                         raise UnavailableError(f"{name}: larger than the {bytes_max} bytes allowed")
                     file.write(piece)
-        except (OSError, ValueError) as error:
+        except OSError as error:
             raise self._failed(error) from None
         return target
 
     def _failed(self, error: Exception) -> UnavailableError:
         return UnavailableError(f"{self.url}: could not be read: {error}"[:400])
+
+
+@contextmanager
+def store_errors() -> Iterator[None]:
+    """Turn what the library of a store raises into an `OSError`: each library has errors of its own."""
+    try:
+        yield
+    except (OSError, TallyError):
+        raise
+    except Exception as error:  # noqa: BLE001
+        raise OSError(f"{type(error).__name__}: {' '.join(str(error).split())}") from None
 
 
 def open_store(url: str) -> tuple[Any, str]:
@@ -81,7 +99,8 @@ def open_store(url: str) -> tuple[Any, str]:
 
         raise not_installed("fsspec") from None
     try:
-        store, folder = fsspec.core.url_to_fs(url)
-    except (ImportError, OSError, ValueError) as error:
+        with store_errors():
+            store, folder = fsspec.core.url_to_fs(url)
+    except OSError as error:
         raise UnavailableError(f"{url}: no store that can be read here: {error}"[:400]) from None
     return store, str(folder).rstrip("/")

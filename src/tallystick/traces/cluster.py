@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Final, Literal, Self
@@ -62,7 +61,7 @@ class Cluster(Document):
         for link in self.links:
             if link.ends[0] >= link.ends[1]:
                 raise ValueError(f"a link from {link.ends[0]} to {link.ends[1]}: its ends do not ascend")
-            if unknown := set(link.ends) - self.by_name.keys():
+            if unknown := [end for end in link.ends if end not in self.by_name]:
                 raise ValueError(f"a link to {min(unknown)}, which is no device of this cluster")
         return self
 
@@ -76,9 +75,17 @@ class Cluster(Document):
         """The digest by which traces name the cluster."""
         return self.digest_as("cluster")
 
-    def links_of(self, name: str) -> Iterator[Link]:
+    @cached_property
+    def _links_by_end(self) -> dict[str, list[Link]]:
+        found: dict[str, list[Link]] = {}
+        for link in self.links:
+            for end in link.ends:
+                found.setdefault(end, []).append(link)
+        return found
+
+    def links_of(self, name: str) -> list[Link]:
         """The links that end at a device."""
-        return (link for link in self.links if name in link.ends)
+        return self._links_by_end.get(name, [])
 
     @classmethod
     def of(cls, devices: list[Device], links: list[Link]) -> Self:

@@ -12,7 +12,7 @@ import pytest
 from tallystick.audits.timeline.audit import AuditedTrace, audit_trace
 from tallystick.errors import MalformedError, TallyError
 from tallystick.graphs.graph import Graph
-from tallystick.recorders.timelines import sorted_rows
+from tallystick.recorders.timelines import chrome_entries, sorted_rows
 from tallystick.recorders.timelines.imported import TraceSubject, import_profile
 from tallystick.recorders.timelines.torch_rows import DevicePlaces
 from tallystick.store.traces import StoredEvent, TraceFolder
@@ -185,6 +185,8 @@ BAD = {
     "a time that is none": GOOD.replace("100.0", '"soon"', 1),
     "a negative time": GOOD.replace("100.0", "-1", 1),
     "an infinite time": GOOD.replace("100.0", "1e999", 1),
+    "a time beyond every exponent": GOOD.replace("100.0", "1e9999999", 1),
+    "a number of thousands of digits": GOOD.replace("100.0", "9" * 5000, 1),
     "a base that is none": '{"schemaVersion":1,"baseTimeNanoseconds":"x","traceEvents":[]}',
     "no event": '{"schemaVersion":1,"traceEvents":[]}',
     "a GPU without a number": json.dumps({"schemaVersion": 1, "traceEvents": [gpu(1, 1, 1, device="a")]}),
@@ -208,6 +210,28 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
         path.write_bytes(data)
         with pytest.raises(MalformedError, match="could not be read"):
             import_profile([path], tmp_path / "trace", TraceSubject(one_machine(), DevicePlaces("host")))
+
+
+def test_a_packed_bomb_is_refused_and_what_packs_well_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = TraceSubject(one_machine(), DevicePlaces("host"), small_graph(), step=3)
+    monkeypatch.setattr(chrome_entries, "UNPACKED_ALWAYS", 1 << 20)
+    for number, blanks in enumerate((1 << 17, 4 << 20)):
+        path = tmp_path / f"{number}.json.gz"
+        path.write_bytes(gzip.compress(GOOD.replace('"traceEvents": [', '"traceEvents": [' + " " * blanks).encode()))
+        if number == 0:
+            assert import_profile([path], tmp_path / "trace", subject).events.size == 4
+            continue
+        with pytest.raises(MalformedError, match=r"1\.json\.gz: unpacks to more than 100 times"):
+            import_profile([path], tmp_path / "other", subject)
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_packed_file_that_is_damaged_is_refused(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(GOOD.encode() * 20))
+    packed[60] ^= 0xFF
+    (tmp_path / "a.json.gz").write_bytes(packed)
+    with pytest.raises(MalformedError, match=r"a\.json\.gz"):
+        import_profile([tmp_path / "a.json.gz"], tmp_path / "trace", TraceSubject(one_machine(), DevicePlaces("host")))
 
 
 def test_odd_values_are_no_reason_to_stop(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import socket
 import sys
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -176,6 +177,8 @@ def load(modules: Iterable[str]) -> None:
     for name in modules:
         with suppress(ImportError):
             importlib.import_module(name)
+    for each in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        each.atexit = False  # what libraries would take apart at the end of a process is a third of a small fork's work
     gc.freeze()  # else the first collection of a fork would copy all of it
 
 

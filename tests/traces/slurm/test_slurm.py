@@ -142,3 +142,28 @@ def test_a_topology_that_is_not_read_says_which_are() -> None:
         read_slurm({"topology.yaml": TREE}, "round")
     with pytest.raises(MalformedError, match="named 'star'"):
         read_slurm({"topology.yaml": TREE}, "star")
+
+
+MANY = b"\n".join(b"NodeName=n%d-[1-100000]" % number for number in range(30))
+BOMBS: dict[str, dict[str, bytes]] = {
+    "nodes without end": {"slurm.conf": MANY},
+    "one node named again and again": {"slurm.conf": b"NodeName=n[1-100000]\n" * 5000},
+    "a million GPUs": {"slurm.conf": b"NodeName=n[1-125000] Gres=gpu:h100:8"},
+    "GPUs of gres.conf": {"slurm.conf": b"NodeName=n[1-1000]", "gres.conf": b"Name=gpu Count=1000\n" * 1000},
+    "files of GPUs": {"slurm.conf": b"NodeName=n", "gres.conf": b"Name=gpu File=/dev/n[1-100000] Count=1\n" * 1000},
+    "switches of everybody": {"topology.conf": b"".join(b"SwitchName=s%d Nodes=n[1-100000]\n" % n for n in range(900))},
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_few_lines_that_name_millions_of_devices_are_refused_before_they_are_made(name: str) -> None:
+    with pytest.raises(MalformedError, match="more than") as refusal:
+        read_slurm(BOMBS[name])
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_large_cluster_is_read() -> None:
+    found = read_slurm(
+        {"slurm.conf": b"NodeName=n[1-1000] Gres=gpu:h100:8", "topology.conf": b"SwitchName=s Nodes=n[1-1000]"}
+    )
+    assert len(found.devices) == 10_001

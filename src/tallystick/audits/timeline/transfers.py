@@ -72,7 +72,7 @@ class Transfers:
         if device is None or event.kind == "memcpy":
             return None if device is None else device.bandwidth
         if device.name not in self.rates:
-            own = [*self.cluster.links_of(device.name)] or [*self.cluster.links_of(device.host or device.name)]
+            own = self.cluster.links_of(device.name) or self.cluster.links_of(device.host or device.name)
             known = [link.bandwidth for link in own if link.bandwidth is not None]
             self.rates[device.name] = sum(known) if own and len(known) == len(own) else None
         return self.rates[device.name]

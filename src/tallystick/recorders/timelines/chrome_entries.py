@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,9 @@ from tallystick.errors import MalformedError, UnavailableError
 
 PIECE: Final = 1 << 20
 ENTRY_CHARACTERS_MAX: Final = 1 << 20
-HEADER_CHARACTERS_MAX: Final = 1 << 20
+UNPACKED_ALWAYS: Final = 64 << 20
+UNPACKED_RATIO_MAX: Final = 100
+"""How many times its size a large file may unpack to: traces become ten to thirty times smaller, bombs a thousand."""
 NOTHING_MORE: Final = re.compile(r"[\s,]*")
 EVENTS: Final = re.compile(r'"traceEvents"\s*:\s*\[')
 
@@ -28,7 +31,7 @@ class ChromeFile:
 
     name: str
     header: dict[str, Any]
-    _text: IO[str]
+    _pieces: Iterator[str]
     _rest: str
 
     def entries(self) -> Iterator[dict[str, Any]]:
@@ -36,25 +39,27 @@ class ChromeFile:
 
         Raises `MalformedError` naming the file where it is cut short, or holds something else.
         """
-        rest, number = self._checked(self._rest, 0), 0
+        rest, at, number = self._checked(self._rest, 0), 0, 0
         while True:
-            rest = rest[_skipped(rest) :]
-            if rest.startswith("]"):
+            at = _skipped(rest, at)
+            if rest.startswith("]", at):
                 return
-            entry, end = self._entry(rest, number)
+            entry, end = self._entry(rest, at, number)
             if entry is None:
-                rest = self._more(rest, number)
+                rest, at = self._more(rest[at:], number), 0
                 continue
-            rest, number = rest[end:], number + 1
+            at, number = end, number + 1
             yield entry
 
-    def _entry(self, rest: str, number: int) -> tuple[dict[str, Any] | None, int]:
-        if not rest:
-            return None, 0
+    def _entry(self, rest: str, at: int, number: int) -> tuple[dict[str, Any] | None, int]:
+        if at == len(rest):
+            return None, at
         try:
-            entry, end = _DECODER.raw_decode(rest)
+            entry, end = _DECODER.raw_decode(rest, at)
         except json.JSONDecodeError:
-            return None, 0
+            return None, at
+        except ValueError:  # an integer of thousands of digits
+            raise MalformedError(f"{self.name}: event {number} holds a number that is too long") from None
         if not isinstance(entry, dict):
             raise MalformedError(f"{self.name}: event {number} is no object")
         return entry, end
@@ -63,7 +68,7 @@ class ChromeFile:
         """The rest with the next piece of the file."""
         if len(rest) > ENTRY_CHARACTERS_MAX + PIECE:
             raise MalformedError(f"{self.name}: event {number} is no JSON, or longer than {ENTRY_CHARACTERS_MAX}")
-        piece = _read(self._text, self.name)
+        piece = next(self._pieces, "")
         if not piece:
             raise MalformedError(f"{self.name}: cut short, or no JSON, behind event {number}")
         return self._checked(rest + piece, number)
@@ -84,15 +89,16 @@ def chrome_file(path: Path) -> Iterator[ChromeFile]:
 
     Raises `UnavailableError` where it cannot be read, `MalformedError` where it is no Chrome trace.
     """
-    file_size(path)
+    size = file_size(path)
     with _opened(path) as text:
-        start = _read(text, path.name)
+        pieces = _pieces(text, path.name, size)
+        start = next(pieces, "")
         match = EVENTS.search(start)
         if match is None and not start.lstrip().startswith("["):
             raise MalformedError(f"{path.name}: no Chrome trace: it has no traceEvents")
         header = {} if match is None else _header(start[: match.start()], path.name)
         rest = start.lstrip()[1:] if match is None else start[match.end() :]
-        yield ChromeFile(path.name, header, text, rest)
+        yield ChromeFile(path.name, header, pieces, rest)
 
 
 def _opened(path: Path) -> IO[str]:
@@ -112,13 +118,25 @@ def _header(text: str, name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _skipped(text: str) -> int:
-    match = NOTHING_MORE.match(text)
-    return 0 if match is None else match.end()
+def _skipped(text: str, at: int) -> int:
+    match = NOTHING_MORE.match(text, at)
+    return at if match is None else match.end()
+
+
+def _pieces(text: IO[str], name: str, size: int) -> Iterator[str]:
+    """The text of a file of `size` bytes; raises `MalformedError` where it is none, or a bomb."""
+    left = max(UNPACKED_ALWAYS, UNPACKED_RATIO_MAX * size)
+    while piece := _read(text, name):
+        left -= len(piece)
+        if left < 0:
+            raise MalformedError(
+                f"{name}: unpacks to more than {UNPACKED_RATIO_MAX} times its size; no profiler's file"
+            )
+        yield piece
 
 
 def _read(text: IO[str], name: str) -> str:
     try:
         return text.read(PIECE)
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, OSError) as error:
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error, OSError) as error:
         raise MalformedError(f"{name}: could not be read as text: {str(error)[:80]}") from None

@@ -129,9 +129,9 @@ def _detail(kind: str, entry: dict[str, Any], arguments: dict[str, Any]) -> Any:
 def nanoseconds(microseconds: object, name: str) -> int:
     """A time of Chrome's format; raises `MalformedError` unless it is a natural number of nanoseconds below 2**62."""
     try:
-        found = Decimal(str(microseconds)) * 1000
-        if found.is_finite() and 0 <= found < TIME_MAX:
-            return int(found)
+        found = Decimal(str(microseconds))
+        if found.is_finite() and 0 <= found < TIME_MAX // 1000:
+            return int(found * 1000)
     except InvalidOperation:
         pass
     raise MalformedError(f"{name}: {str(microseconds)[:40]!a} is no time in microseconds")

@@ -18,26 +18,30 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemy
 from tallystick.errors import MalformedError, TallyError, UnavailableError, UsageError
 
 LOCK_SECONDS: Final = 20
+"""How long a transaction waits for others, unless its program says otherwise."""
 STATEMENT_SECONDS: Final = 60.0
 INSTRUCTIONS: Final = 1_000_000
 """Steps of SQLite's virtual machine after which it is asked whether a question takes too long."""
 _TOO_LONG: Final = ("interrupted", "canceling statement due to statement timeout")
+_LOCKED: Final = ("database is locked", "due to lock timeout")
 _DAMAGED: Final = ("malformed", "not a database", "corrupt", "file is encrypted", "no such table", "no such column")
 
 
 class SqlEngine:
     """An engine over one database; `name` is its name in messages, without a password, `holds` what should be in it.
 
+    `wait_s` says how many seconds a transaction waits for others to let go of what it locks.
+
     Raises `UsageError` where `place` is no path and no URL of a database.
     """
 
-    def __init__(self, place: str | Path, holds: str) -> None:
+    def __init__(self, place: str | Path, holds: str, wait_s: int = LOCK_SECONDS) -> None:
         self.holds = holds
         try:
             self.url = sa.make_url(place if isinstance(place, str) and "://" in place else f"sqlite:///{place}")
             if self.url.drivername == "postgresql":
                 self.url = self.url.set(drivername="postgresql+psycopg")
-            self.engine = _engine(self.url)
+            self.engine = _engine(self.url, wait_s)
             self._writer = self.engine.execution_options(writes=True)
             self._driver: Any = self.engine.dialect.loaded_dbapi  # bulk inserts go to it without SQLAlchemy
         except (ArgumentError, ModuleNotFoundError, ValueError) as error:  # the last for a port that is no number
@@ -108,6 +112,9 @@ class SqlEngine:
             raise MalformedError(f"{self.name}: what is read states one thing twice: {_line(error)}") from None
         except (DBAPIError, self._driver.Error) as error:
             line = _line(error)
+            if any(each in line for each in _LOCKED):
+                why = "others have been writing into it for long; try again later"
+                raise UnavailableError(f"{self.name}: {why}") from None
             damaged = f"damaged, or no database of {self.holds}: " * any(each in line for each in _DAMAGED)
             raise UnavailableError(f"{self.name}: {damaged}{line}") from None
         except SQLAlchemyError as error:
@@ -124,13 +131,13 @@ def lock(connection: sa.Connection, what: str) -> None:
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(zlib.crc32(what.encode()))))
 
 
-def _engine(url: sa.URL) -> sa.Engine:
+def _engine(url: sa.URL, wait_s: int) -> sa.Engine:
     if url.get_backend_name() == "sqlite":
-        engine = sa.create_engine(url, connect_args={"timeout": LOCK_SECONDS})
+        engine = sa.create_engine(url, connect_args={"timeout": wait_s})
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_sqlite)
         return engine
-    limits = f"-c lock_timeout={LOCK_SECONDS}s -c statement_timeout={STATEMENT_SECONDS:g}s"
+    limits = f"-c lock_timeout={min(wait_s, 50)}s -c statement_timeout={STATEMENT_SECONDS:g}s"
     return sa.create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 5, "options": limits})
 
 

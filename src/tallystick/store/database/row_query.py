@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from tallystick.documents.document import Document, Positive
+from tallystick.documents.fields import shown
 from tallystick.documents.suggestions import suggestion
 from tallystick.errors import UsageError
 from tallystick.store.database.nouns import NOUNS, RELATIONS, Noun
@@ -147,7 +148,10 @@ def asked_of(value: Any) -> FieldTest:
         return FieldTest(at_least=value.start, below=value.stop)
     if isinstance(value, list | tuple | set | frozenset):
         return FieldTest(one_of=tuple(sorted(value)))
-    return FieldTest(equal=value)
+    try:
+        return FieldTest(equal=value)
+    except ValidationError:
+        raise UsageError(f"{shown(value)}: no text of at most 4096 characters, and no number") from None
 
 
 def _size(question: RowQuery) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import sqlalchemy as sa
 
@@ -14,6 +14,9 @@ from tallystick.store.database.engine import SqlEngine
 from tallystick.store.database.migrating import require_current, upgrade
 from tallystick.store.database.query import Page
 from tallystick.store.database.row_query import PAGE_MAX, RowQuery
+
+WAIT_S: Final = 120
+"""How long a writer waits for others: adding a trace of ten million events locks SQLite for most of a minute."""
 
 
 class WorkloadDatabase:
@@ -29,7 +32,7 @@ class WorkloadDatabase:
     """
 
     def __init__(self, place: str | Path, writable: bool = False) -> None:
-        self.sql = SqlEngine(place, "workloads")
+        self.sql = SqlEngine(place, "workloads", WAIT_S)
         try:
             if writable:
                 with self.sql.writing("schema") as connection:

@@ -15,7 +15,7 @@ from tallystick.errors import MalformedError
 from tallystick.traces.cluster import Cluster, Device, Link
 from tallystick.traces.datasheets import capacity_of
 from tallystick.traces.slurm.conf import Line, conf_lines
-from tallystick.traces.slurm.hostlist import names_in
+from tallystick.traces.slurm.hostlist import ListedNames
 from tallystick.traces.slurm.topology import (
     CONF_NAME,
     YAML_NAME,
@@ -30,6 +30,7 @@ FILES: Final = (NODES, GRES, YAML_NAME, CONF_NAME)
 MEBIBYTE: Final = 1 << 20
 GPUS_MAX: Final = 1024
 """The most GPUs of one node."""
+DEVICES_MAX: Final = 1 << 17
 
 
 @dataclass
@@ -54,11 +55,19 @@ def read_slurm(files: Mapping[str, bytes], topology: str | None = None) -> Clust
     _add_gpus(nodes, files.get(GRES, b""))
     if not nodes:
         raise MalformedError(f"no node is named in {', '.join(files)}")
+    _require_few(nodes, switches)
     try:
         return Cluster.of(*_parts(nodes, switches))
     except ValidationError as error:
         why = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
         raise MalformedError(f"these files are no cluster: {why[:200]}") from None
+
+
+def _require_few(nodes: Mapping[str, NodeParts], switches: list[Switch]) -> None:
+    """Raise `MalformedError` where there are too many devices, before any is made."""
+    count = len(switches) + sum(2 + len(each.gpus or each.promised) for each in nodes.values())
+    if count > DEVICES_MAX:
+        raise MalformedError(f"these files name {count:,} devices, more than the {DEVICES_MAX:,} of one cluster")
 
 
 def _switches(files: Mapping[str, bytes], topology: str | None) -> list[Switch]:
@@ -70,14 +79,16 @@ def _switches(files: Mapping[str, bytes], topology: str | None) -> list[Switch]:
 def _nodes(data: bytes) -> dict[str, NodeParts]:
     found: dict[str, NodeParts] = {}
     default: Line = {}
+    listed = ListedNames(NODES)
     for line in conf_lines(data, NODES):
         if line.get("nodename", "").upper() == "DEFAULT":
             default |= line
         elif "nodename" in line:
             whole = default | line
             memory = _count(whole["realmemory"], NODES) * MEBIBYTE if "realmemory" in whole else None
-            for name in names_in(line["nodename"], NODES):
-                found[name] = NodeParts(memory, promised=_promised(whole.get("gres", "")))
+            promised = _promised(whole.get("gres", ""))
+            for name in listed.names_in(line["nodename"]):
+                found[name] = NodeParts(memory, promised=promised)
     return found
 
 
@@ -94,14 +105,19 @@ def _promised(gres: str) -> list[str]:
 
 
 def _add_gpus(nodes: dict[str, NodeParts], data: bytes) -> None:
+    listed, left = ListedNames(GRES), DEVICES_MAX
     for line in conf_lines(data, GRES):
         if line.get("name", "").lower() != "gpu":
             continue
-        count = len(names_in(line["file"], GRES)) if "file" in line else 1
+        count = len(listed.names_in(line["file"])) if "file" in line else 1
         count = _count(line["count"], GRES) if "count" in line else count
         if count > GPUS_MAX:
             raise MalformedError(f"{GRES}: {count} GPUs in one node, more than {GPUS_MAX}")
-        for name in names_in(line["nodename"], GRES) if "nodename" in line else [*nodes]:
+        names = listed.names_in(line["nodename"]) if "nodename" in line else [*nodes]
+        left -= count * len(names)
+        if left < 0:
+            raise MalformedError(f"{GRES}: more than {DEVICES_MAX:,} GPUs")
+        for name in names:
             nodes.setdefault(name, NodeParts()).gpus += [line.get("type", "")] * count
 
 

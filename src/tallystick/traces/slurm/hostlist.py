@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
@@ -11,8 +12,26 @@ from tallystick.errors import MalformedError
 
 NAMES_MAX: Final = 1 << 17
 """The most names in one list: larger than any cluster that SLURM runs."""
+LISTED_MAX: Final = 1 << 20
+"""The most names in all lists of one file: a node stands in several."""
 PART: Final = re.compile(r"([^\[\],\s]*)(?:\[([\d,\- ]+)\])?", re.ASCII)
 RANGE: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
+
+
+@dataclass
+class ListedNames:
+    """Reads the lists of names of one file, which are limited together."""
+
+    file: str
+    left: int = LISTED_MAX
+
+    def names_in(self, text: str) -> list[str]:
+        """The names of a list; raises `MalformedError` if it is none, or one too many."""
+        found = names_in(text, self.file)
+        self.left -= len(found)
+        if self.left < 0:
+            raise MalformedError(f"{self.file}: its lists hold more than {LISTED_MAX} names")
+        return found
 
 
 def names_in(text: str, what: str) -> list[str]:

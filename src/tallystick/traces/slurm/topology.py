@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.traces.slurm.conf import conf_lines
-from tallystick.traces.slurm.hostlist import names_in
+from tallystick.traces.slurm.hostlist import ListedNames
 
 YAML_NAME: Final = "topology.yaml"
 CONF_NAME: Final = "topology.conf"
@@ -27,10 +27,11 @@ class Switch:
 def read_topology_conf(data: bytes) -> list[Switch]:
     """The switches of a tree, or the blocks; raises `MalformedError` naming the line."""
     found: list[Switch] = []
+    listed = ListedNames(CONF_NAME)
     for line in conf_lines(data, CONF_NAME):
         name = line.get("switchname") or line.get("blockname")
         if name is not None:  # other lines, as BlockSizes, say how jobs are placed
-            nodes, switches = (tuple(_listed(line.get(key), CONF_NAME)) for key in ("nodes", "switches"))
+            nodes, switches = (tuple(_listed(line.get(key), listed)) for key in ("nodes", "switches"))
             found.append(Switch(name, nodes, switches))
     return found
 
@@ -62,19 +63,20 @@ def read_topology_yaml(data: bytes, wanted: str | None = None) -> list[Switch]:
 def _switches(entries: object, key: str) -> Iterator[Switch]:
     if not isinstance(entries, list):
         raise MalformedError(f"{YAML_NAME}: a topology without a list that names each {key}")
+    listed = ListedNames(YAML_NAME)
     for each in entries:
         if not isinstance(each, dict) or not isinstance(each.get(key), str):
             raise MalformedError(f"{YAML_NAME}: an entry without the name of a {key}")
-        nodes, children = (tuple(_listed(each.get(name), YAML_NAME)) for name in ("nodes", "children"))
+        nodes, children = (tuple(_listed(each.get(name), listed)) for name in ("nodes", "children"))
         yield Switch(each[key], nodes, children)
 
 
-def _listed(text: object, what: str) -> Iterable[str]:
+def _listed(text: object, listed: ListedNames) -> Iterable[str]:
     if text is None:
         return ()
     if not isinstance(text, str):
-        raise MalformedError(f"{what}: {str(text)[:40]!a} is no list of names")
-    return names_in(text, what)
+        raise MalformedError(f"{listed.file}: {str(text)[:40]!a} is no list of names")
+    return listed.names_in(text)
 
 
 def _parsed(data: bytes) -> list[Any]:

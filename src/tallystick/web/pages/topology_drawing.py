@@ -24,7 +24,10 @@ def topology(cluster: Mapping[str, Any]) -> Markup:
         return Markup('<p class="soft">{:,} devices are too many to draw; {} are not.</p>').format(len(devices), DRAWN)
     order = {device["name"]: index for index, device in enumerate(devices)}
     sizes = {name: (max(len(name), 6) * CHARACTER + 20, HEIGHT) for name in order}
-    links = [sorted((link["one"], link["other"]), key=lambda name: order[name]) for link in cluster["links"]]
+    ends = [(link["one"], link["other"]) for link in cluster["links"]]
+    links = [
+        sorted(pair, key=lambda name: order[name]) for pair in ends if order.keys() >= {*pair}
+    ]  # others are not listed
     inside = [[each["host"], each["name"]] for each in devices if each["host"] in order]
     arrows = list(dict.fromkeys((a, b) for a, b in [*links, *inside]))
     layout = arrange(arrows, sizes, GAP)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import socket
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from tallystick.http.listening import served
 from tests.disputes.coordinators.conformance import Play
 from tests.disputes.coordinators.local.keys import LocalWorld, key_of, party_of
 from tests.disputes.coordinators.local.script import a_claim, a_contest, rules, take_next
+from tests.support.raw_servers import answer, drip, raw_server
 
 Connect = Callable[..., RemoteCoordinator]
 
@@ -248,49 +248,6 @@ def test_a_coordinator_that_takes_what_its_rules_refuse_is_found_out(
 
 
 Reply = Callable[[bytes], bytes]
-
-
-@contextmanager
-def raw_server(reply: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server that does with each connection what `reply` says."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.settimeout(0.05)
-        stop = threading.Event()
-        thread = threading.Thread(target=_answer_all, args=(listening, reply, stop))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        finally:
-            stop.set()
-            thread.join()
-
-
-def _answer_all(listening: socket.socket, reply: Callable[[socket.socket], None], stop: threading.Event) -> None:
-    while not stop.is_set():
-        try:
-            connection, _ = listening.accept()
-        except TimeoutError:
-            continue
-        with connection:
-            connection.settimeout(0.2)
-            try:
-                connection.recv(65536)
-                reply(connection)
-            except OSError:
-                pass
-
-
-def drip(connection: socket.socket, head: bytes = b"HTTP/1.1 200 OK\r\nX: ") -> None:
-    """Send a byte now and then, for longer than anybody waits."""
-    connection.sendall(head)
-    for _ in range(40):
-        time.sleep(0.05)
-        connection.sendall(b"a")
-
-
-def answer(body: bytes, status: bytes = b"200 OK") -> Callable[[socket.socket], None]:
-    head = b"HTTP/1.1 " + status + b"\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
-    return lambda connection: connection.sendall(head + body)
 
 
 SERVERS: dict[str, Callable[[socket.socket], None]] = {
