@@ -10,8 +10,8 @@ In one-round mode the challenger looks for the wrong operator itself, by running
 asks the referee's check about those that are furthest off; that stands beside it.
 
 The prover: all operators of a record are run once more; every value is digested and written to disk. Arms in random
-order, the pass among them twice; `digests alone` writes nothing, and `SHA-256 of the opened bytes` is what no opening
-can be faster than. The prover's answers after that are files it has.
+order, the pass among them twice; `digests alone` writes nothing, and `SHA-256 of the opened bytes` is about the
+least that an opening adds to the pass. The prover's answers after that are files it has.
 
 All ratios by CPU time of the process in one thread; the median of per-round ratios with its bootstrap 95 % interval.
 """
@@ -230,7 +230,7 @@ def _of_prover(name: str, what: OpeningSource, folder: Path, count: int) -> Iter
 
 
 def _hash_bytes(count: int) -> None:
-    """SHA-256 of so many bytes, a mebibyte at a time, from memory that the processor holds: the floor of an opening."""
+    """SHA-256 of so many bytes, a mebibyte at a time, from memory that the processor holds."""
     chunk = bytes(1 << 20)
     for _ in range(count >> 20):
         sha256(chunk).digest()
