@@ -6,13 +6,14 @@ import errno
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
 
 from tallystick.commitments.encoding import encode
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.tensors import appending
+from tallystick.tensors import appending, direct_file
 from tallystick.tensors.appending import AppendedState
 from tallystick.tensors.safetensors import Placement, StateFile, encode_placements, read_state
 from tallystick.tensors.spec import TensorSpec
@@ -82,7 +83,7 @@ def test_a_system_that_takes_a_few_bytes_at_once_gets_the_rest_again(
         assert write(tmp_path / str(pieces_max), TENSORS).read_bytes() == at_once
 
 
-def refused(*_: int) -> None:
+def refused(*_: object) -> NoReturn:
     raise OSError(errno.EOPNOTSUPP, "this disk does not do that")
 
 
@@ -92,6 +93,28 @@ def test_a_disk_that_reserves_no_space_takes_the_same_bytes(tmp_path: Path, monk
     assert write(tmp_path / "refused", TENSORS).read_bytes() == reserved
     monkeypatch.delattr(os, "posix_fallocate")
     assert write(tmp_path / "none", TENSORS).read_bytes() == reserved
+
+
+@pytest.mark.parametrize("block", [4096, 8192, 1 << 20])
+@pytest.mark.parametrize("elements", [0, 1, 3000, 100_001])
+def test_a_large_file_that_is_written_past_the_cache_holds_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int, elements: int
+) -> None:
+    tensors = TENSORS | {"l": Tensor.of(np.arange(elements, dtype=np.float32)), "z": TENSORS["a"]}
+    cached = appended(tmp_path / "cached", tensors)
+    monkeypatch.setattr(appending, "DIRECT_BYTES_MIN", 0)
+    monkeypatch.setattr(direct_file, "BLOCK_BYTES", block)
+    assert appended(tmp_path / "direct", tensors) == cached
+    monkeypatch.delattr(os, "O_DIRECT", raising=False)  # as on a system, or on a disk in memory, without it
+    assert appended(tmp_path / "refused", tensors) == cached
+
+
+def appended(path: Path, tensors: dict[str, Tensor]) -> bytes:
+    with AppendedState(path, [TensorSpec.of(each) for each in tensors.values()], 1) as file:
+        for name, tensor in tensors.items():
+            file.append(name, tensor)
+    assert read_state(path) == {name: tensor.copy() for name, tensor in tensors.items()}
+    return path.read_bytes()
 
 
 def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

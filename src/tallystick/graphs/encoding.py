@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final, TypeAlias, TypeVar
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any, Final, TypeAlias, TypeVar
 
 from tallystick.commitments.digests import parse_digest
-from tallystick.commitments.encoding import Json
+from tallystick.commitments.encoding import INTEGER_MAX, Json
 from tallystick.documents.fields import fields, items, natural, shown, text
 from tallystick.errors import MalformedError
 from tallystick.graphs.document import canonical
@@ -141,6 +143,9 @@ def attribute_from_json(value: Json, parameter: Parameter, what: str) -> Attribu
 def spec_from_json(value: Json, what: str) -> TensorSpec:
     """The spec of a possible tensor; raises `MalformedError` naming `what` for anything else."""
     found = items(value, what)
+    if 1 <= len(found) <= 65 and type(found[0]) is str and all(map(_is_side, found[1:])):
+        with suppress(MalformedError):  # which is raised again below, with its place
+            return _possible(tuple(found))
     if not found or not isinstance(found[0], str):
         raise MalformedError(f"{what}: a dtype and the sides of a shape are needed")
     spec = TensorSpec(found[0], tuple(natural(side, f"{what}: side") for side in found[1:65]))
@@ -150,6 +155,18 @@ def spec_from_json(value: Json, what: str) -> TensorSpec:
         assert spec.nbytes >= 0
     except MalformedError as error:
         raise MalformedError(f"{what}: {error}") from None
+    return spec
+
+
+def _is_side(value: Json) -> bool:
+    return type(value) is int and 0 <= value <= INTEGER_MAX
+
+
+@lru_cache(maxsize=1 << 12)
+def _possible(parts: tuple[Any, ...]) -> TensorSpec:
+    """A spec by its dtype and sides, all integers; the thousands of values of a step have a few dozen."""
+    spec = TensorSpec(parts[0], parts[1:])
+    assert spec.nbytes >= 0
     return spec
 
 

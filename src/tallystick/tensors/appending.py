@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import closing, nullcontext, suppress
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from tallystick.errors import UnavailableError
+from tallystick.tensors.direct_file import DirectFile
 from tallystick.tensors.safetensors import (
     ALIGNMENT,
     LENGTH_BYTES,
@@ -30,6 +31,8 @@ GATHERED_MAX: Final = 256
 """So much is written at once, from where it lies; systems take at most 1,024 pieces."""
 RESERVED_BYTES: Final = 64 << 20
 """The disk space that is asked for at once. ext4 takes several times as long to find it page by page."""
+DIRECT_BYTES_MIN: Final = 64 << 20
+"""From this size on a file is written past the page cache. What is smaller is read again soon, and stays there."""
 
 
 class AppendedState:
@@ -51,6 +54,7 @@ class AppendedState:
             self._file.seek(LENGTH_BYTES + self._room)
         except OSError as error:
             raise self._refused(error) from error
+        self._direct = _direct(path, LENGTH_BYTES + self._room) if self._bytes_max >= DIRECT_BYTES_MIN else None
 
     def __contains__(self, name: str) -> bool:
         """Whether a tensor of this name was written."""
@@ -75,14 +79,14 @@ class AppendedState:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            with self._file:
+            with self._file, closing(self._direct) if self._direct else nullcontext():
                 if kind is None:
                     self._finish()
         except OSError as failed:
             raise self._refused(failed) from failed
 
     def _gather(self, data: bytes | memoryview) -> None:
-        self._gathered.append(memoryview(data))
+        self._gathered.append(memoryview(data).cast("B"))
         self._gathered_bytes += self._gathered[-1].nbytes
         if self._gathered_bytes >= GATHERED_BYTES or len(self._gathered) >= GATHERED_MAX:
             try:
@@ -94,6 +98,10 @@ class AppendedState:
         """Write what was gathered; the system may take less than it is given."""
         self._reserve(LENGTH_BYTES + self._room + self._position)
         left, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        if self._direct is not None:
+            for piece in left:
+                self._direct.write(piece)
+            return
         while left:
             left = _behind(left, os.writev(self._file.fileno(), left))
 
@@ -106,13 +114,23 @@ class AppendedState:
 
     def _finish(self) -> None:
         self._write()
-        self._file.truncate()
+        if self._direct is not None:
+            self._direct.finish()
+        self._file.truncate(LENGTH_BYTES + self._room + self._position)
         header = encode_placements(self._placed)
         self._file.seek(0)
         self._file.write(self._room.to_bytes(LENGTH_BYTES, "little") + header.ljust(self._room))
 
     def _refused(self, error: OSError) -> UnavailableError:
         return UnavailableError(f"{self._name}: could not be written: {error.strerror}")
+
+
+def _direct(path: Path, start: int) -> DirectFile | None:
+    """The way past the page cache; `None` where the system or the disk has none, as memory disks."""
+    try:
+        return DirectFile(path, start)
+    except OSError:
+        return None
 
 
 def _behind(pieces: list[memoryview], taken: int) -> list[memoryview]:

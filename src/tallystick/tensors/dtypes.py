@@ -32,6 +32,7 @@ STORAGE: Final[dict[str, str]] = {
 ROUNDOFF: Final = {"F64": 2.0**-53, "F32": 2.0**-24, "F16": 2.0**-11, "BF16": 2.0**-8}
 """The unit roundoff u: rounding to nearest changes a normal number by at most the factor 1 ± u (IEEE 754 §4.3.1)."""
 _NAMES: Final = {form: name for name, form in STORAGE.items() if name not in {"BF16", "F8_E4M3", "F8_E5M2"}}
+_SIZES: Final = {name: np.dtype(form).itemsize for name, form in STORAGE.items()}
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
@@ -43,7 +44,8 @@ def numpy_dtype(dtype: str) -> np.dtype[Any]:
 
 def item_size(dtype: str) -> int:
     """Bytes per element; raises `MalformedError` for an unknown name."""
-    return numpy_dtype(dtype).itemsize
+    size = _SIZES.get(dtype)
+    return numpy_dtype(dtype).itemsize if size is None else size
 
 
 def dtype_of(form: np.dtype[Any]) -> str:

@@ -67,5 +67,5 @@ def test_no_other_file_is_written(database: WorkloadDatabase, tmp_path: Path) ->
 def test_a_statement_that_takes_too_long_ends(database: WorkloadDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading_sql, "SECONDS", 1)
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
-    with pytest.raises(UsageError, match=r"interrupted|timeout"):
+    with pytest.raises(UsageError, match="takes longer than 1 seconds; ask for less"):
         select(database, endless, 10)

@@ -22,7 +22,7 @@ LOCK_SECONDS: Final = 20
 STATEMENT_SECONDS: Final = 60.0
 INSTRUCTIONS: Final = 1_000_000
 """Steps of SQLite's virtual machine after which it is asked whether a question takes too long."""
-_TOO_LONG: Final = ("interrupted", "canceling statement due to statement timeout")
+TOO_LONG: Final = ("interrupted", "canceling statement due to statement timeout")
 _LOCKED: Final = ("database is locked", "due to lock timeout")
 _DAMAGED: Final = ("malformed", "not a database", "corrupt", "file is encrypted", "no such table", "no such column")
 
@@ -63,7 +63,7 @@ class SqlEngine:
             with self.reading() as connection, self._limited(connection, seconds):
                 yield connection
         except UnavailableError as error:
-            if any(each in str(error) for each in _TOO_LONG):
+            if any(each in str(error) for each in TOO_LONG):
                 raise UsageError(f"the question takes longer than {seconds:g} seconds; ask for less") from None
             raise
 

@@ -8,10 +8,12 @@ from typing import Any, Final
 
 from tallystick.commitments.encoding import Json
 from tallystick.errors import UsageError
+from tallystick.store.database.engine import TOO_LONG
 from tallystick.store.database.views import VIEWS
 from tallystick.store.database.workload_database import WorkloadDatabase
 
-SECONDS: Final = 30
+SECONDS: Final = 300
+"""Enough to add up 10⁷ events on a busy machine."""
 READS: Final = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 )
@@ -31,6 +33,8 @@ def select(database: WorkloadDatabase, sql: str, limit: int) -> Rows:
             return _on_sqlite(raw, sql, limit) if is_file else _on_postgresql(raw, sql, limit)
         except connection.dialect.loaded_dbapi.Error as error:
             said = " ".join(str(error).split())[:300]
+            if any(each in said for each in TOO_LONG):
+                raise UsageError(f"the statement takes longer than {SECONDS} seconds; ask for less") from None
             mend = "it takes one SELECT, and `tally query` lists the views"
             raise UsageError(f"the database does not take the statement: {said}; {mend}") from None
         finally:
