@@ -221,3 +221,13 @@ def test_an_unknown_format_is_refused() -> None:
     assert Precision(products="TF32").products == "TF32"
     with pytest.raises(MalformedError):
         Precision(products="F12")
+
+
+def test_a_number_without_a_bound_has_none_beside_a_limit() -> None:
+    """As log p below −100 in a cross entropy, where p is a subnormal number that a device may read as 0."""
+    balls = Balls(NUMPY)
+    lost = Ball(Value(np.array([-np.inf, -200.0]), "F32"), np.array([np.inf, 1.0]))
+    found = balls.maximum(lost, -100.0)
+    assert found.radius is not None
+    assert found.radius[0] == np.inf
+    assert found.radius[1] < 1e-5
