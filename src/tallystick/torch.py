@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from tallystick.frameworks.torch.generation.own_capture import DecodeProgram as DecodeProgram
     from tallystick.frameworks.torch.generation.verification_graph import verification_graph as verification_graph
+    from tallystick.frameworks.torch.graph_bounds import GraphBounds as GraphBounds, TensorBound as TensorBound
     from tallystick.frameworks.torch.philox_operators import seed_tensor as seed_tensor
     from tallystick.frameworks.torch.randomness import explicit_randomness as explicit_randomness
     from tallystick.frameworks.torch.tensors import from_tensor as from_tensor, to_tensor as to_tensor
@@ -48,6 +49,7 @@ HOMES = {
     "tallystick.frameworks.torch.generation.graph_language_model": "GraphLanguageModel bound_passes captured_passes",
     "tallystick.frameworks.torch.generation.own_capture": "DecodeProgram",
     "tallystick.frameworks.torch.generation.verification_graph": "verification_graph",
+    "tallystick.frameworks.torch.graph_bounds": "GraphBounds TensorBound",
     "tallystick.frameworks.torch.philox_operators": "seed_tensor",
     "tallystick.frameworks.torch.randomness": "explicit_randomness",
     "tallystick.frameworks.torch.tensors": "from_tensor to_tensor",

@@ -111,7 +111,7 @@ def test_a_bound_ten_times_as_tight_would_exceed_its_failure_probability() -> No
 )
 def test_factors_agree_with_the_published_formulas(k: int, worst: float, likely: float) -> None:
     assert worst_factor(k, 2.0**-24) == pytest.approx(worst, rel=0.02)
-    sums = RoundedSums(terms=k + 1, unit=2.0**-24, value=0.0, magnitude=1.0, norm=lambda: 1.0)
+    sums = RoundedSums(terms=k + 1, unit=2.0**-24, value=lambda: 0.0, magnitude=1.0, norm=lambda: 1.0)
     assert Probabilistic(4.0).spread(sums, NUMPY) == pytest.approx(likely, rel=0.03)
 
 

@@ -7,7 +7,7 @@ propagated from operator to operator, so only the inputs of the slice must be kn
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -19,10 +19,8 @@ from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.operators.arrays import NUMPY
 from tallystick.operators.balls.ball import Ball
 from tallystick.operators.balls.balls import Balls
-from tallystick.operators.balls.bound import PLAIN_SUMS, rescalings
-from tallystick.operators.definition import Exactness, Operator
-from tallystick.operators.library import ANY
-from tallystick.operators.precision import FORMATS, SHORT, UNSTATED, Precision
+from tallystick.operators.balls.bound import algebra_of, read
+from tallystick.operators.precision import UNSTATED, Precision
 from tallystick.operators.registry import operator
 from tallystick.operators.rounding import DETERMINISTIC, Model
 from tallystick.tensors.tensor import Tensor
@@ -76,19 +74,12 @@ class BallEngine:
         known = operator(node.operator)
 
         def run(arguments: Arguments) -> tuple[Any, ...]:
-            balls = self._algebra(known, next((x.dtype for x in _balls(arguments.values()) if x.dtype in SHORT), None))
+            dtypes = [ball.dtype for ball in _balls(arguments.values())]
+            balls = algebra_of(known, dtypes, self.precision, self.model)
             with NUMPY.quiet():
-                results = known.read(balls, {**node.attributes, **arguments})
-                return tuple(None if ball is None else _sound(known, ball) for ball in results)
+                return read(known, balls, {**node.attributes, **arguments})
 
         return run
-
-    def _algebra(self, known: Operator, short: str | None) -> Balls:
-        """The freedom of a fused kernel, as for a single operator: it may regroup, rescale and round in between."""
-        figures = ANY.within(known.name, short is not None)
-        is_composite, plain = known.exactness is Exactness.COMPOSITE, known.name in PLAIN_SUMS
-        step = None if self.precision.widens else short
-        return Balls(NUMPY, self.precision, self.model, figures, rescalings(known), is_composite, step, plain)
 
 
 def _balls(arguments: Iterable[Any]) -> Iterator[Ball]:
@@ -96,16 +87,6 @@ def _balls(arguments: Iterable[Any]) -> Iterator[Ball]:
         for item in argument if isinstance(argument, tuple) else (argument,):
             if isinstance(item, Ball):
                 yield item
-
-
-def _sound(known: Operator, ball: Ball) -> Ball:
-    """An infinite radius where the result of a fused kernel is infinite or NaN: no bound holds there."""
-    if ball.dtype not in FORMATS or known.exactness is not Exactness.COMPOSITE:
-        return ball
-    finite = np.isfinite(ball.array)
-    if finite.all():
-        return ball
-    return replace(ball, radius=np.where(finite, np.broadcast_to(ball.width, ball.shape), np.inf))
 
 
 def _bounded(ball: Ball) -> BoundedValue:

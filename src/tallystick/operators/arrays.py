@@ -80,6 +80,10 @@ class ArrayLibrary(Protocol):
         """Matrix product of stacks, in the precision of the dtype."""
         ...
 
+    def plus_times(self, x: Array, y: Array, factor: float) -> Array:
+        """X + `factor` · y."""
+        ...
+
     def put(self, x: Array, index: Index, updates: Array, add: bool) -> Array:
         """A copy of `x` with `updates` written, or added, at `index`; with `add` an index may occur repeatedly."""
         ...
@@ -132,6 +136,9 @@ class _Numpy:
 
     def matmul(self, x: Array, y: Array) -> Array:
         return np.matmul(x, y)
+
+    def plus_times(self, x: Array, y: Array, factor: float) -> Array:
+        return x + factor * y
 
     def put(self, x: Array, index: Index, updates: Array, add: bool) -> Array:
         result = np.array(x)

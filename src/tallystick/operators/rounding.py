@@ -29,31 +29,45 @@ RESCALED_TILE: Final = 64
 class RoundedSums:
     """Sums of `terms` terms each, as arrays of one library.
 
-    `value` is the exact sum; `magnitude` bounds Σ|t| and `norm()` bounds ‖t‖₂ over the terms of an honest evaluation.
+    `value()` is the size of the exact sum; `magnitude` bounds Σ|t| and `norm()` bounds ‖t‖₂ over the terms of an honest
+    evaluation.
     `unit` is the unit roundoff of the running sum. `products` means that each term is itself a rounded product, `plain`
     that the operator computes nothing but the sum. `rescaling` is the number of roundings of a rescaled running sum for
     each further tile of `RESCALED_TILE` terms. `short` is the number of roundings per term to a 16-bit dtype, in
-    kernels that keep partial sums in it; every model bounds these in the worst case.
+    kernels that keep partial sums in it; every model bounds these in the worst case. `reference` is the unit roundoff
+    of the sums that the verifier computes itself.
     """
 
     terms: Any
     unit: float
-    value: Any
+    value: Callable[[], Any]
     magnitude: Any
     norm: Callable[[], Any]
     products: bool = False
     plain: bool = False
     rescaling: int = 0
     short: int = 0
+    reference: float = REFERENCE.unit
 
     @property
     def roundings(self) -> Any:
         """The largest number of roundings of one term."""
+        if isinstance(self.terms, int):
+            return max(self.terms - 1.0, 0.0) + self.products + self.rescalings
         return np.maximum(np.asarray(self.terms, np.float64) - 1, 0) + self.products + self.rescalings
+
+    @property
+    def margin(self) -> Any:
+        """The relative error of a computed sum of squares, and of the square of a sum."""
+        if self.reference == REFERENCE.unit:
+            return 2.0**-50
+        return 4 * (np.asarray(self.terms, np.float64) + 4) * self.reference
 
     @property
     def rescalings(self) -> Any:
         """The number of roundings of whole running sums, between tiles."""
+        if not self.rescaling:
+            return 0
         tiles = np.ceil(np.asarray(self.terms, np.float64) / RESCALED_TILE)
         return self.rescaling * np.maximum(tiles - 1, 0)
 
@@ -85,7 +99,7 @@ class Deterministic:
 
     def spread(self, sums: RoundedSums, library: ArrayLibrary) -> Any:
         """γ_k Σ|t|; infinite if ku ≥ 1."""
-        return lifted(library, worst_factor(sums.roundings, sums.unit)) * sums.magnitude
+        return lifted(library, worst_factor(sums.roundings, sums.unit, sums.reference)) * sums.magnitude
 
 
 DETERMINISTIC: Final = Deterministic()
@@ -107,8 +121,8 @@ class Probabilistic:
         """γ̃_k(λ) Σ|t|, or γ_k Σ|t| if that is smaller."""
         k, u = sums.roundings, sums.unit
         likely = np.expm1(np.minimum(self.confidence * np.sqrt(k) * u + k * u**2 / (1 - u), 700.0))
-        likely = likely + worst_factor(k, 0.0)
-        return lifted(library, np.minimum(likely, worst_factor(k, u))) * sums.magnitude
+        likely = likely + worst_factor(k, 0.0, sums.reference)
+        return lifted(library, np.minimum(likely, worst_factor(k, u, sums.reference))) * sums.magnitude
 
 
 @dataclass(frozen=True)
@@ -129,14 +143,15 @@ class Variance:
         """The sum of both parts and of the second-order terms, or γ_k Σ|t| if that is smaller."""
         summation = self.plain if sums.plain else self.summation
         tree = summation.tree(sums.terms, sums.products)
-        k, size = np.maximum(np.asarray(sums.terms, np.float64), 1.0), abs(sums.value)
+        k, size = np.maximum(np.asarray(sums.terms, np.float64), 1.0), abs(sums.value())
         squares = sums.norm() ** 2
         square = squares - size**2 * lifted(library, 1 / k)
-        about_mean = (0.5 * (square + abs(square)) + 2.0**-50 * squares) ** 0.5
+        about_mean = (0.5 * (square + abs(square)) + sums.margin * squares) ** 0.5
         likely = (
             lifted(library, sums.unit * self.confidence * tree.coherent) * size
             + lifted(library, sums.unit * growth(tree, self.confidence**2 / 2)) * about_mean
-            + lifted(library, sums.unit * self._second_order(sums) + worst_factor(sums.roundings, 0.0)) * sums.magnitude
+            + lifted(library, sums.unit * self._second_order(sums) + worst_factor(sums.roundings, 0.0, sums.reference))
+            * sums.magnitude
         )
         certain = Deterministic().spread(sums, library)
         return library.xp.where(likely < certain, likely, certain)
@@ -148,9 +163,9 @@ class Variance:
         return self.confidence * (nested + np.sqrt(sums.rescaling * sums.rescalings))
 
 
-def worst_factor(roundings: Any, unit: float) -> Any:
-    """γ_k of an honest evaluation plus γ_k of the reference's own sums, with u = 2⁻⁵³; infinite if ku ≥ 1."""
-    return _gamma(roundings, unit) + _gamma(roundings, REFERENCE.unit)
+def worst_factor(roundings: Any, unit: float, reference: float = REFERENCE.unit) -> Any:
+    """γ_k of an honest evaluation plus γ_k of the reference's own sums; infinite if ku ≥ 1."""
+    return _gamma(roundings, unit) + _gamma(roundings, reference)
 
 
 def lifted(library: ArrayLibrary, numbers: Any) -> Any:
@@ -159,5 +174,7 @@ def lifted(library: ArrayLibrary, numbers: Any) -> Any:
 
 
 def _gamma(roundings: Any, unit: float) -> Any:
+    if isinstance(roundings, int | float):
+        return roundings * unit / (1 - roundings * unit) if roundings * unit < 1 else math.inf
     relative = np.asarray(roundings, np.float64) * unit
     return np.where(relative < 1, relative / np.maximum(1 - relative, 2.0**-1000), np.inf)

@@ -317,6 +317,8 @@ class Values:
         """See `Algebra.reshape`."""
         if math.prod(shape) != math.prod(x.shape) or any(side < 0 for side in shape):
             raise MalformedError(f"{x.shape} does not become {tuple(shape)}")
+        if tuple(shape) == x.shape:
+            return x
         return self._made(self.library.xp.reshape, x.dtype, x.array, tuple(shape))
 
     def broadcast(self, x: Value, shape: Sequence[int]) -> Value:
@@ -329,6 +331,8 @@ class Values:
         """See `Algebra.transpose`."""
         if sorted(axes) != list(range(len(x.shape))):
             raise MalformedError(f"{tuple(axes)} are not the axes of {x.shape}")
+        if tuple(axes) == tuple(range(len(axes))):
+            return x
         return self._made(self.library.xp.permute_dims, x.dtype, x.array, tuple(axes))
 
     def slice(self, x: Value, starts: Sequence[int], stops: Sequence[int], steps: Sequence[int]) -> Value:

@@ -65,6 +65,9 @@ class _Jax:
     def matmul(self, x: Array, y: Array) -> Array:
         return self.xp.matmul(x, y, precision="highest")
 
+    def plus_times(self, x: Array, y: Array, factor: float) -> Array:
+        return x + factor * y
+
     def put(self, x: Array, index: Index, updates: Array, add: bool) -> Array:
         return x.at[index].add(updates) if add else x.at[index].set(updates)
 

@@ -58,6 +58,9 @@ class _Torch:
     def matmul(self, x: Array, y: Array) -> Array:
         return self.xp.matmul(x, y)
 
+    def plus_times(self, x: Array, y: Array, factor: float) -> Array:
+        return self.xp.add(x, y, alpha=factor)
+
     def put(self, x: Array, index: Index, updates: Array, add: bool) -> Array:
         places = [None if isinstance(place, slice) else place for place in index]
         return self.xp.ops.aten.index_put(x, places, updates, add)
@@ -67,3 +70,47 @@ class _Torch:
 
 
 TORCH: Final[ArrayLibrary] = _Torch()
+
+
+@dataclass(frozen=True)
+class _Quick(_Torch):
+    """PyTorch for arrays of one dtype."""
+
+    @cached_property
+    def xp(self) -> Any:
+        return _QuickNames()
+
+
+class _QuickNames:
+    """The namespace of the standard, with PyTorch's own functions where operands have one dtype.
+
+    Those of the standard first look for operands that PyTorch would promote otherwise, which takes longer than small
+    operations themselves.
+    """
+
+    @cached_property
+    def _standard(self) -> Any:
+        return TORCH.xp
+
+    def __getattr__(self, name: str) -> Any:
+        import torch
+
+        found = getattr(torch, _QUICK[name]) if name in _QUICK else getattr(self._standard, name)
+        setattr(self, name, found)
+        return found
+
+
+_EQUAL_NAMES: Final = (
+    *("abs", "sqrt", "exp", "expm1", "log", "log1p", "tanh", "sin", "cos", "isfinite", "isinf", "where"),
+    *("any", "all", "add", "sum", "stack", "reshape", "broadcast_to"),
+)
+_QUICK: Final = {
+    **{name: name for name in _EQUAL_NAMES},
+    "negative": "neg",
+    "subtract": "sub",
+    "multiply": "mul",
+    "divide": "div",
+    "permute_dims": "permute",
+}
+
+QUICK: Final[ArrayLibrary] = _Quick()

@@ -11,9 +11,9 @@ import numpy as np
 
 from tallystick.operators.algebra import Axes
 from tallystick.operators.arrays import Array
-from tallystick.operators.balls.ball import INFLATION, Ball
+from tallystick.operators.balls.ball import Ball
 from tallystick.operators.balls.rounding import Rounding
-from tallystick.operators.precision import FORMATS, REFERENCE, Format
+from tallystick.operators.precision import FORMATS, Format
 from tallystick.operators.rounding import Deterministic, RoundedSums, worst_factor
 from tallystick.operators.values import Value
 
@@ -35,13 +35,23 @@ class Accumulation(Rounding):
         if x.dtype not in FORMATS:
             return self._reduced_discrete(centre, x, axes, keep)
         form, size = self._form(x.dtype), x.size + self._read(x)
-        factor = RoundedSums(math.prod(x.shape[axis] for axis in axes), form.unit, 0.0, 1.0, lambda: 0.0, products=True)
+        terms = math.prod(x.shape[axis] for axis in axes)
+        factor = RoundedSums(
+            terms, form.unit, lambda: 0.0, 1.0, lambda: 0.0, products=True, reference=self.reference_unit
+        )
         largest = self._product(self.xp.where(size > 1, size, 1.0), axes, keep)
         smallest = self._product(self.xp.where((size < 1) & (size > 0), size, 1.0), axes, keep)
-        high = self._product(size, axes, keep)
-        radius = (high - abs(centre.array)) + (Deterministic().spread(factor, self.library) + 2.0**-50) * high
-        within = (largest < form.largest) & (smallest > form.smallest_normal)
-        return Ball(centre, self.xp.where(within & self._finite(centre.array), radius * INFLATION, math.inf))
+        high = self._grown(self._product(size, axes, keep), terms)
+        apart = high - abs(centre.array)
+        if self.lost:  # both are rounded
+            apart = (
+                0.0
+                if self._is_exact(self._read(x))
+                else apart + float(worst_factor(terms, 0.0, factor.reference)) * high
+            )
+        radius = apart + (Deterministic().spread(factor, self.library) + 2.0**-50) * high
+        within = (largest < form.largest * self.within**2) & (smallest * self.within**2 > form.smallest_normal)
+        return Ball(centre, self.xp.where(within & self._finite(centre.array), radius * self.inflation, math.inf))
 
     def cumsum(self, x: Ball, axis: int) -> Ball:
         """See `Algebra.cumsum`."""
@@ -59,25 +69,37 @@ class Accumulation(Rounding):
         if x.dtype not in FORMATS:
             return self._if_exact(centre, x, y) or self._unknown(centre)
 
+        terms = math.prod(x.shape[axis] for axis in contract[0])
+
         def product(a: Array, b: Array) -> Array:
-            return self.values.dot(Value(a, "F64"), Value(b, "F64"), contract, batch).array
+            return self._grown(self.values.dot(Value(a, "F64"), Value(b, "F64"), contract, batch).array, terms)
 
         r, s = self._multiplied(x), self._multiplied(y)
         exact, a, b = self._is_exact(r) and self._is_exact(s), self._finite_size(x), self._finite_size(y)
-        r, s = self._full(r, x), self._full(s, y)
-        spread = 0.0 if exact else product(a, s) + product(r, b + s)
-        magnitude = product(a, b) if exact else product(a + r, b + s)
+        spread: Array | float = 0.0
+        if not self._is_exact(s):
+            s = self._full(s, y)
+            spread = product(a, s)
+        if not self._is_exact(r):
+            r = self._full(r, x)
+            spread = self._joined(spread, product(r, b if self._is_exact(s) else b + s))
+        low = 0.0 if min(x.least, y.least) >= 0 else -math.inf
+        magnitude = (
+            self._of_finite(centre.array)
+            if exact and low == 0
+            else product(a if self._is_exact(r) else a + r, b if self._is_exact(s) else b + s)
+        )
         sums = RoundedSums(
-            terms=math.prod(x.shape[axis] for axis in contract[0]),
+            terms=terms,
             unit=self.precision.accumulator(x.dtype).unit,
-            value=self._size(centre) + spread,
+            value=lambda: self._size(centre) + spread,
             magnitude=magnitude,
             norm=lambda: self.xp.sqrt(product(a * a, b * b)) + spread,
             products=True,
             rescaling=self.rescaling,
             short=short,
+            reference=self.reference_unit,
         )
-        low = 0.0 if min(x.least, y.least) >= 0 else -math.inf
         return self._summed(centre, sums, spread, low)
 
     def scatter(self, x: Ball, indices: Sequence[Ball], axis: int, updates: Ball, add: bool) -> Ball:
@@ -92,18 +114,20 @@ class Accumulation(Rounding):
             return self.values.scatter(Value(base, "F64"), places, axis, Value(array, "F64"), add).array
 
         counts = put(self._full(0.0, x), self._full(1.0, updates), add=True)
+        terms = self.library.storage(counts) + 1
         if not add or x.dtype not in FORMATS:
             radius = put(self._full(x.width, x), self._full(updates.width, updates))
             return self._collided(centre, x, updates, radius, counts, add)
         r, s = self._full(self._read(x), x), self._full(self._read(updates), updates)
         a, b = self._finite_size(x), self._finite_size(updates)
-        spread = put(r, s)
+        spread = self._grown(put(r, s), terms)
         sums = RoundedSums(
-            terms=self.library.storage(counts) + 1,
+            terms=terms,
             unit=self.precision.accumulator(x.dtype).unit,
-            value=self._size(centre) + spread,
-            magnitude=put(a + r, b + s),
-            norm=lambda: self.xp.sqrt(put(a * a, b * b)) + spread,
+            value=lambda: self._size(centre) + spread,
+            magnitude=self._grown(put(a + r, b + s), terms),
+            norm=lambda: self.xp.sqrt(self._grown(put(a * a, b * b), terms)) + spread,
+            reference=self.reference_unit,
         )
         result = self._summed(centre, sums, spread, 0.0 if min(x.least, updates.least) >= 0 else -math.inf)
         radius = self.xp.where(counts > 0, result.width, self._full(x.width, x))
@@ -121,18 +145,26 @@ class Accumulation(Rounding):
         """The ball of sums over a tensor's elements; `total` sums an array over the same elements."""
         r = self._read(x)
         size = self._finite_size(x)
-        spread = 0.0 if self._is_exact(r) else total(self._full(r, x))
+        spread = 0.0 if self._is_exact(r) else self._grown(total(self._full(r, x)), terms)
+        magnitude = self._grown(total(size), terms)
         sums = RoundedSums(
             terms=terms,
             unit=self.precision.accumulator(x.dtype).unit,
-            value=self._size(centre) + spread,
-            magnitude=total(size) + spread,
-            norm=lambda: self.xp.sqrt(total(size * size)) + spread,
+            value=lambda: self._size(centre) + spread,
+            magnitude=magnitude if self._is_exact(spread) else magnitude + spread,
+            norm=lambda: self.xp.sqrt(self._grown(total(size * size), terms)) + spread,
             plain=plain,
             rescaling=self.rescaling,
             short=short,
+            reference=self.reference_unit,
         )
         return self._summed(centre, sums, spread, 0.0 if x.least >= 0 else -math.inf)
+
+    def _grown(self, sums: Array, terms: Any) -> Array:
+        """Computed sums of numbers ≥ 0, grown to reach the exact ones: they have γ_k of their own in F32."""
+        if not self.lost:  # `INFLATION` covers sums in F64
+            return sums
+        return sums * self._lifted(1 + 1.01 * worst_factor(np.asarray(terms) + 2, self.reference_unit, 0.0))
 
     def _summed(self, centre: Value, sums: RoundedSums, spread: Array | float, least: float) -> Ball:
         """The ball of sums: its radius is infinite where partial sums may overflow, and 0 where a term is infinite.
@@ -141,15 +173,16 @@ class Accumulation(Rounding):
         """
         form = self._form(centre.dtype)
         limit = min(form.largest, self.precision.accumulator(centre.dtype).largest)
-        radius = (self.model.spread(sums, self.library) + spread * (1 + form.unit)) * INFLATION
-        lost = (
-            max(self.precision.underflow(centre.dtype), form.half_step)
-            * 2.0
-            * np.maximum(np.asarray(sums.terms, np.float64), 0.0)
-        )
-        radius = radius + self._lifted(lost) * self.library.convert(sums.magnitude > 0, "F64")
+        radius = (self.model.spread(sums, self.library) + spread * (1 + form.unit)) * self.inflation
+        terms = max(float(sums.terms), 0.0) if isinstance(sums.terms, int) else np.maximum(sums.terms, 0.0)
+        lost = max(self.precision.underflow(centre.dtype), form.half_step) * 2.0 * terms
+        if self.lost:
+            radius = radius + self._lifted(lost + 2.0 * self.lost * terms)
+        else:
+            radius = radius + self._lifted(lost) * self.library.convert(sums.magnitude > 0, "F64")
         if self.step is not None:
             radius = radius + 2 * form.unit * (self._size(centre) + radius) + self._kept_short(sums, form, radius)
+        radius = radius * self.inflation if self.lost else radius
         radius = self.xp.where(self.xp.isfinite(centre.array), radius, math.inf if sums.products else 0.0)
         radius = self.xp.where((sums.magnitude * 1.01 < limit) & (radius < math.inf), radius, math.inf)
         return Ball(centre, self._spread_over(radius, centre), least)
@@ -158,7 +191,10 @@ class Accumulation(Rounding):
         """The error of partial sums in a 16-bit format: γ (Σ|t| + radius), plus half a subnormal step per rounding."""
         if not sums.short:
             return 0.0
-        return float(worst_factor(sums.short, form.unit)) * (sums.magnitude + radius) + sums.short * form.half_step
+        return (
+            float(worst_factor(sums.short, form.unit, sums.reference)) * (sums.magnitude + radius)
+            + sums.short * form.half_step
+        )
 
     def _collided(self, centre: Value, x: Ball, updates: Ball, radius: Array, counts: Array, add: bool) -> Ball:
         if not add:
@@ -172,7 +208,7 @@ class Accumulation(Rounding):
         r, form = self._factor(x), self.precision.multiplier(x.dtype)
         if form is None:
             return r
-        split = x.array * (2.0 ** (REFERENCE.bits - form.bits) + 1)
+        split = x.array * (2.0 ** (FORMATS[self.reference].bits - form.bits) + 1)
         coarse = split - (split - x.array)
         changed = (coarse != x.array) | (self._lift(r) > 0)
         return r + self.xp.where(changed, 2 * form.unit * (x.size + r), 0.0)

@@ -14,6 +14,9 @@ from tallystick.operators.values import Value
 
 INFLATION: Final = 1 + 2.0**-30
 """The factor by which radii grow to cover their own float64 rounding."""
+INFLATIONS: Final = {"F64": INFLATION, "F32": 1 + 2.0**-14}
+"""The same for each format of the reference. In F32 a formula has at most 12 roundings, and an exponential of an
+argument up to 88 another 3 · 88: together less than 2⁻¹⁵."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -56,23 +56,51 @@ def bound(
     model: Model = DETERMINISTIC,
     figures: Figures = ANY,
     library: ArrayLibrary = NUMPY,
+    reference: str = "F64",
 ) -> tuple[ResultBound | None, ...]:
     """The results of `operator` on tensors, each with its bound; two honest runs differ by at most the sum of bounds.
 
-    `arguments` gives every parameter its tensor, tuple of tensors or attribute. Raises `MalformedError` if they do not
-    fit together.
+    `arguments` gives every parameter its tensor, tuple of tensors or attribute. `reference` is the format in which
+    value and radius are computed, F64 or F32; F32 is not for F64 tensors. Judges use F64 on NumPy. Raises
+    `MalformedError` if the arguments do not fit together.
     """
-    is_composite = operator.exactness is Exactness.COMPOSITE
-    tensors = (x for x in arguments.values() if isinstance(x, Tensor))
-    short = next((x.dtype for x in tensors if x.dtype in SHORT), None)  # the 16-bit float dtype, if any
-    inner, step = figures.within(operator.name, short is not None), None if precision.widens else short
-    rescaling, plain = rescalings(operator), operator.name in PLAIN_SUMS
-    balls = Balls(library, precision, model, inner, rescaling, is_composite, step, plain)
+    tensors = [x.dtype for x in arguments.values() if isinstance(x, Tensor)]
+    balls = algebra_of(operator, tensors, precision, model, figures, library, reference)
     with library.quiet():
         loaded = {name: _loaded(balls, argument) for name, argument in arguments.items()}
-        results = operator.read(balls, loaded)
-        bounds = tuple(None if ball is None else _bounded(balls, ball, is_composite) for ball in results)
-    return tuple(map(_released, bounds)) if _spreads(operator, loaded) else bounds
+        return tuple(None if ball is None else _bounded(balls, ball) for ball in read(operator, balls, loaded))
+
+
+def algebra_of(
+    operator: Operator,
+    dtypes: Iterable[str],
+    precision: Precision = PLAIN,
+    model: Model = DETERMINISTIC,
+    figures: Figures = ANY,
+    library: ArrayLibrary = NUMPY,
+    reference: str = "F64",
+) -> Balls:
+    """The algebra with the freedom of a fused kernel: it may regroup, rescale and round in between.
+
+    `dtypes` are those of the operands.
+    """
+    short = next((dtype for dtype in dtypes if dtype in SHORT), None)
+    inner, step = figures.within(operator.name, short is not None), None if precision.widens else short
+    is_composite, plain = operator.exactness is Exactness.COMPOSITE, operator.name in PLAIN_SUMS
+    return Balls(library, precision, model, inner, rescalings(operator), is_composite, step, plain, reference)
+
+
+def read(operator: Operator, balls: Balls, arguments: Mapping[str, Any]) -> tuple[Ball | None, ...]:
+    """The results as balls, with an infinite radius where nothing is required of an honest kernel.
+
+    In a composite, infinities are unknown: regrouped terms may give NaN or a number.
+    """
+    results = operator.read(balls, arguments)
+    if _spreads(operator, arguments):
+        return tuple(None if ball is None else balls.released(ball) for ball in results)
+    if operator.exactness is Exactness.COMPOSITE:
+        return tuple(None if ball is None else balls.finite(ball) for ball in results)
+    return results
 
 
 def excess(claimed: npt.NDArray[Any], value: npt.NDArray[Any], radius: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -104,10 +132,6 @@ def _is_wild(name: str, ball: Ball) -> bool:
     return bool(((array != array) | (array == np.inf) | ((array == -np.inf) & ("mask" not in name))).any())
 
 
-def _released(bound: ResultBound | None) -> ResultBound | None:
-    return None if bound is None else replace(bound, radius=np.full(bound.value.shape, np.inf))
-
-
 def _loaded(balls: Balls, argument: Argument) -> Any:
     if isinstance(argument, Tensor):
         return balls.load(argument)
@@ -116,12 +140,10 @@ def _loaded(balls: Balls, argument: Argument) -> Any:
     return argument
 
 
-def _bounded(balls: Balls, ball: Ball, is_composite: bool) -> ResultBound:
-    """The bound of one result. In a composite, infinities are unknown: regrouped terms may give NaN or a number."""
+def _bounded(balls: Balls, ball: Ball) -> ResultBound:
     value, radius = balls.library.storage(ball.array), np.asarray(0.0)
     if ball.radius is not None:
         radius = balls.library.storage(balls.values.broadcast(Value(ball.radius, "F64"), ball.shape).array)
-    radius = np.broadcast_to(radius, value.shape)
-    if is_composite and ball.dtype in FORMATS:
-        radius = np.where(np.isfinite(value), radius, np.inf)
-    return ResultBound(ball.dtype, value, radius)
+    if ball.dtype in FORMATS and value.dtype != np.float64:
+        value, radius = value.astype(np.float64), radius.astype(np.float64)
+    return ResultBound(ball.dtype, value, np.broadcast_to(radius, value.shape))

@@ -127,7 +127,8 @@ class Choices(Rounding):
             r = self._read(x)
             unordered = None if self._is_exact(r) else self._among_zeros(centre, r, 0.0)
             return Ball(centre, unordered, x.least), Ball(order, self._ties(centre, self._widest(r), axis))
-        low, high = (self._sorted(x.array + side * x.radius, axis, descending) for side in (-1.0, 1.0))
+        wide = self._wide(x.array)
+        low, high = (self._sorted(wide + side * x.radius, axis, descending) for side in (-1.0, 1.0))
         radius = self._among_zeros(centre, self._read(x), self._hull(centre.array, low, high))
         return Ball(centre, radius, x.least), Ball(order, self._ties(centre, self._widest(self._read(x)), axis))
 
@@ -136,8 +137,9 @@ class Choices(Rounding):
         r = self._read(x) if x.dtype in FORMATS else x.width
         if self._is_exact(r):
             return Ball(centre, least=x.least if name == "trunc" and x.least >= 0 else -math.inf)
-        low, high = (getattr(self.xp, name)(x.array + side * r) for side in (-1.0, 1.0))
-        wide = self.library.convert(centre.array, "F64")
+        ends = self._wide(x.array)
+        low, high = (getattr(self.xp, name)(ends + side * r) for side in (-1.0, 1.0))
+        wide = self.library.convert(centre.array, self.reference)
         radius = self._hull(getattr(self.xp, name)(x.array), low, high) + 0 * wide
         if centre.dtype in FORMATS:
             return Ball(centre, self._settled(centre, radius, x))
@@ -159,7 +161,8 @@ class Choices(Rounding):
         r, s = self._read(x), self._read(y)
         if self._is_exact(r) and self._is_exact(s):
             return Ball(centre)
-        low, high = choose(x.array - r, y.array - s), choose(x.array + r, y.array + s)
+        v, w = self._wide(x.array), self._wide(y.array)
+        low, high = choose(v - r, w - s), choose(v + r, w + s)
         radius = self._among_zeros(centre, r + s, self._hull(centre.array, low, high))
         return Ball(centre, self._settled(centre, radius, x, y))
 
@@ -170,7 +173,8 @@ class Choices(Rounding):
         r = self._read(x)
         if self._is_exact(r):
             return Ball(centre, least=x.least)
-        low, high = (reduce(Value(x.array + side * r, "F64"), axes, keep).array for side in (-1.0, 1.0))
+        wide = self._wide(x.array)
+        low, high = (reduce(Value(wide + side * r, "F64"), axes, keep).array for side in (-1.0, 1.0))
         radius = self._among_zeros(centre, r, self._hull(centre.array, low, high))
         unknown = self._total(self.library.convert(~(self._full(r, x) < math.inf), "F64"), axes, keep)
         sure = ~self.xp.isfinite(centre.array) & (unknown == 0)

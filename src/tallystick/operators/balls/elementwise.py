@@ -92,7 +92,7 @@ class Elementwise(Choices):
         if x.dtype not in FORMATS:
             return self._discrete(centre, x, y)
         low = (x.least + y.least) * (1 - 2 * FORMATS[x.dtype].unit) if min(x.least, y.least) >= 0 else -math.inf
-        return self._rounded(centre, self._read(x) + self._read(y), (x, y), least=low)
+        return self._rounded(centre, self._joined(self._read(x), self._read(y)), (x, y), least=low)
 
     def sub(self, x: Operand, y: Operand) -> Ball:
         """See `Algebra.sub`."""
@@ -100,7 +100,7 @@ class Elementwise(Choices):
         centre = self.values.sub(x.centre, y.centre)
         if x.dtype not in FORMATS:
             return self._discrete(centre, x, y)
-        return self._rounded(centre, self._read(x) + self._read(y), (x, y))
+        return self._rounded(centre, self._joined(self._read(x), self._read(y)), (x, y))
 
     def mul(self, x: Ball, y: Operand) -> Ball:
         """See `Algebra.mul`; a square is never negative."""
@@ -110,20 +110,22 @@ class Elementwise(Choices):
         if x.dtype not in FORMATS:
             return self._discrete(centre, x, y)
         r, s = self._factor(x), self._factor(y)
-        spread = propagation.product(self.xp, x.array, r, y.array, s) + self._regrouping(x.dtype)
+        spread = self._product_moved(x, r, y, s)
         low = 0.0 if square or min(x.least, y.least) >= 0 else -math.inf
-        return self._rounded(centre, spread, (x, y), least=low, doubt=self._vanishing(x, r, y, s))
+        return self._rounded(centre, spread, (x, y), least=low, doubt=lambda: self._vanishing(x, r, y, s))
 
     def div(self, x: Operand, y: Operand) -> Ball:
         """See `Algebra.div`; two roundings if one divisor serves many elements, because kernels multiply by 1 / y."""
         x, y = self._pair(x, y)
         centre = self.values.div(x.centre, y.centre)
         r, s = self._factor(x), self._factor(y)
-        spread = propagation.quotient(self.xp, x.array, r, y.array, s, y.least) + self._regrouping(x.dtype)
+        spread = self._quotient_moved(x, r, y, s)
         units = 1.0 if y.shape == centre.shape and y.shape else 2.0
         low = 0.0 if min(x.least, y.least) >= 0 else -math.inf
-        doubt = ((y.size <= s) & self._some(s)) | (self.xp.isinf(centre.array) & (y.array == 0))
-        return self._rounded(centre, spread, (x, y), units, low, doubt)
+        return self._rounded(centre, spread, (x, y), units, low, lambda: self._by_zero(centre, y, s))
+
+    def _by_zero(self, quotient: Value, y: Ball, s: Array | float) -> Array:
+        return ((y.size <= s) & self._some(s)) | (self.xp.isinf(quotient.array) & (y.array == 0))
 
     def pow(self, x: Operand, y: Operand) -> Ball:
         """See `Algebra.pow`."""
@@ -137,11 +139,11 @@ class Elementwise(Choices):
             spread = propagation.whole_power(self.xp, x.array, r, float(number))
             spread = spread + propagation.exponent_moved(self.xp, centre.array, x.array, r, s)
         else:
-            spread = propagation.power(self.xp, x.array, r, y.array, s, x.least)
+            spread = propagation.power(self.xp, x.array, self._lift(r), y.array, s, x.least)
         is_even = number is not None and number % 2 == 0
         low = 0.0 if is_even or x.least >= 0 else -math.inf
-        doubt = self._some(s) | self._some(r)
-        result = self._rounded(centre, spread, (x, y), self._power_units(number), low, doubt)
+        units = self._power_units(number)
+        result = self._rounded(centre, spread, (x, y), units, low, lambda: self._some(s) | self._some(r))
         return self._open(result, self._is_one_of_any_power(x, r, y, s))
 
     def _is_one_of_any_power(self, x: Ball, r: Array | float, y: Ball, s: Array | float) -> Array:
@@ -176,11 +178,31 @@ class Elementwise(Choices):
     def _function(self, name: str, x: Ball, least: float = -math.inf) -> Ball:
         centre = getattr(self.values, name)(x.centre)
         r = self._read(x)
-        spread = 0.0 if self._is_exact(r) else propagation.PROPAGATIONS[name](self.xp, x.array, r, x.least)
-        pole = (x.array == 0) & (self._lift(x.width) == 0) if name == "log" else False
-        doubt = self.xp.isinf(centre.array) & (x.array == 0)
-        spread = spread + self.figures.absolute.get(name, 0.0)
+        spread = 0.0 if self._is_exact(r) else self._propagated(name, x, r)
+        if name in self.figures.absolute:
+            spread = spread + self.figures.absolute[name]
+
+        def doubt() -> Array:
+            return self.xp.isinf(centre.array) & (x.array == 0)
+
+        def pole() -> Array | bool:
+            return (x.array == 0) & (self._lift(x.width) == 0) if name == "log" else False
+
         return self._rounded(centre, spread, (x,), 2 * self.figures.ulps[name], least, doubt, pole)
+
+    def _product_moved(self, x: Ball, r: Array | float, y: Ball, s: Array | float) -> Array | float:
+        return propagation.product(self.xp, x.array, r, y.array, s) + self._regrouping(x.dtype)
+
+    def _quotient_moved(self, x: Ball, r: Array | float, y: Ball, s: Array | float) -> Array | float:
+        return propagation.quotient(self.xp, x.array, r, y.array, s, y.least) + self._regrouping(x.dtype)
+
+    def _propagated(self, name: str, x: Ball, r: Array) -> Array:
+        """The effect of a radius; the one of 1 / √x has x^1.5 in a divisor, which underflows in F32."""
+        propagate = propagation.PROPAGATIONS[name]
+        if not self.lost or name != "rsqrt":
+            return propagate(self.xp, x.array, r, x.least)
+        v, reach = (self.library.convert(self._lift(each), "F64") for each in (x.array, r))
+        return self.library.convert(propagate(self.xp, v, reach, x.least), self.reference)
 
     def _narrowed(self, x: Ball, centre: Value) -> Ball:
         """A cast between float dtypes; exact to a wider dtype, which holds every value of a narrower one."""
@@ -195,8 +217,9 @@ class Elementwise(Choices):
         """A cast from integers and booleans to floats; rounds if they have more digits than the format."""
         if x.dtype == "BOOL":
             return Ball(centre, None if x.radius is None else self.xp.where(x.radius > 0, 1.0, 0.0), 0.0)
-        form = FORMATS[centre.dtype]
-        rounding = self.xp.where(abs(centre.array) > 2.0**form.bits, form.unit * abs(centre.array), 0.0)
+        form, held = FORMATS[centre.dtype], FORMATS[self.reference]
+        unit = (form.unit + held.unit) * self.inflation if self.lost else form.unit
+        rounding = self.xp.where(abs(centre.array) > 2.0 ** min(form.bits, held.bits), unit * abs(centre.array), 0.0)
         radius = rounding + x.width
         return Ball(centre, self.xp.where(abs(centre.array) < form.largest, radius, math.inf), x.least)
 

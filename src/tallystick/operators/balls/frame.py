@@ -13,7 +13,7 @@ import numpy as np
 from tallystick.operators.algebra import Axes, Number
 from tallystick.operators.arrays import Array, ArrayLibrary
 from tallystick.operators.balls import propagation
-from tallystick.operators.balls.ball import INFLATION, Ball, Move, Operand
+from tallystick.operators.balls.ball import INFLATIONS, Ball, Move, Operand
 from tallystick.operators.library import ANY, MathLibrary as Figures
 from tallystick.operators.precision import FORMATS, PLAIN, REFERENCE, Format, Precision
 from tallystick.operators.rounding import DETERMINISTIC, Model
@@ -28,6 +28,10 @@ class Frame:
     `rescaling` is the number of roundings between tiles of a running sum, for fused kernels that rescale it. With
     `regrouped`, factors may be multiplied in another order, so that one near the ends of the range may be lost. With
     `step`, every F32 result may be rounded to that dtype. `plain` means that the operator computes nothing but sums.
+
+    `reference` is the format in which centres and radii are computed. Nothing but the reference's own rounding depends
+    on it: a ball holds all honest results around the centre that was computed, and the radius covers the rounding of
+    this centre too. In F32 it is cheap, and for F32 twice as wide; it is not for F64 tensors.
     """
 
     library: ArrayLibrary
@@ -38,11 +42,32 @@ class Frame:
     regrouped: bool = False
     step: str | None = None
     plain: bool = False
+    reference: str = "F64"
 
     @cached_property
     def values(self) -> Values:
         """The algebra of the centres."""
-        return Values(self.library, "F64")
+        return Values(self.library, self.reference)
+
+    @cached_property
+    def reference_unit(self) -> float:
+        """The unit roundoff of the reference."""
+        return FORMATS[self.reference].unit
+
+    @cached_property
+    def inflation(self) -> float:
+        """The factor by which radii grow to cover the rounding of their own computation."""
+        return INFLATIONS[self.reference]
+
+    @cached_property
+    def lost(self) -> float:
+        """The largest loss by one underflow of the reference, which F64 does not have for shorter formats."""
+        return 0.0 if self.reference == "F64" else FORMATS[self.reference].smallest_normal
+
+    @cached_property
+    def within(self) -> float:
+        """The share of a range that computed ends of balls may reach; below 1 where their rounding matters."""
+        return 1.0 if self.reference == "F64" else 1 - 2.0**-20
 
     @property
     def xp(self) -> Any:
@@ -52,6 +77,18 @@ class Frame:
     def load(self, tensor: Tensor) -> Ball:
         """The elements of a tensor, exactly."""
         return Ball(self.values.load(tensor))
+
+    def radius(self, x: Ball) -> Array:
+        """The radius as an array of the ball's shape."""
+        return self._full(x.width, x)
+
+    def released(self, x: Ball) -> Ball:
+        """`x` without a bound."""
+        return self._unknown(x.centre)
+
+    def finite(self, x: Ball) -> Ball:
+        """`x` without a bound where it is infinite or NaN."""
+        return x if x.dtype not in FORMATS else self._open(x, ~self.xp.isfinite(x.array))
 
     def _discrete(self, centre: Value, *sources: Ball) -> Ball:
         """An integer or boolean result, unknown wherever a source is unknown."""
@@ -67,7 +104,7 @@ class Frame:
     def _reduced_discrete(self, centre: Value, x: Ball, axes: Axes, keep: bool) -> Ball:
         if x.radius is None:
             return Ball(centre)
-        unknown = self._total(self.library.convert(x.radius > 0, "F64"), axes, keep)
+        unknown = self._total(self.library.convert(x.radius > 0, self.reference), axes, keep)
         return Ball(centre, self._unless(unknown == 0, centre))
 
     def _if_exact(self, centre: Value, *sources: Ball) -> Ball | None:
@@ -104,7 +141,7 @@ class Frame:
         gap = abs(held - float(number)) if math.isfinite(held) else 0.0
         gap += 0.0 if self.step is None else _loss(held, self._form(dtype))
         least = held - gap if held >= gap else -math.inf
-        return Ball(centre, self.library.asarray(gap * INFLATION, "F64") if gap > 0 else None, least)
+        return Ball(centre, self.library.asarray(gap * self.inflation, self.reference) if gap > 0 else None, least)
 
     def _moved(self, x: Ball, move: Move) -> Ball:
         radius = None if x.radius is None else move(Value(x.radius, "F64")).array
@@ -116,7 +153,8 @@ class Frame:
     def _apart(self, x: Ball, y: Ball) -> Array:
         """|x − y|; 0 between equal infinities."""
         a, b = (self.library.convert(ball.array, "F64") for ball in (x, y))
-        return self.xp.where(a == b, 0.0, abs(a - b))
+        apart = self.xp.where(a == b, 0.0, abs(a - b))
+        return self.library.convert(apart * self.inflation, self.reference) if self.lost else apart
 
     def _total(self, array: Array, axes: Axes, keep: bool) -> Array:
         return self.values.sum(Value(array, "F64"), axes, keep).array
@@ -133,7 +171,18 @@ class Frame:
     def _hull(self, value: Array, low: Array, high: Array) -> Array:
         """The radius that reaches from `value` to both ends; grown, because the ends are themselves rounded."""
         reach = propagation.hull(self.xp, value, low, high)
-        return self.xp.where(reach > 0, reach * INFLATION + 2 * REFERENCE.unit * abs(value), reach)
+        reach = self.xp.where(reach > 0, reach * self.inflation + 2 * REFERENCE.unit * abs(value), reach)
+        return self.library.convert(reach, self.reference) if self.lost else reach
+
+    def _wide(self, x: Array) -> Array:
+        """Floats in F64, in which the ends of a narrow ball differ from its centre."""
+        return self.library.convert(x, "F64") if self.lost else x
+
+    def _joined(self, r: Array | float, s: Array | float) -> Array | float:
+        """The sum of two radii, without an operation where one is exact."""
+        if self._is_exact(r) or self._is_exact(s):
+            return s if self._is_exact(r) else r
+        return r + s
 
     def _widest(self, r: Array | float) -> float:
         return r if isinstance(r, float) else float(self.xp.max(r)) if r.size else 0.0
@@ -142,7 +191,7 @@ class Frame:
         return self.xp.where(x > y, x, y)
 
     def _lift(self, x: Array | float) -> Array:
-        return self.library.asarray(x, "F64") if isinstance(x, int | float) else x
+        return self.library.asarray(x, self.reference) if isinstance(x, int | float) else x
 
     def _lift_bool(self, x: Array | bool) -> Array:
         return self.library.asarray(x, "BOOL") if isinstance(x, bool) else x
@@ -151,7 +200,7 @@ class Frame:
         return self._lift(r) > 0
 
     def _lifted(self, numbers: Any) -> Any:
-        return float(numbers) if np.ndim(numbers) == 0 else self.library.asarray(numbers, "F64")
+        return float(numbers) if np.ndim(numbers) == 0 else self.library.asarray(numbers, self.reference)
 
     def _full(self, r: Array | float, x: Ball) -> Array:
         return self._spread_over(r, x.centre)

@@ -126,9 +126,9 @@ def exponent_moved(xp: Any, power: Array, x: Array, r: Array, s: Array | float) 
 
 
 def hull(xp: Any, value: Array, low: Array, high: Array) -> Array:
-    """The distance from `value` to the farther end."""
+    """The distance from `value` to the farther end; NaN if either end is."""
     up, down = high - value, value - low
-    return xp.where(up > down, up, down)
+    return xp.where((up > down) | (up != up), up, down)
 
 
 def _low(xp: Any, v: Array, r: Array, least: float) -> Array:

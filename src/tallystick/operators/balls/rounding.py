@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
 from tallystick.operators.arrays import Array
-from tallystick.operators.balls.ball import INFLATION, Ball
+from tallystick.operators.balls.ball import Ball
 from tallystick.operators.balls.frame import Frame
-from tallystick.operators.precision import REFERENCE, Format
+from tallystick.operators.precision import FORMATS, Format
 from tallystick.operators.values import Value
 
 _WIDE_RANGE: Final = 64
+Doubt: TypeAlias = Callable[[], Array | bool]
+
+
+def _never() -> bool:
+    return False
 
 
 class Rounding(Frame):
@@ -25,22 +30,27 @@ class Rounding(Frame):
         sources: Sequence[Ball],
         units: float = 1.0,
         least: float = -math.inf,
-        doubt: Array | bool = False,
-        pole: Array | bool = False,
+        doubt: Doubt = _never,
+        pole: Doubt = _never,
     ) -> Ball:
-        """The ball of a result after `units` roundings, if it was within `spread` of its centre before them."""
+        """The ball of a result after `units` roundings, if it was within `spread` of its centre before them.
+
+        `doubt` and `pole` are asked where a centre is infinite or NaN.
+        """
         form, v = self._form(centre.dtype), centre.array
-        relative = units * (form.unit + REFERENCE.unit)
+        relative = units * (form.unit + self.reference_unit)
         underflow = units * max(self.precision.underflow(centre.dtype), form.half_step)
-        radius = (spread + relative * (1 + relative) * (abs(v) + spread)) * INFLATION
-        may_underflow = True if centre.dtype == "F64" else (radius > 0) | (v != 0)
-        radius = radius + self.xp.where(self._lift_bool(may_underflow), underflow, 0.0)
+        radius = (spread + relative * (1 + relative) * (abs(v) + spread)) * self.inflation
+        if self.lost or centre.dtype == "F64":  # the reference underflows too, so that a centre of 0 says nothing
+            radius = (radius + (underflow + 2 * units * self.lost)) * (self.inflation if self.lost else 1.0)
+        else:
+            radius = radius + self.xp.where((radius > 0) | (v != 0), underflow, 0.0)
         for source in sources:
             if source.radius is not None:
                 radius = radius + 0.0 * source.radius
         radius = self.xp.where(self._fits(form, v, radius, spread, units), radius, math.inf)
         if bool(self.xp.any(~self.xp.isfinite(v))):
-            radius = self.xp.where(self._certain(v, sources, doubt) | pole, 0.0, radius)
+            radius = self.xp.where(self._certain(v, sources, doubt()) | pole(), 0.0, radius)
         return Ball(centre, radius, least)
 
     def _fits(self, form: Format, v: Array, radius: Array, spread: Array | float, units: float) -> Array:
@@ -50,9 +60,11 @@ class Rounding(Frame):
         a mask of the smallest number plus a score stays finite. Fused kernels scale their scores and masks first.
         """
         if units > 1 or self.rescaling:
-            return abs(v) + radius < form.largest
-        reached = abs(v) * (1 + 2 * REFERENCE.unit) + spread * INFLATION
-        return reached < form.largest * (1 + form.unit / 4)
+            return abs(v) + radius < form.largest * self.within
+        if self.lost and form.largest == FORMATS[self.reference].largest and self._is_exact(spread):
+            return self.xp.isfinite(v)  # the reference rounds as every honest device does
+        reached = abs(v) * (1 + 2 * self.reference_unit) + spread * self.inflation
+        return reached < form.largest * (1 + form.unit / 4) * self.within
 
     def _certain(self, v: Array, sources: Sequence[Ball], doubt: Array | bool) -> Array:
         """Where an infinity or NaN is certain: it follows from an infinite operand or an invalid operation."""

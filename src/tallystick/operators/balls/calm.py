@@ -1,0 +1,175 @@
+"""Balls of ordinary numbers: no element is checked by itself; one number shows afterwards that none was special.
+
+The rules of `Balls` spend most of their time on elements that are infinite, NaN, subnormal or near an overflow. Here
+they are left out, and every radius includes what a device may lose by reading a subnormal number as 0. `total()` tells
+afterwards whether this was right:
+
+* Operands are finite, below `LARGEST`, and 0 or at least the smallest normal number; 2⁻⁶³ where factors may be
+  regrouped (`least_of`).
+* Every rounding adds at least u(|v| + r) to its radius, u ≥ 2⁻²⁴. So where all radii together are finite and below
+  `LIMIT`, each centre with its radius is below `LIMIT` / u = `LARGEST`: it is no NaN, products of two do not overflow
+  in any order, and divisors do not contain 0.
+
+Where it does not hold, the caller reads the definition again in `Balls`. F16 is not read here: its range is too narrow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tallystick.operators.algebra import Number
+from tallystick.operators.arrays import Array
+from tallystick.operators.balls import propagation
+from tallystick.operators.balls.ball import Ball
+from tallystick.operators.balls.balls import Balls
+from tallystick.operators.balls.rounding import Doubt
+from tallystick.operators.precision import FORMATS
+from tallystick.operators.rounding import Deterministic, RoundedSums, worst_factor
+from tallystick.operators.values import Value
+
+LIMIT: Final = 2.0**36
+LARGEST: Final = 2.0**60
+SMALLEST: Final = FORMATS["F32"].smallest_normal
+SMALLEST_FACTOR: Final = 2.0**-63
+SATURATING: Final = frozenset({"sin", "cos", "tanh", "erf", "sigmoid"})
+DTYPES: Final = frozenset({"F32", "BF16"})
+
+
+@dataclass(frozen=True)
+class Calm(Balls):
+    """See `Balls`, whose radii these are up to the constants of underflows; `seen` collects the sums of all radii."""
+
+    seen: list[Array] = field(default_factory=list)
+    constants: dict[Any, Ball] = field(default_factory=dict)
+    numbers: dict[float, Array] = field(default_factory=dict)
+
+    @property
+    def least(self) -> float:
+        """The smallest magnitude besides 0 that an operand may have."""
+        return SMALLEST_FACTOR if self.regrouped else SMALLEST
+
+    def total(self) -> Array:
+        """The sum of all radii so far, to be compared with `LIMIT`; NaN is not below it."""
+        return self.xp.sum(self.xp.stack(self.seen)) if self.seen else self._lift(0.0)
+
+    def _rounded(
+        self,
+        centre: Value,
+        spread: Array | float,
+        sources: Sequence[Ball],
+        units: float = 1.0,
+        least: float = -math.inf,
+        doubt: Doubt | None = None,
+        pole: Doubt | None = None,
+    ) -> Ball:
+        """The same radius, with the loss of a subnormal that is read as 0 later."""
+        form = self._form(centre.dtype)
+        relative = units * (form.unit + self.reference_unit)
+        grown = relative * (1 + relative) * self.inflation
+        underflow = units * max(self.precision.underflow(centre.dtype), form.half_step)
+        lost = (underflow + (2 * units + 1) * SMALLEST) * self.inflation
+        size = self._magnitude(centre, least)
+        radius = self._plus(lost, size, grown)
+        if not self._is_exact(spread):
+            radius = self.library.plus_times(radius, spread, grown + self.inflation)
+        return self._seen(centre, size, radius, least)
+
+    def _summed(self, centre: Value, sums: RoundedSums, spread: Array | float, least: float) -> Ball:
+        form = self._form(centre.dtype)
+        underflow = max(self.precision.underflow(centre.dtype), form.half_step)
+        lost = (2 * underflow + 3 * SMALLEST) * (sums.terms + 1) * self.inflation
+        grown = self.inflation * (1 + 2.02 * worst_factor(sums.terms + 2, self.reference_unit, 0.0))
+        if isinstance(self.model, Deterministic) and isinstance(sums.terms, int):
+            factor = worst_factor(sums.roundings, sums.unit, sums.reference)
+            radius = self._plus(lost, sums.magnitude, factor * grown)
+        else:
+            radius = self.model.spread(sums, self.library) * self._lifted(grown) + self._lifted(lost)
+        if not self._is_exact(spread):
+            radius = radius + spread * self._lifted((1 + form.unit) * grown)
+        size = self._magnitude(centre, least)
+        if self.step is not None:
+            more = 2 * form.unit * (size + radius) + self._kept_short(sums, form, radius)
+            radius = (radius + more) * self.inflation
+        return self._seen(centre, size, self._spread_over(radius, centre), least)
+
+    def _magnitude(self, centre: Value, least: float) -> Array:
+        return centre.array if least >= 0 else abs(centre.array)
+
+    def _plus(self, number: float, x: Array, factor: float) -> Array:
+        """`number` + `factor` · x, in one operation."""
+        if number not in self.numbers:
+            self.numbers[number] = self._lift(number)
+        return self.library.plus_times(self.numbers[number], x, factor)
+
+    def _product_moved(self, x: Ball, r: Array | float, y: Ball, s: Array | float) -> Array | float:
+        if self._is_exact(s):
+            return 0.0 if self._is_exact(r) else r * y.size
+        return x.size * s if self._is_exact(r) else x.size * s + r * (y.size + s)
+
+    def _quotient_moved(self, x: Ball, r: Array | float, y: Ball, s: Array | float) -> Array | float:
+        if self._is_exact(s):  # division by an exact 0 gives an infinity or NaN, which is seen
+            return 0.0 if self._is_exact(r) else r / y.size
+        return propagation.quotient(self.xp, x.array, r, y.array, s, y.least)
+
+    def _grown(self, sums: Array, terms: Any) -> Array:
+        """`_summed` multiplies by the growth of both the magnitude and the spread."""
+        return sums
+
+    def _constant(self, number: Number, dtype: str) -> Ball:
+        """See `Balls`; a constant that is subnormal, or too large, is not for these rules."""
+        key = (type(number), number, dtype)
+        if key in self.constants:
+            return self.constants[key]
+        made = super()._constant(number, dtype)
+        size = abs(float(number)) if dtype in FORMATS else 0.0
+        if 0 < size < self.least or LARGEST <= size < math.inf:
+            self.seen.append(self._lift(math.inf))
+        else:
+            self.constants[key] = made
+        return made
+
+    def _propagated(self, name: str, x: Ball, r: Array) -> Array:
+        if name in SATURATING:  # a bound on their results says nothing about their operands
+            self.seen.append(self.xp.sum(self._lift(r)))
+        return super()._propagated(name, x, r)
+
+    def _seen(self, centre: Value, size: Array, radius: Array, least: float) -> Ball:
+        self.seen.append(self.xp.sum(radius))
+        ball = Ball(centre, radius, least)
+        ball.__dict__["size"] = size  # what `Ball.size` would compute once more
+        return ball
+
+    def _lost_below(self, x: Ball, tiny: float) -> Array | float:
+        return x.width
+
+    def _factor(self, x: Ball) -> Array | float:
+        """As in `Balls`: where factors are regrouped, one below `least` may be lost."""
+        if not self.regrouped or x.radius is None:
+            return x.width
+        near = x.size - x.radius < self.least
+        return self.library.plus_times(
+            x.radius, self.library.convert(near, self.reference), self.least * self.inflation
+        )
+
+    def _of_finite(self, size: Array) -> Array:
+        return size
+
+    def _among_zeros(self, centre: Value, r: Array | float, radius: Array | float) -> Array:
+        return radius
+
+
+def least_of(x: Ball) -> float:
+    """The smallest magnitude of an operand besides 0, infinite if there is none; 0 where it is not for these rules."""
+    if x.dtype not in FORMATS or not math.prod(x.shape):
+        return math.inf
+    size = x.size
+    if x.dtype not in DTYPES or not float(size.max()) < LARGEST:
+        return 0.0
+    least = float(size.min())
+    if least > 0:
+        return least
+    some = size[size > 0]
+    return float(some.min()) if math.prod(some.shape) else math.inf
