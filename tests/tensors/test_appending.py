@@ -138,3 +138,31 @@ def test_the_header_of_any_names_is_canonical() -> None:
             for name, each in entries.items()
         }
         assert encode_placements(entries).rstrip(b" ") == encode(fields)
+
+
+def test_a_file_system_that_refuses_direct_writes_gets_usual_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached, refused = appended(tmp_path / "cached", TENSORS), list[int]()
+    real = os.pwrite
+
+    def pwrite(handle: int, data: memoryview, position: int) -> int:
+        if not refused:
+            refused.append(position)
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real(handle, data, position)
+
+    monkeypatch.setattr(appending, "DIRECT_BYTES_MIN", 0)
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    assert appended(tmp_path / "direct", TENSORS) == cached
+    assert len(refused) == 1
+
+
+def test_a_disk_that_fails_under_direct_writes_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pwrite(*_: object) -> NoReturn:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(appending, "DIRECT_BYTES_MIN", 0)
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    with pytest.raises(UnavailableError, match="Input/output error"):
+        appended(tmp_path / "direct", TENSORS)

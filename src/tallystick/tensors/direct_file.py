@@ -6,6 +6,8 @@ find: on a machine whose memory is in use, several times what hashing the same b
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import mmap
 import os
 from pathlib import Path
@@ -55,5 +57,16 @@ class DirectFile:
         with memoryview(self._block) as block:
             taken = 0
             while taken < self._filled:
-                taken += os.pwrite(self._handle, block[taken : self._filled], self._position + taken)
+                taken += self._written(block[taken : self._filled], self._position + taken)
         self._position, self._filled = self._position + self._filled, 0
+
+    def _written(self, data: memoryview, position: int) -> int:
+        """How much was written; a file system that takes no such write, though it opened the file, gets a usual one."""
+        try:
+            return os.pwrite(self._handle, data, position)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            flags = fcntl.fcntl(self._handle, fcntl.F_GETFL)
+            fcntl.fcntl(self._handle, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+            return os.pwrite(self._handle, data, position)

@@ -16,7 +16,7 @@ from tallystick.store.database.query import Page
 from tallystick.store.database.row_query import PAGE_MAX, RowQuery
 
 WAIT_S: Final = 120
-"""How long a writer waits for others: adding a trace of ten million events locks SQLite for most of a minute."""
+"""How long a writer waits for others: a trace of millions of events is one transaction."""
 
 
 class WorkloadDatabase:
