@@ -24,7 +24,7 @@ from tallystick.graphs.graph import Constant, Graph, Node, Ref, Role
 from tallystick.graphs.values import fetch, float_results, operands_of
 from tallystick.operators.balls.ball import Ball
 from tallystick.operators.balls.bound import algebra_of, read
-from tallystick.operators.balls.calm import LIMIT, Calm, least_of
+from tallystick.operators.balls.ordinary import LIMIT, OrdinaryBalls, least_of
 from tallystick.operators.definition import Exactness
 from tallystick.operators.precision import PLAIN, Precision
 from tallystick.operators.registry import operator
@@ -106,8 +106,9 @@ class GraphBounds:
                 if ref not in balls:
                     balls[ref] = self._ball(ref, values[ref])
                     least[ref] = least_of(balls[ref])
-            ordinary = reading.calm is not None and all(least[ref] >= reading.calm.least for ref in reading.refs)
-            results = self._ordinary(reading, balls) if ordinary else None
+            rules = reading.ordinary
+            is_ordinary = rules is not None and all(least[ref] >= rules.least for ref in reading.refs)
+            results = self._ordinary(reading, balls) if is_ordinary else None
             found |= reading.results(balls, values, results)
         return found
 
@@ -117,7 +118,7 @@ class GraphBounds:
         if reading.node.number not in self._programs:
             self._programs[reading.node.number] = self._program(reading, operands)
         program = self._programs[reading.node.number]
-        *results, total = reading.calmly(*operands) if program is None else program(operands)
+        *results, total = reading.by_ordinary_rules(*operands) if program is None else program(operands)
         return list(results) if float(total) < LIMIT else None
 
     def _program(self, reading: OperatorReading, operands: list[torch.Tensor]) -> TracedCall | None:
@@ -125,8 +126,8 @@ class GraphBounds:
         if reading.kind not in self._traced:
             with torch.inference_mode(False), torch.no_grad():
                 examples = [each.clone() for each in operands]
-                reading.calmly(*examples)  # makes the constants of the definition
-                self._traced[reading.kind] = trace(reading.calmly, examples)
+                reading.by_ordinary_rules(*examples)  # makes the constants of the definition
+                self._traced[reading.kind] = trace(reading.by_ordinary_rules, examples)
         module = self._traced[reading.kind]
         fixed = {place: operands[place] for place, ref in enumerate(reading.refs) if ref in self._held}
         return None if module is None else TracedCall(module, fixed)
@@ -157,7 +158,9 @@ class OperatorReading:
         is_wide = WIDE in (*dtypes, *(spec.dtype for spec in node.results if spec))
         reference = "F64" if is_wide else "F32"
         self.balls = algebra_of(self.operator, dtypes, precision, model, library=QUICK, reference=reference)
-        self.calm = None if is_wide else Calm(*(getattr(self.balls, each.name) for each in fields(self.balls)))
+        self.ordinary = (
+            None if is_wide else OrdinaryBalls(*(getattr(self.balls, each.name) for each in fields(self.balls)))
+        )
         self.sums = keeps_bounds and _is_sum(node, dtypes)
         places = {ref: place for place, ref in enumerate(self.refs)}
         shape = {name: fetch(operand, places) for name, operand in node.operands.items()}
@@ -168,16 +171,16 @@ class OperatorReading:
         """The arrays that the definition is read on."""
         return [balls[ref].size if self.sums else balls[ref].array for ref in self.refs]
 
-    def calmly(self, *arrays: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def by_ordinary_rules(self, *arrays: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Value and radius of each float result, and the number that tells whether they are bounds."""
-        assert self.calm is not None
-        self.calm.seen.clear()
+        assert self.ordinary is not None
+        self.ordinary.seen.clear()
         least = 0.0 if self.sums else -math.inf
         pairs = zip(self.refs, arrays, self.dtypes, strict=True)
         balls = {ref: Ball(Value(array, dtype), None, least) for ref, array, dtype in pairs}
-        results = self.operator.read(self.calm, self._arguments(balls))
-        found = [part for ball in self._floats(results) for part in (ball.array, self.calm.radius(ball))]
-        return (*found, self.calm.total())
+        results = self.operator.read(self.ordinary, self._arguments(balls))
+        found = [part for ball in self._floats(results) for part in (ball.array, self.ordinary.radius(ball))]
+        return (*found, self.ordinary.total())
 
     def results(
         self, balls: Mapping[Ref, Ball], values: Mapping[Ref, torch.Tensor], found: list[torch.Tensor] | None

@@ -39,7 +39,7 @@ DTYPES: Final = frozenset({"F32", "BF16"})
 
 
 @dataclass(frozen=True)
-class Calm(Balls):
+class OrdinaryBalls(Balls):
     """See `Balls`, whose radii these are up to the constants of underflows; `seen` collects the sums of all radii."""
 
     seen: list[Array] = field(default_factory=list)
