@@ -68,7 +68,7 @@ VERIFIERS: Final = {
         Verifier("receipt", "verify-response receipt.json --model model --rung 2", 4100),
         Verifier("recipe", "audit run --replay recipe --samples 1", 5150),
         Verifier("graph", "audit run --replay graph --samples 1", 10_700),
-        Verifier("referee", "referee operator.leaf", 5600),
+        Verifier("referee", "referee operator.leaf", 5700),
     )
 }
 

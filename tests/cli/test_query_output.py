@@ -21,10 +21,12 @@ class _Terminal(io.StringIO):
         return True
 
 
-def test_a_name_with_control_characters_is_one_printed_line(tally: Tally, tmp_path: Path) -> None:
+def test_a_name_with_control_characters_is_refused_and_not_printed(tally: Tally, tmp_path: Path) -> None:
     folder = trace_at(tmp_path / "new\n\x1b[31mline", [kernel(0, 1)]).path
     told = tally("db", "add", folder, "--db", tmp_path / "tally.db")
-    assert (told.code, told.out) == (0, "new\ufffd\ufffd[31mline\n")
+    assert (told.code, told.out) == (2, "")
+    assert "\x1b" not in told.err
+    assert tally("db", "add", folder, "--name", "line", "--db", tmp_path / "tally.db").out == "line\n"
 
 
 @pytest.mark.parametrize("text", ["[/x]", "[red]a[/red]", "plain", "\x1b[31m"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +19,6 @@ from tallystick.store.log import read_lines
 from tallystick.store.run import RunDirectory
 from tallystick.transcripts.record import StepRecord, read_record
 from tests.recorders import loops
-from tests.support.prefork.commands import commands
 
 torch = pytest.importorskip("torch")
 
@@ -246,7 +246,7 @@ class TestAmongProcesses:
         self, tmp_path: Path, audit: Audit
     ) -> None:
         done = subprocess.run(
-            [commands() / "python", loops.__file__, str(tmp_path)],
+            [sys.executable, loops.__file__, str(tmp_path)],
             capture_output=True,
             text=True,
             timeout=240,

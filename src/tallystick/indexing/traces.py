@@ -1,15 +1,15 @@
 """Reads traces and the devices that they name into the database.
 
-A trace is read and checked before the database is locked, so that others write meanwhile; its rows wait in a file.
+A trace is read and checked before the database is locked, so that others write meanwhile.
 """
 
 from __future__ import annotations
 
-import marshal
+import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -36,6 +36,8 @@ DEVICE_COLUMNS: Final = (
 LINK_COLUMNS: Final = ("cluster", "one", "other", "bytes_per_second", "latency_seconds")
 MICROSECOND: Final = 1000
 BATCH: Final = 10_000
+IN_MEMORY: Final = 100_000
+"""Events: some 50 MB."""
 
 
 def add_trace(database: WorkloadDatabase, folder: TraceFolder, name: str | None = None) -> str:
@@ -55,7 +57,7 @@ def add_trace(database: WorkloadDatabase, folder: TraceFolder, name: str | None 
         ).scalar()
         if held is not None and _is_known(connection, held, folder, statement):
             return name
-    with _spooled(_events(folder)) as rows, database.writing(place) as connection:
+    with _read_before(_events(folder)) as rows, database.writing(place) as connection:
         source = source_of(connection, "trace", place, name)
         if not _is_known(connection, source, folder, statement):  # somebody else may have added it meanwhile
             _write(connection, source, folder, statement, cluster, rows)
@@ -99,18 +101,14 @@ def _write(
 
 
 @contextmanager
-def _spooled(rows: Iterator[tuple[Any, ...]]) -> Iterator[Iterator[tuple[Any, ...]]]:
-    """The same rows, all of which were read before the first one is given; they wait in a temporary file.
-
-    Only this process ever sees that file, so `marshal`, five times as fast as JSON, reads nothing but what it wrote.
-    """
-    with tempfile.TemporaryFile(prefix="tally-trace-") as file:
-        batches = 0
+def _read_before(rows: Iterator[tuple[Any, ...]]) -> Iterator[Iterator[tuple[Any, ...]]]:
+    """The same rows, all of which were read before the first one is given; many of them wait in a temporary file."""
+    held = list(islice(rows, IN_MEMORY))
+    with tempfile.TemporaryFile("w+", prefix="tally-trace-", encoding="utf-8") as file:
         while batch := list(islice(rows, BATCH)):
-            marshal.dump(batch, file)
-            batches += 1
+            file.write(json.dumps(batch) + "\n")
         file.seek(0)
-        yield (row for _ in range(batches) for row in marshal.load(file))
+        yield chain(held, (row for line in file for row in json.loads(line)))
 
 
 def add_cluster(connection: sa.Connection, cluster: Cluster) -> int:
