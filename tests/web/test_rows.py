@@ -6,13 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 import tallystick
 from tallystick.errors import MalformedError, UnavailableError, UsageError
+from tallystick.store.database import schema
+from tallystick.store.database.bulk import inserted
 from tallystick.store.database.nouns import NOUNS
 from tallystick.store.database.query import Page, at_least
 from tallystick.store.database.row_text import page_json, read_page
 from tallystick.store.database.rows import AuditRow, EventRow, FindingRow
+from tallystick.store.database.tokens import TokenGrant, new_token
 from tests.support.services import RUN, Service, serving
 
 
@@ -117,6 +121,22 @@ def test_operators_cannot_be_asked_for_through_other_rows(service: Service) -> N
     question = {"noun": "steps", "related": related}
     assert service.ask("/v1/query", "read", "POST", json=question).status_code == 403
     assert service.ask("/v1/query", "all", "POST", json=question).status_code == 200
+
+
+def test_a_token_for_some_runs_shows_the_graphs_of_these_alone(plain: Path, tmp_path: Path) -> None:
+    through = [{"field": "graph", "their_field": "root", "question": {"noun": "graphs"}}]
+    with serving(tmp_path / "tally.db", plain) as found:
+        with found.database.writing("graphs") as connection:
+            run = connection.execute(sa.select(schema.RUN.c.id)).scalar_one()
+            graph = {"root": "sha256:aa", "form": "logical", "dialect": "x", "nodes": 1, "inputs": 1, "outputs": 1}
+            number = inserted(connection, schema.GRAPH, **graph)
+            connection.execute(sa.insert(schema.GRAPH_USE).values(run=run, graph=number, role="step", file="x"))
+        for name, seen in ((RUN, 1), ("another", 0)):
+            grant = TokenGrant(name, frozenset(("open",)), frozenset((name,)))
+            found.tokens[name] = new_token(found.database, grant)
+            assert len(found.ask("/v1/graphs", name).json()["rows"]) == seen
+            joined = found.ask("/v1/count", name, "POST", json={"noun": "graph_uses", "related": through})
+            assert joined.json() == {"count": seen}
 
 
 def test_a_wrong_token_is_refused_and_told_in_one_line(service: Service) -> None:
