@@ -167,12 +167,31 @@ def test_large_and_infinite_numbers_travel(service: Service) -> None:
     assert service.ask(f"/v1/events?start_ns.at_least={2**62}").json()["rows"] == []
 
 
-@pytest.mark.parametrize("body", [b"[]", b"{", b'{"rows":[],"after":{}}', b'{"rows":[{"digest":"x"}],"after":null}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[]",
+        b"{",
+        b'{"rows":[],"after":{}}',
+        b'{"rows":[{"digest":"x"}],"after":null}',
+        b'{"rows":[' + b"[]," * 10_003 + b'[]],"after":null}',
+    ],
+)
 def test_pages_of_another_form_are_refused(body: bytes) -> None:
     with pytest.raises(MalformedError):
         read_page(NOUNS["audits"], body, "page")
     assert AuditRow is NOUNS["audits"].row
     assert read_page(NOUNS["audits"], b'{"rows":[],"after":null}', "page").rows == ()
+
+
+def test_numbers_and_texts_that_no_database_holds_are_refused() -> None:
+    finding = FindingRow("sha256:0", 1, "state", "step 3", 3, 2.5, 0.5, False, False, "far")
+    text = json.dumps(page_json(NOUNS["findings"], Page((finding,), None))).encode()
+    assert read_page(NOUNS["findings"], text, "page").rows == (finding,)
+    changed = {b'"number": 1': b'"number":1%b', b'"distance": 2.5': b'"distance":1%b', b'"far"': b'"\\ud800"'}
+    for known, new in changed.items():
+        with pytest.raises(MalformedError):
+            read_page(NOUNS["findings"], text.replace(known, new.replace(b"%b", b"0" * 400)), "page")
 
 
 def test_questions_inside_each_other_have_a_limit(service: Service) -> None:

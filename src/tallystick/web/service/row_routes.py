@@ -17,7 +17,7 @@ from tallystick.http.problems import Problem
 from tallystick.store.database.nouns import NOUNS, Noun
 from tallystick.store.database.query import Page
 from tallystick.store.database.row_query import FieldCondition, FieldTest, RelatedRows, RowQuery
-from tallystick.store.database.row_text import page_json, read_question
+from tallystick.store.database.row_text import NOT_FINITE, page_json, read_question, written
 from tallystick.store.database.workload_database import WorkloadDatabase
 from tallystick.web.service.access import AskedBy, Caller, ClaimReader
 from tallystick.web.service.described import answers, page_schema, row_parameters
@@ -45,7 +45,7 @@ _TOTAL: Final = {
     "type": "object",
     "required": ["total"],
     "additionalProperties": False,
-    "properties": {"total": {"type": "number"}},
+    "properties": {"total": {"anyOf": [{"type": "number"}, {"enum": [*NOT_FINITE]}]}},
 }
 
 
@@ -80,7 +80,7 @@ def row_routes(database: WorkloadDatabase, options: ServiceOptions) -> APIRouter
     ) -> Response:
         """The sum of a field over the rows that a question finds."""
         found = await answered(database.total, await asked(request, caller), field)
-        return json_response({"total": found})
+        return json_response({"total": written(found)})
 
     for noun in NOUNS.values():
         extra = {"parameters": row_parameters(noun)}
