@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tallystick.graphs.graph import Node, Ref, result_ref
+from tallystick.operators.definition import Attribute
 from tallystick.tensors.spec import TensorSpec
 
 FRACTION_BITS: Final = 23
@@ -43,7 +44,7 @@ def one_and_fraction(bits: Ref, spec: TensorSpec, first: int) -> list[Node]:
 
 
 def _constant(number: int, value: float, spec: TensorSpec) -> Node:
-    attributes = {"value": value, "shape": spec.shape, "dtype": spec.dtype}
+    attributes: dict[str, Attribute] = {"value": value, "shape": spec.shape, "dtype": spec.dtype}
     return Node(number, "stablehlo.constant", {}, attributes, (spec,))
 
 
