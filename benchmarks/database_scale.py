@@ -77,7 +77,7 @@ def _figures_of(
     for database, size in ((small, few), (large, many)):
         fill_tensors(database, size.records)
         fill_the_rest(database)
-        with database.sql.engine.connect() as connection:
+        with database.sql.engine.begin() as connection:
             connection.exec_driver_sql("ANALYZE")
     yield from _growth(kind, (small, large), sizes, rounds.quick, rng)
     yield _views(kind, large, rounds.quick, rng)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from queue import Queue
 
+import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
@@ -14,7 +16,7 @@ from schemathesis.specs.openapi import checks
 
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.http.problems import Problem
-from tallystick.store.database.tokens import TokenGrant, grant_of, list_tokens, new_token, revoke_token
+from tallystick.store.database.tokens import SCOPES, TokenGrant, grant_of, list_tokens, new_token, revoke_token
 from tallystick.store.database.workload_database import WorkloadDatabase
 from tallystick.web.service import watching
 from tallystick.web.service.access import RequestRates
@@ -112,6 +114,21 @@ def test_what_is_not_there_is_a_problem_too(service: Service) -> None:
     for path, method, status in (("/nothing", "GET", 404), ("/v1/runs", "DELETE", 405), ("/docs", "GET", 404)):
         answer = service.ask(path, method=method)
         assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
+
+
+def test_whoever_may_not_ask_is_told_so_before_what_they_ask_is_read(service: Service) -> None:
+    elsewhere = TokenGrant("elsewhere", frozenset(SCOPES), frozenset(("another",)))
+    headers = {"Authorization": f"Bearer {new_token(service.database, elsewhere)}"}
+    paths = service.ask("/openapi.json", None).json()["paths"]
+    operations = [(method, path) for path in paths if path.startswith("/v1/") for method in paths[path]]
+    with httpx.Client(base_url=service.url, params={"limit": "x", "size": "x"}) as client:
+        for method, path in operations:
+            asked = client.build_request(method, re.sub(r"\{\w+\}", "%00", path))
+            assert client.send(asked).status_code == 401, path
+            if "{name}" in path:
+                asked.headers.update(headers)
+                assert client.send(asked).status_code == 403, path
+    assert len(operations) > 35
 
 
 def meet_every_operation(service: Service, examples: int) -> int:

@@ -6,13 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 import tallystick
 from tallystick.errors import MalformedError, UnavailableError, UsageError
+from tallystick.store.database import schema
+from tallystick.store.database.bulk import inserted
 from tallystick.store.database.nouns import NOUNS
 from tallystick.store.database.query import Page, at_least
 from tallystick.store.database.row_text import page_json, read_page
 from tallystick.store.database.rows import AuditRow, EventRow, FindingRow
+from tallystick.store.database.tokens import TokenGrant, new_token
 from tests.support.services import RUN, Service, serving
 
 
@@ -119,6 +123,22 @@ def test_operators_cannot_be_asked_for_through_other_rows(service: Service) -> N
     assert service.ask("/v1/query", "all", "POST", json=question).status_code == 200
 
 
+def test_a_token_for_some_runs_shows_the_graphs_of_these_alone(plain: Path, tmp_path: Path) -> None:
+    through = [{"field": "graph", "their_field": "root", "question": {"noun": "graphs"}}]
+    with serving(tmp_path / "tally.db", plain) as found:
+        with found.database.writing("graphs") as connection:
+            run = connection.execute(sa.select(schema.RUN.c.id)).scalar_one()
+            graph = {"root": "sha256:aa", "form": "logical", "dialect": "x", "nodes": 1, "inputs": 1, "outputs": 1}
+            number = inserted(connection, schema.GRAPH, **graph)
+            connection.execute(sa.insert(schema.GRAPH_USE).values(run=run, graph=number, role="step", file="x"))
+        for name, seen in ((RUN, 1), ("another", 0)):
+            grant = TokenGrant(name, frozenset(("open",)), frozenset((name,)))
+            found.tokens[name] = new_token(found.database, grant)
+            assert len(found.ask("/v1/graphs", name).json()["rows"]) == seen
+            joined = found.ask("/v1/count", name, "POST", json={"noun": "graph_uses", "related": through})
+            assert joined.json() == {"count": seen}
+
+
 def test_a_wrong_token_is_refused_and_told_in_one_line(service: Service) -> None:
     for token in ("tally_0000000000000000_" + "A" * 43, service.tokens["read"][:-1] + "~", "x"):
         with (
@@ -147,12 +167,31 @@ def test_large_and_infinite_numbers_travel(service: Service) -> None:
     assert service.ask(f"/v1/events?start_ns.at_least={2**62}").json()["rows"] == []
 
 
-@pytest.mark.parametrize("body", [b"[]", b"{", b'{"rows":[],"after":{}}', b'{"rows":[{"digest":"x"}],"after":null}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[]",
+        b"{",
+        b'{"rows":[],"after":{}}',
+        b'{"rows":[{"digest":"x"}],"after":null}',
+        b'{"rows":[' + b"[]," * 10_003 + b'[]],"after":null}',
+    ],
+)
 def test_pages_of_another_form_are_refused(body: bytes) -> None:
     with pytest.raises(MalformedError):
         read_page(NOUNS["audits"], body, "page")
     assert AuditRow is NOUNS["audits"].row
     assert read_page(NOUNS["audits"], b'{"rows":[],"after":null}', "page").rows == ()
+
+
+def test_numbers_and_texts_that_no_database_holds_are_refused() -> None:
+    finding = FindingRow("sha256:0", 1, "state", "step 3", 3, 2.5, 0.5, False, False, "far")
+    text = json.dumps(page_json(NOUNS["findings"], Page((finding,), None))).encode()
+    assert read_page(NOUNS["findings"], text, "page").rows == (finding,)
+    changed = {b'"number": 1': b'"number":1%b', b'"distance": 2.5': b'"distance":1%b', b'"far"': b'"\\ud800"'}
+    for known, new in changed.items():
+        with pytest.raises(MalformedError):
+            read_page(NOUNS["findings"], text.replace(known, new.replace(b"%b", b"0" * 400)), "page")
 
 
 def test_questions_inside_each_other_have_a_limit(service: Service) -> None:

@@ -74,7 +74,7 @@ def new(
     name: str = typer.Argument(help="Whose token it is."),
     db: str = DB,
     scope: list[str] = typer.Option(["read"], help="read, open, ingest or challenge; may be given several times."),
-    run: list[str] = typer.Option([], help="Openings and uploads of these runs alone; of all runs by default."),
+    run: list[str] = typer.Option([], help="Openings, graphs and uploads of these runs alone; of all runs by default."),
     days: int | None = typer.Option(None, min=1, help="The token ends after so many days; never by default."),
     rate: int = typer.Option(6000, min=1, help="Requests per minute."),
     run_mib: int = typer.Option(65_536, "--run-mib", min=1, help="The largest run that can be sent, in mebibytes."),

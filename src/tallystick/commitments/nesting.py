@@ -30,6 +30,14 @@ def is_deep(data: bytes, most: int = DEPTH_MAX) -> bool:
     return data.count(b"[") + data.count(b"{") > most < nesting(data)
 
 
+def has_more_lists(data: bytes, most: int) -> bool:
+    """Whether a JSON text holds more lists and objects than `most`; few brackets are told at once."""
+    if data.count(b"[") + data.count(b"{") <= most:
+        return False
+    found = _outside_strings(data)
+    return found.count(b"[") + found.count(b"{") > most
+
+
 def loose_json(data: bytes | str, **hooks: Any) -> Any:
     """JSON as any program may write it, which need not be canonical; `hooks` are those of `json.loads`.
 

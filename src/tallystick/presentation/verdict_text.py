@@ -83,6 +83,8 @@ def describe(finding: Finding) -> str:
 
 def printable(text: str) -> str:
     """Text from a run, without what a terminal would obey."""
+    if text.isprintable():
+        return text
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 

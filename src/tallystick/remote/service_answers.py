@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from tallystick.errors import MalformedError
+from tallystick.errors import MalformedError, UsageError
 from tallystick.http.client import RequestLimits
 from tallystick.indexing.replayable import Discovery
 from tallystick.remote.connection import ServiceConnection, in_url
 from tallystick.remote.fetching import fetch_segment
 from tallystick.store.database.query import Page
-from tallystick.store.database.row_query import PAGE_MAX, RowQuery
-from tallystick.store.database.row_text import question_text, read_json, read_page
+from tallystick.store.database.row_query import INTEGER_END, PAGE_MAX, RowQuery
+from tallystick.store.database.row_text import question_text, read_json, read_number, read_page
 
 PLACE: Final = "place"
 
@@ -33,9 +33,7 @@ class ServiceAnswers:
         question.check()
         answer = self._service.post("/v1/query", question_text(question))
         found = read_page(question.asked_noun, answer, f"{self._service.url}: the answer")
-        if len(found.rows) > (question.limit or PAGE_MAX) or (
-            found.after is not None and found.after == question.after
-        ):
+        if len(found.rows) > (question.limit or PAGE_MAX) or not _ends(question, found):
             raise MalformedError(f"{self._service.url}: the answer has more rows than asked for, or no end")
         if question.noun != "runs":
             return found
@@ -46,18 +44,17 @@ class ServiceAnswers:
         question.check()
         what = f"{self._service.url}: the answer"
         found = read_json(self._service.post("/v1/count", question_text(question)), what)
-        if not isinstance(found, dict) or type(found.get("count")) is not int:
+        count = found.get("count") if isinstance(found, dict) else None
+        if type(count) is not int or not 0 <= count < INTEGER_END:
             raise MalformedError(f"{what}: no count")
-        return int(found["count"])
+        return count
 
     def total(self, question: RowQuery, field: str) -> float:
         """The sum of a field over the rows that a question finds; raises `UsageError` where it is no number."""
         question.check_total(field)
         what = f"{self._service.url}: the answer"
         found = read_json(self._service.post(f"/v1/total?field={quote(field)}", question_text(question)), what)
-        if not isinstance(found, dict) or type(found.get("total")) not in (int, float):
-            raise MalformedError(f"{what}: no total")
-        return float(found["total"])
+        return read_number(found.get("total") if isinstance(found, dict) else None, f"{what}: the total")
 
     def discover(self, run: str) -> Discovery:
         """What of a run can be replayed, as the service says."""
@@ -71,3 +68,18 @@ class ServiceAnswers:
     def close(self) -> None:
         """Close the connection."""
         self._service.close()
+
+
+def _ends(question: RowQuery, found: Page[Any]) -> bool:
+    """Whether a page is the last, or full and leads behind its last row: else its pages might never end."""
+    if found.after is None:
+        return True
+    try:
+        question.model_copy(update={"after": found.after}).check()
+    except UsageError:
+        return False
+    is_further = question.after is None or (found.after < question.after) is question.descending
+    if len(found.rows) < (question.limit or PAGE_MAX) or found.after == question.after or not is_further:
+        return False
+    last, place = found.rows[-1], zip(question.columns_of_order(), found.after, strict=True)
+    return all(getattr(last, name, value) == value for name, value in place)  # numbers of rows are not shown

@@ -10,6 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 BATCH: Final = 10_000
+MANY: Final = 100_000
+"""Rows after which PostgreSQL samples a table anew, before its own daemon does: plans go by what it knows."""
 
 
 def inserted(connection: sa.Connection, table: sa.Table, **values: Any) -> int:
@@ -41,7 +43,16 @@ def insert_many(
     while batch := list(islice(rest, BATCH)):
         insert(raw, table, names, batch)
         count += len(batch)
+    if count >= MANY and connection.dialect.name == "postgresql":
+        sampled = ", ".join(sorted(f'"{each.name}"' for each in _with_parents(table)))
+        connection.exec_driver_sql(f"ANALYZE (SKIP_LOCKED) {sampled}")
     return count
+
+
+def _with_parents(table: sa.Table) -> set[sa.Table]:
+    """A table, and those that its rows lead to: small ones are never sampled by the daemon, and views join them."""
+    parents = (link.column.table for link in table.foreign_keys)
+    return {table}.union(*(_with_parents(parent) for parent in parents))
 
 
 def _execute_many(raw: Any, table: sa.Table, names: Sequence[str], rows: list[tuple[Any, ...]]) -> None:

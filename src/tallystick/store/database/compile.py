@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final
 
 import sqlalchemy as sa
 
+from tallystick.store.database.nouns import NOUNS, RELATIONS
 from tallystick.store.database.row_query import PAGE_MAX, FieldCondition, FieldTest, RowQuery
 from tallystick.store.database.views import view
+
+ONE_OF_A_NAME: Final = frozenset({"graphs", "runs", "streams", "traces"})
+"""The nouns of which no two rows have the same name (a graph: the same root)."""
 
 
 def compiled(question: RowQuery, columns: tuple[str, ...]) -> sa.Select[Any]:
@@ -35,11 +40,28 @@ def totalled(question: RowQuery, field: str) -> sa.Select[Any]:
 
 def _conditions(question: RowQuery, table: sa.TableClause) -> list[sa.ColumnElement[bool]]:
     found = [_condition(table.c[each.field], each) for each in question.conditions]
+    found += [same for each in question.conditions for same in _of_parent(question, table, each)]
     for each in question.related:
         theirs = view(each.question.noun)
         wanted = sa.select(theirs.c[each.their_field]).where(*_conditions(each.question, theirs))
         found.append(table.c[each.field].in_(wanted))
     return found
+
+
+def _of_parent(
+    question: RowQuery, table: sa.TableClause, condition: FieldCondition
+) -> Iterator[sa.ColumnElement[bool]]:
+    """Beside the name of what rows belong to, its number: PostgreSQL then reads the rows of one parent in their order.
+
+    By the name alone it may read all of them and sort, because it does not know that only one parent has that name.
+    """
+    number = question.asked_noun.key[0]
+    for (parent, noun), (name, field) in RELATIONS.items():
+        is_asked = (noun, field) == (question.noun, condition.field) and condition.asked.equal is not None
+        if is_asked and parent in ONE_OF_A_NAME and NOUNS[parent].key[0] == number:
+            theirs = view(parent)
+            named = sa.select(theirs.c[number]).where(theirs.c[name] == condition.asked.equal)
+            yield table.c[number] == named.scalar_subquery()
 
 
 def _condition(column: sa.ColumnElement[Any], condition: FieldCondition) -> sa.ColumnElement[bool]:

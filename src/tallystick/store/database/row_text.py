@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from tallystick.commitments.nesting import DEPTH_MAX, is_deep
+from tallystick.commitments.nesting import DEPTH_MAX, has_more_lists, is_deep
 from tallystick.documents.explained import explain
 from tallystick.errors import MalformedError
 from tallystick.store.database.nouns import Noun
 from tallystick.store.database.query import Page
-from tallystick.store.database.row_query import RowQuery
+from tallystick.store.database.row_query import INTEGER_END, PAGE_MAX, RowQuery
 
 NOT_FINITE: Final = ("nan", "inf", "-inf")
 _PLACE: Final = TypeAdapter(tuple[str | bool | int | float, ...] | None)
@@ -40,13 +40,13 @@ def read_question(data: bytes, what: str) -> RowQuery:
 
 def page_json(noun: Noun, page: Page[Any]) -> dict[str, Any]:
     """A page of rows as JSON values."""
-    rows = [{name: _written(getattr(row, name)) for name in noun.types} for row in page.rows]
+    rows = [{name: written(getattr(row, name)) for name in noun.types} for row in page.rows]
     return {"rows": rows, "after": None if page.after is None else list(page.after)}
 
 
 def read_page(noun: Noun, data: bytes, what: str) -> Page[Any]:
     """The page that JSON holds; raises `MalformedError` where a row is none of the noun."""
-    value = read_json(data, what)
+    value = read_json(data, what, PAGE_MAX + 3)
     if not isinstance(value, dict) or value.keys() != {"rows", "after"} or not isinstance(value["rows"], list):
         raise MalformedError(f"{what}: no page of rows")
     rows = tuple(_row(noun, row, what) for row in value["rows"])
@@ -56,16 +56,30 @@ def read_page(noun: Noun, data: bytes, what: str) -> Page[Any]:
         raise MalformedError(f"{what}: no place behind the page") from None
 
 
-def read_json(data: bytes, what: str) -> Any:
-    """The values of JSON in any layout, with integers of any size; raises `MalformedError` naming `what`."""
+def read_json(data: bytes, what: str, lists_max: int | None = None) -> Any:
+    """The values of JSON in any layout, with integers of any size; raises `MalformedError` naming `what`.
+
+    With `lists_max`, also where it has more lists and objects: empty ones take thirty times their bytes in memory.
+    """
+    if lists_max is not None and has_more_lists(data, lists_max):
+        raise MalformedError(f"{what}: more than {lists_max} lists and objects")
     try:
         return json.loads(b"!" if is_deep(data, DEPTH_MAX) else data)
     except ValueError:
         raise MalformedError(f"{what}: no valid JSON") from None
 
 
-def _written(value: Any) -> Any:
+def written(value: Any) -> Any:
+    """A value of a row as JSON has it."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_number(value: Any, what: str) -> float:
+    """The number that `written` wrote; raises `MalformedError` naming `what` for another value."""
+    is_integer = type(value) is int and -INTEGER_END < value < INTEGER_END
+    if is_integer or type(value) is float or value in NOT_FINITE:
+        return float(value)
+    raise MalformedError(f"{what} is no number")
 
 
 def _row(noun: Noun, row: Any, what: str) -> Any:
@@ -78,8 +92,15 @@ def _read(noun: Noun, name: str, value: Any, what: str) -> Any:
     kind = noun.types[name]
     if value is None and name in noun.optional:
         return None
-    if kind is float and (type(value) is int or value in NOT_FINITE):
-        return float(value)
-    if type(value) is not kind:
+    if kind is float:
+        return read_number(value, f"{what}: {noun.name}: {name}")
+    if type(value) is not kind or (isinstance(value, int) and not -INTEGER_END < value < INTEGER_END):
         raise MalformedError(f"{what}: {noun.name}: {name} is of another type")
+    if isinstance(value, str) and not _is_text(value):
+        raise MalformedError(f"{what}: {noun.name}: {name} is no text")
     return value
+
+
+def _is_text(value: str) -> bool:
+    """Whether there is UTF-8 for it: JSON may hold half of a character."""
+    return value.isascii() or not any("\ud800" <= each <= "\udfff" for each in value)

@@ -31,7 +31,8 @@ STATIC: Final[Mapping[str, str]] = {
 
 def html_of(template: str, found: Mapping[str, Any]) -> str:
     """A page; every text in it is escaped, and what a screen would obey is replaced."""
-    return _environment().get_template(template).render(**found)
+    page = _environment().get_template(template).render(**found)
+    return "\n".join(map(printable, page.split("\n")))  # drawings hold texts that no template has shown
 
 
 def json_of(found: Mapping[str, Any]) -> bytes:

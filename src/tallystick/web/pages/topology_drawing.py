@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from typing import Any, Final
 
@@ -24,18 +24,22 @@ def topology(cluster: Mapping[str, Any]) -> Markup:
         return Markup('<p class="soft">{:,} devices are too many to draw; {} are not.</p>').format(len(devices), DRAWN)
     order = {device["name"]: index for index, device in enumerate(devices)}
     sizes = {name: (max(len(name), 6) * CHARACTER + 20, HEIGHT) for name in order}
-    ends = [(link["one"], link["other"]) for link in cluster["links"]]
-    links = [
-        sorted(pair, key=lambda name: order[name]) for pair in ends if order.keys() >= {*pair}
-    ]  # others are not listed
-    inside = [[each["host"], each["name"]] for each in devices if each["host"] in order]
-    arrows = list(dict.fromkeys((a, b) for a, b in [*links, *inside]))
-    layout = arrange(arrows, sizes, GAP)
-    body = "".join([*_lines(layout, {(a, b) for a, b in links}), *_boxes(layout, devices, sizes)])
+    links = list(_arrows(order, ((link["one"], link["other"]) for link in cluster["links"])))
+    inside = _arrows(order, ((each["host"], each["name"]) for each in devices))
+    layout = arrange(list(dict.fromkeys((*links, *inside))), sizes, GAP)
+    body = "".join([*_lines(layout, {*links}), *_boxes(layout, devices, sizes)])
     text = f"{len(devices)} devices, {len(links)} links"
     view = f'viewBox="0 0 {layout.width:.0f} {layout.height:.0f}" width="{layout.width:.0f}"'
     named = f"<title>Devices and links</title><desc>{text}</desc>"
     return Markup(f'<svg class="topology" role="img" {view}>{named}{body}</svg>')
+
+
+def _arrows(order: Mapping[str, int], pairs: Iterable[tuple[str | None, ...]]) -> Iterator[tuple[str, str]]:
+    """Pairs of two devices that are both listed, the upper one first, so that nothing goes in circles."""
+    for pair in pairs:
+        listed = sorted({each for each in pair if each in order}, key=lambda each: order[each or ""])
+        if len(listed) == 2:
+            yield str(listed[0]), str(listed[1])
 
 
 def _lines(layout: DrawingLayout, links: set[tuple[str, str]]) -> Iterator[str]:

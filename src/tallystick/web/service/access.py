@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from shlex import quote
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request
 
@@ -47,6 +47,10 @@ class Caller:
         if self.grant is None or (run is not None and not self.grant.allows_run(run)):
             return False
         return bool(self.grant.scopes & {scope, *IMPLIED_BY.get(scope, ())})
+
+    def runs_opened(self) -> frozenset[str] | None:
+        """The runs whose graphs the caller may see, of all that may open any; `None` for those of every run."""
+        return None if self.grant is None or self.public == "open" else self.grant.runs
 
 
 @dataclass
@@ -93,13 +97,29 @@ class Gate:
         return Caller(grant, self._options.public)
 
 
-async def _caller(request: Request) -> Caller:
-    gate: Gate = request.app.state.gate
-    return await gate.caller(request)
+def _who_may(*scopes: str) -> Any:
+    """The dependency that names the caller and refuses those who may not do what `scopes` say with the run of the path.
+
+    Dependencies come before parameters: whoever may not ask is told so, and nothing about what they asked.
+    """
+
+    async def caller(request: Request) -> Caller:
+        gate: Gate = request.app.state.gate
+        found = await gate.caller(request)
+        for scope in scopes:
+            found.require(scope, request.path_params.get("name"))
+        return found
+
+    return Depends(caller)
 
 
-AskedBy = Annotated[Caller, Depends(_caller)]
-"""The parameter of a route that says who asks."""
+AskedBy = Annotated[Caller, _who_may()]
+"""The parameter of a route that says who asks; the route itself has to require what is needed."""
+ClaimReader = Annotated[Caller, _who_may("claims")]
+Reader = Annotated[Caller, _who_may("read")]
+Opener = Annotated[Caller, _who_may("open")]
+Sender = Annotated[Caller, _who_may("ingest")]
+Challenger = Annotated[Caller, _who_may("challenge", "open")]
 
 
 def _unknown() -> Problem:

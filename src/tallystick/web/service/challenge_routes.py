@@ -22,7 +22,7 @@ from tallystick.http.problems import Problem
 from tallystick.store.database.bulk import inserted
 from tallystick.store.database.schema import ANCHOR, CHALLENGE, RESPONSE, RUN, SOURCE
 from tallystick.store.database.workload_database import WorkloadDatabase
-from tallystick.web.service.access import AskedBy
+from tallystick.web.service.access import Challenger
 from tallystick.web.service.described import answers
 from tallystick.web.service.opened_segments import OpenedSegments
 from tallystick.web.service.row_routes import json_response
@@ -55,10 +55,8 @@ def challenge_routes(database: WorkloadDatabase, segments: OpenedSegments, optio
     body = {"requestBody": {"required": True, "content": {"application/json": asked}}}
 
     @routes.post("/v1/runs/{name}/challenges", responses=answers(_ANSWER, "What is opened."), openapi_extra=body)
-    async def challenge(request: Request, name: str, caller: AskedBy) -> Response:
+    async def challenge(request: Request, name: str, caller: Challenger) -> Response:
         """Ask for a step or a segment on record; the answer names the files, which are then asked for one by one."""
-        caller.require("challenge", name)
-        caller.require("open", name)
         data = await read_json(request, options.json_bytes_max, options.body_seconds_max)
         party = None if caller.grant is None else caller.grant.name
         return json_response(await asyncio.to_thread(_answer, database, segments, name, _read(data), party))

@@ -19,7 +19,7 @@ from tallystick.indexing.add import add_place
 from tallystick.store.database.schema import SOURCE
 from tallystick.store.database.tokens import TokenGrant, claim_upload
 from tallystick.store.database.workload_database import WorkloadDatabase
-from tallystick.web.service.access import AskedBy, Caller
+from tallystick.web.service.access import Caller, Sender
 from tallystick.web.service.arriving import ArrivingRuns
 from tallystick.web.service.described import answers
 from tallystick.web.service.row_routes import json_response
@@ -63,7 +63,6 @@ def ingest_routes(database: WorkloadDatabase, options: ServiceOptions) -> APIRou
     where = "/v1/runs/{name}/upload"
 
     async def owner(name: str, caller: Caller) -> TokenGrant:
-        caller.require("ingest", name)
         if caller.grant is None or options.runs is None:
             raise Problem(403, "closed", "this service takes no runs: it was started without --runs")
         if RUN_NAME.fullmatch(name) is None:
@@ -72,14 +71,14 @@ def ingest_routes(database: WorkloadDatabase, options: ServiceOptions) -> APIRou
         return caller.grant
 
     @routes.get(where, responses=answers(_STATE, "What of the run is here."))
-    async def state(name: str, caller: AskedBy) -> Response:
+    async def state(name: str, caller: Sender) -> Response:
         """The files of a run that are here with their digests, and how much of others."""
         await owner(name, caller)
         return json_response(await asyncio.to_thread(arriving.state, name))
 
     @routes.put(f"{where}/{{path:path}}", responses=answers(_TAKEN, "How much is here."), openapi_extra=_BODY)
     async def take(
-        request: Request, name: str, path: str, sha256: Sha256, size: Size, offset: Size, caller: AskedBy
+        request: Request, name: str, path: str, sha256: Sha256, size: Size, offset: Size, caller: Sender
     ) -> Response:
         """A piece of a file of `size` bytes, from `offset` on."""
         grant = await owner(name, caller)
@@ -94,7 +93,7 @@ def ingest_routes(database: WorkloadDatabase, options: ServiceOptions) -> APIRou
             return json_response({"received": await asyncio.to_thread(arriving.take, *taken)})
 
     @routes.post(where, responses=answers(_ADDED, "The run is in the database."))
-    async def finish(name: str, caller: AskedBy) -> Response:
+    async def finish(name: str, caller: Sender) -> Response:
         """Verify what has come, make it the run, and read it into the database."""
         await owner(name, caller)
         run = await asyncio.to_thread(arriving.finish, name)

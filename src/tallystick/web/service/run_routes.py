@@ -18,7 +18,7 @@ from tallystick.store.database.workload_database import WorkloadDatabase
 from tallystick.store.layout import files_of
 from tallystick.store.log import open_line
 from tallystick.store.run import RunDirectory
-from tallystick.web.service.access import AskedBy
+from tallystick.web.service.access import AskedBy, Opener, Reader
 from tallystick.web.service.described import answers
 from tallystick.web.service.errors import files_of_a_run
 from tallystick.web.service.file_bodies import file_response
@@ -106,9 +106,8 @@ def run_routes(database: WorkloadDatabase, segments: OpenedSegments) -> APIRoute
     part = {206: {"description": "The part that `Range` asks for.", "content": whole[200]["content"]}}
 
     @routes.get("/v1/runs/{name}/files", responses=answers(_LISTED, "The files of the run."))
-    async def files(name: str, caller: AskedBy) -> Response:
+    async def files(name: str, caller: Reader) -> Response:
         """The files of a run with their sizes."""
-        caller.require("read", name)
         run = await asyncio.to_thread(find_run, database, name)
         return json_response({"run": name, "files": await asyncio.to_thread(listed_files, run.path)})
 
@@ -120,31 +119,27 @@ def run_routes(database: WorkloadDatabase, segments: OpenedSegments) -> APIRoute
         return await file_response(request, await asyncio.to_thread(find_file, run.path, path))
 
     @routes.get("/v1/runs/{name}/discovery", responses=answers(_DISCOVERY, "How its steps can be replayed."))
-    async def discovery(name: str, caller: AskedBy) -> Response:
+    async def discovery(name: str, caller: Reader) -> Response:
         """What of a training run can be replayed exactly, what only from outside, and what is missing."""
-        caller.require("read", name)
         return Response(await asyncio.to_thread(_discovery, database, name), media_type="application/json")
 
     @routes.get("/v1/runs/{name}/records/{number}", responses=answers(_RECORD, "The record with its proof."))
-    async def record(name: str, number: Number, caller: AskedBy) -> Response:
+    async def record(name: str, number: Number, caller: Reader) -> Response:
         """A record of a finished run, with the proof that it stands under the root of the claim."""
-        caller.require("read", name)
         return json_response(await asyncio.to_thread(_opened_record, database, name, number))
 
     segment = "/v1/runs/{name}/segments/{start}-{end}"
 
     @routes.get(segment, responses=answers(SEGMENT, "The files of the segment."))
-    async def opened(name: str, start: Number, end: Number, caller: AskedBy) -> Response:
+    async def opened(name: str, start: Number, end: Number, caller: Opener) -> Response:
         """Open the segment between two anchors: the list of its files, which are then asked for one by one."""
-        caller.require("open", name)
         return json_response(await asyncio.to_thread(opened_segment, database, segments, name, start, end))
 
     @routes.get(f"{segment}/files/{{path:path}}", responses=whole | part)
     async def opened_file(
-        request: Request, name: str, start: Number, end: Number, path: str, caller: AskedBy
+        request: Request, name: str, start: Number, end: Number, path: str, caller: Opener
     ) -> Response:
         """A file of an opened segment, or a range of its bytes."""
-        caller.require("open", name)
         _, folder = await asyncio.to_thread(_segment_folder, database, segments, name, start, end)
         return await file_response(request, await asyncio.to_thread(find_file, folder, path))
 
