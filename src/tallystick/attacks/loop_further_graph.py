@@ -21,7 +21,8 @@ from tallystick.store.run import RunDirectory
 from tallystick.transcripts.record import Record, StepRecord, graph_file
 from tallystick.workloads.program import Further, StepProgram
 
-STEP: Final = 9
+STEP: Final = 7
+"""The first of a segment: where its graph is gone, none of these steps can be replayed, and every sample has one."""
 SHIFT: Final = 1000
 """By how much nodes are renumbered: the same program under another root."""
 Edit = Callable[[StepProgram], StepProgram]
