@@ -2,7 +2,9 @@
 
 The forward pass is the captured graph on PyTorch. The bounds are computed from the same operands in two ways: as a
 judge does, exact results and radii in float64 on NumPy (the trusted base), and for the whole graph at once in float32
-on PyTorch (`tallystick.torch.GraphBounds`), whose weights are prepared beforehand. The plan's goal is 1.5.
+on PyTorch (`tallystick.torch.GraphBounds`), whose weights are prepared beforehand. The plan's goal is 1.5. By norms,
+‖x‖‖w‖ takes the place of |x||w| in linear layers, convolutions and products of matrices (`products="norms"`). How much
+larger that makes their radii is given beside it: the ratio of both at every element, its median and the largest.
 
 A floor is measured beside it: radii of products alone, in float32 on PyTorch, |x| |w| for each product x w.
 """
@@ -23,7 +25,7 @@ from benchmarks.measure import interval, median_ratio, take_rounds
 from research.operators.attacks import workloads
 from research.operators.workloads import MODELS
 from tallystick.calibration.operators.workload import run_values
-from tallystick.frameworks.torch.graph_bounds import GraphBounds
+from tallystick.frameworks.torch.graph_bounds import MAGNITUDES, NORMS, SUMS, GraphBounds, TensorBound
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.values import float_results, operands_of
 from tallystick.operators.balls.bound import bound
@@ -33,6 +35,8 @@ from tallystick.tensors.tensor import Tensor
 
 GOAL = Goal(1.5)
 FLOOR = "radii of products alone, float32 on torch"
+BY_NORMS = "torch in F32 by norms"
+ON_TORCH = {"torch in F32": MAGNITUDES, BY_NORMS: NORMS}
 MODELS_OF_ERROR: Mapping[str, Model] = {"deterministic": Deterministic(), "variance": Variance()}
 
 
@@ -54,12 +58,15 @@ def _model(name: str, folder: Path, count: int) -> Iterator[Figure]:
         "forward again": partial(program, loaded),
         FLOOR: partial(_magnitudes, list(_products(work.graph, values))),
     }
-    kinds = [(on, model) for on in ("numpy", "torch in F32") for model in MODELS_OF_ERROR]
+    kinds = [(on, model) for on in ("numpy", *ON_TORCH) for model in MODELS_OF_ERROR]
+    looser: dict[tuple[str, str], dict[str, float]] = {}
     tensors = {ref: engine.load(tensor) for ref, tensor in values.items()}
     for name_of, model in MODELS_OF_ERROR.items():
         arms[f"{name_of} on numpy"] = partial(_bounds, work.graph, values, model)
-        whole = GraphBounds(work.graph, work.bindings, model=model)
-        arms[f"{name_of} on torch in F32"] = partial(whole.beside, tensors)
+        by = {on: GraphBounds(work.graph, work.bindings, model=model, products=ON_TORCH[on]) for on in ON_TORCH}
+        arms |= {f"{name_of} on {on}": partial(whole.beside, tensors) for on, whole in by.items()}
+        tight, loose = (whole.beside(tensors) for whole in by.values())
+        looser[BY_NORMS, name_of] = _looser(work.graph, tight, loose)
     rng = random.Random(8)
     rounds = take_rounds(arms, count, rng)
     control = interval(rounds, median_ratio("forward again", "forward", "cpu"), rng)
@@ -68,10 +75,17 @@ def _model(name: str, folder: Path, count: int) -> Iterator[Figure]:
     for on, model in kinds:
         value = interval(rounds, median_ratio(f"{model} on {on}", "forward", "cpu"), rng)
         what = f"{model} bounds of all operators of {name} on {on} ÷ its forward pass"
-        details = {"forward ÷ forward": control, "operators": len(work.graph.nodes)}
+        details = {"forward ÷ forward": control, "operators": len(work.graph.nodes), **looser.get((on, model), {})}
         yield Figure(
             f"bounds_cost: {name}, {model}, {on}", what, value, count, "CPU (median)", goal=GOAL, details=details
         )
+
+
+def _looser(graph: Graph, tight: Mapping[Ref, TensorBound], loose: Mapping[Ref, TensorBound]) -> dict[str, float]:
+    """Radii by norms ÷ radii by magnitudes: of all elements of all sums of products."""
+    refs = [ref for node in graph.nodes if node.operator in SUMS for ref in node.outputs if ref in tight]
+    ratios = torch.cat([(loose[ref].radius / tight[ref].radius).flatten() for ref in refs])
+    return {"radius by norms ÷ by magnitudes, median": float(ratios.median()), "largest": float(ratios.max())}
 
 
 def _products(graph: Graph, values: Mapping[Ref, Tensor]) -> Iterator[Callable[[], torch.Tensor]]:

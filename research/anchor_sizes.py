@@ -5,7 +5,8 @@ Usage: python -m research.anchor_sizes MODEL [--anchors N] [--out docs]
 
 MODEL is a directory in the form of transformers. Adapters of rank 8 are added to the query and value projections with
 `peft`; every step trains them on 16 tokens with AdamW. After every step the state that a recorder keeps is written
-twice: whole, as version 1 of spec/anchor.md has it, and by the writer of version 2.
+twice: whole, as version 1 of spec/anchor.md has it, and by the writer of version 2. What the latter wrote is copied to
+a store whose files are compressed (`--anchors zstd::URL`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tallystick.frameworks.torch.state import live_tensors
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.store.anchor_writer import AnchorWriter
 from tallystick.store.anchors import Anchors
+from tallystick.store.keeping import AnchorCopies
 from tallystick.tensors.digest import digest_state, state_digest
 from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.tensor import State, Tensor
@@ -37,15 +39,19 @@ PAGE = """# What anchors take
 `python -m research.anchor_sizes MODEL` measured this on {machine}: {model} in F32 with LoRA
 of rank 8 on the query and value projections ({trained:,} trained weights of {weights:,}), AdamW, {anchors} anchors.
 
-| | before: whole files | now: what changed |
-|---|---|---|
-| first anchor | {first_whole:.1f} MB | {first:.1f} MB |
-| every later anchor (largest) | {whole:.1f} MB | {later:.2f} MB |
-| {anchors} anchors | {all_whole:.1f} MB | {all_parts:.1f} MB |
-| writing a later anchor, without its digests (median of {rounds}) | {whole_seconds:.2f} s | {part_seconds:.3f} s |
+| | before: whole files | now: what changed | its copy by `--anchors zstd::URL` |
+|---|---|---|---|
+| first anchor | {first_whole:.1f} MB | {first:.1f} MB | {first_copy:.1f} MB |
+| every later anchor (largest) | {whole:.1f} MB | {later:.2f} MB | {later_copy:.2f} MB |
+| {anchors} anchors | {all_whole:.1f} MB | {all_parts:.1f} MB | {all_copies:.1f} MB |
+| writing a later one (median of {rounds}) | {whole_seconds:.2f} s | {part_seconds:.3f} s | {copy_seconds:.3f} s |
 
-The digests of all tensors are computed for either form; they took {digest_seconds:.2f} s (median). Every state was read
+The digests of all tensors are computed for either form, and took {digest_seconds:.2f} s (median). Every state was read
 back, and had the digest of the one that was written ([format](../spec/anchor.md)). Others used the machine too.
+
+Compression saves what was never a number of its own: the last bits of weights that were published in half precision,
+and zeros. Weights and states of AdamW that were trained in F32 are nearly random in their last bits: copies of these
+are less than a tenth smaller.
 """
 
 
@@ -69,12 +75,14 @@ def measured(path: Path, anchors: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         writer, reader = AnchorWriter(folder / "parts"), Anchors(folder / "parts")
+        copies = AnchorCopies(f"zstd::file://{folder}/copies")
         for mark, (state, numbers) in enumerate(states(path, anchors)):
             counts = numbers
             digests, digest_seconds = timed(lambda state=state: digest_state(state))
             _, whole_seconds = timed(lambda state=state: write_state(folder / "whole.safetensors", state))
             _, part_seconds = timed(lambda a=(mark, state, digests): writer.write(*a))
-            parts = sum(each.stat().st_size for each in (folder / "parts/anchors").glob(f"step_{mark:08d}.*"))
+            _, copy_seconds = timed(lambda mark=mark: copies.put(folder / "parts", mark))
+            parts, copied = (bytes_of(folder / name, mark) for name in ("parts/anchors", "copies"))
             assert state_digest(reader.read(mark)) == digests.digest
             whole = (folder / "whole.safetensors").stat().st_size
             rows.append(
@@ -82,14 +90,21 @@ def measured(path: Path, anchors: int) -> dict[str, Any]:
                     "mark": mark,
                     "whole_bytes": whole,
                     "part_bytes": parts,
+                    "copy_bytes": copied,
                     "whole_seconds": round(whole_seconds, 4),
                     "part_seconds": round(part_seconds, 4),
+                    "copy_seconds": round(copy_seconds, 4),
                     "digest_seconds": round(digest_seconds, 4),
                 }
             )
             print(rows[-1], flush=True)
     name = json.loads((path / "config.json").read_text()).get("_name_or_path") or "SmolLM2-135M-Instruct"
     return {"anchors": rows, "machine": machine(), "model": name, "trained": counts[0], "weights": counts[1]}
+
+
+def bytes_of(folder: Path, mark: int) -> int:
+    """The bytes of the files of an anchor."""
+    return sum(each.stat().st_size for each in folder.glob(f"step_{mark:08d}.*"))
 
 
 def states(path: Path, anchors: int) -> Iterator[tuple[State, tuple[int, int]]]:
@@ -132,6 +147,10 @@ def rendered(figures: dict[str, Any]) -> str:
         first_whole=rows[0]["whole_bytes"] / 1e6,
         whole=max(row["whole_bytes"] for row in later) / 1e6,
         first=rows[0]["part_bytes"] / 1e6,
+        first_copy=rows[0]["copy_bytes"] / 1e6,
+        later_copy=max(row["copy_bytes"] for row in later) / 1e6,
+        all_copies=sum(row["copy_bytes"] for row in rows) / 1e6,
+        copy_seconds=float(np.median([row["copy_seconds"] for row in later])),
         later=max(row["part_bytes"] for row in later) / 1e6,
         all_whole=sum(row["whole_bytes"] for row in rows) / 1e6,
         all_parts=sum(row["part_bytes"] for row in rows) / 1e6,

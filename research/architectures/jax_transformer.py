@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from research.architectures.jax_example import JaxExample
+
 WIDTH: Final = 16
 HEADS: Final = 2
 LAYERS: Final = 2
@@ -16,6 +18,12 @@ ROLES: Final = {0: "weights", 1: "optimizer.first", 2: "optimizer.second", 4: "s
 RESULTS: Final = {0: "weights", 1: "optimizer.first", 2: "optimizer.second", 3: "loss"}
 BETAS: Final = (0.9, 0.999)
 SMALL: Final = 1e-8
+
+
+def example() -> JaxExample:
+    """The forward pass and a step of Adam."""
+    batched = ("inputs.ids",)
+    return JaxExample(forward, (weights(), tokens()), training_step, step_arguments(), ROLES, RESULTS, batched, batched)
 
 
 def weights() -> dict[str, Any]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.root import graph_root
 from tallystick.judging.findings import Findings
 from tallystick.judging.opening.judge import judge_operator
 from tallystick.judging.operator.judge import OperatorJudge
+from tallystick.operators.engines import lines_of
 from tallystick.tensors.tensor import Tensor
+
+Values: TypeAlias = Mapping[Ref, Tensor]
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,7 @@ class Judgement:
     """What a judge found by deterministic bounds; `share` is the most of a bound that was used, `where` by what.
 
     `unbounded` are operators with a result that no bound holds for, `partly_unbounded` those with such elements.
+    `undecided` are results beyond a bound that the engine is known to leave: nobody is accused of them.
     """
 
     operators: int
@@ -26,16 +31,20 @@ class Judgement:
     where: str
     unbounded: tuple[str, ...]
     partly_unbounded: tuple[str, ...]
+    undecided: tuple[str, ...] = ()
 
 
-def judge_all(graph: Graph, values: Mapping[Ref, Tensor]) -> Judgement:
-    """Judge every operator of `graph`; `values` holds every value of one run."""
+def judge_all(graph: Graph, values: Values, engine: str | None = None) -> Judgement:
+    """Judge every operator of `graph`; `values` holds every value of one run, which was made by `engine`."""
     judge = OperatorJudge(graph_root(graph))
-    rejected, unbounded, partly = [], set(), set()
+    rejected, undecided, unbounded, partly = [], [], set(), set()
     share, where = 0.0, ""
     for node in graph.nodes:
         notes = Findings()
-        if judge_operator(notes, judge, node, values):
+        unjudged = judge_operator(notes, judge, node, values, engine)
+        if any(str(line) in unjudged for line in lines_of(engine)):
+            undecided.append(unjudged)
+        elif unjudged:
             unbounded.add(node.operator)
         for finding in notes.seen:
             if not finding.agrees:
@@ -44,4 +53,5 @@ def judge_all(graph: Graph, values: Mapping[Ref, Tensor]) -> Judgement:
                 partly.add(node.operator)
             if finding.distance > share:
                 share, where = finding.distance, node.operator
-    return Judgement(len(graph.nodes), tuple(rejected), share, where, tuple(sorted(unbounded)), tuple(sorted(partly)))
+    sets = tuple(sorted(unbounded)), tuple(sorted(partly))
+    return Judgement(len(graph.nodes), tuple(rejected), share, where, *sets, tuple(undecided))

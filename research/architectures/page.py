@@ -6,20 +6,27 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from typing import Any, Final, TypeAlias
 
-VERSIONS: Final = ("torch", "transformers", "diffusers", "jax", "iree-base-compiler", "numpy")
+VERSIONS: Final = (
+    *("torch", "transformers", "diffusers", "jax", "flax", "equinox", "optax", "iree-base-compiler", "numpy"),
+)
 Row: TypeAlias = Mapping[str, Any]
 HEAD = """# Architectures: captured, sliced, replayed and judged
 
 Written by `{command}`; every figure is in `data/architectures.json`, with the root of each graph.
 
 Models are small: tiny configurations with random weights, a batch of 3; MiniLM is the whole pre-trained encoder. A
-training step is the second step of AdamW with clipped gradients, forward, backward and optimizer in one graph; that of
-the JAX transformer is `jax.grad` and Adam. All is F32.
+training step is the second step of AdamW with clipped gradients, forward, backward and optimizer in one graph. That of
+the JAX transformer is `jax.grad` and Adam; Flax and Equinox are trained by the optimizers of optax (AdamW with clipped
+gradients and a schedule, Lion, and gradient descent with Nesterov's momentum). All is F32. Flax, Equinox and optax are
+not in the locked environment; `requirements/jax-models.txt` adds them to another one:
+
+    VENV=build/jax scripts/bootstrap.sh
+    build/jax/bin/uv pip install --python build/jax --require-hashes -r requirements/jax-models.txt
 
 Machine: {machine}. Versions: {versions}.
 
 The strict reader accepts every graph with its root unchanged, and its own framework replays it with the bits of the
-native run{bits}."""
+native run{bits}, but for loops of JAX that it unrolls: *Refused, and why* names them."""
 GLANCE = """
 ## At a glance
 
@@ -50,7 +57,8 @@ JUDGED = """
 ## Judged
 
 Every operator of every run is judged on that run's own values against its deterministic bound. The figure is the
-largest share of a bound that any element used; sums of two numbers can use all of it.
+largest share of a bound that any element used; sums of two numbers can use all of it. *Undecided* is a result beyond
+a bound that its engine is known to leave: nobody is accused of it, and it is not accepted.
 """
 
 
@@ -84,9 +92,11 @@ def _failures(lines: list[str]) -> Iterator[str]:
 def _glance(row: Row) -> str:
     if not row["nodes"]:
         return _line(row, "no", "", "", row["refused"]["capture"])
-    same = not any(line.startswith("replay") for line in row["failures"])
-    accepted = [name for name, found in row["judged"].items() if not found["rejected"]]
-    refused = [name for name in row["refused"] if name != "single examples"]
+    same = "native bits" not in row["refused"] and not any(line.startswith("replay") for line in row["failures"])
+    judged = row["judged"].items()
+    accepted = [name for name, found in judged if not found["rejected"] and not found.get("undecided")]
+    refused = [name for name in row["refused"] if name not in ("single examples", "native bits")]
+    refused += [f"{name} (undecided)" for name, found in judged if found.get("undecided")]
     return _line(row, row["nodes"], "equal" if same else "other", ", ".join(accepted), ", ".join(refused))
 
 
@@ -133,7 +143,8 @@ def _judged(rows: list[Row]) -> Iterator[str]:
         yield _line(row, *(_judgement(row["judged"].get(name)) for name in names))
     every = [found for row in rows for found in row["judged"].values()]
     operators, rejected = sum(found["operators"] for found in every), sum(len(found["rejected"]) for found in every)
-    yield f"\nAll together: {operators:,} operators judged, {rejected} rejected."
+    undecided = sum(len(found.get("undecided", ())) for found in every)
+    yield f"\nAll together: {operators:,} operators judged, {rejected} rejected, {undecided} undecided."
     for key, what in (("unbounded", "no element"), ("partly_unbounded", "not every element")):
         found = sorted({name for each in every for name in each[key]})
         named = ", ".join(f"`{name}`" for name in found) or "none"
@@ -144,7 +155,9 @@ def _judged(rows: list[Row]) -> Iterator[str]:
 def _judgement(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return "refused"
-    verdict = f"{len(found['rejected'])} rejected" if found["rejected"] else "accepted"
+    undecided = found.get("undecided", ())
+    verdict = f"{len(undecided)} undecided" if undecided else "accepted"
+    verdict = f"{len(found['rejected'])} rejected" if found["rejected"] else verdict
     return f"{verdict}, {found['share']:.3g}"
 
 
@@ -153,6 +166,9 @@ def _refused(rows: list[Row]) -> Iterator[str]:
     for row in rows:
         for what, reason in row["refused"].items():
             reasons.setdefault((what, reason), []).append(f"{row['architecture']} {row['part']}")
+        for name, judged in row["judged"].items():
+            for line in judged.get("undecided", ()):
+                reasons.setdefault((f"{name}, undecided", line), []).append(f"{row['architecture']} {row['part']}")
         found = row["slice"]
         if found and found["differing"]:
             reason = "other bits than in the whole run: it starts from row-major tensors, the run had another layout"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from research.architectures import jax_transformer, models
+from research.architectures import jax_models, models
 from research.architectures.example import Example
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.tensors.tensor import State, Tensor
@@ -21,13 +21,15 @@ CLIP_NORM: Final = 1.0
 LEARNING_RATE: Final = 1e-3
 FORWARD: Final = "forward"
 STEP: Final = "training step"
-JAX: Final = "JAX transformer"
 SEED: Final = bytes(range(16))
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A graph, its inputs and constants, the native outputs by name, and the inputs that hold one example per row."""
+    """A graph, its inputs and constants, the native outputs by name, and the inputs that hold one example per row.
+
+    `looped`: the native program has a loop, which the graph has unrolled.
+    """
 
     architecture: str
     part: str
@@ -35,6 +37,7 @@ class Subject:
     bindings: State
     native: State
     batched: tuple[Ref, ...]
+    looped: bool = False
 
     @property
     def framework(self) -> str:
@@ -44,13 +47,13 @@ class Subject:
 
 def names() -> tuple[str, ...]:
     """Everything in the table; MiniLM's first layer alone is for quick tests."""
-    return (*(name for name in models.ARCHITECTURES if name != "MiniLM, first layer"), JAX)
+    return (*(name for name in models.ARCHITECTURES if name != "MiniLM, first layer"), *jax_models.ARCHITECTURES)
 
 
 def subject(architecture: str, part: str) -> Subject:
     """Capture one architecture; raises `UnavailableError` where it is not installed or cannot be captured."""
-    if architecture == JAX:
-        return _jax_forward() if part == FORWARD else _jax_step()
+    if architecture in jax_models.ARCHITECTURES:
+        return _jax_forward(architecture) if part == FORWARD else _jax_step(architecture)
     return _forward(architecture) if part == FORWARD else _training_step(architecture)
 
 
@@ -117,37 +120,35 @@ def _native_step(
     return seen
 
 
-def _jax_forward() -> Subject:
+def _jax_forward(architecture: str) -> Subject:
     import jax
 
     from tallystick.frameworks.jax.capture import capture
 
-    weights, tokens = jax_transformer.weights(), jax_transformer.tokens()
-    captured = capture(jax_transformer.forward, weights, tokens, roles={0: "weights"})
-    native = {"outputs.0": _array(jax.jit(jax_transformer.forward)(weights, tokens))}
-    return Subject(JAX, FORWARD, captured.graph, captured.bindings, native, ("inputs.ids",))
+    example = jax_models.build(architecture)
+    captured = capture(example.forward, *example.arguments, roles={0: "weights"})
+    native = {"outputs.0": _array(jax.jit(example.forward)(*example.arguments))}
+    return Subject(architecture, FORWARD, captured.graph, captured.bindings, native, example.batched, example.looped)
 
 
-def _jax_step() -> Subject:
+def _jax_step(architecture: str) -> Subject:
     import jax
 
     from tallystick.frameworks.jax.capture import capture
 
-    arguments = jax_transformer.step_arguments()
-    captured = capture(
-        jax_transformer.training_step, *arguments, roles=jax_transformer.ROLES, results=jax_transformer.RESULTS
-    )
-    results = jax.jit(jax_transformer.training_step)(*arguments)
-    native = dict(_jax_names(results))
-    return Subject(JAX, STEP, captured.graph, captured.bindings, native, ("inputs.ids",))
+    example = jax_models.build(architecture)
+    captured = capture(example.step, *example.step_arguments, roles=example.roles, results=example.results)
+    results = jax.jit(example.step)(*example.step_arguments)
+    native = dict(_jax_names(results, example.results))
+    return Subject(architecture, STEP, captured.graph, captured.bindings, native, example.step_batched, example.looped)
 
 
-def _jax_names(results: Any) -> Iterator[tuple[str, Tensor]]:
-    for place, prefix in jax_transformer.RESULTS.items():
-        if isinstance(results[place], dict):
-            yield from ((f"{prefix}.{name}", _array(value)) for name, value in results[place].items())
-        else:
-            yield prefix, _array(results[place])
+def _jax_names(results: Any, prefixes: Mapping[int, str]) -> Iterator[tuple[str, Tensor]]:
+    from jax.tree_util import keystr, tree_flatten_with_path
+
+    for place, prefix in prefixes.items():
+        for path, value in tree_flatten_with_path(results[place])[0]:
+            yield ".".join([prefix, *(keystr((key,), simple=True) for key in path)]), _array(value)
 
 
 def _array(value: Any) -> Tensor:

@@ -9,8 +9,9 @@ pytest.importorskip("transformers")
 
 from research.architectures.distances import distance
 from research.architectures.engines import engine_of
+from research.architectures.jax_models import ALONE as JAX
 from research.architectures.judging import judge_all
-from research.architectures.subjects import FORWARD, JAX, STEP, subject
+from research.architectures.subjects import FORWARD, STEP, subject
 from tallystick.calibration.operators.workload import all_values
 from tallystick.graphs.execution import execute
 from tallystick.tensors.tensor import Tensor

@@ -10,6 +10,7 @@ from typing import Any
 
 import fsspec
 import pytest
+import zstandard
 
 from tallystick.audits.policy import Policy
 from tallystick.audits.report import Report
@@ -18,7 +19,7 @@ from tallystick.errors import UnavailableError
 from tallystick.recorders.training import train
 from tallystick.store.anchor_writer import AnchorWriter
 from tallystick.store.anchors import Anchors
-from tallystick.store.keeping import AnchorKeeping
+from tallystick.store.keeping import AnchorCopies, AnchorKeeping
 from tallystick.store.remote_anchors import RemoteAnchors
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.digest import digest_state, state_digest
@@ -156,3 +157,50 @@ def test_a_loop_of_ones_own_keeps_one_anchor_and_copies_all(one_thread: None, ur
 def test_a_store_of_no_known_kind_is_refused_at_once() -> None:
     with pytest.raises(UnavailableError, match="nope://x: no store"):
         AnchorKeeping.of(None, "nope://x")
+
+
+def compress_anchors(run: Path, url: str) -> None:
+    """Put compressed copies of the anchors of a run into a store, and leave none in the run."""
+    copies = AnchorCopies(f"zstd::{url}")
+    for path in (run / "anchors").glob("*.safetensors"):
+        copies.put(run, int(path.stem.removeprefix("step_")))
+    shutil.rmtree(run / "anchors")
+
+
+def test_a_run_is_audited_with_compressed_anchors(run: Path, url: str, audit: Audit) -> None:
+    bytes_before = sum(path.stat().st_size for path in (run / "anchors").iterdir())
+    compress_anchors(run, url)
+    store, folder = fsspec.core.url_to_fs(url)
+    files = store.ls(folder, detail=True)
+    assert all(each["name"].endswith(".safetensors.zst") for each in files)
+    assert sum(each["size"] for each in files) < bytes_before
+    report = audit(run, url)
+    assert (report.verdict.outcome, report.replayed_steps) == ("accepted", 12)
+
+
+def test_a_damaged_compressed_anchor_is_never_a_pass(run: Path, url: str, audit: Audit) -> None:
+    compress_anchors(run, url)
+    name = "step_00000008.safetensors.zst"
+    change(url, name, lambda data: data[: len(data) // 2])
+    assert audit(run, url).verdict.outcome != "accepted"
+    change(url, name, lambda data: b"no frame")
+    report = audit(run, url)
+    assert report.verdict.outcome == "inconclusive"
+    assert any("could not be read: ZstdError" in line for line in report.verdict.unavailable)
+
+
+def test_what_a_compressed_file_becomes_is_limited(run: Path, url: str) -> None:
+    compress_anchors(run, url)
+    bomb = zstandard.ZstdCompressor().compress(bytes(1 << 26))
+    change(url, "step_00000004.safetensors.zst", lambda _: bomb)
+    with pytest.raises(UnavailableError, match=r"step_00000004.safetensors: larger than the 1000000 bytes"):
+        Anchors(run, RemoteAnchors(url)).read(4, 1_000_000)
+
+
+def test_of_two_forms_of_an_anchor_the_later_stays(run: Path, url: str) -> None:
+    for prefix in ("", "zstd::", ""):
+        AnchorCopies(prefix + url).put(run, 4)
+        anchors = Anchors(run.parent / "none", RemoteAnchors(url))
+        assert state_digest(anchors.read(4)) == state_digest(Anchors(run).read(4))
+        store, folder = fsspec.core.url_to_fs(url)
+        assert len(store.ls(folder)) == 1

@@ -42,7 +42,7 @@ def train(
         tokenized: called with the number of bytes of a corpus that were tokenized since the last call.
         say: called with a line where the step cannot be kept as a graph.
         keep: which anchors stay on the disk besides the first and the last: the last `N`, or `every:K`; by default all.
-        anchors: the URL of a store that gets a copy of every anchor, as `file://…` or `s3://…`.
+        anchors: the URL of a store that gets a copy of every anchor, as `file://…` or `s3://…`; `zstd::URL` compresses.
 
     Returns the run; `run.claim().identity` is the digest to publish.
 

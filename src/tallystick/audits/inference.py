@@ -30,7 +30,7 @@ from tallystick.judging.properties import judge_properties
 from tallystick.judging.verdict import ZERO_SIGNS, Verdict, VerdictCoverage
 from tallystick.store.inference import InferenceDirectory
 from tallystick.tensors.digest import StateDigests, digest_state, state_digest
-from tallystick.tensors.safetensors import read_state
+from tallystick.tensors.safetensors import StateFile, read_state
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.tolerances.exact import describe_difference
@@ -88,12 +88,13 @@ class Calls:
         """Weights and buffers; raises `UnavailableError` without a file, `ProofError` for another digest."""
         return self.digested_weights()[0]
 
-    def digested_weights(self) -> tuple[State, StateDigests]:
-        """As `weights`, with their digests."""
+    def digested_weights(self, mapped: bool = False) -> tuple[State, StateDigests]:
+        """As `weights`, with their digests; `mapped` ones are views of the file, for a folder that nobody changes."""
         if not self.run.weights_path.is_file():
             raise UnavailableError("weights.safetensors: not handed over; no call can be replayed without it")
         with bound_by_digest("weights.safetensors does not hold the claimed weights"):
-            weights = read_state(self.run.weights_path, canonical=True)
+            file = StateFile(self.run.weights_path, canonical=True)
+            weights = {name: file.tensor(name) if mapped else file.tensor(name).copy() for name in file.names}
         digests = digest_state(weights)
         require(digests.digest == self.claim.weights, "weights.safetensors does not hold the claimed weights")
         return weights, digests

@@ -40,7 +40,9 @@ def train(
     keep: str | None = typer.Option(
         None, metavar="N|every:K", help="The anchors that stay: the last N, or every K-th; by default all."
     ),
-    anchors: str | None = typer.Option(None, metavar="URL", help="A store that gets a copy of every anchor."),
+    anchors: str | None = typer.Option(
+        None, metavar="URL", help="A store that gets a copy of every anchor; `zstd::URL` compresses them."
+    ),
     json: bool = typer.Option(False, "--json", help="Print the claim as JSON."),
 ) -> None:
     """Train by a recipe and record every step.

@@ -35,7 +35,7 @@ class RoundedSums:
     that the operator computes nothing but the sum. `rescaling` is the number of roundings of a rescaled running sum for
     each further tile of `RESCALED_TILE` terms. `short` is the number of roundings per term to a 16-bit dtype, in
     kernels that keep partial sums in it; every model bounds these in the worst case. `reference` is the unit roundoff
-    of the sums that the verifier computes itself.
+    of the sums that the verifier computes itself. Without `signed`, `value()` only bounds the size of the exact sum.
     """
 
     terms: Any
@@ -48,6 +48,7 @@ class RoundedSums:
     rescaling: int = 0
     short: int = 0
     reference: float = REFERENCE.unit
+    signed: bool = True
 
     @property
     def roundings(self) -> Any:
@@ -143,18 +144,24 @@ class Variance:
         """The sum of both parts and of the second-order terms, or γ_k Σ|t| if that is smaller."""
         summation = self.plain if sums.plain else self.summation
         tree = summation.tree(sums.terms, sums.products)
-        k, size = np.maximum(np.asarray(sums.terms, np.float64), 1.0), abs(sums.value())
-        squares = sums.norm() ** 2
-        square = squares - size**2 * lifted(library, 1 / k)
-        about_mean = (0.5 * (square + abs(square)) + sums.margin * squares) ** 0.5
         likely = (
-            lifted(library, sums.unit * self.confidence * tree.coherent) * size
-            + lifted(library, sums.unit * growth(tree, self.confidence**2 / 2)) * about_mean
+            lifted(library, sums.unit * self.confidence * tree.coherent) * abs(sums.value())
+            + lifted(library, sums.unit * growth(tree, self.confidence**2 / 2)) * self._about_mean(sums, library)
             + lifted(library, sums.unit * self._second_order(sums) + worst_factor(sums.roundings, 0.0, sums.reference))
             * sums.magnitude
         )
         certain = Deterministic().spread(sums, library)
+        if not sums.signed:  # of ordinary numbers
+            return library.xp.minimum(likely, certain)
         return library.xp.where(likely < certain, likely, certain)
+
+    def _about_mean(self, sums: RoundedSums, library: ArrayLibrary) -> Any:
+        """‖t − mean‖₂, at most ‖t‖₂; and that is taken where S is not known, because nothing may be subtracted."""
+        if not sums.signed:
+            return sums.norm() * lifted(library, (1 + sums.margin) ** 0.5)
+        k, squares = np.maximum(np.asarray(sums.terms, np.float64), 1.0), sums.norm() ** 2
+        square = squares - sums.value() ** 2 * lifted(library, 1 / k)
+        return (0.5 * (square + abs(square)) + sums.margin * squares) ** 0.5
 
     def _second_order(self, sums: RoundedSums) -> Any:
         """λ√(λ² + 2 ln k) u k Σ|t| for partial sums that are themselves rounded, and λ√r Σ|t| for r rescalings."""

@@ -75,7 +75,7 @@ def record_training(
             compared, and the spec states their digest.
         data: the folder of rows (`tallystick.write_rows`) that the batches are of; the records name their positions.
         keep: which anchors stay on the disk besides the first and the last: the last `N`, or `every:K`; by default all.
-        anchors: the URL of a store that gets a copy of every anchor, as `file://…` or `s3://…`.
+        anchors: the URL of a store that gets a copy of every anchor, as `file://…` or `s3://…`; `zstd::URL` compresses.
         ema: the averages of the weights that the loop updates between its step and the record (`tallystick.Ema`); the
             state holds them too, and the step graph updates them.
         **recorded: the fields of `RecordRecipe`: `anchor_stride`, `summaries`, `bucket_mode`, …

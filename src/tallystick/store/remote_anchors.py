@@ -1,5 +1,7 @@
 """Anchors kept elsewhere than in the run directory: read through `fsspec`, which knows many kinds of stores.
 
+A file may stand there compressed by zstd, with `.zst` behind its name.
+
 Nothing that is read is believed: whoever reads an anchor compares its digest with the recorded one. What is not there
 is missing, and nothing takes its place.
 """
@@ -18,6 +20,11 @@ from typing import Any, Final
 from tallystick.errors import TallyError, UnavailableError
 
 PIECE: Final = 1 << 20
+COMPRESSED: Final = ".zst"
+COMPRESSING: Final = "zstd::"
+"""Before the URL of a store whose files are to be compressed."""
+WINDOW_MAX: Final = 1 << 27
+"""Bytes that a decompressor may keep: whoever wrote the file chose how many it asks for."""
 KEPT: Final = 3
 """The most files that were fetched and are still on the disk: what later anchors refer to is often the same."""
 WITH_BUCKETS: Final = frozenset(("abfs", "abfss", "az", "gcs", "gs", "oss", "s3", "s3a"))
@@ -39,7 +46,11 @@ class RemoteAnchors:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names of the files that are there."""
+        """The names of the files that are there, in whichever form."""
+        return frozenset(name.removesuffix(COMPRESSED) for name in self._listed)
+
+    @cached_property
+    def _listed(self) -> frozenset[str]:
         try:
             with store_errors():
                 found = self._store.ls(self._folder, detail=False)
@@ -50,7 +61,10 @@ class RemoteAnchors:
         return frozenset(str(each).rstrip("/").rpartition("/")[2] for each in found)
 
     def fetch(self, name: str, bytes_max: int) -> Path | None:
-        """A copy of a file on this machine, `None` where there is none; raises if it exceeds `bytes_max`."""
+        """A copy of a file on this machine, `None` where there is none.
+
+        Raises `UnavailableError` if it exceeds `bytes_max`, cannot be read, or is compressed and `zstandard` missing.
+        """
         if name not in self.names:
             return None
         if name not in self._fetched:
@@ -63,11 +77,7 @@ class RemoteAnchors:
     def _copied(self, name: str, bytes_max: int) -> Path:
         target, size = self._cache / name, 0
         try:
-            with (
-                store_errors(),
-                self._store.open(f"{self._folder}/{name}", "rb") as source,
-                target.open("wb") as file,
-            ):
+            with store_errors(), self._opened(name) as source, target.open("wb") as file:
                 while piece := source.read(PIECE):
                     size += len(piece)
                     if size > bytes_max:
@@ -76,6 +86,16 @@ class RemoteAnchors:
         except OSError as error:
             raise self._failed(error) from None
         return target
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[Any]:
+        if name in self._listed:
+            with self._store.open(f"{self._folder}/{name}", "rb") as source:
+                yield source
+            return
+        zstd = zstandard().ZstdDecompressor(max_window_size=WINDOW_MAX)
+        with self._store.open(f"{self._folder}/{name}{COMPRESSED}", "rb") as source, zstd.stream_reader(source) as read:
+            yield read
 
     def _failed(self, error: Exception) -> UnavailableError:
         return UnavailableError(f"{self.url}: could not be read: {error}"[:400])
@@ -109,7 +129,18 @@ def open_store(url: str) -> tuple[Any, str]:
         raise not_installed("fsspec") from None
     try:
         with store_errors():
-            store, folder = fsspec.core.url_to_fs(url)
+            store, folder = fsspec.core.url_to_fs(url.removeprefix(COMPRESSING))
     except OSError as error:
         raise UnavailableError(f"{url}: no store that can be read here: {error}"[:400]) from None
     return store, str(folder).rstrip("/")
+
+
+def zstandard() -> Any:
+    """The library that compresses; raises `UnavailableError` where it is not installed."""
+    try:
+        import zstandard as library
+    except ModuleNotFoundError:
+        from tallystick.extras import not_installed
+
+        raise not_installed("fsspec", "zstandard") from None
+    return library

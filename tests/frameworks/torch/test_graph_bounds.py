@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from tallystick.errors import MalformedError, UnavailableError
-from tallystick.frameworks.torch.graph_bounds import GraphBounds, TensorBound
+from tallystick.frameworks.torch.graph_bounds import NORMS, SUMS, GraphBounds, TensorBound
 from tallystick.operators.balls.bound import ResultBound
 from tallystick.operators.precision import PLAIN, Precision
 from tallystick.operators.registry import operator
+from tallystick.operators.rounding import DETERMINISTIC, Model, Variance
 from tests.operators.examples import Call
 from tests.operators.honest import as_dtype, bounds_of, redrawn
 from tests.operators.measured import SIZED
@@ -55,9 +56,9 @@ def holds(fast: TensorBound, judge: ResultBound) -> bool:
     return bool(((reach <= radius * (1 + 1e-6) + TINY) | np.isposinf(radius)).all())
 
 
-def check(name: str, count: int | None, seed: int) -> None:
+def check(name: str, count: int | None, seed: int, **settings: Any) -> None:
     for call, precision in islice(runs(name, 1, seed), count):
-        for fast, judge in pairs(call, precision):
+        for fast, judge in pairs(call, precision, **settings):
             assert judge.dtype == "F64" or holds(fast, judge), f"{call}"
 
 
@@ -66,11 +67,23 @@ def test_the_bounds_of_a_pass_hold_those_of_a_judge(name: str) -> None:
     check(name, 2, 11)
 
 
+@pytest.mark.parametrize("name", ["aten.linear.default", "aten.bmm.default", "aten.conv2d.default"])
+def test_bounds_by_norms_hold_those_of_a_judge(name: str) -> None:
+    check(name, 1, 11, products=NORMS)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_all_bounds_of_a_pass_hold_those_of_a_judge(name: str, seed: int) -> None:
     check(name, None, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", sorted(SUMS & set(EXAMPLES)))
+def test_all_bounds_by_norms_hold_those_of_a_judge(name: str, seed: int) -> None:
+    check(name, None, seed, products=NORMS)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +132,51 @@ def test_weights_are_known_beforehand_and_operators_of_one_kind_are_recorded_onc
         GraphBounds(graph, inputs)
     with pytest.raises(MalformedError, match="input is not bound"):
         bounds.run({})
+
+
+def radius_of(call: Call, fixed: frozenset[str] = frozenset(), **settings: Any) -> torch.Tensor:
+    graph, bindings = as_graph(call, bounds_of(call), fixed)
+    return GraphBounds(graph, bindings, **settings).run(bindings)["n0"].radius
+
+
+@pytest.mark.parametrize("model", [DETERMINISTIC, Variance()])
+def test_norms_give_larger_radii_than_magnitudes_but_not_much(product: Call, model: Model) -> None:
+    tight, loose = (radius_of(product, model=model, **given) for given in ({}, {"products": NORMS}))
+    assert (loose >= tight).all()
+    assert (loose <= 2.2 * tight).all()
+
+
+@pytest.mark.parametrize("settings", [{}, {"products": NORMS}])
+def test_nothing_is_subtracted_for_a_mean_that_is_not_known(product: Call, settings: Any) -> None:
+    """Of equal terms, some of them negative, a mean of magnitudes leaves nothing."""
+    k, w = 64, np.ones((16, 64), np.float32)
+    w[:, :3] = -1
+    call = Call(product.operator, {"input": np.ones((2, k), np.float32), "weight": w, "bias": None})
+    (judge,) = bounds_of(call, model=Variance())
+    assert judge is not None
+    own = k * 2.0**-24 * k  # γ_k Σ|t| of the computed value itself
+    assert (radius_of(call, model=Variance(), **settings).numpy() >= judge.radius + own).all()
+
+
+def test_numbers_too_small_for_squares_are_in_the_norms(product: Call) -> None:
+    x = np.full((8, 64), 1e-25, np.float32)
+    call = Call(product.operator, {**product.arguments, "input": x, "bias": np.zeros(16, np.float32)})
+    for fast, judge in pairs(call, products=NORMS):
+        assert holds(fast, judge)
+
+
+def test_a_product_with_a_large_weight_has_the_same_radius_whether_the_weight_is_known_beforehand() -> None:
+    rng = np.random.default_rng(1)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((24, 192), (192, 192)))
+    call = Call("aten.linear.default", {"input": x, "weight": w, "bias": None})
+    known, unknown = (radius_of(call, fixed) for fixed in (frozenset({"weight"}), frozenset[str]()))
+    assert torch.allclose(known, unknown, rtol=2**-14, atol=0)
+
+
+def test_other_names_of_products_are_refused(product: Call) -> None:
+    graph, bindings = as_graph(product, bounds_of(product))
+    with pytest.raises(MalformedError, match="by magnitudes or norms, not 'guesses'"):
+        GraphBounds(graph, bindings, products="guesses")
 
 
 @pytest.mark.parametrize("odd", [np.inf, np.nan, 1e-40, 3e38, 1e-25])

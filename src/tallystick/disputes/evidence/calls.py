@@ -30,14 +30,14 @@ from tallystick.transcripts.record import CallRecord
 from tallystick.workloads.names import BATCH
 
 
-def doubt_calls(calls: Calls, engine: Engine, work: ChallengerWork) -> Doubt | None:
-    """The first call that is wrong; `None` if all are right.
+def doubt_calls(calls: Calls, engine: Engine, work: ChallengerWork, weights: State | None = None) -> Doubt | None:
+    """The first call that is wrong; `None` if all are right. The claimed `weights` are read where they are not given.
 
     A call that does not run on this machine is doubted in two cases: the definition of an operator refuses its
     operands, or other calls of the same graph do run. Raises `UnavailableError` if no call runs.
     """
     failed = list[tuple[int, UnavailableError]]()
-    replay = _Replay(calls, engine)
+    replay = _Replay(calls, engine, weights)
     for place, record in enumerate(calls.records):
         try:
             reason = replay.objection(record)
@@ -80,6 +80,7 @@ class _Replay:
 
     calls: Calls
     engine: Engine
+    weights: State | None
 
     def objection(self, record: CallRecord) -> str:
         """What is wrong with a call; empty if nothing is. Raises `UnavailableError` if it does not run here."""
@@ -99,7 +100,7 @@ class _Replay:
     @cached_property
     def _state(self) -> State:
         """Constants and weights, which are the same for every call."""
-        return {**self.calls.constants, **self.calls.weights()}
+        return {**self.calls.constants, **(self.calls.weights() if self.weights is None else self.weights)}
 
     @cached_property
     def _specs(self) -> Mapping[Ref, TensorSpec]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
 from tallystick.audits.inference import Calls
+from tallystick.commitments.digests import Digest
 from tallystick.disputes.evidence.calls import doubt_calls, require_disputable
 from tallystick.disputes.evidence.claim_statement import Levels, OpenQuestion, Recomputation
 from tallystick.disputes.evidence.gathering import gather_whole
@@ -25,6 +27,7 @@ from tallystick.disputes.game.protocols import Doubt
 from tallystick.graphs.engine import Engine
 from tallystick.judging.fault import Fault
 from tallystick.store.inference import InferenceDirectory
+from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.claim import Log
 
 
@@ -47,12 +50,26 @@ class CallsStatement:
         """The calls of the directory, with every digest rechecked; raises `ProofError`."""
         return gather_whole(self.run)
 
+    @cached_property
+    def weights(self) -> Mapping[str, tuple[Tensor, Digest]]:
+        """The claimed weights by name, each with its digest: views of the file, which nobody changes.
+
+        Raises `UnavailableError` without a file, `ProofError` for other weights.
+        """
+        tensors, digests = self.calls.digested_weights(mapped=True)
+        return {name: (tensors[name], each.digest) for name, each in digests.entries}
+
+    @property
+    def known(self) -> Mapping[Digest, Tensor]:
+        """See `ClaimStatement`."""
+        return {name: tensor for tensor, name in self.weights.values()}
+
     def require_whole(self) -> None:
         """See `ClaimStatement`; reads weights, inputs and outputs too."""
         if self.is_whole:
             return
         with supplied():
-            self.calls.weights()
+            assert self.weights is not None  # reading raises
             for record in self.calls.records:
                 self.calls.inputs(record)
                 self.calls.outputs(record)
@@ -76,7 +93,8 @@ class CallsStatement:
     def doubt(self, own: Recomputation) -> Doubt | None:
         """See `ClaimStatement`."""
         self.require_whole()
-        return doubt_calls(self.calls, own.engine, own.work)
+        weights = {name: tensor for name, (tensor, _) in self.weights.items()}
+        return doubt_calls(self.calls, own.engine, own.work, weights)
 
     def rule_record(self, line: bytes, device: str | None) -> Ruled:
         """See `ClaimStatement`."""

@@ -6,16 +6,18 @@ every digest in them at that time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
+from tallystick.commitments.digests import Digest
 from tallystick.disputes.evidence.locate import ChallengerWork
 from tallystick.disputes.evidence.rulings import Ruled
 from tallystick.disputes.evidence.view import OpeningView
 from tallystick.disputes.game.protocols import Doubt, Trace
 from tallystick.graphs.engine import Engine
+from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.budget import Budget
 from tallystick.transcripts.claim import Log
 
@@ -51,6 +53,11 @@ class ClaimStatement(Protocol):
     @property
     def levels(self) -> Levels:
         """2 if the leaves of the claim are records, 1 if they are operators."""
+        ...
+
+    @property
+    def known(self) -> Mapping[Digest, Tensor]:
+        """Values that its reader has of its own, by the digests they were compared with: the weights of a model."""
         ...
 
     @property

@@ -90,7 +90,7 @@ class OpenedDoubter:
     def _child_of_operators(
         self, answered: DisputeView, statement: ClaimStatement, children: Sequence[tuple[int, int]]
     ) -> int | Ground:
-        view, dispute = view_of(answered), answered.dispute
+        view, dispute = view_of(answered, statement.known), answered.dispute
         is_whole = (dispute.low, dispute.high) == (0, dispute.size)
         if is_whole:
             for question in check_descent(answered, statement, view):
@@ -98,8 +98,10 @@ class OpenedDoubter:
                 if fault is Fault.PROVER:
                     raise ProofError(f"{question.text}: {reason}")
         found = locate(view, children, self.engine, self.work)
-        if is_whole and found.is_within and errors_add_up(view, self.budgets):
-            return "budget"
+        if is_whole and found.is_within:
+            view.check_ends()  # where no child is wrong, bytes that no child read may be
+            if errors_add_up(view, self.budgets):
+                return "budget"
         return found.child
 
     def _doubt(self, claim: PostedClaim, path: Path) -> Doubt | None:

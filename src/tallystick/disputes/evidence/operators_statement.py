@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
+from tallystick.commitments.digests import Digest
 from tallystick.disputes.evidence.claim_statement import Levels, OpenQuestion, Recomputation
 from tallystick.disputes.evidence.doubts import doubt_operators
 from tallystick.disputes.evidence.rulings import Ruled
@@ -25,6 +27,7 @@ from tallystick.judging.leaf.request import LeafRequest
 from tallystick.judging.opening.binding import check_binding
 from tallystick.judging.opening.budget import judge_budget
 from tallystick.store.statement import OpeningDirectory
+from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.budget import Budget, budget_for
 from tallystick.transcripts.claim import Log
 from tallystick.transcripts.opening import Opening
@@ -36,6 +39,7 @@ class OperatorsStatement:
 
     folder: OpeningDirectory
     levels: ClassVar[Levels] = 1
+    known: ClassVar[Mapping[Digest, Tensor]] = {}
     questions_of_records: ClassVar[tuple[OpenQuestion, ...]] = ()
 
     @property

@@ -26,17 +26,21 @@ def check_turn(answered: DisputeView, statement: ClaimStatement) -> tuple[OpenQu
         return statement.questions_of_records
     view = view_of(answered)
     questions = check_descent(answered, statement, view)
+    view.check_ends()
     view.check_cuts(answered.dispute)
     return questions
 
 
 def check_descent(answered: DisputeView, statement: ClaimStatement, view: OpeningView) -> tuple[OpenQuestion, ...]:
-    """As `check_turn`, but only for the operators as a whole and the values at both ends of the step."""
+    """As `check_turn`, but only for the operators as a whole; that values are opened is seen, and their bytes not read.
+
+    Who runs children reads each value before using it, and `check_turn` says who is at fault if its bytes are others.
+    """
     view.check(answered.dispute)
     if answered.descended is not None:
         leaf = leaf_hash(view.opening.record.encode()).hex()
         require(leaf == answered.descended.leaf, "the opening is about another record than was opened")
-    view.check_ends()
+    view.require_ends()
     return statement.check(view)
 
 

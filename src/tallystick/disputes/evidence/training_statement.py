@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import ClassVar, Final
 from tallystick.audits.calibration import shipped_calibration
 from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.report import Report
+from tallystick.commitments.digests import Digest
 from tallystick.disputes.evidence.claim_statement import Levels, OpenQuestion, Recomputation
 from tallystick.disputes.evidence.claimed_training import ClaimedTraining
 from tallystick.disputes.evidence.doubts import doubt_training
@@ -33,6 +35,7 @@ from tallystick.graphs.engine import Engine
 from tallystick.judging.fault import Fault
 from tallystick.judging.findings import Findings
 from tallystick.store.run import RunDirectory
+from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.claim import Log
 from tallystick.workloads.names import STATE_PREFIXES
 from tallystick.workloads.origin import Origin
@@ -52,6 +55,7 @@ class TrainingStatement:
     origins: tuple[Origin, ...] = ()
     is_whole: bool = field(default=False, init=False)
     levels: ClassVar[Levels] = 2
+    known: ClassVar[Mapping[Digest, Tensor]] = {}
 
     @property
     def tree(self) -> Log:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -39,11 +39,12 @@ class OpeningView:
     """An opening of all operators without inner values, and the folders with the values that were opened later.
 
     The folders are the party's own: a value is compared with its digest when it is read for the first time, whichever
-    answer that belongs to, and is not kept in memory.
+    answer that belongs to, and is not kept in memory. `known` are values that the party has of its own.
     """
 
     operators: Operators
     folders: tuple[Path, ...]
+    known: Mapping[Digest, Tensor] = field(default_factory=dict)
 
     @property
     def whole(self) -> WholeOpening:
@@ -80,8 +81,8 @@ class OpeningView:
         return self.value(ref) if self._is_there(self.digests[ref]) else None
 
     def values(self, refs: Iterable[Ref]) -> dict[Ref, Tensor]:
-        """Several opened values; raises what `value` raises."""
-        return {ref: self.value(ref) for ref in dict.fromkeys(refs)}
+        """Several opened values; raises what `value` raises. Of those that are known, the opened bytes are not read."""
+        return {ref: self._known(ref) or self.value(ref) for ref in dict.fromkeys(refs)}
 
     def results(self, names: Iterable[str]) -> dict[str, Tensor]:
         """Opened results of the step by the names of the graph's outputs."""
@@ -106,8 +107,20 @@ class OpeningView:
 
     def check_ends(self) -> None:
         """Raise `ProofError` unless everything that the step read and gave is opened, with the stated specs."""
-        for ref in (*(each.name for each in self.graph.sources), *(each.value for each in self.graph.outputs)):
+        for ref in self._ends():
             self.value(ref)
+
+    def require_ends(self) -> None:
+        """As `check_ends`, by the list of what is opened: no value is read, or compared with its digest."""
+        for ref in self._ends():
+            values = self._holding(self.digests[ref])
+            if values is None:
+                raise ProofError(f"{ref} is not opened")
+            _require_spec(ref, values.spec(self.digests[ref]), self.operators.specs[ref])
+
+    def _ends(self) -> tuple[Ref, ...]:
+        """What the step read and gave."""
+        return (*(each.name for each in self.graph.sources), *(each.value for each in self.graph.outputs))
 
     def check_cuts(self, dispute: Dispute) -> None:
         """Raise `ProofError` unless what crosses the cuts of the last partition is opened."""
@@ -121,6 +134,10 @@ class OpeningView:
         record = bare.operator.record
         values = self._opened({**record.inputs, **record.outputs})
         return replace(bare, values=values, claimed=self._opened(small))
+
+    def _known(self, ref: Ref) -> Tensor | None:
+        tensor = self.known.get(self.digests[ref])
+        return tensor if tensor is not None and TensorSpec.of(tensor) == self.operators.specs[ref] else None
 
     def _opened(self, wanted: Mapping[str, Digest]) -> dict[str, Tensor]:
         there = {name: found for name, found in wanted.items() if self._is_there(found)}
@@ -139,13 +156,16 @@ class OpeningView:
         return tuple(map(read_values, self.folders))
 
 
-def view_of(answered: DisputeView) -> OpeningView:
-    """What the prover opened at the level of operators; raises `ProofError` if it cannot be read."""
+def view_of(answered: DisputeView, known: Mapping[Digest, Tensor] | None = None) -> OpeningView:
+    """What the prover opened at the level of operators, for a party that has `known` values of its own.
+
+    Raises `ProofError` if it cannot be read.
+    """
     folders = operator_folders(answered)
     if not folders:
         raise ProofError("no operators were opened")
     with supplied():
-        return OpeningView(read_operators(folders[0]), folders)
+        return OpeningView(read_operators(folders[0]), folders, known or {})
 
 
 def operator_folders(answered: DisputeView) -> tuple[Path, ...]:
@@ -174,8 +194,12 @@ def require_claim(opening: Opening, claim: Claim | InferenceClaim, graph: Digest
 
 
 def _of_spec(what: str, tensor: Tensor, spec: TensorSpec | None) -> Tensor:
-    require(spec in (None, TensorSpec.of(tensor)), f"{what} is {TensorSpec.of(tensor)}, and {spec} in the graph")
+    _require_spec(what, TensorSpec.of(tensor), spec)
     return tensor
+
+
+def _require_spec(what: str, found: TensorSpec, stated: TensorSpec | None) -> None:
+    require(stated in (None, found), f"{what} is {found}, and {stated} in the graph")
 
 
 @contextmanager

@@ -111,6 +111,7 @@ _QUICK: Final = {
     "multiply": "mul",
     "divide": "div",
     "permute_dims": "permute",
+    "clip": "clamp",
 }
 
 QUICK: Final[ArrayLibrary] = _Quick()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -24,9 +25,9 @@ from tallystick.graphs.graph import Constant, Graph, Node, Ref, Role
 from tallystick.graphs.values import fetch, float_results, operands_of
 from tallystick.operators.balls.ball import Ball
 from tallystick.operators.balls.bound import algebra_of, read
-from tallystick.operators.balls.ordinary import LIMIT, OrdinaryBalls, least_of
+from tallystick.operators.balls.ordinary import DTYPES, LARGEST, LIMIT, OrdinaryBalls
 from tallystick.operators.definition import Exactness
-from tallystick.operators.precision import PLAIN, Precision
+from tallystick.operators.precision import FORMATS, PLAIN, Precision
 from tallystick.operators.registry import operator
 from tallystick.operators.rounding import DETERMINISTIC, Model
 from tallystick.operators.values import Value
@@ -34,6 +35,9 @@ from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 
 WIDE: Final = "F64"
+ALL_BITS: Final = 2**31 - 1
+MAGNITUDES: Final = "magnitudes"
+NORMS: Final = "norms"
 SUMS: Final = frozenset(
     {
         *(f"aten.{name}.default" for name in ("mm", "bmm", "mv", "dot", "vdot", "matmul", "linear", "convolution")),
@@ -65,8 +69,9 @@ class TensorBound:
 class GraphBounds:
     """The bounds of a graph with fixed weights; what depends on weights alone is computed once and kept.
 
-    `bindings` holds at least the weights and constants, and may hold more. Raises `MalformedError` for an operator that
-    is not on the allow-list, or a weight that is missing.
+    `bindings` holds at least the weights and constants, and may hold more. With `products="norms"` the radii of `SUMS`
+    come from ‖x‖₂‖w‖₂ in place of Σ|x||w|: several times as large, and without another product. Raises `MalformedError`
+    for an operator that is not on the allow-list, or a weight that is missing.
     """
 
     def __init__(
@@ -76,16 +81,19 @@ class GraphBounds:
         precision: Precision = PLAIN,
         model: Model = DETERMINISTIC,
         device: str = "cpu",
+        products: str = MAGNITUDES,
     ) -> None:
+        if products not in (MAGNITUDES, NORMS):
+            raise MalformedError(f"products are bounded by {MAGNITUDES} or {NORMS}, not {products[:40]!r}")
         self.graph, self.engine = graph, TorchEngine(device)
         self._specs, self._traced = graph.specs(), dict[Any, GraphModule | None]()
         self._weights = {name: self._load(bindings, name) for name in _weights(graph)}
         self._held = {name: self._ball(name, value) for name, value in self._weights.items()}
-        self._least = {name: least_of(ball) for name, ball in self._held.items()}
-        settings = (precision, model, self.engine.name == "torch")
+        self._least = {name: _least(ball) for name, ball in self._held.items()}
+        settings = (precision, model, self.engine.name == "torch", products == NORMS)
         bounded = (node for node in graph.nodes if float_results(node) and not _moves(node))
         self._readings = [OperatorReading(node, self._specs, *settings) for node in bounded]
-        self._programs: dict[int, TracedCall | None] = {}
+        self._programs: dict[tuple[int, tuple[bool, ...]], TracedCall | None] = {}
 
     def run(self, inputs: Mapping[Ref, Tensor]) -> dict[Ref, TensorBound]:
         """Run the graph on PyTorch, and bound each result that rounding can change, for the operands that it had."""
@@ -105,32 +113,37 @@ class GraphBounds:
             for ref in reading.refs:
                 if ref not in balls:
                     balls[ref] = self._ball(ref, values[ref])
-                    least[ref] = least_of(balls[ref])
-            rules = reading.ordinary
-            is_ordinary = rules is not None and all(least[ref] >= rules.least for ref in reading.refs)
-            results = self._ordinary(reading, balls) if is_ordinary else None
-            found |= reading.results(balls, values, results)
+                    least[ref] = _least(balls[ref])
+            found |= reading.results(balls, values, self._ordinary(reading, balls, least))
         return found
 
-    def _ordinary(self, reading: OperatorReading, balls: Mapping[Ref, Ball]) -> list[torch.Tensor] | None:
+    def _ordinary(
+        self, reading: OperatorReading, balls: Mapping[Ref, Ball], least: Mapping[Ref, float]
+    ) -> list[torch.Tensor] | None:
         """Values and radii by the rules for ordinary numbers; `None` where some were not."""
-        operands = reading.operands(balls)
-        if reading.node.number not in self._programs:
-            self._programs[reading.node.number] = self._program(reading, operands)
-        program = self._programs[reading.node.number]
-        *results, total = reading.by_ordinary_rules(*operands) if program is None else program(operands)
+        if reading.ordinary is None or not all(least[ref] > 0 for ref in reading.refs):
+            return None
+        tiny = tuple(least[ref] < reading.ordinary.least for ref in reading.refs)
+        operands, key = reading.operands(balls), (reading.node.number, tiny)
+        if key not in self._programs:
+            self._programs[key] = self._program(reading, operands, tiny)
+        program = self._programs[key]
+        *results, total = reading.by_ordinary_rules(tiny, *operands) if program is None else program(operands)
         return list(results) if float(total) < LIMIT else None
 
-    def _program(self, reading: OperatorReading, operands: list[torch.Tensor]) -> TracedCall | None:
+    def _program(
+        self, reading: OperatorReading, operands: list[torch.Tensor], tiny: tuple[bool, ...]
+    ) -> TracedCall | None:
         """Operators that differ in their weights alone are traced once."""
-        if reading.kind not in self._traced:
+        kind, function = (*reading.kind, tiny), partial(reading.by_ordinary_rules, tiny)
+        if kind not in self._traced:
             with torch.inference_mode(False), torch.no_grad():
                 examples = [each.clone() for each in operands]
-                reading.by_ordinary_rules(*examples)  # makes the constants of the definition
-                self._traced[reading.kind] = trace(reading.by_ordinary_rules, examples)
-        module = self._traced[reading.kind]
+                function(*examples)  # makes the constants of the definition
+                self._traced[kind] = trace(function, examples)
+        module = self._traced[kind]
         fixed = {place: operands[place] for place, ref in enumerate(reading.refs) if ref in self._held}
-        return None if module is None else TracedCall(module, fixed)
+        return None if module is None else TracedCall(module, fixed, regroups=reading.sums)
 
     def _load(self, bindings: Mapping[Ref, Tensor], name: Ref) -> torch.Tensor:
         if name not in bindings:
@@ -149,7 +162,13 @@ class OperatorReading:
     """
 
     def __init__(
-        self, node: Node, specs: Mapping[Ref, TensorSpec], precision: Precision, model: Model, keeps_bounds: bool
+        self,
+        node: Node,
+        specs: Mapping[Ref, TensorSpec],
+        precision: Precision,
+        model: Model,
+        keeps_bounds: bool,
+        norms: bool = False,
     ) -> None:
         self.node, self.operator, self.refs = node, operator(node.operator), tuple(dict.fromkeys(node.refs))
         self.outputs = [ref for ref, _ in float_results(node)]
@@ -158,10 +177,9 @@ class OperatorReading:
         is_wide = WIDE in (*dtypes, *(spec.dtype for spec in node.results if spec))
         reference = "F64" if is_wide else "F32"
         self.balls = algebra_of(self.operator, dtypes, precision, model, library=QUICK, reference=reference)
-        self.ordinary = (
-            None if is_wide else OrdinaryBalls(*(getattr(self.balls, each.name) for each in fields(self.balls)))
-        )
         self.sums = keeps_bounds and _is_sum(node, dtypes)
+        settings = {each.name: getattr(self.balls, each.name) for each in fields(self.balls)}
+        self.ordinary = None if is_wide else OrdinaryBalls(**settings, magnitudes=self.sums, norms=norms and self.sums)
         places = {ref: place for place, ref in enumerate(self.refs)}
         shape = {name: fetch(operand, places) for name, operand in node.operands.items()}
         self.kind = (node.operator, repr(shape), repr(node.attributes), tuple(given), node.results)
@@ -171,15 +189,19 @@ class OperatorReading:
         """The arrays that the definition is read on."""
         return [balls[ref].size if self.sums else balls[ref].array for ref in self.refs]
 
-    def by_ordinary_rules(self, *arrays: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Value and radius of each float result, and the number that tells whether they are bounds."""
+    def by_ordinary_rules(self, tiny: Sequence[bool], *arrays: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Value and radius of each float result, only the radius of sums, and whether they are bounds, as a number.
+
+        `tiny` names the operands with elements below the least that the rules are for.
+        """
         assert self.ordinary is not None
         self.ordinary.seen.clear()
         least = 0.0 if self.sums else -math.inf
-        pairs = zip(self.refs, arrays, self.dtypes, strict=True)
-        balls = {ref: Ball(Value(array, dtype), None, least) for ref, array, dtype in pairs}
+        given = zip(self.refs, arrays, self.dtypes, tiny, strict=True)
+        balls = {ref: self.ordinary.operand(Ball(Value(x, dtype), None, least), few) for ref, x, dtype, few in given}
         results = self.operator.read(self.ordinary, self._arguments(balls))
-        found = [part for ball in self._floats(results) for part in (ball.array, self.ordinary.radius(ball))]
+        pairs = [(ball.array, self.ordinary.radius(ball)) for ball in self._floats(results)]
+        found = [part for pair in pairs for part in pair[self.sums :]]
         return (*found, self.ordinary.total())
 
     def results(
@@ -191,7 +213,7 @@ class OperatorReading:
             results = self._floats(read(self.operator, self.balls, self._arguments(balls)))
             return {ref: TensorBound(x.array, self.balls.radius(x)) for ref, x in zip(refs, results, strict=True)}
         if self.sums:
-            return {refs[0]: TensorBound(values[refs[0]], found[1])}
+            return {refs[0]: TensorBound(values[refs[0]], found[0])}
         triples = zip(refs, found[::2], found[1::2], strict=True)
         return {ref: TensorBound(value, radius) for ref, value, radius in triples}
 
@@ -205,6 +227,25 @@ class OperatorReading:
 
 def _weights(graph: Graph) -> Iterator[Ref]:
     return (each.name for each in graph.sources if isinstance(each, Constant) or each.role is Role.WEIGHT)
+
+
+def _least(x: Ball) -> float:
+    """The smallest magnitude of an operand besides 0, infinite if there is none; 0 where the rules are not for it."""
+    if x.dtype not in FORMATS or not x.array.numel():
+        return math.inf
+    if x.dtype not in DTYPES:
+        return 0.0
+    least, largest = torch.aminmax(x.size)
+    if not float(largest) < LARGEST:
+        return 0.0
+    return float(least) or _least_but_0(x.size)
+
+
+def _least_but_0(size: torch.Tensor) -> float:
+    """The bits of magnitudes are in their order; one less, and without the sign, those of 0 are the largest."""
+    bits = size.view(torch.int32) - 1
+    least = int(bits.bitwise_and_(ALL_BITS).amin())
+    return math.inf if least == ALL_BITS else float(torch.tensor(least + 1, dtype=torch.int32).view(torch.float32))
 
 
 def _moves(node: Node) -> bool:

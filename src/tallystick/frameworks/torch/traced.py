@@ -1,20 +1,26 @@
 """A function of tensors as a list of PyTorch's kernels, without the Python that called them.
 
-What depends on fixed tensors alone, such as weights, is computed once; what is computed twice is computed once too.
+What depends on fixed tensors alone, such as weights, is computed once; what is computed twice is computed once too. A
+tensor is given back to the allocator after its last use, so that the next one finds it in the cache.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
 
+from tallystick.frameworks.torch.packed import packed_product
+from tallystick.frameworks.torch.weighted import Weighted, weighted
+
 SAME: Final = frozenset({"aten.expand.default", "aten.view.default", "aten.reshape.default", "aten.detach.default"})
 """Kernels that give their operand back where its shape does not change."""
+Kernel: TypeAlias = Callable[..., Any]
+Step: TypeAlias = tuple[Kernel, tuple[Any, ...], dict[str, Any], list[tuple[int, int]], int]
 
 
 def trace(function: Callable[..., Any], examples: Sequence[torch.Tensor]) -> GraphModule | None:
@@ -28,29 +34,35 @@ def trace(function: Callable[..., Any], examples: Sequence[torch.Tensor]) -> Gra
 
 
 class TracedCall:
-    """A traced function whose inputs at the places `fixed` are known."""
+    """A traced function whose inputs at the places `fixed` are known.
 
-    def __init__(self, module: GraphModule, fixed: Mapping[int, torch.Tensor]) -> None:
+    With `regroups`, sums and products by fixed numbers may be regrouped, as is allowed where nothing is negative: then
+    each rounding is relative to the result.
+    """
+
+    def __init__(self, module: GraphModule, fixed: Mapping[int, torch.Tensor], regroups: bool = False) -> None:
         self._held: list[Any] = []
         self._inputs: list[tuple[int, int]] = []
-        self._steps: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], list[tuple[int, int]], int]] = []
+        self._steps: list[Step] = []
         self._slots: dict[Node, int] = {}
-        known: dict[Node, Any] = {}
-        seen: dict[Any, Node] = {}
-        place = 0
+        self._known: dict[Node, Any] = {}
+        self._seen: dict[Any, Node] = {}
+        self._weighted: dict[Node, Weighted] = {}
+        self._regroups = regroups
+        places = iter(range(len(module.graph.nodes)))
         for node in module.graph.nodes:
             if node.op == "placeholder":
-                if place in fixed:
-                    known[node] = fixed[place]
-                else:
-                    self._inputs.append((place, self._slot(node)))
-                place += 1
+                self._placeholder(node, next(places), fixed)
             elif node.op == "get_attr":
-                known[node] = getattr(module, node.target)
+                self._known[node] = getattr(module, node.target)
             elif node.op == "output":
-                self._results = [known[each] if each in known else self._slots[each] for each in node.args[0]]
+                self._results = [
+                    self._known[each] if each in self._known else self._made(each) for each in node.args[0]
+                ]
             else:
-                self._call(node, known, seen)
+                self._call(node)
+        self._ended = _last_uses([[slot for _, slot in slots] for *_, slots, _ in self._steps], self._results)
+        del self._known, self._seen, self._weighted, self._slots
 
     @torch.inference_mode()
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -58,36 +70,84 @@ class TracedCall:
         held = list(self._held)
         for place, slot in self._inputs:
             held[slot] = inputs[place]
-        for kernel, arguments, named, slots, result in self._steps:
+        for (kernel, arguments, named, slots, result), ended in zip(self._steps, self._ended, strict=True):
             given = list(arguments)
             for place, slot in slots:
                 given[place] = held[slot]
             held[result] = kernel(*given, **named)
+            del given
+            for slot in ended:
+                held[slot] = None
         return [held[each] if isinstance(each, int) else each for each in self._results]
+
+    def _placeholder(self, node: Node, place: int, fixed: Mapping[int, torch.Tensor]) -> None:
+        if place in fixed:
+            self._known[node] = fixed[place]
+        else:
+            self._inputs.append((place, self._slot(node)))
 
     def _slot(self, node: Node) -> int:
         self._slots[node] = len(self._held)
         self._held.append(None)
         return self._slots[node]
 
-    def _call(self, node: Node, known: dict[Node, Any], seen: dict[Any, Node]) -> None:
-        if all(each in known for each in node.all_input_nodes):
-            known[node] = node.target(*map_arg(node.args, known.get), **map_arg(node.kwargs, known.get))  # type: ignore[operator]
+    def _call(self, node: Node) -> None:
+        if all(each in self._known for each in node.all_input_nodes):
+            arguments, named = map_arg((node.args, node.kwargs), self._known.get)
+            self._known[node] = node.target(*arguments, **named)  # type: ignore[operator]
             return
+        if self._regroups and self._is_weighted(node):
+            return
+        for each in node.all_input_nodes:
+            if each not in self._known:
+                self._made(each)
         names = map_arg((node.args, node.kwargs), lambda each: f"%{self._slots.get(each, each.name)}")
-        same = _operand(node) or seen.setdefault((str(node.target), repr(names)), node)
+        same = _operand(node) or self._seen.setdefault((str(node.target), repr(names)), node)
         if same is not node:
             self._slots[node] = self._slots[same]
             return
-        kernel: Any = getattr(node.target, "_op", node.target)
+        self._step(node)
+
+    def _is_weighted(self, node: Node) -> bool:
+        """Whether a weighted sum is kept for this node, to be computed when somebody asks for it."""
+        found = self._weighted.get(_operand(node) or node) or weighted(node, self._known, self._weighted)
+        if found is not None:
+            self._weighted[node] = found
+        return found is not None
+
+    def _step(self, node: Node) -> None:
+        target: Any = node.target
+        kernel: Kernel = getattr(target, "_op", target)
         arguments: tuple[Any, ...] = node.args
         named: dict[str, Any] = dict(node.kwargs)
         if any(not isinstance(each, Node) and _nodes(each) for each in (*arguments, named)):
             kernel, arguments, named = _flat(node), tuple(node.all_input_nodes), {}
+        packed = packed_product(node, self._known)
+        if packed is not None:
+            kernel, arguments, named = packed, arguments[:1], {}
         pairs = list(enumerate(arguments))
-        places = [(place, self._slots[each]) for place, each in pairs if isinstance(each, Node) and each not in known]
-        template = tuple(known.get(each) if isinstance(each, Node) else each for each in arguments)
+        unknown = [(place, each) for place, each in pairs if isinstance(each, Node) and each not in self._known]
+        template = tuple(self._known.get(each) if isinstance(each, Node) else each for each in arguments)
+        places = [(place, self._slots[each]) for place, each in unknown]
         self._steps.append((kernel, template, named, places, self._slot(node)))
+
+    def _made(self, node: Node) -> int:
+        """The slot of a tensor; a weighted sum is computed when somebody asks for it."""
+        if node not in self._slots:
+            addends = self._weighted[node]
+            places = list(enumerate(self._slots[each] for each in addends.factors))
+            self._steps.append((addends.kernel(), (None,) * len(places), {}, places, self._slot(node)))
+        return self._slots[node]
+
+
+def _last_uses(used: Sequence[Sequence[int]], kept: Collection[Any]) -> list[tuple[int, ...]]:
+    """For each step the slots that no later one reads."""
+    seen = {each for each in kept if isinstance(each, int)}
+    ended = []
+    for slots in reversed(used):
+        ended.append(tuple(set(slots) - seen))
+        seen |= set(slots)
+    return ended[::-1]
 
 
 def _operand(node: Node) -> Node | None:

@@ -18,6 +18,7 @@ from tallystick.errors import ProofError
 from tallystick.graphs.graph import Ref
 from tallystick.tensors.digest import tensor_digest
 from tallystick.tensors.safetensors import StateFile, check_booleans
+from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 
 VALUES: Final = "values.safetensors"
@@ -59,6 +60,12 @@ class OpenedValues:
             self._hold(name, self._read(name))
         self._held.move_to_end(name)
         return self._held[name]
+
+    def spec(self, name: Digest) -> TensorSpec:
+        """The spec that the file states of a value which is opened; its bytes are not read."""
+        assert self._file is not None  # asked of values that are opened
+        placed = self._file.specs[value_name(name)]
+        return TensorSpec(placed.dtype, placed.shape)
 
     def opened(self, wanted: Mapping[Ref, Digest]) -> dict[Ref, Tensor]:
         """Those of the wanted values that are opened; raises what reading one raises."""

@@ -5,7 +5,7 @@ they are left out, and every radius includes what a device may lose by reading a
 afterwards whether this was right:
 
 * Operands are finite, below `LARGEST`, and 0 or at least the smallest normal number; 2⁻⁶³ where factors may be
-  regrouped (`least_of`).
+  regrouped. The balls of smaller ones reach 0 (`operand`).
 * Every rounding adds at least u(|v| + r) to its radius, u ≥ 2⁻²⁴. So where all radii together are finite and below
   `LIMIT`, each centre with its radius is below `LIMIT` / u = `LARGEST`: it is no NaN, products of two do not overflow
   in any order, and divisors do not contain 0.
@@ -17,18 +17,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
-from tallystick.operators.algebra import Number
+from tallystick.operators.algebra import Axes, Number
 from tallystick.operators.arrays import Array
 from tallystick.operators.balls import propagation
-from tallystick.operators.balls.ball import Ball
+from tallystick.operators.balls.ball import Ball, Operand
 from tallystick.operators.balls.balls import Balls
+from tallystick.operators.balls.norms import Norms
 from tallystick.operators.balls.rounding import Doubt
 from tallystick.operators.precision import FORMATS
 from tallystick.operators.rounding import Deterministic, RoundedSums, worst_factor
-from tallystick.operators.values import Value
+from tallystick.operators.values import Value, Values
 
 LIMIT: Final = 2.0**36
 LARGEST: Final = 2.0**60
@@ -40,20 +42,62 @@ DTYPES: Final = frozenset({"F32", "BF16"})
 
 @dataclass(frozen=True)
 class OrdinaryBalls(Balls):
-    """See `Balls`, whose radii these are up to the constants of underflows; `seen` collects the sums of all radii."""
+    """See `Balls`, whose radii these are up to the constants of underflows; `seen` collects radii.
 
-    seen: list[Array] = field(default_factory=list)
+    A radius that enters that of a sum or difference as it is need not be kept: the other is no smaller. With
+    `magnitudes`, operands are the sizes of the operator's, and no more than sizes is known of results. With `norms`,
+    products of these are bounded by norms.
+    """
+
+    magnitudes: bool = False
+    norms: bool = False
+
+    seen: dict[int, Array] = field(default_factory=dict)
     constants: dict[Any, Ball] = field(default_factory=dict)
     numbers: dict[float, Array] = field(default_factory=dict)
+
+    @cached_property
+    def values(self) -> Values:
+        """The algebra of the centres."""
+        kind = Norms if self.norms else Values
+        return kind(self.library, self.reference)
 
     @property
     def least(self) -> float:
         """The smallest magnitude besides 0 that an operand may have."""
         return SMALLEST_FACTOR if self.regrouped else SMALLEST
 
+    def operand(self, x: Ball, tiny: bool) -> Ball:
+        """`x`; if some elements are `tiny`, below `least`, balls that reach 0 in their place."""
+        if not tiny:
+            return x
+        return replace(x, radius=self.xp.where(x.size < self.least, x.size, 0.0))
+
     def total(self) -> Array:
         """The sum of all radii so far, to be compared with `LIMIT`; NaN is not below it."""
-        return self.xp.sum(self.xp.stack(self.seen)) if self.seen else self._lift(0.0)
+        found = self._lift(0.0)
+        for radius in self.seen.values():
+            found = found + self.xp.sum(radius)
+        return found
+
+    def add(self, x: Ball, y: Operand) -> Ball:
+        """See `Algebra.add`."""
+        return self._instead_of(super().add(x, y), x, y)
+
+    def sub(self, x: Operand, y: Operand) -> Ball:
+        """See `Algebra.sub`."""
+        return self._instead_of(super().sub(x, y), x, y)
+
+    def sum(self, x: Ball, axes: Axes, keep: bool = False, short: int = 0) -> Ball:
+        """See `Algebra.sum`."""
+        return self._instead_of(super().sum(x, axes, keep, short), x)
+
+    def _instead_of(self, result: Ball, *operands: Operand) -> Ball:
+        if result.dtype in FORMATS and 0 not in result.shape:
+            for each in operands:
+                if isinstance(each, Ball):
+                    self.seen.pop(id(each.radius), None)
+        return result
 
     def _rounded(
         self,
@@ -78,7 +122,7 @@ class OrdinaryBalls(Balls):
         return self._seen(centre, size, radius, least)
 
     def _summed(self, centre: Value, sums: RoundedSums, spread: Array | float, least: float) -> Ball:
-        form = self._form(centre.dtype)
+        form, sums = self._form(centre.dtype), replace(sums, signed=sums.signed and not self.magnitudes)
         underflow = max(self.precision.underflow(centre.dtype), form.half_step)
         lost = (2 * underflow + 3 * SMALLEST) * (sums.terms + 1) * self.inflation
         grown = self.inflation * (1 + 2.02 * worst_factor(sums.terms + 2, self.reference_unit, 0.0))
@@ -126,18 +170,27 @@ class OrdinaryBalls(Balls):
         made = super()._constant(number, dtype)
         size = abs(float(number)) if dtype in FORMATS else 0.0
         if 0 < size < self.least or LARGEST <= size < math.inf:
-            self.seen.append(self._lift(math.inf))
+            self._see(self._lift(math.inf))
         else:
             self.constants[key] = made
         return made
 
     def _propagated(self, name: str, x: Ball, r: Array) -> Array:
+        """As in `Balls`, without its cases; what an exponential loses by an underflow is added."""
         if name in SATURATING:  # a bound on their results says nothing about their operands
-            self.seen.append(self.xp.sum(self._lift(r)))
+            self._see(self._lift(r))
+        if name == "exp":
+            return self.xp.expm1(r) * (self.values.exp(x.centre).array + SMALLEST)
+        if name == "erf":
+            near = self.xp.clip(x.size - r, 0.0)
+            return r * (2 / math.sqrt(math.pi)) * (self.xp.exp(-near * near) + SMALLEST)
         return super()._propagated(name, x, r)
 
+    def _see(self, radius: Array) -> None:
+        self.seen[id(radius)] = radius
+
     def _seen(self, centre: Value, size: Array, radius: Array, least: float) -> Ball:
-        self.seen.append(self.xp.sum(radius))
+        self._see(radius)
         ball = Ball(centre, radius, least)
         ball.__dict__["size"] = size  # what `Ball.size` would compute once more
         return ball
@@ -146,30 +199,11 @@ class OrdinaryBalls(Balls):
         return x.width
 
     def _factor(self, x: Ball) -> Array | float:
-        """As in `Balls`: where factors are regrouped, one below `least` may be lost."""
-        if not self.regrouped or x.radius is None:
-            return x.width
-        near = x.size - x.radius < self.least
-        return self.library.plus_times(
-            x.radius, self.library.convert(near, self.reference), self.least * self.inflation
-        )
+        """As in `Balls`: where factors are regrouped, one below `least` may be lost. So every ball grows by it."""
+        return x.width if not self.regrouped or x.radius is None else x.radius + self.least * self.inflation
 
     def _of_finite(self, size: Array) -> Array:
         return size
 
     def _among_zeros(self, centre: Value, r: Array | float, radius: Array | float) -> Array:
         return radius
-
-
-def least_of(x: Ball) -> float:
-    """The smallest magnitude of an operand besides 0, infinite if there is none; 0 where it is not for these rules."""
-    if x.dtype not in FORMATS or not math.prod(x.shape):
-        return math.inf
-    size = x.size
-    if x.dtype not in DTYPES or not float(size.max()) < LARGEST:
-        return 0.0
-    least = float(size.min())
-    if least > 0:
-        return least
-    some = size[size > 0]
-    return float(some.min()) if math.prod(some.shape) else math.inf
