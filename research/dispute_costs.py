@@ -28,6 +28,9 @@ WAYS: Final = Rules(treasury="0" * 64).ways
 SIZES: Final = (100, 1_000, 10_000)
 GOAL: Final = 1.05
 """Of the challenger's work, in passes."""
+SMALL: Final = "a call of 8 layers, width 128, 128 tokens"
+WIDE: Final = "a call of 4 layers, width 512, 256 tokens"
+REAL: Final = "a call of SmolLM2-135M, 256 tokens"
 INK, QUIET, COLOURS = LIGHT.ink, LIGHT.quiet, LIGHT.series
 MARKERS: Final = dict(zip(COLOURS, "osD^vP", strict=True))
 """Lines differ in their marks as well as in colour."""
@@ -141,14 +144,19 @@ def _numbers_of_ways(held: Held) -> dict[str, Any]:
 
 
 def _numbers_of_work(held: Held) -> dict[str, Any]:
-    (_, small, wide), (_, alone_small, alone_wide) = (_works(held, arm) for arm in ("bisecting", "alone"))
-    large = _proofs(held)[0]
-    return {
+    large, claimed = _proofs(held)[0], find(held, f"dispute_work: claimed, {REAL}, cpu")
+    named = {"small": SMALL, "wide": WIDE, "real": REAL}
+    works = {
+        f"{arm}_{name}": interval(find(held, f"dispute_work: {arm}, {workload}, cpu")["value"])
+        for arm in ("bisecting", "alone", "opening")
+        for name, workload in named.items()
+    }
+    return works | {
         "played": _convicted(held),
-        "bisecting_small": interval(small["value"]),
-        "bisecting_wide": interval(wide["value"]),
-        "alone_small": interval(alone_small["value"]),
-        "alone_wide": interval(alone_wide["value"]),
+        "claimed": interval(claimed["value"]),
+        "claimed_rounds": claimed["rounds"],
+        "claimed_looking": interval(claimed["looking at the claim"]),
+        "hashing": ", ".join(f"{each['SHA-256 of the opened bytes'][0]:.2g}" for each in _works(held, "opening")),
         "proof_size": large["operators"],
         "proof_missed": large["operators"] - large["operators within the goal"],
         "proof_most": large["value"][0],
@@ -206,7 +214,10 @@ def _goals_of_work(held: Held) -> Iterable[tuple[str, ...]]:
         yield (what, "≤ 1.05", f"{board['value'][0]:.3f}; mean {board['mean']:.3f}", bold(board["outcome"]))
     for each in _works(held, "bisecting"):
         what = f"challenger's program ÷ pass, {_workload(each)}"
-        yield (what, "≤ 1.05", f"{interval(each['value'])} (n = {each['rounds']})", bold(each["outcome"]))
+        yield (what, each["goal"], f"{interval(each['value'])} (n = {each['rounds']})", bold(each["outcome"]))
+    claimed = find(held, f"dispute_work: claimed, {REAL}, cpu")
+    told = f"{interval(claimed['value'])} (n = {claimed['rounds']})"
+    yield (f"challenger's choices ÷ pass, {REAL}, claimed", claimed["goal"], told, bold(claimed["outcome"]))
 
 
 def _goals_of_referee(held: Held) -> Iterable[tuple[str, ...]]:
@@ -496,7 +507,7 @@ def _workload(work: Figure) -> str:
 
 
 def _convicted(held: Held) -> int:
-    found = _works(held, "bisecting")
+    found = [*_works(held, "bisecting"), *_works(held, "claimed")]
     convicted, played = (sum(each[key] for each in found) for key in ("convicted", "rounds"))
     assert convicted == played, "a fault was missed: the page has to say so"
     return int(played)
