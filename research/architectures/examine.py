@@ -30,7 +30,7 @@ AGREEMENT: Final = 1e-3
 
 NATIVE_BITS: Final = "native bits"
 LOOPED: Final = (
-    "XLA rounds a loop otherwise than its unrolled graph; `lax.scan(…, unroll=True)` gives the bits of the graph"
+    "XLA rounds a loop otherwise than its unrolled graph; a loop with `unroll=True` gives the bits of the graph"
 )
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Final
 
-from research.architectures import jax_transformer
+from research.architectures import jax_randomness, jax_transformer
 from research.architectures.jax_example import JaxExample
 from tallystick.errors import UnavailableError
 
@@ -49,6 +49,7 @@ def _need(*modules: str) -> None:
 ALONE: Final = "JAX transformer"
 ARCHITECTURES: Final[Mapping[str, Callable[[], JaxExample]]] = {
     ALONE: jax_transformer.example,
+    "JAX, dropout from a key and a loop": jax_randomness.example,
     "Flax linen, optax AdamW": _flax_transformer,
     "Flax nnx, optax Lion": _flax_cnn,
     "Equinox with a loop, optax SGD": partial(_equinox_recurrent, unroll=False),

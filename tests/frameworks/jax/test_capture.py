@@ -198,9 +198,17 @@ def factorial(x: Any) -> Any:
     return jax.lax.while_loop(lambda pair: pair[0] > 0, lambda pair: (pair[0] - 1, pair[0] * pair[1]), (x, x))[1]
 
 
+def from_bits(x: Any, places: int, ones: int) -> Any:
+    bits = (x * jnp.arange(3) * 7e8).astype(jnp.uint32) >> jnp.uint32(places)
+    return x * jax.lax.bitcast_convert_type(jnp.uint32(ones) | bits, jnp.float32)
+
+
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "loop": (factorial, "stablehlo.while"),
-    "floats from bits": (lambda x: x * jax.random.uniform(KEY), "compare integers"),
+    "floats from bits": (lambda x: jax.lax.bitcast_convert_type(x, jnp.uint32), "bits of a number"),
+    "few random bits": (lambda x: x * jax.random.uniform(KEY, dtype=jnp.bfloat16), "U16"),
+    "bits that are no fraction": (lambda x: from_bits(x, 8, 0x3F800000), "only F32 from 32 of them"),
+    "bits below another number": (lambda x: from_bits(x, 9, 0x40000000), "only F32 from 32 of them"),
     "branch": (lambda x: jax.lax.cond(x > 0, jnp.sin, jnp.cos, x), "stablehlo.case"),
     "custom call": (lambda x: jnp.linalg.qr(jnp.eye(3) * x)[0], "stablehlo.custom_call"),
     "complex": (lambda x: jnp.abs(jax.lax.complex(x, x)), "complex"),
@@ -218,6 +226,8 @@ def test_what_has_no_place_is_refused_by_its_name(name: str) -> None:
 
 
 ACCEPTED: dict[str, Callable[..., Any]] = {
+    "floats from bits": lambda x: x * jax.random.uniform(KEY, (5,)),
+    "bits that are no fraction": lambda x: from_bits(x, 10, 0x3F800000),
     "loop": lambda x: x * (x - 1) * (x - 2),
     "branch": lambda x: jnp.where(x > 0, jnp.sin(x), jnp.cos(x)),
     "custom call": lambda x: (jnp.eye(3) * x) @ jnp.eye(3),

@@ -14,6 +14,7 @@ from jax.interpreters.mlir import make_ir_context
 from jaxlib.mlir import ir
 
 from tallystick.errors import MalformedError, UnavailableError
+from tallystick.frameworks.jax.random_bits import one_and_fraction, shifted_bits
 from tallystick.frameworks.jax.reading import attributes_of, number_of, spec_of, tensor_of
 from tallystick.graphs.derive import Deriver, operand_of
 from tallystick.graphs.graph import Constant, Graph, GraphForm, Input, Node, Operand, Output, Ref, result_ref
@@ -29,6 +30,7 @@ COMPOSITES: Final = {"chlo.erf": "stablehlo.erf"}
 RENAMED: Final = {"chlo.erf": "stablehlo.erf"}
 BARRIER: Final = "stablehlo.optimization_barrier"
 LOOP: Final = "stablehlo.while"
+FROM_BITS: Final = "stablehlo.bitcast_convert"
 RETURNS: Final = ("func.return", "stablehlo.return")
 CALL_DEPTH_MAX: Final = 64
 UNROLLED_MAX: Final = 20_000
@@ -36,7 +38,7 @@ UNROLLED_MAX: Final = 20_000
 REASONS: Final = {
     "stablehlo.custom_call": "what it computes is not part of the program",
     "stablehlo.while": "how often its body runs depends on data (a count that is known at capture is unrolled)",
-    "stablehlo.bitcast_convert": "it reads the bits of a number as another kind; from random bits, compare integers",
+    FROM_BITS: "it reads the bits of a number as another kind; of random bits, only F32 from 32 of them is known",
     "stablehlo.case": "which branch runs depends on data",
     "stablehlo.if": "which branch runs depends on data",
     "stablehlo.rng_bit_generator": "randomness has to come in as an input",
@@ -112,6 +114,8 @@ class ModuleLowering:
             return operands
         if name == "stablehlo.constant":
             return [self._constant(operation)]
+        if name == FROM_BITS and spec_of(operation.results[0]).dtype == "F32":
+            return self._random_number(operation, operands)
         return self._add(RENAMED.get(name, name), operation, operands)
 
     def _constant(self, operation: Any) -> Ref:
@@ -123,6 +127,14 @@ class ModuleLowering:
             return name
         attributes = {"value": number, "shape": spec.shape, "dtype": spec.dtype}
         return self._node(Node(len(self.nodes), "stablehlo.constant", {}, attributes, (spec,)))[0]
+
+    def _random_number(self, operation: Any, operands: Sequence[Ref]) -> list[Ref]:
+        """An F32 that is put together from random bits, by arithmetic; any other reading of bits is refused."""
+        bits = shifted_bits(self.nodes, operands[0])
+        if bits is None:
+            return self._add(FROM_BITS, operation, operands)
+        nodes = one_and_fraction(bits, spec_of(operation.results[0]), len(self.nodes))
+        return [self._node(node) for node in nodes][-1]
 
     def _add(self, name: str, operation: Any, operands: Sequence[Ref]) -> list[Ref]:
         known = OPERATORS.get(name)
