@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tallystick.cli import entry
 from tallystick.cli.streams import plainer
 from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.tensor import Tensor
@@ -95,6 +97,22 @@ def test_a_reader_that_leaves_ends_a_command_with_141(plain: Path) -> None:
         told = run(words, stdout=theirs)
         os.close(theirs)
         assert (told.returncode, told.stderr) == (141, b""), words
+
+
+class Unread(io.StringIO):
+    """An output whose reader is gone."""
+
+    def flush(self) -> None:
+        raise BrokenPipeError
+
+
+def test_an_error_is_told_alone_where_the_output_has_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    dropped: list[bool] = []
+    monkeypatch.setattr(entry, "close_stdout", lambda: dropped.append(True))
+    for output, drops in ((Unread(), [True]), (io.StringIO(), [True])):
+        monkeypatch.setattr(sys, "stdout", output)
+        assert entry.run(["digest", "missing"]) == 4
+        assert dropped == drops
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="the system has no file that is always full")

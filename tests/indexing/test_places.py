@@ -15,6 +15,7 @@ from tallystick.api.auditing import audit
 from tallystick.api.database import Database
 from tallystick.audits.policy import Policy
 from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
+from tallystick.indexing import receipts
 from tallystick.indexing.add import add_place
 from tallystick.indexing.audits import add_audit
 from tallystick.store.database.workload_database import WorkloadDatabase
@@ -191,6 +192,24 @@ class TestReceipts:
             json.loads(text)["receipt"]["request"]["id"] for text in RECEIPTS
         ]
         assert {row.verdict for row in found.receipts} == {None}
+
+    def test_what_is_written_while_it_is_read_waits_for_the_next_reading(
+        self, empty: WorkloadDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = tmp_path / "provider" / "receipts.jsonl"
+        file.parent.mkdir()
+        file.write_text(f"{RECEIPTS[0]}\n")
+        write = receipts._write
+
+        def grows(*given: Any) -> None:
+            with file.open("a") as more:
+                more.write(f"{RECEIPTS[1]}\n")
+            write(*given)
+
+        monkeypatch.setattr(receipts, "_write", grows)
+        for count in (1, 2):
+            add_place(empty, file.parent)
+            assert Database(empty).receipts.count() == count
 
     def test_the_last_verdict_is_shown(self, empty: WorkloadDatabase, tmp_path: Path) -> None:
         file = tmp_path / "receipts.jsonl"

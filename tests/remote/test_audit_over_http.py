@@ -21,7 +21,7 @@ from tallystick.store.database.workload_database import WorkloadDatabase
 from tallystick.web.application import build_application
 from tallystick.web.service.settings import ServiceOptions
 from tests.support.prefork.commands import commands
-from tests.support.services import RUN, Service
+from tests.support.services import RUN, Service, serving
 
 NONCE = "07" * 32
 
@@ -51,6 +51,20 @@ def test_a_whole_run_is_audited_over_http(service: Service) -> None:
     theirs = tallystick.audit_over_http(url, tallystick.Policy(samples=1), token=token, nonce=NONCE)
     ours = tallystick.audit(service.run, tallystick.Policy(samples=1), nonce=NONCE)
     assert judged(theirs.to_json()) == judged(ours.to_json())
+
+
+def test_recorded_calls_are_audited_over_http_and_have_no_steps(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(3, 2)
+    with torch.no_grad(), tallystick.record_inference(model, tmp_path / "calls"):
+        model(torch.ones(1, 3))
+    with serving(tmp_path / "tally.db", tmp_path / "calls") as found:
+        token = found.tokens["all"]
+        assert tallystick.audit_over_http(f"{found.url}/runs/{RUN}", token=token).outcome == "accepted"
+        with tallystick.open(found.url, token=token) as there, tallystick.open(tmp_path / "tally.db") as here:
+            for each in (there, here):
+                with pytest.raises(UnavailableError, match="calls of a model, which have no steps"):
+                    each.discover(RUN)
 
 
 def test_a_forged_run_is_rejected_over_http_too(service: Service, tmp_path: Path, run: Path) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, ClassVar, cast
 
 import fsspec
 import pytest
@@ -169,3 +169,31 @@ def test_a_store_that_is_not_reached_is_told_in_one_line() -> None:
             asked()
     with pytest.raises(UnavailableError, match="could not be read: OwnError: no connection"):
         _ = RemoteAnchors("unreachable://folder").names
+
+
+class Buckets(MemoryFileSystem):  # type: ignore[misc]
+    """A store with buckets, which makes one for whoever makes a folder."""
+
+    protocol = ("gs", "buckets")
+    made: ClassVar[set[str]] = {"lab"}
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        self.made.add(self._strip_protocol(path).split("/")[1])
+
+    def _open(self, path: str, mode: str = "rb", **more: object) -> IO[bytes]:
+        if self._strip_protocol(path).split("/")[1] not in self.made:
+            raise FileNotFoundError("there is no such bucket")
+        return cast("IO[bytes]", super()._open(path, mode, **more))
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return "/" + path.removeprefix("buckets://").strip("/")
+
+
+def test_no_bucket_is_made_that_nobody_asked_for() -> None:
+    fsspec.register_implementation("buckets", Buckets, clobber=True)
+    with pytest.raises(UnavailableError, match="there is no such bucket"):
+        Blobs("buckets://typo/blobs").put(DATA)
+    store = Blobs("buckets://lab/blobs")
+    assert store.get(store.put(DATA)) == DATA
+    assert Buckets.made == {"lab"}

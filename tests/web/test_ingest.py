@@ -15,6 +15,7 @@ from tallystick.remote.connection import ServiceConnection
 from tallystick.remote.pushing import push_run
 from tallystick.store.database.tokens import TokenGrant, new_token
 from tests.support.services import Service
+from tests.support.traces import kernel, trace_at
 
 HEAD = {"Content-Type": "application/octet-stream"}
 
@@ -51,6 +52,21 @@ def test_a_run_that_is_sent_is_the_same_run_there(service: Service, folder: Path
     (row,) = tallystick.Database(service.database).runs.where(name="sent")
     assert (row.status, row.steps) == ("claimed", 12)
     assert not (folder / ".incoming/sent").exists()
+
+
+def test_the_timelines_of_a_run_are_sent_and_read(service: Service, folder: Path, copy: Path) -> None:
+    events = [kernel(10 * number, 5) for number in range(3)]
+    with connection(service) as there:
+        push_run(there, copy, "timed")
+        trace_at(copy / "traces/first", events)
+        assert push_run(there, copy, "timed").files == len(files_in(copy / "traces"))
+        trace_at(copy / "traces/second", events)
+        (copy / "traces/second/events.jsonl").write_bytes(b"")
+        with pytest.raises(RuleError, match="not those under the root"):
+            push_run(there, copy, "timed")
+    assert {path.name for path in (folder / "timed/traces").iterdir()} == {"first"}
+    (trace,) = tallystick.Database(service.database).traces.where(run="timed")
+    assert (trace.name, trace.events) == ("timed/first", 3)
 
 
 def test_a_recording_grows(service: Service, folder: Path, copy: Path) -> None:

@@ -43,10 +43,10 @@ def add(
     """Read runs, receipts, audits and disputes into the database.
 
     A second time, what is new of them; the database is made if there is none. What is there already is compared with
-    the files. The files stay where they are.
+    the files. The files stay where they are. Where a place is refused, the others are read all the same.
     """
-    from tallystick.cli.output import show
-    from tallystick.errors import UsageError
+    from tallystick.cli.output import show, talk
+    from tallystick.errors import TallyError, UsageError
     from tallystick.extras import require
 
     require("sqlalchemy", "alembic")
@@ -56,9 +56,22 @@ def add(
 
     if name is not None and len(places) > 1:
         raise UsageError("--name: for one place at a time")
+    added: list[Json] = []
+    refused: list[tuple[str, TallyError]] = []
     with WorkloadDatabase(db, writable=True) as database:
-        added = [add_place(database, place, name, tensors=tensors) for place in places]
-    show({"added": list(added), "database": db}, "\n".join(map(printable, added)), json)
+        for place in places:
+            try:
+                added.append(add_place(database, place, name, tensors=tensors))
+            except TallyError as error:
+                if len(places) == 1:
+                    raise
+                refused.append((place, error))
+    show({"added": added, "database": db}, "\n".join(printable(str(each)) for each in added), json)
+    for place, why in refused:
+        told = str(why) if str(why).startswith(place) else f"{place}: {why}"
+        talk().print(printable(f"tally: {told}"), soft_wrap=True)
+    if refused:
+        raise typer.Exit(refused[0][1].exit_code)
 
 
 def upgrade(db: str = DB, json: bool = JSON) -> None:

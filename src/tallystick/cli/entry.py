@@ -117,8 +117,17 @@ def run(arguments: list[str]) -> int:
     except BaseException as error:  # noqa: BLE001
         if os.environ.get(TRACEBACK):
             traceback.print_exception(error)
-        return _told(error, arguments)
+        code = _told(error, arguments)
+        _write_the_rest()
     return code
+
+
+def _write_the_rest() -> None:
+    """Write what was printed before an error; where it cannot be written, nobody is told that as well."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        close_stdout()
 
 
 def _invoke(arguments: list[str]) -> int:

@@ -32,9 +32,7 @@ def is_deep(data: bytes, most: int = DEPTH_MAX) -> bool:
 
 def has_more_lists(data: bytes, most: int) -> bool:
     """Whether a JSON text holds more lists and objects than `most`; few brackets are told at once."""
-    if data.count(b"[") + data.count(b"{") <= most:
-        return False
-    found = _outside_strings(data)
+    found = _outside_strings(data) if data.count(b"[") + data.count(b"{") > most else b""
     return found.count(b"[") + found.count(b"{") > most
 
 

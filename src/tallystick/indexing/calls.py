@@ -36,9 +36,11 @@ def add_calls(database: WorkloadDatabase, calls: InferenceDirectory, name: str |
                 connection, number, add_graph(connection, calls.graph_path, claim.graph), "model", "graphs/model.json"
             )
     batch: list[LogLine] | None = None
+    end = calls.transcript_path.stat().st_size
     while batch or batch is None:
         with database.writing(place) as connection:
-            batch = list(islice(read_on(calls.transcript_path, position_of_run(connection, number)), BATCH))
+            position = position_of_run(connection, number)
+            batch = list(islice(read_on(calls.transcript_path, position, end=end), BATCH))
             rows = ((number, each.behind.lines - 1, "call", bytes(each.leaf)) for each in batch)
             insert_many(connection, RECORD, ("run", "number", "kind", "leaf"), rows)
             if batch:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
+from shlex import quote
 from typing import Final
 
 import sqlalchemy as sa
@@ -25,6 +26,7 @@ from tallystick.indexing.replayable import (
 from tallystick.store.database.schema import ANCHOR, RUN, SOURCE, STEP
 from tallystick.store.database.workload_database import WorkloadDatabase
 from tallystick.store.run import RunDirectory
+from tallystick.store.statement import claims_inference
 from tallystick.transcripts.record import batch_file, graph_file
 
 PAGE: Final = 10_000
@@ -49,7 +51,7 @@ class _StepNeeds:
 def run_directory(database: WorkloadDatabase, run: str) -> RunDirectory:
     """The files of a run by its name in the database.
 
-    Raises `UnavailableError` where the database has no such run, or its files are not on this machine.
+    Raises `UnavailableError` where the database has no such run of training, or its files are not on this machine.
     """
     with database.sql.reading() as connection:
         asked = sa.select(SOURCE.c.place).where(SOURCE.c.kind == "run", SOURCE.c.name == run)
@@ -58,6 +60,10 @@ def run_directory(database: WorkloadDatabase, run: str) -> RunDirectory:
         raise UnavailableError(f"{run}: no run in the database has that name")
     if not Path(place).is_dir():
         raise UnavailableError(f"{run}: {place} is not there; `tally db list` shows the places")
+    if claims_inference(Path(place)):
+        raise UnavailableError(
+            f"{run}: calls of a model, which have no steps; `tally audit {quote(place)}` replays them"
+        )
     return RunDirectory(Path(place))
 
 

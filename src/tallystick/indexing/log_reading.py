@@ -54,22 +54,29 @@ class LogLine:
     behind: LogPosition
 
 
-def whole_lines(path: Path, start: int = 0, bytes_max: int = LINE_BYTES_MAX) -> Iterator[bytes]:
-    """The lines from byte `start` on, without their line feeds; one that is still being written is left out.
+def whole_lines(path: Path, start: int = 0, bytes_max: int = LINE_BYTES_MAX, end: int | None = None) -> Iterator[bytes]:
+    """The lines that begin from byte `start` on, before `end` if it is given, without their line feeds.
 
-    Raises `MalformedError` at a line that is longer than `bytes_max`.
+    One that is still being written is left out. Raises `MalformedError` at a line that is longer than `bytes_max`.
     """
+    line = b""
     with path.open("rb") as file:
         file.seek(start)
-        while (line := file.readline(bytes_max + 1)).endswith(b"\n"):
+        while (end is None or start < end) and (line := file.readline(bytes_max + 1)).endswith(b"\n"):
+            start += len(line)
             yield line[:-1]
-        if len(line) > bytes_max:
+        if len(line) > bytes_max and not line.endswith(b"\n"):
             raise MalformedError(f"{path.name}: the line at byte {file.tell() - len(line)} is longer than {bytes_max}")
 
 
-def read_on(path: Path, position: LogPosition, bytes_max: int = LINE_BYTES_MAX) -> Iterator[LogLine]:
-    """The whole lines behind `position`; raises what `whole_lines` raises."""
-    for line in whole_lines(path, position.bytes_read, bytes_max):
+def read_on(
+    path: Path, position: LogPosition, bytes_max: int = LINE_BYTES_MAX, end: int | None = None
+) -> Iterator[LogLine]:
+    """The whole lines behind `position` that begin before byte `end`; raises what `whole_lines` raises.
+
+    Whoever reads in batches names the size that the log had at first: it may grow faster than it is read.
+    """
+    for line in whole_lines(path, position.bytes_read, bytes_max, end):
         leaf = leaf_hash(line)
         position = position.behind(line, leaf)
         yield LogLine(line, leaf, position)

@@ -40,16 +40,17 @@ def add_receipts(database: WorkloadDatabase, path: Path, name: str | None = None
         _, position = _position(connection, source)
     if position.lines and position_of(path, position.lines) != position:
         raise MalformedError(f"{path}: other receipts than in the database; `tally db forget {quote(name)}` first")
-    while _read_batch(database, path, source, place):
+    end = path.stat().st_size
+    while _read_batch(database, path, source, end):
         continue
     return name
 
 
-def _read_batch(database: WorkloadDatabase, path: Path, source: int, place: str) -> bool:
+def _read_batch(database: WorkloadDatabase, path: Path, source: int, end: int) -> bool:
     """Read some receipts behind those in the database, which others may be reading too; whether any were left."""
-    with database.writing(place) as connection:
+    with database.writing(str(path.absolute())) as connection:
         number, position = _position(connection, source)
-        batch = list(islice(read_on(path, position, RECEIPT_BYTES_MAX), BATCH))
+        batch = list(islice(read_on(path, position, RECEIPT_BYTES_MAX, end), BATCH))
         if batch:
             _write(connection, path, number, batch)
     return bool(batch)

@@ -66,7 +66,8 @@ def add_run(database: WorkloadDatabase, run: RunDirectory, name: str | None = No
             compared(connection, run.transcript_path, number, position)
         _write_head(connection, run, number)
     times = StepTimes(run.trace_path)
-    while run.transcript_path.is_file() and _read_batch(database, run, number, times):
+    end = run.transcript_path.stat().st_size if run.transcript_path.is_file() else 0
+    while end and _read_batch(database, run, number, times, end):
         continue
     with database.writing(place) as connection:
         _write_times(connection, run, number)
@@ -74,10 +75,11 @@ def add_run(database: WorkloadDatabase, run: RunDirectory, name: str | None = No
         return str(connection.execute(sa.select(SOURCE.c.name).join(RUN).where(RUN.c.id == number)).scalar_one())
 
 
-def _read_batch(database: WorkloadDatabase, run: RunDirectory, number: int, times: StepTimes) -> bool:
+def _read_batch(database: WorkloadDatabase, run: RunDirectory, number: int, times: StepTimes, end: int) -> bool:
     """Read some records behind those in the database, which others may be reading too; whether any were left."""
     with database.writing(str(run.path.absolute())) as connection:
-        batch = list(islice(read_on(run.transcript_path, position_of_run(connection, number)), BATCH))
+        position = position_of_run(connection, number)
+        batch = list(islice(read_on(run.transcript_path, position, end=end), BATCH))
         if batch:
             _write_records(connection, run, number, batch, times)
     return bool(batch)

@@ -14,6 +14,7 @@ from tallystick.remote.connection import ServiceConnection, in_url
 from tallystick.store.layout import check_file_name
 from tallystick.store.segment import SegmentDirectory
 from tallystick.store.statement import SEGMENT
+from tallystick.store.traces import TRACES
 
 FILES_MAX: Final = 1_000_000
 SIZE_MAX: Final = 1 << 42
@@ -30,7 +31,10 @@ class ListedFile:
 
 
 def fetch_run(service: ServiceConnection, run: str, folder: Path) -> None:
-    """Copy every file of a run into `folder`; raises `ProofError` where the service hands over something else."""
+    """Copy the files of a run into `folder`, without its timelines, which no audit of a run reads.
+
+    Raises `ProofError` where the service hands over something else.
+    """
     _fetch(service, f"/v1/runs/{in_url(run)}", folder)
     if (folder / SEGMENT).exists():
         raise ProofError(f"{service.url}: the service handed over a segment in place of the run")
@@ -58,7 +62,7 @@ def listed(service: ServiceConnection, path: str) -> list[ListedFile]:
 
 
 def _fetch(service: ServiceConnection, where: str, folder: Path, listing: str | None = None) -> None:
-    files = listed(service, listing or f"{where}/files")
+    files = [file for file in listed(service, listing or f"{where}/files") if not file.path.startswith(TRACES)]
     folder.mkdir(parents=True, exist_ok=True)
     total, free = sum(file.size for file in files), shutil.disk_usage(folder).free
     if total > free:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
@@ -72,10 +73,11 @@ class UrlBlobFolder:
     """A folder of a store; raises `UnavailableError` where fsspec or the library for this kind is missing."""
 
     def __init__(self, url: str) -> None:
-        from tallystick.store.remote_anchors import open_store
+        from tallystick.store.remote_anchors import make_folder, open_store
 
         store, self._folder = open_store(url)
         self._store: Any = store
+        self._make = partial(make_folder, store)
 
     def names(self, folder: str) -> list[str]:
         """See `BlobFolder`."""
@@ -98,12 +100,12 @@ class UrlBlobFolder:
     def open(self, name: str, mode: str) -> IO[bytes]:
         """See `BlobFolder`."""
         if mode == "wb":
-            self._store.makedirs(self._path(name).rpartition("/")[0], exist_ok=True)
+            self._make(self._path(name).rpartition("/")[0])
         return cast("IO[bytes]", self._store.open(self._path(name), mode))
 
     def move(self, name: str, new: str) -> None:
         """See `BlobFolder`."""
-        self._store.makedirs(self._path(new).rpartition("/")[0], exist_ok=True)
+        self._make(self._path(new).rpartition("/")[0])
         self._store.mv(self._path(name), self._path(new))
 
     def remove(self, name: str) -> None:

@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from tallystick.errors import UnavailableError
-from tallystick.store.remote_anchors import COMPRESSED, COMPRESSING, open_store, store_errors, zstandard
+from tallystick.store.remote_anchors import (
+    COMPRESSED,
+    COMPRESSING,
+    make_folder,
+    open_store,
+    store_errors,
+    zstandard,
+)
 from tallystick.store.retention import Retention
 from tallystick.transcripts.record import anchor_file
 
@@ -50,7 +57,7 @@ class AnchorCopies:
         self.url = url
         self._compresses = url.startswith(COMPRESSING)
         self._store, self._folder = open_store(url)
-        self._do(self._store.makedirs, self._folder, exist_ok=True)
+        self._do(make_folder, self._store, self._folder)
 
     def put(self, path: Path, mark: int) -> None:
         """Copy what the run directory at `path` holds of anchor `mark`: one file, or what changed and then its list."""

@@ -16,7 +16,7 @@ _FILES: Final = frozenset(
         *("transcript.jsonl", "transcript.index", "trace.jsonl", "trace.index", "weights.safetensors"),
     )
 )
-_FOLDERS: Final = frozenset(("anchors", "batches", "blobs", "calls", "data", "graphs", "tiles"))
+_FOLDERS: Final = frozenset(("anchors", "batches", "blobs", "calls", "data", "graphs", "tiles", "traces"))
 _PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=,-]{0,199}")
 OPEN_TO_READERS: Final = frozenset(
     ("claim.json", "spec.json", "environment.json", "transcript.jsonl", "transcript.index", "trace.jsonl")

@@ -27,6 +27,8 @@ WINDOW_MAX: Final = 1 << 27
 """Bytes that a decompressor may keep: whoever wrote the file chose how many it asks for."""
 KEPT: Final = 3
 """The most files that were fetched and are still on the disk: what later anchors refer to is often the same."""
+WITH_BUCKETS: Final = frozenset(("abfs", "abfss", "az", "gcs", "gs", "oss", "s3", "s3a"))
+"""Kinds of stores whose top folders are buckets."""
 
 
 class RemoteAnchors:
@@ -108,6 +110,13 @@ def store_errors() -> Iterator[None]:
         raise
     except Exception as error:  # noqa: BLE001
         raise OSError(f"{type(error).__name__}: {' '.join(str(error).split())}") from None
+
+
+def make_folder(store: Any, folder: str) -> None:
+    """Make a folder of a store. One with buckets has no folders: it would make the bucket, which nobody asked for."""
+    kinds = {store.protocol} if isinstance(store.protocol, str) else {*store.protocol}
+    if not kinds & WITH_BUCKETS:
+        store.makedirs(folder, exist_ok=True)
 
 
 def open_store(url: str) -> tuple[Any, str]:

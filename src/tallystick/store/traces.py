@@ -25,6 +25,8 @@ from tallystick.traces.event import EVENT_BYTES_MAX, TraceEvent, read_event
 from tallystick.traces.statement import TraceStatement
 from tallystick.transcripts.claim import Log
 
+TRACES: Final = "traces/"
+"""The folder of a run directory in which its traces lie."""
 BATCH: Final = 64
 """Lines that are hashed into the tree together, which takes a third of the time."""
 EMPTY: Final = Log(root=digest_from(Frontier.empty().root()), size=0)
@@ -161,4 +163,4 @@ def _write(
 
 def traces_of(run: Path) -> list[TraceFolder]:
     """The traces in a run directory, by name."""
-    return [TraceFolder(path.parent) for path in sorted((run / "traces").glob("*/trace.json"))]
+    return [TraceFolder(path.parent) for path in sorted((run / TRACES).glob("*/trace.json"))]

@@ -111,7 +111,6 @@ _QUICK: Final = {
     "multiply": "mul",
     "divide": "div",
     "permute_dims": "permute",
-    "clip": "clamp",
 }
 
 QUICK: Final[ArrayLibrary] = _Quick()

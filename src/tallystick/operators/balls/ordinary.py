@@ -176,14 +176,8 @@ class OrdinaryBalls(Balls):
         return made
 
     def _propagated(self, name: str, x: Ball, r: Array) -> Array:
-        """As in `Balls`, without its cases; what an exponential loses by an underflow is added."""
         if name in SATURATING:  # a bound on their results says nothing about their operands
             self._see(self._lift(r))
-        if name == "exp":
-            return self.xp.expm1(r) * (self.values.exp(x.centre).array + SMALLEST)
-        if name == "erf":
-            near = self.xp.clip(x.size - r, 0.0)
-            return r * (2 / math.sqrt(math.pi)) * (self.xp.exp(-near * near) + SMALLEST)
         return super()._propagated(name, x, r)
 
     def _see(self, radius: Array) -> None:

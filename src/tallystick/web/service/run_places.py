@@ -30,7 +30,9 @@ def find_training(database: WorkloadDatabase, name: str) -> RunDirectory:
     """The training run of that name; raises `Problem` 404 where there is none."""
     run = find_run(database, name)
     if not isinstance(run, RunDirectory):
-        raise Problem(404, "absent", "these are calls of a model, which have no segments")
+        raise Problem(
+            404, "absent", "these are calls of a model, which have no steps; an audit of the whole replays them"
+        )
     return run
 
 
