@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
@@ -19,11 +21,15 @@ from tallystick.store.database.rows import AuditRow, EventRow, FindingRow
 from tallystick.store.database.tokens import TokenGrant, new_token
 from tests.support.services import RUN, Service, serving
 
+WITHOUT: Final[dict[str, dict[str, Any]]] = {"traces": {"place": ""}, "streams": {"place": ""}}
+"""Paths of the server, which nobody is told."""
+
 
 def test_the_database_behind_a_url_gives_the_rows_of_the_one_behind_it(service: Service) -> None:
     with tallystick.open(service.url, token=service.tokens["all"]) as theirs:
         for noun in sorted(NOUNS.keys() - {"runs"}):
-            assert list(theirs.about(noun)) == list(tallystick.Database(service.database).about(noun))
+            here = tallystick.Database(service.database).about(noun)
+            assert list(theirs.about(noun)) == [replace(row, **WITHOUT.get(noun, {})) for row in here]
         assert theirs.steps.where(run=RUN, step=at_least(5)).count() == 8
         assert [row.step for row in theirs.runs.where(name=RUN, status="claimed").anchors.first(2)] == [0, 4]
         run = theirs.runs.where(name=RUN).one()
