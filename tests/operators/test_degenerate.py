@@ -109,7 +109,7 @@ def test_degenerate_calls_stay_within_their_bounds(dtype: str) -> None:
             if each.operator == FORWARD and len(results) == 2:
                 drawn = as_dtype(each, dtype)
                 measure(found, backward_of(drawn, *map(operand_of, results)), dtype, TorchEngine())
-    assert found.calls > 150
+    assert found.calls > 100
     assert {name: shown for name, (share, shown) in found.shares.items() if share > 1} == {}
 
 

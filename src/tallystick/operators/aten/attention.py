@@ -6,8 +6,9 @@ exponents telescope: every weight is e^(s − max) times one rounded factor per 
 roundings of the sums over keys. So it holds for any order of tiles, for numerators divided at once or combined later,
 and for the unfused kernel. Fused kernels use their own exponentials, `library.FUSED_EXPONENTIAL`.
 
-A forbidden key weighs 0 where every kernel gives it 0. Kernels that add −∞ to a score give NaN where the score overflows.
-Fused kernels set the keys after a causal query to −∞ before they scale, so a scale that is 0 or negative gives NaN too.
+A forbidden key weighs 0 where every kernel gives it 0. Kernels that add −∞ to a score give NaN where the score
+overflows. Fused kernels set the keys after a causal query to −∞ before they scale, so a scale that is 0 or negative
+gives NaN too.
 """
 
 from __future__ import annotations
