@@ -27,8 +27,9 @@ def loop_screens(
     """
     rules = _rules_of_adam(evidence)
     withdrawn = [each.first for each in evidence.claim.withdrawn or ()]
-    odd = min([*withdrawn, *([] if evidence.odd is None else [evidence.odd])], default=end + 1)
-    if not rules or len(rules) < len(evidence.optimizer) or odd <= end:
+    irregular = evidence.varying.first_irregular_step
+    ends = min([*withdrawn, *([] if irregular is None else [irregular])], default=end + 1)
+    if not rules or len(rules) < len(evidence.optimizer) or ends <= end:
         return
     steps = range(start + 1, end + 1)
     rates = [evidence.rates(step) for step in steps]

@@ -123,7 +123,7 @@ def audit_selected(
 
         lines, others = unreplayed(selection, policy, evidence, replays.lost)
         unavailable = lines + unavailable
-    unavailable += [*replays.unavailable, *evidence.findings.undecided]
+    unavailable += [*replays.unavailable, *evidence.findings.undecided, *evidence.varying.unmet(policy)]
     reading = time.perf_counter() - started - replaying
     graph = evidence.spec.graph if replays.reports and replays_graph(evidence, policy, stack) else None
     return make_report(
