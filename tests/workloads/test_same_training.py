@@ -66,8 +66,8 @@ def test_a_changed_setting_explains_its_own_numbers_and_nothing_else(first: Any,
 def test_a_setting_that_is_turned_on_changes_the_program(first: Any, rules: Any) -> None:
     from tallystick.workloads.same_training import SettingChanges, departure
 
-    turned_on = SettingChanges.between(rules(), rules(weight_decay=0.01))
-    assert "weight_decay of parameter group 0 is 0.01, and 0.0 before" in departure(first, first, turned_on)
+    turned_on = SettingChanges.between(rules(), rules(amsgrad=True))
+    assert "amsgrad of parameter group 0 is True, and False before" in departure(first, first, turned_on)
     assert "others" in SettingChanges.between(rules(), (*rules(), *rules())).of_structure
 
 

@@ -73,8 +73,9 @@ class CheckedRun:
     `is_read` says that the transcript was read to its end and understood; `unread` are the anchors that no part of the
     audit needed; `derived` counts the shards of a corpus that were tokenized again, and all of them. `varying` counts
     what differs between the steps of a loop. `begins` is the anchor at which a segment that is judged alone begins, and
-    0 for a run. `first_weights` is how the first state stands to an origin with which it agrees. `shown` and `left_out`
-    are further lines of the verdict, on what was checked and what was not.
+    0 for a run. `first_weights` is how the first state stands to an origin with which it agrees, and `unexplained`
+    names the tensors of a loop's first state whose values nothing shows. `shown` and `left_out` are further lines of
+    the verdict, on what was checked and what was not.
     """
 
     run: RunDirectory
@@ -95,6 +96,7 @@ class CheckedRun:
     derived: tuple[int, int] | None = None
     unread: tuple[int, ...] = ()
     first_weights: FirstWeights | None = None
+    unexplained: frozenset[str] = frozenset()
     shown: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     _places: array[int] = field(default_factory=lambda: array("Q"))

@@ -45,6 +45,7 @@ TRAINED: Final = frozenset({"output_mask"})
 Pair: TypeAlias = tuple[Ref, Ref]
 Sides: TypeAlias = frozenset[tuple[int, int]]
 Judge: TypeAlias = Callable[[Node, Node], str]
+Skip: TypeAlias = "Callable[[_Values, Ref], Ref]"
 
 
 def difference(first: Graph, other: Graph, is_updated_alike: bool = True) -> str:
@@ -69,7 +70,7 @@ def departure(first: Graph, other: Graph, changes: SettingChanges, masks_differ:
     """
     if changes.of_structure:
         return f"{changes.of_structure}, which changes the program of the update"
-    if changed := _of_updates(first, other, changes.judge):
+    if changed := _of_updates(first, other, changes.judge, _Values.without_decay if changes.decay else None):
         return changed
     return _of_program(first, other, masks_differ)
 
@@ -84,12 +85,13 @@ def trained_by(graph: Graph) -> frozenset[str]:
 class SettingChanges:
     """The numbers of an optimizer's settings that changed: (before, now), and as attributes of a graph hold them.
 
-    `kept` are old numbers that some group of parameters still has. `of_structure` names a setting that changed in
-    another way than from one number to another.
+    `kept` are old numbers that some group of parameters still has. `decay` says that a weight decay was turned on or
+    off. `of_structure` names a setting that changed in another way than from one number to another.
     """
 
     numbers: frozenset[tuple[float, float]] = frozenset()
     kept: frozenset[float] = frozenset()
+    decay: bool = False
     of_structure: str = ""
 
     @classmethod
@@ -97,19 +99,21 @@ class SettingChanges:
         """The changes from the rules of the spec to those of a step."""
         if [type(rule) for rule in before] != [type(rule) for rule in now]:
             return cls(of_structure="the groups of parameters or their optimizers are others")
-        numbers, kept = set[tuple[float, float]](), set[float]()
+        numbers, kept, decay = set[tuple[float, float]](), set[float](), False
         for number, (old, new) in enumerate(zip(before, now, strict=True)):
             for name in type(old).model_fields:
                 was, is_now = getattr(old, name), getattr(new, name)
                 pairs = list(zip(was, is_now, strict=True)) if isinstance(was, tuple) else [(was, is_now)]
                 for one, two in pairs:
-                    if not (_is_number(one) and _is_number(two) and one and two) and one != two:
-                        return cls(of_structure=f"{name} of parameter group {number} is {is_now}, and {was} before")
-                    if _is_number(one) and one == two:
-                        kept |= {one, 1 - one, -one}
-                    elif one != two:
+                    if one == two:
+                        kept |= {one, 1 - one, -one} if _is_number(one) else set()
+                    elif _is_number(one) and _is_number(two) and one and two:
                         numbers |= {(one, two), (1 - one, 1 - two), (-one, -two)}
-        return cls(frozenset(numbers), frozenset(kept))
+                    elif name == "weight_decay":
+                        decay = True
+                    else:
+                        return cls(of_structure=f"{name} of parameter group {number} is {is_now}, and {was} before")
+        return cls(frozenset(numbers), frozenset(kept), decay)
 
     def judge(self, mine: Node, theirs: Node) -> str:
         """Why the attributes of two nodes of the update do not follow from the changed settings; empty if they do."""
@@ -160,9 +164,9 @@ def _of_frozen(graph: Graph) -> str:
     return ""
 
 
-def _of_updates(first: Graph, other: Graph, judge: Judge) -> str:
+def _of_updates(first: Graph, other: Graph, judge: Judge, skip: Skip | None = None) -> str:
     """Compares what is made of gradients: the nodes between `gradients.<parameter>` and the new weights and slots."""
-    pairs = _Pairs(_Values.of(first, GRADIENTS), _Values.of(other, GRADIENTS), judge)
+    pairs = _Pairs(_Values.of(first, GRADIENTS), _Values.of(other, GRADIENTS), judge, skip=skip)
     averaging = _Pairs(_Values.of(first, WEIGHTS), _Values.of(other, WEIGHTS), judge)
     both = trained_by(first) & trained_by(other)
     for name in sorted(pairs.first.outputs.keys() & pairs.other.outputs.keys()):
@@ -177,7 +181,8 @@ def _of_program(first: Graph, other: Graph, masks_differ: bool) -> str:
     """Compares what is made of batch and state, up to sizes: loss, gradients, buffers, all but the update."""
     moved = trained_by(first) ^ trained_by(other)
     free = (MASKS if masks_differ else frozenset()) | (TRAINED if moved else frozenset())
-    pairs = _Pairs(_Values.of(first), _Values.of(other), _same_but_integers(free), free, len(moved), masks_differ)
+    skip = _Values.without_repeats if masks_differ else None
+    pairs = _Pairs(_Values.of(first), _Values.of(other), _same_but_integers(free), free, len(moved), skip)
     for name in sorted(
         pairs.first.outputs.keys() & pairs.other.outputs.keys(), key=lambda name: (name != "loss", name)
     ):
@@ -253,6 +258,23 @@ class _Values:
                 return source
         return ref
 
+    def without_decay(self, ref: Ref) -> Ref:
+        """What a weight or a gradient was before weight decay: w of w·(1 − ηλ), and g of g + λ·w."""
+        node = self.made[ref][0] if ref in self.made else None
+        if node is None:
+            return ref
+        source, other = node.operands.get("self"), node.operands.get("other")
+        if node.operator == "aten.mul.Tensor" and isinstance(source, str) and source.startswith(WEIGHTS):
+            return source if isinstance(other, str) and self._is_fed(other, "schedule.decay") else ref
+        if node.operator == "aten.add.Tensor" and isinstance(other, str) and other.startswith(WEIGHTS):
+            return str(source)
+        return ref
+
+    def _is_fed(self, ref: Ref, name: str) -> bool:
+        node = self.made[ref][0] if ref in self.made else None
+        source = ref if node is None else str(node.operands.get("self"))
+        return (node is None or node.operator == "aten._to_copy.default") and source.startswith(name)
+
     def _chain(self, ref: Ref, operators: tuple[str, ...]) -> tuple[Node, ...] | None:
         """The nodes that made a value one after the other, last one first, where they are these operators."""
         nodes = list[Node]()
@@ -278,8 +300,8 @@ class _Pairs:
     judge: Judge
     free: Set[str] = frozenset()
     missing_max: int = 0
-    repeats_heads: bool = False
-    """Whether keys and values may be given to attention once for each group of heads, or once for each head."""
+    skip: Skip | None = None
+    """Leaves out operators that one of the graphs may have and the other not."""
     seen: set[Pair] = field(default_factory=set)
     nodes: dict[int, tuple[Node, Node]] = field(default_factory=dict)
 
@@ -298,13 +320,11 @@ class _Pairs:
 
     def _read(self, one: Ref, two: Ref, waiting: list[Pair]) -> str:
         """Compare what gives two values, and add the values that these are made from."""
+        if self.skip is not None:
+            one, two = self.skip(self.first, one), self.skip(self.other, two)
         if one in self.first.named or two in self.other.named:
             name = self.first.named.get(one)
             return "" if name == self.other.named.get(two) else f"{two} in the place of {one}"
-        if self.repeats_heads:
-            one, two = self.first.without_repeats(one), self.other.without_repeats(two)
-            if one in self.first.named or two in self.other.named:
-                return "" if self.first.named.get(one) == self.other.named.get(two) else f"{two} in the place of {one}"
         (mine, place), (theirs, its) = self.first.made[one], self.other.made[two]
         if place != its or mine.operator != theirs.operator or mine.operands.keys() != theirs.operands.keys():
             return f"{theirs.operator} in the place of {mine.operator}"
@@ -336,7 +356,7 @@ class _Pairs:
     def _are_same(self, one: Ref | None, two: Ref | None) -> bool:
         if one is None or two is None:
             return one is two
-        trial = _Pairs(self.first, self.other, self.judge, self.free, 0, self.repeats_heads, set(self.seen))
+        trial = _Pairs(self.first, self.other, self.judge, self.free, 0, self.skip, set(self.seen))
         waiting = [(one, two)]
         while waiting:
             pair = waiting.pop()
