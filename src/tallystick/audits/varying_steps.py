@@ -121,11 +121,9 @@ class VaryingSteps:
         rules, use = next(iter(self.settings.items()))
         steps = sum(other.steps for other in self.settings.values())
         what = changed_setting(evidence.spec.optimizer or (), rules)
-        kinds = f", {len(self.settings)} kinds of them" if len(self.settings) > 1 else ""
-        return (
-            f"why {steps} steps have other settings of the optimizer than the spec{kinds}, "
-            f"from step {use.first} on: {what}"
-        )
+        kinds = f"; there are {len(self.settings)} kinds of settings" if len(self.settings) > 1 else ""
+        which = f"{steps} steps have other settings of the optimizer than the spec, from step {use.first} on"
+        return f"why {which}: {what}{kinds}"
 
     def graph_counts(self, first: Digest | None, steps: int) -> tuple[tuple[Digest | None, int], ...]:
         """The step graphs of a run that has several, or steps without one: most used first, each with its steps."""
