@@ -13,7 +13,7 @@ from tallystick.recorders.timelines.graph_names import GraphNames
 from tallystick.recorders.timelines.made_event import made_event
 from tallystick.recorders.timelines.matching import Matching, Nodes
 from tallystick.recorders.timelines.sorted_rows import Row
-from tallystick.recorders.timelines.torch_calls import NODE_MARK, ProfiledCall, ProfiledCalls
+from tallystick.recorders.timelines.torch_calls import NODE_MARK, FirstPass, ProfiledCall, ProfiledCalls
 from tallystick.recorders.timelines.torch_rows import DEVICE, LAUNCH, MEMORY, OPERATOR, SPAN, DevicePlaces, TorchRows
 from tallystick.traces.event import EventKind, TraceEvent
 
@@ -47,15 +47,17 @@ class TorchImport:
 
     def events(self, rows: TorchRows) -> Iterator[TraceEvent]:
         """The events, by no order of time; those of a processor only where the files hold no work of GPUs."""
-        matching = Matching(self.names)
-        counted = ProfiledCalls(matching, self.first_step)
+        matching, noted = Matching(self.names), FirstPass()
+        counted = ProfiledCalls(matching, self.first_step, noted)
         for row in rows:
             for _ in counted.end_before(row[0]):
                 pass
             if row[4] in (SPAN, OPERATOR):
                 counted.begin(row)
+        for _ in counted.end_before(1 << 63):
+            pass
         matching.finish_counting()
-        yield from self._walk(rows, ProfiledCalls(matching, self.first_step))
+        yield from self._walk(rows, ProfiledCalls(matching, self.first_step, noted))
 
     def _walk(self, rows: TorchRows, calls: ProfiledCalls) -> Iterator[TraceEvent]:
         for row in rows:
@@ -74,7 +76,7 @@ class TorchImport:
         elif kind == LAUNCH and WAITING.fullmatch(name):
             yield from self._beside_work(row, calls, rows, kind="sync", name=name)
         elif kind == LAUNCH and detail is not None:
-            self.launches[file, detail] = (calls.nodes_at(file, thread), calls.step_at(row[0]))
+            self.launches[file, detail] = (calls.nodes_at(file, thread, row[0]), calls.step_at(row[0]))
             if len(self.launches) > LAUNCHES_MAX:
                 self.launches.popitem(last=False)
         elif kind == MEMORY:
@@ -104,8 +106,10 @@ class TorchImport:
         stream = self.streams.setdefault((file, thread), len(self.streams))
         mark = NODE_MARK.fullmatch(name)
         name = (mark and mark[2]) or name
-        fields = {"kind": "kernel", "name": name, "device": device, "stream": stream}
-        yield self._made(fields, start - rows.began, -minus, call.nodes, call.step)
+        for part, (begun, end) in enumerate(call.parts or [(start, start - minus)]):
+            fields = {"kind": "kernel", "name": name, "device": device, "stream": stream}
+            nodes = call.nodes[:1] if part else call.nodes
+            yield self._made(fields, begun - rows.began, end - begun, nodes, call.step)
 
     def _of_device(self, row: Row, calls: ProfiledCalls, rows: TorchRows) -> TraceEvent:
         start, minus, _, file, _, _, name, detail = row
