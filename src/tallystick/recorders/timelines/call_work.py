@@ -30,11 +30,16 @@ _FAMILIES: Final = (
     ("convolution", re.compile(r"conv(?!er)")),
     ("attention", re.compile(r"attention")),
     ("recurrent", re.compile(r"lstm|(^|_)(gru|rnn)(_|$)")),
-    ("decomposition", re.compile(r"linalg_(?!vector_norm|norm|cross|multi_dot|matmul|vecdot)|cholesky|pinverse|matrix_exp")),
+    (
+        "decomposition",
+        re.compile(r"linalg_(?!vector_norm|norm|cross|multi_dot|matmul|vecdot)|cholesky|pinverse|matrix_exp"),
+    ),
     ("decomposition", re.compile(r"(^|_)(lu|svd|qr|eig\w*|inverse|solve|geqrf|orgqr|ormqr|det|slogdet)(_|$)")),
     ("transform", re.compile(r"fft|stft")),
     ("distances", re.compile(r"cdist|pdist|bilinear$|trilinear$")),
 )
+
+
 class CallWork(NamedTuple):
     """What a call costs: of what kind it is, and its multiplications and additions, or its elements."""
 

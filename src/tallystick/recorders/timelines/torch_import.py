@@ -26,7 +26,21 @@ EVENT_MARK: Final = re.compile(
 """What happened beside the work of devices, the digest that it is about, and a name for people."""
 WAITING: Final = re.compile(r"cu\w*Synchronize")
 """The calls of CUDA that wait for a device, a stream or an event."""
-BYTES: Final = {"Float": 4, "BFloat16": 2, "Half": 2, "Double": 8, "Int": 4, "Long": 8, "Byte": 1}
+BYTES: Final = {
+    **{
+        "Float": 4,
+        "BFloat16": 2,
+        "Half": 2,
+        "Double": 8,
+        "Int": 4,
+        "Long": 8,
+        "Short": 2,
+        "Byte": 1,
+        "Char": 1,
+        "Bool": 1,
+    },
+    **{"Float8_e4m3fn": 1, "Float8_e5m2": 1, "ComplexFloat": 8, "ComplexDouble": 16},
+}
 KINDS: Final[dict[str, EventKind]] = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "kernel"}
 
 
