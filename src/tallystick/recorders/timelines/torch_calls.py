@@ -28,7 +28,7 @@ class ProfiledCall:
     """One call that is under way: for which nodes, and the calls inside of it that no node explains.
 
     `room` is what its nodes leave to the calls inside from `held_from` on, `own_room` what the call itself leaves to
-    those inside of it. `is_foreign` is a call for which there was no room, and `parts` are the times between such calls.
+    those inside of it. `is_foreign` is a call for which there was no room, `parts` are the times between such calls.
     """
 
     row: Row
@@ -49,7 +49,7 @@ class ProfiledCall:
     @property
     def is_update(self) -> bool:
         """Whether it is the span of an optimizer."""
-        return self.row[4] == SPAN and self.row[6].startswith(OPTIMIZER_MARK)
+        return bool(self.row[4] == SPAN and self.row[6].startswith(OPTIMIZER_MARK))
 
     def holds(self, time: int) -> bool:
         """Whether a call inside that begins at a time works for its nodes, or for nothing that is known."""

@@ -27,19 +27,10 @@ EVENT_MARK: Final = re.compile(
 WAITING: Final = re.compile(r"cu\w*Synchronize")
 """The calls of CUDA that wait for a device, a stream or an event."""
 BYTES: Final = {
-    **{
-        "Float": 4,
-        "BFloat16": 2,
-        "Half": 2,
-        "Double": 8,
-        "Int": 4,
-        "Long": 8,
-        "Short": 2,
-        "Byte": 1,
-        "Char": 1,
-        "Bool": 1,
-    },
-    **{"Float8_e4m3fn": 1, "Float8_e5m2": 1, "ComplexFloat": 8, "ComplexDouble": 16},
+    **dict.fromkeys(("Bool", "Byte", "Char", "Float8_e4m3fn", "Float8_e5m2"), 1),
+    **dict.fromkeys(("BFloat16", "Half", "Short"), 2),
+    **dict.fromkeys(("Float", "Int"), 4),
+    **dict.fromkeys(("Double", "Long", "ComplexFloat"), 8),
 }
 KINDS: Final[dict[str, EventKind]] = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "kernel"}
 
