@@ -15,14 +15,16 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from tallystick.audits.calibration import Calibration
-from tallystick.audits.own_limits import ratios
-from tallystick.calibration.training.own_run import calibrate_on
+from tallystick.audits.own_limits import compared
+from tallystick.calibration.training import own_run
 from tallystick.calibration.training.recipes import Case, corpus
+from tallystick.calibration.training.stacks import stack_named
 from tallystick.recorders.training import train
 from tallystick.transcripts.recipe import Recipe
 
 OUT: Final = Path(__file__).parents[1] / "docs" / "data" / "own_limits.json"
 STEPS: Final = 32
+STACKS: Final = ("base", "AVX2 vector code", "portable vector code")
 CASES: Final[dict[str, tuple[Any, ...]]] = {
     # name: model, optimizer, dtype, stride, rate (as a multiple of the usual one), clip_norm, width, healthy
     "llama adamw fp32, rate 0.3, no clipping": ("llama", "adamw", "fp32", 8, 150.0, None, 96, False),
@@ -43,7 +45,7 @@ CASES: Final[dict[str, tuple[Any, ...]]] = {
 def recipe_of(number: int, name: str) -> Recipe:
     """The recipe of a case: that of the study of shipped limits with its changes."""
     model, optimizer, dtype, stride, rate, clip, width, _ = CASES[name]
-    table: dict[str, Any] = copy.deepcopy(Case(model, optimizer, dtype, 40 + number).recipe().to_json())  # type: ignore[assignment]
+    table: Any = copy.deepcopy(Case(model, optimizer, dtype, 40 + number).recipe().to_json())
     table["training"]["steps"] = STEPS
     table["record"]["anchor_stride"] = stride
     table["optimizer"]["learning_rate"] *= rate
@@ -56,18 +58,23 @@ def recipe_of(number: int, name: str) -> Recipe:
 
 
 def measured(source: Path) -> Iterator[dict[str, Any]]:
-    """The ratios of each case, the largest of each distance over its entries."""
+    """The limits of each case over the shipped ones, entry by entry."""
+    own_run.graph_stacks = lambda: [stack_named(name) for name in STACKS]
     for number, name in enumerate(CASES):
         with TemporaryDirectory() as folder:
             run = Path(folder) / "run"
             train(recipe_of(number, name), source, run)
             (Path(folder) / "work").mkdir()
-            table: Calibration = calibrate_on(run, Path(folder) / "work", 3).calibration
-        found: dict[str, float] = {}
-        for entry in table.entries:
-            for path, ratio in ratios(entry).items():
-                found[path] = max(ratio, found.get(path, 0.0))
-        row = {"case": name, "healthy": CASES[name][-1], "ratios": {k: float(f"{v:.3g}") for k, v in found.items()}}
+            table: Calibration = own_run.calibrate_on(run, Path(folder) / "work", 3).calibration
+        found = [
+            {
+                "window": entry.window,
+                "from_step": entry.from_step,
+                "ratios": {name: float(f"{own / base:.3g}") for name, (own, base) in compared(entry).items()},
+            }
+            for entry in table.entries
+        ]
+        row = {"case": name, "healthy": CASES[name][-1], "entries": found}
         print(json.dumps(row), file=sys.stderr, flush=True)
         yield row
 
@@ -78,7 +85,7 @@ def main() -> None:
         source = Path(folder) / "corpus.txt"
         source.write_text(corpus())
         rows = list(measured(source))
-    OUT.write_text(json.dumps({"steps": STEPS, "rows": rows}, indent=1, sort_keys=True) + "\n")
+    OUT.write_text(json.dumps({"steps": STEPS, "stacks": STACKS, "rows": rows}, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":
