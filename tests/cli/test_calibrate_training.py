@@ -110,7 +110,7 @@ def test_limits_of_a_chaotic_run_accept_no_noise(
     limits = tmp_path / "limits.json"
     assert run(["calibrate-training", str(limits), "--run", str(tmp_path / "run"), "--segments", "2"]) == 0
     told = tally("audit", tmp_path / "run", "--full", "--tolerant", "--calibration", limits)
-    assert (told.code, "objection" in told.out) == (3, False)
+    assert (told.code, "objection" in told.out) == (3, False), told
     assert "steps 1–8: the policy's limits are too wide (" in told.out
     monkeypatch.setattr(own_limits, "too_wide", lambda entry: [])
     assert tally("audit", tmp_path / "run", "--full", "--tolerant", "--calibration", limits).code == 0
