@@ -51,6 +51,7 @@ from tallystick.cli.root_help import SCREEN, RootHelp
 from tallystick.cli.signals import Terminated, listen
 from tallystick.cli.streams import OUTPUT, close_stdout, open_streams
 from tallystick.errors import TallyError
+from tallystick.passwords import without_passwords
 
 app = typer.Typer(
     name="tally",
@@ -192,6 +193,6 @@ def _is_reader_gone(error: BaseException) -> bool:
 
 
 def _say(message: str, code: int) -> int:
-    line = "".join(character if character.isprintable() else "\ufffd" for character in message)
+    line = "".join(character if character.isprintable() else "\ufffd" for character in without_passwords(message))
     print(f"tally: {line}", file=sys.stderr)
     return code
