@@ -25,6 +25,7 @@ from tallystick.passwords import without_passwords
 
 LOCK_SECONDS: Final = 20
 """How long a transaction waits for others, unless its program says otherwise."""
+CONNECT_SECONDS: Final = 20
 STATEMENT_SECONDS: Final = 60.0
 INSTRUCTIONS: Final = 1_000_000
 """Steps of SQLite's virtual machine after which it is asked whether a question takes too long."""
@@ -186,7 +187,9 @@ def _engine(url: sa.URL, wait_s: int) -> sa.Engine:
         sa.event.listen(engine, "begin", _begin_sqlite)
         return engine
     limits = f"-c lock_timeout={min(wait_s, 50)}s -c statement_timeout={STATEMENT_SECONDS:g}s"
-    return sa.create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 5, "options": limits})
+    return sa.create_engine(
+        url, pool_pre_ping=True, connect_args={"connect_timeout": CONNECT_SECONDS, "options": limits}
+    )
 
 
 def _is_sealed(path: Path) -> bool:
