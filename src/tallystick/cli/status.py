@@ -162,14 +162,17 @@ class ChallengerFindings(Watching):
         return is_ours and claim.status == "open" and self._found(claim) is None
 
     def _found(self, claim: PostedClaim) -> str | None:
+        from tallystick.disputes.parties.auditing import AuditFinding
         from tallystick.disputes.parties.game_view import claim_name
         from tallystick.presentation.verdict_text import printable
 
-        noted = self.player.workspace.note(f"claims/{claim_name(claim)}")
-        if noted is None:
+        finding = AuditFinding.read(self.player.workspace.note(f"claims/{claim_name(claim)}"))
+        if finding is None:
             return None
-        doubt = noted.get("doubt")
-        return f"differs: {printable(str(doubt['reason']))}" if isinstance(doubt, dict) else "nothing to contest"
+        if finding.doubt is not None:
+            return f"differs: {printable(finding.doubt.reason)}"
+        unseen = "".join(f"\n    could not have seen: {printable(each)}" for each in finding.unseen)
+        return f"nothing to contest{unseen}"
 
 
 @dataclass
