@@ -11,41 +11,20 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tallystick.disputes.evidence.rounding import EngineAround
 from tallystick.graphs.engine import Arguments, Engine
 from tallystick.graphs.graph import Graph, Node, Operand, Ref
 from tallystick.operators.definition import Exactness
 from tallystick.operators.registry import operator
-from tallystick.tensors.dtypes import bfloat16_to_float32, round_to_bfloat16, round_to_float16
+from tallystick.tensors.fewer_bits import FEWER_BITS, Values, in_fewer_bits
 from tallystick.tensors.spec import TensorSpec
-from tallystick.tensors.tensor import Tensor
 from tallystick.workloads.names import BATCH
 
-Values = npt.NDArray[np.floating[Any]]
 TRIED: Final = 8
 """The most products that are tried, evenly spread over the graph; the first and the last are among them."""
 
 
-def by_row(bits: int) -> Callable[[Values], Values]:
-    """Rounding to whole multiples of a step, of which each row has its own."""
-    largest = 2 ** (bits - 1) - 1
-
-    def rounded(values: Values) -> Values:
-        step = np.abs(values).max(axis=-1, keepdims=True, initial=0.0) / largest
-        return np.asarray(np.round(values / np.where(step > 0.0, step, 1.0)) * step)
-
-    return rounded
-
-
-FEWER_BITS: Final[Mapping[str, Callable[[Values], Values]]] = {
-    "BF16": lambda values: bfloat16_to_float32(round_to_bfloat16(values.astype(np.float32))),
-    "F16": lambda values: round_to_float16(values),
-    "int8 by row": by_row(8),
-    "int4 by row": by_row(4),
-}
-"""Formats in which a prover may compute a product, by what they make of its operands."""
 CHEAPER: Final[Mapping[str, tuple[str, ...]]] = {
     "F64": ("BF16", "F16", "int8 by row"),
     "F32": ("BF16", "F16", "int8 by row"),
@@ -77,11 +56,7 @@ class CheapEngine(EngineAround):
     def _read(self, operand: Operand, array: Any) -> Any:
         if not isinstance(operand, str) or operand not in self.rounded or not self.specs[operand].is_float:
             return array
-        tensor = self.engine.unload(array, self.specs[operand].dtype)
-        rounded = self.fewer_bits(tensor.values()).astype(tensor.values().dtype)
-        if tensor.dtype == "BF16":
-            return self.engine.load(Tensor("BF16", tensor.shape, round_to_bfloat16(rounded).tobytes()))
-        return self.engine.load(Tensor.of(np.ascontiguousarray(rounded)))
+        return self.engine.load(in_fewer_bits(self.engine.unload(array, self.specs[operand].dtype), self.fewer_bits))
 
 
 def blind_spots(graph: Graph, engine: Engine, is_seen: Callable[[CheapEngine], bool]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from tallystick.audits.inference import Calls
 from tallystick.disputes.evidence.gathering import gather_whole
 from tallystick.disputes.evidence.statement import statement_at
 from tallystick.disputes.evidence.traces import torch_engine, trace_of_calls
-from tallystick.disputes.evidence.unseen import FEWER_BITS, CheapEngine, products_of, weights_of
+from tallystick.disputes.evidence.unseen import CheapEngine, products_of, weights_of
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.tensors import from_tensor
 from tallystick.graphs.engine import Arguments, Engine
@@ -24,6 +24,7 @@ from tallystick.graphs.graph import Graph, Node
 from tallystick.judging.fault import Fault
 from tallystick.recorders.inference import record_graph_inference, record_inference
 from tallystick.store.inference import InferenceDirectory
+from tallystick.tensors.fewer_bits import FEWER_BITS
 from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.inference import call_file
