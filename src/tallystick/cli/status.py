@@ -55,11 +55,15 @@ class Posting:
         return EXITS[status]
 
     def _number(self, view: GameView) -> int | None:
+        from tallystick.disputes.parties.silence import before_silence
+
         number = self.poster.number(view)
         if number is not None and self.printed is None:
             self.printed = number
             is_shown = self.stdout.isatty()  # then by way of the live table, which else would draw over it
             print(f"claim {number}", file=sys.stdout if is_shown else self.stdout, flush=True)
+            if warning := before_silence(view, number):
+                _say(warning)
         return number
 
 

@@ -86,7 +86,7 @@ def at_depths(seen: Mapping[Class, SeenRuns], layers: int) -> dict[Class, SeenRu
 
 
 def depths_of(layers: int) -> tuple[int, ...]:
-    """The blocks up to which limits hold: sixths of the depth, the block of the standard fingerprints, and the last one.
+    """The blocks up to which limits hold: sixths of the depth, that of the standard fingerprints, and the last one.
 
     >>> depths_of(30)
     (0, 5, 10, 15, 20, 25, 29)
