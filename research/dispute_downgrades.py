@@ -4,8 +4,8 @@
 
 **Forged.** Calls of `SEEDS` small transformers and of an encoder (MiniLM, where it is installed) in F32, in which the
 first or the last matrix product is computed in fewer bits. The challenger has other kernels than the
-prover. `before` counts those that its limits for every model see, `after` those that its own drift sees too, and
-`convicted` those that a referee rules against.
+prover. `before` counts those that its limits for every model see, `after` those that it contests now, `convicted` those
+that a referee rules against, and `named` those that it does not contest, but names in its verdict.
 
 **Honest.** The same models, and those of `research.drift_study`, on all pairs of six real CPU stacks. For each output
 of a call that differs: its distance ÷ the limit by the challenger's own drift.
@@ -231,17 +231,19 @@ def forge(folder: Path, _: str) -> None:
                 outputs = claimed.outputs(claimed.records[0])
                 before = any(deviation(outputs[each], own[each], leeway) > MARGIN for each in own)
                 rehearsal = Rehearsal(staged.statement, folder / "boards" / name / where / form)
-                ended = rehearsal.play(staged.trace, OpenedDoubter(other_kernels(number)), DisputeJudge())
+                doubter = OpenedDoubter(other_kernels(number))
+                ended = rehearsal.play(staged.trace, doubter, DisputeJudge())
                 count = found.setdefault(f"{kind}, {where} product in {form}", dict.fromkeys(COUNTS, 0))
                 count["n"] += 1
                 count["before"] += before
                 count["after"] += ended is not None
+                count["named"] += bool(doubter.work.remarks)
                 count["convicted"] += ended is not None and ended.fault is Fault.PROVER
     (folder / "forged.json").write_text(json.dumps(found))
 
 
 PLACES: Final = {"first": 0, "last": -1}
-COUNTS: Final = ("n", "before", "after", "convicted")
+COUNTS: Final = ("n", "before", "after", "convicted", "named")
 
 if __name__ == "__main__":
     main()

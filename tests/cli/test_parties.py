@@ -101,7 +101,7 @@ def test_an_honest_claim_is_not_contested(tally: Tally, setup: DisputeSetup, cal
     first, *unseen = result.err.splitlines()
     assert first == "claim 0: nothing to contest"
     assert unseen == [
-        "    could not have seen: outputs that are off within the limits; "
+        "    could not have contested: outputs that are off within the limits; "
         "one matrix product in BF16, F16, int8 by row leaves them (2 tried)"
     ]
     assert setup.status()["disputes"] == []

@@ -127,13 +127,20 @@ class ChallengerFindings(Watching):
 
     shown: set[int] = field(default_factory=set)
     begun: set[int] = field(default_factory=set)
+    warned: set[int] = field(default_factory=set)
 
     def show(self, view: GameView) -> None:
-        """Print what was found since, and what was not found in time."""
+        """Print what was found since, and what was not found in time or may not be."""
+        from tallystick.disputes.parties.waiting import in_words
+
         self.begun |= set(self.audited(view))
         for number in sorted(self.missed(view)):
             self.player.say(f"claim {number}: not audited: its window ended first, and nothing is known about it")
             self.shown.add(number)
+        for number in sorted(self.late(view)):
+            left = in_words(view.state.claims[number].deadline - view.time)
+            self.player.say(f"claim {number}: its audit goes on, and its window ends in {left}: it may end first")
+            self.warned.add(number)
         for number, claim in enumerate(view.state.claims):
             found = self._found(claim) if number not in self.shown else None
             if found is not None:
@@ -148,6 +155,13 @@ class ChallengerFindings(Watching):
         """The claims whose windows ended before their audits did, and that was not said yet."""
         closed = {n for n in self.begun - self.shown if view.state.claims[n].deadline <= view.time}
         return {each for each in closed if self._found(view.state.claims[each]) is None}
+
+    def late(self, view: GameView) -> set[int]:
+        """The claims in whose audits only a quarter of the window is left, and that was not said yet."""
+        from tallystick.disputes.parties.task import is_nearly_over
+
+        claims, window = view.state.claims, view.rules.challenge_window
+        return {n for n in self.audited(view) if is_nearly_over(claims[n].deadline - view.time, window)} - self.warned
 
     def audited(self, view: GameView) -> Collection[int]:
         """The open claims of others in which nothing was found yet, nor that there is nothing."""
@@ -175,7 +189,7 @@ class ChallengerFindings(Watching):
             return None
         if finding.doubt is not None:
             return f"differs: {printable(finding.doubt.reason)}"
-        unseen = "".join(f"\n    could not have seen: {printable(each)}" for each in finding.unseen)
+        unseen = "".join(f"\n    could not have contested: {printable(each)}" for each in finding.unseen)
         return f"nothing to contest{unseen}"
 
 

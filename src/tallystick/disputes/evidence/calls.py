@@ -7,8 +7,8 @@ embedding, cannot hide a defect of another call. An honest prover posts only cal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,15 @@ from tallystick.audits.inference import Calls
 from tallystick.disputes.evidence.doubts import MARGIN
 from tallystick.disputes.evidence.drift import Leeway, deviation
 from tallystick.disputes.evidence.locate import ChallengerWork
-from tallystick.disputes.evidence.rounding import LEAST, SAFETY, EngineAround, differences, drifts_of, is_wide
+from tallystick.disputes.evidence.rounding import (
+    LEAST,
+    SAFETY,
+    EngineAround,
+    differences,
+    drifts_of,
+    hidden_of,
+    is_wide,
+)
 from tallystick.disputes.evidence.unseen import blind_spots
 from tallystick.disputes.game.protocols import Doubt
 from tallystick.errors import MalformedError, UnavailableError, UsageError
@@ -39,7 +47,8 @@ def doubt_calls(calls: Calls, engine: Engine, work: ChallengerWork, weights: Sta
     operands, or other calls of the same graph do run. Raises `UnavailableError` if no call runs.
     """
     failed = list[tuple[int, UnavailableError]]()
-    replay = _Replay(calls, engine, weights)
+    work.remarks.clear()
+    replay = _Replay(calls, engine, weights, work.remarks)
     for place, record in enumerate(calls.records):
         try:
             reason = replay.objection(record)
@@ -88,6 +97,8 @@ class _Replay:
     calls: Calls
     engine: Engine
     weights: State | None
+    remarks: list[str] = field(default_factory=list)
+    hidden: dict[str, float] = field(default_factory=dict)
 
     def objection(self, record: CallRecord) -> str:
         """What is wrong with a call; empty if nothing is. Raises `UnavailableError` if it does not run here."""
@@ -99,12 +110,18 @@ class _Replay:
         recorded = self.calls.outputs(record)
         if odd := sorted(replayed.keys() ^ recorded.keys()):
             return f"{odd[0]} is {'not recorded' if odd[0] in replayed else 'no output of the graph'}"
-        return _RecomputedCall(self.calls.graph, bindings, self.engine, replayed, self._leeway).objection(recorded)
+        own = _RecomputedCall(self.calls.graph, bindings, self.engine, replayed, self._leeway, self.hidden)
+        reason = own.objection(recorded)
+        if not reason and (remark := own.remark(recorded)):
+            self.remarks.append(f"call {record.index}: {remark}")
+        return reason
 
     def unseen(self, record: CallRecord) -> tuple[str, ...]:
         """What could be wrong with a call, and stay within the limits."""
         graph, bindings = self.calls.graph, {**self._state, **self._inputs(record)}
-        own = _RecomputedCall(graph, bindings, self.engine, execute(graph, bindings, self.engine), self._leeway)
+        own = _RecomputedCall(
+            graph, bindings, self.engine, execute(graph, bindings, self.engine), self._leeway, self.hidden
+        )
         return blind_spots(graph, self.engine, lambda cheap: bool(own.objection(execute(graph, bindings, cheap))))
 
     def _inputs(self, record: CallRecord) -> State:
@@ -133,6 +150,8 @@ class _RecomputedCall:
     engine: Engine
     own: State
     leeway: Leeway
+    hidden: dict[str, float]
+    """What one sum at its bound moves each output by; computed for the first call that needs it, and then kept."""
 
     def objection(self, recorded: State) -> str:
         """Why these outputs are not those of the call; empty if they may be."""
@@ -142,17 +161,38 @@ class _RecomputedCall:
             return f"{worst} is off by {far[worst]:.3g} tolerances"
         return self._beyond_rounding(recorded)
 
+    def remark(self, recorded: State) -> str:
+        """What is off by more than rounding, and by too little for a judge to convict by a bound; empty for nothing."""
+        for name, gap, allowed in self._odd(recorded):
+            if gap <= self._hidden[name]:
+                return f"{_off(name, gap, allowed)}, but proven bounds reach {self._hidden[name]:.2g}"
+        return ""
+
     def _beyond_rounding(self, recorded: State) -> str:
-        """The same by what rounding does to this call, for graphs without 16 bits; noise runs only if it is needed."""
+        """The same by what rounding does to this call, where a judge would convict."""
+        found = (_off(name, gap, allowed) for name, gap, allowed in self._odd(recorded) if gap > self._hidden[name])
+        return next(found, "")
+
+    def _odd(self, recorded: State) -> Iterator[tuple[str, float, float]]:
+        """Outputs of a graph without 16 bits that are off by more than rounding; noise runs only if it is needed."""
         gaps = differences(recorded, self.own) if is_wide(self.graph) else {}
         for name, gap in sorted(gaps.items()):
             if gap > LEAST[self.own[name].dtype] and gap > (allowed := SAFETY * self._drifts[name]):
-                return f"{name} is {gap:.2g} of itself off, and rounding moves it by less than {allowed:.2g}"
-        return ""
+                yield name, gap, allowed
+
+    @property
+    def _hidden(self) -> Mapping[str, float]:
+        if not self.hidden:
+            self.hidden.update(hidden_of(self.graph, self.bindings, self.engine, self.own))
+        return self.hidden
 
     @cached_property
     def _drifts(self) -> Mapping[str, float]:
         return drifts_of(self.graph, self.bindings, self.engine, self.own)
+
+
+def _off(name: str, gap: float, allowed: float) -> str:
+    return f"{name} is {gap:.2g} of itself off, and rounding moves it by less than {allowed:.2g}"
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,8 @@ class CallsStatement:
 
     def unseen(self, own: Recomputation) -> tuple[str, ...]:
         """See `ClaimStatement`."""
-        return unseen_in_calls(self.calls, own.engine, {name: tensor for name, (tensor, _) in self.weights.items()})
+        weights = {name: tensor for name, (tensor, _) in self.weights.items()}
+        return (*own.work.remarks, *unseen_in_calls(self.calls, own.engine, weights))
 
     def rule_record(self, line: bytes, device: str | None) -> Ruled:
         """See `ClaimStatement`."""

@@ -3,7 +3,9 @@
 Limits that hold for every model are wide: a linear layer in 16 bits stays within them. So where the outputs of a call
 are not the challenger's own, it runs the call again with noise in every result of an operator that sums or calls a
 library: `ROUNDINGS` roundings of the dtype at the scale of the value. The root mean square by which this moves an
-output is its drift, and outputs may lie `SAFETY` drifts away.
+output is its drift, and outputs may lie `SAFETY` drifts away. Beyond that they are not those of honest rounding. But a
+judge convicts by the proven bound of one operator, which is wide for long sums: an output that is no further off than
+one sum at its bound would move it is named, and not contested, because the challenger could lose its bond.
 
 This holds for graphs that compute in F32 and F64. In 16 bits one rounding is as large as what a cheaper layer changes.
 """
@@ -20,10 +22,12 @@ import numpy as np
 from tallystick.disputes.evidence.drift import relative_rms
 from tallystick.graphs.engine import Arguments, Engine
 from tallystick.graphs.execution import execute
-from tallystick.graphs.graph import Graph, Node, Ref
+from tallystick.graphs.graph import Graph, Node, Operand, Ref
+from tallystick.operators.balls.bound import bound
 from tallystick.operators.definition import Exactness
 from tallystick.operators.precision import FORMATS
 from tallystick.operators.registry import operator
+from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import State, Tensor
 
 ROUNDINGS: Final = 4.0
@@ -32,6 +36,7 @@ SAFETY: Final = 16.0
 """How many drifts away an output may lie."""
 LEAST: Final[Mapping[str, float]] = {"F32": 4e-6, "F64": 1e-14}
 """Differences that are never looked at: in F32 eight times the largest between honest stacks (docs/data/drift.json)."""
+FLOATS: Final = {"F32": np.float32, "F64": np.float64}
 NOISY: Final = frozenset({Exactness.ACCUMULATES, Exactness.LIBRARY, Exactness.COMPOSITE})
 
 
@@ -48,6 +53,16 @@ def differences(recorded: State, own: State) -> dict[str, float]:
 def drifts_of(graph: Graph, bindings: Mapping[Ref, Tensor], engine: Engine, own: State) -> dict[str, float]:
     """The drift of each output of floats: how far noise in the operators moves it."""
     return differences(execute(graph, bindings, NoisyEngine(engine)), own)
+
+
+def hidden_of(graph: Graph, bindings: Mapping[Ref, Tensor], engine: Engine, own: State) -> dict[str, float]:
+    """How far one sum that is off by its whole proven bound, which no judge convicts, moves each output at most."""
+    found = dict.fromkeys(differences(own, own), 0.0)
+    for node in graph.nodes:
+        if operator(node.operator).exactness is Exactness.ACCUMULATES:
+            moved = differences(execute(graph, bindings, BoundEngine(engine, graph.specs(), node.number)), own)
+            found = {name: max(found[name], gap) for name, gap in moved.items()}
+    return found
 
 
 @dataclass(frozen=True)
@@ -68,6 +83,45 @@ class EngineAround:
     def unload(self, array: Any, dtype: str) -> Tensor:
         """See `Engine`."""
         return self.engine.unload(array, dtype)
+
+
+@dataclass(frozen=True)
+class BoundEngine(EngineAround):
+    """An engine that is off by the proven bound at one node, with random signs; `specs` are those of the graph."""
+
+    specs: Mapping[Ref, TensorSpec]
+    number: int
+    random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+
+    def prepare(self, node: Node) -> Callable[[Arguments], tuple[Any, ...]]:
+        """See `Engine`."""
+        run, meaning = self.engine.prepare(node), operator(node.operator)
+        dtypes = [spec.dtype for spec in node.results if spec is not None]
+        if node.number != self.number or len(dtypes) != 1 or dtypes[0] not in FORMATS:
+            return run
+
+        def moved(arguments: Arguments) -> tuple[Any, ...]:
+            read = {name: self._tensors(node.operands[name], each) for name, each in arguments.items()}
+            [limit] = bound(meaning, {**read, **node.attributes})
+            if limit is None:
+                return run(arguments)
+            signs = np.where(self.random.random(limit.radius.shape) < 0.5, -1.0, 1.0)
+            values = np.where(np.isfinite(limit.radius), limit.value + signs * limit.radius, limit.value)
+            return (self.engine.load(Tensor.of(np.asarray(values.astype(FLOATS[dtypes[0]])))),)
+
+        return moved
+
+    def _tensors(self, operand: Operand, array: Any) -> Any:
+        if operand is None:
+            return None
+        if isinstance(operand, tuple):
+            return tuple(
+                None if ref is None else self._tensor(ref, each) for ref, each in zip(operand, array, strict=True)
+            )
+        return self._tensor(operand, array)
+
+    def _tensor(self, ref: Ref, array: Any) -> Tensor:
+        return self.engine.unload(array, self.specs[ref].dtype)
 
 
 @dataclass(frozen=True)
