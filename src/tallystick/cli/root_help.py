@@ -44,7 +44,7 @@ SECTIONS: Final = (
     HelpSection(
         "Run a network",
         "tally coordinator init --demo",
-        ("coordinator", "prover", "challenger", "committee", "rule", "dispute", "referee", "contract"),
+        ("coordinator", "prover", "watchtower", "challenger", "committee", "rule", "dispute", "referee", "contract"),
     ),
     HelpSection("Look and ask", "tally db add RUN", ("db", "query", "ui", "serve", "token", "push")),
     HelpSection(
