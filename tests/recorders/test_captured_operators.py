@@ -24,7 +24,7 @@ STEPS = 3
 Loss = Callable[[Any, Any], Any]
 
 
-class Recurrent(nn.Module):  # type: ignore[misc]
+class Recurrent(nn.Module):
     """A recurrent layer under a linear one."""
 
     def __init__(self, kind: Any, **settings: Any) -> None:
@@ -36,7 +36,7 @@ class Recurrent(nn.Module):  # type: ignore[misc]
         return self.layer(x.reshape(-1, 2, 4))[0][:, -1].square().mean()
 
 
-class Cells(nn.Module):  # type: ignore[misc]
+class Cells(nn.Module):
     """Two cells, one step each."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Cells(nn.Module):  # type: ignore[misc]
         return self.second(self.first(x[:, :4])[0]).square().mean()
 
 
-class LossOf(nn.Module):  # type: ignore[misc]
+class LossOf(nn.Module):
     """Layers, and a loss of what they give."""
 
     def __init__(self, loss: Loss, **layers: Any) -> None:

@@ -36,7 +36,7 @@ def own_kernels(model: nn.Module) -> Iterator[None]:
     def begin(layer: nn.Module, *_: object) -> None:
         if _uses_onednn(layer):
             running.enter_context(without_onednn())
-        if _get_current_dispatch_mode_stack():  # type: ignore[no-untyped-call]
+        if _get_current_dispatch_mode_stack():
             running.enter_context(unrolled())
 
     def end(*_: object) -> None:

@@ -46,8 +46,8 @@ def _lstm_cell(gates: Tensor, hidden: Hidden, weights: Weights) -> Hidden:
 def _gru_cell(gates: Tensor, hidden: Hidden, weights: Weights) -> Hidden:
     (h,) = hidden
     width = h.shape[1]
-    of_input = gates.split([2 * width, width], 1)
-    of_hidden = linear(h, weights[1], weights[3]).split([2 * width, width], 1)  # type: ignore[arg-type]
+    summed = linear(h, weights[1], weights[3])  # type: ignore[arg-type]
+    of_input, of_hidden = (each.split_with_sizes([2 * width, width], 1) for each in (gates, summed))
     reset, update = (of_hidden[0] + of_input[0]).chunk(2, 1)
     reset, update = reset.sigmoid(), update.sigmoid()
     new = (of_input[1] + of_hidden[1] * reset).tanh()
@@ -56,13 +56,13 @@ def _gru_cell(gates: Tensor, hidden: Hidden, weights: Weights) -> Hidden:
 
 def _lstm(x: Tensor, hx: Any, params: Any, *settings: Any) -> tuple[Tensor, ...]:
     if isinstance(hx, Tensor) or _drops(*settings):
-        return _KERNELS.lstm(x, hx, params, *settings)  # type: ignore[no-any-return]
+        return _KERNELS.lstm(x, hx, params, *settings)
     return _layers(_lstm_cell, x, hx, params, hx[0].shape[2] != hx[1].shape[2], *settings)
 
 
 def _gru(x: Tensor, hx: Tensor, params: Any, *settings: Any) -> tuple[Tensor, ...]:
     if isinstance(params, Tensor) or _drops(*settings):
-        return _KERNELS.gru(x, hx, params, *settings)  # type: ignore[no-any-return]
+        return _KERNELS.gru(x, hx, params, *settings)
     return _layers(_gru_cell, x, (hx,), params, False, *settings)
 
 
