@@ -8,6 +8,8 @@ from typing import Final, TypeVar
 Value = TypeVar("Value")
 WEIGHTS: Final = "weights."
 AVERAGE: Final = "ema."
+UPDATED: Final = "updated."
+"""The weight as the optimizer leaves it, by parameter: an output of a step that writes into weights after that."""
 STATE_PREFIXES: Final = ("weights.", "buffers.", "optimizer.", AVERAGE, "position.")
 BATCH: Final = "inputs."
 POSITION: Final = "position.step"
