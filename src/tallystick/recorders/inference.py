@@ -167,14 +167,13 @@ class _Watcher:
         with self._audit.precision():
             captured = capture(self._model, *self._first)
         is_on_cuda = any(value.is_cuda for value in self._model.parameters())
-        device = "cuda" if is_on_cuda else "cpu"
-        environment = describe_environment(device)
+        environment = describe_environment("cuda" if is_on_cuda else "cpu")
         self._check_names(captured)
         graph = answering(captured.graph)
         kept = {name: captured.weights[name] for name in _held_names(graph) if name in captured.weights}
         captured = replace(captured, graph=graph, weights=kept)
         if self._self_audit:
-            self._audit.check(captured, self.recorder.run, TorchEngine(device))
+            self._audit.check(captured, self.recorder.run, TorchEngine("cuda" if is_on_cuda else "cpu"))
         self.recorder.finish(captured.graph, captured.constants, captured.weights, environment, captured.modules)
 
     def _called(self, _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:

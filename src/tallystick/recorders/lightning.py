@@ -94,9 +94,9 @@ class BatchHooks:
 
         def capture() -> StepGraph:
             seed = self._recording.seed
-            limit = getattr(trainer, "gradient_clip_val", None)
-            by_value = limit is not None and "value" in str(getattr(trainer, "gradient_clip_algorithm", None)).lower()
-            edits = Edits(ClippedValues(float(limit)), default_writes=2) if by_value else NO_EDITS
+            limit: float | None = getattr(trainer, "gradient_clip_val", None)
+            by_value = "value" in str(getattr(trainer, "gradient_clip_algorithm", None)).lower()
+            edits = Edits(ClippedValues(limit), default_writes=2) if by_value and limit is not None else NO_EDITS
             example = batch if count == 1 else [batch] * count
             model, inner = inner_model(module), inner_optimizer(optimizer)
             return capture_loop(

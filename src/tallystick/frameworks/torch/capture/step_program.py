@@ -48,11 +48,11 @@ class StepFunction:
             kept = {name: value for name, value in tensors.items() if is_state(name) and name not in self.unallocated}
             kept |= buffers | self._updated(tensors, gradients) | {POSITION: tensors[POSITION] + 1}
             edited = self.step.edits.edited_weights(gradients, kept)
-            seen |= {UPDATED + name.removeprefix(WEIGHTS): kept[name] for name in edited}
+            updated = {UPDATED + name.removeprefix(WEIGHTS): kept[name] for name in edited}
             kept |= edited
             kept |= {} if self.step.ema is None else self.step.ema.updated(kept)
         shown = {f"gradients.{name}": value for name, value in gradients.items()}
-        return {**kept, **shown, **seen, "gradient_norm": norm}
+        return {**kept, **updated, **shown, **seen, "gradient_norm": norm}
 
     def _gradients(self, tensors: Tensors) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], Tensors]:
         """Gradients and buffers after all micro-batches, and the observed values."""
