@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.recorders import honest, test_sixty_loops as loops
+from tests.recorders import honest, test_every_loop as loops
 from tests.recorders.honest import Loop
 
 torch = pytest.importorskip("torch")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from tallystick.transcripts.inference import call_file
 from tallystick.workloads.names import BATCH
 
 OUTPUTS: Final = "outputs."
+AUTOCAST: Final = "a call ran under autocast in {}, which is not captured; convert the model instead: model.to({})"
 OTHER: Final = "call {} is not what the captured graph gives ({}): {}; the calls are written, and not claimed"
 NUMBER: Final = "{} is {} in it, and {} in the first call, where it is a constant; record a run of its own for each"
 CHANGED: Final = "{} was changed after the first call; record the calls before and after that in runs of their own"
@@ -58,21 +58,21 @@ class CallAudit:
         self._numbers: dict[int, Mapping[str, str]] = {}
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note the first call: its arguments, the weights, and whether it runs under autocast."""
+        """Note the first call: its arguments, and the weights."""
         self._first, self._marks = (args, kwargs), marks_of(parameters_of(self._model))
-        if torch.is_autocast_enabled(self._device):
-            self._dtype = torch.get_autocast_dtype(self._device)
 
     def note(self, index: int, fits: bool, numbers: Mapping[str, str]) -> None:
         """Note a call and its arguments that are no tensors; one that does not fit the first is not replayed."""
+        if torch.is_autocast_enabled(self._device):
+            self._dtype = torch.get_autocast_dtype(self._device)
         if fits:
             self._numbers[index] = dict(numbers)
 
-    @contextmanager
-    def precision(self) -> Iterator[None]:
-        """The autocast of the first call."""
-        with torch.autocast(self._device, self._dtype, enabled=self._dtype is not None):
-            yield
+    def require_plain(self) -> None:
+        """Raise `UnavailableError` for calls under autocast, whose casts no exported program has."""
+        if self._dtype is not None:
+            name = str(self._dtype).removeprefix("torch.")
+            raise UnavailableError(AUTOCAST.format(name, self._dtype))
 
     def check(self, captured: CapturedModel, run: InferenceDirectory, engine: Engine) -> None:
         """Raise `UnavailableError` with the likely cause if a call is not what the graph gives."""
@@ -96,7 +96,7 @@ class CallAudit:
     def _repeats(self) -> bool:
         """Whether the model gives the same bits when it is called twice."""
         args, kwargs = self._first
-        with torch.no_grad(), self.precision():
+        with torch.no_grad():
             one, two = (_leaves(self._model(*args, **kwargs)) for _ in range(2))
         return len(one) == len(two) and all(map(torch.equal, one, two))
 

@@ -164,8 +164,8 @@ class _Watcher:
     def finish(self) -> None:
         if self._first is None:
             raise UsageError("record_inference: the model was not called")
-        with self._audit.precision():
-            captured = capture(self._model, *self._first)
+        self._audit.require_plain()
+        captured = capture(self._model, *self._first)
         is_on_cuda = any(value.is_cuda for value in self._model.parameters())
         environment = describe_environment("cuda" if is_on_cuda else "cpu")
         self._check_names(captured)

@@ -119,8 +119,8 @@ class GraphMismatch:
                 OF_BUFFER
                 if self.where.startswith("buffers.")
                 else (
-                    "its gradients are the same: the optimizer's kernel rounds otherwise, or weights are changed after it "
-                    "and not in place (`weight.data = …`, NumPy); write into them in place, as with `copy_`"
+                    "its gradients are the same: the optimizer's kernel rounds otherwise, or weights are changed "
+                    "after it and not in place (`weight.data = …`, NumPy); write into them in place, as with `copy_`"
                 )
             )
             return

@@ -552,5 +552,13 @@ def test_an_honest_loop_is_never_rejected(tmp_path: Path, name: str) -> None:
     assert bool(said) == (outcome == OPEN and "only the last anchors" not in name), said
 
 
+@pytest.mark.parametrize(("name", "is_open"), [("weights clamped", True), ("plain", False)])
+def test_weights_that_the_step_writes_into_are_not_screened_by_name(tmp_path: Path, name: str, is_open: bool) -> None:
+    """A prover who adds such a write turns a screen off, and the report says so."""
+    LOOPS[name][1].train(tmp_path / "run")
+    line = "how far 4 weights moved (weights.0.bias): the step writes into them after its update"
+    assert (line in audited(tmp_path / "run").not_checked) == is_open
+
+
 def test_there_are_at_least_sixty_of_them() -> None:
     assert len(LOOPS) >= 60
