@@ -17,7 +17,7 @@ from tallystick.recorders.boundary import printed, say, sheltered, unsaid
 from tallystick.recorders.freed_memory import give_back
 from tallystick.recorders.likely_cause import GraphMismatch
 from tallystick.recorders.seeded_draws import OTHER_COUNT, words_of
-from tallystick.recorders.self_audit import FREE_SECONDS, UNSEEN, Departure, RecordedStep, SelfAudit, Sketch
+from tallystick.recorders.self_audit import UNSEEN, Departure, RecordedStep, SelfAudit, Sketch
 from tallystick.recorders.self_check import SelfCheck, TakenStep
 from tallystick.recorders.set_aside import set_aside
 from tallystick.recorders.step_graph import StepGraph, numbers_of
@@ -36,6 +36,8 @@ TOUCHED: Final = (
     "step {}: gradients are changed between backward() and optimizer.step() otherwise than in the captured step; "
     "clip in every step, and scale the loss by a tensor of batch= instead"
 )
+FINISH_SECONDS: Final = 20.0
+"""How long the replay of segments takes in the end, where one of the run was not what was recorded."""
 DIFFERING_MAX: Final = 4
 """After so many checks in a row that failed, no later step is checked any more, and none is said to have a graph."""
 
@@ -151,7 +153,7 @@ class GraphGuard:
         if self._departed is None or check is None:
             return
         for segment in self._audit.unseen[::-1]:
-            if time.monotonic() - began > FREE_SECONDS or not self._replayed(check, segment):
+            if time.monotonic() - began > FINISH_SECONDS or not self._replayed(check, segment):
                 self._withdraw(segment[0].index, segment[-1].index, UNSEEN.format(self._departed))
         if self._audit.forgotten is not None:
             self._withdraw(*self._audit.forgotten, UNSEEN.format(self._departed))
