@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tallystick.store.run import RunDirectory
-from tests.recorders import honest
 from tests.recorders import test_every_loop as loops
 from tests.recorders.honest import Loop
 
