@@ -6,9 +6,10 @@
             loss = ...; loss.backward(); optimizer.step()
             recorder.step(loss, batch=(inputs, targets))
 
-Kernels, order and precision of the loop are not changed. The operators of the first step are watched; from them the
-recorder finds the loss as a function of model and batch, clipping, and accumulation, and captures the step as a graph,
-from which the run can be replayed. They can also be given:
+Kernels, order and precision of the loop are not changed, except that an LSTM on a CPU does not run with oneDNN
+(`own_kernels.py`). The operators of the first step are watched; from them the recorder finds the loss as a function of
+model and batch, clipping, and accumulation, and captures the step as a graph, from which the run can be replayed. They
+can also be given:
 
     with tallystick.record_training("run", model, optimizer, loss=loss_of, example=batch) as recorder:
 """
@@ -30,6 +31,7 @@ from tallystick.recorders.attachments import Attachments
 from tallystick.recorders.first_step import GivenLoss
 from tallystick.recorders.graph_source import GraphSource, known_blockers, watched
 from tallystick.recorders.loop_recorder import SHARE, OwnLoopRecorder
+from tallystick.recorders.own_kernels import own_kernels
 from tallystick.recorders.seeded_draws import require_seed
 from tallystick.recorders.step_graph import LossOfBatch
 from tallystick.store.lock import lock_new_run
@@ -96,7 +98,7 @@ def record_training(
     attached = replace(Attachments.open(initial, data, keep, anchors), ema=ema)
     if ema is not None:
         ema.live(inner_model(model))  # averages that are not there are said at once
-    with lock_new_run(Path(out)):
+    with lock_new_run(Path(out)), own_kernels(inner_model(model)):
         source = GraphSource()
         if not sharding_of(inner_model(model)):  # the recorder refuses a sharded model with its own warning
             blockers = known_blockers(model, optimizer, seed)
