@@ -29,7 +29,7 @@ def outcome(
 ) -> bool:
     """Whether the text is taken for that of the tokens."""
     receipt = SimpleNamespace(receipt=SimpleNamespace(answer=SimpleNamespace(finish=finish)))
-    response: Any = SimpleNamespace(choice=DeliveredChoice(text=delivered), receipt=receipt)
+    response: Any = SimpleNamespace(choice=DeliveredChoice(content=delivered), receipt=receipt)
     log, model = CheckLog(), SimpleNamespace(decode=decoder, end_tokens=frozenset({END}))
     check_text(log, response, prompt, ids, model, None)  # type: ignore[arg-type]
     return not log.findings.rejected

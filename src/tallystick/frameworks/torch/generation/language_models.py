@@ -91,6 +91,11 @@ class TorchLanguageModel:
         text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True)
         return text
 
+    def spellings(self, token: int) -> frozenset[str]:
+        """The names under which servers report a token: its text, its piece of the vocabulary, its number."""
+        texts = (self.tokenizer.decode([token]), self.decode([token]), self.tokenizer.convert_ids_to_tokens(token))
+        return frozenset({*(each for each in texts if each is not None), f"token_id:{token}"})
+
     def card_in(self, dtype: Dtype) -> ModelCard | None:
         """The card of the same directory in another precision; None for a model without a directory.
 
