@@ -92,9 +92,7 @@ def check_text(
 def _check_calls(log: CheckLog, response: Response, texts: Sequence[str], asked: ExpectedRequest | None) -> None:
     """Check that the delivered calls and the text beside them are those of the tokens."""
     if asked is None:
-        log.unavailable(
-            "tokens", "calls of functions were delivered, and the request says how they are read: give it"
-        )
+        log.unavailable("tokens", "calls of functions were delivered, and the request says how they are read: give it")
         return
     if asked.calls is None:
         log.differs("tokens", "tool_calls", "calls of functions, and the request has no tools")

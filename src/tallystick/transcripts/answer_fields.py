@@ -1,8 +1,9 @@
 """The fields of answers in OpenAI's forms, and what becomes of each: one table for servers, clients and verifiers.
 
-A field is `kept` (read, and compared with the receipt), `empty` (what stands in it would be shown or acted on, and no
-token says it), `label` (a short statement of the provider), or `echo` (said back from the request). What is in no table
-is unknown: named if it is numbers alone, and open if it has text that a program could show.
+A field is `kept` (read, and compared with the receipt), `named` (kept, and no longer than a name), `empty` (what stands
+in it would be shown or acted on, and no token says it), `label` (a short statement of the provider), or `echo` (said
+back from the request). What is in no table is unknown: stated if it is numbers alone, and open if it has text that a
+program could show.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-Treatment = Literal["kept", "empty", "label", "echo"]
+Treatment = Literal["kept", "named", "empty", "label", "echo"]
 Fields = Mapping[str, Treatment]
 RemarkKind = Literal["refused", "foreign", "open", "stated"]
 LABEL: Final = re.compile(r"[A-Za-z0-9 ._:/+@=,()\[\]<>|*-]{0,128}", re.ASCII)
@@ -38,7 +39,8 @@ def _fields(**names: str) -> Fields:
 
 
 COMPLETION: Final = _fields(
-    kept="id object model choices usage receipt receipts prompt_token_ids upstream_receipt system_fingerprint",
+    kept="id object choices usage receipt receipts prompt_token_ids upstream_receipt",
+    named="model system_fingerprint",
     label="created service_tier provider x_groq timings metrics stats metadata sglext nvext obfuscation "
     "usage_breakdown kv_transfer_params ec_transfer_params prompt_filter_results warnings",
     empty="error output output_text response content message text completion generated_text refusal tool_calls",
@@ -58,8 +60,8 @@ USAGE: Final = _fields(kept="prompt_tokens completion_tokens total_tokens input_
 LOGPROBS: Final = _fields(kept="content tokens token_logprobs top_logprobs", label="text_offset", empty="refusal")
 LOGPROB: Final = _fields(kept="token logprob bytes top_logprobs", label="token_id rank")
 RESPONSE: Final = _fields(
-    kept="id object model output output_text usage status incomplete_details receipt prompt_token_ids token_ids "
-    "system_fingerprint",
+    kept="id object output output_text usage status incomplete_details receipt prompt_token_ids token_ids",
+    named="model system_fingerprint",
     label="created_at completed_at service_tier truncation parallel_tool_calls previous_response_id store temperature "
     "top_p top_logprobs max_output_tokens max_tool_calls background prompt_cache_key prompt_cache_retention billing "
     "safety_identifier frequency_penalty presence_penalty",
@@ -81,21 +83,22 @@ PART: Final[Mapping[str, Fields]] = {
 def scan(fields: Fields, value: Mapping[str, Any], where: str = "") -> tuple[dict[str, Any], list[Remark]]:
     """The kept fields of an object, and remarks on all others."""
     kept: dict[str, Any] = {}
-    remarks: list[Remark] = []
+    remarks: list[Remark | None] = []
     for name, each in value.items():
         treatment = fields.get(name)
-        if treatment == "kept":
+        if treatment in ("kept", "named"):
             kept[name] = each
-        elif not is_nothing(each):
+        if treatment != "kept" and not is_nothing(each):
             remarks.append(_remark(treatment, f"{where}{name}"[:128], each))
-    return kept, remarks
+    return kept, [each for each in remarks if each is not None]
 
 
-def _remark(treatment: Treatment | None, where: str, value: Any) -> Remark:
+def _remark(treatment: Treatment | None, where: str, value: Any) -> Remark | None:
     if treatment == "empty":
         return Remark("foreign", where, f"{_shown(value)}, and no token of the answer says it")
-    if treatment == "echo" or (treatment == "label" and all(map(LABEL.fullmatch, texts_in(value)))):
-        return Remark("stated", where)
+    is_label = treatment in ("label", "named") and all(map(LABEL.fullmatch, texts_in(value)))
+    if treatment == "echo" or is_label:
+        return None if treatment == "named" else Remark("stated", where)
     if any(texts_in(value)):
         return Remark("open", where, f"{_shown(value)}: no check covers this field")
     return Remark("stated", where)

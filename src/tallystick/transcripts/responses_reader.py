@@ -185,5 +185,5 @@ def form_of_answer(body: Mapping[str, Any]) -> Form:
     choices = body.get("choices")
     if not isinstance(choices, list):
         return "responses" if "output" in body or body.get("object") == "response" else "text"
-    is_chat = any(isinstance(each, Mapping) and ("message" in each or "delta" in each) for each in choices)
-    return "chat" if is_chat else "text"
+    parts = [each.get(name) for each in choices if isinstance(each, Mapping) for name in ("message", "delta")]
+    return "chat" if any(each is not None for each in parts) else "text"
