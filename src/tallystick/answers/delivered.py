@@ -65,7 +65,7 @@ def check_text(
 
     Returns whether a stop text ended it; None if the receipt claims none, or if it cannot be known.
     """
-    choice, texts = response.choice, _texts(prompt, answer, model)
+    choice, texts = response.choice, _texts(prompt, answer, model, () if asked is None else asked.stop_token_ids)
     if choice.calls:
         _check_calls(log, response, texts, asked)
         return None
@@ -165,25 +165,29 @@ def _check_remarks(log: CheckLog, response: Response) -> None:
 def check_stops(log: CheckLog, answer: Ids, model: LanguageModel, asked: ExpectedRequest) -> None:
     """Check that no token comes after a requested stop text.
 
-    A text whose last character is incomplete is skipped: a stop text in it becomes visible with a later token.
+    A text whose last character is incomplete is skipped: a stop text in it becomes visible with a later token. A stop
+    text inside the first `min_tokens` tokens may be passed over, as vLLM does.
     """
     decode = getattr(model, "decode", None)
     if decode is None or not asked.stop:
         return
     before = _finished(answer[:-1], decode) or ""
-    if found := [stop for stop in asked.stop if stop and stop in before]:
+    least = len(decode(answer[: asked.min_tokens])) if asked.min_tokens else 0
+    if found := [stop for stop in asked.stop if stop and before.find(stop, max(0, least + 1 - len(stop))) >= 0]:
         log.differs("finish", "stop", f"the answer goes on after {shown(repr(found[0]))}, at which it was to end")
     else:
         log.agrees("finish", "stop", "no token after a stop text")
 
 
-def is_whole(response: Response, prompt: Ids, answer: Ids, model: LanguageModel) -> bool:
-    """Whether the delivered text is the whole text of the tokens."""
-    return response.choice.content in _texts(prompt, answer, model)
+def is_whole(response: Response, prompt: Ids, answer: Ids, model: LanguageModel, stops: Ids = ()) -> bool:
+    """Whether the delivered text is the whole text of the tokens; `stops` are tokens that end an answer too."""
+    return response.choice.content in _texts(prompt, answer, model, stops)
 
 
-def _texts(prompt: Ids, answer: Ids, model: LanguageModel) -> tuple[str, ...]:
+def _texts(prompt: Ids, answer: Ids, model: LanguageModel, stops: Ids = ()) -> tuple[str, ...]:
     """The possible texts of the tokens: a server may omit that of a final end token, or of an unfinished character.
+
+    `stops` are tokens that the request names to end the answer.
 
     Decoders of SentencePiece drop a space at the very beginning. Some servers decode the answer by itself, others
     behind its prompt, where the space stays.
@@ -197,7 +201,7 @@ def _texts(prompt: Ids, answer: Ids, model: LanguageModel) -> tuple[str, ...]:
     def behind(ids: Ids) -> str:
         return str(decode((*context, *ids)))[len(before) :]
 
-    is_ended = bool(answer) and answer[-1] in model.end_tokens
+    is_ended = bool(answer) and answer[-1] in {*model.end_tokens, *stops}
     said = answer[:-1] if is_ended else answer
     texts = [text for way in (decode, behind) for text in (way(answer), way(said), _finished(said, way))]
     return tuple(text for text in texts if text is not None)

@@ -13,7 +13,7 @@ from tallystick.transcripts.completion_form import CompletionReader, ReadChoice
 from tallystick.transcripts.receipt import SignedReceipt
 from tallystick.transcripts.responses_reader import form_of_answer, reader_of
 
-SHARED: Final = ("id", "model", "system_fingerprint", "usage", "prompt_token_ids")
+SHARED: Final[tuple[str, ...]] = ("id", "model", "system_fingerprint", "usage", "prompt_token_ids")
 
 
 def read_response(value: Json, what: str = "response") -> Response:

@@ -55,6 +55,7 @@ AS_STATED: Final[Mapping[str, Callable[[Any], Any]]] = {
     "logit_bias": biases,
     "allowed_token_ids": listed,
     "bad_token_ids": listed,
+    "stop_token_ids": listed,
 }
 
 Ids = Annotated[tuple[Annotated[int, Field(ge=0, lt=1 << 31)], ...], Field(max_length=TOKENS_MAX)]
@@ -87,6 +88,7 @@ class ExpectedRequest(Document):
     logit_bias: Biases = ()
     allowed_token_ids: Tokens = ()
     bad_token_ids: Tokens = ()
+    stop_token_ids: Tokens = ()
     min_tokens: Count = 0
     wanted: tuple[str, str] | None = None
     tools: str | None = None
@@ -126,9 +128,9 @@ class ExpectedRequest(Document):
     def adjustments(self, end_tokens: Collection[int]) -> dict[str, object]:
         """The adjustments of logits that the sampler has to state; those that the body leaves out are off.
 
-        `end_tokens` are the model's, which `min_tokens` holds back.
+        `end_tokens` are the model's, which `min_tokens` holds back beside those that the request names.
         """
-        held_back = tuple(sorted(end_tokens)) if self.min_tokens else ()
+        held_back = tuple(sorted({*end_tokens, *self.stop_token_ids})) if self.min_tokens else ()
         return {name: getattr(self, name, held_back) for name in ADJUSTING if name != "grammar"}
 
     def prompt_tokens(self, model: LanguageModel) -> tuple[int, ...] | None:

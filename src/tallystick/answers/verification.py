@@ -43,8 +43,10 @@ def responses_of(response: object) -> tuple[Response, ...] | UnreadReport:
     if isinstance(response, SignedReceipt):
         return (Response(receipt=response),)
     text = response.encode() if isinstance(response, str) else response
-    is_read = isinstance(response, CompletionReader)
-    body = response.fields if is_read else parse(text, "response") if isinstance(text, bytes) else json_of(response)
+    if isinstance(response, CompletionReader):
+        body: Json = response.fields
+    else:
+        body = parse(text, "response") if isinstance(text, bytes) else json_of(response)
     try:
         return delivered(response) if isinstance(response, CompletionReader) else read_responses(body)
     except MalformedError:

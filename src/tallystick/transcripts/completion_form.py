@@ -150,7 +150,8 @@ class CompletionReader:
             choice.ids = [*(choice.ids or ()), *kept["token_ids"]]
         self._add_logprobs(choice, kept.get("logprobs"), f"{where}logprobs.")
         if choice.stop is None:
-            choice.stop = next((kept[name] for name in ("stop_reason", "matched_stop") if kept.get(name)), None)
+            told = (kept.get("stop_reason"), kept.get("matched_stop"))
+            choice.stop = next((each for each in told if each is not None), None)
         ended = kept.get("finish_reason") or None
         if ended is not None and choice.finish not in (None, ended):
             choice.refuse(where + "finish_reason", f"{choice.finish!r} and then {ended!r}")

@@ -49,8 +49,9 @@ class ResponsesReader(CompletionReader):
         elif kind in SAID:
             self._said(kind, event)
         elif any(texts_in({name: each for name, each in event.items() if name not in IDLE})):
-            foreign = "foreign" if "refusal" in kind or "annotation" in kind else "open"
-            self.remarks[Remark(foreign, kind[:64], "an event that no token of the answer speaks for")] = None
+            is_foreign = "refusal" in kind or "annotation" in kind
+            detail = "an event that no token of the answer speaks for"
+            self.remarks[Remark("foreign" if is_foreign else "open", kind[:64], detail)] = None
 
     def add(self, part: Mapping[str, Any]) -> None:
         """Add the whole response."""

@@ -168,6 +168,9 @@ def test_an_error_of_vllm_is_passed_on_unchanged(server: Running, name: str) -> 
         ({"skip_special_tokens": False}, "skip_special_tokens"),
         ({"include_stop_str_in_output": True}, "include_stop_str_in_output"),
         ({"tools": [{"type": "function"}]}, "tools"),
+        ({"structured_outputs": {"json": {}}}, "structured_outputs"),
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+        ({"response_format": {"type": "json_object"}, "min_tokens": 2}, "response_format"),
         ({"vllm_xargs": {"other": 1}}, "vllm_xargs"),
         ({"n": 65}, "n"),
         ({"n": True}, "n"),
@@ -187,6 +190,55 @@ def test_a_request_that_can_have_no_receipt_is_refused_with_one_line(
     assert (response.status_code, error["type"], error["param"]) == (400, "invalid_request_error", field)
     assert "\n" not in error["message"]
     assert len(server.asked) == count
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/responses", "/v1/messages", "/invocations", "/inference/v1/generate", "/v1/chat/completions/batch"],
+)
+def test_no_other_way_of_asking_goes_without_a_receipt_in_silence(server: Running, path: str) -> None:
+    response = server.http.post(path, json={"model": "smol", "input": "hi"})
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "no_receipt")
+    assert "/v1/chat/completions" in response.json()["error"]["message"]
+
+
+def test_a_least_length_is_stated_with_the_tokens_that_it_holds_back(server: Running, language_model: Any) -> None:
+    receipt = checked(server.post("chat", min_tokens=2, stop_token_ids=[77, 3]).json()["receipt"])
+    ends = sorted({*language_model.end_tokens, 3, 77})
+    assert (receipt.sampler.min_tokens, receipt.sampler.end_token_ids) == (2, tuple(ends))
+    assert server.asked[-1]["vllm_xargs"]["tally_end_token_ids"] == ",".join(
+        map(str, sorted(language_model.end_tokens))
+    )
+    assert (server.asked[-1]["min_tokens"], server.asked[-1]["stop_token_ids"]) == (2, [77, 3])
+
+
+def test_a_token_that_the_customer_names_stops_an_answer_and_is_no_end_of_the_model(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = RECORDED["end token"]
+    body = json.loads(case["parts"][0])
+    last = body["choices"][0]["token_ids"][-1]
+    body["choices"][0]["stop_reason"] = last
+    monkeypatch.setitem(RECORDED, "stop token", case | {"parts": [json.dumps(body)]})
+    finish = [
+        checked(server.post("stop token", **changes).json()["receipt"]).answer.finish
+        for changes in ({"stop_token_ids": [last]}, {"stop_token_ids": [last + 1]}, {})
+    ]
+    assert finish == ["stop", "end", "end"]
+
+
+def test_a_schema_goes_to_the_logits_processor_and_is_stated(server: Running) -> None:
+    pytest.importorskip("llguidance", reason="needs the extra `grammar`")
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    receipt = checked(server.post("chat", response_format=wanted).json()["receipt"])
+    assert (receipt.sampler.grammar.kind, receipt.sampler.grammar.library) == ("json_schema", "llguidance")
+    asked = server.asked[-1]
+    assert json.loads(asked["vllm_xargs"]["tally_schema"]) == schema
+    assert "response_format" not in asked
+    bad = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "wizard"}}}
+    refused = server.post("chat", response_format=bad)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "response_format")
 
 
 @pytest.mark.parametrize(

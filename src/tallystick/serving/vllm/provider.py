@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from tallystick.attestation.signing import SigningKey
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.model_cards import card_of
+from tallystick.frameworks.torch.generation.language_models import end_tokens_in
 from tallystick.frameworks.torch.generation.model_directory import DTYPES
 from tallystick.http.keys import check_key, read_keys
 from tallystick.http.problems import Problem
@@ -38,12 +39,16 @@ LOG: Final = logging.getLogger("vllm.tallystick")
 
 @dataclass(frozen=True)
 class VllmProvider:
-    """Issues receipts; `app` serves them, `defaults` are sampling settings of the model's generation configuration."""
+    """Issues receipts; `app` serves them.
+
+    `defaults` are sampling settings of the model's generation configuration, `ends` its end tokens.
+    """
 
     issuer: AnswerIssuer
     app: ASGIApp
     defaults: Mapping[str, Any]
     keys: frozenset[str]
+    ends: frozenset[int] = frozenset()
 
     def admits(self, request: Request) -> bool:
         """Whether vLLM will admit this client."""
@@ -79,7 +84,8 @@ async def start_provider(state: Any, variables: ReceiptVariables) -> VllmProvide
     options, book = _options(state.args, variables), _book(state.args, variables)
     answers = AnswerIssuer(workers, issuer, book, told["context"])
     app = _own_routes(issuer.public, card, book, options)
-    return VllmProvider(answers, app, config.get_diff_sampling_param(), options.keys)
+    ends = await asyncio.to_thread(end_tokens_in, Path(told["model"]))
+    return VllmProvider(answers, app, config.get_diff_sampling_param(), options.keys, ends)
 
 
 def check_server(args: Any, config: Any) -> None:

@@ -16,7 +16,7 @@ from tallystick.http.problems import Problem
 from tallystick.serving.application import receipt_headers
 from tallystick.serving.errors import error_object
 from tallystick.serving.events import DONE, event_of
-from tallystick.serving.vllm.asking import Asked
+from tallystick.serving.vllm.asking import CHAT, Asked
 from tallystick.serving.vllm.issuing import AnswerIssuer
 from tallystick.serving.vllm.seen import SeenAnswers
 from tallystick.transcripts.receipt import SignedReceipt
@@ -37,7 +37,7 @@ class Witness:
 
     def __init__(self, asked: Asked, issuer: AnswerIssuer, send: Send) -> None:
         self._asked, self._issuer, self._send = asked, issuer, send
-        self._seen = SeenAnswers()
+        self._seen = SeenAnswers("chat" if asked.path == CHAT else "text")
         self._start: Message = {}
         self._kind = ""
         self._body = bytearray()
@@ -65,7 +65,7 @@ class Witness:
         self._is_settled = True
         try:
             if self._kind == EVENTS and not self._seen.failed:
-                await self._issuer.issue(self._asked, self._seen.arrived())
+                await self._issuer.issue(self._asked, self._seen.prompt, self._seen.arrived)
         except FAILURES:
             LOG.exception("no receipt of %s, whose client has left", self._asked.id)
         await self._drop()
@@ -136,7 +136,7 @@ class Witness:
     async def _settle(self) -> list[SignedReceipt] | Problem:
         """The receipts of a whole response, or the problem that there are none."""
         try:
-            issued = await self._issuer.issue(self._asked, self._seen)
+            issued = await self._issuer.issue(self._asked, self._seen.prompt, self._seen.answers)
         except FAILURES as error:
             LOG.exception("no receipt of %s", self._asked.id)
             await self._drop()

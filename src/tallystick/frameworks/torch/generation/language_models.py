@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 import torch
 
+from tallystick.commitments.encoding import parse
+from tallystick.documents.files import read_document
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.frameworks.torch.generation.hidden_states import watching_layers
 from tallystick.frameworks.torch.generation.model_directory import DTYPES, check_directory, describe, shared_tensors
@@ -175,6 +177,15 @@ def load_tokenizer(path: Path) -> Any:
         return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except (OSError, *REFUSALS) as error:
         raise _not_loaded(path, error) from None
+
+
+def end_tokens_in(path: Path) -> frozenset[int]:
+    """The `end_tokens` of the model in a directory, without loading it."""
+    generation = path / "generation_config.json"
+    config = parse(read_document(generation if generation.is_file() else path / "config.json"), str(path))
+    listed: Any = config.get("eos_token_id") if isinstance(config, dict) else None
+    listed = load_tokenizer(path).eos_token_id if listed is None else listed
+    return frozenset() if listed is None else frozenset([listed] if isinstance(listed, int) else listed)
 
 
 def _not_loaded(path: Path, error: Exception) -> MalformedError:
