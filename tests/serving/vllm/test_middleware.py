@@ -168,6 +168,8 @@ def test_an_error_of_vllm_is_passed_on_unchanged(server: Running, name: str) -> 
         ({"skip_special_tokens": False}, "skip_special_tokens"),
         ({"include_stop_str_in_output": True}, "include_stop_str_in_output"),
         ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": "cut"}}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
         ({"structured_outputs": {"json": {}}}, "structured_outputs"),
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
         ({"response_format": {"type": "json_object"}, "min_tokens": 2}, "response_format"),
@@ -225,6 +227,80 @@ def test_a_token_that_the_customer_names_stops_an_answer_and_is_no_end_of_the_mo
         for changes in ({"stop_token_ids": [last]}, {"stop_token_ids": [last + 1]}, {})
     ]
     assert finish == ["stop", "end", "end"]
+
+
+PARAMETERS = {"type": "object", "properties": {"at": {"type": "integer"}}}
+CUT = {"type": "function", "function": {"name": "cut", "description": "Cuts.", "parameters": PARAMETERS}}
+SAID = 'So: <tool_call>\n{"name": "cut", "arguments": {"at": 3}}\n</tool_call>'
+DONE = "data: [DONE]\n\n"
+
+
+def called(language_model: Any, text: str, is_stream: bool) -> dict[str, Any]:
+    """What vLLM sends for a chat with tools that it is told not to read calls from."""
+    case = RECORDED["stream" if is_stream else "end token"]
+    prompt = language_model.encode_chat(case["request"]["messages"], json.dumps([CUT]))
+    shared = {"id": "chatcmpl-REQUEST", "model": "smol", "prompt_token_ids": prompt}
+    if not is_stream:
+        message = {"role": "assistant", "content": text, "tool_calls": []}
+        choice = {"index": 0, "message": message, "finish_reason": "stop", "token_ids": [5, 6, 7]}
+        return case | {"parts": [json.dumps(shared | {"object": "chat.completion", "choices": [choice]})]}
+    pieces = [text[place : place + 7] for place in range(0, len(text), 7)]
+    deltas = [{"delta": {"content": piece}, "token_ids": [5], "finish_reason": None} for piece in pieces]
+    chunks = [{"delta": {"role": "assistant", "content": ""}}, *deltas, {"delta": {}, "finish_reason": "stop"}]
+    events = [f"data: {json.dumps(shared | {'choices': [{'index': 0, **each}]})}\n\n" for each in chunks]
+    return case | {"parts": [*events, DONE]}
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_calls_are_read_from_the_text_as_a_verifier_reads_them(
+    server: Running, language_model: Any, monkeypatch: pytest.MonkeyPatch, is_stream: bool
+) -> None:
+    monkeypatch.setitem(RECORDED, "calls", called(language_model, SAID, is_stream))
+    response = server.post("calls", tools=[CUT], tool_choice="auto")
+    asked = server.asked[-1]
+    assert (asked["tools"], asked["tool_choice"]) == ([CUT], "none")
+    body = chunks_of(response.text)[-1] if is_stream else response.json()
+    message = body["choices"][0]["delta" if is_stream else "message"]
+    [call] = message["tool_calls"]
+    assert (call["function"], message["content"]) == ({"name": "cut", "arguments": '{"at": 3}'}, "So:")
+    assert body["choices"][0]["finish_reason"] == "tool_calls"
+    assert checked(body["receipt"]).answer.finish == "end"
+    assert "<tool_call>" not in response.text
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_text_without_calls_is_sent_as_it_is(
+    server: Running, language_model: Any, monkeypatch: pytest.MonkeyPatch, is_stream: bool
+) -> None:
+    monkeypatch.setitem(RECORDED, "calls", called(language_model, "Nothing to cut.", is_stream))
+    response = server.post("calls", tools=[CUT])
+    [read] = read_responses(chunks_of(response.text)[-1] if is_stream else response.json())
+    assert (read.choice.content, read.choice.calls, read.choice.finish_reason) == ("Nothing to cut.", (), "stop")
+
+
+def test_a_prompt_that_shows_the_tools_otherwise_gets_no_receipt(
+    server: Running, language_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = called(language_model, SAID, is_stream=False)
+    body = json.loads(case["parts"][0])
+    body["prompt_token_ids"][0] += 1
+    monkeypatch.setitem(RECORDED, "calls", case | {"parts": [json.dumps(body)]})
+    response = server.post("calls", tools=[CUT])
+    assert response.status_code == 500
+    assert "shows the tools otherwise" in response.json()["error"]["message"]
+    assert server.post("chat").status_code == 200
+
+
+def test_a_demanded_call_is_a_schema_of_the_logits_processor(
+    server: Running, language_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("llguidance", reason="needs the extra `grammar`")
+    monkeypatch.setitem(RECORDED, "calls", called(language_model, '{"at": 3}', is_stream=False))
+    named = {"type": "function", "function": {"name": "cut"}}
+    body = server.post("calls", tools=[CUT], tool_choice=named).json()
+    assert body["choices"][0]["message"]["tool_calls"][0]["function"] == {"name": "cut", "arguments": '{"at": 3}'}
+    assert checked(body["receipt"]).sampler.grammar.kind == "tool_choice"
+    assert json.loads(server.asked[-1]["vllm_xargs"]["tally_schema"]) == PARAMETERS
 
 
 def test_a_schema_goes_to_the_logits_processor_and_is_stated(server: Running) -> None:

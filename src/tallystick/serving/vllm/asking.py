@@ -18,8 +18,9 @@ from tallystick.serving.errors import invalid
 from tallystick.serving.schemas import complaint_about
 from tallystick.serving.vllm.request_settings import ASKS, ENDS, GRAMMAR, OWN, sampler_from
 from tallystick.transcripts.receipt import TOKENS_MAX
-from tallystick.transcripts.requested import listed, wanted_schema
+from tallystick.transcripts.requested import listed, shown_tools, wanted_schema
 from tallystick.transcripts.sampler import Sampler
+from tallystick.transcripts.tool_calls import call_form
 
 CHAT: Final = "/v1/chat/completions"
 TEXT: Final = "/v1/completions"
@@ -49,13 +50,13 @@ REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
     "ec_transfer_params": ({},),
     "vllm_xargs": ({}, {ASKS: 1}),
     "structured_outputs": ({},),
-    "tools": ([],),
     "functions": ([],),
-    "tool_choice": ("none", "auto"),
     "truncate_prompt_tokens": (),
     "watermarking": (False,),
 }
 """Fields that decide which text is delivered, or hide its tokens, and the values at which they do nothing."""
+SHAPING: Final = ("response_format", "tools", "tool_choice", "parallel_tool_calls")
+"""What a chat says of the form of its answer; vLLM itself does nothing of it but put the tools into the prompt."""
 LIMITING: Final = ("min_tokens", "allowed_token_ids", "bad_words")
 
 
@@ -64,7 +65,8 @@ class Asked:
     """What a client asked for; `body` is what vLLM gets, and `key` the id that it is told to use.
 
     `sampler` is that of the first choice; `limit` the most tokens of an answer, None if the request has none.
-    `stop_tokens` end an answer besides the model's own end tokens.
+    `stop_tokens` end an answer besides the model's own end tokens. `tools` are those of the prompt as JSON text, and
+    `calls` says how an answer calls them (`transcripts.tool_calls`).
     """
 
     path: str
@@ -75,6 +77,8 @@ class Asked:
     limit: int | None
     nonce: str | None
     stop_tokens: tuple[int, ...] = ()
+    tools: str | None = None
+    calls: str | None = None
     started_ns: int = field(default_factory=time.time_ns)
 
     @property
@@ -111,9 +115,11 @@ def read_asked(path: str, body: bytes, defaults: Mapping[str, Any], ends: Collec
     if fields is None:
         return None
     _check_covered(fields)
-    own = _own_arguments(path, fields, ends)
-    left_out = ("tally_nonce", "request_id", *(("response_format",) if GRAMMAR[1] in own else ()))
+    shaping = {name: fields[name] for name in SHAPING if path == CHAT and fields.get(name) is not None}
+    own, tools = _own_arguments(fields, shaping, ends), _tools(shaping)
+    left_out = ("tally_nonce", "request_id", *(("response_format",) if GRAMMAR[1] in own else ()), *SHAPING[1:])
     sent = {name: value for name, value in fields.items() if name not in left_out}
+    sent |= {} if tools is None else {"tools": json.loads(tools), "tool_choice": "none"}
     for name, neutral in NEUTRAL.items():
         sent[name] = _first(fields.get(name), defaults.get(name), neutral)
     choices = _count(_first(fields.get("n"), 1), "n", 1, CHOICES_MAX)
@@ -126,16 +132,29 @@ def read_asked(path: str, body: bytes, defaults: Mapping[str, Any], ends: Collec
     name = "max_tokens" if fields.get("max_completion_tokens") is None else "max_completion_tokens"
     limit = None if fields.get(name) is None else _count(fields[name], name, 0, TOKENS_MAX)
     nonce = _nonce(fields.get("tally_nonce"))
-    return Asked(path, sent, secrets.token_hex(16), sampler, choices, limit, nonce, stop_tokens)
+    key, calls = secrets.token_hex(16), call_form(shaping)
+    return Asked(path, sent, key, sampler, choices, limit, nonce, stop_tokens, tools, calls)
 
 
-def _own_arguments(path: str, fields: Mapping[str, Any], ends: Collection[int]) -> dict[str, Any]:
+def _tools(shaping: Mapping[str, Any]) -> str | None:
+    """The tools of the prompt as JSON text. vLLM writes null for a part that is left out, which no customer would."""
+    try:
+        tools = shown_tools(shaping)
+    except MalformedError as error:
+        raise invalid(str(error), "tools") from None
+    for each in json.loads(tools or "[]"):
+        if each["function"].keys() != {"name", "description", "parameters"}:
+            raise invalid("tools: a function has a name, a description and parameters, and nothing else", "tools")
+    return tools
+
+
+def _own_arguments(fields: Mapping[str, Any], shaping: Mapping[str, Any], ends: Collection[int]) -> dict[str, Any]:
     """The extra arguments of what vLLM itself does in another way: the schema of an answer, and end tokens."""
     told = {ENDS: ",".join(map(str, sorted(ends)))}
     try:
-        wanted = wanted_schema({"response_format": fields.get("response_format")}) if path == CHAT else None
+        wanted = wanted_schema(shaping)
     except MalformedError as error:
-        raise invalid(str(error), "response_format") from None
+        raise invalid(str(error), str(error).partition(":")[0].partition(".")[0]) from None
     if wanted is None:
         return told if fields.get("min_tokens") else {}
     if any(fields.get(name) for name in LIMITING):

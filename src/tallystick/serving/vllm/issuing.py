@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
 from typing import Any, Final
 
 from tallystick.errors import UnavailableError
@@ -19,6 +20,9 @@ from tallystick.transcripts.receipt import Answer, Request, SignedReceipt, Token
 
 SECONDS_MAX: Final = 60.0
 """How long a worker may take to hand over rows."""
+
+
+Encode = Callable[[Sequence[Mapping[str, Any]], str | None], list[int]]
 
 
 class Workers:
@@ -53,10 +57,16 @@ class Workers:
 
 
 class AnswerIssuer:
-    """Issues the receipts of one model served by vLLM; `context` is the most tokens of prompt and answer."""
+    """Issues the receipts of one model served by vLLM; `context` is the most tokens of prompt and answer.
 
-    def __init__(self, workers: Workers, issuer: ReceiptIssuer, book: ReceiptBook, context: int) -> None:
+    `encode` gives the tokens of messages and tools by the model's own template, which vLLM's have to be.
+    """
+
+    def __init__(
+        self, workers: Workers, issuer: ReceiptIssuer, book: ReceiptBook, context: int, encode: Encode
+    ) -> None:
         self.workers, self.issuer, self.book, self.context = workers, issuer, book, context
+        self._encode, self._turn = encode, Lock()
 
     async def issue(
         self, asked: Asked, prompt: list[int] | None, answers: Mapping[int, ReadChoice]
@@ -66,7 +76,13 @@ class AnswerIssuer:
         Raises `UnavailableError` if vLLM did not give the tokens or their rows, `OSError` if the journal cannot be
         written.
         """
+        if asked.tools is not None and prompt != await asyncio.to_thread(self._own_prompt, asked):
+            raise UnavailableError("vLLM shows the tools otherwise than the model's template, so the prompt is another")
         return [await self._issue(asked, prompt, number, answer) for number, answer in sorted(answers.items())]
+
+    def _own_prompt(self, asked: Asked) -> list[int]:
+        with self._turn:
+            return self._encode(asked.body["messages"], asked.tools)
 
     async def drop(self, asked: Asked) -> None:
         """Free the rows of a request whose answers get no receipts."""

@@ -17,6 +17,7 @@ from tallystick.serving.application import receipt_headers
 from tallystick.serving.errors import error_object
 from tallystick.serving.events import DONE, event_of
 from tallystick.serving.vllm.asking import CHAT, Asked
+from tallystick.serving.vllm.called import held_back, with_calls
 from tallystick.serving.vllm.issuing import AnswerIssuer
 from tallystick.serving.vllm.seen import SeenAnswers
 from tallystick.transcripts.receipt import SignedReceipt
@@ -91,6 +92,7 @@ class Witness:
                 self._start["status"], told = issued.status, error_object(issued)
             else:
                 MutableHeaders(raw=self._start["headers"]).update(receipt_headers(self._asked.id, issued))
+                told = told if self._asked.calls is None else with_calls(told, self._asked)
                 told |= closing(self._seen, issued)
             self._body = bytearray(json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode())
             MutableHeaders(raw=self._start["headers"])["content-length"] = str(len(self._body))
@@ -114,6 +116,9 @@ class Witness:
             await self._pass(event)
         else:
             self._seen.add(told)
+            if self._asked.calls is not None:
+                told = held_back(told, self._asked, self._seen.answers)
+                event = event_of(told)
             await self._pass_waiting()
             if self._seen.is_ending:
                 self._waiting = event, told

@@ -24,6 +24,7 @@ from tallystick.frameworks.torch.refusals import REFUSALS
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.tensors.digest import state_digest
 from tallystick.transcripts.model_card import Dtype, ModelCard
+from tallystick.transcripts.requested import template_message
 from tallystick.transcripts.sampler import Grammar
 from tallystick.workloads.language_model import Prefill, TokenMasks
 
@@ -60,19 +61,7 @@ class TorchLanguageModel:
 
         Raises `UsageError` if there is no template, or if it refuses them or does not know tools.
         """
-        from jinja2 import TemplateError
-
-        if self.tokenizer.chat_template is None:
-            raise UsageError("the model has no chat template")
-        try:
-            from tallystick.transcripts.requested import template_message
-
-            shown = [template_message(each) for each in messages]
-            held = None if tools is None else json.loads(tools)
-            text = self.tokenizer.apply_chat_template(shown, tools=held, tokenize=False, add_generation_prompt=True)
-        except (TemplateError, *REFUSALS) as error:
-            raise UsageError(f"messages: the chat template refuses them: {str(error).splitlines()[0][:200]}") from None
-        return list(self.tokenizer.encode(text, add_special_tokens=False))
+        return chat_tokens(self.tokenizer, messages, tools)
 
     def token_masks(self, grammar: Grammar, schema: str) -> TokenMasks:
         """The masks of JSON by this schema; `UnavailableError` if `grammar` names another library than is installed."""
@@ -177,6 +166,21 @@ def load_tokenizer(path: Path) -> Any:
         return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except (OSError, *REFUSALS) as error:
         raise _not_loaded(path, error) from None
+
+
+def chat_tokens(tokenizer: Any, messages: Sequence[Mapping[str, Any]], tools: str | None = None) -> list[int]:
+    """The tokens of messages, with tools as JSON text, in a tokenizer's chat template; raises as `encode_chat`."""
+    from jinja2 import TemplateError
+
+    if tokenizer.chat_template is None:
+        raise UsageError("the model has no chat template")
+    try:
+        shown = [template_message(each) for each in messages]
+        held = None if tools is None else json.loads(tools)
+        text = tokenizer.apply_chat_template(shown, tools=held, tokenize=False, add_generation_prompt=True)
+    except (TemplateError, *REFUSALS) as error:
+        raise UsageError(f"messages: the chat template refuses them: {str(error).splitlines()[0][:200]}") from None
+    return list(tokenizer.encode(text, add_special_tokens=False))
 
 
 def end_tokens_in(path: Path) -> frozenset[int]:
