@@ -57,6 +57,12 @@ def audit(
     replay: str | None = typer.Option(
         None, help="Replay the step graph, or the recipe with a trainer: graph or recipe."
     ),
+    graph: list[str] | None = typer.Option(
+        None, "--graph", metavar="ROOT", help="Approve a further step graph of a loop, which you have read."
+    ),
+    strict: bool = typer.Option(
+        False, "--strict", help="Demand of a loop one step graph, one rule, and learning rates on a schedule."
+    ),
     device: str | None = DEVICE,
     anchors: str | None = ANCHORS,
     segment: str | None = typer.Option(None, metavar="A..B", help="Of a service: only from anchor A to anchor B."),
@@ -87,6 +93,8 @@ def audit(
         "mode": "tolerant" if tolerant else None,
         "replay": replay,
         "calibration": _limits(calibration, tolerant),
+        "graphs": graph or None,
+        **dict.fromkeys(("one_graph", "one_rule", "scheduled_rates"), strict or None),
     }
     asked = _policy(policy, chosen)
     theirs = {"segment": segment, "step": step, "token_file": token_file}
