@@ -146,6 +146,7 @@ WHOLE: list[tuple[str, str, Callable[[Body], None], str]] = [
     ("chat", "refusal", at(MESSAGE + "refusal", EVIL), REJECTED),
     ("chat", "reasoning_content", at(MESSAGE + "reasoning_content", EVIL), REJECTED),
     ("chat", "reasoning", at(MESSAGE + "reasoning", EVIL), REJECTED),
+    ("chat", "all of it as reasoning", lambda body: thought_of(body), OPEN),
     ("chat", "reasoning_details", at(MESSAGE + "reasoning_details", [{"text": EVIL}]), OPEN),
     ("chat", "function_call", at(MESSAGE + "function_call", CALL["function"]), REJECTED),
     ("chat", "tool_calls", at(MESSAGE + "tool_calls", [CALL]), REJECTED),
@@ -176,7 +177,9 @@ WHOLE: list[tuple[str, str, Callable[[Body], None], str]] = [
     ("chat", "text", at("text", EVIL), REJECTED),
     ("chat", "content", at("content", EVIL), REJECTED),
     ("chat", "error", at("error", {"message": EVIL}), REJECTED),
-    ("chat", "system_fingerprint", at("system_fingerprint", EVIL * 9), OPEN),
+    ("chat", "system_fingerprint", at("system_fingerprint", EVIL), OPEN),
+    ("chat", "model", at("model", EVIL), OPEN),
+    ("chat", "the id of a call", at(MESSAGE + "tool_calls", [CALL | {"id": EVIL}]), REJECTED),
     ("chat", "service_tier", at("service_tier", {"say": "a\nb"}), OPEN),
     ("chat", "an unknown field", at("note", EVIL), OPEN),
     ("chat", "an unknown name", at("wizard", {EVIL: 1}), OPEN),
@@ -204,6 +207,7 @@ WHOLE: list[tuple[str, str, Callable[[Body], None], str]] = [
     ("chat, logprobs", "a likely number", at("choices.0.logprobs.content.1.top_logprobs.0.logprob", -0.01), REJECTED),
     ("chat, logprobs", "fewer", lambda body: body["choices"][0]["logprobs"]["content"].pop(), REJECTED),
     ("chat, logprobs", "a refusal", at("choices.0.logprobs.refusal", [{"token": EVIL, "logprob": 0}]), REJECTED),
+    ("chat, logprobs", "in two forms", at("choices.0.logprobs.tokens", [EVIL]), REJECTED),
     ("chat, logprobs", "an unknown field", at("choices.0.logprobs.content.0.note", EVIL), OPEN),
     ("text", "another text", at("choices.0.text", EVIL), REJECTED),
     ("text", "a message", at("choices.0.message", {"content": EVIL}), REJECTED),
@@ -228,12 +232,21 @@ WHOLE: list[tuple[str, str, Callable[[Body], None], str]] = [
     ("responses", "role", at("output.0.role", "user"), REJECTED),
     ("responses", "choices", at("choices", [{"message": {"content": EVIL}}]), REJECTED),
     ("responses", "status", at("status", "completed"), REJECTED),
+    ("responses", "details", at("incomplete_details.note", EVIL), OPEN),
+    ("responses", "a reason", at("incomplete_details.reason", EVIL), REJECTED),
+    ("responses", "metadata of an item", at("output.0.status", EVIL), OPEN),
     ("responses", "error", at("error", {"message": EVIL}), REJECTED),
     ("responses", "an unknown field", at("note", EVIL), OPEN),
     ("responses", "an unknown field of an item", at("output.0.note", EVIL), OPEN),
     ("responses", "a bill", at("usage.output_tokens", 80), REJECTED),
     ("responses", "object", at("object", "chat.completion"), REJECTED),
 ]
+
+
+def thought_of(body: Body) -> None:
+    """The text of the answer in a field that programs hide."""
+    said = body["choices"][0]["message"]
+    said |= {"reasoning_content": said["content"], "content": ""}
 
 
 def swap(listed: list[Body], name: str) -> None:

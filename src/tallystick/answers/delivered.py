@@ -22,8 +22,9 @@ UNFINISHED: Final = "\ufffd"
 """What a decoder returns for the first bytes of an incomplete character."""
 HELD_MAX: Final = 8
 """Tokens at the end of an answer that may be pieces of one character."""
-REASONING_MARKS: Final = ("", "<think>", "</think>", "<reasoning>", "</reasoning>", "[THINK]", "[/THINK]")
-"""What a server may leave out where it delivers the reasoning of an answer apart."""
+BEGINS: Final = ("<think>", "<reasoning>", "[THINK]")
+ENDS: Final = ("</think>", "</reasoning>", "[/THINK]")
+"""What a server leaves out where it delivers the reasoning of an answer apart: only such a mark divides the two."""
 CONTEXT: Final = 64
 """Tokens of the prompt behind which an answer is decoded; how far back they go changes no text."""
 
@@ -126,10 +127,17 @@ def _check_reasoning(log: CheckLog, reasoning: str, delivered: str, texts: Seque
     rests = [rest for text in texts if (rest := _left_out(text, (reasoning.strip(), delivered.strip()))) is not None]
     if not rests:
         log.differs("tokens", "reasoning", "reasoning and text are not what the answer's tokens say")
-    elif any(all(mark in REASONING_MARKS for mark in rest) for rest in rests):
+    elif any(_is_marked(*rest, is_open=not delivered) for rest in rests):
         log.agrees("tokens", "reasoning")
     else:
-        log.unavailable("tokens", "reasoning was delivered apart, and more than its marks was left out")
+        log.unavailable("tokens", "reasoning was delivered apart, and no mark in the tokens' text divides it so")
+
+
+def _is_marked(before: str, between: str, behind: str, is_open: bool) -> bool:
+    """Whether marks are what was left out; reasoning that was cut off (`is_open`) has the first one alone."""
+    if behind or before not in ("", *BEGINS):
+        return False
+    return between in ENDS or (is_open and not between and before in BEGINS)
 
 
 def _left_out(text: str, parts: Sequence[str]) -> list[str] | None:

@@ -47,8 +47,9 @@ def note_statements(log: CheckLog, response: Response, asked: ExpectedRequest | 
     told = [each.where for each in response.remarks if each.kind == "stated"]
     if response.system_fingerprint not in (None, response.receipt.receipt.model):
         told.append("system_fingerprint")
-    if asked is not None and None not in (response.model, asked.model) and response.model != asked.model:
-        told.append(f"model ({shown(repr(response.model))} for {shown(repr(asked.model))})")
+    name = None if asked is None else asked.model
+    if response.model not in (None, name):
+        told.append("model" if name is None else f"model ({shown(repr(response.model))} for {shown(repr(name))})")
     names += [f"{', '.join(sorted(told))} in the response"] if told else []
     log.not_checked.append(f"what the provider states of itself: {'; '.join(names)}")
 

@@ -16,7 +16,8 @@ from typing import Any, Final, Literal
 Treatment = Literal["kept", "named", "empty", "label", "echo"]
 Fields = Mapping[str, Treatment]
 RemarkKind = Literal["refused", "foreign", "open", "stated"]
-LABEL: Final = re.compile(r"[A-Za-z0-9 ._:/+@=,()\[\]<>|*-]{0,128}", re.ASCII)
+LABEL: Final = re.compile(r"(?=.{0,80}$)[A-Za-z0-9._:/+@=-]*( [A-Za-z0-9._:/+@=-]+){0,3}", re.ASCII)
+"""A name such as programs give: four words at most."""
 SHOWN_MAX: Final = 60
 
 
@@ -39,8 +40,9 @@ def _fields(**names: str) -> Fields:
 
 
 COMPLETION: Final = _fields(
-    kept="id object choices usage receipt receipts prompt_token_ids upstream_receipt",
+    kept="id object choices usage receipt receipts prompt_token_ids",
     named="model system_fingerprint",
+    echo="upstream_receipt",
     label="created service_tier provider x_groq timings metrics stats metadata sglext nvext obfuscation "
     "usage_breakdown kv_transfer_params ec_transfer_params prompt_filter_results warnings",
     empty="error output output_text response content message text completion generated_text refusal tool_calls",
@@ -68,6 +70,7 @@ RESPONSE: Final = _fields(
     echo="instructions metadata text tools tool_choice reasoning user prompt conversation",
     empty="error choices receipts content message",
 )
+DETAILS: Final = _fields(kept="reason")
 ITEM: Final[Mapping[str, Fields]] = {
     "message": _fields(kept="type role content", label="id status phase"),
     "reasoning": _fields(kept="type content", label="id status"),

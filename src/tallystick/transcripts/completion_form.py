@@ -211,6 +211,8 @@ class CompletionReader:
         if value is None:
             return
         kept = self._scanned(LOGPROBS, value, where)
+        if len({name == "content" for name in LISTED if not is_nothing(kept.get(name))}) > 1:
+            choice.refuse(where.rstrip("."), "log probabilities in two forms")
         for name in LISTED:
             if isinstance(kept.get(name), list):
                 listed = [self.logprob(each, where) for each in kept[name]] if name == "content" else kept[name]

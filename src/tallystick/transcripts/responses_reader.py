@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tallystick.errors import MalformedError
-from tallystick.transcripts.answer_fields import ITEM, PART, RESPONSE, Fields, Remark, is_nothing, scan, texts_in
+from tallystick.transcripts.answer_fields import (
+    DETAILS,
+    ITEM,
+    PART,
+    RESPONSE,
+    Fields,
+    Remark,
+    is_nothing,
+    scan,
+    texts_in,
+)
 from tallystick.transcripts.completion_form import CompletionReader, Form, ReadCall, ReadChoice
 
 Place = tuple[Any, Any]
@@ -163,9 +173,11 @@ class ResponsesReader(CompletionReader):
     def _finish(self, kept: Mapping[str, Any]) -> str | None:
         """The finish reason of a completion for the status of a response."""
         status, details = kept.get("status"), kept.get("incomplete_details")
-        reason = details.get("reason") if isinstance(details, Mapping) else None
+        reason = None if details is None else self._scanned(DETAILS, details, "incomplete_details.").get("reason")
         if status == "incomplete":
             return "length" if reason in (None, "max_output_tokens") else str(reason)
+        if reason is not None:
+            self._refuse("incomplete_details", f"{str(reason)[:60]!r}, and the response is {status!r}")
         return "stop" if status in (None, "completed") else str(status)
 
 
