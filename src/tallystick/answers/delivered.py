@@ -127,14 +127,15 @@ def _check_reasoning(log: CheckLog, reasoning: str, delivered: str, texts: Seque
     rests = [rest for text in texts if (rest := _left_out(text, (reasoning.strip(), delivered.strip()))) is not None]
     if not rests:
         log.differs("tokens", "reasoning", "reasoning and text are not what the answer's tokens say")
-    elif any(_is_marked(*rest, is_open=not delivered) for rest in rests):
+    elif any(_is_marked(rest, is_open=not delivered) for rest in rests):
         log.agrees("tokens", "reasoning")
     else:
         log.unavailable("tokens", "reasoning was delivered apart, and no mark in the tokens' text divides it so")
 
 
-def _is_marked(before: str, between: str, behind: str, is_open: bool) -> bool:
+def _is_marked(rest: Sequence[str], is_open: bool) -> bool:
     """Whether marks are what was left out; reasoning that was cut off (`is_open`) has the first one alone."""
+    before, between, behind = rest
     if behind or before not in ("", *BEGINS):
         return False
     return between in ENDS or (is_open and not between and before in BEGINS)

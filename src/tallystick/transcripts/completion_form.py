@@ -96,7 +96,7 @@ class CompletionReader:
             self.fields["usage"] = self._usage(kept["usage"])
         for name in ONCE:
             self._once(name, kept.get(name))
-        listed = kept.get("choices") or []
+        listed = [] if kept.get("choices") is None else kept["choices"]
         if not isinstance(listed, list) or len(listed) > CHOICES_MAX:
             raise MalformedError("response: choices: a list is needed")
         seen: set[int] = set()
@@ -131,8 +131,9 @@ class CompletionReader:
         return {name: each for name, each in kept.items() if each is not None}
 
     def _number(self, choice: Any, place: int) -> int:
-        number = choice.get("index") if isinstance(choice, Mapping) else None
-        number = place if number is None else number
+        if not isinstance(choice, Mapping):
+            raise MalformedError(f"response: choices.{place}: an object is needed")
+        number = place if choice.get("index") is None else choice["index"]
         if type(number) is not int or not 0 <= number < CHOICES_MAX:
             raise MalformedError(f"response: choices.{place}.index: no number of a choice")
         return number
