@@ -1,7 +1,8 @@
-"""`tally --help` ÷ `python -c pass`, and both as they are felt.
+"""`tally --help` ÷ `python -c pass`, both as they are felt, and `tally verify-response` ÷ `import torch`.
 
 Each arm is a process of its own, from start to exit; wall clock, rounds in random order, files in the page cache. The
-goal of 0.15 s is for the command itself.
+goal of 0.15 s is for the command itself. `tally verify-response` judges an answer of a model so small that its pass and
+its weights take no time: what is left is the start.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import Arm, interval, median_ratio, take_rounds
 
 TALLY = str(Path(sys.executable).with_name("tally"))
+WORDS, INCONCLUSIVE = 256, 3
 COMMANDS = {
     "python -c pass": [sys.executable, "-c", "pass"],
     "tally --help": [TALLY, "--help"],
@@ -36,6 +39,51 @@ def figures(quick: bool) -> Iterator[Figure]:
         value = interval(rounds, median_ratio(name, "python -c pass", "wall"), rng)
         yield Figure(f"cold_start: {name}", f"`{name}` ÷ `python -c pass`", value, count, "wall")
 
+    yield _start_of_verification(quick, rng)
 
-def _process(command: list[str]) -> Arm:
-    return lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+def _start_of_verification(quick: bool, rng: random.Random) -> Figure:
+    count, torch = 5 if quick else 20, "import torch"
+    with TemporaryDirectory() as folder:
+        receipt = _answer(Path(folder))
+        judging = [TALLY, "verify-response", str(receipt), "--model", folder, "--rung", "2"]
+        arms = {"verify": _process(judging, INCONCLUSIVE), torch: _process([sys.executable, "-c", torch])}
+        rounds = take_rounds(arms, count, rng)
+    value = interval(rounds, median_ratio("verify", torch, "wall"), rng)
+    least = {f"{name}, least s": min(spent[name].wall for spent in rounds) for name in arms}
+    what = "`tally verify-response` ÷ `python -c 'import torch'`"
+    return Figure("cold_start: tally verify-response", what, value, count, "wall", goal=Goal(1.5), details=least)
+
+
+def _answer(folder: Path) -> Path:
+    """A receipt of a random model in `folder`."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    from tallystick.attestation.signing import SigningKey
+    from tallystick.frameworks.torch.generation.language_models import load_language_model
+    from tallystick.recorders.generation import AnswerRequest, generate_plain
+    from tallystick.recorders.receipts import ReceiptIssuer
+    from tallystick.transcripts.sampler import Sampler
+
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=WORDS, **shape)).save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({f"w{number}": number for number in range(WORDS)}, unk_token="w2"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokens = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w0", bos_token="w1", model_max_length=WORDS)
+    tokens.save_pretrained(folder)
+    model = load_language_model(folder)
+    asked = AnswerRequest("request", None, Sampler(seed=3))
+    [answer] = generate_plain(model, [[3, 4, 5]], 16, [asked], ReceiptIssuer(model, SigningKey(bytes(32))))
+    place = folder / "receipt.json"
+    place.write_bytes(answer.issued.signed.to_bytes())
+    return place
+
+
+def _process(command: list[str], code: int = 0) -> Arm:
+    def run() -> None:
+        found = subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode
+        if found != code:
+            raise RuntimeError(f"{command[0]} ended with {found}, and {code} was expected")
+
+    return run

@@ -35,7 +35,7 @@ CASES: Final[dict[str, tuple[Any, ...]]] = {
     "llama adamw fp32, one anchor": ("llama", "adamw", "fp32", 32, 1.0, 1.0, 96, True),
     "llama adamw bf16": ("llama", "adamw", "bf16", 8, 1.0, 1.0, 96, True),
     "llama sgd fp32": ("llama", "sgd", "fp32", 8, 1.0, 1.0, 96, True),
-    "llama sgd fp32, rate 2, no clipping": ("llama", "sgd", "fp32", 8, 40.0, None, 96, False),
+    "llama sgd fp32, rate 0.5, no clipping": ("llama", "sgd", "fp32", 8, 10.0, None, 96, False),
     "cnn adamw fp32": ("cnn", "adamw", "fp32", 8, 1.0, 1.0, 0, True),
     "cnn adamw fp32, rate 0.3, no clipping": ("cnn", "adamw", "fp32", 8, 150.0, None, 0, False),
     "cnn sgd fp32": ("cnn", "sgd", "fp32", 8, 1.0, 1.0, 0, True),

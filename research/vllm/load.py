@@ -15,7 +15,8 @@ from typing import Any
 import httpx
 
 from research.vllm.server import NAME
-from tallystick.answers.watched_streams import WholeAnswer
+from tallystick.transcripts.completion_form import CompletionReader
+from tallystick.transcripts.responses_reader import form_of_request
 
 SHORTEST, LONGEST = 8, 512
 SUBJECTS = (
@@ -156,7 +157,7 @@ async def _send(http: httpx.AsyncClient, planned: Planned, load: Load) -> None:
 
 
 async def _stream(http: httpx.AsyncClient, planned: Planned, load: Load) -> None:
-    whole, pieces, is_whole = WholeAnswer(), 0, False
+    whole, pieces, is_whole = CompletionReader(form_of_request(planned.body)), 0, False
     async with http.stream("POST", planned.path, json=dict(planned.body)) as response:
         if response.status_code != 200:
             load.refused.append((await response.aread()).decode())
@@ -170,4 +171,13 @@ async def _stream(http: httpx.AsyncClient, planned: Planned, load: Load) -> None
                 pieces += 1
             if pieces == planned.leaves_after:
                 break
-    load.add(Answered(planned, whole.body, is_whole))
+    load.add(Answered(planned, _body(whole), is_whole))
+
+
+def _body(read: CompletionReader) -> dict[str, Any]:
+    """What was read of a stream, as a whole response."""
+    choices = []
+    for number, each in sorted(read.choices.items()):
+        said = {"message": {"content": each.text}} if read.form == "chat" else {"text": each.text}
+        choices.append({"index": number, **said, "finish_reason": each.finish, "token_ids": each.ids})
+    return {**read.fields, "choices": choices}

@@ -29,7 +29,7 @@ def outcome(
 ) -> bool:
     """Whether the text is taken for that of the tokens."""
     receipt = SimpleNamespace(receipt=SimpleNamespace(answer=SimpleNamespace(finish=finish)))
-    response: Any = SimpleNamespace(choice=DeliveredChoice(text=delivered), receipt=receipt)
+    response: Any = SimpleNamespace(choice=DeliveredChoice(content=delivered), receipt=receipt)
     log, model = CheckLog(), SimpleNamespace(decode=decoder, end_tokens=frozenset({END}))
     check_text(log, response, prompt, ids, model, None)  # type: ignore[arg-type]
     return not log.findings.rejected
@@ -54,6 +54,37 @@ def test_a_finished_character_is_not_held_back() -> None:
 def test_many_unfinished_characters_do_not_excuse_an_empty_text() -> None:
     assert not outcome((WORD, *(SPACE_AND_FIRST,) * 20), "")
     assert outcome((SPACE_AND_FIRST,) * 3, "")
+
+
+THINKING = {0: "<think>", 1: "so", 2: "</think>", 3: " 42", 4: "!"}
+
+
+@pytest.mark.parametrize(
+    ("ids", "reasoning", "text", "expected"),
+    [
+        ((0, 1, 2, 3), "so", "42", "agrees"),
+        ((0, 1, 2, 3), "so", " 42", "agrees"),
+        ((1, 2, 3), "so", "42", "agrees"),  # the template has begun the reasoning
+        ((0, 1), "so", "", "agrees"),
+        ((1,), "so", "", "open"),
+        ((1, 3), "so", "42", "open"),
+        ((0, 1, 2, 3, 4), "so", "42", "open"),
+        ((0, 1, 4, 2, 3), "so", "42", "open"),
+        ((0, 1, 2, 3), "so", "43", "differs"),
+        ((0, 1, 2, 3), "pay", "42", "differs"),
+        ((0, 1, 2, 3), "42", "so", "differs"),
+    ],
+)
+def test_reasoning_apart_is_what_a_mark_in_the_tokens_divides(
+    ids: tuple[int, ...], reasoning: str, text: str, expected: str
+) -> None:
+    receipt = SimpleNamespace(receipt=SimpleNamespace(answer=SimpleNamespace(finish="length")))
+    response: Any = SimpleNamespace(choice=DeliveredChoice(content=text, reasoning=reasoning), receipt=receipt)
+    model: Any = SimpleNamespace(decode=lambda each: "".join(THINKING[one] for one in each), end_tokens=frozenset())
+    log = CheckLog()
+    check_text(log, response, (), ids, model, None)
+    found = "open" if log.missing else "differs" if log.findings.rejected else "agrees"
+    assert found == expected
 
 
 @pytest.fixture(scope="module")

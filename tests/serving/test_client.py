@@ -16,7 +16,7 @@ import tallystick
 from tallystick.answers.asked_calls import with_nonce
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.sampler import SamplerRule
-from tallystick.answers.watched_streams import WholeAnswer
+from tallystick.answers.watched_streams import StreamedAnswer
 from tallystick.attestation.signing import SigningKey
 from tallystick.errors import InconclusiveError, MalformedError, RejectedError, UsageError
 from tallystick.transcripts.sampler import Sampler
@@ -288,11 +288,12 @@ def test_a_nonce_and_a_seed_of_the_customers_are_kept() -> None:
 
 
 def test_chunks_amount_to_a_response() -> None:
-    whole = WholeAnswer()
+    whole = StreamedAnswer("text")
     whole.add({"id": "x", "choices": [{"index": 0, "text": "a", "token_ids": [1]}]})
-    whole.add({"choices": [{"index": 0, "text": "b", "token_ids": [2], "finish_reason": "stop"}], "usage": {"a": 1}})
-    choice = {"text": "ab", "token_ids": [1, 2], "finish_reason": "stop"}
-    assert whole.body == {"id": "x", "usage": {"a": 1}, "choices": [choice]}
+    usage = {"prompt_tokens": 1}
+    whole.add({"choices": [{"index": 0, "text": "b", "token_ids": [2], "finish_reason": "stop"}], "usage": usage})
+    assert whole.reader.fields == {"id": "x", "usage": usage}
+    assert whole.reader.choices[0].fields() == {"content": "ab", "token_ids": [1, 2], "finish_reason": "stop"}
 
 
 def test_one_response_is_verified_in_any_form(language_model: Any, model_directory: Any) -> None:

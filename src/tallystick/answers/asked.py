@@ -10,7 +10,8 @@ from tallystick.answers.report import CheckLog
 from tallystick.answers.request import ExpectedRequest
 from tallystick.answers.response import Response, split_name
 from tallystick.tolerances.tolerance import Finding
-from tallystick.transcripts.receipt import Receipt, tokens_digest
+from tallystick.transcripts.completion_form import Form
+from tallystick.transcripts.receipt import PROXY, Receipt, tokens_digest
 from tallystick.transcripts.sampler import Sampler
 from tallystick.workloads.language_model import LanguageModel
 
@@ -22,6 +23,8 @@ def check_request(
 ) -> Ids | None:
     """Check that the receipt answers this request; returns the prompt by the verifier's own tokenizer."""
     receipt = response.receipt.receipt
+    if None not in (response.form, asked.form):
+        check_form_of_answer(log, response.form, asked.form)
     prompt = asked.prompt_tokens(model)
     _check_prompt(log, receipt, prompt)
     _check_nonce(log, receipt, asked.tally_nonce, policy)
@@ -38,6 +41,14 @@ def check_request(
     return prompt
 
 
+def check_form_of_answer(log: CheckLog, told: Form | None, asked: Form | None) -> None:
+    """Check that the answer has the form that the request asks for: another one is read in other fields."""
+    if told == asked:
+        log.agrees("form", "response")
+    else:
+        log.differs("form", "response", f"an answer of the form {told!r}, and the request asks for {asked!r}")
+
+
 def _number(response: Response, asked: ExpectedRequest) -> int:
     """The index of this answer among those to the request; a bare receipt has it only in the request's id."""
     if response.answers > 1 or asked.n in (None, 1):
@@ -47,9 +58,10 @@ def _number(response: Response, asked: ExpectedRequest) -> int:
 
 
 def _check_answers(log: CheckLog, response: Response, wanted: int) -> None:
-    """Check that there are no more answers than were asked for."""
-    detail = f"{response.answers} answers, and {wanted} asked for" if response.answers > wanted else ""
-    log.add(Finding(float(response.answers), float(wanted), "settings", "n", detail))
+    """Check that there are as many answers as were asked for; a bare receipt is one of any number."""
+    apart = abs(response.answers - wanted) if response.choices else max(0, response.answers - wanted)
+    detail = f"{response.answers} answers, and {wanted} asked for" if apart else ""
+    log.add(Finding(float(apart), 0.0, "settings", "n", detail))
 
 
 def _check_prompt(log: CheckLog, receipt: Receipt, prompt: Ids | None) -> None:
@@ -74,7 +86,10 @@ def _check_nonce(log: CheckLog, receipt: Receipt, nonce: str | None, policy: Rec
 
 def _check_settings(log: CheckLog, receipt: Receipt, asked: Mapping[str, object], policy: ReceiptPolicy) -> None:
     for name, value in asked.items():
-        log.compare("settings", name, getattr(receipt.sampler, name), value)
+        if name == "end_token_ids" and receipt.engine.name == PROXY and not receipt.sampler.end_token_ids and value:
+            log.unavailable("settings", "a proxy does not know the end tokens that min_tokens holds back")
+        else:
+            log.compare("settings", name, getattr(receipt.sampler, name), value)
     left = sorted(Sampler.model_fields.keys() - {"form", "grammar"} - asked.keys())
     if receipt.sampler.is_greedy and "seed" in left:
         left.remove("seed")

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from tallystick.transcripts.completion_form import Form
+from tallystick.transcripts.responses_reader import form_of_request
+
 NONCE_BYTES: Final = 16
 SEED_LIMIT: Final = 1 << 52
 LIBRARIES: Final = ("openai", "tallystick")
@@ -26,6 +29,11 @@ class AskedCall:
     def nonce(self) -> str:
         """By which the request is known."""
         return str({**self.body, **(self.body.get("extra_body") or {})}["tally_nonce"])
+
+    @property
+    def form(self) -> Form:
+        """The form of the answer that is asked for."""
+        return form_of_request(self.body)
 
     @property
     def is_stream(self) -> bool:

@@ -9,7 +9,10 @@ from tallystick.answers.known_tokens import Ids
 from tallystick.answers.report import CheckLog, shown
 from tallystick.answers.response import NOT_BILLED, NOT_DELIVERED, REASONS, Response
 from tallystick.commitments.digests import digest
+from tallystick.commitments.encoding import encode, parse
+from tallystick.errors import MalformedError
 from tallystick.transcripts.receipt import PROXY, Tokens, tokens_digest
+from tallystick.transcripts.tool_calls import Call, calls_in
 from tallystick.workloads.language_model import LanguageModel
 
 if TYPE_CHECKING:
@@ -19,6 +22,9 @@ UNFINISHED: Final = "\ufffd"
 """What a decoder returns for the first bytes of an incomplete character."""
 HELD_MAX: Final = 8
 """Tokens at the end of an answer that may be pieces of one character."""
+BEGINS: Final = ("<think>", "<reasoning>", "[THINK]")
+ENDS: Final = ("</think>", "</reasoning>", "[/THINK]")
+"""What a server leaves out where it delivers the reasoning of an answer apart: only such a mark divides the two."""
 CONTEXT: Final = 64
 """Tokens of the prompt behind which an answer is decoded; how far back they go changes no text."""
 
@@ -26,23 +32,25 @@ CONTEXT: Final = 64
 def check_delivery(log: CheckLog, response: Response) -> None:
     """Check usage, token ids, finish reason and request id of the response against the receipt."""
     receipt = response.receipt.receipt
+    _check_remarks(log, response)
     if response.usage is None:
         log.not_checked.append(NOT_BILLED)
     elif "text" in (receipt.request.prompt.over, receipt.answer.tokens.over):
         log.not_checked.append("what was billed: the receipt counts no tokens of its own")
     else:
         counts = receipt.request.prompt.count, receipt.answer.tokens.count
-        billed = response.usage.prompt_tokens, response.usage.completion_tokens
-        for name, counted, paid in zip(("prompt_tokens", "completion_tokens"), counts, billed, strict=True):
-            _check_bill(log, name, counted, paid)
-        if response.usage.total_tokens is not None:
-            _check_bill(log, "total_tokens", sum(counts), response.usage.total_tokens)
+        usage = response.usage
+        billed = usage.prompt_tokens, usage.completion_tokens, usage.total_tokens
+        names = ("prompt_tokens", "completion_tokens", "total_tokens")
+        for name, counted, paid in zip(names, (*counts, sum(counts)), billed, strict=True):
+            if paid is not None:
+                _check_bill(log, name, counted, paid)
     _check_ids(log, "prompt", "prompt_token_ids", receipt.request.prompt, response.prompt_token_ids)
     _check_ids(log, "tokens", "choices.0.token_ids", receipt.answer.tokens, response.choice.token_ids)
     _check_bound_text(log, receipt.answer.tokens, response.choice.content)
     told, stated = response.choice.finish_reason, REASONS[receipt.answer.finish]
-    if response.choice.calls and stated == "stop":
-        stated = "tool_calls"
+    if response.choice.calls and stated == "stop" and told == "tool_calls":
+        stated = told
     if told is not None and (told == stated or told in REASONS.values() or receipt.engine.name != PROXY):
         log.compare("finish", "choices.0.finish_reason", stated, told)
     elif told is not None:
@@ -58,15 +66,19 @@ def check_text(
 
     Returns whether a stop text ended it; None if the receipt claims none, or if it cannot be known.
     """
-    if response.choice.calls:
-        _check_calls(log, response, _texts(prompt, answer, model), asked)
+    choice, texts = response.choice, _texts(prompt, answer, model, () if asked is None else asked.stop_token_ids)
+    if choice.calls:
+        _check_calls(log, response, texts, asked)
         return None
-    delivered, decode = response.choice.content, getattr(model, "decode", None)
     is_stopped = response.receipt.receipt.answer.finish == "stop"
-    if delivered is None or decode is None:
+    if (choice.content is None and choice.reasoning is None) or not texts:
         log.not_checked.append(NOT_DELIVERED)
         return None
-    texts = _texts(prompt, answer, model)
+    _check_stop_reason(log, choice.stop_reason, asked)
+    delivered = choice.content or ""
+    if choice.reasoning is not None:
+        _check_reasoning(log, choice.reasoning, delivered, texts)
+        return None
     whole = next((text for text in texts if text == delivered or (is_stopped and text.startswith(delivered))), None)
     if whole is not None:
         log.agrees("tokens", "text")
@@ -80,40 +92,111 @@ def check_text(
 
 def _check_calls(log: CheckLog, response: Response, texts: Sequence[str], asked: ExpectedRequest | None) -> None:
     """Check that the delivered calls and the text beside them are those of the tokens."""
-    if asked is None or asked.calls is None:
-        log.not_checked.append("whether the calls that were delivered are those of the tokens: give the request")
+    if asked is None:
+        log.unavailable("tokens", "calls of functions were delivered, and the request says how they are read: give it")
         return
-    from tallystick.transcripts.tool_calls import calls_in
-
+    if asked.calls is None:
+        log.differs("tokens", "tool_calls", "calls of functions, and the request has no tools")
+        return
     delivered = response.choice.content or "", response.choice.calls
-    if any(calls_in(text, asked.calls) == delivered for text in texts):
+    if response.choice.reasoning is not None:
+        log.unavailable("tokens", "calls beside reasoning: nobody says how the tokens are divided between them")
+    elif any(_is_alike(calls_in(text, asked.calls), delivered) for text in texts):
         log.agrees("tokens", "tool_calls")
     else:
         log.differs("tokens", "tool_calls", "the delivered calls are not what the answer's tokens say")
 
 
+def _is_alike(said: tuple[str, tuple[Call, ...]], delivered: tuple[str, tuple[Call, ...]]) -> bool:
+    """Whether texts and calls are the same; arguments may be JSON in another layout."""
+    return said[0] == delivered[0].strip() and [_plain(each) for each in said[1]] == [
+        _plain(each) for each in delivered[1]
+    ]
+
+
+def _plain(call: Call) -> tuple[str, object]:
+    name, arguments = call
+    try:
+        return name, encode(parse(arguments.encode(), "arguments"))
+    except (MalformedError, UnicodeEncodeError):
+        return name, arguments
+
+
+def _check_reasoning(log: CheckLog, reasoning: str, delivered: str, texts: Sequence[str]) -> None:
+    """Check that reasoning and then text stand in the tokens' text, and that only marks were left out."""
+    rests = [rest for text in texts if (rest := _left_out(text, (reasoning.strip(), delivered.strip()))) is not None]
+    if not rests:
+        log.differs("tokens", "reasoning", "reasoning and text are not what the answer's tokens say")
+    elif any(_is_marked(rest, is_open=not delivered) for rest in rests):
+        log.agrees("tokens", "reasoning")
+    else:
+        log.unavailable("tokens", "reasoning was delivered apart, and no mark in the tokens' text divides it so")
+
+
+def _is_marked(rest: Sequence[str], is_open: bool) -> bool:
+    """Whether marks are what was left out; reasoning that was cut off (`is_open`) has the first one alone."""
+    before, between, behind = rest
+    if behind or before not in ("", *BEGINS):
+        return False
+    return between in ENDS or (is_open and not between and before in BEGINS)
+
+
+def _left_out(text: str, parts: Sequence[str]) -> list[str] | None:
+    """What of a text stands before, between and behind its parts, which are in order; None if they are not in it."""
+    left = list[str]()
+    for part in parts:
+        before, found, text = text.partition(part) if part else ("", "", text)
+        if part and not found:
+            return None
+        left.append(before.strip())
+    return [*left, text.strip()]
+
+
+def _check_stop_reason(log: CheckLog, told: str | int | None, asked: ExpectedRequest | None) -> None:
+    """A text that is said to have ended the answer is one that was asked for."""
+    if isinstance(told, str) and (asked is None or told not in asked.stop):
+        log.unavailable("finish", f"stop_reason: {shown(repr(told))} is no stop text of a request at hand")
+
+
+def _check_remarks(log: CheckLog, response: Response) -> None:
+    """Log what the reader of the response noticed.
+
+    A proxy forwards what another server adds to its text: that is open, and no objection to the proxy.
+    """
+    is_proxied = response.receipt.receipt.engine.name == PROXY
+    for each in response.remarks:
+        if each.kind == "refused" or (each.kind == "foreign" and not is_proxied):
+            log.differs("form", each.where, each.detail)
+        elif each.kind != "stated":
+            log.unavailable("form", f"{each.where}: {each.detail}")
+
+
 def check_stops(log: CheckLog, answer: Ids, model: LanguageModel, asked: ExpectedRequest) -> None:
     """Check that no token comes after a requested stop text.
 
-    A text whose last character is incomplete is skipped: a stop text in it becomes visible with a later token.
+    A text whose last character is incomplete is skipped: a stop text in it becomes visible with a later token. A stop
+    text inside the first `min_tokens` tokens may be passed over, as vLLM does.
     """
     decode = getattr(model, "decode", None)
     if decode is None or not asked.stop:
         return
     before = _finished(answer[:-1], decode) or ""
-    if found := [stop for stop in asked.stop if stop and stop in before]:
+    least = len(decode(answer[: asked.min_tokens])) if asked.min_tokens else 0
+    if found := [stop for stop in asked.stop if stop and before.find(stop, max(0, least + 1 - len(stop))) >= 0]:
         log.differs("finish", "stop", f"the answer goes on after {shown(repr(found[0]))}, at which it was to end")
     else:
         log.agrees("finish", "stop", "no token after a stop text")
 
 
-def is_whole(response: Response, prompt: Ids, answer: Ids, model: LanguageModel) -> bool:
-    """Whether the delivered text is the whole text of the tokens."""
-    return response.choice.content in _texts(prompt, answer, model)
+def is_whole(response: Response, prompt: Ids, answer: Ids, model: LanguageModel, stops: Ids = ()) -> bool:
+    """Whether the delivered text is the whole text of the tokens; `stops` are tokens that end an answer too."""
+    return response.choice.content in _texts(prompt, answer, model, stops)
 
 
-def _texts(prompt: Ids, answer: Ids, model: LanguageModel) -> tuple[str, ...]:
+def _texts(prompt: Ids, answer: Ids, model: LanguageModel, stops: Ids = ()) -> tuple[str, ...]:
     """The possible texts of the tokens: a server may omit that of a final end token, or of an unfinished character.
+
+    `stops` are tokens that the request names to end the answer.
 
     Decoders of SentencePiece drop a space at the very beginning. Some servers decode the answer by itself, others
     behind its prompt, where the space stays.
@@ -127,7 +210,7 @@ def _texts(prompt: Ids, answer: Ids, model: LanguageModel) -> tuple[str, ...]:
     def behind(ids: Ids) -> str:
         return str(decode((*context, *ids)))[len(before) :]
 
-    is_ended = bool(answer) and answer[-1] in model.end_tokens
+    is_ended = bool(answer) and answer[-1] in {*model.end_tokens, *stops}
     said = answer[:-1] if is_ended else answer
     texts = [text for way in (decode, behind) for text in (way(answer), way(said), _finished(said, way))]
     return tuple(text for text in texts if text is not None)

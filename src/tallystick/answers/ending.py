@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from tallystick.answers.known_tokens import Ids
@@ -20,13 +21,17 @@ def check_finish(
 ) -> None:
     """Check that the answer ended where and why the receipt says, and that the delivered text belongs to its tokens."""
     receipt, is_stopped = response.receipt.receipt, None
+    stops = () if asked is None else asked.stop_token_ids
+    ends = {*model.end_tokens, *stops}
     if not response.is_bare:
         from tallystick.answers.delivered import check_text, is_whole
 
         is_stopped = check_text(log, response, prompt, answer, model, asked)
-        if answer and answer[-1] in model.end_tokens and is_whole(response, prompt, answer, model):
+        if answer and answer[-1] in ends and is_whole(response, prompt, answer, model, stops):
             is_stopped = True  # a proxy cannot tell an end token from a requested stop text
-    early = next((place for place, token in enumerate(answer[:-1]) if token in model.end_tokens), None)
+    elif answer and answer[-1] in stops:
+        is_stopped = True
+    early = next((place for place, token in enumerate(answer[:-1]) if token in ends), None)
     if early is not None:
         log.differs("finish", f"token {early}", "an end token, and the answer goes on")
     if asked is not None:
@@ -35,11 +40,11 @@ def check_finish(
         check_stops(log, answer, model, asked)
     limit = receipt.request.max_tokens
     log.add(Finding(float(len(answer)), float(limit), "finish", "answer.tokens.count", "tokens beside the limit"))
-    _check_reason(log, receipt.answer, answer, limit, model.end_tokens, is_stopped)
+    _check_reason(log, receipt.answer, answer, limit, ends, is_stopped)
 
 
 def _check_reason(
-    log: CheckLog, stated: Answer, answer: Ids, limit: int, ends: frozenset[int], is_stopped: bool | None
+    log: CheckLog, stated: Answer, answer: Ids, limit: int, ends: Collection[int], is_stopped: bool | None
 ) -> None:
     if stated.finish == "end":
         if answer and answer[-1] in ends:

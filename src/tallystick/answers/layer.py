@@ -165,7 +165,7 @@ def _told_from_cheaper(
     [output] = graph.outputs
 
     def exactly(values: Mapping[Ref, Tensor]) -> npt.NDArray[np.float64]:
-        return bounded_outputs(graph, values)[output.name].centre[0]
+        return np.asarray(bounded_outputs(graph, values)[output.name].centre[0], np.float64)
 
     blurred = []
     for name, found in compare_with_cheaper(claimed, exact.centre[0], graph, bindings, exactly):

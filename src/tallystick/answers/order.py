@@ -129,11 +129,14 @@ def _check_sorted(order: ReceiptOrder, receipts: Sequence[ReceiptContext], ascen
     detail = f"{moved} of {len(receipts)} receipts are not where their numbers put them" if moved else ""
     finding = Finding(float(moved), 0.0, CHECK, "order", detail, advisory=not order.complete)
     order.findings.note(finding)
+    if moved and not order.complete:
+        order.not_checked.append(f"{detail}; a journal is in their order, and `complete` in a policy demands one")
 
 
 def _check_gaps(order: ReceiptOrder, ascending: Sequence[ReceiptContext]) -> None:
     numbers = [each.receipt.sequence for each in ascending]
-    edges = [0, *numbers] if order.complete else numbers
+    is_one_response = ascending[0].response.answers == len(ascending)
+    edges = numbers if is_one_response and not order.complete else [0, *numbers]
     gaps = [(a + 1, b - 1) for a, b in pairwise(edges) if b > a + 1]
     missing = sum(last - first + 1 for first, last in gaps)
     shown = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in gaps[:SHOWN]) + (" …" if gaps[SHOWN:] else "")

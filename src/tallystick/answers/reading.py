@@ -1,13 +1,19 @@
-"""Reads a signed receipt, or a response that carries receipts, from parsed JSON."""
+"""Reads a signed receipt, or a response that carries receipts, from parsed JSON or from the reader of a stream."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Final
 
-from tallystick.answers.response import Response
+from tallystick.answers.response import ANSWERS_MAX, Response, Usage, split_name
 from tallystick.commitments.encoding import Json
 from tallystick.errors import MalformedError
+from tallystick.transcripts.answer_fields import Remark, is_nothing
+from tallystick.transcripts.completion_form import CompletionReader, ReadChoice
 from tallystick.transcripts.receipt import SignedReceipt
+from tallystick.transcripts.responses_reader import form_of_answer, reader_of
+
+SHARED: Final[tuple[str, ...]] = ("id", "model", "system_fingerprint", "usage", "prompt_token_ids")
 
 
 def read_response(value: Json, what: str = "response") -> Response:
@@ -22,17 +28,70 @@ def read_responses(value: Json, what: str = "response") -> tuple[Response, ...]:
     """Read a signed receipt, or a response with a receipt for each of its answers; raises `MalformedError`."""
     if not isinstance(value, Mapping):
         raise MalformedError(f"{what}: a signed receipt or a response is an object")
-    if value.get("object") == "response":
-        from tallystick.transcripts.responses_form import chat_answer
-
-        value = chat_answer(value)
-    if "receipts" in value:
-        from tallystick.answers.several_choices import ChoicesResponse
-
-        return ChoicesResponse.from_json(dict(value), what).each()
-    if "receipt" not in value:
-        raise MalformedError(f"{what}: receipt: the response carries none")
     if "signature" in value or "key" in value:
-        return (Response(receipt=SignedReceipt.from_json(value, what)),)
-    fields = {name: each for name, each in value.items() if name not in ("number", "answers")}
-    return (Response.from_json(fields, what),)
+        return (Response(receipt=SignedReceipt.from_json(dict(value), what)),)
+    reader = reader_of(form_of_answer(value))
+    reader.add(value)
+    return delivered(reader, what)
+
+
+def delivered(reader: CompletionReader, what: str = "response") -> tuple[Response, ...]:
+    """What a reader has read, as one response for each receipt; raises `MalformedError` where there is none."""
+    receipts = _receipts(reader, what)
+    if len(receipts) == 1 and not (reader.fields.keys() - {"receipt", "receipts"} or reader.choices or reader.remarks):
+        return (Response(receipt=receipts[0]),)
+    numbers = _numbers(receipts, reader)
+    answers = max(len(receipts), len(reader.choices))
+    uncovered = sorted(reader.choices.keys() - set(numbers))
+    remarks = [*reader.remarks, *(Remark("open", f"choices.{each}", "no receipt of this answer") for each in uncovered)]
+    shared = {name: reader.fields[name] for name in SHARED if name in reader.fields}
+    if reader.choices and len(reader.choices) < len(receipts):
+        remarks.append(Remark("refused", "choices", f"{len(reader.choices)}, and {len(receipts)} receipts"))
+    found = []
+    for number, receipt in zip(numbers, receipts, strict=True):
+        choice = reader.choices.get(number, ReadChoice())
+        choices = [choice.fields()] if number in reader.choices else []
+        fields: dict[str, Any] = {**shared, "receipt": receipt.to_json(), "choices": choices}
+        read = Response.from_json(fields, what)
+        others = sum(each.receipt.answer.tokens.count for each in receipts if each is not receipt)
+        has_form = choice.text is not None or bool(choice.calls)
+        found.append(
+            read.model_copy(
+                update={
+                    "usage": _bill_without(read.usage, others, bool(uncovered)),
+                    "number": number,
+                    "answers": answers,
+                    "form": reader.form if has_form else None,
+                    "remarks": tuple(dict.fromkeys([*remarks, *choice.remarks])),
+                }
+            )
+        )
+    return tuple(found)
+
+
+def _receipts(reader: CompletionReader, what: str) -> list[SignedReceipt]:
+    one, several = reader.fields.get("receipt"), reader.fields.get("receipts")
+    if several is not None and not (isinstance(several, list) and 1 <= len(several) <= ANSWERS_MAX):
+        raise MalformedError(f"{what}: receipts: a list of receipts is needed")
+    listed = several or ([] if is_nothing(one) else [one])
+    if not listed:
+        raise MalformedError(f"{what}: receipt: the response carries none")
+    if one is not None and one != listed[0]:
+        raise MalformedError(f"{what}: receipt: another one than the first of receipts")
+    return [SignedReceipt.from_json(each, f"{what}: receipt") for each in listed]
+
+
+def _numbers(receipts: list[SignedReceipt], reader: CompletionReader) -> list[int]:
+    """The index of the answer of each receipt: its place, or the number in its request's id where some have none."""
+    if len(receipts) == len(reader.choices) == 1:
+        return [*reader.choices]
+    if len(receipts) >= len(reader.choices):
+        return list(range(len(receipts)))
+    named = [split_name(each.receipt.request.id)[1] for each in receipts]
+    is_told = all(each in reader.choices for each in named) and len(set(named)) == len(named)
+    return [each for each in named if each is not None] if is_told else list(range(len(receipts)))
+
+
+def _bill_without(usage: Usage | None, others: int, is_partial: bool) -> Usage | None:
+    """What one answer was billed: the sum without the tokens of the others; unknown if some have no receipt."""
+    return None if usage is None or is_partial else usage.without(others)

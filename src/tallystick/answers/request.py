@@ -15,9 +15,11 @@ from tallystick.commitments.encoding import Json, parse
 from tallystick.documents.document import Count, Document
 from tallystick.documents.files import read_document
 from tallystick.errors import MalformedError
+from tallystick.transcripts.completion_form import Form
 from tallystick.transcripts.receipt import TOKENS_MAX, Nonce, TokenCount
 from tallystick.transcripts.requested import biases, listed, shown_tools, wanted_schema
 from tallystick.transcripts.responses_form import chat_body, is_responses_request
+from tallystick.transcripts.responses_reader import form_of_request
 from tallystick.transcripts.sampler import (
     ADJUSTING,
     Biases,
@@ -47,10 +49,13 @@ NEUTRAL: Final[Mapping[str, tuple[Json, ...]]] = {
 }
 """Fields that could change the tokens, and their values that change nothing."""
 
+OWN: Final = frozenset({"others", "form"})
+"""Fields of an `ExpectedRequest` that no body has."""
 AS_STATED: Final[Mapping[str, Callable[[Any], Any]]] = {
     "logit_bias": biases,
     "allowed_token_ids": listed,
     "bad_token_ids": listed,
+    "stop_token_ids": listed,
 }
 
 Ids = Annotated[tuple[Annotated[int, Field(ge=0, lt=1 << 31)], ...], Field(max_length=TOKENS_MAX)]
@@ -61,7 +66,7 @@ Message = dict[str, Any]
 class ExpectedRequest(Document):
     """One request: a conversation or a prompt (text or tokens), limits, settings of the sampler, nonce.
 
-    `model` is the requested name, `n` the number of requested answers. `wanted` is the
+    `model` is the requested name, `n` the number of requested answers, `form` that of the answer. `wanted` is the
     kind and the text of the schema that answers follow, `tools` are the tools as JSON, `calls`
     is the form of calls in an answer (`transcripts.tool_calls`). `others` names fields that may
     have changed the answer and that no check covers.
@@ -83,6 +88,7 @@ class ExpectedRequest(Document):
     logit_bias: Biases = ()
     allowed_token_ids: Tokens = ()
     bad_token_ids: Tokens = ()
+    stop_token_ids: Tokens = ()
     min_tokens: Count = 0
     wanted: tuple[str, str] | None = None
     tools: str | None = None
@@ -90,6 +96,7 @@ class ExpectedRequest(Document):
     stop: Texts = ()
     tally_nonce: Nonce | None = None
     others: Texts = ()
+    form: Form | None = None
 
     @classmethod
     def from_body(cls, body: Json, what: str = "request") -> ExpectedRequest:
@@ -97,6 +104,7 @@ class ExpectedRequest(Document):
         if not isinstance(body, Mapping):
             raise MalformedError(f"{what}: a request is an object")
         fields: dict[str, Any] = {name: value for name, value in _flattened(body, what).items() if value is not None}
+        form = form_of_request(fields) if fields.keys() & {"messages", "prompt", "input"} else None
         fields = chat_body(fields) if is_responses_request(fields) else fields
         if "max_completion_tokens" in fields:
             fields["max_tokens"] = fields.pop("max_completion_tokens")
@@ -108,8 +116,9 @@ class ExpectedRequest(Document):
         if isinstance(messages := fields.get("messages"), list):
             fields["messages"] = [_message(each, f"{what}.messages") for each in messages]
         fields = _shaped(fields)
-        known = {name: fields[name] for name in cls.model_fields.keys() & fields.keys() - {"others"}}
-        return cls.from_json({**known, "others": _others(fields, set(cls.model_fields))}, what)
+        known = {name: fields[name] for name in (cls.model_fields.keys() & fields.keys()) - OWN}
+        own = {"others": _others(fields, set(cls.model_fields) - OWN)} | ({"form": form} if form else {})
+        return cls.from_json({**known, **own}, what)
 
     def settings_of(self, answer: int = 0) -> dict[str, float]:
         """The requested settings of the sampler; answer `answer` of several has seed + answer."""
@@ -119,9 +128,9 @@ class ExpectedRequest(Document):
     def adjustments(self, end_tokens: Collection[int]) -> dict[str, object]:
         """The adjustments of logits that the sampler has to state; those that the body leaves out are off.
 
-        `end_tokens` are the model's, which `min_tokens` holds back.
+        `end_tokens` are the model's, which `min_tokens` holds back beside those that the request names.
         """
-        held_back = tuple(sorted(end_tokens)) if self.min_tokens else ()
+        held_back = tuple(sorted({*end_tokens, *self.stop_token_ids})) if self.min_tokens else ()
         return {name: getattr(self, name, held_back) for name in ADJUSTING if name != "grammar"}
 
     def prompt_tokens(self, model: LanguageModel) -> tuple[int, ...] | None:

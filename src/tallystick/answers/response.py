@@ -6,11 +6,13 @@ All of it comes from the provider. The provider signed the receipt; the rest is 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final, Self
+from typing import Annotated, Final
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field
 
 from tallystick.documents.document import Document
+from tallystick.transcripts.answer_fields import Remark
+from tallystick.transcripts.completion_form import CALLS_MAX, Form
 from tallystick.transcripts.receipt import TOKENS_MAX, SignedReceipt, TokenCount, TokenIds
 
 REASONS: Final = {"end": "stop", "stop": "stop", "length": "length", "cancelled": "stop"}
@@ -21,7 +23,12 @@ NOT_DELIVERED: Final = "whether the text that was delivered is that of the token
 NOT_BILLED: Final = "what was billed: give the response with its usage"
 BARE: Final = "what was billed, and whether the delivered text is that of the tokens: give the whole response"
 ANSWERS_MAX: Final = 64
+SUMMED: Final = ("completion_tokens", "total_tokens")
+TOPS_MAX: Final = 128
+TOKEN_BYTES_MAX: Final = 1024
 NUMBERED: Final = re.compile(r"(.+)-(0|[1-9][0-9]{0,6})")
+
+Octet = Annotated[int, Field(ge=0, le=255)]
 
 
 def split_name(request_id: str) -> tuple[str, int | None]:
@@ -39,110 +46,89 @@ class ResponsePart(Document):
 class Usage(ResponsePart):
     """The billed token counts."""
 
-    prompt_tokens: TokenCount
-    completion_tokens: TokenCount
+    prompt_tokens: TokenCount | None = None
+    completion_tokens: TokenCount | None = None
     total_tokens: TokenCount | None = None
 
     def without(self, others: int) -> Usage:
         """The bill without `others`, the tokens of other answers."""
-        total = None if self.total_tokens is None else self.total_tokens - others
-        return self.model_copy(update={"completion_tokens": self.completion_tokens - others, "total_tokens": total})
-
-
-class DeliveredFunction(ResponsePart):
-    """A function that is to be called, its arguments as JSON text."""
-
-    name: str
-    arguments: str
-
-
-class DeliveredCall(ResponsePart):
-    """A call in a message."""
-
-    function: DeliveredFunction
-
-
-class DeliveredMessage(ResponsePart):
-    """The message of a chat completion."""
-
-    content: str | None = None
-    tool_calls: Annotated[tuple[DeliveredCall, ...], Field(max_length=ANSWERS_MAX)] | None = None
+        left = {name: count - others for name in SUMMED if (count := getattr(self, name)) is not None}
+        return self.model_copy(update=left)
 
 
 class DeliveredLogprob(ResponsePart):
     """The log probability of a token, and of the most likely ones."""
 
     logprob: float
-    top_logprobs: Annotated[tuple[DeliveredLogprob, ...], Field(max_length=ANSWERS_MAX)] = ()
+    token: str | None = None
+    bytes: Annotated[tuple[Octet, ...], Field(max_length=TOKEN_BYTES_MAX)] | None = None
+    top_logprobs: Annotated[tuple[DeliveredLogprob, ...], Field(max_length=TOPS_MAX)] = ()
 
 
 class DeliveredLogprobs(ResponsePart):
     """Log probabilities: those of a chat completion in `content`, those of a completion in `token_logprobs`."""
 
     content: Annotated[tuple[DeliveredLogprob, ...], Field(max_length=TOKENS_MAX)] | None = None
+    tokens: Annotated[tuple[str, ...], Field(max_length=TOKENS_MAX)] | None = None
     token_logprobs: Annotated[tuple[float, ...], Field(max_length=TOKENS_MAX)] | None = None
+    top_logprobs: Annotated[tuple[dict[str, float] | None, ...], Field(max_length=TOKENS_MAX)] | None = None
 
     @property
-    def of_tokens(self) -> tuple[float, ...]:
-        """One number for each token."""
-        return tuple(each.logprob for each in self.content or ()) or self.token_logprobs or ()
-
-    @property
-    def of_the_top(self) -> tuple[tuple[float, ...], ...]:
-        """For each token those of the most likely ones; a completion names these by text alone: none."""
-        listed = tuple(tuple(top.logprob for top in each.top_logprobs) for each in self.content or ())
-        return listed or ((),) * len(self.of_tokens)
+    def listed(self) -> tuple[DeliveredLogprob, ...]:
+        """One entry for each token; a completion names the most likely ones by text."""
+        if self.content is not None:
+            return self.content
+        numbers = self.token_logprobs or ()
+        names = self.tokens or (None,) * len(numbers)
+        tops = self.top_logprobs or (None,) * len(numbers)
+        if not len(names) == len(tops) == len(numbers):
+            return ()
+        return tuple(
+            DeliveredLogprob(
+                logprob=number,
+                token=name,
+                top_logprobs=tuple(DeliveredLogprob(logprob=each, token=text) for text, each in (top or {}).items()),
+            )
+            for number, name, top in zip(numbers, names, tops, strict=True)
+        )
 
 
 class DeliveredChoice(ResponsePart):
-    """One answer as it was delivered."""
+    """One answer as it was delivered; `content` is None if nothing that could hold text was there."""
 
-    message: DeliveredMessage | None = None
-    text: str | None = None
+    content: str | None = None
+    reasoning: str | None = None
+    calls: Annotated[tuple[tuple[str, str], ...], Field(max_length=CALLS_MAX)] = ()
     finish_reason: str | None = None
+    stop_reason: str | int | None = None
     token_ids: TokenIds | None = None
     logprobs: DeliveredLogprobs | None = None
-
-    @model_validator(mode="after")
-    def _is_one_text(self) -> Self:
-        content = None if self.message is None else self.message.content
-        if None not in (content, self.text) and content != self.text:
-            raise ValueError("text and message.content are not alike")
-        return self
-
-    @property
-    def calls(self) -> tuple[tuple[str, str], ...]:
-        """The names and arguments of the functions that are to be called."""
-        found = None if self.message is None else self.message.tool_calls
-        return tuple((each.function.name, each.function.arguments) for each in found or ())
-
-    @property
-    def content(self) -> str | None:
-        """The text, from `text` or `message.content`."""
-        if self.message is None or self.message.content is None:
-            return self.text
-        return self.message.content
 
 
 class Response(ResponsePart):
     """A response with its receipt; for a bare receipt nothing else is known.
 
-    A response with several answers is split into one of these per answer, `number` from 0.
+    A response with several answers is split into one of these per answer, `number` from 0. `form` is the form in which
+    it was read, and `remarks` are what its reader noticed.
     """
 
     receipt: SignedReceipt
     id: Annotated[str, Field(max_length=256)] | None = None
     model: str | None = None
+    system_fingerprint: str | None = None
     usage: Usage | None = None
     prompt_token_ids: TokenIds | None = None
     choices: Annotated[tuple[DeliveredChoice, ...], Field(max_length=1)] = ()
     number: int = 0
     answers: int = 1
+    form: Form | None = None
+    remarks: tuple[Remark, ...] = ()
 
     @property
     def is_bare(self) -> bool:
         """Whether only the receipt is known."""
-        return self.model_fields_set <= {"receipt"}
+        told = (self.id, self.model, self.usage, self.prompt_token_ids, self.form)
+        return not (self.choices or self.remarks or any(each is not None for each in told))
 
     @property
     def choice(self) -> DeliveredChoice:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tallystick.answers.policy import ReceiptPolicy
-from tallystick.answers.report import CheckLog
+from tallystick.answers.report import CheckLog, shown
+from tallystick.answers.response import Response
 from tallystick.sampling.margin import stretch
 from tallystick.transcripts.receipt import Receipt
 
@@ -38,6 +39,19 @@ def check_excuses(log: CheckLog, receipt: Receipt, asked: ExpectedRequest | None
     if sampler.adjustments and asked is None:
         line = f"the receipt states {', '.join(sampler.adjustments)}, under which other tokens are right"
         log.unavailable("settings", f"{line}: give the request that asks for it")
+
+
+def note_statements(log: CheckLog, response: Response, asked: ExpectedRequest | None) -> None:
+    """Log, in one line, what receipt and response state and nothing is compared with."""
+    names = ["engine, batch and number in the receipt"]
+    told = [each.where for each in response.remarks if each.kind == "stated"]
+    if response.system_fingerprint not in (None, response.receipt.receipt.model):
+        told.append("system_fingerprint")
+    name = None if asked is None else asked.model
+    if response.model not in (None, name):
+        told.append("model" if name is None else f"model ({shown(repr(response.model))} for {shown(repr(name))})")
+    names += [f"{', '.join(sorted(told))} in the response"] if told else []
+    log.not_checked.append(f"what the provider states of itself: {'; '.join(names)}")
 
 
 def note_missing_request(log: CheckLog, policy: ReceiptPolicy) -> None:

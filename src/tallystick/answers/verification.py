@@ -9,7 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from tallystick.answers.policy import ReceiptPolicy, read_receipt_policy
-from tallystick.answers.reading import read_responses
+from tallystick.answers.reading import delivered, read_responses
 from tallystick.answers.request import ExpectedRequest, read_request
 from tallystick.answers.response import Response
 from tallystick.answers.trusted_keys import trusting
@@ -17,6 +17,7 @@ from tallystick.answers.unread_receipt import UnreadReport, judge_unread
 from tallystick.commitments.encoding import Json, parse
 from tallystick.errors import MalformedError
 from tallystick.frameworks.model_cards import card_of, stated_dtype
+from tallystick.transcripts.completion_form import CompletionReader
 from tallystick.transcripts.model_card import Dtype
 from tallystick.transcripts.receipt import SignedReceipt
 from tallystick.workloads.language_model import LanguageModel
@@ -41,9 +42,12 @@ def responses_of(response: object) -> tuple[Response, ...] | UnreadReport:
     if isinstance(response, SignedReceipt):
         return (Response(receipt=response),)
     text = response.encode() if isinstance(response, str) else response
-    body = parse(text, "response") if isinstance(text, bytes) else json_of(response)
+    if isinstance(response, CompletionReader):
+        body: Json = response.fields
+    else:
+        body = parse(text, "response") if isinstance(text, bytes) else json_of(response)
     try:
-        return read_responses(body)
+        return delivered(response) if isinstance(response, CompletionReader) else read_responses(body)
     except MalformedError:
         unread = judge_unread([("response", body)])
         if unread is None:

@@ -16,7 +16,7 @@ from tallystick.answers.policy import STANDARD_DEMANDS, ReceiptPolicy
 from tallystick.answers.report import RUNG_OF, CheckLog, ReceiptReport
 from tallystick.answers.response import BARE, Response
 from tallystick.answers.sampler import SamplerEvidence, SamplerRule, judge_sampler
-from tallystick.answers.stated import check_excuses, check_form, note_missing_request
+from tallystick.answers.stated import check_excuses, check_form, note_missing_request, note_statements
 from tallystick.commitments.digests import Digest, digest
 from tallystick.transcripts.receipt import Receipt, SignedReceipt
 from tallystick.transcripts.sampler import Sampler
@@ -186,6 +186,7 @@ def check_statements(found: Verification) -> None:
     with log.timing("request", len(context.body)):
         check_form(log, receipt, policy)
         check_excuses(log, receipt, context.request)
+        note_statements(log, context.response, context.request)
         own_prompt = _check_request(found)
         _check_delivery(log, context.response)
         found.tokens = known_tokens(log, context.response, own_prompt)
@@ -233,9 +234,10 @@ def compute(found: Verification, rung: Rung = 2) -> None:
         masks, lost = _masks(found)
         found.evidence = judge_sampler(logits, prompt, answer, sampler, rule, ends, open_line, masks, lost)
     if (reported := found.context.response.choice.logprobs) is not None:
-        from tallystick.answers.logprobs import check_logprobs
+        from tallystick.answers.logprobs import check_logprobs, check_spelling
 
         check_logprobs(log, reported, logits, answer, rule, open_line)
+        check_spelling(log, reported, logits, answer, rule, found.model)
     for finding in found.evidence.findings:
         log.add(finding)
     for line in found.evidence.unavailable:

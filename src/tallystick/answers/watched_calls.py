@@ -101,8 +101,8 @@ class WatchedEndpoint:
             return answer, check(answer)
         self._checks.begin(call)
         if is_async:
-            return AsyncWatchedStream(answer, check, self._checks.settle_coming), None
-        return WatchedStream(answer, check, self._checks.settle), None
+            return AsyncWatchedStream(answer, call.form, check, self._checks.settle_coming), None
+        return WatchedStream(answer, call.form, check, self._checks.settle), None
 
     def _arrived(self, is_raw: bool, call: AskedCall, raw: Any, is_async: bool) -> Received:
         """A response with its headers: what the call returns is itself, or what it is parsed to."""
@@ -113,7 +113,7 @@ class WatchedEndpoint:
             self._watch(call, raw.http_response, is_async)
         else:
             sent = call.as_sent(body_sent_for(raw.http_response))
-            told = self._checks.check(sent, partial(read_answer, raw.http_response))
+            told = self._checks.check(sent, partial(read_answer, sent, raw.http_response))
         return raw if is_raw else raw.parse(), told
 
     def _watch(self, call: AskedCall, response: Any, is_async: bool) -> None:
@@ -122,7 +122,7 @@ class WatchedEndpoint:
         sent = call.as_sent(body_sent_for(response))
         self._checks.begin(sent)
         settle = self._checks.settle_coming if is_async else self._checks.settle
-        watch_response(response, partial(self._checks.check, sent), settle)
+        watch_response(response, sent, partial(self._checks.check, sent), settle)
 
 
 class _Forms:

@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from importlib import import_module
-from typing import Any, Final
+from typing import Any
 
-from tallystick.answers.watched_streams import Check, Settle, WholeAnswer
+from tallystick.answers.asked_calls import AskedCall
+from tallystick.answers.watched_streams import Check, Settle, StreamedAnswer
+from tallystick.commitments.encoding import parse
 from tallystick.commitments.nesting import loose_json
+from tallystick.errors import MalformedError
+from tallystick.transcripts.completion_form import CompletionReader
+from tallystick.transcripts.event_stream import BYTES_MAX, events_of
+from tallystick.transcripts.responses_reader import reader_of
 
-EVENTS: Final = "text/event-stream"
 End = Callable[[list[bytes]], Any]
 
 
@@ -24,7 +29,7 @@ def body_sent_for(response: Any) -> dict[str, Any]:
     return body
 
 
-def watch_response(response: Any, check: Check, settle: Settle) -> None:
+def watch_response(response: Any, call: AskedCall, check: Check, settle: Settle) -> None:
     """Have an unread response of `httpx` checked when it is closed, which its last byte does too.
 
     What `settle` raises is raised by closing.
@@ -32,7 +37,8 @@ def watch_response(response: Any, check: Check, settle: Settle) -> None:
     library = import_module(type(response).__module__.partition(".")[0])  # `httpx`, or the one that took its place
 
     def end(parts: list[bytes]) -> Any:
-        answer = partial(_answer_in, library.Response(200, headers=response.headers, content=b"".join(parts)))
+        whole = library.Response(200, headers=response.headers, content=b"".join(parts))
+        answer = partial(read_answer, call, whole)
         return settle(check(answer), answer)
 
     is_sync = isinstance(response.stream, library.SyncByteStream)
@@ -40,22 +46,21 @@ def watch_response(response: Any, check: Check, settle: Settle) -> None:
     response.stream = type(copying.__name__, (copying, base), {})(response.stream, end)
 
 
-def read_answer(response: Any) -> dict[str, Any]:
-    """The JSON object of a response that was read."""
-    body: dict[str, Any] = loose_json(response.content)
-    return body
+def read_answer(call: AskedCall, response: Any) -> CompletionReader:
+    """What a response of `httpx` amounts to: the call says in which form, and whether it is a stream.
 
-
-def _answer_in(response: Any) -> dict[str, Any]:
-    """The JSON object of a response, or the one that the events of a stream form together; raises `ValueError`."""
-    if not response.headers.get("content-type", "").startswith(EVENTS):
-        return read_answer(response)
-    whole = WholeAnswer()
-    for line in response.content.split(b"\n"):
-        data = line.removeprefix(b"data:").strip() if line.startswith(b"data:") else b""
-        if data and data != b"[DONE]" and isinstance(chunk := loose_json(data), Mapping):
-            whole.add(chunk)
-    return whole.body
+    Raises `MalformedError` for what is no such answer.
+    """
+    if not call.is_stream:
+        reader, value = reader_of(call.form), parse(response.content, "response", bytes_max=BYTES_MAX)
+        if not isinstance(value, Mapping):
+            raise MalformedError("response: an object is needed")
+        reader.add(value)
+        return reader
+    whole = StreamedAnswer(call.form)
+    for name, data in events_of(response.content):
+        whole.add(data, name)
+    return whole.reader
 
 
 class _Copy:

@@ -1,8 +1,8 @@
 """Limits that a verifier measured on somebody's run: how far above the shipped ones they may lie.
 
 A prover chooses the states that such limits are measured from. Where it trains chaotically, honest stacks drift far
-apart, and limits made of that let a forgery through. Of 0.2 million weights, healthy runs give limits up to 44 times
-the shipped ones, chaotic ones up to a million times (docs/data/own_limits.json, `research.own_limits`).
+apart, and limits made of that let a forgery through. Healthy runs of 0.2 million weights give limits up to 44 times the
+shipped ones, chaotic ones up to a million times (docs/data/own_limits.json, `research.own_limits`).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from tallystick.frameworks.torch.wrappers import inner_model, sharding_of
 from tallystick.recorders.attachments import Attachments
 from tallystick.recorders.first_step import GivenLoss
 from tallystick.recorders.graph_source import GraphSource, known_blockers, watched
-from tallystick.recorders.loop_recorder import OwnLoopRecorder
+from tallystick.recorders.loop_recorder import SHARE, OwnLoopRecorder
 from tallystick.recorders.own_kernels import own_kernels
 from tallystick.recorders.seeded_draws import require_seed
 from tallystick.recorders.step_graph import LossOfBatch
@@ -56,6 +56,7 @@ def record_training(
     keep: str | None = None,
     anchors: str | None = None,
     ema: Ema | None = None,
+    self_audit: float = SHARE,
     **recorded: object,
 ) -> Iterator[OwnLoopRecorder]:
     """Record a training loop into the run directory `out`.
@@ -80,6 +81,8 @@ def record_training(
         anchors: the URL of a store that gets a copy of every anchor, as `file://…` or `s3://…`; `zstd::URL` compresses.
         ema: the averages of the weights that the loop updates between its step and the record (`tallystick.Ema`); the
             state holds them too, and the step graph updates them.
+        self_audit: the share of the loop's time that goes into replays of what was recorded, after 20 seconds of them;
+            steps that are not what their graph says are withdrawn. `math.inf` replays every step.
         **recorded: the fields of `RecordRecipe`: `anchor_stride`, `summaries`, `bucket_mode`, …
 
     Raises:
@@ -102,7 +105,7 @@ def record_training(
             given = None if loss is None else GivenLoss(loss, example, clip_norm, accumulation)
             source = watched(blockers, seed, given)
         run = RunDirectory(Path(out))
-        loop = OwnLoopRecorder(run, model, optimizer, settings, description or {}, source, attached)
+        loop = OwnLoopRecorder(run, model, optimizer, settings, description or {}, source, attached, self_audit)
         try:
             yield loop
         except BaseException as error:

@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, TypeGuard
 
 from tallystick.commitments.digests import digest
 from tallystick.commitments.encoding import Json, encode
@@ -21,8 +21,10 @@ from tallystick.documents.document import SAFE_INTEGER_MAX
 from tallystick.errors import MalformedError, TallyError
 from tallystick.serving.errors import invalid
 from tallystick.serving.receipt_chain import ReceiptContents
+from tallystick.transcripts.completion_form import CompletionReader, ReadChoice
 from tallystick.transcripts.receipt import PROXY, TOKENS_MAX, Answer, EngineStatement, Request, Tokens
 from tallystick.transcripts.requested import biases, listed
+from tallystick.transcripts.responses_reader import form_of_request
 from tallystick.transcripts.sampler import Sampler
 
 Source = Literal["token ids by the server", "prompt made again, digest of the answer's text", "digest of the text"]
@@ -33,11 +35,9 @@ ADJUSTMENTS: Final[Mapping[str, Callable[[Any], Any]]] = {
     **dict.fromkeys(("allowed_token_ids", "bad_token_ids"), listed),
     "logit_bias": biases,
 }
-NOT_TEXT: Final = ("tool_calls", "function_call", "audio")
-CHOICES_MAX: Final = 128
 IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_\-]{1,120}")
 NONCE: Final = re.compile(r"([0-9a-f]{2}){1,64}")
-FINISHES: Final[Mapping[Any, Literal["end", "stop", "length"]]] = {
+FINISHES: Final[Mapping[str, Literal["end", "stop", "length"]]] = {
     "stop": "end",
     "length": "length",
     "eos_token": "end",
@@ -56,28 +56,6 @@ class Tokenizes(Protocol):
 
 
 @dataclass
-class SeenChoice:
-    """One answer as far as it has arrived."""
-
-    text: str = ""
-    ids: list[int] | None = None
-    finish: str | None = None
-    is_text: bool = True
-
-    def add(self, part: Mapping[str, Any]) -> None:
-        """Add a choice of a response, or of one chunk of a stream."""
-        said = part.get("message") or part.get("delta")
-        text = said.get("content") if isinstance(said, Mapping) else part.get("text")
-        self.text += text if isinstance(text, str) else ""
-        if isinstance(said, Mapping) and any(said.get(name) for name in NOT_TEXT):
-            self.is_text = False
-        if is_token_ids(part.get("token_ids")):
-            self.ids = [*(self.ids or ()), *part["token_ids"]]
-        if isinstance(part.get("finish_reason"), str):
-            self.finish = part["finish_reason"]
-
-
-@dataclass
 class Exchange:
     """A request (`body`) and the part of its response that has arrived."""
 
@@ -85,10 +63,9 @@ class Exchange:
     nonce: str | None
     tokenizer: Tokenizes | None = None
     id: str | None = None
-    usage: Mapping[str, Any] = field(default_factory=dict)
-    prompt_ids: list[int] | None = None
-    choices: dict[int, SeenChoice] = field(default_factory=dict)
     started_ns: int = field(default_factory=time.time_ns)
+    _reader: CompletionReader | None = None
+    _is_over: bool = False
 
     def add(self, part: Mapping[str, Any]) -> dict[str, Any]:
         """Add a response, or one chunk of a stream; returns it under the id that the receipt states.
@@ -99,19 +76,22 @@ class Exchange:
         is_usable = isinstance(told, str) and IDENTIFIER.fullmatch(told)
         if self.id is None:
             self.id = told if is_usable else f"proxied-{secrets.token_hex(16)}"
-        self._add(part)
+        self._read(part)
         return dict(part) if is_usable else {**part, "id": self.id}
 
-    def _add(self, part: Mapping[str, Any]) -> None:
-        if isinstance(part.get("usage"), Mapping):
-            self.usage = part["usage"]
-        if is_token_ids(part.get("prompt_token_ids")):
-            self.prompt_ids = part["prompt_token_ids"]
-        choices = part.get("choices")
-        for choice in choices if isinstance(choices, list) else ():
-            number = choice.get("index", 0) if isinstance(choice, Mapping) else None
-            if isinstance(number, int) and 0 <= number < CHOICES_MAX:
-                self.choices.setdefault(number, SeenChoice()).add(choice)
+    def _read(self, part: Mapping[str, Any]) -> None:
+        """Read a part in the form that was asked for; what has not this form gets no receipt."""
+        if self._reader is None:
+            self._reader = CompletionReader(form_of_request(self.body))
+        try:
+            self._reader.add(part)
+        except MalformedError:
+            self._is_over = True
+
+    @property
+    def choices(self) -> Mapping[int, ReadChoice]:
+        """The answers as far as they have arrived."""
+        return {} if self._reader is None or self._is_over else self._reader.choices
 
     @property
     def prompt(self) -> Json:
@@ -128,7 +108,7 @@ class Exchange:
 
         A second call returns an empty list.
         """
-        statements, self.choices = self._statements(is_whole), {}
+        statements, self._is_over = self._statements(is_whole), True
         return statements
 
     def _statements(self, is_whole: bool) -> list[ReceiptContents]:
@@ -141,7 +121,7 @@ class Exchange:
             if is_whole or choice.text or choice.ids
         ]
 
-    def _statement(self, name: str, number: int, choice: SeenChoice, is_whole: bool) -> ReceiptContents:
+    def _statement(self, name: str, number: int, choice: ReadChoice, is_whole: bool) -> ReceiptContents:
         source, prompt, tokens = self._tokens(choice)
         finish = self._finish(choice, is_whole)
         request = Request(id=name, prompt=prompt, max_tokens=self._limit(finish, tokens.count), nonce=self.nonce)
@@ -149,10 +129,11 @@ class Exchange:
             request, Answer(tokens=tokens, finish=finish), self.sampler(number), engine_behind(source), self.started_ns
         )
 
-    def _tokens(self, choice: SeenChoice) -> tuple[Source, Tokens, Tokens]:
-        if self.prompt_ids is not None and choice.ids is not None:
-            return "token ids by the server", Tokens.of(self.prompt_ids), Tokens.of(choice.ids)
-        text = choice.text.encode(errors="surrogatepass")
+    def _tokens(self, choice: ReadChoice) -> tuple[Source, Tokens, Tokens]:
+        prompt_ids, ids = self._told("prompt_token_ids"), choice.ids
+        if is_token_ids(prompt_ids) and is_token_ids(ids):
+            return "token ids by the server", Tokens.of(prompt_ids), Tokens.of(ids)
+        text = (choice.text or "").encode(errors="surrogatepass")
         answer = Tokens(count=self._billed("completion_tokens"), digest=digest("blob", text), over="text")
         made = self._made_again()
         if made is not None:
@@ -181,11 +162,12 @@ class Exchange:
             raise TypeError("not one prompt")
         return list(prompt)
 
-    def _finish(self, choice: SeenChoice, is_whole: bool) -> Literal["end", "stop", "length", "cancelled"]:
+    def _finish(self, choice: ReadChoice, is_whole: bool) -> Literal["end", "stop", "length", "cancelled"]:
         if not is_whole and choice.finish is None:
             return "cancelled"
-        finish = FINISHES.get(choice.finish, "stop")
-        return "stop" if finish == "end" and self.body.get("stop") else finish
+        finish = FINISHES.get(choice.finish or "", "stop")
+        is_asked = self.body.get("stop") or self.body.get("stop_token_ids")
+        return "stop" if finish == "end" and is_asked else finish
 
     def _limit(self, finish: str, answer: int) -> int:
         """The requested limit. Without one: the answer's length if it ended by length, else the largest limit."""
@@ -206,9 +188,12 @@ class Exchange:
         settings = {**fields, "top_k": max(0, fields.get("top_k", 0)), "form": "unknown"}
         return Sampler.from_json(settings, "request")
 
+    def _told(self, name: str) -> Any:
+        return None if self._reader is None else self._reader.fields.get(name)
+
     def _billed(self, name: str) -> int:
         """The count in `usage` if there is only one choice; 0 if there are several or the server states none."""
-        count = self.usage.get(name)
+        count = (self._told("usage") or {}).get(name)
         is_count = isinstance(count, int) and 0 <= count <= TOKENS_MAX
         return count if is_count and len(self.choices) == 1 else 0  # type: ignore[return-value]
 
@@ -240,7 +225,7 @@ def engine_behind(source: Source) -> EngineStatement:
     )
 
 
-def is_token_ids(value: Any) -> bool:
+def is_token_ids(value: Any) -> TypeGuard[list[int]]:
     """Whether a JSON value is a list of at most `TOKENS_MAX` token ids."""
     return (
         isinstance(value, list)

@@ -122,26 +122,17 @@ class ResponseForm:
         text, calls = calls_in(choice.text, self.order.calls)
         delta: Object = {"content": text} if text else {}
         if calls:
-            delta["tool_calls"] = [{"index": place, **each} for place, each in enumerate(self._called(number, calls))]
+            told = called_functions(self.order.choice_id(number), calls)
+            delta["tool_calls"] = [{"index": place, **each} for place, each in enumerate(told)]
         ended = CALLED if calls and FINISH[finish] == "stop" else FINISH[finish]
         return self._chunk(number, {"delta": delta}, ended, ids, choice.logprobs)
-
-    def _called(self, number: int, calls: Sequence[Call]) -> list[Object]:
-        return [
-            {
-                "id": f"call_{self.order.choice_id(number)}_{place}",
-                "type": "function",
-                "function": {"name": name, "arguments": arguments},
-            }
-            for place, (name, arguments) in enumerate(calls)
-        ]
 
     def _choice(self, number: int, choice: ChoiceSoFar) -> Object:
         assert choice.answered is not None
         text, calls = calls_in(choice.text, self.order.calls)
         message: Object = {"role": "assistant", "content": text, "refusal": None}
         if calls:
-            message |= {"content": text or None, "tool_calls": self._called(number, calls)}
+            message |= {"content": text or None, "tool_calls": called_functions(self.order.choice_id(number), calls)}
         content: Object = {"message": message} if self.kind == "chat" else {"text": choice.text}
         finish = FINISH[choice.answered.finish]
         finish = CALLED if calls and finish == "stop" else finish
@@ -157,6 +148,14 @@ class ResponseForm:
             "model": self.model,
             "system_fingerprint": self.root,
         }
+
+
+def called_functions(choice: str, calls: Sequence[Call]) -> list[Object]:
+    """The calls in a choice of that id, as a message has them."""
+    return [
+        {"id": f"call_{choice}_{place}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        for place, (name, arguments) in enumerate(calls)
+    ]
 
 
 def usage_of(order: GenerationRequest, choices: Sequence[ChoiceSoFar]) -> Object:

@@ -1,4 +1,4 @@
-"""Requests and answers of OpenAI's Responses API as those of chat completions: both sides read them the same way."""
+"""Requests of OpenAI's Responses API as those of chat completions: both sides read them the same way."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, Final
 from tallystick.errors import MalformedError
 
 OUT: Final = ("input", "instructions", "max_output_tokens", "text", "store", "truncation", "previous_response_id")
-BILLED: Final = {"prompt_tokens": "input_tokens", "completion_tokens": "output_tokens"}
 TEXTS: Final = ("input_text", "output_text", "text")
 
 
@@ -27,24 +26,6 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
         left["max_completion_tokens"] = body["max_output_tokens"]
     wanted = (body.get("text") or {}).get("format")
     return left if wanted is None else {**left, "response_format": _response_format(wanted)}
-
-
-def chat_answer(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer, with its receipt, as a completion with one choice; raises `MalformedError` for other outputs."""
-    try:
-        parts = [part for item in answer["output"] for part in item["content"]]
-        text = "".join(part["text"] for part in parts)
-        usage = answer.get("usage") or {}
-        billed = (
-            {"prompt_tokens": usage["input_tokens"], "completion_tokens": usage["output_tokens"]} if usage else None
-        )
-    except (LookupError, TypeError):
-        raise MalformedError("response: output: messages of text are needed") from None
-    reason = "length" if answer.get("status") == "incomplete" else "stop"
-    choice = {"text": text, "finish_reason": reason, "token_ids": answer.get("token_ids")}
-    fields = {name: answer.get(name) for name in ("id", "model", "receipt", "prompt_token_ids")}
-    given = {name: value for name, value in {**fields, "usage": billed}.items() if value is not None}
-    return {**given, "choices": [{name: value for name, value in choice.items() if value is not None}]}
 
 
 def _instructions(text: Any) -> list[dict[str, Any]]:

@@ -168,6 +168,11 @@ def test_an_error_of_vllm_is_passed_on_unchanged(server: Running, name: str) -> 
         ({"skip_special_tokens": False}, "skip_special_tokens"),
         ({"include_stop_str_in_output": True}, "include_stop_str_in_output"),
         ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": "cut"}}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"structured_outputs": {"json": {}}}, "structured_outputs"),
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+        ({"response_format": {"type": "json_object"}, "min_tokens": 2}, "response_format"),
         ({"vllm_xargs": {"other": 1}}, "vllm_xargs"),
         ({"n": 65}, "n"),
         ({"n": True}, "n"),
@@ -187,6 +192,129 @@ def test_a_request_that_can_have_no_receipt_is_refused_with_one_line(
     assert (response.status_code, error["type"], error["param"]) == (400, "invalid_request_error", field)
     assert "\n" not in error["message"]
     assert len(server.asked) == count
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/responses", "/v1/messages", "/invocations", "/inference/v1/generate", "/v1/chat/completions/batch"],
+)
+def test_no_other_way_of_asking_goes_without_a_receipt_in_silence(server: Running, path: str) -> None:
+    response = server.http.post(path, json={"model": "smol", "input": "hi"})
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "no_receipt")
+    assert "/v1/chat/completions" in response.json()["error"]["message"]
+
+
+def test_a_least_length_is_stated_with_the_tokens_that_it_holds_back(server: Running, language_model: Any) -> None:
+    receipt = checked(server.post("chat", min_tokens=2, stop_token_ids=[77, 3]).json()["receipt"])
+    ends = sorted({*language_model.end_tokens, 3, 77})
+    assert (receipt.sampler.min_tokens, receipt.sampler.end_token_ids) == (2, tuple(ends))
+    assert server.asked[-1]["vllm_xargs"]["tally_end_token_ids"] == ",".join(
+        map(str, sorted(language_model.end_tokens))
+    )
+    assert (server.asked[-1]["min_tokens"], server.asked[-1]["stop_token_ids"]) == (2, [77, 3])
+
+
+def test_a_token_that_the_customer_names_stops_an_answer_and_is_no_end_of_the_model(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = RECORDED["end token"]
+    body = json.loads(case["parts"][0])
+    last = body["choices"][0]["token_ids"][-1]
+    body["choices"][0]["stop_reason"] = last
+    monkeypatch.setitem(RECORDED, "stop token", case | {"parts": [json.dumps(body)]})
+    finish = [
+        checked(server.post("stop token", **changes).json()["receipt"]).answer.finish
+        for changes in ({"stop_token_ids": [last]}, {"stop_token_ids": [last + 1]}, {})
+    ]
+    assert finish == ["stop", "end", "end"]
+
+
+PARAMETERS = {"type": "object", "properties": {"at": {"type": "integer"}}}
+CUT = {"type": "function", "function": {"name": "cut", "description": "Cuts.", "parameters": PARAMETERS}}
+SAID = 'So: <tool_call>\n{"name": "cut", "arguments": {"at": 3}}\n</tool_call>'
+DONE = "data: [DONE]\n\n"
+
+
+def called(language_model: Any, text: str, is_stream: bool) -> dict[str, Any]:
+    """What vLLM sends for a chat with tools that it is told not to read calls from."""
+    case = RECORDED["stream" if is_stream else "end token"]
+    prompt = language_model.encode_chat(case["request"]["messages"], json.dumps([CUT]))
+    shared = {"id": "chatcmpl-REQUEST", "model": "smol", "prompt_token_ids": prompt}
+    if not is_stream:
+        message = {"role": "assistant", "content": text, "tool_calls": []}
+        choice = {"index": 0, "message": message, "finish_reason": "stop", "token_ids": [5, 6, 7]}
+        return case | {"parts": [json.dumps(shared | {"object": "chat.completion", "choices": [choice]})]}
+    pieces = [text[place : place + 7] for place in range(0, len(text), 7)]
+    deltas = [{"delta": {"content": piece}, "token_ids": [5], "finish_reason": None} for piece in pieces]
+    chunks = [{"delta": {"role": "assistant", "content": ""}}, *deltas, {"delta": {}, "finish_reason": "stop"}]
+    events = [f"data: {json.dumps(shared | {'choices': [{'index': 0, **each}]})}\n\n" for each in chunks]
+    return case | {"parts": [*events, DONE]}
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_calls_are_read_from_the_text_as_a_verifier_reads_them(
+    server: Running, language_model: Any, monkeypatch: pytest.MonkeyPatch, is_stream: bool
+) -> None:
+    monkeypatch.setitem(RECORDED, "calls", called(language_model, SAID, is_stream))
+    response = server.post("calls", tools=[CUT], tool_choice="auto")
+    asked = server.asked[-1]
+    assert (asked["tools"], asked["tool_choice"]) == ([CUT], "none")
+    body = chunks_of(response.text)[-1] if is_stream else response.json()
+    message = body["choices"][0]["delta" if is_stream else "message"]
+    [call] = message["tool_calls"]
+    assert (call["function"], message["content"]) == ({"name": "cut", "arguments": '{"at": 3}'}, "So:")
+    assert body["choices"][0]["finish_reason"] == "tool_calls"
+    assert checked(body["receipt"]).answer.finish == "end"
+    assert "<tool_call>" not in response.text
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_text_without_calls_is_sent_as_it_is(
+    server: Running, language_model: Any, monkeypatch: pytest.MonkeyPatch, is_stream: bool
+) -> None:
+    monkeypatch.setitem(RECORDED, "calls", called(language_model, "Nothing to cut.", is_stream))
+    response = server.post("calls", tools=[CUT])
+    [read] = read_responses(chunks_of(response.text)[-1] if is_stream else response.json())
+    assert (read.choice.content, read.choice.calls, read.choice.finish_reason) == ("Nothing to cut.", (), "stop")
+
+
+def test_a_prompt_that_shows_the_tools_otherwise_gets_no_receipt(
+    server: Running, language_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = called(language_model, SAID, is_stream=False)
+    body = json.loads(case["parts"][0])
+    body["prompt_token_ids"][0] += 1
+    monkeypatch.setitem(RECORDED, "calls", case | {"parts": [json.dumps(body)]})
+    response = server.post("calls", tools=[CUT])
+    assert response.status_code == 500
+    assert "shows the tools otherwise" in response.json()["error"]["message"]
+    assert server.post("chat").status_code == 200
+
+
+def test_a_demanded_call_is_a_schema_of_the_logits_processor(
+    server: Running, language_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("llguidance", reason="needs the extra `grammar`")
+    monkeypatch.setitem(RECORDED, "calls", called(language_model, '{"at": 3}', is_stream=False))
+    named = {"type": "function", "function": {"name": "cut"}}
+    body = server.post("calls", tools=[CUT], tool_choice=named).json()
+    assert body["choices"][0]["message"]["tool_calls"][0]["function"] == {"name": "cut", "arguments": '{"at": 3}'}
+    assert checked(body["receipt"]).sampler.grammar.kind == "tool_choice"
+    assert json.loads(server.asked[-1]["vllm_xargs"]["tally_schema"]) == PARAMETERS
+
+
+def test_a_schema_goes_to_the_logits_processor_and_is_stated(server: Running) -> None:
+    pytest.importorskip("llguidance", reason="needs the extra `grammar`")
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    receipt = checked(server.post("chat", response_format=wanted).json()["receipt"])
+    assert (receipt.sampler.grammar.kind, receipt.sampler.grammar.library) == ("json_schema", "llguidance")
+    asked = server.asked[-1]
+    assert json.loads(asked["vllm_xargs"]["tally_schema"]) == schema
+    assert "response_format" not in asked
+    bad = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "wizard"}}}
+    refused = server.post("chat", response_format=bad)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "response_format")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -148,7 +149,6 @@ def test_requests_that_do_not_ask_are_left_alone(plugin: Any) -> None:
         {"logit_bias": {3: 500.0}},
         {"bad_words": ["a"]},
         {"min_tokens": 3},
-        {"stop_token_ids": [7]},
         {"ignore_eos": True},
         {"structured_outputs": object()},
         {"thinking_token_budget": 0},
@@ -163,6 +163,93 @@ def test_settings_that_no_receipt_can_state_are_refused_by_name(plugin: Any, wro
     with pytest.raises(ValueError, match=rf"^tally.*{name}") as caught:
         processor.validate_params(plugin.vllm.SamplingParams(**{"seed": 1, **wrong}, extra_args={"tally": 1}))
     assert "\n" not in str(caught.value)
+
+
+ENDS = {"tally": 1, "tally_end_token_ids": "5,9"}
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_end_tokens_and_those_that_stop_are_held_back_before_the_least_length(plugin: Any, runner: str) -> None:
+    asked = plugin.vllm.SamplingParams(
+        seed=3, min_tokens=8, stop_token_ids=[11], max_tokens=12, logit_bias={5: 50.0, 11: 49.0}, extra_args=ENDS
+    )
+    sampler = plugin.batches.sampler_of(asked)
+    assert (sampler.min_tokens, sampler.end_token_ids) == (8, (5, 9, 11))
+    [output] = engine(plugin, runner=runner, preempts=0.3).generate(PROMPTS[:1], [asked])
+    found = output.outputs[0].token_ids
+    assert found == canonical(plugin, PROMPTS[0], asked)
+    assert not {*found[:8]} & {5, 9, 11}
+    assert found[8] == 5
+
+
+class EveryThird:
+    """Masks that depend on all tokens so far."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self.vocabulary, self.sum = vocabulary, 0
+
+    def allowed(self) -> Any:
+        return (np.arange(self.vocabulary) + self.sum) % 3 == 0
+
+    def take(self, token: int) -> None:
+        assert self.allowed()[token]
+        self.sum += token
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_an_answer_under_a_schema_follows_the_masks_wherever_it_stands_in_the_batch(
+    plugin: Any, runner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("llguidance", reason="needs the extra `grammar`")
+    made: list[tuple[str, tuple[int, ...]]] = []
+
+    def maker(directory: str, vocabulary: int) -> Any:
+        return lambda schema, ends: made.append((schema, ends)) or EveryThird(vocabulary)
+
+    monkeypatch.setattr(plugin.logits_processor, "masks_maker", maker)
+    own = ENDS | {"tally_grammar": "json_schema", "tally_schema": '{"type":"object"}'}
+    plain = params_of(plugin)[:3]
+    held = [plugin.vllm.SamplingParams(seed=50 + each, max_tokens=9, extra_args=own) for each in range(3)]
+    expected = [masked(plugin, prompt, asked) for prompt, asked in zip(PROMPTS, held, strict=False)]
+    for rows, preempts in ((1, 0.0), (3, 0.4), (6, 0.4)):
+        outputs = engine(plugin, runner=runner, rows=rows, preempts=preempts).generate(PROMPTS[:6], [*held, *plain])
+        assert [each.outputs[0].token_ids for each in outputs[:3]] == expected
+    assert {*made} == {('{"type":"object"}', (5, 9))}
+    assert plugin.batches.sampler_of(held[0]).grammar.library == "llguidance"
+
+
+@torch.inference_mode()
+def masked(plugin: Any, prompt: list[int], params: Any) -> list[int]:
+    """The canonical tokens under the masks."""
+    model, tokens = plugin.vllm.LLM([]).model, list(prompt)
+    sampler, masks = plugin.batches.sampler_of(params), None
+    for position in range(params.max_tokens):
+        hidden = model(torch.tensor(tokens), torch.arange(len(tokens)))
+        logits = model.compute_logits(hidden[-1:])
+        masks = masks or EveryThird(logits.shape[1])
+        tokens += TorchSampler([sampler]).choose(logits, [position], [tokens], [masks.allowed()]).tolist()
+        masks.take(tokens[-1])
+    return tokens[len(prompt) :]
+
+
+def test_an_answer_whose_masks_are_gone_gets_no_receipt_and_the_engine_goes_on(
+    plugin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("llguidance", reason="needs the extra `grammar`")
+
+    def refuse(schema: str, ends: tuple[int, ...]) -> Any:
+        raise UnavailableError("too much work")
+
+    monkeypatch.setattr(plugin.logits_processor, "masks_maker", lambda *_: refuse)
+    own = {"tally": 1, "tally_grammar": "json_schema", "tally_schema": "{}"}
+    llm = engine(plugin)
+    llm.collective_rpc("tally_watch", args=([0],))
+    params = [plugin.vllm.SamplingParams(seed=1, extra_args=own), params_of(plugin)[0]]
+    outputs = llm.generate(PROMPTS[:2], params)
+    assert all(each.outputs[0].token_ids for each in outputs)
+    with pytest.raises(UnavailableError, match="0 requests of that name have rows"):
+        llm.collective_rpc("tally_take", args=("0", 16))
+    assert llm.collective_rpc("tally_take", args=("1", len(outputs[1].outputs[0].token_ids)))
 
 
 def test_penalties_whose_order_differs_between_the_runners_are_refused_together(plugin: Any) -> None:

@@ -20,11 +20,12 @@ import pytest
 
 from research.vllm.server import AUDITOR, NAME, Server, serving
 from tallystick.answers.policy import ReceiptPolicy
-from tallystick.answers.reading import read_response, read_responses
+from tallystick.answers.reading import delivered, read_response, read_responses
 from tallystick.answers.request import ExpectedRequest
+from tallystick.answers.response import Response
 from tallystick.answers.stream import verify_stream
 from tallystick.answers.verify import ReceiptContext, verify_receipt
-from tallystick.answers.watched_streams import WholeAnswer
+from tallystick.answers.watched_streams import StreamedAnswer
 
 pytestmark = [
     pytest.mark.vllm,
@@ -77,18 +78,18 @@ def promised(directory: Path) -> Any:
     return load_language_model(directory)
 
 
-def asked(url: str, body: dict[str, Any]) -> dict[str, Any]:
+def asked(url: str, body: dict[str, Any]) -> tuple[Response, ...]:
     """The response, or what the chunks of a stream form together."""
     if not body.get("stream"):
         response = httpx.post(f"{url}{TEXT['path']}", json=body, timeout=300)
         assert response.status_code == 200, response.text
-        return dict(response.json())
-    whole = WholeAnswer()
+        return read_responses(response.json())
+    whole = StreamedAnswer("text")
     with httpx.stream("POST", f"{url}{TEXT['path']}", json=body, timeout=300) as response:
         for line in response.iter_lines():
             if line.startswith("data: {"):
                 whole.add(json.loads(line[6:]))
-    return whole.body
+    return delivered(whole.reader)
 
 
 def test_answers_to_many_clients_at_once_are_those_of_the_promised_model(running: Server, promised: Any) -> None:
@@ -99,7 +100,7 @@ def test_answers_to_many_clients_at_once_are_those_of_the_promised_model(running
     outcomes = []
     for body, response in zip(bodies, responses, strict=True):
         request = ExpectedRequest.from_body(dict(body))
-        for read in read_responses(response):
+        for read in response:
             report = verify_receipt(read.receipt, promised, ReceiptPolicy(), request, response=read)
             outcomes.append(report.outcome)
             assert [str(each) for each in report.findings if not each.agrees and not each.advisory] == []
@@ -127,7 +128,7 @@ def test_a_client_that_leaves_is_stated_and_the_server_goes_on(running: Server) 
             break
         threading.Event().wait(0.1)
     assert receipt.json()["receipt"]["answer"]["finish"] == "cancelled"
-    assert asked(running.url, {**body, "stream": False, "max_tokens": 3})["receipt"]
+    assert asked(running.url, {**body, "stream": False, "max_tokens": 3})[0].receipt
 
 
 @pytest.mark.parametrize("changes", [{"ignore_eos": True}, {"echo": True}, {"prompt": ["a", "b"]}, {"max_tokens": 999}])

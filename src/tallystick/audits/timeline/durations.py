@@ -36,7 +36,7 @@ class Excess:
         self.longest = sorted([*self.longest, *other.longest], reverse=True)[:SHOWN]
 
 
-class Group(NamedTuple):
+class NodeGroup(NamedTuple):
     """Nodes that were computed together on a device: the first of them, and their work."""
 
     device: str
@@ -76,13 +76,13 @@ class Durations:
     """
 
     longer: float
-    seen: defaultdict[Group, Spans] = field(default_factory=lambda: defaultdict(Spans))
+    seen: defaultdict[NodeGroup, Spans] = field(default_factory=lambda: defaultdict(Spans))
 
     def add(self, devices: Iterable[str], works: Sequence[NodeWork], spent: Mapping[str, int], where: str) -> None:
         """Add nodes that were computed together in a step."""
         flops, moved = sum(work.flops for work in works), sum(work.largest for work in works)
         for device in devices:
-            self.seen[Group(device, works[0].node.number, len(works), flops, moved)].add(spent[device], where)
+            self.seen[NodeGroup(device, works[0].node.number, len(works), flops, moved)].add(spent[device], where)
 
     def excess(self, named: Mapping[int, NodeWork]) -> Excess:
         """What took more than `longer` times what its work needs."""
@@ -100,7 +100,7 @@ class Durations:
         return found
 
 
-def _speeds(groups: Mapping[Group, Spans]) -> tuple[int, float, float]:
+def _speeds(groups: Mapping[NodeGroup, Spans]) -> tuple[int, float, float]:
     """Nanoseconds of a launch, and operations and bytes in a nanosecond, as the groups of a device show them."""
     single = [spans.shortest for group, spans in groups.items() if group.nodes == 1]
     launch = min([LAUNCH_MAX, *([median_high(single)] if single else [])])

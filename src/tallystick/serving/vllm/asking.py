@@ -6,17 +6,21 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from tallystick.commitments.nesting import loose_json
 from tallystick.documents.document import SAFE_INTEGER_MAX
 from tallystick.errors import MalformedError
+from tallystick.frameworks.torch.generation.grammars import LIBRARY, installed_version
 from tallystick.serving.errors import invalid
-from tallystick.serving.vllm.request_settings import ASKS, OWN, sampler_from
+from tallystick.serving.schemas import complaint_about
+from tallystick.serving.vllm.request_settings import ASKS, ENDS, GRAMMAR, OWN, sampler_from
 from tallystick.transcripts.receipt import TOKENS_MAX
+from tallystick.transcripts.requested import listed, shown_tools, wanted_schema
 from tallystick.transcripts.sampler import Sampler
+from tallystick.transcripts.tool_calls import call_form
 
 CHAT: Final = "/v1/chat/completions"
 TEXT: Final = "/v1/completions"
@@ -45,14 +49,15 @@ REFUSED: Final[Mapping[str, tuple[Any, ...]]] = {
     "kv_transfer_params": ({},),
     "ec_transfer_params": ({},),
     "vllm_xargs": ({}, {ASKS: 1}),
-    "tools": ([],),
+    "structured_outputs": ({},),
     "functions": ([],),
-    "tool_choice": ("none", "auto"),
     "truncate_prompt_tokens": (),
     "watermarking": (False,),
 }
 """Fields that decide which text is delivered, or hide its tokens, and the values at which they do nothing."""
-Value = TypeVar("Value")
+SHAPING: Final = ("response_format", "tools", "tool_choice", "parallel_tool_calls")
+"""What a chat says of the form of its answer; vLLM itself does nothing of it but put the tools into the prompt."""
+LIMITING: Final = ("min_tokens", "allowed_token_ids", "bad_words")
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,8 @@ class Asked:
     """What a client asked for; `body` is what vLLM gets, and `key` the id that it is told to use.
 
     `sampler` is that of the first choice; `limit` the most tokens of an answer, None if the request has none.
+    `stop_tokens` end an answer besides the model's own end tokens. `tools` are those of the prompt as JSON text, and
+    `calls` says how an answer calls them (`transcripts.tool_calls`).
     """
 
     path: str
@@ -69,6 +76,9 @@ class Asked:
     choices: int
     limit: int | None
     nonce: str | None
+    stop_tokens: tuple[int, ...] = ()
+    tools: str | None = None
+    calls: str | None = None
     started_ns: int = field(default_factory=time.time_ns)
 
     @property
@@ -95,27 +105,65 @@ class Asked:
         return self.sampler.model_copy(update={"seed": self.sampler.seed + choice})
 
 
-def read_asked(path: str, body: bytes, defaults: Mapping[str, Any]) -> Asked | None:
+def read_asked(path: str, body: bytes, defaults: Mapping[str, Any], ends: Collection[int] = ()) -> Asked | None:
     """The request in a body, None if vLLM has to say what is wrong with it.
 
-    `defaults` are the sampling settings of the model's generation configuration. Raises `Problem` for a request that
-    can have no receipt.
+    `defaults` are the sampling settings of the model's generation configuration, `ends` its end tokens. Raises
+    `Problem` for a request that can have no receipt. A schema is tried in a process of its own.
     """
     fields = _object(body)
     if fields is None:
         return None
     _check_covered(fields)
-    sent = {name: value for name, value in fields.items() if name not in ("tally_nonce", "request_id")}
+    shaping = {name: fields[name] for name in SHAPING if path == CHAT and fields.get(name) is not None}
+    own, tools = _own_arguments(fields, shaping, ends), _tools(shaping)
+    left_out = ("tally_nonce", "request_id", *(("response_format",) if GRAMMAR[1] in own else ()), *SHAPING[1:])
+    sent = {name: value for name, value in fields.items() if name not in left_out}
+    sent |= {} if tools is None else {"tools": json.loads(tools), "tool_choice": "none"}
     for name, neutral in NEUTRAL.items():
         sent[name] = _first(fields.get(name), defaults.get(name), neutral)
     choices = _count(_first(fields.get("n"), 1), "n", 1, CHOICES_MAX)
     drawn = secrets.randbelow(SEEDS)
     sent["seed"] = _count(_first(fields.get("seed"), drawn), "seed", 0, SAFE_INTEGER_MAX - CHOICES_MAX)
-    sampler = _sampler(sent)
-    sent |= {"return_token_ids": True, "vllm_xargs": {ASKS: 1}} | (_drawn_by_us(sampler) if choices == 1 else {})
+    sampler = _sampler(sent, own)
+    drawing = _drawn_by_us(sampler) if choices == 1 else {}
+    sent |= {"return_token_ids": True, **drawing, "vllm_xargs": {ASKS: 1, **own, **drawing.get("vllm_xargs", {})}}
+    stop_tokens = listed(fields.get("stop_token_ids") or ())
     name = "max_tokens" if fields.get("max_completion_tokens") is None else "max_completion_tokens"
     limit = None if fields.get(name) is None else _count(fields[name], name, 0, TOKENS_MAX)
-    return Asked(path, sent, secrets.token_hex(16), sampler, choices, limit, _nonce(fields.get("tally_nonce")))
+    nonce = _nonce(fields.get("tally_nonce"))
+    key, calls = secrets.token_hex(16), call_form(shaping)
+    return Asked(path, sent, key, sampler, choices, limit, nonce, stop_tokens, tools, calls)
+
+
+def _tools(shaping: Mapping[str, Any]) -> str | None:
+    """The tools of the prompt as JSON text. vLLM writes null for a part that is left out, which no customer would."""
+    try:
+        tools = shown_tools(shaping)
+    except MalformedError as error:
+        raise invalid(str(error), "tools") from None
+    for each in json.loads(tools or "[]"):
+        if each["function"].keys() != {"name", "description", "parameters"}:
+            raise invalid("tools: a function has a name, a description and parameters, and nothing else", "tools")
+    return tools
+
+
+def _own_arguments(fields: Mapping[str, Any], shaping: Mapping[str, Any], ends: Collection[int]) -> dict[str, Any]:
+    """The extra arguments of what vLLM itself does in another way: the schema of an answer, and end tokens."""
+    told = {ENDS: ",".join(map(str, sorted(ends)))}
+    try:
+        wanted = wanted_schema(shaping)
+    except MalformedError as error:
+        raise invalid(str(error), str(error).partition(":")[0].partition(".")[0]) from None
+    if wanted is None:
+        return told if fields.get("min_tokens") else {}
+    if any(fields.get(name) for name in LIMITING):
+        raise invalid("min_tokens and lists of tokens are not offered together with a schema", "response_format")
+    kind, schema = wanted
+    if installed_version() is None or (complaint := complaint_about(schema)):
+        why = f"the server lacks {LIBRARY}" if installed_version() is None else complaint
+        raise invalid(why, "response_format")
+    return {**told, GRAMMAR[0]: kind, GRAMMAR[1]: schema}
 
 
 def _drawn_by_us(sampler: Sampler) -> dict[str, Any]:
@@ -125,7 +173,7 @@ def _drawn_by_us(sampler: Sampler) -> dict[str, Any]:
     """
     stated: dict[str, Any] = {own: getattr(sampler, name) for name, own in OWN.items()}
     greedy = {name: NEUTRAL[name] for name in OWN} | {"temperature": 0.0}
-    return greedy | {"vllm_xargs": {ASKS: 1} | stated}
+    return greedy | {"vllm_xargs": stated}
 
 
 def _object(body: bytes) -> dict[str, Any] | None:
@@ -154,9 +202,9 @@ def _is_text(part: Any) -> bool:
     return isinstance(part, str) or (isinstance(part, dict) and part.get("type") == "text")
 
 
-def _sampler(sent: Mapping[str, Any]) -> Sampler:
+def _sampler(sent: Mapping[str, Any], own: Mapping[str, Any]) -> Sampler:
     try:
-        sampler = sampler_from(sent)
+        sampler = sampler_from(sent, own)
     except (MalformedError, TypeError) as error:
         raise invalid(str(error)) from None
     if 0 < sampler.temperature < WARM:

@@ -9,15 +9,17 @@ applied is in the sampler of a row, so that all together is the sampler that the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tallystick.errors import UnavailableError
+from tallystick.serving.vllm.grammar_rows import GrammarRow
 from tallystick.serving.vllm.interface import BatchUpdate, MoveDirectionality
-from tallystick.serving.vllm.request_settings import LISTS, PENALTIES, sampler_of, without
+from tallystick.serving.vllm.request_settings import GRAMMAR, LISTS, PENALTIES, end_tokens_of, sampler_of, without
 from tallystick.transcripts.sampler import Sampler
 
 
@@ -27,6 +29,7 @@ class LogitsRow:
 
     `slot` names the request to the model runner. `sampler` is what vLLM has not applied yet. `position` is the index of
     the token in the answer. `history` has prompt and answer so far, and is empty if no penalty is left to be applied.
+    `grammar` has the masks of an answer that follows a schema, and `told` gives its tokens so far, as vLLM has them.
     """
 
     row: int
@@ -34,6 +37,8 @@ class LogitsRow:
     sampler: Sampler
     position: int
     history: Sequence[int] = ()
+    grammar: GrammarRow | None = None
+    told: Callable[[], Sequence[int]] = tuple
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,7 @@ class BatchRow:
     sampler: Sampler
     prompt: Sequence[int] | None
     answer: Sequence[int]
+    grammar: GrammarRow | None = None
 
     @property
     def history(self) -> list[int]:
@@ -68,7 +74,7 @@ class RowBatch:
             sampler = sampler_of(params)
             self._rows.pop(index, None)
             if sampler is not None:
-                self._rows[index] = BatchRow(without(sampler, LISTS), prompt, answer)
+                self._rows[index] = BatchRow(without(sampler, LISTS), prompt, answer, grammar_row(params))
         for source, target, direction in changes.moved:
             self._move(source, target, direction == MoveDirectionality.SWAP)
 
@@ -78,7 +84,8 @@ class RowBatch:
         A part of a prompt gives a row too, at the position of the token that follows the whole prompt.
         """
         for index, row in sorted(self._rows.items()):
-            yield LogitsRow(index, index, row.sampler, len(row.answer), row.history)
+            position, told = len(row.answer), partial(tuple, row.answer)
+            yield LogitsRow(index, index, row.sampler, position, row.history, row.grammar, told)
 
     def _move(self, source: int, target: int, is_swap: bool) -> None:
         moved, replaced = self._rows.pop(source, None), self._rows.pop(target, None)
@@ -94,13 +101,17 @@ class SlotBatch:
     def __init__(self, states: Any) -> None:
         self._states = states
         self._samplers: dict[int, Sampler] = {}
+        self._grammars: dict[int, GrammarRow] = {}
 
     def add(self, slot: int, params: Any) -> bool:
         """Put a request in a slot, in place of the one that was there; return whether it asks."""
         self._samplers.pop(slot, None)
+        self._grammars.pop(slot, None)
         sampler = sampler_of(params)
         if sampler is not None:
             self._samplers[slot] = without(sampler, (*LISTS, *PENALTIES))
+            if (grammar := grammar_row(params)) is not None:
+                self._grammars[slot] = grammar
         return sampler is not None
 
     def rows(self, slots: Sequence[int], lengths: Sequence[int]) -> Iterator[LogitsRow]:
@@ -111,7 +122,20 @@ class SlotBatch:
         for row, (slot, length) in enumerate(zip(slots, lengths, strict=True)):
             position = length - int(self._states.prompt_len.np[slot])
             if slot in self._samplers and position >= 0:
-                yield LogitsRow(row, slot, self._samplers[slot], position)
+                told = partial(self._answer, slot, position)
+                yield LogitsRow(row, slot, self._samplers[slot], position, (), self._grammars.get(slot), told)
+
+    def _answer(self, slot: int, length: int) -> list[int]:
+        """The tokens of an answer so far, from the runner's buffer."""
+        first = int(self._states.prompt_len.np[slot])
+        tokens: list[int] = self._states.all_token_ids.gpu[slot, first : first + length].tolist()
+        return tokens
+
+
+def grammar_row(params: Any) -> GrammarRow | None:
+    """The masks of a request whose answer follows a schema, before the first of them is made."""
+    extra = params.extra_args or {}
+    return GrammarRow(extra[GRAMMAR[1]], end_tokens_of(extra) or ()) if GRAMMAR[1] in extra else None
 
 
 def lengths_of(context: Any) -> tuple[list[int], list[int]]:

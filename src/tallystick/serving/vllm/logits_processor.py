@@ -14,10 +14,13 @@ from typing import Any
 import torch
 
 from tallystick.frameworks.torch.generation.sampler import TorchSampler
+from tallystick.sampling.adjusting import Flags
 from tallystick.serving.vllm.batches import LogitsRow, RowBatch, SlotBatch, lengths_of
+from tallystick.serving.vllm.grammar_rows import Making, masks_maker
 from tallystick.serving.vllm.interface import BatchUpdate, LogitsContext, LogitsProcessor, SlotLogitsProcessor
 from tallystick.serving.vllm.request_settings import check_settings
 from tallystick.serving.vllm.start import check_start
+from tallystick.transcripts.sampler import Sampler
 
 
 class CanonicalLogitsProcessor(LogitsProcessor, SlotLogitsProcessor):  # type: ignore[misc]
@@ -37,6 +40,8 @@ class CanonicalLogitsProcessor(LogitsProcessor, SlotLogitsProcessor):  # type: i
         check_start(vllm_config)
         self.batch, self.slots = RowBatch(), None if is_pin_memory is not None else SlotBatch(place)
         self.on_pass: Callable[[Sequence[LogitsRow]], None] | None = None
+        self._directory = vllm_config.model_config.model
+        self._make: Making | None = None
 
     def is_argmax_invariant(self) -> bool:
         """False: this processor also makes greedy choices, and decides ties."""
@@ -57,14 +62,31 @@ class CanonicalLogitsProcessor(LogitsProcessor, SlotLogitsProcessor):  # type: i
         rows = list(self.batch.rows() if self.slots is None else self.slots.rows(*lengths_of(ctx)))
         if not rows:
             return logits
+        masks = [self._mask(row, logits.shape[1]) for row in rows]
         if self.on_pass is not None:
-            self.on_pass(rows)
-        places, sampler = [row.row for row in rows], TorchSampler([row.sampler for row in rows])
+            self.on_pass([row for row in rows if row.grammar is None or not row.grammar.is_broken])
+        places, sampler = [row.row for row in rows], TorchSampler([_usable(row) for row in rows])
         asked = logits if len(places) == len(logits) else logits[places]  # rows are in order: all of them need no copy
-        chosen = sampler.choose(asked, [row.position for row in rows], [row.history for row in rows])
+        chosen = sampler.choose(asked, [row.position for row in rows], [row.history for row in rows], masks)
+        for row, token in zip(rows, chosen.tolist(), strict=True) if any(row.grammar for row in rows) else ():
+            if row.grammar is not None:
+                row.grammar.choose(row.position, token)
         if asked is logits:
             logits.fill_(-math.inf)
         else:
             logits[places] = -math.inf
         logits[places, chosen] = 0.0
         return logits
+
+    def _mask(self, row: LogitsRow, vocabulary: int) -> Flags | None:
+        if row.grammar is None:
+            return None
+        if self._make is None:
+            self._make = masks_maker(self._directory, vocabulary)
+        return row.grammar.allowed(row.position, row.told, self._make)
+
+
+def _usable(row: LogitsRow) -> Sampler:
+    """The sampler of a row, without a grammar whose masks are gone."""
+    is_broken = row.grammar is not None and row.grammar.is_broken
+    return row.sampler.model_copy(update={"grammar": None}) if is_broken else row.sampler

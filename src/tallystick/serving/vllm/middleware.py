@@ -5,6 +5,7 @@ It starts when vLLM's application starts. A setting under which receipts cannot 
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tallystick.errors import TallyError
 from tallystick.http.bodies import read_body
 from tallystick.http.problems import Problem
-from tallystick.serving.errors import error_response
+from tallystick.serving.errors import error_response, invalid
 from tallystick.serving.vllm.asking import CHAT, TEXT, read_asked
 from tallystick.serving.vllm.provider import VllmProvider, start_provider
 from tallystick.serving.vllm.settings import ReceiptVariables
@@ -23,13 +24,18 @@ from tallystick.serving.vllm.witness import Witness
 
 BODY_BYTES_MAX: Final = 64 << 20
 BODY_SECONDS_MAX: Final = 600.0
+UNCOVERED: Final = (
+    *("/v1/responses", "/v1/messages", "/v1/chat/completions/", "/v1/completions/", "/v1/realtime", "/v1/audio/"),
+    *("/invocations", "/generate", "/inference/", "/v1/generate"),
+)
+"""How the paths begin under which vLLM generates answers that get no receipts."""
 NOT_STARTED: Final = Problem(503, "unavailable", "the server starts, or could not start, to issue receipts")
 
 
 class ReceiptMiddleware:
     """Gives receipts to the answers of `app`; its settings are `ReceiptVariables` in the environment.
 
-    Requests to other paths pass unchanged, and their answers have no receipts.
+    What else generates answers is refused: none goes out without a receipt. Requests to other paths pass unchanged.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -43,7 +49,9 @@ class ReceiptMiddleware:
             return
         path = scope.get("path", "").removeprefix(scope.get("root_path", ""))
         is_asked = scope["type"] == "http" and scope["method"] == "POST" and path in (CHAT, TEXT)
-        if not is_asked and not is_own(path):
+        if scope["type"] == "http" and scope["method"] == "POST" and path.startswith(UNCOVERED):
+            await error_response(no_receipt(path))(scope, receive, send)
+        elif not is_asked and not is_own(path):
             await self._app(scope, receive, send)
         elif self._provider is None:
             await error_response(NOT_STARTED)(scope, receive, send)
@@ -74,7 +82,7 @@ class ReceiptMiddleware:
             return
         try:
             body = await read_body(request, BODY_BYTES_MAX, BODY_SECONDS_MAX)
-            asked = read_asked(path, body, provider.defaults)
+            asked = await asyncio.to_thread(read_asked, path, body, provider.defaults, provider.ends)
         except Problem as problem:
             await error_response(problem)(scope, receive, send)
             return
@@ -89,6 +97,11 @@ class ReceiptMiddleware:
             await self._app(_with_headers(scope, asked.key, len(sent)), _again(sent, receive), witness)
         finally:
             await witness.close()
+
+
+def no_receipt(path: str) -> Problem:
+    """The answer to a request for an answer that would have no receipt."""
+    return invalid(f"{path[:64]}: its answers get no receipt here; ask {CHAT} or {TEXT}", None, "no_receipt")
 
 
 def is_own(path: str) -> bool:

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any, Final
@@ -18,6 +19,7 @@ from starlette.types import ASGIApp
 from tallystick.attestation.signing import SigningKey
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.model_cards import card_of
+from tallystick.frameworks.torch.generation.language_models import chat_tokens, end_tokens_in, load_tokenizer
 from tallystick.frameworks.torch.generation.model_directory import DTYPES
 from tallystick.http.keys import check_key, read_keys
 from tallystick.http.problems import Problem
@@ -38,12 +40,16 @@ LOG: Final = logging.getLogger("vllm.tallystick")
 
 @dataclass(frozen=True)
 class VllmProvider:
-    """Issues receipts; `app` serves them, `defaults` are sampling settings of the model's generation configuration."""
+    """Issues receipts; `app` serves them.
+
+    `defaults` are sampling settings of the model's generation configuration, `ends` its end tokens.
+    """
 
     issuer: AnswerIssuer
     app: ASGIApp
     defaults: Mapping[str, Any]
     keys: frozenset[str]
+    ends: frozenset[int] = frozenset()
 
     def admits(self, request: Request) -> bool:
         """Whether vLLM will admit this client."""
@@ -77,9 +83,11 @@ async def start_provider(state: Any, variables: ReceiptVariables) -> VllmProvide
     await workers.watch(list(settings.layers), settings.seed)  # also of no layers: it frees vLLM's own generators
     LOG.info("tallystick: receipts of model %s, signed by key %s", card.identity, issuer.public)
     options, book = _options(state.args, variables), _book(state.args, variables)
-    answers = AnswerIssuer(workers, issuer, book, told["context"])
+    tokenizer = await asyncio.to_thread(load_tokenizer, Path(told["model"]))
+    answers = AnswerIssuer(workers, issuer, book, told["context"], partial(chat_tokens, tokenizer))
     app = _own_routes(issuer.public, card, book, options)
-    return VllmProvider(answers, app, config.get_diff_sampling_param(), options.keys)
+    ends = await asyncio.to_thread(end_tokens_in, Path(told["model"]))
+    return VllmProvider(answers, app, config.get_diff_sampling_param(), options.keys, ends)
 
 
 def check_server(args: Any, config: Any) -> None:
@@ -103,6 +111,7 @@ REFUSED: Final[tuple[tuple[str, Callable[[Any], bool], str], ...]] = (
     ("--default-chat-template-kwargs", _is_set("default_chat_template_kwargs", {}), "no customer knows the prompt"),
     ("--tokenizer", lambda args: args.tokenizer not in (None, args.model), "the model root names the directory's"),
     ("--hf-overrides", _is_set("hf_overrides", {}), "the model root names the configuration of the directory"),
+    ("--exclude-tools-when-tool-choice-none", _is_set("exclude_tools_when_tool_choice_none", False), "tools are shown"),
     ("--reasoning-parser", _is_set("reasoning_parser"), "the delivered text would not be that of the tokens"),
 )
 """Options of the server, and why no receipt is true under them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -64,17 +64,19 @@ def _issue(llm: Any, output: Any, params: Any, issuer: ReceiptIssuer, nonce: str
             name, inside = f"{output.request_id}-{answer.index}", f"{answer.index}_{output.request_id}"
         kept = Kept.of(llm.collective_rpc("tally_take", args=(inside, tokens.count))[0])
         request = Request(id=name, prompt=Tokens.of(prompt), max_tokens=limit, nonce=nonce)
-        stated = Answer(tokens=tokens, finish=finish_of(answer.finish_reason, answer.stop_reason))
+        finish = finish_of(answer.finish_reason, answer.stop_reason, params.stop_token_ids or ())
+        stated = Answer(tokens=tokens, finish=finish)
         yield issuer.issue(request, stated, sampler, kept.rows, kept.batch)
 
 
-def finish_of(reason: str | None, stop: int | str | None) -> Finish:
-    """The finish of a receipt; vLLM's `stop_reason` is the stop text, and no text if an end token ended the answer.
+def finish_of(reason: str | None, stop: int | str | None, asked: Collection[int] = ()) -> Finish:
+    """The finish of a receipt; vLLM's `stop_reason` is the stop text, or the token, or none for the model's own end.
 
+    A token among those that the customer asked for is a stop of the customer's.
     Raises `UsageError` for an answer that is not over, or that ended for a reason that no receipt can state.
     """
     if reason == "stop":
-        return "stop" if isinstance(stop, str) else "end"
+        return "stop" if isinstance(stop, str) or stop in asked else "end"
     if reason == "length":
         return "length"
     if reason == "abort":

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from tallystick.errors import MalformedError
+from tallystick.errors import MalformedError, UnavailableError
+from tallystick.frameworks.torch.generation.grammars import grammar_of
 from tallystick.transcripts.requested import biases, listed
 from tallystick.transcripts.sampler import Sampler
 
@@ -16,14 +17,16 @@ OVERRIDDEN: Final = ("temperature", "top_k", "top_p", "min_p")
 PENALTIES: Final = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 OWN: Final = {name: f"{ASKS}_{name}" for name in OVERRIDDEN}
 LISTS: Final = ("logit_bias", "allowed_token_ids")
+ENDS: Final = f"{ASKS}_end_token_ids"
+"""The extra argument with the model's end tokens as text, such as `2,7`, which `min_tokens` and schemas need."""
+GRAMMAR: Final = (f"{ASKS}_grammar", f"{ASKS}_schema")
+"""The extra arguments with the kind and the text of a schema that the answer follows."""
 HONOURED: Final = (*OVERRIDDEN, *PENALTIES, *LISTS, "seed")
 REFUSED: Final[dict[str, tuple[Any, ...]]] = {
     "bad_words": (None, []),
-    "min_tokens": (0,),
     "structured_outputs": (None,),
     "thinking_token_budget": (None,),
     "trace_decode_token_ids": (None, []),
-    "stop_token_ids": (None, []),
     "ignore_eos": (False,),
     "repetition_detection": (None,),
 }
@@ -33,18 +36,39 @@ No receipt states them, so a request that sets one of them is refused when it ar
 """
 
 
-def sampler_from(settings: Mapping[str, Any]) -> Sampler:
-    """The sampler of settings under vLLM's names; raises `MalformedError` naming a setting that it does not have."""
+def sampler_from(settings: Mapping[str, Any], extra: Mapping[str, Any]) -> Sampler:
+    """The sampler of settings under vLLM's names, and of the extra arguments for `min_tokens` and schemas.
+
+    Raises `MalformedError` naming a setting that it does not have, `UnavailableError` where schemas need a library.
+    """
     fields = {name: settings[name] for name in HONOURED if settings.get(name) is not None}
     fields["top_k"] = max(0, fields.get("top_k", 0))
     fields |= {"logit_bias": biases(fields.get("logit_bias", {}))}
     fields |= {"allowed_token_ids": listed(fields.get("allowed_token_ids", []))}
+    if settings.get("min_tokens"):
+        ends = end_tokens_of(extra)
+        if ends is None:
+            line = f"{ASKS}: min_tokens needs the model's end tokens, such as '2,7', as {ENDS!r} in the extra arguments"
+            raise MalformedError(line)
+        held_back = listed([*ends, *(settings.get("stop_token_ids") or ())])
+        fields |= {"min_tokens": settings["min_tokens"], "end_token_ids": held_back}
+    if GRAMMAR[1] in extra:
+        fields["grammar"] = grammar_of(extra[GRAMMAR[0]], extra[GRAMMAR[1]]).to_json()
     sampler = Sampler.from_json(fields, ASKS)
     if sampler.repetition_penalty != 1.0 and (sampler.presence_penalty or sampler.frequency_penalty):
         raise MalformedError(
             f"{ASKS}: repetition_penalty and another penalty: vLLM's order of them is not the sampler's"
         )
     return sampler
+
+
+def end_tokens_of(extra: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """The model's end tokens in the extra arguments; None if they are not there."""
+    told = extra.get(ENDS)
+    if not isinstance(told, str):
+        return None
+    numbers = told.split(",") if told else []
+    return tuple(int(each) for each in numbers) if all(each.isdecimal() for each in numbers) else None
 
 
 def sampler_of(params: Any, choice: int = 0) -> Sampler | None:
@@ -58,10 +82,11 @@ def sampler_of(params: Any, choice: int = 0) -> Sampler | None:
     if params.seed is None:
         raise ValueError("tally: canonical sampling needs a seed")
     stated = {name: params.extra_args[own] for name, own in OWN.items() if own in params.extra_args}
-    fields = {name: getattr(params, name) for name in HONOURED} | stated | {"seed": params.seed + choice}
+    names = (*HONOURED, "min_tokens", "stop_token_ids")
+    fields = {name: getattr(params, name) for name in names} | stated | {"seed": params.seed + choice}
     try:
-        return sampler_from(fields)
-    except MalformedError as error:
+        return sampler_from(fields, params.extra_args)
+    except (MalformedError, UnavailableError) as error:
         raise ValueError(str(error)) from None
 
 

@@ -16,7 +16,8 @@ from tallystick.http.problems import Problem
 from tallystick.serving.application import receipt_headers
 from tallystick.serving.errors import error_object
 from tallystick.serving.events import DONE, event_of
-from tallystick.serving.vllm.asking import Asked
+from tallystick.serving.vllm.asking import CHAT, Asked
+from tallystick.serving.vllm.called import held_back, with_calls
 from tallystick.serving.vllm.issuing import AnswerIssuer
 from tallystick.serving.vllm.seen import SeenAnswers
 from tallystick.transcripts.receipt import SignedReceipt
@@ -37,7 +38,7 @@ class Witness:
 
     def __init__(self, asked: Asked, issuer: AnswerIssuer, send: Send) -> None:
         self._asked, self._issuer, self._send = asked, issuer, send
-        self._seen = SeenAnswers()
+        self._seen = SeenAnswers("chat" if asked.path == CHAT else "text")
         self._start: Message = {}
         self._kind = ""
         self._body = bytearray()
@@ -65,7 +66,7 @@ class Witness:
         self._is_settled = True
         try:
             if self._kind == EVENTS and not self._seen.failed:
-                await self._issuer.issue(self._asked, self._seen.arrived())
+                await self._issuer.issue(self._asked, self._seen.prompt, self._seen.arrived)
         except FAILURES:
             LOG.exception("no receipt of %s, whose client has left", self._asked.id)
         await self._drop()
@@ -91,6 +92,7 @@ class Witness:
                 self._start["status"], told = issued.status, error_object(issued)
             else:
                 MutableHeaders(raw=self._start["headers"]).update(receipt_headers(self._asked.id, issued))
+                told = told if self._asked.calls is None else with_calls(told, self._asked)
                 told |= closing(self._seen, issued)
             self._body = bytearray(json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode())
             MutableHeaders(raw=self._start["headers"])["content-length"] = str(len(self._body))
@@ -114,6 +116,9 @@ class Witness:
             await self._pass(event)
         else:
             self._seen.add(told)
+            if self._asked.calls is not None:
+                told = held_back(told, self._asked, self._seen.answers)
+                event = event_of(told)
             await self._pass_waiting()
             if self._seen.is_ending:
                 self._waiting = event, told
@@ -136,7 +141,7 @@ class Witness:
     async def _settle(self) -> list[SignedReceipt] | Problem:
         """The receipts of a whole response, or the problem that there are none."""
         try:
-            issued = await self._issuer.issue(self._asked, self._seen)
+            issued = await self._issuer.issue(self._asked, self._seen.prompt, self._seen.answers)
         except FAILURES as error:
             LOG.exception("no receipt of %s", self._asked.id)
             await self._drop()

@@ -12,13 +12,14 @@ from tallystick.answers.verify import ReceiptContext, verification_of
 from tallystick.errors import MalformedError
 from tallystick.judging.verdict import Verdict
 from tallystick.workloads.language_model import LanguageModel
-from tests.support.attacks.receipts import adjustments, answers, evasions, requests, settings, states, streams
+from tests.support.attacks.receipts import adjustments, answers, bodies, evasions, requests, settings, states, streams
 from tests.support.attacks.receipts.forgery import HONEST, Forge, Forgery, Outcome
 from tests.support.attacks.receipts.scene import NONCE, Presented, Scene
 
 FORGERIES: Final[tuple[Forgery, ...]] = (
     *HONEST,
     *answers.FORGERIES,
+    *bodies.FORGERIES,
     *requests.FORGERIES,
     *settings.FORGERIES,
     *adjustments.FORGERIES,

@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 import torch
 
+from tallystick.commitments.encoding import parse
+from tallystick.documents.files import read_document
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.frameworks.torch.generation.hidden_states import watching_layers
 from tallystick.frameworks.torch.generation.model_directory import DTYPES, check_directory, describe, shared_tensors
@@ -22,6 +24,7 @@ from tallystick.frameworks.torch.refusals import REFUSALS
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.tensors.digest import state_digest
 from tallystick.transcripts.model_card import Dtype, ModelCard
+from tallystick.transcripts.requested import template_message
 from tallystick.transcripts.sampler import Grammar
 from tallystick.workloads.language_model import Prefill, TokenMasks
 
@@ -58,19 +61,7 @@ class TorchLanguageModel:
 
         Raises `UsageError` if there is no template, or if it refuses them or does not know tools.
         """
-        from jinja2 import TemplateError
-
-        if self.tokenizer.chat_template is None:
-            raise UsageError("the model has no chat template")
-        try:
-            from tallystick.transcripts.requested import template_message
-
-            shown = [template_message(each) for each in messages]
-            held = None if tools is None else json.loads(tools)
-            text = self.tokenizer.apply_chat_template(shown, tools=held, tokenize=False, add_generation_prompt=True)
-        except (TemplateError, *REFUSALS) as error:
-            raise UsageError(f"messages: the chat template refuses them: {str(error).splitlines()[0][:200]}") from None
-        return list(self.tokenizer.encode(text, add_special_tokens=False))
+        return chat_tokens(self.tokenizer, messages, tools)
 
     def token_masks(self, grammar: Grammar, schema: str) -> TokenMasks:
         """The masks of JSON by this schema; `UnavailableError` if `grammar` names another library than is installed."""
@@ -90,6 +81,11 @@ class TorchLanguageModel:
         """The text of an answer without special tokens."""
         text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True)
         return text
+
+    def spellings(self, token: int) -> frozenset[str]:
+        """The names under which servers report a token: its text, its piece of the vocabulary, its number."""
+        texts = (self.tokenizer.decode([token]), self.decode([token]), self.tokenizer.convert_ids_to_tokens(token))
+        return frozenset({*(each for each in texts if each is not None), f"token_id:{token}"})
 
     def card_in(self, dtype: Dtype) -> ModelCard | None:
         """The card of the same directory in another precision; None for a model without a directory.
@@ -170,6 +166,30 @@ def load_tokenizer(path: Path) -> Any:
         return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except (OSError, *REFUSALS) as error:
         raise _not_loaded(path, error) from None
+
+
+def chat_tokens(tokenizer: Any, messages: Sequence[Mapping[str, Any]], tools: str | None = None) -> list[int]:
+    """The tokens of messages, with tools as JSON text, in a tokenizer's chat template; raises as `encode_chat`."""
+    from jinja2 import TemplateError
+
+    if tokenizer.chat_template is None:
+        raise UsageError("the model has no chat template")
+    try:
+        shown = [template_message(each) for each in messages]
+        held = None if tools is None else json.loads(tools)
+        text = tokenizer.apply_chat_template(shown, tools=held, tokenize=False, add_generation_prompt=True)
+    except (TemplateError, *REFUSALS) as error:
+        raise UsageError(f"messages: the chat template refuses them: {str(error).splitlines()[0][:200]}") from None
+    return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def end_tokens_in(path: Path) -> frozenset[int]:
+    """The `end_tokens` of the model in a directory, without loading it."""
+    generation = path / "generation_config.json"
+    config = parse(read_document(generation if generation.is_file() else path / "config.json"), str(path))
+    listed: Any = config.get("eos_token_id") if isinstance(config, dict) else None
+    listed = load_tokenizer(path).eos_token_id if listed is None else listed
+    return frozenset() if listed is None else frozenset([listed] if isinstance(listed, int) else listed)
 
 
 def _not_loaded(path: Path, error: Exception) -> MalformedError:
