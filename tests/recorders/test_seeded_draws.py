@@ -133,7 +133,7 @@ def test_a_claim_of_another_seed_is_rejected(tmp_path: Path, audit: Audit, monke
 
     monkeypatch.setattr("tallystick.recorders.seeded_draws.step_key", lambda seed, step: step_key(seed + 1, step))
     monkeypatch.setattr("tallystick.recorders.self_check.SelfCheck.difference", lambda *_: "")
-    monkeypatch.setattr("tallystick.recorders.last_segment.LastSegment.difference", lambda *_: "")
+    monkeypatch.setattr("tallystick.recorders.self_audit.SelfAudit.replay", lambda *_: None)
     fit(tmp_path / "run", model_of(), loss=squares, example=batch_of(0))
     assert audit(tmp_path / "run").outcome == "rejected"
 

@@ -141,7 +141,7 @@ def test_a_limit_of_clipping_that_is_not_the_stated_one_is_seen(
 ) -> None:
     """A recorder that does not look at its own steps, as a prover may use one, is caught by the audit."""
     monkeypatch.setattr("tallystick.recorders.self_check.SelfCheck.difference", lambda *_: "")
-    monkeypatch.setattr("tallystick.recorders.graph_guard.GraphGuard.finish", lambda _: None)
+    monkeypatch.setattr("tallystick.recorders.self_audit.SelfAudit.replay", lambda *_: None)
     monkeypatch.setattr("tallystick.recorders.first_step.clip_norm_of", lambda *_: 0.05)
     fit(tmp_path / "run", batches(4), anchor_stride=2, summaries=["exact"], clip=0.05, clips=2.0)
     report = replayed(tmp_path / "run")
