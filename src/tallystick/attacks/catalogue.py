@@ -18,6 +18,7 @@ from tallystick.attacks import (
     honest_twins,
     implausible,
     loop_batches,
+    loop_end,
     loop_further_graph,
     loop_graph,
     loop_start,
@@ -72,6 +73,7 @@ FILES = (
     loop_start,
     loop_variation,
     loop_without_graph,
+    loop_end,
     rows_forged,
     undetermined_moved,
 )

@@ -195,6 +195,10 @@ CHANGES: Final = {
         "one record states a learning rate 1 % above the one that was used; the claim withdraws the step graph"
     ),
     "recipe-graph-excused": "the claim of a run by a recipe withdraws its step graph",
+    "loop-end-withdrawn": (
+        "the final weights are edited after training, and the claim withdraws the graph of the last steps"
+    ),
+    "loop-end-without-batch": "the final weights are edited after training, and the batch of the last step is deleted",
     "rows-exchanged": "one step is taken on the row of another step, and its record names its own; all made anew",
     "rows-label-unmasked": (
         "the run on rows is made anew with a label on a token of the user, under the corpus and the tokenizer "

@@ -14,7 +14,7 @@ from tallystick.tolerances.screens import second_moment_floor
 from tallystick.tolerances.streams import side_by_side
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.optimizers.adam import AdamRule
-from tallystick.workloads.names import parameter_of
+from tallystick.workloads.names import UPDATED, WEIGHTS, parameter_of
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -40,12 +40,25 @@ def loop_screens(
     decay = min(rule.betas[1] for rule in rules)
     for name in moments_of(before):
         yield second_moment_floor(before[name], after[name], decay, len(steps), where=name)
+    edited = _edited_weights(evidence)
     for name in screened_weights(before):
-        if evidence.unexplained & {f"optimizer.{parameter_of(name)}.{slot}" for slot in MOMENTS}:
+        moments = {f"optimizer.{parameter_of(name)}.{slot}" for slot in MOMENTS}
+        if name in edited or evidence.unexplained & moments:
             continue
         kept = memory.get(name, 0.0), start
         found = _reach_of_groups(rules, rates, before[name], after[name], kept, name)
         yield min(found, key=lambda finding: finding.distance)
+
+
+def _edited_weights(evidence: CheckedRun) -> set[str]:
+    """The weights into which the step graph writes after the optimizer's update: no rate says how far they move."""
+    outputs = {} if evidence.program is None else {each.name: each.value for each in evidence.program.graph.outputs}
+    names = {f"{WEIGHTS}{name.removeprefix(UPDATED)}": name for name in outputs if name.startswith(UPDATED)}
+    found = {weight for weight, name in names.items() if outputs.get(weight) != outputs[name]}
+    line = f"how far {len(found)} weights moved ({min(found, default='')}): the step writes into them after its update"
+    if found and line not in evidence.left_out:
+        evidence.left_out.append(line)
+    return found
 
 
 def memory_of(evidence: CheckedRun, state: State) -> dict[str, float]:

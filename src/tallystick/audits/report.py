@@ -160,6 +160,8 @@ def _not_checked(evidence: CheckedRun, policy: Policy, share: float) -> Iterable
             "the anchor stride exceeds it"
         )
     yield from _unread(evidence)
+    if evidence.claim.weights is None:
+        yield "the claim names no weights: which weights were published, nothing ties to this run"
     if without := evidence.varying.steps_without_graph:
         yield f"{without} of {evidence.steps} steps, which have no step graph: nobody can replay them"
     for each in evidence.claim.withdrawn or ():

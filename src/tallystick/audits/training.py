@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import pairwise
 
 from tallystick.audits.checked_run import CheckedRun, check_records, read_stated, walk_anchors
+from tallystick.audits.end_of_chain import check_end
 from tallystick.audits.first_state import judge_first_state
 from tallystick.audits.policy import Policy
 from tallystick.audits.replay import Lost
@@ -50,6 +51,7 @@ def audit_training(
     select = every_segment if policy.full else sampled_segments
     selection, ends = select(evidence, policy, nonce), ends_of_chain(evidence, stack)
     _require_origin(evidence, stack)
+    check_end(evidence, policy)
     return audit_selected(evidence, policy, nonce, stack, progress, selection, started, ends)
 
 
