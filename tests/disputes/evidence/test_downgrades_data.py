@@ -1,4 +1,4 @@
-"""What was measured of layers in fewer bits (`research/dispute_downgrades.py`): none is silent, and all contests won."""
+"""What was measured of layers in fewer bits (`research/dispute_downgrades.py`): none is silent, every contest won."""
 
 from __future__ import annotations
 
