@@ -35,7 +35,7 @@ FILES: Final[Mapping[str, str]] = {
     "verify_graph": "verify-graph",
     "verify_response": "verify-response",
     "coordinator": "coordinator",
-    "parties": "prover challenger committee rule",
+    "parties": "prover watchtower challenger committee rule",
     "dispute": "dispute",
     "referee": "referee",
     "economics": "economics",
