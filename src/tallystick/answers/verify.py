@@ -13,6 +13,7 @@ from tallystick.answers.known_tokens import Ids, KnownTokens, known_tokens
 from tallystick.answers.limits import check_consistency, check_sizes, check_vocabulary
 from tallystick.answers.measured import unmeasured_tokens
 from tallystick.answers.policy import STANDARD_DEMANDS, ReceiptPolicy
+from tallystick.answers.power import power_at, why_unmeasured
 from tallystick.answers.report import RUNG_OF, CheckLog, ReceiptReport
 from tallystick.answers.response import BARE, Response
 from tallystick.answers.sampler import SamplerEvidence, SamplerRule, judge_sampler
@@ -112,7 +113,8 @@ class Verification:
 
     def report(self, rung: int) -> ReceiptReport:
         """The report on everything checked so far."""
-        receipt, log = self.context.receipt, self.log
+        receipt, log, card = self.context.receipt, self.log, self.model.card
+        unmeasured = why_unmeasured(card, receipt, self.policy, rung)
         return ReceiptReport(
             self.context.identity,
             self.model.card.identity,
@@ -125,6 +127,8 @@ class Verification:
             tuple(log.assumptions),
             tuple(log.costs),
             self.evidence,
+            () if unmeasured else power_at(card, receipt.answer.tokens.count),
+            unmeasured,
         )
 
 

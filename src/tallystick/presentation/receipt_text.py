@@ -20,7 +20,9 @@ def receipt_text(report: ReceiptReport, startup_seconds: float) -> VerdictText:
     costs = {check: CheckCost(report.bytes[check], spent) for check, spent in report.seconds.items()}
     seconds = {"start-up": startup_seconds, "checking": sum(report.seconds.values())}
     missing = frozenset(each.check for each in report.missing)
-    return VerdictText(report.verdict, subject, (replies,), (), tuple(_rungs(report)), seconds, costs, missing)
+    return VerdictText(
+        report.verdict, subject, (replies, *report.told), (), tuple(_rungs(report)), seconds, costs, missing
+    )
 
 
 def stream_text(report: StreamReport, startup_seconds: float) -> VerdictText:
