@@ -2,17 +2,20 @@
 """Answers of one way of serving on one numerical stack, kept for `research.real.power`.
 
 Usage: python -m research.real.power_answers MODEL OUT WAY [--count N] [--rows B] [--attention A] [--seed S] [--stack S]
+       python -m research.real.power_answers MODEL OUT honest --texts FOLDER [--each N] [--attention A] [--stack S]
 
-WAY is `honest` or a cheat of `CHEATS`. The stack is that of this process, so its environment chooses vector code and
-kernels: ATEN_CPU_CAPABILITY=avx2, ONEDNN_MAX_CPU_ISA=AVX2, DNNL_DEFAULT_FPMATH_MODE, `--no-onednn`. Half of the
-questions have a system prompt. Answers have 128 tokens at most.
+WAY is `honest` or a cheat of `CHEATS`. With --texts, the rows of an honest provider are computed for answers that are
+kept already, N of each way, whoever gave them: what this stack would have claimed for the same tokens. The stack is
+that of this process, so its environment chooses vector code and kernels: ATEN_CPU_CAPABILITY=avx2,
+ONEDNN_MAX_CPU_ISA=AVX2, or --no-onednn. Half of the questions have a system prompt. Answers have 128 tokens at most.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,10 +26,12 @@ import torch
 
 from research.real.cheats import tuned
 from research.real.prompts import QUESTIONS
-from research.real.serving import Answered, Provider, generate, save
+from research.real.serving import Answered, Provider, generate, read_answer, save
 from tallystick.attacks.serving.weights import coarse_head, grouped_integer_weights, integer_weights, other_theta
 from tallystick.calibration.answers.answering import SETTINGS, Question
 from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel, load_language_model
+from tallystick.tolerances.fingerprints.logits import logit_rows
+from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED
 from tallystick.transcripts.sampler import Sampler
 
 TOKENS: Final = 128
@@ -86,12 +91,17 @@ def main() -> None:
     parser.add_argument("--attention", default="sdpa", choices=("sdpa", "eager"))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--stack", default="")
+    parser.add_argument("--texts", type=Path)
+    parser.add_argument("--each", type=int, default=24)
     parser.add_argument("--no-onednn", action="store_true")
     parser.add_argument("--dtype", default="BF16", choices=("F32", "BF16", "F16"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.backends.mkldnn.enabled = not options.no_onednn
     promised = load_language_model(options.model, options.dtype, options.attention)
+    if options.texts is not None:
+        again(promised, options.texts, options.out, options.each, f"one pass, {options.attention}, {options.stack}")
+        return
     cheat, final = CHEATS[options.way], promised.card.layers
     asked, served = asked_and_served(promised, options.count, options.seed, cheat.is_other_word)
     model = promised if cheat.model is None else replace(promised, model=cheat.model(promised))
@@ -101,9 +111,19 @@ def main() -> None:
         part = slice(first, first + options.rows)
         provider = engine(model, rows=options.rows, layers=(final // 3, final, final + 1))
         for number, (question, result) in enumerate(generate(provider, asked[part], served[part]), first):
-            rows = honest_rows(promised, question, result.ids) if cheat.hides else result.rows
+            rows = rows_of(promised, question, result.ids) if cheat.hides else result.rows
             name = f"{options.way}-{options.stack}-{options.rows}-{options.seed}-{number:03}".replace(" ", "_")
             save(options.out, name, Answered(question, options.way, stack, result.ids, rows))
+
+
+def again(model: TorchLanguageModel, folder: Path, out: Path, each: int, stack: str) -> None:
+    """Honest rows of this stack for the first answers of every way in a folder."""
+    count: Counter[str] = Counter()
+    for name, found in named_answers(folder):
+        count[found.way] += 1
+        path = f"{name}--{stack}".replace(" ", "_").replace(",", "")
+        if count[found.way] <= each and not (out / f"{path}.json").is_file():
+            save(out, path, replace(found, way="honest", stack=stack, rows=rows_of(model, found.asked, found.answer)))
 
 
 def asked_and_served(
@@ -125,11 +145,18 @@ def asked_and_served(
     return asked, served
 
 
-def honest_rows(model: TorchLanguageModel, asked: Question, answer: tuple[int, ...]) -> dict[int, torch.Tensor]:
-    """The rows of the promised model for an answer that another one gave."""
+def rows_of(model: TorchLanguageModel, asked: Question, answer: tuple[int, ...]) -> dict[int, torch.Tensor]:
+    """The rows of the promised model for an answer that is there already."""
     final, first = model.card.layers, len(asked.prompt) - 1
     passed = model.prefill([*asked.prompt, *answer[:-1]], first, (final // 3, final))
-    return {layer: torch.from_numpy(rows).to(torch.bfloat16) for layer, rows in passed.hidden.items()}
+    rows = {layer: torch.from_numpy(each).to(torch.bfloat16) for layer, each in passed.hidden.items()}
+    return rows | {final + 1: torch.from_numpy(logit_rows(passed.logits, PUBLIC_SEED))}
+
+
+def named_answers(folder: Path) -> Iterator[tuple[str, Answered]]:
+    """All answers in a folder with their names, in order."""
+    for path in sorted(folder.glob("*.json")):
+        yield path.stem, read_answer(path)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ SUBJECTS: Final[tuple[Subject, ...]] = ("model", "precision", "prompt", "sampler
 class CheatPower(Document):
     """Of `of` answers of `tokens` tokens with this cheat, `seen` were rejected.
 
-    With `pooled`, `of` is a number of pools of so many answers, and each was judged as one.
+    With `pooled`, `of` is a number of pools of so many answers, and each was judged as one. With `wide`, a second pass
+    in F32 told rounding from other changes (`answers.rounding`).
     """
 
     subject: Subject
@@ -37,6 +38,7 @@ class CheatPower(Document):
     seen: Count
     of: Positive
     pooled: Positive = 1
+    wide: bool = False
 
     def __str__(self) -> str:
         return f"{self.cheat} {self.seen} of {self.of}"
@@ -71,12 +73,15 @@ def shipped_power() -> PowerTable:
     return PowerTable.from_bytes(data.strip(), "power.json")
 
 
-def power_at(card: ModelCard, tokens: int, answers: int = 1) -> tuple[CheatPower, ...]:
-    """For each measured cheat, the power at the largest measured size that is no larger than this one."""
+def power_at(card: ModelCard, tokens: int, answers: int = 1, wide: bool = False) -> tuple[CheatPower, ...]:
+    """For each measured cheat, the power at the largest measured size that `tokens` in so many answers reach.
+
+    What was measured without a second pass holds with it too, but not the other way round.
+    """
     found: dict[str, CheatPower] = {}
     measured = (each for one in shipped_power().models if one.is_of(card) for each in one.cheats)
-    for each in sorted(measured, key=lambda each: (each.pooled, each.tokens)):
-        if each.pooled <= answers and each.tokens <= tokens:
+    for each in sorted(measured, key=lambda each: (each.wide, each.pooled, each.tokens)):
+        if each.pooled <= answers and each.pooled * each.tokens <= tokens and each.wide <= wide:
             found[each.cheat] = each
     return tuple(found.values())
 
@@ -88,7 +93,8 @@ def why_unmeasured(card: ModelCard, receipt: Receipt, policy: ReceiptPolicy, run
         return f"not measured for a model of {card.layers} layers of width {card.width} in {card.dtype}"
     if rung < 2:
         return "not measured for tokens without fingerprints"
-    if (policy.sampler, policy.fingerprints) != (usual.sampler, usual.fingerprints):
+    fingerprints = policy.fingerprints.model_copy(update={"wide": usual.fingerprints.wide})
+    if (policy.sampler, fingerprints) != (usual.sampler, usual.fingerprints):
         return "not measured under limits other than the shipped ones"
     standard = standard_fingerprints(card.layers, card.dtype)
     if [*map(_form, receipt.fingerprints)] != [*map(_form, standard)]:
@@ -111,12 +117,16 @@ def power_lines(fitting: Iterable[str], power: Sequence[CheatPower], reason: str
         subject: [each for each in power if each.subject == subject] for subject in subjects
     }
     for subject, cheats in by_subject.items():
-        sizes = sorted({each.tokens for each in cheats})
+        sizes = sorted({(each.pooled, each.tokens) for each in cheats})
         told = "; ".join(
-            f"of answers of {size} tokens, rejected for {', '.join(str(e) for e in cheats if e.tokens == size)}"
+            f"{_answers(*size)} rejected for {', '.join(str(e) for e in cheats if (e.pooled, e.tokens) == size)}"
             for size in sizes
         )
         yield f"{subject}: nothing speaks against it; {told or 'what would is not measured'}"
+
+
+def _answers(pooled: int, tokens: int) -> str:
+    return f"of answers of {tokens} tokens," if pooled == 1 else f"of pools of {pooled} answers of {tokens} tokens,"
 
 
 def _form(stated: Fingerprint | FingerprintSettings) -> tuple[object, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from tallystick.answers.power import CheatPower, power_lines
+from tallystick.answers.rounding import RoundingEvidence
 from tallystick.answers.sampler import SamplerEvidence
 from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import Json
@@ -24,17 +25,19 @@ BITS: Final = "replayed bits"
 """The check of an exact replay of hidden states; the check `replay` compares tokens."""
 RUNG_OF: Final[Mapping[str, int]] = {
     **dict.fromkeys(("sampler", "surprisal", "evidence"), 1),
-    **dict.fromkeys(("fingerprint", "states"), 2),
+    **dict.fromkeys(("fingerprint", "rounding", "states"), 2),
     "layer": 3,
     **dict.fromkeys(("replay", BITS), 4),
 }
 """The rung of each check on the ladder; checks that compare only statements are on rung 0."""
+PASSES: Final[Mapping[str, int]] = {"prefill": 1, "wide pass": 2}
+"""The rung to which a pass over the tokens counts."""
 RUNG_NAMES: Final = {1: "token test", 2: "fingerprints", 3: "one layer by operators", 4: "exact replay"}
 STATED: Final = ("signature", "model")
 COUNTED: Final = ("usage", "tokens")
-SEEN: Final = ("evidence", "fingerprint", "states", "replay")
+SEEN: Final = ("evidence", "fingerprint", "rounding", "states", "replay")
 """Checks that each show that the promised model computed the answer."""
-EXACT: Final = ("fingerprint", "states", BITS)
+EXACT: Final = ("fingerprint", "rounding", "states", BITS)
 """Checks that show the precision; tokens, replayed or not, rarely differ between precisions."""
 
 
@@ -141,8 +144,8 @@ class CheckLog:
 class ReceiptReport(Judgement):
     """The verdict on one receipt, with all findings and costs.
 
-    `rung` is the highest rung that was climbed. `evidence` can be added up over receipts. `power` is what such checks
-    see of such answers; if it is not known, `unmeasured` says why.
+    `rung` is the highest rung that was climbed. `evidence` and `rounding` can be added up over receipts. `power` is
+    what such checks see of such answers; if it is not known, `unmeasured` says why.
     """
 
     receipt: Digest
@@ -156,6 +159,7 @@ class ReceiptReport(Judgement):
     assumptions: tuple[str, ...] = ()
     costs: tuple[Cost, ...] = ()
     evidence: SamplerEvidence | None = None
+    rounding: RoundingEvidence | None = None
     power: tuple[CheatPower, ...] = ()
     unmeasured: str = ""
 
@@ -205,10 +209,10 @@ class ReceiptReport(Judgement):
 
     @property
     def rung_costs(self) -> dict[int, Cost]:
-        """The cost of each climbed rung; the pass over the tokens counts to rung 1."""
+        """The cost of each climbed rung, with its pass over the tokens."""
         found: dict[int, Cost] = {}
         for cost in self.costs:
-            rung = 1 if cost.check == "prefill" else RUNG_OF.get(cost.check, 0)
+            rung = PASSES.get(cost.check) or RUNG_OF.get(cost.check, 0)
             held = found.get(rung, Cost(RUNG_NAMES.get(rung, "statements"), 0.0))
             found[rung] = replace(held, seconds=held.seconds + cost.seconds, bytes=held.bytes + cost.bytes)
         return dict(sorted(found.items()))

@@ -39,6 +39,11 @@ def verify_response(
     trust_key: list[str] = typer.Option(
         [], "--trust-key", help="A public key of the provider, or a file of such keys; answers of others are rejected."
     ),
+    wide: bool | None = typer.Option(
+        None,
+        "--wide/--no-wide",
+        help="Pass a model of 16 bits a second time in F32, which tells rounding from small changes; on if no policy.",
+    ),
     limits: Path | None = typer.Option(None, help="Limits for this model, by `tally calibrate-answers`."),
     request: Path | None = typer.Option(None, help="What was asked: the JSON of the request, or a line for each."),
     challenge: str | None = typer.Option(
@@ -84,7 +89,7 @@ def verify_response(
         return _show_unread(stated, error, json, verbose)
     if not responses:
         raise UsageError(f"{receipts[0].name}: no receipt in it")
-    asked = _policy(policy, trust_key, limits, audit_sample)
+    asked = _policy(policy, trust_key, limits, audit_sample, wide)
     subjects = _subjects(responses, request)
     drawn = None if nonce is None else _nonce(nonce)
     if (opening or challenge) is not None and len(subjects) > 1:
@@ -161,7 +166,9 @@ def _responses(value: Json, what: str) -> tuple[Response, ...]:
     return read_responses(value, what)
 
 
-def _policy(path: Path | None, keys: list[str], limits: Path | None, audit_sample: float | None) -> ReceiptPolicy:
+def _policy(
+    path: Path | None, keys: list[str], limits: Path | None, audit_sample: float | None, wide: bool | None
+) -> ReceiptPolicy:
     from tallystick.answers.policy import ReceiptPolicy, read_receipt_policy
 
     held = read_receipt_policy(path) if path is not None else ReceiptPolicy()
@@ -175,9 +182,12 @@ def _policy(path: Path | None, keys: list[str], limits: Path | None, audit_sampl
         from tallystick.documents.files import read_document
 
         table = FingerprintCalibration.from_json(parse(read_document(limits), limits.name), limits.name)
-        own = {"rows": table.rows}
+        own = {"rows": table.rows, "rounding": table.rounding or held.fingerprints.rounding}
         sampler = held.sampler.model_copy(update={"limits": table.tokens or None})
         held = held.model_copy(update={"fingerprints": held.fingerprints.model_copy(update=own), "sampler": sampler})
+    if wide is not None or path is None:
+        passes = {"wide": True if wide is None else wide}
+        held = held.model_copy(update={"fingerprints": held.fingerprints.model_copy(update=passes)})
     return held if audit_sample is None else held.model_copy(update={"audit_sample": audit_sample})
 
 

@@ -33,7 +33,7 @@ def stream_text(report: StreamReport, startup_seconds: float) -> VerdictText:
     checking = sum(sum(each.seconds.values()) for each in report.reports)
     seconds = {"start-up": startup_seconds, "checking": checking}
     repeat = f"repeat with --nonce {report.nonce.hex()}"
-    return VerdictText(report.verdict, subject, (f"single receipts: {single}",), (repeat,), (), seconds)
+    return VerdictText(report.verdict, subject, (f"single receipts: {single}", *report.told), (repeat,), (), seconds)
 
 
 def _rungs(report: ReceiptReport) -> Iterator[str]:
