@@ -2,10 +2,10 @@
 """Answers of one way of serving on one numerical stack, kept for `research.real.power`.
 
 Usage: python -m research.real.power_answers MODEL OUT WAY [--count N] [--rows B] [--attention A] [--seed S] [--stack S]
-       python -m research.real.power_answers MODEL OUT honest --texts FOLDER [--each N] [--attention A] [--stack S]
+       python -m research.real.power_answers MODEL OUT WAY --texts FOLDER [--each N] [--attention A] [--stack S]
 
-WAY is `honest` or a cheat of `CHEATS`. With --texts, the rows of an honest provider are computed for answers that are
-kept already, N of each way, whoever gave them: what this stack would have claimed for the same tokens. The stack is
+WAY is `honest` or a cheat of `CHEATS`. With --texts, the rows of such a provider are computed for answers that are kept
+already, N of each way, whoever gave them: what it would have claimed for the same tokens. The stack is
 that of this process, so its environment chooses vector code and kernels: ATEN_CPU_CAPABILITY=avx2,
 ONEDNN_MAX_CPU_ISA=AVX2, or --no-onednn. Half of the questions have a system prompt. Answers have 128 tokens at most.
 """
@@ -99,12 +99,13 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.backends.mkldnn.enabled = not options.no_onednn
     promised = load_language_model(options.model, options.dtype, options.attention)
-    if options.texts is not None:
-        again(promised, options.texts, options.out, options.each, f"one pass, {options.attention}, {options.stack}")
-        return
     cheat, final = CHEATS[options.way], promised.card.layers
-    asked, served = asked_and_served(promised, options.count, options.seed, cheat.is_other_word)
     model = promised if cheat.model is None else replace(promised, model=cheat.model(promised))
+    if options.texts is not None:
+        stack = ", ".join(filter(None, ("one pass", options.attention, options.stack)))
+        again(model, options.texts, options.out, options.each, options.way, stack)
+        return
+    asked, served = asked_and_served(promised, options.count, options.seed, cheat.is_other_word)
     engine = MarkingProvider if cheat.is_marked else Provider
     stack = f"batches of {options.rows}, {options.attention}" + (f", {options.stack}" if options.stack else "")
     for first in range(0, options.count, options.rows):
@@ -116,14 +117,14 @@ def main() -> None:
             save(options.out, name, Answered(question, options.way, stack, result.ids, rows))
 
 
-def again(model: TorchLanguageModel, folder: Path, out: Path, each: int, stack: str) -> None:
-    """Honest rows of this stack for the first answers of every way in a folder."""
+def again(model: TorchLanguageModel, folder: Path, out: Path, each: int, way: str, stack: str) -> None:
+    """Rows of this model on this stack for the first answers of every way in a folder."""
     count: Counter[str] = Counter()
     for name, found in named_answers(folder):
         count[found.way] += 1
-        path = f"{name}--{stack}".replace(" ", "_").replace(",", "")
+        path = f"{name}--one_pass-{way}-{stack}".replace(" ", "_").replace(",", "")
         if count[found.way] <= each and not (out / f"{path}.json").is_file():
-            save(out, path, replace(found, way="honest", stack=stack, rows=rows_of(model, found.asked, found.answer)))
+            save(out, path, replace(found, way=way, stack=stack, rows=rows_of(model, found.asked, found.answer)))
 
 
 def asked_and_served(

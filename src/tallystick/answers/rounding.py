@@ -10,7 +10,7 @@ and those of several answers of a provider add up (`tolerances.scale_evidence`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,7 +24,7 @@ from tallystick.tolerances.fingerprints.wire import residuals
 from tallystick.tolerances.scale_evidence import ScaleTrials
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.model_card import ModelCard
-from tallystick.transcripts.receipt import Receipt
+from tallystick.transcripts.receipt import Fingerprint, Receipt
 from tallystick.workloads.fingerprints import rows_for, settings_of
 from tallystick.workloads.language_model import Prefill
 
@@ -73,13 +73,27 @@ def judge_rounding(
     `passed` is the verifier's own pass and `wide` the one in F32, with the layers of the fingerprints. Raises as
     `fingerprints.measure` for malformed bytes and for own states that are not finite.
     """
+
+    def rows_of(fingerprint: Fingerprint) -> tuple[Rows, Rows]:
+        return rows_for(fingerprint, passed, card.layers), rows_for(fingerprint, wide, card.layers)
+
+    return rounding_of(receipt.fingerprints, rows_of, rule, card)
+
+
+def rounding_of(
+    fingerprints: Iterable[Fingerprint],
+    rows_of: Callable[[Fingerprint], tuple[Rows, Rows]],
+    rule: FingerprintRule,
+    card: ModelCard,
+) -> RoundingEvidence | None:
+    """As `judge_rounding`; `rows_of` gives own rows and those of the pass in F32 for a fingerprint."""
     allowed = rule.rounding_for(card)
-    held = [each for each in receipt.fingerprints if each.method == "projection" and each.bits < 32 and each.tokens]
+    held = [each for each in fingerprints if each.method == "projection" and each.bits < 32 and each.tokens]
     parts: dict[int, list[tuple[Reals, Reals]]] = {}
     seen: set[tuple[int, int, str | None]] = set()
     for each in held:
         settings = settings_of(each)
-        own, true = (rows_for(each, rows, card.layers) for rows in (passed, wide))
+        own, true = rows_of(each)
         found = residuals(each.raw, true, settings)
         for layer in settings.layers if each.block == held[0].block else ():
             # Other directions are other evidence; the same ones once more would only repeat it.
@@ -92,9 +106,11 @@ def judge_rounding(
                 parts.setdefault(layer, []).append((gaps, np.broadcast_to(variance, gaps.shape)))
     if not parts:
         return None
-    named = {_name(layer, card.layers): found for layer, found in sorted(parts.items())}
-    gaps, variances = ({name: np.hstack([each[n] for each in found]) for name, found in named.items()} for n in (0, 1))
-    return RoundingEvidence(rule.alpha, ScaleTrials.of(gaps, variances))
+    named = {_name(layer, card.layers): pieces for layer, pieces in sorted(parts.items())}
+    numbers, variances = (
+        {name: np.hstack([each[n] for each in pieces]) for name, pieces in named.items()} for n in (0, 1)
+    )
+    return RoundingEvidence(rule.alpha, ScaleTrials.of(numbers, variances))
 
 
 def summed(evidence: Iterable[RoundingEvidence]) -> tuple[RoundingEvidence, ...]:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from tallystick.commitments.encoding import Json
     from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 
+OPENED = b"opened"
+"""What tells the sample that is opened from the one that is computed."""
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
@@ -47,7 +50,9 @@ def verify_response(
     limits: Path | None = typer.Option(None, help="Limits for this model, by `tally calibrate-answers`."),
     request: Path | None = typer.Option(None, help="What was asked: the JSON of the request, or a line for each."),
     challenge: str | None = typer.Option(
-        None, help="The provider's address (…/v1): ask it to open the states around a layer, and judge that on rung 3."
+        None,
+        help="The provider's address (…/v1): ask it to open the states around a layer, and judge that on rung 3; of "
+        "several receipts, parts of the share that the policy's `open_sample` names.",
     ),
     save_opening: Path | None = typer.Option(None, "--save-opening", help="Where to keep what the provider opened."),
     opening: Path | None = typer.Option(None, help="The provider's answer to a challenge of committed states."),
@@ -92,9 +97,12 @@ def verify_response(
     asked = _policy(policy, trust_key, limits, audit_sample, wide)
     subjects = _subjects(responses, request)
     drawn = None if nonce is None else _nonce(nonce)
-    if (opening or challenge) is not None and len(subjects) > 1:
-        raise UsageError("--opening, --challenge: of one receipt; give that one alone")
-    if opening is not None:
+    if opening is not None and len(subjects) > 1:
+        raise UsageError("--opening: of one receipt; give that one alone")
+    if challenge is not None and len(subjects) > 1:
+        drawn = drawn or _fresh_nonce()
+        subjects = [_sampled_opening(challenge, each, drawn, count, asked) for each in subjects]
+    elif opening is not None:
         from tallystick.api.challenges import challenged
 
         subjects = [challenged(subjects[0], opening, drawn, count or asked.fingerprints.parts, layer)]
@@ -120,6 +128,25 @@ def _challenged_at(
     if keep is not None and answer:
         write_atomically(keep, answer)
     return found
+
+
+def _sampled_opening(
+    url: str, subject: ReceiptContext, nonce: bytes, count: int | None, policy: ReceiptPolicy
+) -> ReceiptContext:
+    """The receipt with parts of its states opened, if it has states and belongs to the sample that is opened."""
+    from tallystick.answers.stream import is_sampled
+    from tallystick.api.challenges import challenge_provider
+
+    is_drawn = is_sampled(nonce + OPENED, subject.identity, policy.open_sample)
+    if subject.receipt.states is None or not is_drawn:
+        return subject
+    return challenge_provider(subject, url, nonce, count or policy.fingerprints.parts)[0]
+
+
+def _fresh_nonce() -> bytes:
+    from tallystick.audits.sampling import draw_nonce
+
+    return draw_nonce()
 
 
 def _nonce(text: str) -> bytes | None:

@@ -100,4 +100,4 @@ def _squares(residuals: Reals, variances: Reals) -> Reals:
 def _logs(squares: Reals, numbers: int) -> Reals:
     """The logarithms of the e-values of blocks of so many numbers, F64[blocks, scales]."""
     scales = np.array(SCALES)
-    return 0.5 * (1.0 - scales**-2) * squares[:, None] - numbers * np.log(scales)
+    return np.asarray(0.5 * (1.0 - scales**-2) * squares[:, None] - numbers * np.log(scales))
