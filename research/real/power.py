@@ -17,8 +17,8 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
 from operator import add
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +28,7 @@ import torch
 
 from research.real.power_answers import named_answers
 from research.real.power_page import render
-from research.real.serving import Answered
+from research.real.serving import Answered, read_answer
 from research.shipped_limits import write_table
 from tallystick.answers.distance_limits import FingerprintRule, Place, RoundingLimits, shipped_calibration
 from tallystick.answers.fingerprints import judge_fingerprint
@@ -44,6 +44,7 @@ from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED, Fingerprint
 from tallystick.tolerances.fingerprints.standard import standard_fingerprints
 from tallystick.tolerances.fingerprints.wire import wire_bytes
 from tallystick.transcripts.model_card import ModelCard
+from tallystick.transcripts.receipt import Fingerprint
 from tallystick.workloads.fingerprints import make_fingerprint
 
 SUBJECTS: Final[Mapping[str, Subject]] = {
@@ -57,6 +58,8 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
     "watermark of 0.5": "sampler",
 }
 LENGTHS: Final = (32, 64, 128)
+AGAIN: Final = "--one_pass"
+"""In the name of rows that were computed again for a text."""
 POOLED: Final = 8
 POOLS: Final = 20
 SEED: Final = 11
@@ -79,6 +82,7 @@ class Judged:
     way: str
     stack: str
     tokens: int
+    text: tuple[int, ...] = ()
     rounding: dict[int, RoundingEvidence] = field(default_factory=dict)
     others: dict[int, bool] = field(default_factory=dict)
     trials: Trials = NO_TRIALS
@@ -110,7 +114,7 @@ def main() -> None:
     honest = [each for folder in options.answers for each in ratios_of(model, folder, options.passes)]
     limits = limits_of(honest, model.card, options.name)
     rule = FingerprintRule(wide=True, rounding=limits)
-    judged = [each for folder in options.answers for each in judge_all(model, folder, options.passes, rule)]
+    judged = [*judge_all(model, options.answers, options.passes, rule)]
     write(judged, honest, limits, model.card, options.name, options.out)
 
 
@@ -129,45 +133,65 @@ def keep_passes(model: TorchLanguageModel, folder: Path, out: Path, each: int) -
         fed = ((*prompt, *answer[:-1]), len(prompt) - 1, layers)
         own, true = model.prefill(*fed), wide.prefill(*fed)
         evidence = judge_sampler(own.logits, prompt, answer, found.asked.sampler, rule, model.end_tokens)
-        kept = {f"o{layer}": rows for layer, rows in own.hidden.items()}
+        kept: dict[str, Any] = {f"o{layer}": rows for layer, rows in own.hidden.items()}
         kept |= {f"w{layer}": rows for layer, rows in true.hidden.items()}
         kept |= {f"{p}{final + 1}": logit_rows(e.logits, PUBLIC_SEED) for p, e in (("o", own), ("w", true))}
         decided = [evidence.decision == "accepted", evidence.decision == "rejected"]
-        np.savez(
-            out / f"{name}.npz",
-            **kept,
-            graded=np.array(evidence.trials.graded),
-            trials=np.array([evidence.trials.tokens, evidence.trials.mismatches]),
-            others=np.array(evidence.others.against),
-            acc=np.array(decided),
-        )
+        told: dict[str, Any] = {
+            "graded": evidence.trials.graded,
+            "trials": [evidence.trials.tokens, evidence.trials.mismatches],
+            "others": evidence.others.against,
+            "acc": decided,
+        }
+        np.savez(out / f"{name}.npz", **kept, **{key: np.array(value) for key, value in told.items()})
 
 
-def passed_answers(model: TorchLanguageModel, folder: Path, passes: Path) -> Iterator[tuple[Answered, Rows, Rows, Any]]:
-    """Every answer of a folder whose text was passed, with own rows, those in F32, and what else was kept.
+def passed_answers(
+    model: TorchLanguageModel, folder: Path, passes: Path
+) -> Iterator[tuple[str, Answered, Rows, Rows, Any]]:
+    """Every answer of a folder whose text was passed: its name, own rows, those in F32, and what else was kept.
 
     Rows that were computed again for a text share its passes.
     """
     final = model.card.layers
     for name, found in named_answers(folder):
-        path = passes / f"{name.split('--one_pass')[0]}.npz"
+        path = passes / f"{name.split(AGAIN)[0]}.npz"
         if path.is_file():
             kept = np.load(path)
             own, true = ({layer: kept[f"{p}{layer}"] for layer in (final // 3, final, final + 1)} for p in "ow")
-            yield found, own, true, kept
+            yield name, found, own, true, kept
 
 
-def judge_all(model: TorchLanguageModel, folder: Path, passes: Path, rule: FingerprintRule) -> Iterator[Judged]:
-    """Every answer of a folder whose text was passed."""
-    for found, own, true, kept in passed_answers(model, folder, passes):
-        yield judge(found, claimed_rows(model, found), own, true, model.card, kept, rule)
+def judge_all(
+    model: TorchLanguageModel, folders: Sequence[Path], passes: Path, rule: FingerprintRule
+) -> Iterator[Judged]:
+    """Every answer whose text was passed; honest ones also by a verifier on the stack that passed the text again."""
+    for folder in folders:
+        for name, found, own, true, kept in passed_answers(model, folder, passes):
+            claimed = claimed_rows(model, found)
+            yield judge(found, claimed, own, true, model.card, kept, rule)
+            if found.way == "honest" and AGAIN in name:
+                # The other way round: this stack verifies what the others claim.
+                there = found.stack.removeprefix("one pass, ")
+                one = replace(found, stack=f"one pass, sdpa; verified on {there}")
+                yield judge(one, own, claimed, true, model.card, kept, rule)
+                for each in answers_named(folders, name.split(AGAIN)[0]):
+                    if each.way == "honest":
+                        rows = claimed_rows(model, each)
+                        one = replace(each, stack=f"{each.stack}; verified on {there}")
+                        yield judge(one, rows, {**claimed}, true, model.card, kept, rule)
+
+
+def answers_named(folders: Sequence[Path], name: str) -> Iterator[Answered]:
+    """The answers of this name."""
+    yield from (read_answer(folder / f"{name}.json") for folder in folders if (folder / f"{name}.json").is_file())
 
 
 def ratios_of(model: TorchLanguageModel, folder: Path, passes: Path) -> Iterator[tuple[str, dict[Place, float]]]:
     """Of every honest answer its stack, and by place how many times own rounding its own is."""
     card = model.card
     [settings] = standard_fingerprints(card.layers, card.dtype, (card.layers // 3, card.layers, card.layers + 1))
-    for found, own, true, _ in passed_answers(model, folder, passes):
+    for _, found, own, true, _ in passed_answers(model, folder, passes):
         if found.way == "honest":
             claimed = claimed_rows(model, found)
             yield (
@@ -213,21 +237,27 @@ def judge(
 ) -> Judged:
     """What fingerprints show at every length, and the sampler in the whole answer."""
     tokens = len(found.answer)
-    entry = Judged(found.way, found.stack, tokens)
+    entry = Judged(found.way, found.stack, tokens, found.answer)
     settings = standard_fingerprints(card.layers, card.dtype)
     for length in sorted({*(each for each in LENGTHS if each <= tokens), tokens}):
         rows = [{layer: each[:length] for layer, each in rows.items()} for rows in (claimed, own, true)]
         made = [make_fingerprint({layer: rows[0][layer] for layer in each.layers}, each) for each in settings]
-        evidence = rounding_of(made, lambda each, rows=rows: (rows[1], rows[2]), rule, card)
+        evidence = rounding_of(made, partial(_same, (rows[1], rows[2])), rule, card)
         assert evidence is not None
         entry.rounding[length] = evidence
         far = [f for each in made for f in judge_fingerprint(each, rows[1], rule, card) if not f.agrees]
         entry.others[length] = bool(far)
-    if found.stack.startswith("batches"):  # rows that were computed again show nothing of the tokens
+    if found.stack.startswith("batches") and "verified" not in found.stack:
+        # Rows that were computed again show nothing of the tokens.
         entry.others[tokens] |= bool(kept["acc"][1])
-        entry.trials = Trials(*(int(each) for each in kept["trials"]), tuple(kept["graded"].tolist()))
+        counted, beyond = (int(each) for each in kept["trials"])
+        entry.trials = Trials(counted, beyond, tuple(kept["graded"].tolist()))
         entry.log_others = tuple(kept["others"].tolist())
     return entry
+
+
+def _same(rows: tuple[Rows, Rows], _: Fingerprint) -> tuple[Rows, Rows]:
+    return rows
 
 
 def _ratio(claimed: Rows, own: Rows, true: Rows, layer: int, settings: FingerprintSettings) -> float:
@@ -250,7 +280,7 @@ def write(
         by_way[each.way].append(each)
     honest = by_way.pop("honest")
     cheats = [*_cheats(by_way)]
-    size = {"dtype": card.dtype, "layers": card.layers, "width": card.width}
+    size: dict[str, Any] = {"dtype": card.dtype, "layers": card.layers, "width": card.width}
     figures: dict[str, Any] = {"machine": machine(), "software": f"torch {torch.__version__}", "model": name, **size}
     figures["bytes"] = sum(wire_bytes(32, card.width, each) for each in standard_fingerprints(card.layers, card.dtype))
     figures |= {"limits": {each.place: [each.largest, each.ratio] for each in limits}, "ratios": _ratios(ratios)}
@@ -292,6 +322,7 @@ def _honest(honest: Sequence[Judged]) -> dict[str, Any]:
         rows[stack] = {"answers": len(alike), "rejected": seen, "largest": round(max(logs), 2)}
     return {
         "answers": len(honest),
+        "texts": len({each.text for each in honest}),
         "rejected": sum(each.is_seen(each.tokens) for each in honest),
         "stacks": rows,
         "pools": len(pools),

@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="BF16", choices=("F32", "BF16", "F16"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    torch.backends.mkldnn.enabled = not options.no_onednn
+    torch.backends.mkldnn.set_flags(not options.no_onednn)  # type: ignore[no-untyped-call]
     promised = load_language_model(options.model, options.dtype, options.attention)
     cheat, final = CHEATS[options.way], promised.card.layers
     model = promised if cheat.model is None else replace(promised, model=cheat.model(promised))

@@ -35,15 +35,17 @@ def _honest(figures: Figures) -> Iterator[str]:
     )
     yield f"""## Honest stacks
 
-Rejected: {honest["rejected"]} of {honest["answers"]} [{low:.1%}, {high:.1%}]; of pools of 8 answers of one stack,
-{honest["pools_rejected"]} of {honest["pools"]}. *One pass* are rows that a stack computed for answers that were there
-already, honest ones and those of cheats. *Rounding* is how many times the verifier's own it is in whole answers:
-median, largest. An e-value beyond 13.8 rejects.
+Rejected: {honest["rejected"]} of {honest["answers"]} verdicts [{low:.1%}, {high:.1%}] on {honest["texts"]} answers; of
+pools of 8 answers of one stack, {honest["pools_rejected"]} of {honest["pools"]}. *One pass* are rows that a stack
+computed for answers that were there already, honest ones and those of cheats. *Rounding* is how many times the
+verifier's own it is in whole answers: median, largest. Without a word on it, the verifier has fused attention. An
+e-value beyond 13.8 rejects.
 
 | stack | answers | rejected | largest log e-value | block | final norm | logits |
 |---|--:|--:|--:|--:|--:|--:|"""
     for stack, row in honest["stacks"].items():
-        cells = " | ".join(f"{each[0]:.2f}, {each[1]:.2f}" for each in figures["ratios"][stack].values())
+        ratios = figures["ratios"].get(stack)
+        cells = " | ".join(f"{a:.2f}, {b:.2f}" for a, b in ratios.values()) if ratios else "– | – | –"
         yield f"| {stack} | {row['answers']} | {row['rejected']} | {row['largest']:.1f} | {cells} |"
     yield f"""
 Eager stacks and batches of 16 with fused attention set what is allowed, a little above their largest; the others are

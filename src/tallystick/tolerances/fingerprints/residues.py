@@ -74,7 +74,7 @@ def relative_gaps(data: Bytes, own: Numbers, norms: Numbers, bits: int, grid: in
 
 
 @dataclass(frozen=True)
-class Residuals:
+class SignedGaps:
     """Claimed numbers less own ones, F64[blocks, width], and the width of the cells they are known to, [blocks, 1].
 
     High bits are not claimed: a residual is the smallest that fits the code. A block whose norm is 0 claims zeros.
@@ -84,7 +84,7 @@ class Residuals:
     cells: Numbers
 
 
-def signed_gaps(data: Bytes, own: Numbers, bits: int, grid: int) -> Residuals:
+def signed_gaps(data: Bytes, own: Numbers, bits: int, grid: int) -> SignedGaps:
     """The signed distances of own numbers [blocks, width] from the middle of the cells that claimed bytes encode."""
     assert bits < 32
     exponents = np.ascontiguousarray(data[:, :1]).view(np.int8)[:, 0].astype(np.int64)
@@ -92,7 +92,7 @@ def signed_gaps(data: Bytes, own: Numbers, bits: int, grid: int) -> Residuals:
     offsets = np.mod(_unpack(data[:, 1:], own.shape[1], bits) + 0.5 - own / steps + 2 ** (bits - 1), 2**bits)
     gaps = (offsets - 2 ** (bits - 1)) * steps
     gaps[exponents == ZERO] = -own[exponents == ZERO]
-    return Residuals(gaps, steps)
+    return SignedGaps(gaps, steps)
 
 
 def grid_steps(exponents: Integers, grid: int) -> Numbers:

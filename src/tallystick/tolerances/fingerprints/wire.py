@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tallystick.errors import MalformedError
 from tallystick.tolerances.fingerprints import residues
 from tallystick.tolerances.fingerprints.projection import block_norms, summarise
-from tallystick.tolerances.fingerprints.residues import Residuals
+from tallystick.tolerances.fingerprints.residues import SignedGaps
 from tallystick.tolerances.fingerprints.settings import Array, Distance, FingerprintSettings, Rows, rows_of
 
 
@@ -33,7 +33,7 @@ def measure(data: bytes, rows: Rows, settings: FingerprintSettings) -> tuple[Dis
     return tuple(_compare_projection(data, checked, settings))
 
 
-def residuals(data: bytes, rows: Rows, settings: FingerprintSettings) -> dict[int, Residuals]:
+def residuals(data: bytes, rows: Rows, settings: FingerprintSettings) -> dict[int, SignedGaps]:
     """By layer, how far the claimed numbers of a projection lie from those of the rows, with their sign.
 
     Raises as `measure`; the bytes are those of a projection of 8 bits or fewer.
