@@ -19,6 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
+from itertools import product
 from operator import add
 from pathlib import Path
 from typing import Any, Final
@@ -57,6 +58,8 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
     "one word of the system prompt": "prompt",
     "watermark of 0.5": "sampler",
 }
+IN_TOKENS: Final = ("watermark of 0.5", "int8 tokens under honest fingerprints")
+"""Cheats that show in tokens alone, which were judged as a whole."""
 LENGTHS: Final = (32, 64, 128)
 AGAIN: Final = "--one_pass"
 """In the name of rows that were computed again for a text."""
@@ -88,9 +91,9 @@ class Judged:
     trials: Trials = NO_TRIALS
     log_others: tuple[float, ...] = ()
 
-    def is_seen(self, length: int) -> bool:
-        """Whether any check rejects the first `length` tokens."""
-        return self.others[length] or not self.rounding[length].finding.agrees
+    def is_seen(self, length: int, wide: bool = True) -> bool:
+        """Whether any check rejects the first `length` tokens, with or without the pass in F32."""
+        return self.others[length] or (wide and not self.rounding[length].finding.agrees)
 
 
 def main() -> None:
@@ -143,7 +146,8 @@ def keep_passes(model: TorchLanguageModel, folder: Path, out: Path, each: int) -
             "others": evidence.others.against,
             "acc": decided,
         }
-        np.savez(out / f"{name}.npz", **kept, **{key: np.array(value) for key, value in told.items()})
+        everything: dict[str, Any] = kept | {key: np.array(value) for key, value in told.items()}
+        np.savez(out / f"{name}.npz", **everything)
 
 
 def passed_answers(
@@ -299,12 +303,11 @@ def _write_power(found: ModelPower, out: Path) -> None:
     """Put the new figures into the shipped table; cheats that were not measured here keep theirs."""
     shipped = shipped_power()
     new = {each.cheat for each in found.cheats}
-    alike = lambda each: (each.dtype, each.layers, each.width) == (found.dtype, found.layers, found.width)  # noqa: E731
-    held = [
-        each for one in shipped.models if alike(one) for each in one.cheats if each.cheat not in new or not each.wide
-    ]
+    size = (found.dtype, found.layers, found.width)
+    alike = [each for each in shipped.models if (each.dtype, each.layers, each.width) == size]
+    held = [each for one in alike for each in one.cheats if each.cheat not in new]
     one = found.model_copy(update={"cheats": (*held, *found.cheats)})
-    models = (*(each for each in shipped.models if not alike(each)), one)
+    models = (*(each for each in shipped.models if each not in alike), one)
     table = PowerTable(machine=machine(), models=models)
     (out / TABLE).parent.mkdir(parents=True, exist_ok=True)
     (out / TABLE).write_bytes(table.to_bytes() + b"\n")
@@ -345,27 +348,19 @@ def _ratios(honest: Sequence[tuple[str, Mapping[Place, float]]]) -> dict[str, An
 
 
 def _cheats(by_way: Mapping[str, Sequence[Judged]]) -> Iterator[CheatPower]:
-    """Power by length, in one answer and in eight."""
-    rng = np.random.default_rng(SEED)
-    for way, found in by_way.items():
+    """Power by length, in one answer and in eight, with the pass in F32 and without."""
+    for wide, (way, found) in product((False, True), by_way.items()):
+        rng = np.random.default_rng(SEED)
+        told: dict[str, Any] = {"subject": SUBJECTS[way], "cheat": way, "wide": wide}
         for length in LENGTHS:
             long = [each for each in found if each.tokens >= length]
-            is_whole = [each.tokens == length for each in long]
-            if long and (way not in ("watermark of 0.5", "int8 tokens under honest fingerprints") or all(is_whole)):
-                seen = sum(each.is_seen(length) for each in long)
-                yield CheatPower(subject=SUBJECTS[way], cheat=way, tokens=length, seen=seen, of=len(long), wide=True)
+            if long and (way not in IN_TOKENS or all(each.tokens == length for each in long)):
+                seen = sum(each.is_seen(length, wide) for each in long)
+                yield CheatPower(tokens=length, seen=seen, of=len(long), **told)
         whole = [each for each in found if each.tokens >= LENGTHS[-1]]
-        pools = [_pool(each) for each in _drawn(whole, rng)]
+        pools = [_pool(each, wide) for each in _drawn(whole, rng)]
         if pools:
-            yield CheatPower(
-                subject=SUBJECTS[way],
-                cheat=way,
-                tokens=LENGTHS[-1],
-                seen=sum(pools),
-                of=len(pools),
-                pooled=POOLED,
-                wide=True,
-            )
+            yield CheatPower(tokens=LENGTHS[-1], seen=sum(pools), of=len(pools), pooled=POOLED, **told)
 
 
 def _drawn(found: Sequence[Judged], rng: np.random.Generator) -> Iterator[list[Judged]]:
@@ -375,12 +370,12 @@ def _drawn(found: Sequence[Judged], rng: np.random.Generator) -> Iterator[list[J
             yield [found[place] for place in rng.permutation(len(found))[:POOLED]]
 
 
-def _pool(answers: Sequence[Judged]) -> bool:
+def _pool(answers: Sequence[Judged], wide: bool = True) -> bool:
     """Whether answers together are rejected: by rounding, by tokens, or by one of them alone."""
     rounding = reduce(add, (each.rounding[each.tokens] for each in answers))
     return (
-        any(each.is_seen(each.tokens) for each in answers)
-        or not rounding.finding.agrees
+        any(each.is_seen(each.tokens, wide) for each in answers)
+        or (wide and not rounding.finding.agrees)
         or log_tokens(answers) > -math.log(SamplerRule().alpha / 2)
     )
 
@@ -389,7 +384,7 @@ def log_tokens(answers: Iterable[Judged]) -> float:
     """The logarithm of the e-value of all tokens together against the stated sampler."""
     held = [*answers]
     others = [each.log_others for each in held if each.log_others]
-    parts = [reduce(add, (each.trials for each in held)).log_against()]
+    parts = [sum((each.trials for each in held), NO_TRIALS).log_against()]
     return log_mean([*parts, *([log_mean([sum(column) for column in zip(*others, strict=True)])] if others else [])])
 
 

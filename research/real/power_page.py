@@ -56,12 +56,18 @@ held out. Allowed: {allowed}.
 def _cheats(figures: Figures) -> Iterator[str]:
     yield f"""## Cheats
 
-Rejected by any check, at each length of an answer, and in pools of 8 answers of 128 tokens. Of the two cheats that show
-in tokens alone only whole answers were judged. The last column has the quartiles over whole answers of any length.
+Rejected by any check, at each length of an answer, and in pools of 8 answers of 128 tokens; in brackets without the
+pass in F32. Of the two cheats that show in tokens alone only whole answers were judged. The last column has the quartiles
+over whole answers of any length.
 
 | cheat | {" | ".join(f"{each} tokens" for each in LENGTHS)} | 8 × 128 tokens | log e-value of rounding |
 |---|{"--:|" * (len(LENGTHS) + 2)}"""
-    held = {(e["cheat"], e["tokens"], e["pooled"]): f"{e['seen']} of {e['of']}" for e in figures["cheats"]}
+    found = {(e["cheat"], e["tokens"], e["pooled"], e["wide"]): e for e in figures["cheats"]}
+    held = {
+        key[:3]: f"{each['seen']} of {each['of']} ({found[*key[:3], False]['seen']})"
+        for key, each in found.items()
+        if each["wide"]
+    }
     for way, logs in figures["logs"].items():
         cells = " | ".join(held.get((way, length, 1), "–") for length in LENGTHS)
         quartiles = ", ".join(f"{each:.0f}" for each in logs["rounding"])

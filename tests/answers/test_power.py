@@ -39,7 +39,7 @@ def test_every_subject_has_measured_cheats_and_the_figures_are_possible() -> Non
     for one in shipped_power().models:
         assert {each.subject for each in one.cheats} == {"model", "precision", "prompt", "sampler"}
         assert all(each.seen <= each.of for each in one.cheats)
-        assert len({(each.cheat, each.tokens, each.pooled) for each in one.cheats}) == len(one.cheats)
+        assert len({(each.cheat, each.tokens, each.pooled, each.wide) for each in one.cheats}) == len(one.cheats)
 
 
 def test_the_power_is_that_of_the_largest_measured_size_below() -> None:
@@ -50,6 +50,18 @@ def test_the_power_is_that_of_the_largest_measured_size_below() -> None:
     assert max(sizes[500]) >= 128
     assert not power_at(card(width=768), 128), "another model was not measured"
     assert all(each.pooled == 1 for each in power_at(card(), 1 << 20)), "one answer is not a pool"
+
+
+def test_pools_and_second_passes_are_named_only_where_they_were_made() -> None:
+    one, pool = (power_at(card(), 128 * count, count, wide=True) for count in (1, 8))
+    assert {each.cheat for each in one} == {each.cheat for each in pool}
+    assert not any(each.wide for each in power_at(card(), 128 * 8, 8)), "without a second pass its power is not claimed"
+    assert all(each.pooled == 1 for each in power_at(card(), 128 * 8 - 1, 8, wide=True)), "too few tokens for a pool"
+    assert {each.cheat: each.pooled for each in pool}["one word of the system prompt"] == 8
+    seen = {each.cheat: each.seen for each in one}
+    assert seen["int8 tokens under honest fingerprints"] == 0, "what is not seen is named with its figure"
+    (line,) = power_lines(("prompt",), pool, "")
+    assert "of pools of 8 answers of 128 tokens, rejected for one word of the system prompt 20 of 20" in line
 
 
 @pytest.mark.parametrize(
