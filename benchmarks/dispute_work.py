@@ -281,6 +281,10 @@ class TimedDoubter:
         """What to contest; not timed."""
         return self.doubter.doubt(*arguments)
 
+    def unseen(self, *arguments: Any) -> tuple[str, ...]:
+        """What it could not see; not timed."""
+        return self.doubter.unseen(*arguments)
+
     def choose(self, *arguments: Any) -> Any:
         """A choice, timed."""
         chosen: list[Any] = []

@@ -2,9 +2,10 @@
 
     python -m research.bound_search [--draws 4] [--check]      each setting runs in a process of its own
 
-Every ATen operator runs on PyTorch with the examples of the tests, on operands and numbers drawn again, and layers in
-the shapes of real models, in F32, BF16 and F16: at every vector level, with every instruction set of oneDNN, without
-oneDNN, on one and two threads, in channels-last layout. What is kept of each is the largest error ÷ radius.
+Every ATen operator runs on PyTorch with the examples of the tests, on operands and numbers drawn again; with masks that
+hide everything, scales ≤ 0, rows without numbers; and in the shapes of layers of real models. All this in F32, BF16,
+F16 and F64: at every vector level, with every instruction set of oneDNN, without oneDNN, on one and two threads, in
+channels-last layout. What is kept of each is the largest error ÷ radius.
 Exits 1 where one is above 1. With --check nothing is written.
 """
 

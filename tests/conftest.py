@@ -55,7 +55,7 @@ FAST = {"record": {"anchor_stride": 4, "summaries": ["exact", "projection"]}}
 
 
 LONG = {
-    *("test_journeys.py", "test_readme.py", "test_pages.py", "test_tutorial.py", "test_trusted_base.py"),
+    *("test_journeys.py", "test_readme.py", "test_pages.py", "test_tutorial.py"),
     *("test_parties_programs.py", "test_ethereum_programs.py", "test_simulation.py", "test_mutants.py"),
     *("test_honest_loops.py", "test_huggingface.py", "test_crashes.py", "test_real.py", "test_every_engine.py"),
     *("test_catalogue.py", "test_artefacts.py", "test_streams.py", "test_training.py"),

@@ -25,6 +25,11 @@ def name_of(path: Path) -> str:
     return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
+IMPATIENT = {
+    *(f"httpx.{name}" for name in ("get", "post", "put", "patch", "delete", "head", "request", "stream")),
+    *("httpx.Client", "httpx.AsyncClient", "socket.create_connection"),
+}
+
 MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py")) if "examples" not in path.parts}
 
 
@@ -119,6 +124,24 @@ def test_importing_one_small_module_loads_what_it_needs_and_no_more() -> None:
     code = f"import sys, tallystick.judging.fault; {listed}"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert set(loaded) == {"tallystick", "tallystick.lazy", "tallystick.judging", "tallystick.judging.fault"}
+
+
+def test_every_client_of_a_server_has_a_limit_of_its_own() -> None:
+    """That of httpx is five seconds, in which nothing may be answered where other programs compute too."""
+    files = [path for folder in ("src", "tests", "research", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    found = {f"{path.relative_to(ROOT)}:{line}" for path in files for line in impatient(path.read_text())}
+    assert found == set()
+    assert impatient("httpx.get(url)\nhttpx.get(url, timeout=9)") == [1]
+
+
+def impatient(code: str) -> list[int]:
+    """The lines that call httpx or open a socket without a time limit."""
+    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
+    return [
+        node.lineno
+        for node in calls
+        if ast.unparse(node.func) in IMPATIENT and "timeout" not in {each.arg for each in node.keywords}
+    ]
 
 
 def test_the_checks_see_what_they_forbid() -> None:

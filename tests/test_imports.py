@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "tallystick"
 PUBLIC = ("tallystick", "tallystick.graphs", "tallystick.torch", "tallystick.jax", "tallystick.iree")
 LAYERS = [
     *(
+        "passwords",
         "errors",
         "lazy",
         "extras",

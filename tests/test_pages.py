@@ -17,12 +17,12 @@ SHORT_S = 2.0
 HONEST = """\
 Two files, a command that fails, and two terminals.
 
-<!-- file: settings/greeting.toml -->
+**File `settings/greeting.toml`:**
 ```toml
 word = "hello"
 ```
 
-<!-- file: greet.py -->
+**File `greet.py`:**
 ```python
 import pathlib, tomllib
 print(tomllib.loads(pathlib.Path("greeting.toml").read_text())["word"], "0123456789abcdef")
@@ -42,7 +42,7 @@ hello fedcba9876543210
 reader in ~/settings
 ```
 
-<!-- exit: 3 -->
+**Exit code 3:**
 ```sh
 echo this is wrong >&2
 sh -c 'exit 3'
@@ -53,7 +53,7 @@ sh -c 'exit 3'
 this is …
 ```
 
-<!-- terminal: server -->
+**A second terminal, `server`:**
 <!-- until: listening -->
 ```sh
 echo $$ > ~/server.pid
@@ -69,7 +69,7 @@ ps -o args= -p $(cat ~/server.pid)
 bash --noprofile --norc
 ```
 
-<!-- terminal: server -->
+**Terminal `server`:**
 ```text
 …
 served in 7 s
@@ -98,7 +98,7 @@ def test_a_page_that_says_what_happens_passes() -> None:
     [
         ("hello fedcba9876543210", "goodbye fedcba9876543210", "line 24: shows something else"),
         ("this is …", "that is …", "line 36: shows something else"),
-        ("<!-- exit: 3 -->", "<!-- exit: 1 -->", r"failed with \[3\], and the page says \[1\]"),
+        ("**Exit code 3:**", "**Exit code 1:**", r"failed with \[3\], and the page says \[1\]"),
         ("echo this is wrong >&2", "sh -c 'exit 5'", r"failed with \[5, 3\], and the page says \[3\]"),
         ("name=reader", "exit", "closed the terminal"),
         ("cd settings", "cd nowhere", r"failed with \[1\], and the page says \[\]"),
@@ -160,6 +160,10 @@ def test_nothing_is_left_when_a_page_has_ended() -> None:
         ("```console\nls\n```\n", "line 2: a block of kind 'console' is not run"),
         ("```\nls\n```\n", "line 2: a block of kind '' is not run"),
         ("<!-- exti: 1 -->\n```sh\nls\n```\n", "line 3: a sh block has no note exti"),
+        ("<!-- exit: 1 -->\n```sh\nls\n```\n", "a reader of the page does not see <!-- exit: 1 -->: write it as text"),
+        ("<!-- file: a.py -->\n```python\n1\n```\n", "write it as text"),
+        ("<!-- terminal: lab -->\n```sh\nls\n```\n", "write it as text"),
+        ("**Exits with 1:**\n```sh\nls\n```\n", "stands above a fence and is no note"),
         ("```toml\na = 1\n```\n", "line 2: nothing says into which file this goes"),
         ("<!-- needs: gold -->\n```sh\nls\n```\n", "line 3: nothing can need gold"),
         ("<!-- stream: both -->\n```text\na\n```\n", "line 3: there is no stream both"),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import typer
 
-from tallystick.cli.entry import app
+from tallystick.cli.application import application
 from tallystick.cli.root_help import SECTIONS, HelpSection
 from tests.support.pages.reading import FENCED, read_page
 from tests.support.pages.running import PAGE_TIMEOUT_S, run_page
@@ -20,7 +20,7 @@ from tests.support.pages.running import PAGE_TIMEOUT_S, run_page
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 LIST = (ROOT / "docs" / "commands.md").read_text()
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS = typer.main.get_command(application()).commands  # type: ignore[attr-defined]
 WORDS_MAX = 900
 
 
@@ -92,7 +92,7 @@ def test_every_file_the_readme_names_is_there(path: str) -> None:
 def test_the_pages_and_the_help_agree_on_exit_codes(number: str) -> None:
     assert number in README
     assert number in LIST
-    assert number in (app.registered_callback.callback.__doc__ or "")  # type: ignore[union-attr]
+    assert number in (application().registered_callback.callback.__doc__ or "")  # type: ignore[union-attr]
 
 
 def figure(benchmark: str, name: str) -> dict[str, Any]:

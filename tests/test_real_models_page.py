@@ -20,6 +20,16 @@ def test_the_page_does_what_it_says() -> None:
     run_page(read_page(PAGE.read_text()), LIMIT_S)
 
 
+@pytest.mark.slow
+@pytest.mark.real_model
+@pytest.mark.timeout(LIMIT_S)
+def test_the_dispute_about_an_answer_runs_as_the_page_says() -> None:
+    """The blocks up to the dispute, without vLLM and without fine-tuning: two minutes on two quiet cores."""
+    page = PAGE.read_text()
+    served, forged = page.index("## Serve with vLLM"), page.index("## A forged answer")
+    run_page(read_page(page[:served] + page[forged : page.index("## A model that nobody measured")]), LIMIT_S)
+
+
 def test_the_page_can_be_read_and_names_its_command() -> None:
     page = PAGE.read_text()
     assert {"sh", "python", "text"} <= {block.kind for block in read_page(page)}

@@ -57,8 +57,8 @@ def _cheats(figures: Figures) -> Iterator[str]:
     yield f"""## Cheats
 
 Rejected by any check, at each length of an answer, and in pools of 8 answers of 128 tokens; in brackets without the
-pass in F32. Of the two cheats that show in tokens alone only whole answers were judged. The last column has the quartiles
-over whole answers of any length.
+pass in F32. Of the two cheats that show in tokens alone only whole answers were judged. The last column has the
+quartiles over whole answers of any length.
 
 | cheat | {" | ".join(f"{each} tokens" for each in LENGTHS)} | 8 × 128 tokens | log e-value of rounding |
 |---|{"--:|" * (len(LENGTHS) + 2)}"""

@@ -107,7 +107,7 @@ def _started(server: Server, folder: Path) -> Server:
     end = time.monotonic() + START_SECONDS
     while time.monotonic() < end and server.process.poll() is None:
         try:
-            if httpx.get(f"{server.url}/health").status_code == 200:
+            if httpx.get(f"{server.url}/health", timeout=60).status_code == 200:
                 return server
         except httpx.TransportError:
             time.sleep(0.5)

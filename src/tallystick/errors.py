@@ -17,11 +17,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from tallystick.passwords import without_passwords
+
 
 class TallyError(Exception):
-    """Anything that tallystick reports to a person as one clear line."""
+    """Anything that tallystick reports to a person as one clear line, without the passwords of URLs."""
 
     exit_code: ClassVar[int] = 4
+
+    def __str__(self) -> str:
+        return without_passwords(super().__str__())
 
 
 class UsageError(TallyError):

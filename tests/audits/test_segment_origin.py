@@ -8,7 +8,7 @@ import pytest
 
 import tallystick
 from tallystick.api.audit_result import AuditResult
-from tallystick.attacks.loop_start import forge_tuned_start
+from tallystick.attacks.loop_start import forge_start, tunes
 from tallystick.attacks.rows_forged import retrained_on, with_a_label_unmasked
 from tallystick.cli.entry import run as tally
 from tallystick.errors import UsageError
@@ -65,7 +65,7 @@ def test_a_segment_that_begins_later_says_that_it_does_not_show_the_first_weight
 
 
 def test_a_segment_from_a_first_state_that_is_not_the_stated_one_is_rejected(scene: Path, tmp_path: Path) -> None:
-    forge_tuned_start(scene / "run", tmp_path / "forged")
+    forge_start(tunes)(scene / "run", tmp_path / "forged")
     alone = audited(scene, tmp_path / "forged", 0, 2, tmp_path / "segment")
     whole = tallystick.verify_segment(tmp_path / "forged", 0, 2, initial=scene / "model")
     for result in (alone, whole):

@@ -109,7 +109,7 @@ def test_a_person_can_put_what_a_separate_program_prints_into_a_report(honest: P
     claim = RunDirectory(honest).claim().identity
     assert told[0] == (
         "ACCEPTED  4 of 12 steps were replayed from the recipe, and all agreed bit for bit. "
-        "A random sample of 1 is too small to say anything about the other 8."
+        "1 of them was drawn at random, too few to say anything about the other 8."
     )
     assert told[1].startswith(f"claim {claim}")
     assert sum(line.startswith("not checked: ") for line in told) <= 4

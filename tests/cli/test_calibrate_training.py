@@ -8,8 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tallystick.audits import own_limits
 from tallystick.audits.calibration import Calibration
 from tallystick.calibration.training import own_run
 from tallystick.calibration.training.stacks import BASE, stack_named
@@ -39,7 +41,9 @@ def test_the_limits_are_those_of_the_run_and_know_its_size(limits: Path) -> None
 def test_an_honest_run_lies_within_its_limits(tally: Tally, honest: Path, limits: Path) -> None:
     told = tally("audit", honest, "--full", "--tolerant", "--calibration", limits, "--json")
     assert told.code == 0
-    assert json.loads(told.out)["verdict"] == "accepted"
+    verdict = json.loads(told.out)
+    assert verdict["verdict"] == "accepted"
+    assert any("none may be more than 100 times the shipped one" in line for line in verdict["checked"])
 
 
 def test_a_forged_run_does_not(tally: Tally, honest: Path, limits: Path, tmp_path: Path, rewrite: Tally) -> None:
@@ -70,3 +74,43 @@ def test_limits_without_a_tolerant_audit_are_refused(tally: Tally, honest: Path,
     told = tally("audit", honest, "--calibration", limits)
     assert told.code == 2
     assert "takes --tolerant" in told.err
+
+
+CHAOTIC = {
+    "optimizer": {"learning_rate": 0.3, "clip_norm": None},
+    "schedule": {"kind": "constant", "warmup_steps": 0},
+    "training": {"steps": 8},
+    "record": {"anchor_stride": 8, "summaries": ["exact", "projection"]},
+}
+
+
+def noisy(run: Path, share: float) -> Path:
+    """The run with noise of a share of its update in the final weights; everything is made anew."""
+    from tallystick.attacks.forging import read_anchor, replace_anchor
+    from tallystick.store.run import RunDirectory
+    from tallystick.tensors.tensor import Tensor
+
+    forged, generator = RunDirectory(run), np.random.default_rng(1)
+    before, after = read_anchor(forged, 0), dict(read_anchor(forged, 8))
+    for name in [name for name in after if name.startswith("weights.")]:
+        values, moved = after[name].array(), after[name].array() - before[name].array()
+        noise = share * np.sqrt(np.square(moved).mean()) * generator.standard_normal(moved.shape)
+        after[name] = Tensor.of((values + noise).astype(np.float32))
+    replace_anchor(forged, 8, after)
+    return run
+
+
+def test_limits_of_a_chaotic_run_accept_no_noise(
+    tally: Tally, trained: Tally, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Noise of a tenth of the update lies within them; the verdict says that they are too wide to tell."""
+    trained(tmp_path / "run", CHAOTIC)
+    noisy(tmp_path / "run", 0.1)
+    monkeypatch.setattr(own_run, "graph_stacks", lambda: [BASE, stack_named("portable vector code")])
+    limits = tmp_path / "limits.json"
+    assert run(["calibrate-training", str(limits), "--run", str(tmp_path / "run"), "--segments", "2"]) == 0
+    told = tally("audit", tmp_path / "run", "--full", "--tolerant", "--calibration", limits)
+    assert (told.code, "objection" in told.out) == (3, False), told
+    assert "steps 1–8: the policy's limits are too wide (" in told.out
+    monkeypatch.setattr(own_limits, "too_wide", lambda entry: [])
+    assert tally("audit", tmp_path / "run", "--full", "--tolerant", "--calibration", limits).code == 0

@@ -56,6 +56,24 @@ def test_a_file_is_committed_to_and_checked(tally: Tally, tmp_path: Path, suffix
     assert tally("commit", path, "--verify", commitment).code == 1
 
 
+def test_a_commit_of_something_else_is_never_overwritten(tally: Tally, tmp_path: Path) -> None:
+    folder, file, commitment = tmp_path / "folder", tmp_path / "data.txt", tmp_path / "commit.json"
+    folder.mkdir()
+    (folder / "a.txt").write_text("one")
+    file.write_text("one\n")
+    assert tally("commit", folder).code == 0
+    held = commitment.read_bytes()
+    told = tally("commit", file)
+    assert (told.code, told.out) == (2, "")
+    assert told.complaint == f"tally: {commitment} holds another commit: remove it or choose another file with --out"
+    assert commitment.read_bytes() == held
+    assert tally("commit", file, "--out", tmp_path / "file.json").code == 0
+    assert tally("commit", file, "--out", tmp_path / "file.json").code == 0  # the same once more
+    file.write_text("two\n")
+    assert tally("commit", file, "--out", tmp_path / "file.json").code == 2
+    assert tally("commit", folder, "--out", tmp_path / "file.json").code == 2
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"a":NaN}', "\x00", "{" * 3000])
 def test_a_commitment_that_is_none_exits_with_4(tally: Tally, tmp_path: Path, text: str) -> None:
     path, commitment = tmp_path / "data.txt", tmp_path / "commit.json"

@@ -5,21 +5,25 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from scripts.root_page import written
 from tallystick import __version__
-from tallystick.cli.entry import app
-from tallystick.cli.root_help import SCREEN, SECTIONS, HelpSection
+from tallystick.cli.application import FILES, OF_ALL, application
+from tallystick.cli.entry import BEGINNING, HELP_PAGE
+from tallystick.cli.root_help import SECTIONS, HelpSection
 
 REPOSITORY = Path(__file__).parents[2]
 Tally = Callable[..., Any]
 COMMANDS = sorted(
     command.name or command.callback.__name__.replace("_", "-")  # type: ignore[union-attr]
-    for command in app.registered_commands
+    for command in application().registered_commands
 )
 HEAVY = {"torch", "transformers", "tokenizers", "matplotlib", "sklearn", "numpy", "jinja2"}
 
@@ -47,7 +51,7 @@ def test_the_help_of_tally_names_every_command_and_exit_code(tally: Tally) -> No
 
 def test_the_help_of_tally_shows_every_command_under_one_role_of_at_most_nine() -> None:
     shown = [name for role in SECTIONS for name in role.commands]
-    groups = [each.name for each in app.registered_groups]
+    groups = [each.name for each in application().registered_groups]
     assert sorted(shown) == sorted([*COMMANDS, *groups])
     assert max(len(role.commands) for role in SECTIONS) <= 9
 
@@ -56,6 +60,42 @@ def test_the_help_of_tally_shows_every_command_under_one_role_of_at_most_nine() 
 def test_every_role_has_a_command_to_begin_with(tally: Tally, role: HelpSection) -> None:
     assert role.first.split()[1] == role.commands[0]
     assert f"{role.name} (first: {role.first}):" in tally("--help").out
+
+
+def test_the_help_of_tally_stands_in_a_file_as_typer_would_print_it(tally: Tally) -> None:
+    assert HELP_PAGE.read_text("utf-8") == written(), "`python scripts/root_page.py` writes it anew"
+    assert tally("--help").out == tally("-h").out == tally("help").out == HELP_PAGE.read_text("utf-8")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_table_of_commands_is_what_each_file_registers(file: str) -> None:
+    app = typer.Typer()
+    import_module(f"tallystick.cli.{file}").register(app)
+    assert FILES[file].split() == [*names_of(app)]
+
+
+def test_a_command_is_alone_in_its_application_and_the_others_are_there_for_whoever_mistypes_it() -> None:
+    assert [*names_of(application("audit"))] == ["audit", "verify-segment"]
+    everything = {name for names in FILES.values() for name in names.split()}
+    assert {*names_of(application())} == {*names_of(application("adit"))} == everything
+    assert {*names_of(application(OF_ALL))} == everything
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], []])
+def test_what_is_said_at_once_loads_no_command(arguments: list[str]) -> None:
+    code = f"import sys; from tallystick.cli.entry import run; run({arguments}); print(sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(eval_list(done.stdout.splitlines()[-1]))
+    assert "typer" not in loaded
+    assert not {name for name in loaded if name.startswith("tallystick.cli.")} - {
+        *("tallystick.cli.aliases", "tallystick.cli.entry", "tallystick.cli.signals", "tallystick.cli.streams"),
+    }
+
+
+def names_of(app: typer.Typer) -> Iterator[str]:
+    for each in app.registered_commands:
+        yield each.name or each.callback.__name__.replace("_", "-")  # type: ignore[union-attr]
+    yield from (str(each.name) for each in app.registered_groups)
 
 
 def test_commands_that_judge_and_rule_name_each_other(tally: Tally) -> None:
@@ -75,10 +115,10 @@ def test_the_help_of_tally_cuts_no_sentence(tally: Tally) -> None:
 
 def test_tally_alone_says_where_to_begin(tally: Tally) -> None:
     told = tally()
-    assert (told.code, told.out, told.err) == (2, "", SCREEN)
-    named = {line.split()[1] for line in SCREEN.splitlines() if line.startswith("  tally ")} - {"help"}
-    assert named <= {*COMMANDS, *(each.name for each in app.registered_groups)}
-    assert len(SCREEN.splitlines()) <= 16
+    assert (told.code, told.out, told.err) == (2, "", BEGINNING)
+    named = {line.split()[1] for line in BEGINNING.splitlines() if line.startswith("  tally ")} - {"help"}
+    assert named <= {*COMMANDS, *(each.name for each in application().registered_groups)}
+    assert len(BEGINNING.splitlines()) <= 16
 
 
 def test_the_package_is_the_command_too() -> None:

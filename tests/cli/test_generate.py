@@ -86,6 +86,21 @@ def test_every_setting_reaches_the_receipt(generate: Tally, tmp_path: Path) -> N
     assert [(each.method, each.layers) for each in receipt.fingerprints] == [("toploc", (each,)) for each in range(3)]
 
 
+def test_a_model_that_was_imported_in_bf16_is_used_in_bf16(tally: Tally, model_directory: Path, tmp_path: Path) -> None:
+    half, key = tmp_path / "half", tmp_path / "provider.key"
+    assert tally("import-model", model_directory, half, "--dtype", "BF16").code == 0
+    assert tally("new-key", key).code == 0
+    asked = ("--prompt", "Notch 1", "--max-tokens", 6)
+    assert tally("generate", half, "--key", key, "--out", tmp_path / "out", *asked).code == 0
+    [signed] = issued(tmp_path)
+    assert signed.receipt.model == tally("model-root", half).out.strip()
+    told = tally("verify-response", tmp_path / "out" / "receipts.jsonl", "--model", half, "--rung", 2)
+    assert not {"objection:", "--dtype"} & {*told.out.split()}, told
+    told = tally("verify-response", tmp_path / "out" / "receipts.jsonl", "--model", half, "--dtype", "F32")
+    assert told.code == 3
+    assert "the receipt is for the model in BF16, and it was loaded in F32: give --dtype BF16" in told.out
+
+
 def test_the_same_seed_gives_the_same_answer(generate: Tally, tmp_path: Path) -> None:
     first, again, other = (generate("--prompt", "Notch", "--max-tokens", 12, "--seed", seed).out for seed in (1, 1, 2))
     assert first == again != other

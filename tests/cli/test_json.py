@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 import typer
 
-from tallystick.cli.entry import app
+from tallystick.cli.application import application
 from tests.cli.test_graph import SHIFT, program
 from tests.support.prefork.commands import commands
 
@@ -39,7 +39,7 @@ def commands_of(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, A
             yield " ".join((*path, name)), command
 
 
-COMMANDS: Final = dict(commands_of(typer.main.get_command(app)))
+COMMANDS: Final = dict(commands_of(typer.main.get_command(application())))
 
 
 def offers_json(command: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +17,35 @@ from tallystick.store.database.views import VIEWS
 from tests.serving.conftest import loopback_only as loopback_only
 
 Tally = Callable[..., Any]
+
+
+def test_a_token_in_a_file_is_for_its_owner_alone(tally: Tally, tmp_path: Path) -> None:
+    db, file = tmp_path / "tally.db", tmp_path / "token"
+    told = tally("token", "new", "lab", "--db", db, "--out", file)
+    assert (told.code, told.out, told.err) == (0, f"{file}\n", "")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    held = file.read_text()
+    assert held.startswith("tally_")
+    again = tally("token", "new", "another", "--db", db, "--out", file)
+    assert (again.code, again.complaint) == (2, f"tally: {file}: exists already; a token is never overwritten")
+    assert file.read_text() == held
+    assert tally("token", "list", "--db", db).out.startswith("lab\t")
+    assert "another" not in tally("token", "list", "--db", db).out
+    answer = json.loads(tally("token", "new", "more", "--db", db, "--out", tmp_path / "more", "--json").out)
+    assert answer == {"file": str(tmp_path / "more"), "name": "more"}
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o644, True), (0o640, True), (0o600, False)])
+def test_a_token_on_a_stdout_that_others_read_is_warned_about(tmp_path: Path, mode: int, warned: bool) -> None:
+    file = tmp_path / "token"
+    file.touch()
+    file.chmod(mode)
+    with file.open("wb") as stdout:
+        command = [sys.executable, "-m", "tallystick", "token", "new", "lab", "--db", str(tmp_path / "tally.db")]
+        done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, check=True)
+    assert file.read_text().startswith("tally_")
+    assert ("warning: other users can read the file" in done.stderr) == warned
+    assert ("--out FILE" in done.stderr) == warned
 
 
 def test_a_run_is_pushed_to_a_service_and_seen_there(tally: Tally, plain: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tallystick.remote.connection import ServiceConnection
 from tests.support.raw_servers import answer, drip, raw_server
 
 EFFORT = RequestLimits(seconds=0.3, attempts=2, pause=0.01)
+PATIENT = RequestLimits(seconds=60, attempts=2, pause=0.01)
 LARGE = 1 << 40
 
 
@@ -27,7 +28,7 @@ def test_an_answer_that_drips_is_given_up_also_where_it_may_be_large(head: bytes
 
 def test_an_answer_that_comes_in_time_is_read() -> None:
     with raw_server(answer(b"x" * 100_000)) as url:
-        client = HttpClient(url, RequestLimits(attempts=1))
+        client = HttpClient(url, RequestLimits(seconds=60, attempts=1))
         assert len(client.ask("GET", "/", LARGE).body) == 100_000
         client.close()
 
@@ -36,7 +37,7 @@ def test_an_answer_that_comes_in_time_is_read() -> None:
 def test_a_wrong_length_is_no_answer(length: bytes) -> None:
     reply = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: " + length + b"\r\n\r\nhello"
     with raw_server(lambda connection: connection.sendall(reply)) as url:
-        client = HttpClient(url, EFFORT)
+        client = HttpClient(url, PATIENT)
         with pytest.raises(UnavailableError, match="nothing answers there"):
             client.ask("GET", "/", LARGE)
         client.close()
@@ -53,7 +54,7 @@ def test_a_token_is_not_taken_to_another_host() -> None:
         redirect = answer(b"", b"307 Temporary Redirect\r\nLocation: " + elsewhere.encode())
         with (
             raw_server(redirect) as url,
-            ServiceConnection(url, "secret", EFFORT) as service,
+            ServiceConnection(url, "secret", PATIENT) as service,
             pytest.raises(UnavailableError, match="status 307"),
         ):
             service.get_json("/v1/runs")

@@ -93,7 +93,7 @@ def _shown(value: Any) -> str:
 def collected(table: str) -> dict[str, list[Call]]:
     """The calls of all files of examples, by operator."""
     found: dict[str, list[Call]] = {}
-    for name in ("moves", "arithmetic", "layers", "grouping", "optimizer", "stablehlo", "random", "sampling"):
+    for name in ("moves", "arithmetic", "layers", "tables", "grouping", "optimizer", "stablehlo", "random", "sampling"):
         try:
             module = importlib.import_module(f"tests.operators.examples_{name}")
         except ModuleNotFoundError:

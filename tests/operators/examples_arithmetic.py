@@ -200,6 +200,15 @@ def powers() -> Iterator[Call]:
     yield call("aten.pow.Tensor_Tensor", self=number(0.9), exponent=number(3.0))
 
 
+def logarithms() -> Iterator[Call]:
+    x, y = floats(3, 4) * (np.arange(12).reshape(3, 4) % 3 > 0).astype(np.float32), positive(3, 4)
+    for name in ("aten.xlogy.Tensor", "aten.special_xlog1py.default"):
+        yield call(name, self=x, other=y)
+        yield call(name, self=np.arange(4), other=y)
+    yield call("aten.xlogy.Scalar_Self", self=0.3, other=y)
+    yield call("aten.xlogy.Scalar_Other", self=x, other=1.7)
+
+
 def optimizers() -> Iterator[Call]:
     x, y, z = floats(3, 4), floats(3, 4, seed=1), positive(3, 4)
     for value in (1, -0.001, 2):
@@ -454,6 +463,9 @@ def malformed() -> Iterator[Call]:
     yield call("aten.add.Tensor", self=f, other=wide[:, :3])
     yield call("aten.bitwise_and.Tensor", self=f, other=f)
     yield call("aten.bitwise_not.default", self=f)
+    for key in ("Self", "Other"):
+        numbers, other = ("self", "other") if key == "Self" else ("other", "self")
+        yield call(f"aten.xlogy.Scalar_{key}", **{numbers: 1.0, other: np.zeros(3, np.uint16)})
     yield call("aten.where.self", condition=f, self=f, other=f)
     yield call("aten.masked_fill.Tensor", self=f, mask=truths(4), value=f)
     yield call("aten.masked_fill.Scalar", self=integers(4), mask=truths(4), value=0.5)
@@ -469,7 +481,19 @@ def malformed() -> Iterator[Call]:
 
 
 def every_call() -> Iterator[Call]:
-    groups = (unary, activations, arithmetic, optimizers, comparisons, choices, sums, extremes, variances, norms)
+    groups = (
+        unary,
+        activations,
+        arithmetic,
+        logarithms,
+        optimizers,
+        comparisons,
+        choices,
+        sums,
+        extremes,
+        variances,
+        norms,
+    )
     for group in (*groups, softmaxes, likelihoods, distances):
         yield from group()
 

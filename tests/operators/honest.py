@@ -12,16 +12,18 @@ import numpy.typing as npt
 from tallystick.graphs.engine import Engine
 from tallystick.graphs.graph import Node
 from tallystick.operators.balls.bound import ResultBound, bound
+from tallystick.operators.precision import FORMATS
 from tallystick.operators.registry import operator
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 from tests.operators.examples import Bf16, Call, mapped
 
-NARROW: Final = {"float16": "F16", "bfloat16": "BF16"}
+NAMES: Final = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"}
 Array = npt.NDArray[Any]
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Array]
 FLOATS: Final = ("F32", "BF16", "F16")
-LARGEST: Final = {"F32": 3.4e38, "BF16": 3.3e38, "F16": 6.5e4}
+SEARCHED: Final = (*FLOATS, "F64")
+LARGEST: Final = {name: FORMATS[name].largest for name in SEARCHED}
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -91,7 +93,7 @@ def _held(drawn: Array, dtype: str) -> Any:
         return (
             Bf16(limited.astype(np.float32))
             if dtype == "BF16"
-            else np.asarray(limited, {"F32": "<f4", "F16": "<f2"}[dtype])
+            else np.asarray(limited, {"F64": "<f8", "F32": "<f4", "F16": "<f2"}[dtype])
         )
 
 
@@ -136,12 +138,12 @@ def _unloaded(engine: Engine, result: Any, dtype: str) -> Tensor | None:
 
     A softmax's gradient for a type that its operands do not have is in theirs, whatever is asked for: not compared.
     """
-    held = NARROW.get(str(getattr(result, "dtype", "")).removeprefix("torch."))
+    held = NAMES.get(str(getattr(result, "dtype", "")).removeprefix("torch."))
     if engine.name == "iree":
         held = result.spec.dtype
-    if dtype == "F32" and held is not None:
+    if dtype == "F32" and held in {"F16", "BF16"}:
         return Tensor.of(engine.unload(result, held).values().astype(np.float32))
-    return engine.unload(result, dtype) if dtype not in NARROW.values() or held == dtype else None
+    return engine.unload(result, dtype) if held in {dtype, None} else None
 
 
 def bounds_of(call: Call, **settings: Any) -> tuple[ResultBound | None, ...]:

@@ -6,6 +6,7 @@ import platform
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -16,8 +17,9 @@ from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.operators.precision import PLAIN, STEPWISE
 from tallystick.operators.registry import operator
 from tallystick.tensors.tensor import Tensor
-from tests.operators.examples import Call, collected
-from tests.operators.honest import FLOATS, PROFILES, as_dtype, redrawn, shares
+from tests.operators.degenerate_calls import FORWARD, backward_of, degenerate_calls
+from tests.operators.examples import Bf16, Call, collected
+from tests.operators.honest import PROFILES, SEARCHED, as_dtype, redrawn, shares
 from tests.operators.real_layers import real_layers
 
 SPECIAL: Final = (0.997, 0.1, 1 / 3, 0.999, 0.01)
@@ -95,30 +97,43 @@ def search(setting: Setting, draws: int, only: str = "") -> Searched:
     found = Searched()
     for drawn, dtype in calls(draws, only):
         engine = Layout() if setting.channels_last and CONTIGUOUS not in drawn.operator else TorchEngine()
-        try:
-            with np.errstate(all="ignore"):
-                used = shares(drawn, engine, precision=PLAIN if dtype == "F32" else STEPWISE)
-        except (UnavailableError, MalformedError):
-            continue
-        found.calls += 1
-        for _, _, share in used:
-            found.add(f"{drawn.operator} {dtype}", float(share.max(initial=0.0)), str(drawn))
+        results = measure(found, drawn, dtype, engine)
+        if drawn.operator == FORWARD and len(results) == 2:
+            measure(found, backward_of(drawn, *map(operand_of, results)), dtype, engine)
     return found
 
 
+def measure(found: Searched, drawn: Call, dtype: str, engine: TorchEngine) -> list[Tensor]:
+    """Add the shares of one call; gives its results, none where the engine does not run it."""
+    try:
+        with np.errstate(all="ignore"):
+            used = shares(drawn, engine, precision=PLAIN if dtype in {"F32", "F64"} else STEPWISE)
+    except (UnavailableError, MalformedError):
+        return []
+    found.calls += 1
+    for _, _, share in used:
+        found.add(f"{drawn.operator} {dtype}", float(share.max(initial=0.0)), str(drawn))
+    return [result for _, result, _ in used]
+
+
+def operand_of(result: Tensor) -> Any:
+    """A result as an operand of the next call."""
+    return Bf16(result.values()) if result.dtype == "BF16" else np.array(result.array())
+
+
 def calls(draws: int, only: str) -> Iterator[tuple[Call, str]]:
-    """Examples with operands and numbers drawn again, and layers of real models."""
+    """Examples with operands and numbers drawn again, degenerate calls, and layers of real models."""
     examples = collected("EXAMPLES")
     for name in sorted(name for name in examples if name.startswith("aten.") and only in name):
         rng = np.random.default_rng([11, len(name)])
         for example in examples[name]:
             for count in range(draws):
                 profiles = ("normal",) if count % 2 else tuple(rng.choice(list(PROFILES), 3))
-                for dtype in FLOATS:
+                for dtype in SEARCHED:
                     yield renumbered(redrawn(example, profiles, dtype, int(rng.integers(1 << 30))), rng), dtype
-    for layer in real_layers():
+    for layer in chain(degenerate_calls(), real_layers()):
         if only in layer.operator:
-            for dtype in FLOATS:
+            for dtype in SEARCHED:
                 yield as_dtype(layer, dtype), dtype
 
 

@@ -30,6 +30,8 @@ TAKE_ANYTHING = {
     )
 }
 WITHOUT_META = {
+    "aten._embedding_bag.default",
+    "aten._embedding_bag_forward_only.default",
     "aten._native_batch_norm_legit_no_training.default",
     "aten.convolution_backward.default",
     "aten.native_batch_norm_backward.default",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tallystick.judging.verdict import Verdict, VerdictCoverage
@@ -19,7 +21,7 @@ def accepted(done: int, total: int, drawn: int | None, unit: str = "steps") -> s
 def test_a_sample_says_what_it_excludes_and_at_which_confidence() -> None:
     assert accepted(70, 120, 8) == (
         "70 of 120 steps were replayed from the step graph, and all agreed bit for bit. "
-        "With 95 % confidence fewer than 37 of the 120 steps are bad, by a random sample of 8."
+        "8 of them were drawn at random: with 95 % confidence fewer than 37 of the other 50 are bad."
     )
 
 
@@ -30,9 +32,22 @@ def test_where_every_step_was_replayed_no_percentage_is_printed(drawn: int) -> N
 
 def test_tiny_runs_get_sensible_words() -> None:
     assert accepted(1, 1, 1) == "The 1 step was replayed from the step graph, and all agreed bit for bit."
-    assert accepted(1, 2, 1).endswith(" A random sample of 1 is too small to say anything about the other 1.")
-    assert accepted(8, 12, 2).endswith(" A random sample of 2 is too small to say anything about the other 4.")
-    assert accepted(2, 12, 2).endswith(" fewer than 9 of the 12 steps are bad, by a random sample of 2.")
+    assert accepted(1, 2, 1).endswith(" It was drawn at random, too few to say anything about the other 1.")
+    assert accepted(8, 12, 2).endswith(" 2 of them were drawn at random, too few to say anything about the other 4.")
+    assert accepted(4, 12, 1).endswith(" 1 of them was drawn at random, too few to say anything about the other 8.")
+    assert accepted(2, 12, 2).endswith(
+        " They were drawn at random: with 95 % confidence fewer than 9 of the other 10 are bad."
+    )
+
+
+@pytest.mark.parametrize("total", [2, 5, 12, 64, 1000])
+def test_no_sentence_speaks_of_more_bad_steps_than_were_left_out(total: int) -> None:
+    for done in range(1, total, max(1, total // 20)):
+        for drawn in range(1, done + 1, max(1, done // 5)):
+            found = re.search(r"fewer than ([\d,]+) of the other ([\d,]+) are bad", accepted(done, total, drawn))
+            if found is not None:
+                bound, rest = (int(each.replace(",", "")) for each in found.groups())
+                assert (bound <= rest, rest) == (True, total - done)
 
 
 def test_of_a_chosen_segment_nothing_follows_for_the_others() -> None:

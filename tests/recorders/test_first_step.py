@@ -177,9 +177,9 @@ def noisy(model: Any, batch: Any) -> Any:
     return squares(model, (batch[0] + 0.1 * torch.randn_like(batch[0]), batch[1]))
 
 
-def halves(model: Any) -> None:
+def shakes(model: Any) -> None:
     for parameter in model.parameters():
-        parameter.grad.mul_(0.5)
+        parameter.grad.add_(torch.randn_like(parameter), alpha=1e-3)
 
 
 def from_a_list(step: int) -> Any:
@@ -242,8 +242,8 @@ class Checked(torch.autograd.Function):
         (Loop(loss=noisy), "random numbers (aten.randn_like.default)"),
         (Loop(batch=from_a_list, given=lambda batch: batch[0]), "that is not in batch=; give batch=(inputs, targets)"),
         (
-            Loop(before_step=halves),
-            "gradients are changed between backward() and optimizer.step(), and not by clip_gra",
+            Loop(before_step=shakes),
+            "random numbers are written into gradients (aten.randn_like.default); record the loop without them",
         ),
         (
             Loop(before_step=Stepping()),
@@ -266,7 +266,7 @@ class Checked(torch.autograd.Function):
         "dropout",
         "noise",
         "targets",
-        "scaled",
+        "shaken",
         "optimizers",
         "changed",
         "indices",

@@ -250,9 +250,16 @@ def test_a_loop_that_computes_otherwise_at_some_lengths_has_graphs_of_these(tmp_
         return (model(x) - y).square().mean() if len(x) != 6 else (model(x) - y).abs().mean()
 
     torch.manual_seed(0)
-    take(tmp_path / "run", (8, 5, 7, 6, 9, 6), torch.nn.Linear(3, 1), loss, 9, loss=loss, example=batch_of(8, 0))
-    report = audit(tmp_path / "run")
-    assert (report.verdict.outcome, report.replayed_steps) == ("accepted", 6)
+    run, shapes = tmp_path / "run", (8, 5, 7, 6, 9, 6)
+    with pytest.warns(RuntimeWarning, match="a step has another program than the first"):
+        take(run, shapes, torch.nn.Linear(3, 1), loss, 9, loss=loss, example=batch_of(8, 0))
+    report = audit(run)
+    assert (report.verdict.outcome, report.replayed_steps, report.verdict.objections) == ("inconclusive", 6, ())
+    (why,) = report.verdict.unavailable
+    root = str(steps_of(run)[3].graph)
+    assert why.startswith("step 4 has another program than the first step: loss is computed otherwise")
+    assert why.endswith(f"approve it with --graph {root}")
+    assert audit(run, graphs=(root,)).verdict.outcome == "accepted"
 
 
 def test_a_further_graph_that_does_not_give_its_first_step_is_not_used(tmp_path: Path, audit: Audit) -> None:

@@ -43,7 +43,7 @@ def test_another_process_that_knows_url_and_token_gives_the_local_verdict(servic
     ours = tallystick.audit(tmp_path / "segment").to_json()
     assert judged(theirs) == judged(json.loads(json.dumps(ours)))
     assert theirs["sentence"].startswith("4 of 12 steps were replayed")
-    assert theirs["command"] == f"tally audit {service.url}/runs/{RUN} --segment 4..8"
+    assert theirs["command"] == f"tally audit {service.url}/runs/{RUN} --step 6 --token-file {token}"
 
 
 def test_a_whole_run_is_audited_over_http(service: Service) -> None:

@@ -81,7 +81,7 @@ def test_a_hundred_streams_of_which_half_are_left_midway(busy: Any) -> None:
 def test_a_client_that_leaves_before_a_whole_answer_frees_its_row(busy: Any) -> None:
     body = json.dumps(BODY | {"stream": False, "max_tokens": 508, "min_tokens": 508}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", httpx.URL(busy.url).port)) as client:
+    with socket.create_connection(("127.0.0.1", httpx.URL(busy.url).port), timeout=120) as client:
         client.sendall(head % len(body) + body)
         while busy.service.engine.load != (1, 0):
             time.sleep(0.001)

@@ -96,7 +96,7 @@ def ask_through(app: FastAPI, language_model: Any) -> dict[str, Any]:
         chain = ReceiptChain(language_model.card.identity, SigningKey(bytes(range(32))))
         upstream = Upstream(url, tokenizer=ModelTokenizer(language_model))
         with served(create_proxy(upstream, chain, ServerOptions("tiny"))) as address:
-            body: dict[str, Any] = httpx.post(f"{address}/v1/chat/completions", json=ASKED, timeout=20).json()
+            body: dict[str, Any] = httpx.post(f"{address}/v1/chat/completions", json=ASKED, timeout=120).json()
     return body
 
 

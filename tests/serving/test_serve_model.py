@@ -45,11 +45,11 @@ def test_a_served_model_and_a_proxy_before_it(model_directory: Path, language_mo
     named = ["--name", "promised", "--auditor-keys", str(auditors)]
     with started(str(model_directory), "--key", str(key), "--journal", str(tmp_path / "log"), *named) as (url, told):
         assert told == {"key": SigningKey(bytes(32)).public, "model": language_model.card.identity}
-        answer = httpx.post(f"{url}/completions", json=BODY).json()
+        answer = httpx.post(f"{url}/completions", json=BODY, timeout=120).json()
         assert len(answer["receipt"]["receipt"]["fingerprints"]) == 1
         with started("--proxy", url, "--key", str(other), *named) as (front, told_in_front):
             assert told_in_front["model"] != told["model"]
-            passed = httpx.post(f"{front}/completions", json=BODY).json()
+            passed = httpx.post(f"{front}/completions", json=BODY, timeout=120).json()
             assert passed["receipt"]["key"] == SigningKey(bytes(range(32))).public
             assert passed["upstream_receipt"]["key"] == told["key"]
     kept = list(read_receipts(tmp_path / "log" / "receipts.jsonl"))

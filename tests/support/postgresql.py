@@ -97,7 +97,7 @@ def _started(tools: Tools) -> str:
 def _await(url: str, process: subprocess.Popen[bytes]) -> None:
     for _ in range(600):
         try:
-            psycopg.connect(f"{url}/postgres", connect_timeout=5).close()
+            psycopg.connect(f"{url}/postgres", connect_timeout=60).close()
         except psycopg.OperationalError:
             assert process.poll() is None, "PostgreSQL ended at once"
             time.sleep(0.05)

@@ -31,7 +31,7 @@ def _answer_all(listening: socket.socket, reply: Callable[[socket.socket], None]
         except TimeoutError:
             continue
         with connection:
-            connection.settimeout(0.2)
+            connection.settimeout(20)
             try:
                 connection.recv(65536)
                 reply(connection)

@@ -109,6 +109,10 @@ class CountingTrace:
 class CountingDoubter:
     """A challenger that counts by itself, in each child from what the prover showed at its beginning."""
 
+    def unseen(self, claim: PostedClaim, statement: Path) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
+
     def doubt(self, claim: PostedClaim, statement: Path) -> Doubt | None:
         """Everything, if any record is not what honest counting gives."""
         found = _records(claim, statement)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +19,7 @@ from tallystick.store.database.nouns import NOUNS
 from tallystick.store.database.query import Page, at_least
 from tallystick.store.database.row_text import page_json, read_page
 from tallystick.store.database.rows import AuditRow, EventRow, FindingRow
-from tallystick.store.database.tokens import TokenGrant, new_token
+from tallystick.store.database.tokens import SCOPES, TokenGrant, new_token
 from tests.support.services import RUN, Service, serving
 
 WITHOUT: Final[dict[str, dict[str, Any]]] = {"traces": {"place": ""}, "streams": {"place": ""}}
@@ -120,6 +121,18 @@ def test_rows_whose_types_do_not_fit_are_never_joined(service: Service) -> None:
 def test_scopes_say_who_sees_which_rows(service: Service, scope: str | None, noun: str, status: int) -> None:
     answers = [service.ask(f"/v1/{noun}", scope), service.ask("/v1/query", scope, "POST", json={"noun": noun})]
     assert [answer.status_code for answer in answers] == [status, status]
+
+
+@pytest.mark.parametrize("path", ["/v1/claims", "/v1/steps", "/v1/operators", f"/v1/runs/{RUN}/files/claim.json"])
+def test_a_refusal_names_a_scope_that_a_token_can_have(service: Service, path: str) -> None:
+    answer = service.ask(path, "ingest")
+    detail = answer.json()["detail"]
+    named = re.findall(r"the scope (\w+) is needed|--scope (\w+)", detail)
+    assert (answer.status_code, len(named)) == (403, 2)
+    (scope, _), (_, offered) = named
+    assert scope == offered
+    assert scope in SCOPES
+    assert new_token(service.database, TokenGrant(f"for{path.replace('/', '.')}", frozenset((scope,))))
 
 
 def test_operators_cannot_be_asked_for_through_other_rows(service: Service) -> None:

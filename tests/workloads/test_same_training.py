@@ -28,35 +28,101 @@ def first() -> Any:
 
 
 def test_steps_of_one_training_on_batches_of_other_shapes_are_alike(first: Any) -> None:
-    from tallystick.workloads.same_training import difference
+    from tallystick.workloads.same_training import UNCHANGED, departure, difference
 
-    assert difference(first, step_of(7), first) == ""
-    assert difference(first, step_of(4, clip=None), first) == ""  # what makes a gradient is a program of its own
+    assert difference(first, step_of(7)) == ""
+    assert departure(first, step_of(7), UNCHANGED) == ""
+    assert difference(first, step_of(4, clip=None)) == ""  # what makes a gradient is a program of its own
+    assert "computed otherwise" in departure(first, step_of(4, clip=None), UNCHANGED)
 
 
 def test_another_optimizer_or_another_state_is_named(first: Any) -> None:
     from tallystick.workloads.same_training import difference
 
-    assert difference(first, step_of(4, eps=1e-6), first) == "weights.0.bias is updated otherwise"
-    assert difference(first, step_of(4, eps=1e-6), None) == ""  # the first step with settings of its own
-    assert "is another input" in difference(first, step_of(4, hidden=5), None)
+    assert difference(first, step_of(4, eps=1e-6)).startswith("weights.0.bias is updated otherwise")
+    assert difference(first, step_of(4, eps=1e-6), is_updated_alike=False) == ""
+    assert "is another input" in difference(first, step_of(4, hidden=5), is_updated_alike=False)
+
+
+@pytest.fixture(scope="module")
+def rules() -> Any:
+    from tallystick.transcripts.optimizers.adam import AdamRule
+
+    return lambda **settings: (AdamRule(kind="adamw", **settings),)
+
+
+def test_a_changed_setting_explains_its_own_numbers_and_nothing_else(first: Any, rules: Any) -> None:
+    from tallystick.workloads.same_training import SettingChanges, departure
+
+    changed = SettingChanges.between(rules(), rules(eps=1e-6))
+    assert departure(first, step_of(4, eps=1e-6), changed) == ""
+    assert "has other 1e-06, and 1e-08" in departure(first, step_of(4, eps=1e-6), SettingChanges())
+    assert "still has other 1e-08, a setting that the record says was changed" in departure(first, first, changed)
+    decayed = SettingChanges.between(rules(weight_decay=0.01), rules(weight_decay=0.02))
+    assert departure(first, first, decayed) == ""  # the decay is fed to the graph
+    assert "updated otherwise" in departure(first, step_of(4, eps=1e-6), decayed)
+
+
+def test_a_setting_that_is_turned_on_changes_the_program(first: Any, rules: Any) -> None:
+    from tallystick.workloads.same_training import SettingChanges, departure
+
+    turned_on = SettingChanges.between(rules(), rules(amsgrad=True))
+    assert "amsgrad of parameter group 0 is True, and False before" in departure(first, first, turned_on)
+    assert "others" in SettingChanges.between(rules(), (*rules(), *rules())).of_structure
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("mean.default", "sum.default", "aten.sum.default in the place of aten.mean.default"),
+        ("tanh.default", "sigmoid.default", "aten.sigmoid.default in the place of aten.tanh.default"),
+    ],
+)
+def test_another_operator_in_loss_or_gradients_is_named(first: Any, old: str, new: str, named: str) -> None:
+    from tallystick.workloads.same_training import UNCHANGED, departure, difference
+
+    nodes = [replace(each, operator=each.operator.replace(old, new)) for each in first.nodes]
+    forged = replace(first, nodes=tuple(nodes))
+    assert difference(first, forged) == ""  # it updates the weights alike
+    assert named in departure(first, forged, UNCHANGED)
+
+
+def test_an_integer_that_no_size_of_the_batch_explains_is_named(first: Any) -> None:
+    from tallystick.workloads.same_training import UNCHANGED, departure
+
+    other = step_of(7)
+    assert any(each.attributes.get("other") == 7 for each in other.nodes)
+    for wrong, named in ((6, "no size of the batch"), (-7, "no size of the batch")):
+        nodes = [
+            replace(each, attributes={**each.attributes, "other": wrong}) if each.attributes.get("other") == 7 else each
+            for each in other.nodes
+        ]
+        assert named in departure(first, replace(other, nodes=tuple(nodes)), UNCHANGED)
+    turned = [
+        replace(each, attributes={**each.attributes, "dim": (1,)}) if each.attributes.get("dim") == (0,) else each
+        for each in other.nodes
+    ]
+    assert "no size of the batch" in departure(first, replace(other, nodes=tuple(turned)), UNCHANGED)
 
 
 def test_a_weight_that_is_passed_on_or_an_output_that_is_left_out_is_named(first: Any) -> None:
     from tallystick.workloads.same_training import difference
 
     kept = [replace(each, value=each.name) if each.name == "weights.2.weight" else each for each in first.outputs]
-    assert difference(first, replace(first, outputs=tuple(kept)), first) == "weights.2.weight is updated otherwise"
+    unlike = difference(first, replace(first, outputs=tuple(kept)))
+    assert unlike.startswith("weights.2.weight is updated otherwise")
     fewer = tuple(each for each in first.outputs if each.name != "gradients.0.bias")
     changed = "optimizer.0.bias.exp_avg has no gradient, and is changed"
-    assert difference(first, replace(first, outputs=fewer), first) == changed
+    assert difference(first, replace(first, outputs=fewer)) == changed
 
 
 def test_a_parameter_without_a_gradient_stays_as_it_is(first: Any) -> None:
     from tallystick.workloads.names import parameter_of
-    from tallystick.workloads.same_training import difference
+    from tallystick.workloads.same_training import UNCHANGED, departure, difference
 
     frozen = [each for each in first.outputs if each.name != "gradients.0.bias"]
     frozen = [replace(each, value=each.name) if parameter_of(each.name) == "0.bias" else each for each in frozen]
-    assert difference(first, replace(first, outputs=tuple(frozen)), first) == ""
-    assert difference(replace(first, outputs=tuple(frozen)), first, None) == ""
+    without = replace(first, outputs=tuple(frozen))
+    assert difference(first, without) == ""
+    assert difference(without, first, is_updated_alike=False) == ""
+    assert departure(first, without, UNCHANGED) == ""

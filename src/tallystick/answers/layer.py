@@ -1,8 +1,9 @@
 """Rung 3: one layer is run on the provider's opened input and judged by the rounding error of its operators.
 
 The input is exact, so errors of earlier layers need no allowance. A layer that was skipped, quantised or replaced
-exceeds the limits by orders of magnitude. There are two limits. The proven one: every element lies within the radius
-that error analysis gives for the whole layer. The calibrated one: every row lies within a share of its norm.
+exceeds the limits by orders of magnitude. There are three. The proven one: every element lies within the radius that
+error analysis gives for the whole layer; in 16 bits there is often none. The calibrated one: every row lies within a
+share of its norm. And the rows lie nearer to the promised layer than to one with weights in fewer bits.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tallystick.answers.cheaper_layer import ERRORS, HALFWAY, compare_with_cheaper, finding_of
 from tallystick.answers.error_bounds import BoundedValue, bounded_outputs
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.report import CheckLog
@@ -141,11 +143,38 @@ def _judge(
     if claimed.shape != exact.centre.shape:
         log.differs("layer", f"layer {layer}", f"{statement.dtype}{list(claimed.shape)} is not what the layer gives")
         return
-    log.add(_within_bound(claimed, exact, layer))
-    log.add(_within_share(claimed, exact, layer, policy.layer or RELATIVE[statement.dtype]))
     unbounded = float(np.mean(~np.isfinite(exact.radius)))
+    if unbounded < 1.0:
+        log.add(_within_bound(claimed, exact, layer))
+    log.add(_within_share(claimed, exact, layer, policy.layer or RELATIVE[statement.dtype]))
     if unbounded:
-        log.not_checked.append(f"layer {layer}: no bound holds for {100 * unbounded:.1f} % of its elements")
+        share = f"{100 * unbounded:.1f} % of its elements" if unbounded < 1.0 else f"it in {statement.dtype}"
+        log.not_checked.append(f"layer {layer}: no proven bound holds for {share}")
+    _told_from_cheaper(log, program.graph, bindings, claimed[0], exact, layer)
+
+
+def _told_from_cheaper(
+    log: CheckLog,
+    graph: Graph,
+    bindings: Mapping[Ref, Tensor],
+    claimed: npt.NDArray[np.float64],
+    exact: BoundedValue,
+    layer: int,
+) -> None:
+    """Whether the rows are those of the promised weights rather than of fewer bits; what is not told apart is said."""
+    [output] = graph.outputs
+
+    def exactly(values: Mapping[Ref, Tensor]) -> npt.NDArray[np.float64]:
+        return np.asarray(bounded_outputs(graph, values)[output.name].centre[0], np.float64)
+
+    blurred = []
+    for name, found in compare_with_cheaper(claimed, exact.centre[0], graph, bindings, exactly):
+        if found.tells or found.place > HALFWAY + ERRORS * found.error:
+            log.add(finding_of(f"layer {layer}", name, found))
+        else:
+            blurred.append(name)
+    if blurred:
+        log.not_checked.append(f"layer {layer}: weights in {', '.join(blurred)} are not told from the promised ones")
 
 
 def _bound(rows: Rows, statement: StatesCommitment, spec: TensorSpec) -> Tensor | None:

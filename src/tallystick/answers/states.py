@@ -17,6 +17,7 @@ from tallystick.answers.report import CheckLog
 from tallystick.errors import MalformedError, ProofError, UnavailableError
 from tallystick.tolerances.fingerprints.projection import summarise
 from tallystick.tolerances.fingerprints.settings import BLOCK_MAX, Distance, FingerprintSettings
+from tallystick.tolerances.sums import euclidean
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.model_card import ModelCard
 from tallystick.transcripts.receipt import StatesCommitment
@@ -165,7 +166,7 @@ def _own_rows(place: Place, opened: Rows, statement: StatesCommitment, hidden: H
 
 
 def _relative(difference: Rows, own: Rows) -> float:
-    gap, size = float(np.linalg.norm(difference)), float(np.linalg.norm(own))
+    gap, size = (euclidean(each.astype(np.float64)) for each in (difference, own))
     return gap / size if size else (np.inf if gap else 0.0)
 
 

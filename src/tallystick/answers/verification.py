@@ -15,8 +15,8 @@ from tallystick.answers.response import Response
 from tallystick.answers.trusted_keys import trusting
 from tallystick.answers.unread_receipt import UnreadReport, judge_unread
 from tallystick.commitments.encoding import Json, parse
-from tallystick.documents.files import read_document
-from tallystick.errors import MalformedError, UnavailableError
+from tallystick.errors import MalformedError
+from tallystick.frameworks.model_cards import card_of, stated_dtype
 from tallystick.transcripts.model_card import Dtype
 from tallystick.transcripts.receipt import SignedReceipt
 from tallystick.workloads.language_model import LanguageModel
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
 
 MODELS_HELD: Final = 2
-STATED: Final[Mapping[str, Dtype]] = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 LOADING: Final = Lock()
 ModelSource = LanguageModel | Path | str
 PolicySource = ReceiptPolicy | Path | str | None
@@ -101,21 +100,9 @@ def precision_taken(source: ModelSource, model: LanguageModel, policy: ReceiptPo
     return () if dtype == own else (line,)
 
 
-def stated_dtype(directory: Path) -> Dtype:
-    """The precision that the configuration of a model states; F32 if it states none that is known."""
-    try:
-        config = parse(read_document(directory / "config.json"), "config.json")
-    except (UnavailableError, MalformedError):
-        return "F32"  # loading the model says what is wrong with its directory
-    stated = config.get("dtype", config.get("torch_dtype")) if isinstance(config, dict) else None
-    return STATED.get(str(stated), "F32")
-
-
 @lru_cache(maxsize=MODELS_HELD * 3)
 def _root_in(path: Path, dtype: Dtype) -> str:
     """The model root of a directory in some precision; the model that is loaded says itself what it is."""
-    from tallystick.frameworks.model_cards import card_of
-
     return card_of(path, dtype).identity
 
 

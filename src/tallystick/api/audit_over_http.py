@@ -14,6 +14,7 @@ from tallystick.api.audit_result import AuditResult
 from tallystick.api.auditing import audit
 from tallystick.api.replaying import PolicySource
 from tallystick.errors import ProofError, UsageError
+from tallystick.passwords import without_passwords
 
 if TYPE_CHECKING:
     from tallystick.audits.training import Progress
@@ -65,7 +66,8 @@ def audit_over_http(
         asked = segment if step is None else _segment_of(address.service, token, address.run, step)
         part = _fetch(service, address.run, found, asked)
         result = audit(found, policy, nonce=nonce, device=device, corpus=corpus, initial=initial, progress=progress)
-    command = result.made.command.replace(quote(str(found)), f"{quote(url)}{part}", 1)
+    command = result.made.command.replace(quote(str(found)), f"{quote(without_passwords(url))}{part}", 1)
+    command += " --token-file FILE" * (token is not None)
     return replace(result, made=replace(result.made, command=command))
 
 

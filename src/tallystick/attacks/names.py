@@ -106,21 +106,21 @@ CHANGES: Final = {
         "the optimizer's ε is 1e-6 instead of 1e-8; the spec names the graph of that step, and all is made anew with it"
     ),
     "graph-other-decay": (
-        "the second moment keeps 0.998 a step, not 0.999; the spec names the graph of that step, "
-        "and all is made anew with it"
+        "the second moment keeps 0.998 a step, not 0.999; the spec names the graph of that step, and all is "
+        "made anew with it"
     ),
     "graph-not-causal": "attention looks ahead; the spec names the graph of that step, and all is made anew with it",
     "graph-skips-a-tensor": (
-        "the update leaves one weight tensor as it was; the spec names the graph of that step, and "
-        "all is made anew with it"
+        "the update leaves one weight tensor as it was; the spec names the graph of that step, and all is "
+        "made anew with it"
     ),
     "graph-hidden-constant": (
-        "a gradient is shifted by a constant pattern; the spec names the graph of that step, and "
-        "all is made anew with it"
+        "a gradient is shifted by a constant pattern; the spec names the graph of that step, and all is made "
+        "anew with it"
     ),
     "graph-hidden-input": (
-        "a gradient is shifted by an input that no batch declares; the spec names the graph of "
-        "that step, and all is made anew with it"
+        "a gradient is shifted by an input that no batch declares; the spec names the graph of that step, and "
+        "all is made anew with it"
     ),
     "graph-of-another-step": (
         "every step is that of the recipe; the spec names the graph of a step with another ε; resealed"
@@ -163,7 +163,30 @@ CHANGES: Final = {
     "loop-start-tuned": (
         "the spec states a published checkpoint, and the run begins with weights that were trained further"
     ),
+    "loop-start-moments": (
+        "the run begins with the checkpoint that its spec states, and with a chosen moment of one weight"
+    ),
+    "loop-start-counters": (
+        "the run begins with the checkpoint that its spec states, and counts its steps from a thousand on"
+    ),
     "loop-start-stated": "nothing; the loop begins with the checkpoint that its spec states",
+    "loop-step-gradient-negated": (
+        "one step goes up the gradient of a weight, and its record names the graph of that step; resealed"
+    ),
+    "loop-gradients-scaled-from-a-step": (
+        "from one step on a gradient counts four times, and records name the graph of these steps; resealed"
+    ),
+    "loop-step-loss-squared": (
+        "one step records the square of its loss, and its record names a graph that does; resealed"
+    ),
+    "loop-step-update-under-other-decay": (
+        "one step states weight decay × 1.0000001, and names a graph that negates a weight after the update; resealed"
+    ),
+    "loop-step-other-betas": (
+        "one step states β₁ = 0.999, which makes its step larger; its graph is that of the spec; resealed"
+    ),
+    "loop-step-negative-rate": "one step is taken with a negative learning rate, which its record states; resealed",
+    "loop-step-tripled-rate": "one step is taken with three times the learning rate, which its record states; resealed",
     "loop-schedule-before-record": "nothing; the schedule of the loop steps before the recorder",
     "loop-clipping-undeclared": "nothing; the loop clips its gradients, and does not declare this to the recorder",
     "loop-autocast-around": "nothing; the loop runs under autocast, and the loss that was captured does not",
@@ -172,18 +195,22 @@ CHANGES: Final = {
         "one record states a learning rate 1 % above the one that was used; the claim withdraws the step graph"
     ),
     "recipe-graph-excused": "the claim of a run by a recipe withdraws its step graph",
+    "loop-end-withdrawn": (
+        "the final weights are edited after training, and the claim withdraws the graph of the last steps"
+    ),
+    "loop-end-without-batch": "the final weights are edited after training, and the batch of the last step is deleted",
     "rows-exchanged": "one step is taken on the row of another step, and its record names its own; all made anew",
     "rows-label-unmasked": (
-        "the run on rows is made anew with a label on a token of the user, "
-        "under the corpus and the tokenizer that it states"
+        "the run on rows is made anew with a label on a token of the user, under the corpus and the tokenizer "
+        "that it states"
     ),
     "rows-in-another-order": (
-        "the run on rows is made anew with two rows in the places of each other, "
-        "under the corpus and the tokenizer that it states"
+        "the run on rows is made anew with two rows in the places of each other, under the corpus and the "
+        "tokenizer that it states"
     ),
     "rows-of-another-tokenizer": (
-        "the run on rows is made anew on rows of a tokenizer that spells otherwise, "
-        "under the corpus and the tokenizer that it states"
+        "the run on rows is made anew on rows of a tokenizer that spells otherwise, under the corpus and the "
+        "tokenizer that it states"
     ),
     "rows-as-stated": "nothing; the loop is trained on the rows that its spec states",
     "undetermined-moved": (

@@ -97,16 +97,29 @@ def _pattern(spec: TensorSpec) -> Tensor:
 
 def _added(graph: Graph, name: str, what: Ref) -> Graph:
     """The graph in which `what` is added to the gradient that the optimizer reads for the weight `name`."""
+    return gradient_replaced(graph, name, "aten.add.Tensor", {"alpha": 1}, {"other": what})[0]
+
+
+def gradient_replaced(
+    graph: Graph,
+    name: str,
+    operator: str,
+    attributes: Mapping[str, Attribute] | None = None,
+    operands: Mapping[str, Ref] | None = None,
+) -> tuple[Graph, int]:
+    """The graph in which the optimizer reads `operator` of the gradient of a weight, and the number of the new node."""
     moment = f"optimizer.{name.removeprefix('weights.')}.exp_avg"
     position = next((i for i, node in enumerate(graph.nodes) if moment in node.refs), None)
     if position is None:
-        raise UsageError("this forgery adds to a gradient that AdamW reads, and this run has another optimizer")
+        raise UsageError("this forgery changes a gradient that AdamW reads, and this run has another optimizer")
     gradient, number = graph.nodes[position].operands["end"], graph.nodes[position].number
-    added = Node(number, "aten.add.Tensor", {"self": gradient, "other": what}, {"alpha": 1}, (graph.specs()[name],))
+    made = Node(
+        number, operator, {"self": gradient, **(operands or {})}, dict(attributes or {}), (graph.specs()[name],)
+    )
     reader = _Renamed(number, gradient)
-    nodes = (*graph.nodes[:position], added, *(reader.node(node) for node in graph.nodes[position:]))
+    nodes = (*graph.nodes[:position], made, *(reader.node(node) for node in graph.nodes[position:]))
     outputs = tuple(replace(each, value=reader.moved(each.value)) for each in graph.outputs)
-    return replace(graph, nodes=nodes, outputs=outputs)
+    return replace(graph, nodes=nodes, outputs=outputs), number
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from tallystick.attestation.signatures import check_signature
-from tallystick.errors import MalformedError, UnavailableError, UsageError
+from tallystick.documents.files import write_secret
+from tallystick.errors import MalformedError
 from tallystick.transcripts.receipt import Receipt, SignedReceipt
 
 SECRET_BYTES: Final = 32
@@ -52,17 +53,7 @@ class SigningKey:
             UsageError: the file exists.
             UnavailableError: the disk cannot be written.
         """
-        path = Path(file)
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            raise UsageError(f"{path}: exists already; a key is never overwritten") from None
-        try:
-            with os.fdopen(handle, "w") as opened:
-                opened.write(self.secret.hex() + "\n")
-        except OSError as error:
-            path.unlink()  # an incomplete file would block the next attempt, since no key is overwritten
-            raise UnavailableError(f"{path}: could not be written: {error.strerror}") from None
+        write_secret(Path(file), self.secret.hex().encode() + b"\n", "a key")
 
     @cached_property
     def public(self) -> str:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from tallystick.audits.claimed import check_graph_file, read_named
 from tallystick.audits.policy import Policy
 from tallystick.audits.read_log import follow_lines
+from tallystick.audits.varying_steps import VaryingSteps
 from tallystick.commitments.digests import Digest
 from tallystick.datasets.opened import check_stated_tokenizer, read_tokenizer
 from tallystick.datasets.order import BatchPlan
@@ -49,7 +50,6 @@ from tallystick.workloads.plan import batch_plan, open_data
 from tallystick.workloads.schedule import learning_rate
 
 if TYPE_CHECKING:
-    from tallystick.audits.other_steps import OtherSettings
     from tallystick.judging.first_weights import FirstWeights
     from tallystick.transcripts.rule import GroupRule
     from tallystick.workloads.program import StepProgram
@@ -71,12 +71,11 @@ class CheckedRun:
     """A run directory with what was found in it; `findings` says which checks it passed.
 
     `is_read` says that the transcript was read to its end and understood; `unread` are the anchors that no part of the
-    audit needed; `derived` counts the shards of a corpus that were tokenized again, and all of them. `further` counts
-    the steps that name another graph than that of the spec, by its root, and under `None` those that have none;
-    `settings` counts those with other rules of the optimizer, by these rules. The first step of any such kind is `odd`.
-    `begins` is the anchor at which a segment that is judged alone begins, and 0 for a run. `first_weights` is how the
-    first state stands to an origin with which it agrees. `shown` and `left_out` are further lines of the verdict, on
-    what was checked and what was not.
+    audit needed; `derived` counts the shards of a corpus that were tokenized again, and all of them. `varying` counts
+    what differs between the steps of a loop. `begins` is the anchor at which a segment that is judged alone begins, and
+    0 for a run. `first_weights` is how the first state stands to an origin with which it agrees, and `unexplained`
+    names the tensors of a loop's first state whose values nothing shows. `shown` and `left_out` are further lines of
+    the verdict, on what was checked and what was not.
     """
 
     run: RunDirectory
@@ -90,15 +89,14 @@ class CheckedRun:
     anchors: dict[int, AnchorRecord] = field(default_factory=dict)
     failures: int = 0
     begins: int = 0
-    further: dict[Digest | None, int] = field(default_factory=dict)
-    settings: dict[tuple[GroupRule, ...], OtherSettings] = field(default_factory=dict)
-    odd: int | None = None
+    varying: VaryingSteps = field(default_factory=VaryingSteps)
     is_read: bool = False
     is_screened: bool = True
     training_seconds: float = 0.0
     derived: tuple[int, int] | None = None
     unread: tuple[int, ...] = ()
     first_weights: FirstWeights | None = None
+    unexplained: frozenset[str] = frozenset()
     shown: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     _places: array[int] = field(default_factory=lambda: array("Q"))
@@ -112,7 +110,7 @@ class CheckedRun:
     @property
     def varies(self) -> bool:
         """Whether there are steps without a graph, with one of their own, or with other settings."""
-        return bool(self.further or self.settings or self.claim.withdrawn)
+        return bool(self.varying.graphs or self.varying.settings or self.claim.withdrawn)
 
     @property
     def steps(self) -> int:
@@ -221,7 +219,7 @@ def open_graph(evidence: CheckedRun, policy: Policy) -> None:
         return
     from tallystick.audits.step_graph import open_step_graph
 
-    evidence.program = open_step_graph(evidence)
+    evidence.program = open_step_graph(evidence, policy)
 
 
 def _open_data(evidence: CheckedRun) -> None:
@@ -307,10 +305,8 @@ def _check_step(evidence: CheckedRun, record: StepRecord) -> None:
     found = record.post.model_dump(exclude_none=True).keys()
     wrong = sorted(found ^ evidence.spec.recorded.summaries_due(record.index))
     require(not wrong, f"step {record.index} lacks a summary that the spec asks for, or has another: {wrong}")
-    if (record.graph, record.no_graph, record.optimizer) != (None, None, None):
-        from tallystick.audits.other_steps import note_other_step  # only loops have such steps
-
-        note_other_step(evidence, record)
+    if recipe is None or record.graph is not None or record.no_graph is not None or record.optimizer is not None:
+        evidence.varying.note(evidence, record)
     if recipe is None:
         return
     require(record.learning_rates is None, f"step {record.index} names several learning rates, and its recipe one")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from tallystick.audits.checked_run import check_records, read_stated
+from tallystick.audits.end_of_chain import leave_end_out
 from tallystick.audits.policy import Policy
 from tallystick.audits.report import Report
 from tallystick.audits.sampling import Selection
@@ -42,5 +43,7 @@ def verify_segment(
         raise UsageError(f"--from {start} --to {end}: two anchors in ascending order are needed ({near} …)")
     evidence.begins = start
     leave_origin_out(evidence, stack)
+    if end < marks[-1]:
+        leave_end_out(evidence, policy.model_copy(update={"full": True}))
     chosen = Selection(tuple(range(start + 1, end + 1)), tuple(segments_between(marks, start, end)), ())
     return audit_selected(evidence, policy, b"", stack, progress, chosen, started)

@@ -34,6 +34,7 @@ from tallystick.tensors.safetensors import StateFile, read_state
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.tolerances.exact import describe_difference
+from tallystick.tolerances.sums import euclidean
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.environment import Environment
 from tallystick.transcripts.inference import InferenceClaim, call_file
@@ -266,8 +267,8 @@ def relative_distance(claimed: np.ndarray, replayed: np.ndarray) -> float:
     same = (claimed == replayed) | (np.isnan(claimed) & np.isnan(replayed))
     if not np.array_equal(np.isfinite(claimed), finite) or not same[~finite].all():
         return float("inf")
-    scale = float(np.linalg.norm(replayed[finite]))
-    gap = float(np.linalg.norm(claimed[finite] - replayed[finite]))
+    scale = euclidean(replayed[finite])
+    gap = euclidean(claimed[finite] - replayed[finite])
     return gap / scale if scale else (float("inf") if gap else 0.0)
 
 

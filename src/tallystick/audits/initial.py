@@ -47,7 +47,7 @@ def judge_initial_state(
 def begun_elsewhere(evidence: CheckedRun, state: State) -> frozenset[str]:
     """The tensors of the first state that the seed does not give, where the recipe begins with weights from elsewhere.
 
-    Where these are known they are compared with them (`audits.first_weights`); otherwise any of these may be one.
+    Where these are known they are compared with them (`audits.first_state`); otherwise any of these may be one.
     """
     recipe = evidence.spec.recipe
     if recipe is None or recipe.model.initial is None:

@@ -14,6 +14,7 @@ from tallystick.audits.checked_run import (
     open_graph,
     read_stated,
 )
+from tallystick.audits.end_of_chain import leave_withdrawn_end_out
 from tallystick.audits.policy import Policy
 from tallystick.audits.report import Report
 from tallystick.audits.sampling import Segment, Selection
@@ -74,6 +75,8 @@ def audit_opened_segment(
     evidence, selection = read
     evidence.begins = selection.segments[0].start if selection.segments else 0
     leave_origin_out(evidence, stack)
+    if selection.segments:
+        leave_withdrawn_end_out(evidence, selection.segments[-1].end)
     asked = policy.model_copy(update={"full": False})
     return audit_selected(evidence, asked, b"", stack, progress, selection, started)
 

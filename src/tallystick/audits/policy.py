@@ -37,8 +37,10 @@ class Policy(Document):
     `tolerance` names what a tolerant audit compares opened states by (`tolerances.registry`) in place of the calibrated
     residual. `replay` says whether a run that has both a step graph and a recipe is replayed from the graph or the
     recipe. `shards` is how many shards of a corpus are tokenized again, where the verifier has the corpus; a full audit
-    takes all. `outputs` is how far a model's outputs may lie from a replay on another stack, relative to their norm.
-    `properties` are checked of values without a replay.
+    takes all. `graphs` are the roots of step graphs that the verifier has read: a loop may use them beside that of its
+    spec. `one_graph`, `one_rule` and `scheduled_rates` demand of a loop one graph, one rule of the optimizer, and
+    learning rates that follow a schedule; without them the run is inconclusive. `outputs` is how far a model's outputs
+    may lie from a replay on another stack, relative to their norm. `properties` are checked of values without a replay.
 
     Raises `UsageError` for a tolerance that is not known here, or that an exact audit would not ask.
     """
@@ -57,6 +59,10 @@ class Policy(Document):
     devices: tuple[Literal["cpu", "cuda"], ...] = ("cpu", "cuda")
     calibration: CalibrationField = None
     update_floor: Share = 1e-6
+    graphs: tuple[DigestText, ...] = ()
+    one_graph: bool = False
+    one_rule: bool = False
+    scheduled_rates: bool = False
     outputs: Share | None = None
     properties: tuple[Annotated[str, Field(max_length=64)], ...] = ()
 

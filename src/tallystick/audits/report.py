@@ -132,16 +132,8 @@ def make_report(
         reading_seconds,
         replay_seconds,
         graph,
-        _graphs_of(evidence),
+        evidence.varying.graph_counts(evidence.spec.graph, evidence.steps),
     )
-
-
-def _graphs_of(evidence: CheckedRun) -> tuple[tuple[Digest | None, int], ...]:
-    """The step graphs of a run that has several, or steps without one: most used first, each with its steps."""
-    if not evidence.further:
-        return ()
-    rest = evidence.steps - sum(evidence.further.values())
-    return ((evidence.spec.graph, rest), *sorted(evidence.further.items(), key=lambda each: -each[1]))
 
 
 def _coverage(
@@ -168,14 +160,14 @@ def _not_checked(evidence: CheckedRun, policy: Policy, share: float) -> Iterable
             "the anchor stride exceeds it"
         )
     yield from _unread(evidence)
-    if without := evidence.further.get(None, 0):
+    if evidence.claim.weights is None:
+        yield "the claim names no weights: which weights were published, nothing ties to this run"
+    if without := evidence.varying.steps_without_graph:
         yield f"{without} of {evidence.steps} steps, which have no step graph: nobody can replay them"
     for each in evidence.claim.withdrawn or ():
         yield f"steps {each.first}–{each.last}, whose step graph the recorder withdrew: {each.reason}"
-    if evidence.settings:
-        from tallystick.audits.other_steps import other_settings  # few runs change one
-
-        yield other_settings(evidence)
+    if evidence.varying.settings:
+        yield evidence.varying.changed_settings(evidence)
     if policy.mode == "tolerant":
         yield ZERO_SIGNS
     if not evidence.is_screened:
@@ -186,7 +178,8 @@ def _not_checked(evidence: CheckedRun, policy: Policy, share: float) -> Iterable
         is_stated = evidence.first_weights is not None or evidence.spec.initial is not None
         origin = "" if is_stated else "where the first state came from, "
         batches = "" if evidence.spec.rows is not None else "which data the batches are, and "
-        yield f"{origin}{batches}what set the learning rates"
+        rates = evidence.varying.stated_rates()
+        yield f"{origin}{batches}what set the learning rates{rates and f' ({rates})'}"
     yield from _unstated_origin(evidence)
     yield from evidence.left_out
     data = evidence.spec.data
@@ -257,7 +250,7 @@ def _assumptions(evidence: CheckedRun, policy: Policy, nonce: bytes, graph: Dige
     if nonce:
         yield "the nonce was drawn by the verifier after the claim was fixed"
     if graph is not None and evidence.spec.recipe is None:
-        more = len(evidence.further.keys() - {None})
+        more = evidence.varying.further_graphs
         several = f" and {more} more for other batches" if more else ""
         yield f"the program that should have run is the graph that was replayed, {graph}{several}"
     if policy.mode == "tolerant":

@@ -22,6 +22,7 @@ from tallystick.tolerances.bucket import Bucket
 from tallystick.tolerances.reach import reach_adamw, reach_sgd
 from tallystick.tolerances.screens import moment_cosine, second_moment_floor, update_profile
 from tallystick.tolerances.streams import difference_norm, element_count, norm, not_finite
+from tallystick.tolerances.sums import euclidean
 from tallystick.tolerances.tolerance import Finding, is_float
 from tallystick.transcripts.recipe import Recipe, RecordRecipe
 from tallystick.transcripts.summary import BucketSummary, StateSummary, decode_sketch
@@ -171,7 +172,7 @@ def _screen_continuity(evidence: CheckedRun, findings: Findings, state: State, m
     weights = {name: tensor for name, tensor in weights_of(state).items() if is_float(tensor)}
     found, claimed = projection.sketch(weights), projection.decode(decode_sketch(step))
     with np.errstate(all="ignore"):
-        distance = float(np.linalg.norm(found - claimed)) / max(norm(weights.values()), LEAST_NORM)
+        distance = euclidean(found - claimed) / max(norm(weights.values()), LEAST_NORM)
     allowed = projection.rounding(element_count(weights.values()))
     findings.note(Finding(distance, allowed), "anchor continuity", f"step {mark}")
 

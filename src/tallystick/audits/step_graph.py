@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import TYPE_CHECKING
 
 from tallystick.audits.claimed_graph import read_claimed_graph
+from tallystick.audits.further_graphs import FurtherGraphs
+from tallystick.audits.policy import Policy
 from tallystick.errors import UnavailableError
 from tallystick.judging.findings import Findings, require
 from tallystick.workloads.names import AVERAGE
@@ -15,7 +16,6 @@ from tallystick.workloads.verifier_stack import VerifierStack
 
 if TYPE_CHECKING:
     from tallystick.audits.checked_run import CheckedRun
-    from tallystick.audits.further_graphs import FurtherGraphs
     from tallystick.graphs.graph import Graph
     from tallystick.workloads.program import Further
 
@@ -23,7 +23,7 @@ CAPTURING = ("torch:", "transformers:")
 """The libraries whose version decides which graph a recipe gives."""
 
 
-def open_step_graph(evidence: CheckedRun) -> StepProgram | None:
+def open_step_graph(evidence: CheckedRun, policy: Policy) -> StepProgram | None:
     """The program of the step graph; `None` where the claim withdraws it, or the data was rejected.
 
     Raises `ProofError` for another graph than the spec names, `MalformedError` where no verifier would run that one.
@@ -44,7 +44,7 @@ def open_step_graph(evidence: CheckedRun) -> StepProgram | None:
             evidence.batch,
             evidence.rates,
             spec.seed,
-            _further(evidence, graph),
+            _further(evidence, graph, policy),
             grows=True,
         )
     if evidence.dataset is None or evidence.plan is None:
@@ -52,16 +52,10 @@ def open_step_graph(evidence: CheckedRun) -> StepProgram | None:
     return recipe_program(spec.recipe, graph, constants, evidence.dataset, evidence.plan)
 
 
-def _further(evidence: CheckedRun, first: Graph) -> Callable[[int], Further | None]:
-    """The graphs that records name besides `first`; what reads them is loaded for a run that has some."""
-
-    @cache
-    def graphs() -> FurtherGraphs:
-        from tallystick.audits.further_graphs import FurtherGraphs
-
-        return FurtherGraphs(evidence, first)
-
-    return lambda index: graphs()(index) if evidence.varies else None
+def _further(evidence: CheckedRun, first: Graph, policy: Policy) -> Callable[[int], Further | None]:
+    """The graphs that records name besides `first`."""
+    graphs = FurtherGraphs(evidence, first, policy.graphs)
+    return lambda index: graphs(index) if evidence.varies else None
 
 
 def check_recipe_graph(evidence: CheckedRun, findings: Findings, stack: VerifierStack) -> None:

@@ -57,6 +57,8 @@ def judge_for(
             f"no limits are calibrated for {what}; `tally calibrate-training LIMITS --run RUN` measures them for "
             "`--calibration LIMITS`"
         )
+    if policy.calibration is not None:
+        _compare_with_shipped(evidence, entry, segment)
     same_device = stack.environment.device == evidence.environment.device == "cpu"
     parameters = element_count(tensor for name, tensor in start.items() if name.startswith("weights."))
     floor, named = policy.update_floor, None
@@ -65,6 +67,22 @@ def judge_for(
 
         named = NamedTolerance.load(policy.tolerance)
     return TolerantJudge(evidence.run, evidence.spec, workload, entry, floor, same_device, parameters, named)
+
+
+def _compare_with_shipped(evidence: CheckedRun, entry: LimitsEntry, segment: Segment) -> None:
+    """Leave a segment undecided whose limits of the policy lie too far above those that are shipped."""
+    from tallystick.audits.own_limits import MULTIPLE_MAX, too_wide  # few policies bring limits
+
+    told = f"limits: the policy's own, of which none may be more than {MULTIPLE_MAX:g} times the shipped one"
+    if told not in evidence.shown:
+        evidence.shown.append(told)
+    if wide := too_wide(entry):
+        more = f" and {len(wide) - 1} more" if wide[1:] else ""
+        evidence.findings.undecided.append(
+            f"steps {segment.start + 1}–{segment.end}: the policy's limits are too wide ({wide[0]}{more}): honest "
+            "stacks drift so far apart where a training is chaotic, and agreement says too little there; replay on the "
+            "stack of the run"
+        )
 
 
 @dataclass(frozen=True)

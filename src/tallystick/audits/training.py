@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import pairwise
 
 from tallystick.audits.checked_run import CheckedRun, check_records, read_stated, walk_anchors
+from tallystick.audits.end_of_chain import check_end
+from tallystick.audits.first_state import judge_first_state
 from tallystick.audits.policy import Policy
 from tallystick.audits.replay import Lost
 from tallystick.audits.report import Report, make_report
@@ -49,6 +51,7 @@ def audit_training(
     select = every_segment if policy.full else sampled_segments
     selection, ends = select(evidence, policy, nonce), ends_of_chain(evidence, stack)
     _require_origin(evidence, stack)
+    check_end(evidence, policy)
     return audit_selected(evidence, policy, nonce, stack, progress, selection, started, ends)
 
 
@@ -99,10 +102,8 @@ def audit_selected(
             screens.leave_out()
         if mark in screened:
             screens.follow(mark, state)
-        if mark == 0 and state is not None and stack.origin is not None:
-            from tallystick.audits.first_weights import judge_first_weights
-
-            judge_first_weights(evidence, stack.origin, state)
+        if mark == 0 and state is not None:
+            judge_first_state(evidence, stack.origin, state)
         began = time.perf_counter()
         replays.follow(mark, state)
         replaying += time.perf_counter() - began
@@ -123,7 +124,7 @@ def audit_selected(
 
         lines, others = unreplayed(selection, policy, evidence, replays.lost)
         unavailable = lines + unavailable
-    unavailable += [*replays.unavailable, *evidence.findings.undecided]
+    unavailable += [*replays.unavailable, *evidence.findings.undecided, *evidence.varying.unmet(policy)]
     reading = time.perf_counter() - started - replaying
     graph = evidence.spec.graph if replays.reports and replays_graph(evidence, policy, stack) else None
     return make_report(

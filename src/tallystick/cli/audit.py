@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ def register(app: typer.Typer) -> None:
 
 
 def audit(
+    context: typer.Context,
     run: str = typer.Argument(help="A finished run directory, or a run in a service: http://HOST/runs/NAME."),
     samples: int | None = typer.Option(None, min=1, help="How many steps to sample."),
     window: int | None = typer.Option(None, min=1, help="The longest replay from an anchor, in steps."),
@@ -56,6 +58,12 @@ def audit(
     ),
     replay: str | None = typer.Option(
         None, help="Replay the step graph, or the recipe with a trainer: graph or recipe."
+    ),
+    graph: list[str] | None = typer.Option(
+        None, "--graph", metavar="ROOT", help="Approve a further step graph of a loop, which you have read."
+    ),
+    strict: bool = typer.Option(
+        False, "--strict", help="Demand of a loop one step graph, one rule, and learning rates on a schedule."
     ),
     device: str | None = DEVICE,
     anchors: str | None = ANCHORS,
@@ -87,17 +95,20 @@ def audit(
         "mode": "tolerant" if tolerant else None,
         "replay": replay,
         "calibration": _limits(calibration, tolerant),
+        "graphs": graph or None,
+        **dict.fromkeys(("one_graph", "one_rule", "scheduled_rates"), strict or None),
     }
     asked = _policy(policy, chosen)
     theirs = {"segment": segment, "step": step, "token_file": token_file}
     with _watched() as progress:
         ours = {"nonce": nonce, "device": device, "corpus": corpus, "initial": initial, "progress": progress}
-        result = _audited(run, asked, anchors, ours, theirs)
+        result = _repeatable(_audited(run, asked, anchors, ours, theirs), context)
     _keep(result, run, db)
     return _show(result, html, json, verbose)
 
 
 def verify_segment(
+    context: typer.Context,
     run: Path = RUN,
     start: int = typer.Option(..., "--from", min=0, help="The anchor to start from."),
     end: int = typer.Option(..., "--to", min=1, help="The anchor to arrive at."),
@@ -120,7 +131,7 @@ def verify_segment(
     with _watched() as progress:
         asked = _policy(None, {"claim": claim})
         given: dict[str, Any] = {"device": device, "initial": initial, "anchors": anchors}
-        result = verify_segment(run, start, end, asked, **given, progress=progress)
+        result = _repeatable(verify_segment(run, start, end, asked, **given, progress=progress), context)
     return _show(result, html, json, verbose)
 
 
@@ -144,6 +155,14 @@ def _audited(
     return audit_over_http(
         run, policy, token=read_token(theirs["token_file"]), segment=marks, step=theirs["step"], **ours
     )
+
+
+def _repeatable(result: AuditResult, context: typer.Context) -> AuditResult:
+    """The result with the command that repeats it as it was typed."""
+    from tallystick.cli.repeating import repeated
+
+    command = repeated(context, b"" if result.report.policy.full else result.report.nonce)
+    return replace(result, made=replace(result.made, command=command))
 
 
 def _policy(path: Path | None, chosen: dict[str, Any]) -> Policy:

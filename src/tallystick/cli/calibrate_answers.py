@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from tallystick.cli.options import JSON
+from tallystick.cli.options import JSON, dtype_of, dtype_option
 
 
 def register(app: typer.Typer) -> None:
@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 def calibrate_answers(
     model: Path = typer.Argument(help="The model: a directory in the form of transformers."),
     out: Path = typer.Option(..., help="Where the table is written, as JSON."),
-    dtype: str = typer.Option("F32", help="The precision that is promised: F32, BF16 or F16."),
+    dtype: str | None = dtype_option("The promised precision"),
     answers: int = typer.Option(100, min=5, help="Answers in all, over the stacks of this machine."),
     tokens: int = typer.Option(256, min=1, help="The most tokens of an answer."),
     json: bool = JSON,
@@ -40,11 +40,8 @@ def calibrate_answers(
     from tallystick.cli.signals import Terminated
     from tallystick.documents.files import write_atomically
     from tallystick.documents.targets import require_writable
-    from tallystick.errors import UsageError
-    from tallystick.frameworks.torch.generation.model_directory import DTYPES
 
-    if dtype not in DTYPES:
-        raise UsageError(f"--dtype: {dtype} is none of {', '.join(DTYPES)}")
+    promised = dtype_of(model, dtype)
     require_writable(out, makes_folders=True)
     started, console = time.perf_counter(), talk()
 
@@ -52,7 +49,7 @@ def calibrate_answers(
         console.print(f"{time.perf_counter() - started:6.0f} s  {what}")
 
     try:
-        table = calibrate_answers(model, dtype, Effort(answers, tokens), tell)
+        table = calibrate_answers(model, promised, Effort(answers, tokens), tell)
     except (KeyboardInterrupt, Terminated) as error:
         raise type(error)(f"interrupted: {out} is as before, nothing was kept; fewer --answers end sooner") from None
     write_atomically(out, table.to_bytes() + b"\n")

@@ -47,6 +47,11 @@ def init(
     members: Path | None = typer.Option(None, help="The committee's keys, one a line."),
     referee: str | None = typer.Option(None, help="The key of the party that rules at once."),
     treasury: str | None = typer.Option(None, help="The key that fines go to; the coordinator's by default."),
+    window_for: Path | None = typer.Option(
+        None,
+        "--window-for",
+        help="Claims can be contested for 40 times what auditing this run takes here, at least.",
+    ),
     key: Path | None = typer.Option(None, "--key", help=KEY_HELP),
     demo: bool = typer.Option(
         False, "--demo", help="For trying: short clocks, all keys beside it, what to paste next."
@@ -63,7 +68,7 @@ def init(
 
     if demo:
         others = {"rules": rules, "members": members, "referee": referee, "treasury": treasury, "key": key}
-        return _init_demo(db, others, json)
+        return _init_demo(db, others, window_for, json)
     if db is None:
         raise UsageError("--db: where the coordinator is to be kept; --demo sets one up for trying")
     database = CoordinatorDatabase(db)
@@ -72,6 +77,8 @@ def init(
     database.close()
     told = {"referee": referee, "treasury": treasury, "members": _lines(members)}
     agreed = _rules(rules, {name: value for name, value in told.items() if value is not None}, signing.public)
+    if window_for is not None:
+        agreed = agreed.model_copy(update={"challenge_window": max(agreed.challenge_window, _window(window_for))})
     with closing(LocalCoordinator.create(db, agreed, signing)) as place:
         found: Json = {"coordinator": place.identity, "key": place.charter.key}
         show(found, f"coordinator {place.identity}\nkey {place.charter.key}", json)
@@ -143,15 +150,27 @@ def show(
     return 0
 
 
-def _init_demo(db: str | None, others: dict[str, Any], as_json: bool) -> int:
-    """Raises `UsageError` for options that a coordinator for trying does not take."""
-    from tallystick.cli.demo_court import DATABASE, init_demo
+def _window(run: Path) -> int:
+    """How long a claim like this run is to be open; raises what an audit of it raises."""
+    from tallystick.disputes.parties.audit_time import window_for
+    from tallystick.store.folders import OPENING, RUN, require_folder
+
+    return window_for(require_folder(run, RUN, OPENING))
+
+
+def _init_demo(db: str | None, others: dict[str, Any], window_for: Path | None, as_json: bool) -> int:
+    """Raises `UsageError` for options that a coordinator for trying does not take.
+
+    Where the run is here that the printed commands claim, the window follows from its audit.
+    """
+    from tallystick.cli.demo_court import DATABASE, HONEST, init_demo
 
     if said := [name for name, value in others.items() if value is not None]:
         raise UsageError(f"--{said[0]}: --demo brings its own rules and keys; leave one of them away")
     if db is not None and "://" in db:
         raise UsageError("--db: a coordinator for trying is kept in a file, with the keys beside it")
-    init_demo(DATABASE if db is None else Path(db), as_json)
+    timed = window_for or (HONEST if (HONEST / "claim.json").is_file() else None)
+    init_demo(DATABASE if db is None else Path(db), as_json, None if timed is None else _window(timed))
     return 0
 
 

@@ -69,13 +69,16 @@ def _commit_directory(path: Path, target: Path, verify: Path | None, recheck: bo
 def _commit_file(path: Path, target: Path, verify: Path | None) -> Digest:
     from tallystick.commitments.encoding import decode, encode
     from tallystick.datasets.preparation import commit_source
-    from tallystick.documents.files import read_document, write_atomically
+    from tallystick.documents.files import FILE_BYTES_MAX, read_document, write_atomically
     from tallystick.errors import ProofError
     from tallystick.transcripts.dataset import RecordCommit
 
     found = commit_source("jsonl" if path.suffix == ".jsonl" else "text", path)
     if verify is None:
-        write_atomically(target, encode(found.to_json()) + b"\n")
+        written = encode(found.to_json()) + b"\n"
+        if target.exists() and read_document(target, FILE_BYTES_MAX) != written:
+            raise UsageError(f"{target} holds another commit: remove it or choose another file with --out")
+        write_atomically(target, written)
     elif (
         claimed := RecordCommit.from_json(decode(read_document(verify).removesuffix(b"\n"), verify.name), verify.name)
     ) != found:

@@ -9,6 +9,7 @@ import typer
 
 from tallystick.cli import database_blobs, database_upkeep
 from tallystick.cli.options import DB, JSON
+from tallystick.passwords import without_passwords
 
 if TYPE_CHECKING:
     from tallystick.commitments.encoding import Json
@@ -66,7 +67,7 @@ def add(
                 if len(places) == 1:
                     raise
                 refused.append((place, error))
-    show({"added": added, "database": db}, "\n".join(printable(str(each)) for each in added), json)
+    show({"added": added, "database": without_passwords(db)}, "\n".join(printable(str(each)) for each in added), json)
     for place, why in refused:
         told = str(why) if str(why).startswith(place) else f"{place}: {why}"
         talk().print(printable(f"tally: {told}"), soft_wrap=True)
@@ -84,7 +85,7 @@ def upgrade(db: str = DB, json: bool = JSON) -> None:
     from tallystick.store.database.workload_database import WorkloadDatabase
 
     with WorkloadDatabase(db, writable=True):
-        show({"database": db, "form": newest()}, f"{db}: form {newest()}", json)
+        show({"database": without_passwords(db), "form": newest()}, f"{without_passwords(db)}: form {newest()}", json)
 
 
 def forget(names: list[str] = typer.Argument(help="Names in the database."), db: str = DB, json: bool = JSON) -> None:
@@ -100,7 +101,7 @@ def forget(names: list[str] = typer.Argument(help="Names in the database."), db:
         for name in names:
             with database.writing(name) as connection:
                 forget_source(connection, name)
-    show({"database": db, "forgotten": list(names)}, "\n".join(names), json)
+    show({"database": without_passwords(db), "forgotten": list(names)}, "\n".join(names), json)
 
 
 def link(
@@ -160,13 +161,14 @@ def query(
     sql: str | None = typer.Argument(None, help="A SELECT over the views; without it, the views and their columns."),
     db: str = DB,
     limit: int = typer.Option(LIMIT, min=1, help="The largest number of rows."),
+    timeout: float = typer.Option(60.0, "--timeout", min=0.001, help="The most seconds that the statement may take."),
     json: bool = JSON,
 ) -> None:
     """Ask the database in SQL. Nothing can be changed.
 
     The views and their columns stand in `docs/database.md`; they stay, while the tables below them may change.
     """
-    from tallystick.cli.output import print_json, print_table
+    from tallystick.cli.output import print_json, print_table, talk
     from tallystick.errors import UsageError
     from tallystick.extras import require
 
@@ -178,12 +180,14 @@ def query(
     from tallystick.store.database.workload_database import WorkloadDatabase
 
     if sql is None:
-        columns, rows = list_views()
+        found = list_views()
     else:
         with WorkloadDatabase(db) as database:
-            columns, rows = select(database, sql, limit)
+            found = select(database, sql, limit, timeout)
     if json:
-        found: list[Json] = [dict(zip(columns, row, strict=True)) for row in rows]
-        print_json({"rows": found})
-        return
-    print_table(columns, rows)
+        rows: list[Json] = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
+        print_json({"more": found.more, "rows": rows})
+    else:
+        print_table(found.columns, found.rows)
+    if found.more:
+        talk().print(f"these are the first {limit:,} rows, and there are more: --limit takes more", soft_wrap=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from tallystick.cli.options import DB, JSON
+from tallystick.passwords import without_passwords
 
 if TYPE_CHECKING:
     from tallystick.commitments.encoding import Json
@@ -50,7 +51,7 @@ def store(
     stored: dict[str, Json] = {name: {each.file: each.blob for each in one.stored} for name, one in reports.items()}
     differing: dict[str, Json] = {name: list(one.differing) for name, one in reports.items()}
     text = "\n".join(f"{name}: {len(one.stored)} files are in the store" for name, one in reports.items())
-    show({"blobs": blobs, "differing": differing, "stored": stored}, text, json)
+    show({"blobs": without_passwords(blobs), "differing": differing, "stored": stored}, text, json)
     wrong = [f"{name}: {file}" for name, one in reports.items() for file in one.differing]
     if wrong:
         raise ProofError(f"{'; '.join(wrong)}: not what its record states; what was stored before stays")
@@ -119,7 +120,7 @@ def collect(
         there.drop_drafts(now if young else now - DAY)
     if json:
         listed: list[Json] = [{"blob": each.blob, "bytes": each.bytes, "fate": str(each.fate)} for each in found]
-        print_json({"blobs": blobs, "unreferenced": listed})
+        print_json({"blobs": without_passwords(blobs), "unreferenced": listed})
         return
     print_table(("blob", "bytes", ""), [(each.blob, each.bytes, str(each.fate)) for each in found])
 

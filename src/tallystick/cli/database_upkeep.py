@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tallystick.cli.options import DB, JSON
+from tallystick.passwords import without_passwords
 
 if TYPE_CHECKING:
     from tallystick.commitments.encoding import Json
@@ -112,7 +113,7 @@ def check(
         found = len(findings) + report.more
         raise ProofError(f"{db}: findings: {found}; rows are not what the files say, or files not what was claimed")
     if unchecked:
-        talk().print(f"{db}: no row is wrong, and some could not be checked", soft_wrap=True)
+        talk().print(f"{without_passwords(db)}: no row is wrong, and some could not be checked", soft_wrap=True)
         raise typer.Exit(3)
 
 
@@ -130,7 +131,11 @@ def rebuild(db: str = DB, json: bool = JSON) -> None:
     with WorkloadDatabase(db, writable=True) as database:
         report = rebuilt(database)
     lacking = {name: printable(why) for name, why in report.lacking.items()}
-    show({"database": db, "lacking": dict(lacking), "read": list(report.read)}, "\n".join(report.read), json)
+    show(
+        {"database": without_passwords(db), "lacking": dict(lacking), "read": list(report.read)},
+        "\n".join(report.read),
+        json,
+    )
     if lacking:
         raise UnavailableError(
             f"{db}: without the rows of {'; '.join(f'{name}: {why}' for name, why in lacking.items())}"
@@ -167,5 +172,7 @@ def export(
             rows = export_parquet(database, parquet)
     text = [f"{name}\t{count}" for name, count in rows.items()] + ([str(datasette)] if datasette else [])
     show(
-        {"database": db, "datasette": str(datasette) if datasette else None, "rows": dict(rows)}, "\n".join(text), json
+        {"database": without_passwords(db), "datasette": str(datasette) if datasette else None, "rows": dict(rows)},
+        "\n".join(text),
+        json,
     )

@@ -13,22 +13,24 @@ if TYPE_CHECKING:
     from tallystick.commitments.encoding import Json
 
 DATABASE: Final = Path("court") / "court.db"
+HONEST: Final = Path("run")
+"""The run that the printed commands claim."""
 PARTIES: Final = ("lab", "forger", "auditor", "referee")
 PURSE: Final = 2_000_000
 MINUTE_WINDOWS: Final = ("clock", "referee_window", "vote_window", "reveal_window", "appeal_window")
 SHORT: Final = dict.fromkeys(MINUTE_WINDOWS, 120) | {
-    "challenge_window": 180,
+    "challenge_window": 300,
     "committee": 1,
     "extension": 20,
     "withdrawal_delay": 1,
 }
-"""Seconds in the place of days; a busy machine must still audit a claim before its window ends."""
+"""Seconds in the place of days; the window for contests is longer where an audit takes long."""
 
 
-def init_demo(database: Path, as_json: bool = False) -> None:
+def init_demo(database: Path, as_json: bool = False, window: int | None = None) -> None:
     """Set up the coordinator, make and write all keys, fill the purses, and print what to paste next.
 
-    Raises `UsageError` where a file of that name is there.
+    `window` is how long claims can be contested at least. Raises `UsageError` where a file of that name is there.
     """
     from tallystick.attestation.signing import SigningKey
     from tallystick.cli.output import show
@@ -44,24 +46,28 @@ def init_demo(database: Path, as_json: bool = False) -> None:
     for name, key in keys.items():
         key.write(_key(database, name))
     named = {"treasury": own.public, "beacon": own.public, "referee": keys["referee"].public}
-    rules = Rules.from_json({**SHORT, **named}, "rules")
+    seconds = max(SHORT["challenge_window"], window or 0)
+    slow = {name: SHORT[name] * seconds // SHORT["challenge_window"] for name in ("clock", "extension")}
+    rules = Rules.from_json({**SHORT, **named, **slow, "challenge_window": seconds}, "rules")
     with closing(LocalCoordinator.create(database, rules, own)) as place:
         for name in PARTIES[:3]:
             place.grant(keys[name].public, PURSE)
         found: Json = {"coordinator": place.identity, "key": place.charter.key}
         show(found, f"coordinator {place.identity}\nkey {place.charter.key}", as_json)
-    _tell(database)
+    _tell(database, seconds)
 
 
 def _key(database: Path, name: str) -> Path:
     return database.with_name(f"{name}.key")
 
 
-def _tell(database: Path) -> None:
+def _tell(database: Path, window: int) -> None:
     from tallystick.cli.output import talk
+    from tallystick.disputes.parties.waiting import in_words
 
     for line in next_commands(database):
         talk().print(line, soft_wrap=True)
+    talk().print(f"Claims can be contested for {in_words(window)}.")
 
 
 def next_commands(database: Path) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from tallystick.cli.dispute_tables import accounts_table, claims_table, disputes_table, moves_table, print_table
-from tallystick.cli.offices import pause, pause_left, resume, retire, seal, unseal, withdraw
+from tallystick.cli.offices import delegate, pause, pause_left, resume, retire, seal, unseal, withdraw
 from tallystick.cli.options import JSON
 from tallystick.cli.party_session import (
     BOARD,
@@ -51,7 +51,7 @@ EXITS: Final = {"won": 0, "lost": 1, "nobody is at fault": 3, "not over": 3}
 def register(app: typer.Typer) -> None:
     """Add the group of this file."""
     group = typer.Typer(no_args_is_help=True, help="Open, follow, play and settle disputes.")
-    for command in (open_, status, show, play, settle, withdraw, retire, pause, resume, seal, unseal):
+    for command in (open_, status, show, play, settle, withdraw, retire, pause, resume, seal, unseal, delegate):
         group.command(name=command.__name__.rstrip("_"))(command)
     app.add_typer(group, name="dispute")
 
@@ -90,6 +90,7 @@ def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
     """List claims and disputes, with their clocks, and who is owed what."""
     from tallystick.cli.output import print_json, talk
     from tallystick.disputes.parties.progress import progress_of, span
+    from tallystick.disputes.parties.silence import silent_provers
 
     view, money = _look(coordinator)
     progress = [progress_of(view.state, number, view.now) for number in range(len(view.state.disputes))]
@@ -98,7 +99,14 @@ def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
         owed: list[Json] = [each.to_json() for each in money]
         claims = _claims_json(view)
         print_json(
-            {"accounts": owed, "claims": claims, "disputes": disputes, "paused": pause_left(view), "time": view.now}
+            {
+                "accounts": owed,
+                "claims": claims,
+                "disputes": disputes,
+                "paused": pause_left(view),
+                "silent": list(silent_provers(view)),
+                "time": view.now,
+            }
         )
         return
     if (left := pause_left(view)) is not None:
@@ -112,6 +120,8 @@ def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
         print_table(disputes_table(progress, view.now))
     print()
     print_table(accounts_table(money, view.now))
+    for line in silent_provers(view):
+        print(f"\n{line}")
 
 
 def show(

@@ -4,71 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
-
-import typer
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
 
 from tallystick import __version__
-from tallystick.cli import (
-    attack,
-    audit,
-    calibrate,
-    calibrate_answers,
-    calibrate_training,
-    cluster,
-    completion,
-    coordinator,
-    data,
-    database,
-    demo,
-    diff,
-    dispute,
-    economics,
-    ethereum,
-    example,
-    generate,
-    graph,
-    inference,
-    inspect,
-    judge,
-    models,
-    open as opening,
-    parties,
-    push,
-    referee,
-    serve,
-    serve_model,
-    serve_vllm,
-    thin,
-    traces,
-    train,
-    ui,
-    verify_graph,
-    verify_response,
-)
 from tallystick.cli.aliases import meant
-from tallystick.cli.root_help import SCREEN, RootHelp
 from tallystick.cli.signals import Terminated, listen
 from tallystick.cli.streams import OUTPUT, close_stdout, open_streams
 from tallystick.errors import TallyError
-
-app = typer.Typer(
-    name="tally",
-    cls=RootHelp,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-for group in (
-    *(train, audit, data, inspect, opening, judge, diff, inference, example, thin),
-    *(graph, attack, calibrate, calibrate_answers, calibrate_training, demo, generate, models, serve_model),
-    *(serve_vllm, verify_graph, verify_response, coordinator, parties, dispute, referee, economics, ethereum),
-    *(cluster, database, serve, push, traces, ui, completion),
-):
-    group.register(app)
-
+from tallystick.passwords import without_passwords
 
 INPUT_EXIT = 4
 INTERRUPTED_EXIT = 130
@@ -78,23 +23,24 @@ READER_LEFT_EXIT = 141
 MISTAKE_MAX = 500
 TRACEBACK = "TALLY_TRACEBACK"
 """Set to anything, an error is shown with its traceback."""
+HELP_PAGE: Final = Path(__file__).with_name("root_help.txt")
+"""What `tally --help` prints, written by `python scripts/root_page.py`: so nothing is loaded for it."""
+BEGINNING: Final = """\
+tally makes ML compute verifiable: record training or the answers of a model,
+replay any part, judge the difference.
 
+Begin with these:
+  tally demo                         honest runs accepted, frauds caught
+  tally example llama-tiny           write a recipe here, and say how to train it
+  tally audit run                    replay part of that run and give a verdict
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        print(f"tally {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Show the version."),
-) -> None:
-    """Make ML compute verifiable: record a training run, replay any part of it, judge the difference.
-
-    Exit codes: 0 accepted or done, 1 rejected, 2 usage, 3 inconclusive, 4 environment, input or I/O, 130 interrupted,
-    143 terminated.
-    """
+Go on with:
+  tally help                         all commands, by role
+  tally help COMMAND                 one command and its options
+  tally verify-response              check answers of a model by their receipts
+  tally coordinator                  run a network that settles disputes
+  import tallystick                  the same from Python
+"""
 
 
 def main() -> None:
@@ -110,12 +56,15 @@ def run(arguments: list[str]) -> int:
     """Run `tally` with `arguments` and return its exit code."""
     try:
         arguments = meant(arguments)
-        code = _invoke(arguments) if arguments else _begin()
+        at_once = AT_ONCE.get("".join(arguments)) if len(arguments) < 2 else None
+        code = _invoke(arguments) if at_once is None else at_once()
         sys.stdout.flush()  # what is printed counts as written only now
     # Whatever nobody foresaw ends here, and only here, in one line and a code that is no verdict: left to itself it
     # would exit with 1, and 1 means rejected.
     except BaseException as error:  # noqa: BLE001
         if os.environ.get(TRACEBACK):
+            import traceback
+
             traceback.print_exception(error)
         code = _told(error, arguments)
         _write_the_rest()
@@ -130,9 +79,38 @@ def _write_the_rest() -> None:
         close_stdout()
 
 
+def _begin() -> int:
+    """Where to begin, for whoever types `tally` alone; nothing was done, so the exit code is that of a usage error."""
+    print(BEGINNING, end="", file=sys.stderr)
+    return 2
+
+
+def _show_help() -> int:
+    print(HELP_PAGE.read_text("utf-8"), end="")
+    return 0
+
+
+def _show_version() -> int:
+    print(f"tally {__version__}")
+    return 0
+
+
+AT_ONCE: Final[Mapping[str, Callable[[], int]]] = {
+    "": _begin,
+    "--help": _show_help,
+    "-h": _show_help,
+    "--version": _show_version,
+}
+"""What is answered without a command."""
+
+
 def _invoke(arguments: list[str]) -> int:
     """What a command returns; errors travel, where typer's own `main` would turn some of them into exit code 1."""
-    command = typer.main.get_command(app)
+    import typer
+
+    from tallystick.cli.application import application
+
+    command = typer.main.get_command(application(arguments[0]))
     try:
         with command.make_context("tally", list(arguments)) as context:
             result = command.invoke(context)
@@ -141,20 +119,10 @@ def _invoke(arguments: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _begin() -> int:
-    """Where to begin, for whoever types `tally` alone; nothing was done, so the exit code is that of a usage error."""
-    print(SCREEN, end="", file=sys.stderr)
-    return 2
-
-
 def _told(error: BaseException, arguments: list[str]) -> int:
     """Say in one line what went wrong; returns the exit code."""
     if isinstance(error, TallyError):
         return _say(str(error), error.exit_code)
-    if isinstance(error, typer.TyperException):
-        from tallystick.cli.usage import usage_line
-
-        return _tell_usage(usage_line(error, app, arguments))
     if isinstance(error, KeyboardInterrupt):
         return _say(str(error) or "interrupted", INTERRUPTED_EXIT)
     if isinstance(error, Terminated):
@@ -172,10 +140,24 @@ def _told(error: BaseException, arguments: list[str]) -> int:
         return _say(f"{error.strerror or error}: {error.filename or 'while reading or writing'}", INPUT_EXIT)
     if isinstance(error, MemoryError):
         return _say("out of memory", INPUT_EXIT)
+    if (misused := _misused(error, arguments)) is not None:
+        return _tell_usage(misused)
     what = " ".join(f"{type(error).__name__}: {error}".split())[:MISTAKE_MAX]
     return _say(
         f"this is a mistake of tallystick's: {what}; please report it (set {TRACEBACK}=1 to see where)", INPUT_EXIT
     )
+
+
+def _misused(error: BaseException, arguments: list[str]) -> str | None:
+    """What is wrong with the command line; `None` for another error."""
+    import typer
+
+    if not isinstance(error, typer.TyperException):
+        return None
+    from tallystick.cli.application import application
+    from tallystick.cli.usage import usage_line
+
+    return usage_line(error, application(arguments[0]), arguments)
 
 
 def _tell_usage(message: str) -> int:
@@ -192,6 +174,6 @@ def _is_reader_gone(error: BaseException) -> bool:
 
 
 def _say(message: str, code: int) -> int:
-    line = "".join(character if character.isprintable() else "\ufffd" for character in message)
+    line = "".join(character if character.isprintable() else "\ufffd" for character in without_passwords(message))
     print(f"tally: {line}", file=sys.stderr)
     return code

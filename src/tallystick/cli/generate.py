@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import typer
 
-from tallystick.cli.options import ALWAYS_JSON, JSON, device_option, from_options
+from tallystick.cli.options import ALWAYS_JSON, JSON, device_option, dtype_of, dtype_option, from_options
 from tallystick.cli.recording import (
     COMMIT_HELP,
     GRAPH_HELP,
@@ -66,7 +66,7 @@ def generate(
     seed: int | None = typer.Option(None, help="The sampler's seed; drawn if none is given."),
     nonce: str | None = typer.Option(None, help="The customer's nonce, in hexadecimal."),
     request_id: str | None = typer.Option(None, "--request-id", help="The id of the request; drawn by default."),
-    dtype: str = typer.Option("F32", help="Compute in F32, BF16 or F16."),
+    dtype: str | None = dtype_option("The precision to compute in"),
     attention: str = typer.Option("sdpa", help="sdpa or eager."),
     device: str = device_option("Run on cpu or cuda."),
     fingerprint: str = typer.Option("projection", help="projection, toploc or none."),
@@ -93,7 +93,7 @@ def generate(
     from tallystick.recorders.generation import AnswerRequest, generate_plain, new_request_id
     from tallystick.recorders.receipts import ReceiptIssuer
 
-    check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
+    check_choices(attention=(attention, ("sdpa", "eager")))
     check_choices(fingerprint=(fingerprint, ("projection", "toploc", "none")))
     if max_tokens < 1:
         raise UsageError(f"--max-tokens {max_tokens}: at least 1")
@@ -103,7 +103,7 @@ def generate(
     fields = {**sampler, "repetition_penalty": repetition_penalty, "seed": seed}
     asked = [AnswerRequest(request_id or new_request_id(), nonce, _sampler(fields)) for _ in (*prompt, *chat)]
     secret = read_key(key)
-    language_model = load_language_model(model, dtype, attention, device)  # type: ignore[arg-type]
+    language_model = load_language_model(model, dtype_of(model, dtype), attention, device)  # type: ignore[arg-type]
     prompts = _prompts(language_model, prompt, chat)
     settings = record_settings(fingerprint, layers, commit, private, language_model.card)
     root = committed_graph(language_model, out) if graph else None

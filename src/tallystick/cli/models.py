@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from tallystick.cli.options import JSON
+from tallystick.cli.options import JSON, dtype_of, dtype_option
 from tallystick.cli.recording import check_choices
 
 
@@ -78,7 +78,7 @@ def export_model(
 
 def model_root(
     model: Path = typer.Argument(help="A model directory, or a run that trained a language model."),
-    dtype: str = typer.Option("F32", help="The precision in which it is served: F32, BF16 or F16."),
+    dtype: str | None = dtype_option("The precision in which it is served"),
     recheck: bool = typer.Option(False, "--recheck", help="Read all files, also those that did not change."),
     json: bool = typer.Option(False, "--json", help="Print the root and the whole model card as one JSON object."),
 ) -> None:
@@ -91,17 +91,18 @@ def model_root(
     from tallystick.store.folders import MODEL, RUN, is_kind, require_folder
 
     require_folder(model, MODEL, RUN)
-    check_choices(dtype=(dtype, ("F32", "BF16", "F16")))
+    is_run = is_kind(model, RUN)
+    served = dtype_of(None if is_run else model, dtype)
     claim = None
-    if is_kind(model, RUN):
+    if is_run:
         from tallystick.recorders.export import model_of_run
         from tallystick.store.run import RunDirectory
 
-        card, claim = model_of_run(RunDirectory(model), dtype)  # type: ignore[arg-type]
+        card, claim = model_of_run(RunDirectory(model), served)
     else:
         from tallystick.frameworks.model_cards import card_of
 
-        card = card_of(model, dtype, recheck=recheck)  # type: ignore[arg-type]
+        card = card_of(model, served, recheck=recheck)
     named = {} if claim is None else {"claim": str(claim.identity)}
     if json:
         print_json({"card": card.to_json(), "root": str(card.identity), **named})

@@ -23,6 +23,36 @@ if TYPE_CHECKING:
 ANSWER = typer.Option(..., "--answer", help="Who is at fault, as the planter knows: prover, challenger or nobody.")
 
 
+def delegate(
+    party: str = typer.Argument(help="The key of the watchtower, as `tally new-key` prints it."),
+    coordinator: str = COORDINATOR,
+    key: Path = KEY,
+    days: float = typer.Option(30.0, min=0.001, max=3650, help="For how many days."),
+) -> int:
+    """Let another key answer in disputes for this party, and do nothing else. Prints what `tally watchtower` reads.
+
+    It reaches no money: it posts, concedes and withdraws nothing. Its answers count as this party's own. Nothing takes
+    it back before its end.
+    """
+    from tallystick.attestation.points import check_public
+    from tallystick.attestation.signing import SigningKey
+    from tallystick.disputes.coordinators.local.delegation import sign_delegation
+    from tallystick.disputes.game.rules import DAY
+    from tallystick.disputes.parties.connect import ETHEREUM, connected
+
+    if coordinator.startswith(ETHEREUM):
+        raise UsageError("the contract knows no delegates; a watchtower there needs the prover's key")
+    try:
+        check_public(party)
+    except ValueError as error:
+        raise UsageError(f"{party[:80]}: no key of 64 hexadecimal digits: {error}") from None
+    with connected(coordinator, key) as connection:
+        until = connection.coordinator.now() + round(days * DAY)
+        signed = sign_delegation(connection.identity, party, until, SigningKey.read(key))
+        print(signed.to_bytes().decode())
+    return 0
+
+
 def pause(coordinator: str = COORDINATOR, key: Path = KEY, json: bool = JSON) -> int:
     """Stop all clocks and moves, as the guardian; withdrawals go on. A pause ends by itself."""
     from tallystick.cli.output import show

@@ -12,6 +12,7 @@ from tallystick.errors import MalformedError, UsageError
 
 if TYPE_CHECKING:
     from tallystick.documents.document import Document
+    from tallystick.transcripts.model_card import Dtype
 
 Given = TypeVar("Given", bound="Document")
 
@@ -60,6 +61,30 @@ def read_token(path: Path | None) -> str | None:
     if len(tokens) != 1:
         raise UsageError(f"--token-file {path}: one token is asked for, and there are {len(tokens)}")
     return tokens[0]
+
+
+def dtype_option(what: str) -> Any:
+    """`--dtype`, which `dtype_of` reads."""
+    return typer.Option(
+        None, "--dtype", help=f"{what}: F32, BF16 or F16; by default what the model's directory states."
+    )
+
+
+def dtype_of(model: Path | None, given: str | None) -> Dtype:
+    """The precision that is asked for, or else the one that the directory of a model states.
+
+    Raises `UsageError` for another word. A model that was imported in BF16 is so generated with, served and verified.
+    """
+    if given is not None:
+        from tallystick.cli.recording import check_choices
+
+        check_choices(dtype=(given, ("F32", "BF16", "F16")))
+        return given  # type: ignore[return-value]
+    if model is None:
+        return "F32"
+    from tallystick.frameworks.model_cards import stated_dtype
+
+    return stated_dtype(model)
 
 
 def device_option(what: str, default: str | None = "cpu") -> Any:

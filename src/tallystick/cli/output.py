@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +28,12 @@ def print_json(value: Json) -> None:
 def show(found: Json, text: str, as_json: bool) -> None:
     """Print a result on stdout: as JSON, or as text."""
     print_json(found) if as_json else print(text)
+
+
+def is_stdout_open_to_others() -> bool:
+    """Whether stdout is a file that other users of this machine can read."""
+    found = os.fstat(1)
+    return stat.S_ISREG(found.st_mode) and bool(found.st_mode & (stat.S_IRGRP | stat.S_IROTH))
 
 
 def talk() -> Console:

@@ -43,7 +43,7 @@ UNFINISHED_EXIT = 3
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
-    for command in (prover, challenger, committee, rule):
+    for command in (prover, watchtower, challenger, committee, rule):
         app.command()(command)
 
 
@@ -102,6 +102,44 @@ def prover(
         if not once and posting.printed is not None:
             show_money(session, view, {posting.printed})
         return posting.ending(view, once)
+
+
+def watchtower(
+    runs: list[Path] = typer.Argument(help="Copies of what was claimed: runs, recorded calls, or openings."),
+    coordinator: str = COORDINATOR,
+    key: Path = KEY,
+    delegation: Path = typer.Option(..., "--delegation", help="What the prover signed (`tally dispute delegate`)."),
+    watch: bool = WATCH,
+    at_once: bool = typer.Option(False, "--at-once", help="Answer without leaving the prover half of its time."),
+    device: str = DEVICE,
+    board: str | None = BOARD,
+    board_key: Path | None = BOARD_KEY,
+    work: Path | None = WORK,
+    poll: float = POLL,
+) -> int:
+    """Answer for a prover that is silent.
+
+    The prover signed that this key may open what is contested, and nothing else. Its bond stays out of reach, and its
+    own program can run beside this one: a move is made once. Openings are computed again here, so this machine needs
+    the stack of the prover's once a dispute has begun there.
+    """
+    from tallystick.disputes.evidence.statement import statement_at
+    from tallystick.disputes.parties import programs
+    from tallystick.disputes.parties.offers import offer_of
+    from tallystick.disputes.parties.prover import LazyTrace
+    from tallystick.store.folders import OPENING, RUN, require_folder
+
+    statements = [(run, statement_at(require_folder(run, RUN, OPENING))) for run in runs]
+    with party_session(coordinator, key, board, board_key, work, delegation) as session:
+        offers = [(offer_of(run, statement), run, statement) for run, statement in statements]
+        traces = {
+            offer.root: LazyTrace(
+                _opens(run, statement, session.workspace.folder / "trace" / offer.root[:16], device, None)
+            )
+            for offer, run, statement in offers
+        }
+        roles = programs.watchtower(session.cache, lambda claim: traces.get(claim.root), at_once)
+        return _watched(session, Watching(session.player(roles)), poll, watch)
 
 
 def challenger(

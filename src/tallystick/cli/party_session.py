@@ -57,15 +57,23 @@ class PartySession:
 
 @contextmanager
 def party_session(
-    coordinator: str, key: Path, board: str | None = None, board_key: Path | None = None, work: Path | None = None
+    coordinator: str,
+    key: Path,
+    board: str | None = None,
+    board_key: Path | None = None,
+    work: Path | None = None,
+    delegation: Path | None = None,
 ) -> Iterator[PartySession]:
-    """Connect as a party, and hold its folder; raises `UnavailableError` where another program of it does."""
+    """Connect as a party, or as a delegate of one, and hold its folder.
+
+    Raises `UnavailableError` where another program of it does.
+    """
     from tallystick.disputes.parties.board_cache import BoardCache
     from tallystick.disputes.parties.connect import connected
     from tallystick.disputes.parties.workspace import Workspace
 
     with (
-        connected(coordinator, key, board, board_key) as connection,
+        connected(coordinator, key, board, board_key, delegation) as connection,
         Workspace(work or connection.folder()) as workspace,
     ):
         connection.keep_receipts(workspace.folder)

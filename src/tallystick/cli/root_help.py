@@ -1,4 +1,4 @@
-"""`tally` and `tally --help`: where to begin, and the commands by the role of whoever needs them."""
+"""The help of `tally`: the commands by the role of whoever needs them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SECTIONS: Final = (
     HelpSection(
         "Run a network",
         "tally coordinator init --demo",
-        ("coordinator", "prover", "challenger", "committee", "rule", "dispute", "referee", "contract"),
+        ("coordinator", "prover", "watchtower", "challenger", "committee", "rule", "dispute", "referee", "contract"),
     ),
     HelpSection("Look and ask", "tally db add RUN", ("db", "query", "ui", "serve", "token", "push")),
     HelpSection(
@@ -59,22 +59,6 @@ SECTIONS: Final = (
     ),
     HelpSection("Tools", "tally demo", ("demo", "example", "attack", "commit", "digest", "economics", "completion")),
 )
-SCREEN: Final = """\
-tally makes ML compute verifiable: record training or the answers of a model,
-replay any part, judge the difference.
-
-Begin with these:
-  tally demo                         honest runs accepted, frauds caught
-  tally example llama-tiny           write a recipe here, and say how to train it
-  tally audit run                    replay part of that run and give a verdict
-
-Go on with:
-  tally help                         all commands, by role
-  tally help COMMAND                 one command and its options
-  tally verify-response              check answers of a model by their receipts
-  tally coordinator                  run a network that settles disputes
-  import tallystick                  the same from Python
-"""
 
 
 class RootHelp(TyperGroup):

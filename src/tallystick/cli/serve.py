@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from tallystick.cli.options import DB, JSON
+from tallystick.errors import UsageError
+from tallystick.passwords import without_passwords
 
 if TYPE_CHECKING:
     from tallystick.commitments.encoding import Json
@@ -60,9 +63,9 @@ def serve(
         if public == PUBLIC[0] and not list_tokens(database):
             talk().print("nobody may ask anything yet: `tally token new NAME` makes a token; or give --public read")
         if not database.count(RowQuery(noun="runs")):
-            empty = f"{db} holds no run yet: `tally db add` reads one, or let `tally push` send one (--runs)"
-            talk().print(empty, soft_wrap=True)
-        show({"database": db, "url": address_of(listening)}, address_of(listening), json)
+            mend = "`tally db add` reads one, or let `tally push` send one (--runs)"
+            talk().print(f"{without_passwords(db)} holds no run yet: {mend}", soft_wrap=True)
+        show({"database": without_passwords(db), "url": address_of(listening)}, address_of(listening), json)
         sys.stdout.flush()  # whoever reads the address waits for it
         with suppress(KeyboardInterrupt):
             options = ServiceOptions(public, runs, requests_per_minute=rate)
@@ -78,22 +81,37 @@ def new(
     days: int | None = typer.Option(None, min=1, help="The token ends after so many days; never by default."),
     rate: int = typer.Option(6000, min=1, help="Requests per minute."),
     run_mib: int = typer.Option(65_536, "--run-mib", min=1, help="The largest run that can be sent, in mebibytes."),
+    out: Path | None = typer.Option(None, "--out", help="Write the token to this new file, for its owner alone."),
     json: bool = JSON,
 ) -> None:
-    """Make a token, and print it. It is shown once: the database keeps its digest.
+    """Make a token, and print it or write it to a file. It is shown once: the database keeps its digest.
 
     `read` shows rows, claims and records with proofs; `open` also tensors, graphs and data, as an audit needs them;
     `ingest` sends runs; `challenge` asks for openings on record, and needs `open`.
     """
     import time
 
-    from tallystick.cli.output import show
+    from tallystick.cli.output import is_stdout_open_to_others, show, talk
     from tallystick.store.database.tokens import TokenGrant, new_token
 
+    if out is not None:
+        from tallystick.documents.files import write_secret
+        from tallystick.documents.targets import require_writable
+
+        require_writable(out)
+        if out.exists():
+            raise UsageError(f"{out}: exists already; a token is never overwritten")
     end = None if days is None else time.time_ns() + days * DAY_NS
     grant = TokenGrant(name, frozenset(scope), frozenset(run) or None, rate, run_mib << 20, end_ns=end)
     with _writable(db) as database:
         token = new_token(database, grant)
+    if out is not None:
+        write_secret(out, token.encode() + b"\n", "a token")
+        show({"file": str(out), "name": name}, str(out), json)
+        return
+    if is_stdout_open_to_others():
+        mend = f"`tally token revoke {quote(name)}` takes it back, and --out FILE writes one that its owner alone reads"
+        talk().print(f"warning: other users can read the file to which this token is written: {mend}", soft_wrap=True)
     show({"name": name, "token": token}, token, json)
 
 

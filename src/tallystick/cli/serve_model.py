@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tallystick.cli.options import device_option
+from tallystick.cli.options import device_option, dtype_of, dtype_option
 from tallystick.cli.recording import (
     COMMIT_HELP,
     GRAPH_HELP,
@@ -71,7 +71,7 @@ def serve_model(
     queue: int = typer.Option(128, min=0, help="Requests that may wait; more are refused with 429."),
     api_keys: Path | None = typer.Option(None, "--api-keys", help="A file of customers' keys, one a line."),
     auditor_keys: Path | None = typer.Option(None, "--auditor-keys", help="Who may list all receipts, one key a line."),
-    dtype: str = typer.Option("F32", help="Compute in F32, BF16 or F16."),
+    dtype: str | None = dtype_option("The precision to compute in"),
     attention: str = typer.Option("sdpa", help="sdpa or eager."),
     device: str = device_option("Run on cpu or cuda."),
     proxy: str | None = typer.Option(None, help="Do not compute: pass requests on to the server at this URL."),
@@ -97,7 +97,8 @@ def serve_model(
 
     if model is not None:
         require_folder(model, MODEL)
-    check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
+    computed = dtype_of(model, dtype)
+    check_choices(attention=(attention, ("sdpa", "eager")))
     check_choices(fingerprint=(fingerprint, ("projection", "toploc", "none")))
     from tallystick.extras import require
 
@@ -111,9 +112,9 @@ def serve_model(
         private,
     )
     if proxy is not None:
-        return _listen(host, port, *_proxy(proxy, model, dtype, provider))
+        return _listen(host, port, *_proxy(proxy, model, computed, provider))
     assert model is not None
-    loaded = _load(model, dtype, attention, device)
+    loaded = _load(model, computed, attention, device)
     root = committed_graph(loaded, journal) if graph and journal is not None else None
     spilled = None if held_dir is None else _spilled(held_dir, held_dir_mib << 20)
     limits = {"rows": max_batch, "queue": queue, "held_bytes_max": held << 20, "spilled": spilled}

@@ -55,11 +55,15 @@ class Posting:
         return EXITS[status]
 
     def _number(self, view: GameView) -> int | None:
+        from tallystick.disputes.parties.silence import before_silence
+
         number = self.poster.number(view)
         if number is not None and self.printed is None:
             self.printed = number
             is_shown = self.stdout.isatty()  # then by way of the live table, which else would draw over it
             print(f"claim {number}", file=sys.stdout if is_shown else self.stdout, flush=True)
+            if warning := before_silence(view, number):
+                _say(warning)
         return number
 
 
@@ -123,13 +127,20 @@ class ChallengerFindings(Watching):
 
     shown: set[int] = field(default_factory=set)
     begun: set[int] = field(default_factory=set)
+    warned: set[int] = field(default_factory=set)
 
     def show(self, view: GameView) -> None:
-        """Print what was found since, and what was not found in time."""
+        """Print what was found since, and what was not found in time or may not be."""
+        from tallystick.disputes.parties.waiting import in_words
+
         self.begun |= set(self.audited(view))
         for number in sorted(self.missed(view)):
             self.player.say(f"claim {number}: not audited: its window ended first, and nothing is known about it")
             self.shown.add(number)
+        for number in sorted(self.late(view)):
+            left = in_words(view.state.claims[number].deadline - view.time)
+            self.player.say(f"claim {number}: its audit goes on, and its window ends in {left}: it may end first")
+            self.warned.add(number)
         for number, claim in enumerate(view.state.claims):
             found = self._found(claim) if number not in self.shown else None
             if found is not None:
@@ -144,6 +155,13 @@ class ChallengerFindings(Watching):
         """The claims whose windows ended before their audits did, and that was not said yet."""
         closed = {n for n in self.begun - self.shown if view.state.claims[n].deadline <= view.time}
         return {each for each in closed if self._found(view.state.claims[each]) is None}
+
+    def late(self, view: GameView) -> set[int]:
+        """The claims in whose audits only a quarter of the window is left, and that was not said yet."""
+        from tallystick.disputes.parties.task import is_nearly_over
+
+        claims, window = view.state.claims, view.rules.challenge_window
+        return {n for n in self.audited(view) if is_nearly_over(claims[n].deadline - view.time, window)} - self.warned
 
     def audited(self, view: GameView) -> Collection[int]:
         """The open claims of others in which nothing was found yet, nor that there is nothing."""
@@ -162,14 +180,17 @@ class ChallengerFindings(Watching):
         return is_ours and claim.status == "open" and self._found(claim) is None
 
     def _found(self, claim: PostedClaim) -> str | None:
+        from tallystick.disputes.parties.auditing import AuditFinding
         from tallystick.disputes.parties.game_view import claim_name
         from tallystick.presentation.verdict_text import printable
 
-        noted = self.player.workspace.note(f"claims/{claim_name(claim)}")
-        if noted is None:
+        finding = AuditFinding.read(self.player.workspace.note(f"claims/{claim_name(claim)}"))
+        if finding is None:
             return None
-        doubt = noted.get("doubt")
-        return f"differs: {printable(str(doubt['reason']))}" if isinstance(doubt, dict) else "nothing to contest"
+        if finding.doubt is not None:
+            return f"differs: {printable(finding.doubt.reason)}"
+        unseen = "".join(f"\n    could not have contested: {printable(each)}" for each in finding.unseen)
+        return f"nothing to contest{unseen}"
 
 
 @dataclass

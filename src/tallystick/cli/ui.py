@@ -8,6 +8,7 @@ from typing import Final
 import typer
 
 from tallystick.cli.options import JSON, read_token
+from tallystick.passwords import without_passwords
 
 HOST: Final = "127.0.0.1"
 DB: Final = "tally.db"
@@ -56,7 +57,7 @@ def ui(
             held.enter_context(following)
         database = held.enter_context(open(place, token=read_token(token_file)))
         with bind(HOST, port) as listening:
-            show({"database": place, "url": address_of(listening)}, address_of(listening), json)
+            show({"database": without_passwords(place), "url": address_of(listening)}, address_of(listening), json)
             sys.stdout.flush()  # whoever reads the address waits for it
             with suppress(KeyboardInterrupt):
                 http_server(create_pages(database)).run(sockets=[listening])

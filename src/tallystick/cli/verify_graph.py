@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from tallystick.cli.recording import check_choices
+from tallystick.cli.options import dtype_of, dtype_option
 from tallystick.cli.verdicts import VERBOSE, show_verdict
 from tallystick.errors import ProofError, UnavailableError, UsageError
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tallystick.graphs.graph import Graph
     from tallystick.judging.verdict import Verdict
     from tallystick.tolerances.tolerance import Finding
+    from tallystick.transcripts.model_card import Dtype
 
 ROUTES: Final = ("own capture", "symbolic length", "teacher forcing")
 RANDOM_INPUTS: Final = "what a graph does for rare inputs alone would show in random ones"
@@ -32,7 +33,7 @@ def verify_graph(
     receipt: Path | None = typer.Option(None, "--receipt", help="A receipt that has to name this graph."),
     length: int = typer.Option(8, min=1, max=4096, help="The tokens that the verification graph reads at once."),
     route: list[str] = typer.Option([], "--route", help=f"Routes that the verifier accepts: {', '.join(ROUTES)}."),
-    dtype: str = typer.Option("F32", help="The promised precision: F32, BF16 or F16."),
+    dtype: str | None = dtype_option("The promised precision"),
     json: bool = typer.Option(False, "--json", help="Print the verdict as JSON."),
     verbose: bool = VERBOSE,
 ) -> int:
@@ -47,15 +48,15 @@ def verify_graph(
     from tallystick.graphs.files import load_program
     from tallystick.store.folders import MODEL, require_folder
 
-    check_choices(dtype=(dtype, ("F32", "BF16", "F16")))
     if unknown := [each for each in route if each not in ROUTES]:
         from tallystick.documents.suggestions import refusal
 
         raise UsageError(f"--route: {refusal(unknown[0], [*ROUTES])}")
     require_folder(model, MODEL)
+    promised = dtype_of(model, dtype)
     committed, constants = load_program(existing(graph, "graph"))
     named = None if receipt is None else _named_root(receipt)
-    verdict = _verdict(committed, constants, model, length, tuple(route or ROUTES), dtype, named)
+    verdict = _verdict(committed, constants, model, length, tuple(route or ROUTES), promised, named)
     return show_verdict(verdict, str(graph), json, verbose)
 
 
@@ -71,7 +72,13 @@ def _named_root(path: Path) -> Digest:
 
 
 def _verdict(
-    graph: Graph, constants: object, model: Path, length: int, routes: tuple[str, ...], dtype: str, named: Digest | None
+    graph: Graph,
+    constants: object,
+    model: Path,
+    length: int,
+    routes: tuple[str, ...],
+    dtype: Dtype,
+    named: Digest | None,
 ) -> Verdict:
     from tallystick.frameworks.torch.generation.language_models import load_language_model
     from tallystick.frameworks.torch.generation.own_capture import DecodeProgram
@@ -79,7 +86,7 @@ def _verdict(
     from tallystick.judging.verdict import Verdict
 
     findings = [] if named is None else [_root(graph, named)]
-    promised = load_language_model(model, dtype)  # type: ignore[arg-type]
+    promised = load_language_model(model, dtype)
     program = DecodeProgram(graph, constants)  # type: ignore[arg-type]
     try:
         found = verification_graph(program, length, promised.model, routes)  # type: ignore[arg-type]

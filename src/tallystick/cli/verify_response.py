@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tallystick.cli.options import device_option
+from tallystick.cli.options import device_option, dtype_of, dtype_option
 from tallystick.cli.recording import check_choices
 from tallystick.cli.verdicts import VERBOSE, print_verdict
 from tallystick.errors import MalformedError, UsageError
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tallystick.answers.verify import ReceiptContext, Verification
     from tallystick.commitments.encoding import Json
     from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
+    from tallystick.transcripts.model_card import Dtype
 
 OPENED = b"opened"
 """What tells the sample that is opened from the one that is computed."""
@@ -66,7 +67,7 @@ def verify_response(
     audit_sample: float | None = typer.Option(
         None, "--audit-sample", min=0.0, max=1.0, help="The share of a stream that is computed."
     ),
-    dtype: str = typer.Option("F32", help="The promised precision: F32, BF16 or F16."),
+    dtype: str | None = dtype_option("The promised precision"),
     attention: str = typer.Option("sdpa", help="sdpa or eager."),
     device: str = device_option("Compute on cpu or cuda."),
     json: bool = typer.Option(False, "--json", help="Print the report as JSON."),
@@ -86,7 +87,8 @@ def verify_response(
         from tallystick.store.folders import MODEL, require_folder
 
         require_folder(model, MODEL)
-    check_choices(dtype=(dtype, ("F32", "BF16", "F16")), attention=(attention, ("sdpa", "eager")))
+    check_choices(attention=(attention, ("sdpa", "eager")))
+    promised_dtype = dtype_of(model, dtype)
     stated = [each for path in receipts for each in _stated(path)]
     try:
         responses = [response for what, value in stated for response in _responses(value, what)]
@@ -109,7 +111,7 @@ def verify_response(
     elif challenge is not None:
         subjects = [_challenged_at(challenge, subjects[0], drawn, count, layer, save_opening)]
         rung = rung or (3 if count is None else None)
-    promised = _load(model, dtype, attention, device)
+    promised = _load(model, promised_dtype, attention, device)
     subjects = [_placed(each, promised) for each in subjects]
     with _tools(promised, environment, layer, rung) as tools:
         ready = time.perf_counter()
@@ -251,7 +253,7 @@ def _requests(path: Path) -> Iterator[ExpectedRequest]:
         yield ExpectedRequest.from_body(parse(line, what), what)
 
 
-def _load(path: Path, dtype: str, attention: str, device: str) -> TorchLanguageModel:
+def _load(path: Path, dtype: Dtype, attention: str, device: str) -> TorchLanguageModel:
     from tallystick.frameworks.torch.generation.language_models import load_language_model
 
     return load_language_model(path, dtype, attention, device)  # type: ignore[arg-type]

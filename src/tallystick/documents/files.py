@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from tallystick.errors import UnavailableError
+from tallystick.errors import UnavailableError, UsageError
 
 DOCUMENT_BYTES_MAX: Final = 16 << 20
 FILE_BYTES_MAX: Final = 2 << 30
@@ -61,6 +61,27 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object], 
     finally:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
+
+
+def write_secret(path: Path, content: bytes, what: str) -> None:
+    """Write a new file that its owner alone can read; `what` names the secret in a complaint.
+
+    Raises:
+        UsageError: the file exists.
+        UnavailableError: the disk cannot be written.
+    """
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise UsageError(f"{path}: exists already; {what} is never overwritten") from None
+    except OSError as error:
+        raise UnavailableError(f"{path}: could not be written: {error.strerror}") from None
+    try:
+        with os.fdopen(handle, "wb") as opened:
+            opened.write(content)
+    except OSError as error:
+        path.unlink()  # an incomplete file would block the next attempt
+        raise UnavailableError(f"{path}: could not be written: {error.strerror}") from None
 
 
 def sync_folder(folder: Path) -> None:

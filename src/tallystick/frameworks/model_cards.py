@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from tallystick.commitments.encoding import Json, encode
+from tallystick.commitments.encoding import Json, encode, parse
 from tallystick.documents.document import Document
 from tallystick.documents.files import read_document, write_atomically
 from tallystick.errors import MalformedError, UnavailableError
@@ -22,6 +23,7 @@ RULES: Final = "a template in tokenizer_config.json is bound"
 """What a card binds: cards that were kept under other rules are computed anew."""
 SETTLED_NS: Final = 2_000_000_000
 """How long a file must have been unchanged: within one tick of the clock, two changes have the same time."""
+STATED: Final[Mapping[str, Dtype]] = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 
 
 class KeptCard(Document):
@@ -29,6 +31,16 @@ class KeptCard(Document):
 
     files: str
     card: ModelCard
+
+
+def stated_dtype(directory: Path) -> Dtype:
+    """The precision that the configuration of a model states; F32 if it states none that is known."""
+    try:
+        config = parse(read_document(directory / "config.json"), "config.json")
+    except (UnavailableError, MalformedError):
+        return "F32"  # loading the model says what is wrong with its directory
+    stated = config.get("dtype", config.get("torch_dtype")) if isinstance(config, dict) else None
+    return STATED.get(str(stated), "F32")
 
 
 def card_of(directory: Path | str, dtype: Dtype = "F32", *, recheck: bool = False) -> ModelCard:

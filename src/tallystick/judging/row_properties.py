@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.tensors.dtypes import ROUNDOFF
 from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.sums import euclidean
 from tallystick.tolerances.tolerance import Finding
 
 Floats = npt.NDArray[np.float64]
@@ -79,7 +80,7 @@ def _longest_row(node: Node, out: Tensor, values: Values) -> Finding:
     length = rows.shape[-1]
     weight, bias = (_operand(node, name, values) for name in ("weight", "bias"))
     largest = 1.0 if weight is None else float(np.max(np.abs(weight), initial=0.0))
-    shift = 0.0 if bias is None else float(np.linalg.norm(bias))
+    shift = 0.0 if bias is None else euclidean(bias)
     slack = 1.0 + (length + 16) * ROUNDOFF["F32"] + 2 * ROUNDOFF[out.dtype]
     longest = float(np.max(np.linalg.norm(rows, axis=-1), initial=0.0))
     return Finding(longest, (math.sqrt(length) * largest + shift) * slack, where=f"node {node.number}")

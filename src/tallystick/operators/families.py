@@ -67,11 +67,16 @@ FAMILIES: Final[Mapping[str, str]] = {
         aten.pow.Tensor_Scalar aten.pow.Tensor_Tensor aten.reciprocal.default aten.remainder.Scalar
         aten.remainder.Scalar_Tensor aten.remainder.Tensor aten.round.default aten.rsqrt.default
         aten.rsub.Scalar aten.rsub.Tensor aten.sgn.default aten.sigmoid.default aten.sign.default
-        aten.sin.default aten.sqrt.default aten.square.default aten.sub.Scalar aten.sub.Tensor aten.tan.default
-        aten.tanh.default aten.trunc.default
+        aten.sin.default aten.special_xlog1py.default aten.sqrt.default aten.square.default aten.sub.Scalar
+        aten.sub.Tensor aten.tan.default aten.tanh.default aten.trunc.default aten.xlogy.Scalar_Other
+        aten.xlogy.Scalar_Self aten.xlogy.Tensor
     """,
     "tallystick.operators.aten.embedding": """
         aten.embedding.default aten.embedding_dense_backward.default
+    """,
+    "tallystick.operators.aten.embedding_bag": """
+        aten._embedding_bag.default aten._embedding_bag_backward.default aten._embedding_bag_dense_backward.default
+        aten._embedding_bag_forward_only.default aten._embedding_bag_per_sample_weights_backward.default
     """,
     "tallystick.operators.aten.group_norm": """
         aten.group_norm.default aten.native_group_norm.default aten.native_group_norm_backward.default
@@ -80,10 +85,11 @@ FAMILIES: Final[Mapping[str, str]] = {
         aten._grouped_mm.default aten.histc.default
     """,
     "tallystick.operators.aten.indexing": """
-        aten.diagonal.default aten.diagonal_backward.default aten.gather.default aten.index.Tensor
-        aten.index_add.default aten.index_copy.default aten.index_fill.int_Scalar aten.index_fill.int_Tensor
-        aten.index_put.default aten.index_select.default aten.one_hot.default aten.scatter.src
-        aten.scatter.value aten.scatter_add.default aten.take_along_dim.default
+        aten._unsafe_index.Tensor aten._unsafe_index_put.default aten.diagonal.default
+        aten.diagonal_backward.default aten.gather.default aten.index.Tensor aten.index_add.default
+        aten.index_copy.default aten.index_fill.int_Scalar aten.index_fill.int_Tensor aten.index_put.default
+        aten.index_select.default aten.one_hot.default aten.scatter.src aten.scatter.value
+        aten.scatter_add.default aten.take_along_dim.default
     """,
     "tallystick.operators.aten.joining": """
         aten.cat.default aten.chunk.default aten.constant_pad_nd.default aten.hstack.default
@@ -104,9 +110,9 @@ FAMILIES: Final[Mapping[str, str]] = {
     """,
     "tallystick.operators.aten.movement": """
         aten._assert_tensor_metadata.default aten._reshape_alias.default aten._to_copy.default
-        aten._unsafe_view.default aten.alias.default aten.broadcast_to.default aten.clone.default
-        aten.contiguous.default aten.copy.default aten.detach.default aten.detach_.default aten.expand.default
-        aten.expand_as.default aten.flatten.using_ints aten.flip.default aten.lift.default
+        aten._unsafe_view.default aten.alias.default aten.broadcast_tensors.default aten.broadcast_to.default
+        aten.clone.default aten.contiguous.default aten.copy.default aten.detach.default aten.detach_.default
+        aten.expand.default aten.expand_as.default aten.flatten.using_ints aten.flip.default aten.lift.default
         aten.lift_fresh.default aten.lift_fresh_copy.default aten.mT.default aten.movedim.int
         aten.movedim.intlist aten.numpy_T.default aten.permute.default aten.reshape.default
         aten.reshape_as.default aten.resolve_conj.default aten.resolve_neg.default aten.squeeze.default
@@ -150,6 +156,9 @@ FAMILIES: Final[Mapping[str, str]] = {
     """,
     "tallystick.operators.aten.strided": """
         aten.new_empty_strided.default
+    """,
+    "tallystick.operators.aten.weight_norm": """
+        aten._weight_norm_interface.default aten._weight_norm_interface_backward.default
     """,
     "tallystick.operators.stablehlo.comparison": """
         stablehlo.and stablehlo.compare stablehlo.convert stablehlo.is_finite stablehlo.not stablehlo.or

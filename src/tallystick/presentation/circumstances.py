@@ -13,6 +13,7 @@ from tallystick import __version__
 from tallystick.audits.policy import Policy
 from tallystick.commitments.encoding import Json
 from tallystick.errors import MalformedError, UnavailableError
+from tallystick.passwords import without_passwords
 from tallystick.store.inference import InferenceDirectory
 from tallystick.store.run import RunDirectory
 from tallystick.transcripts.environment import Environment
@@ -124,7 +125,7 @@ def _with(corpus: Path | None, initial: Path | None) -> Iterator[str]:
 
 
 def _from(anchors: str | None) -> tuple[str, ...]:
-    return () if anchors is None else ("--anchors", anchors)
+    return () if anchors is None else ("--anchors", without_passwords(anchors))
 
 
 def _on(device: str | None) -> tuple[str, ...]:

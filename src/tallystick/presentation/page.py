@@ -50,8 +50,8 @@ def render_page(report: Report | InferenceReport, made: Circumstances) -> str:
             objections=[describe(finding) for finding in verdict.objections[:OBJECTIONS_SHOWN]],
             more=max(0, len(verdict.objections) - OBJECTIONS_SHOWN),
             sections=(
-                ("checked", verdict.shown),
                 ("could not check", verdict.unavailable),
+                ("checked", verdict.shown),
                 ("not checked", verdict.not_checked),
                 ("assumed", verdict.assumptions),
             ),
@@ -59,10 +59,10 @@ def render_page(report: Report | InferenceReport, made: Circumstances) -> str:
             facts=_facts(report, made),
             stacks=_stacks(made),
             policy=_policy(report),
-            segments=segments,
+            segments=sorted(segments, key=lambda each: each.trajectory_agrees and each.state_agrees),
             light=_picture(report, LIGHT) if has_plot else "",
             dark=_picture(report, DARK) if has_plot else "",
-            checks=summarise_checks(verdict.findings),
+            checks=sorted(summarise_checks(verdict.findings), key=lambda each: each.advisory or not each.disagreeing),
         )
     )
 

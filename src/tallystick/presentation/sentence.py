@@ -66,11 +66,14 @@ def _rest(verdict: Verdict) -> str:
     rest = coverage.total - coverage.done
     if not coverage.drawn:
         return f" Nothing follows for the other {rest:,}."
-    bound, sample = bad_fewer_than(verdict), f"random sample of {coverage.drawn:,}"
+    bound, drawn = bad_fewer_than(verdict), _drawn(coverage, coverage.drawn)
     if bound is None:
-        return f" A {sample} is too small to say anything about the other {rest:,}."
-    return f" With {PERCENT} confidence fewer than {bound:,} of the {_all(coverage)} are bad, by a {sample}."
+        return f" {drawn}, too few to say anything about the other {rest:,}."
+    return f" {drawn}: with {PERCENT} confidence fewer than {bound:,} of the other {rest:,} are bad."
 
 
-def _all(coverage: VerdictCoverage) -> str:
-    return f"{coverage.total:,} {coverage.unit}"
+def _drawn(coverage: VerdictCoverage, drawn: int) -> str:
+    """How many of those that were judged are the sample; a replay also passes those on the way to it."""
+    if drawn < coverage.done:
+        return f"{drawn:,} of them {'was' if drawn == 1 else 'were'} drawn at random"
+    return f"{'It was' if drawn == 1 else 'They were'} drawn at random"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tallystick.recorders.attachments import NOTHING, Attachments
 from tallystick.recorders.boundary import say
 from tallystick.recorders.graph_source import captured
 from tallystick.recorders.loop_recorder import OwnLoopRecorder
+from tallystick.recorders.own_kernels import own_kernels
 from tallystick.recorders.preflight import Blocker
 from tallystick.recorders.seeded_draws import require_seed
 from tallystick.recorders.step_graph import StepGraph
@@ -45,6 +47,7 @@ class CallbackRecording:
         self._attached = attached
         self._recorder: OwnLoopRecorder | None = None
         self._lock: RunLock | None = None
+        self._kernels = ExitStack()
         self._is_over = False
 
     @property
@@ -73,6 +76,7 @@ class CallbackRecording:
         self._lock = lock_new_run(self._folder)
         described = {**loop, **self._description}
         run = RunDirectory(self._folder)
+        self._kernels.enter_context(own_kernels(inner_model(model)))
         source = captured(capture, blockers)
         self._recorder = OwnLoopRecorder(run, model, optimizer, self._settings, described, source, self._attached)
 
@@ -124,5 +128,6 @@ class CallbackRecording:
 
     def _end(self) -> None:
         self._is_over = True
+        self._kernels.close()
         if self._lock is not None:
             self._lock.release()

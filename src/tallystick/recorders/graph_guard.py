@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,14 +15,14 @@ from tallystick.commitments.digests import Digest
 from tallystick.errors import UnavailableError
 from tallystick.recorders.boundary import printed, say, sheltered, unsaid
 from tallystick.recorders.freed_memory import give_back
-from tallystick.recorders.last_segment import LastSegment, RecordedStep
 from tallystick.recorders.likely_cause import GraphMismatch
 from tallystick.recorders.seeded_draws import OTHER_COUNT, words_of
+from tallystick.recorders.self_audit import UNSEEN, Departure, RecordedStep, SelfAudit, Sketch
 from tallystick.recorders.self_check import SelfCheck, TakenStep
 from tallystick.recorders.set_aside import set_aside
 from tallystick.recorders.step_graph import StepGraph, numbers_of
 from tallystick.recorders.step_graphs import Consumed, StepGraphs, StepSettings
-from tallystick.recorders.step_watch import Stepped
+from tallystick.recorders.step_watch import Stepped, switches
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.tensor import State
 from tallystick.transcripts.claim import WITHDRAWN_MAX, Withdrawn
@@ -33,8 +34,10 @@ STEPS_BETWEEN: Final = (
 )
 TOUCHED: Final = (
     "step {}: gradients are changed between backward() and optimizer.step() otherwise than in the captured step; "
-    "clip in every step (`clip_norm=` beside `loss=`), and scale the loss instead"
+    "clip in every step, and scale the loss by a tensor of batch= instead"
 )
+FINISH_SECONDS: Final = 20.0
+"""How long the replay of segments takes in the end, where one of the run was not what was recorded."""
 DIFFERING_MAX: Final = 4
 """After so many checks in a row that failed, no later step is checked any more, and none is said to have a graph."""
 
@@ -83,16 +86,20 @@ class GraphGuard:
         recorded: RecordRecipe,
         state: Callable[[], State],
         run: RunDirectory,
+        sketch: Sketch | None,
+        share: float,
     ) -> None:
         decimals = recorded.loss_decimals
         self.reason: str | None = None
         self.withdrawn: list[Withdrawn] = []
         self._run = run
-        self._last, self._right, self._doubted, self._differing = LastSegment(run, recorded.anchor_stride), 0, 0, 0
+        self._audit, self._right, self._doubted, self._differing = SelfAudit(run, decimals, sketch, share), 0, 0, 0
         self._graphs, self._words = StepGraphs(graph, run), dict[Digest, int]()
         self._model, self._device, self._decimals, self._state = model, device, decimals, state
         self._check: SelfCheck | None = SelfCheck(device, decimals, recorded.anchor_stride)
         self._ended: str | None = None
+        self._switches = switches()
+        self._departed: str | None = None
         self._said = set[str]()
 
     def examine(self, step: Observed) -> StepGraph | str:
@@ -116,11 +123,11 @@ class GraphGuard:
     @property
     def keeps(self) -> bool:
         """Whether the state before the next step is kept, or no step is checked any more."""
-        return self._check is None or self._check.before is not None
+        return self._check is None or self._ended is not None or self._check.before is not None
 
     def is_due(self, index: int) -> bool:
         """Whether step `index` is one to replay."""
-        return self._check is not None and self._check.is_due(index)
+        return self._check is not None and self._ended is None and self._check.is_due(index)
 
     def keep(self, state: State) -> None:
         """Keep the state before a step that is due, as it is now."""
@@ -128,17 +135,29 @@ class GraphGuard:
             self._check.keep(set_aside(self._run.path, state))
 
     def add(self, step: RecordedStep) -> None:
-        """Note a step that was recorded, for the replay at the end."""
-        self._last.add(step)
+        """Note a step that was recorded, for its replay."""
+        self._audit.add(step)
+
+    def end_segment(self, is_last: bool = False) -> None:
+        """Replay the steps between the last two anchors, the later of which was just written; withdraw what differs."""
+        segment = self._audit.end_segment()
+        if self._check is None or all(step.graph is None for step in segment):
+            return
+        is_affordable = is_last or self._audit.is_affordable
+        if not is_affordable or self._switches != switches() or not self._replayed(self._check, segment):
+            self._audit.leave(segment)
 
     def finish(self) -> None:
-        """Replay the steps since the last anchor, unless the last one was just replayed; withdraw if they differ."""
-        steps = self._last.steps
-        if self._check is None or not steps or steps[-1].index == self._right:
+        """Where a segment was not what was recorded, replay those that were not replayed, or withdraw them."""
+        check, began = self._check, time.monotonic()
+        if self._departed is None or check is None:
             return
-        with sheltered(unsaid):  # a file that cannot be read tells nothing about the loop
-            if difference := self._last.difference(self._check, self._decimals):
-                self._doubt(steps[-1].index, difference)
+        for segment in self._audit.unseen[::-1]:
+            if time.monotonic() - began > FINISH_SECONDS or not self._replayed(check, segment):
+                self._withdraw(segment[0].index, segment[-1].index, UNSEEN.format(self._departed))
+        if self._audit.forgotten is not None:
+            self._withdraw(*self._audit.forgotten, UNSEEN.format(self._departed))
+        self._audit.unseen, self._audit.forgotten = [], None
 
     def withdraw(self, reason: str) -> None:
         """Withdraw the graph for the whole run, and say why."""
@@ -153,6 +172,22 @@ class GraphGuard:
     def close(self) -> None:
         """Replay no further step."""
         self._check = None
+
+    def _replayed(self, check: SelfCheck, segment: list[RecordedStep]) -> bool:
+        """Whether a segment could be replayed; what differs in it is withdrawn."""
+        first, last = segment[0].index, segment[-1].index
+        before = min([each.first for each in self.withdrawn if first <= each.first <= last], default=last + 1)
+        before = first if any(each.first < first <= each.last for each in self.withdrawn) else before
+        found: Departure | bool | None = False
+        with sheltered(unsaid):  # a file that cannot be read tells nothing about the loop
+            found = self._audit.replay(check, segment, before)
+        if isinstance(found, Departure):
+            self._departed = self._departed or found.reason
+            self._withdraw(found.first, before - 1, found.reason)
+        elif found is None and before > last:
+            self._right = max(self._right, last)
+        give_back()
+        return found is not False
 
     def _departure(self, seen: Stepped, index: int) -> str:
         return seen.change or ("" if seen.count == 1 else STEPS_BETWEEN.format(index, seen.count))
@@ -236,6 +271,7 @@ class GraphGuard:
         if self._right == 0:
             self.withdraw(why)
             return why
+        self._departed = self._departed or why
         self._doubt(step.index - 1, why)
         self._doubted = step.index
         if is_new:
@@ -272,12 +308,13 @@ class GraphGuard:
     def _withdraw(self, first: int, last: int, reason: str) -> None:
         steps = f"step {last}" if first == last else f"steps {first} to {last}"
         self._say(f"{steps} cannot be replayed", reason)
-        if len(self.withdrawn) == WITHDRAWN_MAX:
-            first = self.withdrawn.pop().first
         self.withdrawn.append(Withdrawn(first=first, last=last, reason=printed(reason)))
+        self.withdrawn.sort(key=lambda each: each.first)
+        if len(self.withdrawn) > WITHDRAWN_MAX:
+            one, two = self.withdrawn[-2:]
+            self.withdrawn[-2:] = [Withdrawn(first=one.first, last=max(one.last, two.last), reason=two.reason)]
 
     def _end(self, index: int, reason: str) -> None:
-        self.close()
         self._ended = printed(reason)
         self._say(f"no step from step {index} on can be replayed", reason)
 

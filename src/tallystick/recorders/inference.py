@@ -3,7 +3,8 @@
     with record_inference(model, "run") as recorder:
         model(tokens)
 
-When the recording ends, the model is captured as a graph with the inputs of its first call.
+When the recording ends, the model is captured as a graph with the inputs of its first call. The calls are replayed from
+what was written: where one is not what the graph gives, no claim is written.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ import torch
 from tallystick.documents.files import write_atomically
 from tallystick.errors import UsageError
 from tallystick.frameworks.torch.capture.model import CapturedModel, capture
+from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.engine import Engine
@@ -30,6 +32,7 @@ from tallystick.graphs.files import save_program
 from tallystick.graphs.graph import Graph, Role
 from tallystick.graphs.modules import ModulePaths
 from tallystick.graphs.root import graph_root
+from tallystick.recorders.call_audit import CallAudit, answering
 from tallystick.store.inference import InferenceDirectory
 from tallystick.store.log_writer import LogWriter
 from tallystick.tensors.digest import state_digest
@@ -83,14 +86,20 @@ class CallRecorder:
 
 
 @contextmanager
-def record_inference(model: torch.nn.Module, out: str | Path) -> Iterator[CallRecorder]:
+def record_inference(model: torch.nn.Module, out: str | Path, *, self_audit: bool = True) -> Iterator[CallRecorder]:
     """Record every call of `model` inside the block into the directory `out`.
+
+    Args:
+        model: in the mode in which it is called.
+        out: a directory that is empty or not there.
+        self_audit: replay every call before the claim is written. Without it an audit may reject what was recorded.
 
     Raises:
         UsageError: `out` is not empty, or the model was not called.
-        UnavailableError: the model cannot be captured as a graph; the calls stay, without a claim.
+        UnavailableError: the model cannot be captured as a graph, or a call is not what the graph gives; the calls
+            stay, without a claim.
     """
-    watcher = _Watcher(model, new_directory(out))
+    watcher = _Watcher(model, new_directory(out), self_audit)
     try:
         with watcher.watching():
             yield watcher.recorder
@@ -136,9 +145,10 @@ def new_directory(out: str | Path) -> InferenceDirectory:
 class _Watcher:
     """Records every call of a model by a hook, and keeps the arguments of the first for the capture."""
 
-    def __init__(self, model: torch.nn.Module, run: InferenceDirectory) -> None:
+    def __init__(self, model: torch.nn.Module, run: InferenceDirectory, self_audit: bool) -> None:
         self.recorder = CallRecorder(run)
-        self._model = model
+        self._model, self._self_audit = model, self_audit
+        self._audit = CallAudit(model)
         self._signature = inspect.signature(model.forward)
         self._first: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._specs: dict[str, TensorSpec] = {}
@@ -154,10 +164,16 @@ class _Watcher:
     def finish(self) -> None:
         if self._first is None:
             raise UsageError("record_inference: the model was not called")
+        self._audit.require_plain()
         captured = capture(self._model, *self._first)
         is_on_cuda = any(value.is_cuda for value in self._model.parameters())
         environment = describe_environment("cuda" if is_on_cuda else "cpu")
         self._check_names(captured)
+        graph = answering(captured.graph)
+        kept = {name: captured.weights[name] for name in _held_names(graph) if name in captured.weights}
+        captured = replace(captured, graph=graph, weights=kept)
+        if self._self_audit:
+            self._audit.check(captured, self.recorder.run, TorchEngine("cuda" if is_on_cuda else "cpu"))
         self.recorder.finish(captured.graph, captured.constants, captured.weights, environment, captured.modules)
 
     def _called(self, _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -166,10 +182,18 @@ class _Watcher:
         specs = {name: TensorSpec.of(tensor) for name, tensor in inputs.items()}
         if self._first is None:
             self._first, self._specs = (args, kwargs), specs
+            self._audit.begin(args, kwargs)
         elif specs != self._specs:
             line = f"call {self.recorder.calls + 1} has inputs of other shapes than the first and cannot be replayed"
             warnings.warn(line, RuntimeWarning, stacklevel=2)
         self.recorder.call(inputs, outputs)
+        self._audit.note(self.recorder.calls, specs == self._specs, self._numbers(args, kwargs))
+
+    def _numbers(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, str]:
+        """The arguments of a call that are no tensors, in words."""
+        bound = self._signature.bind(*args, **kwargs).arguments
+        flat = {**bound, **bound.get("kwargs", {})}
+        return {name: repr(value) for name, value in flat.items() if isinstance(value, bool | int | float | str)}
 
     def _check_names(self, captured: CapturedModel) -> None:
         wanted = {each.name.removeprefix(INPUTS) for each in captured.graph.inputs if each.role is Role.INPUT}

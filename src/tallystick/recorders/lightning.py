@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from tallystick.errors import UsageError
+from tallystick.frameworks.torch.capture.edits import NO_EDITS, ClippedValues, Edits
 from tallystick.frameworks.torch.wrappers import inner_model, inner_optimizer
 from tallystick.recorders.attachments import Attachments
 from tallystick.recorders.boundary import sheltered
@@ -93,10 +94,21 @@ class BatchHooks:
 
         def capture() -> StepGraph:
             seed = self._recording.seed
-            limit = getattr(trainer, "gradient_clip_val", None)
+            limit: float | None = getattr(trainer, "gradient_clip_val", None)
+            by_value = "value" in str(getattr(trainer, "gradient_clip_algorithm", None)).lower()
+            edits = Edits(ClippedValues(limit), default_writes=2) if by_value and limit is not None else NO_EDITS
             example = batch if count == 1 else [batch] * count
             model, inner = inner_model(module), inner_optimizer(optimizer)
-            return capture_loop(model, loss, inner, example, clip_norm=limit, accumulation=count, seed=seed)
+            return capture_loop(
+                model,
+                loss,
+                inner,
+                example,
+                clip_norm=None if by_value else limit,
+                accumulation=count,
+                seed=seed,
+                edits=edits,
+            )
 
         blockers = known_blockers(module, optimizer, self._recording.seed)
         self._recording.begin(module, optimizer, {"loop": "batch hooks"}, capture, blockers)

@@ -8,7 +8,6 @@ optimizer step.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -26,10 +25,17 @@ from tallystick.tolerances.loss import LossBand, quantise
 PARALLEL: Final = 1e-4
 """The largest distance, relative to the norm, at which gradients count as equal up to one factor."""
 HALVES: Final = (torch.bfloat16, torch.float16)
-GIVE_LOSS: Final = "give `loss=` as the loop computes it, and step the optimizer once between two records"
+UNKNOWN: Final = "something in the loop differs between steps, and nothing that is known here explains it"
+CLIPPED_OTHERWISE: Final = (
+    "gradients are scaled by another factor than in the captured step; clip in every step, to the same norm"
+)
 OF_BUFFER: Final = (
     "a forward pass outside of the step writes into it (call model.eval() before a validation), or it is assigned anew "
     "(write into it in place, as with `copy_`)"
+)
+READ_BACK: Final = (
+    "gradients or weights are changed by a number that is read back (`float()`, `.item()`, or a branch); keep it a "
+    "tensor, as with torch.clamp or torch.where"
 )
 GIVE_BATCH: Final = "give batch=(inputs, targets), all that the loss reads, and what changes as a tensor"
 
@@ -51,7 +57,7 @@ class GraphMismatch:
         causes: list[str] = []
         with sheltered(unsaid):  # if the search for a cause fails, the general one is given
             causes.extend(self._causes(check, replayed))
-        return f"{symptom}: {causes[0] if causes else f'the loop does something else; {GIVE_LOSS}'}"
+        return f"{symptom}: {causes[0] if causes else UNKNOWN}"
 
     def _causes(self, check: SelfCheck, replayed: Mapping[str, torch.Tensor]) -> Iterator[str]:
         if self.where == "gradient_norm":
@@ -60,7 +66,7 @@ class GraphMismatch:
         if any(not torch.equal(replayed[name], value) for name, value in again.items() if not value.isnan().any()):
             yield "kernels here give other bits each time; use torch.use_deterministic_algorithms(True)"
         if (count := _processes()) > 1:
-            yield f"{count} processes average their gradients, and a graph holds the step of one; leave `loss=` out"
+            yield f"{count} processes average their gradients, and a graph holds the step of one; train in one"
         if is_compiled(self.model):
             yield "torch.compile rounds otherwise; record the loop uncompiled"
         if self.where == "loss" and self.graph.fixed is not None:
@@ -103,6 +109,8 @@ class GraphMismatch:
         return float(stacked.mean() if self.graph.reduction == "mean" else stacked.sum())
 
     def _gradients(self) -> Iterator[str]:
+        if self.graph.edits.reads_back:
+            yield READ_BACK
         ours, theirs = self._graph_gradients(), self.step.gradients
         if ours.keys() != theirs.keys():
             return
@@ -111,8 +119,8 @@ class GraphMismatch:
                 OF_BUFFER
                 if self.where.startswith("buffers.")
                 else (
-                    "its gradients are the same: the optimizer's kernel rounds otherwise, or the state was changed "
-                    "through `.data`"
+                    "its gradients are the same: the optimizer's kernel rounds otherwise, or weights are changed "
+                    "after it and not in place (`weight.data = …`, NumPy); write into them in place, as with `copy_`"
                 )
             )
             return
@@ -123,13 +131,14 @@ class GraphMismatch:
                 "(optimizer.zero_grad()), or a loss of several parts is summed"
             )
         elif abs(ratio - 1) <= PARALLEL:
-            yield "the loop's kernels round otherwise (compiled, or another memory format); record it without them"
+            yield "the loop's kernels round otherwise (compiled, or another memory format)"
         elif ratio < 1 or self.graph.clip_norm is not None:
-            norm = math.sqrt(sum(float(value.double().square().sum()) for value in theirs.values()))
-            stated = "undeclared" if self.graph.clip_norm is None else f"not at {self.graph.clip_norm}"
-            yield f"gradients are clipped, {stated}; give `clip_norm={norm:.4g}`"
+            yield CLIPPED_OTHERWISE
         else:
-            yield f"the loop's gradients are {ratio:.4g} times those of the loss; scale them inside `loss=`"
+            yield (
+                f"the loop's gradients are {ratio:.4g} times those of the recorded loss; multiply the loss by a tensor "
+                "of batch=, and record the product"
+            )
 
     def _graph_gradients(self) -> dict[str, torch.Tensor]:
         program = TorchEngine(self.device).compile(self.graph.captured.graph)

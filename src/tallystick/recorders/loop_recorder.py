@@ -16,6 +16,7 @@ from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.torch.environment import describe_environment
 from tallystick.frameworks.torch.state import generator_state, live_tensors
 from tallystick.frameworks.torch.tensors import from_tensor, to_tensor
+from tallystick.frameworks.torch.training.sketch import Sketcher
 from tallystick.frameworks.torch.training.summaries import Summariser
 from tallystick.frameworks.torch.wrappers import inner_model, inner_optimizer, require_whole
 from tallystick.recorders.attachments import NOTHING, Attachments
@@ -26,16 +27,17 @@ from tallystick.recorders.first_weights import stated_digest
 from tallystick.recorders.freed_memory import give_back
 from tallystick.recorders.graph_guard import STEPS_BETWEEN, GraphGuard, Observed
 from tallystick.recorders.graph_source import GraphSource, without_graph
-from tallystick.recorders.last_segment import RecordedStep
 from tallystick.recorders.new_batches import NewBatches
 from tallystick.recorders.run_recorder import RunRecorder
 from tallystick.recorders.seeded_draws import SeededDraws
+from tallystick.recorders.self_audit import RecordedStep, Sketch
 from tallystick.recorders.self_check import SelfCheck, TakenStep
 from tallystick.recorders.step_graph import StepGraph, count_of, keep_batch, named_tensors
 from tallystick.recorders.step_watch import Stepped, StepWatch
 from tallystick.recorders.watched_again import WatchedAgain
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.tensor import State, Tensor
+from tallystick.tolerances.projection import Projection
 from tallystick.transcripts.claim import Withdrawn
 from tallystick.transcripts.recipe import RecordRecipe
 from tallystick.transcripts.record import Batch
@@ -44,6 +46,8 @@ from tallystick.workloads.plan import projection_seed
 
 NO_RATE = "no-rate"
 """The tag of a step whose optimizer states no learning rate; its record has rate 0."""
+SHARE = 0.05
+"""How much of a loop's time goes into replays of what was recorded, after the first seconds."""
 CHANGED_AT_END = "the weights were changed after the last record; do that after the recording, or record the last step"
 
 
@@ -65,8 +69,9 @@ class OwnLoopRecorder:
         description: Mapping[str, str],
         source: GraphSource,
         attached: Attachments = NOTHING,
+        share: float = SHARE,
     ) -> None:
-        self.index = 0
+        self.index, self._share = 0, share
         self._run, self._source, self._recorded = run, source, recorded
         self._graph, self._no_graph = source.graph, source.no_graph
         self._model, self._given_model, self._given_optimizer = inner_model(model), model, optimizer
@@ -129,6 +134,9 @@ class OwnLoopRecorder:
         """Stop recording and warn with the reason; the run ends at its last anchor."""
         if self._is_over:
             return
+        if self._guard is not None and self._guard.reason is None:
+            with sheltered(unsaid):
+                self._guard.finish()
         self._close()
         kept, troubles = 0, list[str]()
         with sheltered(troubles.append):
@@ -207,7 +215,10 @@ class OwnLoopRecorder:
         )
         if graph is not None:
             graph.save(self._run.graph_path)
-            self._guard = GraphGuard(graph, self._given_model, self._device, recorded, self._state, self._run)
+            sketch = sketch_with(recorded, projection_seed(spec))
+            self._guard = GraphGuard(
+                graph, self._given_model, self._device, recorded, self._state, self._run, sketch, self._share
+            )
         environment = describe_environment("cuda" if self._device == "cuda" else "cpu")
         live = self._summariser(spec, {f"weights.{name}": value for name, value in self._weights.items()})
         self._recorder = RunRecorder(self._run, spec, environment, live, self._state, self._attached.keeping)
@@ -268,6 +279,8 @@ class OwnLoopRecorder:
             self._start_after(self._first, seen, batch, gives_step)
         assert self._recorder is not None
         kept, graph = self._examined(seen, batch, rates, value, norm)
+        if not isinstance(graph, StepGraph):  # the weights may have been changed since the optimizer stepped
+            self._recorder.forget_noted()
         self._recorder.step(
             self.index,
             kept,
@@ -279,6 +292,11 @@ class OwnLoopRecorder:
             tags=(NO_RATE,) if None in seen.rates and not learning_rates else (),
             **self._named(graph),
         )
+        if self._guard is not None and self._reason is None and graph is not None:
+            held = graph if isinstance(graph, StepGraph) else None
+            self._guard.add(RecordedStep(self.index, held, kept, rates, value, norm, self._recorder.sketch))
+            if self.index % self._recorded.anchor_stride == 0:
+                self._guard.end_segment()
         self._prepare_check()
         self._last_step = time.perf_counter()
 
@@ -343,6 +361,8 @@ class OwnLoopRecorder:
             if self._guard is not None and self._guard.reason is None and (written := self._watch.written_at_end()):
                 self._guard.withdraw_last(self.index, written)
             self._recorder.anchor(self.index)
+            if self._guard is not None and self._guard.reason is None:
+                self._guard.end_segment(is_last=True)
         if self._guard is not None and self._guard.reason is None:
             self._guard.finish()
         self._recorder.finish(self._reason, self._withdrawn)
@@ -364,8 +384,6 @@ class OwnLoopRecorder:
             return describe_batch(batch), None
         places = None if self._rows is None else self._rows.positions(named)
         kept = Batch(digest=keep_batch(self._run, named), indices=places)
-        graph = None if isinstance(found, str) else found
-        self._guard.add(RecordedStep(self.index, graph, kept, rates, loss))
         return kept, found
 
     def _named(self, found: StepGraph | str | None) -> dict[str, Any]:
@@ -429,6 +447,17 @@ def rates_of_step(seen: Stepped, given: Sequence[float] | None) -> tuple[float, 
     if len(stated) == len(seen.rates):
         return stated
     return tuple(given or (rate or 0.0 for rate in seen.rates))
+
+
+def sketch_with(recorded: RecordRecipe, seed: bytes) -> Sketch | None:
+    """How the weights of a replay are sketched; `None` if no record has a sketch."""
+    if "projection" not in recorded.summaries:
+        return None
+
+    def sketching(weights: Mapping[str, torch.Tensor]) -> Callable[[], str]:
+        return Sketcher(Projection(seed, recorded.projection_width), weights).sketch
+
+    return sketching
 
 
 def number(value: float | torch.Tensor) -> float:

@@ -6,9 +6,10 @@
             loss = ...; loss.backward(); optimizer.step()
             recorder.step(loss, batch=(inputs, targets))
 
-Kernels, order and precision of the loop are not changed. The operators of the first step are watched; from them the
-recorder finds the loss as a function of model and batch, clipping, and accumulation, and captures the step as a graph,
-from which the run can be replayed. They can also be given:
+Kernels, order and precision of the loop are not changed, except that an LSTM on a CPU does not run with oneDNN
+(`own_kernels.py`). The operators of the first step are watched; from them the recorder finds the loss as a function of
+model and batch, clipping, and accumulation, and captures the step as a graph, from which the run can be replayed. They
+can also be given:
 
     with tallystick.record_training("run", model, optimizer, loss=loss_of, example=batch) as recorder:
 """
@@ -29,7 +30,8 @@ from tallystick.frameworks.torch.wrappers import inner_model, sharding_of
 from tallystick.recorders.attachments import Attachments
 from tallystick.recorders.first_step import GivenLoss
 from tallystick.recorders.graph_source import GraphSource, known_blockers, watched
-from tallystick.recorders.loop_recorder import OwnLoopRecorder
+from tallystick.recorders.loop_recorder import SHARE, OwnLoopRecorder
+from tallystick.recorders.own_kernels import own_kernels
 from tallystick.recorders.seeded_draws import require_seed
 from tallystick.recorders.step_graph import LossOfBatch
 from tallystick.store.lock import lock_new_run
@@ -54,6 +56,7 @@ def record_training(
     keep: str | None = None,
     anchors: str | None = None,
     ema: Ema | None = None,
+    self_audit: float = SHARE,
     **recorded: object,
 ) -> Iterator[OwnLoopRecorder]:
     """Record a training loop into the run directory `out`.
@@ -78,6 +81,8 @@ def record_training(
         anchors: the URL of a store that gets a copy of every anchor, as `file://…` or `s3://…`; `zstd::URL` compresses.
         ema: the averages of the weights that the loop updates between its step and the record (`tallystick.Ema`); the
             state holds them too, and the step graph updates them.
+        self_audit: the share of the loop's time that goes into replays of what was recorded, after 20 seconds of them;
+            steps that are not what their graph says are withdrawn. `math.inf` replays every step.
         **recorded: the fields of `RecordRecipe`: `anchor_stride`, `summaries`, `bucket_mode`, …
 
     Raises:
@@ -93,14 +98,14 @@ def record_training(
     attached = replace(Attachments.open(initial, data, keep, anchors), ema=ema)
     if ema is not None:
         ema.live(inner_model(model))  # averages that are not there are said at once
-    with lock_new_run(Path(out)):
+    with lock_new_run(Path(out)), own_kernels(inner_model(model)):
         source = GraphSource()
         if not sharding_of(inner_model(model)):  # the recorder refuses a sharded model with its own warning
             blockers = known_blockers(model, optimizer, seed)
             given = None if loss is None else GivenLoss(loss, example, clip_norm, accumulation)
             source = watched(blockers, seed, given)
         run = RunDirectory(Path(out))
-        loop = OwnLoopRecorder(run, model, optimizer, settings, description or {}, source, attached)
+        loop = OwnLoopRecorder(run, model, optimizer, settings, description or {}, source, attached, self_audit)
         try:
             yield loop
         except BaseException as error:

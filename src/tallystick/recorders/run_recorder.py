@@ -110,8 +110,7 @@ class RunRecorder:
     ) -> None:
         """Append the record of step `index`, and write its anchor if one is due."""
         started = time.perf_counter()
-        noted = self._noted if no_graph is None else None  # where the optimizers stepped otherwise, it may be too old
-        post = self._summariser.after_step(index, noted)
+        post = self._summariser.after_step(index, self._noted)
         self._noted = None
         self._journal.add(
             StepRecord(
@@ -144,6 +143,20 @@ class RunRecorder:
         """Whether the weights have the projection in the last record; `False` if it has none."""
         recorded = self._summary.projection
         return recorded is not None and self._summariser.projection() == recorded
+
+    @property
+    def sketch(self) -> str | None:
+        """The sketch of the weights in the last record; `None` if it has none."""
+        return self._summary.projection
+
+    def forget_noted(self) -> None:
+        """Take the next sketch from the weights as they are at the record, as an anchor does."""
+        self._noted = None
+
+    @property
+    def has_sketch(self) -> bool:
+        """Whether a sketch of the weights is known."""
+        return (self._noted or self._summary.projection) is not None
 
     def note_weights(self) -> None:
         """Take the sketch of the weights now, right after an optimizer's step, for the next record."""

@@ -106,13 +106,14 @@ class SelfCheck:
         """The first of loss, gradient norm and state in which the graph differs from the loop; empty if none does."""
         if not self._band.compare(quantise(step.loss, self._band.decimals), float(replayed["loss"])).agrees:
             return "loss"
-        if not self._has_norm(step, replayed):
+        if not self.has_norm(step, replayed):
             return "gradient_norm"
         ours = {name: to_tensor(value) for name, value in replayed.items() if name in step.after}
         names = sorted(step.before.keys() | step.after.keys())
         return next((name for name in names if not is_same(ours.get(name), step.after.get(name))), "")
 
-    def _has_norm(self, step: TakenStep, replayed: Mapping[str, torch.Tensor]) -> bool:
+    def has_norm(self, step: TakenStep, replayed: Mapping[str, torch.Tensor]) -> bool:
+        """Whether the norm that the loop gave, if it gave one, is that of the graph."""
         if step.gradient_norm is None or "gradient_norm" not in replayed:
             return True
         return quantise(step.gradient_norm, 12) == quantise(float(replayed["gradient_norm"]), 12)

@@ -14,6 +14,7 @@ import torch
 from tallystick.commitments.digests import Digest
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.capture.captured_step import CapturedStep
+from tallystick.frameworks.torch.capture.edits import NO_EDITS, Edits
 from tallystick.frameworks.torch.capture.step import Loss, Precision, Reduction
 from tallystick.frameworks.torch.capture.training_step import capture_training_step
 from tallystick.frameworks.torch.ema import Ema
@@ -65,6 +66,8 @@ class StepGraph:
     """The seed of the run, where the step draws random numbers from it."""
     masks: frozenset[str] | None = None
     """Which masks of the example were full, if that decides what is computed (`workloads.masks`)."""
+    edits: Edits = NO_EDITS
+    """What the loop writes into gradients and weights besides clipping and the optimizer."""
     again: Recapture | None = None
     """Captures the step of another batch; `None` where the loss is known for batches of one shape only."""
 
@@ -150,6 +153,7 @@ def capture_loop(
     reduction: Reduction = "mean",
     seed: int | None = None,
     ema: Ema | None = None,
+    edits: Edits = NO_EDITS,
 ) -> StepGraph:
     """Capture the step of a loop; `loss(model, batch)` gets batches in the form of `example`, under `precision`.
 
@@ -176,6 +180,7 @@ def capture_loop(
         reduction=reduction,
         seeded=seed is not None,
         ema=ema,
+        edits=edits,
     )
     numbers = numbers_of([first] * accumulation if accumulation > 1 else first, accumulation)
 
@@ -200,10 +205,11 @@ def capture_loop(
             reduction=reduction,
             seed=seed,
             ema=ema,
+            edits=edits,
         )
 
     masks = full_masks(named_tensors(example, accumulation)) if captured.reads_masks or fixed is not None else None
-    found = StepGraph(captured, accumulation, model, loss, clip_norm, numbers, fixed, reduction, seed, masks)
+    found = StepGraph(captured, accumulation, model, loss, clip_norm, numbers, fixed, reduction, seed, masks, edits)
     return replace(found, again=again)
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.sizes import Sizes, graph_at
-from tallystick.recorders.boundary import printed, sheltered
+from tallystick.recorders.boundary import printed, say, sheltered
 from tallystick.recorders.step_graph import Batches, StepGraph
 from tallystick.recorders.step_watch import KEEP_SETTINGS
 from tallystick.store.run import RunDirectory
@@ -21,7 +21,7 @@ from tallystick.tensors.tensor import State
 from tallystick.transcripts.record import graph_file
 from tallystick.transcripts.rule import GroupRule, changed_setting
 from tallystick.workloads.masks import full_masks
-from tallystick.workloads.same_training import difference
+from tallystick.workloads.same_training import SettingChanges, departure, difference
 
 CAPTURES_MAX: Final = 16
 """How many graphs are captured besides the first: each takes as long as many steps, half a minute on a real model."""
@@ -30,6 +30,10 @@ SETTINGS_MAX: Final = 4
 GRAPHS_MAX: Final = 256
 """How many graphs a run has besides the first: each is a file, and is held in memory, half a kilobyte for a node."""
 TOO_MANY: Final = "{} further graphs were {}, and no more are; pad to a few lengths (pad_to_multiple_of=64)"
+OTHER_PROGRAM: Final = (
+    "a step has another program than the first: {}. An audit of it is inconclusive until the auditor approves its "
+    "graph, --graph {}"
+)
 
 
 @dataclass(frozen=True)
@@ -142,10 +146,13 @@ class StepGraphs:
         found = self.first.again(step.batch, step.count)
         if changed := _changed(seen, settings_of(found)):
             raise UnavailableError(f"{changed} when it was to be captured; change that before the next step begins")
-        alike = next((each for each in self._held if each.rules == found.rules), None)
-        same = None if alike is None else alike.captured.graph
-        if unlike := difference(self.first.captured.graph, found.captured.graph, same):
+        is_updated_alike = found.rules == self.first.rules
+        if unlike := difference(self.first.captured.graph, found.captured.graph, is_updated_alike):
             raise UnavailableError(f"its step is another than the first: {unlike}")
+        changes = SettingChanges.between(self.first.rules, found.rules)
+        masks_differ = not self.first.has_masks_of(step.named)
+        if other := departure(self.first.captured.graph, found.captured.graph, changes, masks_differ):
+            say(OTHER_PROGRAM.format(printed(other), found.root))
         self.keep(found)
         self._captured_ones.append(found)
         return found

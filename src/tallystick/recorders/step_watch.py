@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tallystick.errors import UnavailableError
+from tallystick.frameworks.torch.capture.edits import NO_EDITS
 from tallystick.frameworks.torch.environment import switches_now
 from tallystick.frameworks.torch.optimizers.catalogue import rules_of
 from tallystick.recorders.boundary import sheltered
@@ -24,8 +25,11 @@ KEEP_SETTINGS = (
     "leave the optimizer as it is while it is recorded (OneCycleLR: cycle_momentum=False), or record a run of its own "
     "from there"
 )
-KEEP_STATE = "put what does that into a run of its own, or leave `loss=` out"
-RECORD_FIRST = "call `recorder.step` right after `optimizer.step()`, or leave `loss=` out"
+KEEP_STATE = (
+    "do that in every step, in place, between `optimizer.step()` and `recorder.step()`, where it is a part of it; "
+    "what is done once begins a run of its own"
+)
+RECORD_FIRST = "do that in every step from the first one on, or call `recorder.step` right after `optimizer.step()`"
 RATE_MOVES = (
     "a hook changes the learning rate inside `optimizer.step()`, and no record shows which one counts; "
     "step the schedule after it"
@@ -81,7 +85,7 @@ class StepWatch:
         self._accumulated: Marks = {}
         self._buffer_writes: dict[str, int] | None = None
         self._rates_before: tuple[float | None, ...] = ()
-        self._switches = _switches()
+        self._switches = switches()
         if graph is not None:
             self._at_step, self._at_record = self._learned(), self._buffers()
             self._hooks.append(optimizer.register_step_pre_hook(self._steps))
@@ -99,7 +103,10 @@ class StepWatch:
             return seen
         uneven = self._uneven()  # counted anew from here, whatever else has changed
         change = seen.change or self._written(RECORD_FIRST) or uneven
-        if not change and is_anchored and (change := self._unseen(RECORD_FIRST)):
+        if self._graph.edits.weights is not None:
+            self._at_step = self._learned()
+            self._note_weights()
+        elif not change and is_anchored and (change := self._unseen(RECORD_FIRST)):
             self._note_weights()
         return replace(seen, change=change)
 
@@ -131,7 +138,8 @@ class StepWatch:
             self._seen = Stepped(*taken, self._rules(), frozenset(self._gradients()))
             if self._graph is not None:
                 self._at_step = self._learned()
-                self._note_weights()
+                if self._graph.edits.weights is None:  # else they are those of the record
+                    self._note_weights()
 
     def _note_weights(self) -> None:
         if self._sketched is not None:
@@ -167,14 +175,18 @@ class StepWatch:
 
     def _written(self, mends: str = "") -> str:
         """Names a weight or slot that was written to outside of the optimizer since its last step; empty if none."""
-        now = self._learned()
+        now, is_recorded = self._learned(), bool(mends)
         names = written(self._at_step, now)
-        if names and not mends and all(name.startswith("weights.") for name in names) and self._is_held():
+        if is_recorded and self._graph is not None and self._graph.edits.weights is not None:
+            counts = writes({name: self._at_step[name] for name in now if name in self._at_step}, now)
+            wanted = {f"weights.{name}": count for name, count in self._graph.edits.weight_writes.items()}
+            names = [name for name in now if counts.get(name) != wanted.get(name, 0)]
+        if names and all(name.startswith("weights.") for name in names) and self._is_held():
             self._at_step, names = now, []
         return f"{names[0]} was changed outside of `optimizer.step()`; {mends or KEEP_STATE}" if names else ""
 
     def _is_held(self) -> bool:
-        return self._sketched is not None and self._sketched.holds_weights()
+        return self._sketched is not None and self._sketched.has_sketch and not self._sketched.has_other_weights()
 
     def _uneven(self) -> str:
         """Names a buffer written to more or less often in this step than in the first one; empty if none."""
@@ -207,7 +219,9 @@ class StepWatch:
         now = marks_of({name: grad for name, grad in self._gradients().items() if name in self._accumulated})
         counts = writes({name: self._accumulated[name] for name in now}, now)
         clips = self._graph is not None and self._graph.clip_norm is not None
-        return any(count != int(clips) for count in counts.values())
+        edits = NO_EDITS if self._graph is None else self._graph.edits
+        wanted, default = edits.gradient_writes, edits.default_writes or int(clips)
+        return any(count != wanted.get(name, default) for name, count in counts.items())
 
     def _gradients(self) -> dict[str, torch.Tensor]:
         return {name: value.grad for name, value in self._parameters.items() if value.grad is not None}
@@ -216,12 +230,13 @@ class StepWatch:
         """Names what keeps any graph from being that of the step; empty if nothing does."""
         if self._rates_before != rates_of(self._optimizer):
             return RATE_MOVES
-        if turned := [name for name, now in _switches().items() if now != self._switches[name]]:
+        if turned := [name for name, now in switches().items() if now != self._switches[name]]:
             return f"{turned[0]} of PyTorch was changed while the loop ran; {SET_BEFORE}"
         return ""
 
 
-def _switches() -> dict[str, str]:
+def switches() -> dict[str, str]:
+    """The settings of PyTorch that decide bits, as they are now."""
     return switches_now() | {"the number of threads": str(torch.get_num_threads())}
 
 

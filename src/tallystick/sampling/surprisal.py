@@ -22,6 +22,7 @@ from tallystick.sampling.edges import FilterEdges
 from tallystick.sampling.filters import Keys, Logits, filtered, keys_at, relative_logits
 from tallystick.sampling.plain import ARRAYS
 from tallystick.sampling.ranks import Ranks, Reals
+from tallystick.tolerances.sums import inner
 from tallystick.transcripts.sampler import Sampler
 
 UNFILTERED: Final = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -97,8 +98,8 @@ def _row(
     p = _normalised(filtered(keys_at(x, sampler), sampler))
     inside = p[p > 0]
     surprise = -np.log(inside)
-    expected = float(inside @ surprise)
-    variance = float(inside @ (surprise - expected) ** 2)
+    expected = inner(inside, surprise)
+    variance = inner(inside, (surprise - expected) ** 2)
     return (
         _surprisal(p[token]),
         expected,

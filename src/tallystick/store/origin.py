@@ -15,7 +15,7 @@ from tallystick.tensors.digest import state_digest
 from tallystick.tensors.safetensors import StateFile
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.record import AnchorRecord, anchor_file, read_record
-from tallystick.workloads.names import weights_of
+from tallystick.workloads.names import WEIGHTS, weights_of
 from tallystick.workloads.origin import Origin
 
 SINGLE: Final = "model.safetensors"
@@ -31,7 +31,9 @@ def open_origin(path: Path) -> Origin:
         ProofError: the last anchor of the run is not its claimed final state.
     """
     if is_kind(path, RUN):
-        return Origin(path, _of_run(RunDirectory(path)))
+        state = _final_state(RunDirectory(path))
+        rest = {name: tensor for name, tensor in state.items() if not name.startswith(WEIGHTS)}
+        return Origin(path, weights_of(state), rest)
     if not ((path / SINGLE).is_file() or (path / INDEX).is_file()):
         raise UnavailableError(
             f"{path}: {looks_like(path)}, and weights are taken from a directory with {SINGLE} or from a run: "
@@ -65,7 +67,7 @@ def _of_files(paths: list[Path]) -> State:
     return weights
 
 
-def _of_run(run: RunDirectory) -> State:
+def _final_state(run: RunDirectory) -> State:
     claim = run.claim()
     last = read_record(open_line(run.transcript_path, claim.transcript.size - 1, claim.transcript.size).line, "record")
     if not isinstance(last, AnchorRecord):
@@ -73,4 +75,4 @@ def _of_run(run: RunDirectory) -> State:
     state = run.anchors.read(last.index)
     if state_digest(state) != claim.final_state:
         raise ProofError(f"{run.path}: {anchor_file(last.index)} does not hold the final state of the claim")
-    return weights_of(state)
+    return state

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.mismatches import count_elements
-from tallystick.tolerances.streams import PIECE, side_by_side, square_sum
+from tallystick.tolerances.streams import PIECE, side_by_side
+from tallystick.tolerances.sums import inner, square_sum
 
 Array = npt.NDArray[np.float64]
 
@@ -98,7 +99,7 @@ def _measure_piece(claimed: Array, start: Array, end: Array) -> TensorDrift:
             claimed_update_squares=square_sum(claimed - start),
             start_squares=square_sum(start),
             difference_sum=float(difference.sum()),
-            difference_along_update=float(np.dot(difference, update)),
+            difference_along_update=inner(difference, update),
             element_max=float(np.max(np.abs(difference), initial=0.0)),
             mismatches=count_elements(claimed, end),
         )

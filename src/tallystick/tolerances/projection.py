@@ -21,6 +21,7 @@ from tallystick.errors import MalformedError, UsageError
 from tallystick.tensors.dtypes import ROUNDOFF
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.streams import PIECE, element_count, pieces, ratio
+from tallystick.tolerances.sums import euclidean, row_sum
 from tallystick.tolerances.tolerance import (
     Finding,
     Replayed,
@@ -87,8 +88,8 @@ class Projection:
         """As `compare`, from sketches of the replayed states that were computed elsewhere, such as on a GPU."""
         with np.errstate(all="ignore"):
             written_end = end.astype(np.float32).astype(np.float64)  # rounded as the claimed sketch is
-            gap = _norm(self.decode(claimed) - written_end)
-            scale = max(_norm(end - start), self.update_floor * _norm(end))
+            gap = euclidean(self.decode(claimed) - written_end)
+            scale = max(euclidean(end - start), self.update_floor * euclidean(end))
         return Finding(ratio(gap, scale), self.allowed, "projection")
 
     def rounding(self, elements: int) -> float:
@@ -119,10 +120,6 @@ class Projection:
         for values in pieces(tensor, self.width * max(1, PIECE // self.width)):
             rows = np.pad(values, (0, -values.size % self.width)).reshape(-1, self.width)
             with np.errstate(all="ignore"):
-                total += signs[row : row + len(rows)].astype(np.float64) @ rows
+                total += row_sum(signs[row : row + len(rows)].astype(np.float64), rows)
             row += len(rows)
         return total
-
-
-def _norm(sketch: Sketch) -> float:
-    return math.sqrt(float(np.dot(sketch, sketch)))

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.tolerances.streams import side_by_side, square_sum
+from tallystick.tolerances.streams import side_by_side
+from tallystick.tolerances.sums import inner, square_sum
 from tallystick.tolerances.tolerance import Finding, Values, as_tensor, roundoff
 
 ROUNDINGS_PER_STEP = 4  # of β₂, of β₂·v, of (1 - β₂)·g², of their sum
@@ -70,7 +71,7 @@ def moment_cosine(before: Values, after: Values, moment: Values, *, allowed: flo
     along = update = size = 0.0
     for start, end, direction in side_by_side(*map(as_tensor, (before, after, moment))):
         with np.errstate(all="ignore"):
-            along += float(np.dot(end - start, direction))
+            along += inner(end - start, direction)
             update += square_sum(end - start)
             size += square_sum(direction)
     scale = math.sqrt(update) * math.sqrt(size)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tallystick.errors import MalformedError
 from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.sums import square_sum
 from tallystick.tolerances.tolerance import is_float
 
 PIECE = 1 << 18
@@ -60,12 +61,6 @@ def side_by_side(*tensors: Tensor, piece: int = PIECE) -> Iterator[tuple[npt.NDA
     if any(shape != shapes[0] for shape in shapes):
         raise MalformedError(f"tensors of unlike shapes {', '.join(str(list(shape)) for shape in shapes)}")
     return zip(*(pieces(tensor, piece) for tensor in tensors), strict=True)
-
-
-def square_sum(values: npt.NDArray[np.float64]) -> float:
-    """The sum of squares; infinite or NaN where the values are."""
-    with np.errstate(all="ignore"):
-        return float(np.dot(values, values))
 
 
 def ratio(part: float, whole: float) -> float:

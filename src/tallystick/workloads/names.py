@@ -8,6 +8,8 @@ from typing import Final, TypeVar
 Value = TypeVar("Value")
 WEIGHTS: Final = "weights."
 AVERAGE: Final = "ema."
+UPDATED: Final = "updated."
+"""The weight as the optimizer leaves it, by parameter: an output of a step that writes into weights after that."""
 STATE_PREFIXES: Final = ("weights.", "buffers.", "optimizer.", AVERAGE, "position.")
 BATCH: Final = "inputs."
 POSITION: Final = "position.step"
@@ -25,6 +27,6 @@ def weights_of(state: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def parameter_of(name: str) -> str:
-    """The parameter that a weight or a slot of the state belongs to; empty for other names."""
+    """The parameter that a weight, a weight before an edit, or a slot of the state belongs to; else empty."""
     kind, _, rest = name.partition(".")
-    return {"weights": rest, "optimizer": rest.rpartition(".")[0]}.get(kind, "")
+    return {"weights": rest, "updated": rest, "optimizer": rest.rpartition(".")[0]}.get(kind, "")

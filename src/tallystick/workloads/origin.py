@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -13,10 +13,14 @@ from tallystick.tensors.tensor import State
 
 @dataclass(frozen=True)
 class Origin:
-    """Weights under the names that their model gives them, and the directory that holds them."""
+    """Weights under the names that their model gives them, and the directory that holds them.
+
+    `rest` is what else a run ended with: its last state without the weights, under the names of the state.
+    """
 
     path: Path
     weights: State
+    rest: State = field(default_factory=dict)
 
     @cached_property
     def digest(self) -> Digest:

@@ -1,18 +1,33 @@
-"""Whether two step graphs train alike: they carry the same state, and update it in the same way.
+"""Whether two step graphs of one run are one training, and one program.
 
-A run may have several step graphs, for batches of several shapes. Their losses and gradients are of different sizes
-inside. What an optimizer makes of a gradient is one program: the nodes between `gradients.<parameter>` and the new
-weights and slots are compared one by one. A parameter without a gradient is left as it is, and may have one in another
-graph, with slots that begin there.
+A run may have several step graphs: for batches of several shapes, for parameters that begin to train later, for other
+settings of the optimizer. Which graph a step has is the prover's word. So a graph is compared with that of the spec:
+
+* `difference`: it carries the same state, leaves what has no gradient as it is, and makes of a gradient what the first
+  one makes. A graph that does not contradicts the rules that its record states.
+* `departure`: loss, gradients and all else that it gives are computed as in the first graph, but for what the verifier
+  sees: the sizes of the batch, its masks, the parameters that train, and the numbers of the settings that changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
-from dataclasses import dataclass, field
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from typing import Final
 
-from tallystick.graphs.graph import Graph, Node, Ref
+from tallystick.graphs.graph import Graph, Node
+from tallystick.transcripts.rule import GroupRule
 from tallystick.workloads.names import BATCH, WEIGHTS, parameter_of
+from tallystick.workloads.paired_values import (
+    MASKS,
+    TRAINED,
+    GraphValues,
+    Judge,
+    SizePairs,
+    Skip,
+    ValuePairs,
+    micro_batches,
+)
 
 GRADIENTS = "gradients."
 SCHEDULE = "schedule."
@@ -20,29 +35,94 @@ AVERAGES = "ema."
 COUNTERS = "position."
 
 
-def difference(first: Graph, other: Graph, alike: Graph | None) -> str:
-    """Names the first tensor that two step graphs of one training treat differently; empty if there is none.
+def difference(first: Graph, other: Graph, is_updated_alike: bool = True) -> str:
+    """Names the first tensor of the state that two step graphs of one training treat differently; empty if none.
 
-    `alike` is a graph whose optimizer has the settings of `other`: usually `first`; `None` if there is no such graph.
+    Updates are compared where the optimizer has the same settings in both (`is_updated_alike`).
     """
     moved = trained_by(first) ^ trained_by(other)
     return (
         _of_inputs(first, other, moved)
         or _of_outputs(first, other, moved)
         or _of_frozen(other)
-        or ("" if alike is None else _of_updates(alike, other))
+        or (_of_updates(first, other, _same_attributes) if is_updated_alike else "")
     )
+
+
+def departure(first: Graph, other: Graph, changes: SettingChanges, masks_differ: bool = False) -> str:
+    """Names the first result that `other` computes by another program than `first`; empty if it is the same program.
+
+    `changes` are those of the optimizer's settings between the two, and `masks_differ` says that the masks of their
+    batches do: attention may then be given a mask in one of them alone.
+    """
+    if changes.of_structure:
+        return f"{changes.of_structure}, which changes the program of the update"
+    if changed := _of_updates(first, other, changes.judge, GraphValues.without_decay if changes.decay else None):
+        return changed
+    return _of_program(first, other, masks_differ)
 
 
 def trained_by(graph: Graph) -> frozenset[str]:
     """The parameters that have a gradient in a step graph."""
-    names = (each.name for each in graph.outputs)
+    names = (output.name for output in graph.outputs)
     return frozenset(name.removeprefix(GRADIENTS) for name in names if name.startswith(GRADIENTS))
+
+
+@dataclass(frozen=True)
+class SettingChanges:
+    """The numbers of an optimizer's settings that changed: (before, now), and as attributes of a graph hold them.
+
+    `kept` are old numbers that some group of parameters still has. `decay` says that a weight decay was turned on or
+    off. `of_structure` names a setting that changed in another way than from one number to another.
+    """
+
+    numbers: frozenset[tuple[float, float]] = frozenset()
+    kept: frozenset[float] = frozenset()
+    decay: bool = False
+    of_structure: str = ""
+
+    @classmethod
+    def between(cls, before: Sequence[GroupRule], now: Sequence[GroupRule]) -> SettingChanges:
+        """The changes from the rules of the spec to those of a step."""
+        if [type(rule) for rule in before] != [type(rule) for rule in now]:
+            return cls(of_structure="the groups of parameters or their optimizers are others")
+        numbers, kept, decay = set[tuple[float, float]](), set[float](), False
+        for number, (old, new) in enumerate(zip(before, now, strict=True)):
+            for name in type(old).model_fields:
+                was, is_now = getattr(old, name), getattr(new, name)
+                pairs = list(zip(was, is_now, strict=True)) if isinstance(was, tuple) else [(was, is_now)]
+                for one, two in pairs:
+                    if one == two:
+                        kept |= {one, 1 - one, -one} if _is_number(one) else set()
+                    elif _is_number(one) and _is_number(two) and one and two:
+                        numbers |= {(one, two), (1 - one, 1 - two), (-one, -two)}
+                    elif name == "weight_decay":
+                        decay = True
+                    else:
+                        return cls(of_structure=f"{name} of parameter group {number} is {is_now}, and {was} before")
+        return cls(frozenset(numbers), frozenset(kept), decay)
+
+    def judge(self, mine: Node, theirs: Node) -> str:
+        """Why the attributes of two nodes of the update do not follow from the changed settings; empty if they do."""
+        for name, was in mine.attributes.items():
+            is_now = theirs.attributes[name]
+            if was != is_now and (was, is_now) not in self.numbers:
+                return f"{mine.operator} has {name} {is_now}, and {was} in the first graph"
+            if was == is_now and was not in self.kept and any(was == old for old, _ in self.numbers if _is_number(was)):
+                return f"{mine.operator} still has {name} {was}, a setting that the record says was changed"
+        return "" if mine.results == theirs.results else f"{mine.operator} has other results"
+
+
+UNCHANGED: Final = SettingChanges()
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _of_inputs(first: Graph, other: Graph, moved: Set[str]) -> str:
     wanted, given = (
-        {each.name: (each.role, each.spec) for each in graph.inputs if not each.name.startswith((BATCH, SCHEDULE))}
+        {entry.name: (entry.role, entry.spec) for entry in graph.inputs if not entry.name.startswith((BATCH, SCHEDULE))}
         for graph in (first, other)
     )
     wrong = (name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
@@ -51,7 +131,7 @@ def _of_inputs(first: Graph, other: Graph, moved: Set[str]) -> str:
 
 
 def _of_outputs(first: Graph, other: Graph, moved: Set[str]) -> str:
-    wanted, given = ({each.name for each in graph.outputs} for graph in (first, other))
+    wanted, given = ({output.name for output in graph.outputs} for graph in (first, other))
     wrong = (name for name in wanted ^ given if not name.startswith(GRADIENTS))
     strange = sorted(name for name in wrong if not _is_slot_of(name, moved))
     return f"{strange[0]} is an output of one of them" if strange else ""
@@ -64,86 +144,63 @@ def _is_slot_of(name: str, parameters: Set[str]) -> bool:
 def _of_frozen(graph: Graph) -> str:
     """A weight or slot of a parameter without a gradient is what it was."""
     trained = trained_by(graph)
-    for each in graph.outputs:
-        parameter = parameter_of(each.name)
-        if parameter and parameter not in trained and each.value != each.name:
-            return f"{each.name} has no gradient, and is changed"
+    for output in graph.outputs:
+        parameter = parameter_of(output.name)
+        if parameter and parameter not in trained and output.value != output.name:
+            return f"{output.name} has no gradient, and is changed"
     return ""
 
 
-def _of_updates(alike: Graph, other: Graph) -> str:
-    pairs = _Pairs(_Values.of(alike), _Values.of(other))
-    averaging = _Pairs(_Values.of(alike, WEIGHTS), _Values.of(other, WEIGHTS))
-    both = trained_by(alike) & trained_by(other)
+def _of_updates(first: Graph, other: Graph, judge: Judge, skip: Skip | None = None) -> str:
+    """Compares what is made of gradients: the nodes between `gradients.<parameter>` and the new weights and slots."""
+    pairs = ValuePairs(GraphValues.of(first, GRADIENTS), GraphValues.of(other, GRADIENTS), judge, skip=skip)
+    averaging = ValuePairs(GraphValues.of(first, WEIGHTS), GraphValues.of(other, WEIGHTS), judge)
+    both = trained_by(first) & trained_by(other)
     for name in sorted(pairs.first.outputs.keys() & pairs.other.outputs.keys()):
         compared = averaging if name.startswith(AVERAGES) else pairs
         is_compared = name.startswith((COUNTERS, AVERAGES)) or parameter_of(name) in both
-        if is_compared and not compared.are_same(pairs.first.outputs[name], pairs.other.outputs[name]):
-            return f"{name} is updated otherwise"
+        if is_compared and (unlike := compared.unlike(name)):
+            return f"{name} is updated otherwise ({unlike})"
     return ""
 
 
-@dataclass(frozen=True)
-class _Values:
-    """The values of a graph: what gives each, and the names of those where a comparison ends."""
-
-    outputs: dict[str, Ref]
-    made: dict[Ref, tuple[Node, int]]
-    named: dict[Ref, object]
-
-    @classmethod
-    def of(cls, graph: Graph, ends: str = GRADIENTS) -> _Values:
-        outputs = {each.name: each.value for each in graph.outputs}
-        made = {ref: (node, place) for node in graph.nodes for place, ref in enumerate(node.outputs) if ref is not None}
-        named: dict[Ref, object] = {each.name: each.name for each in graph.inputs}
-        named |= {each.name: (each.spec, each.digest) for each in graph.constants}
-        named |= {ref: f"new {name}" for name, ref in outputs.items() if name.startswith(ends)}
-        return cls(outputs, made, named)
-
-
-@dataclass
-class _Pairs:
-    """Compares values of two graphs; what was compared once is not looked at again."""
-
-    first: _Values
-    other: _Values
-    seen: set[tuple[Ref, Ref]] = field(default_factory=set)
-
-    def are_same(self, one: Ref, two: Ref) -> bool:
-        """Whether both values are made alike from gradients, state and schedule."""
-        waiting = [(one, two)]
-        while waiting:
-            pair = waiting.pop()
-            if pair in self.seen:
-                continue
-            self.seen.add(pair)
-            read = self._read(*pair)
-            if read is None:
-                return False
-            waiting += read
-        return True
-
-    def _read(self, one: Ref, two: Ref) -> list[tuple[Ref, Ref]] | None:
-        """The values that two values are made from, in pairs; `None` if they are made otherwise."""
-        if one in self.first.named or two in self.other.named:
-            return [] if self.first.named.get(one) == self.other.named.get(two) else None
-        (mine, place), (theirs, its) = self.first.made[one], self.other.made[two]
-        if place != its or _without_operands(mine) != _without_operands(theirs):
-            return None
-        left, right = _operands(mine), _operands(theirs)
-        if [ref is None for ref in left] != [ref is None for ref in right]:
-            return None
-        return [(a, b) for a, b in zip(left, right, strict=True) if a is not None and b is not None]
+def _of_program(first: Graph, other: Graph, masks_differ: bool) -> str:
+    """Compares what is made of batch and state, up to sizes: loss, gradients, buffers, all but the update."""
+    moved = trained_by(first) ^ trained_by(other)
+    free = (MASKS if masks_differ else frozenset()) | (TRAINED if moved else frozenset())
+    skip = GraphValues.without_repeats if masks_differ else None
+    splits = micro_batches(first) != micro_batches(other)
+    values = GraphValues.of(first, splits=splits), GraphValues.of(other, splits=splits)
+    pairs = ValuePairs(*values, _same_but_integers(free), free, len(moved), skip)
+    for name in sorted(
+        pairs.first.outputs.keys() & pairs.other.outputs.keys(), key=lambda name: (name != "loss", name)
+    ):
+        is_updated = parameter_of(name) or name.startswith((AVERAGES, COUNTERS))
+        if not is_updated and name.removeprefix(GRADIENTS) not in moved and (unlike := pairs.unlike(name)):
+            return f"{name} is computed otherwise ({unlike})"
+    return SizePairs(first, other).unexplained(pairs.nodes)
 
 
-def _without_operands(node: Node) -> object:
-    places = {name: len(each) if isinstance(each, tuple) else None for name, each in node.operands.items()}
-    return node.operator, node.attributes, node.results, places
+def _same_attributes(mine: Node, theirs: Node) -> str:
+    is_same = (mine.attributes, mine.results) == (theirs.attributes, theirs.results)
+    return "" if is_same else f"{mine.operator} with other attributes"
 
 
-def _operands(node: Node) -> list[Ref | None]:
-    found: list[Ref | None] = []
-    for name in sorted(node.operands):
-        each = node.operands[name]
-        found += each if isinstance(each, tuple) else (each,)
-    return found
+def _same_but_integers(free: Set[str]) -> Judge:
+    """Compares attributes and types, and leaves open integers: whether these follow from sizes is asked afterwards."""
+
+    def judge(mine: Node, theirs: Node) -> str:
+        for name, value in mine.attributes.items():
+            its = theirs.attributes[name]
+            if name not in free and value != its and not _is_size_change(value, its):
+                return f"{mine.operator} has {name} {its}, and {value} in the first graph"
+        kinds = [[spec and (spec.dtype, len(spec.shape)) for spec in node.results] for node in (mine, theirs)]
+        return "" if kinds[0] == kinds[1] or free >= TRAINED else f"{mine.operator} gives other types"
+
+    return judge
+
+
+def _is_size_change(value: object, its: object) -> bool:
+    if isinstance(value, tuple) and isinstance(its, tuple):
+        return len(value) == len(its) and all(map(_is_size_change, value, its))
+    return value == its or (type(value) is int and type(its) is int)

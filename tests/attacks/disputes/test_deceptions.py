@@ -21,7 +21,8 @@ Play = Callable[[str], Outcome]
 LIKE_OTHERS = {
     *("one-value", "wrong-attribute", "value-malformed", "value-withheld-at-the-descent", "another-step"),
     *("another-graph", "wrong-rate-shown", "operator-withheld-at-the-leaf"),
-}
+    *(f"{place}-layer-in-{name}" for place in ("first", "last") for name in ("bf16", "f16", "int8")),
+} - {"first-layer-in-f16"}
 """Those that end as others of their kind do."""
 NAMES = [pytest.param(name, marks=pytest.mark.slow if name in LIKE_OTHERS else ()) for name in DECEPTIONS]
 

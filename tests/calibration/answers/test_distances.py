@@ -10,7 +10,9 @@ from tallystick.calibration.answers.distances import (
     Class,
     SeenRuns,
     add_up,
+    at_depths,
     compare_answer,
+    depths_of,
     distances_of_runs,
     round_up,
     row_limits,
@@ -58,3 +60,15 @@ def test_no_limit_is_below_the_last_bits_of_a_precision() -> None:
 )
 def test_limits_are_rounded_up(value: float, rounded: float) -> None:
     assert round_up(value) == rounded
+
+
+def test_every_block_counts_for_the_next_depth_that_has_limits() -> None:
+    seen = {Class("block", layer, 1): SeenRuns(2, layer / 100) for layer in range(30)} | {
+        Class("final", 0, 1): SeenRuns(1, 0.5)
+    }
+    found = at_depths(seen, 30)
+    assert {each.layer_max for each in found if each.place == "block"} == set(depths_of(30)) >= {10, 29}
+    assert found[Class("block", 10, 1)] == SeenRuns(10, 0.1)
+    assert found[Class("final", 0, 1)] == SeenRuns(1, 0.5)
+    assert depths_of(2) == (0, 1)
+    assert depths_of(1) == (0,)

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tallystick.attacks.loop_reference import train_loop
-from tallystick.attacks.loop_start import forge_tuned_start
+from tallystick.attacks.loop_start import forge_start, tunes
 from tallystick.disputes.evidence.doubting import doubter_for
 from tallystick.disputes.evidence.judging import DisputeJudge
 from tallystick.disputes.evidence.statement import statement_at
@@ -29,7 +29,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
     """`honest` begins with `checkpoint`, which its spec states; `forged` states it too, and begins elsewhere."""
     folder = tmp_path_factory.mktemp("scene")
     train_loop(folder / "honest", initial=folder / "checkpoint")
-    forge_tuned_start(folder / "honest", folder / "forged")
+    forge_start(tunes)(folder / "honest", folder / "forged")
     return folder
 
 

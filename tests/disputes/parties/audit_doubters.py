@@ -61,6 +61,10 @@ class Recaller:
     def recall(self, claim: PostedClaim, statement: Path, found: Doubt | None) -> None:
         self.found[claim_name(claim)] = found
 
+    def unseen(self, claim: PostedClaim, statement: Path) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
+
     def doubt(self, claim: PostedClaim, statement: Path) -> Doubt | None:
         return self.found[claim_name(claim)]
 

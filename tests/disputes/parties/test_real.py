@@ -51,6 +51,9 @@ class Told:
     doubter: Doubter
     told: Doubt | None
 
+    def unseen(self, claim: PostedClaim, statement: Path) -> tuple[str, ...]:
+        return self.doubter.unseen(claim, statement)
+
     def doubt(self, claim: PostedClaim, statement: Path) -> Doubt | None:
         return self.told or self.doubter.doubt(claim, statement)
 

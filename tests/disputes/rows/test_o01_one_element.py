@@ -95,6 +95,9 @@ class Counting(DisputeJudge):
 class Accuser:
     """Contests the operator of every claim."""
 
+    def unseen(self, claim: PostedClaim, statement: Path) -> tuple[str, ...]:
+        return ()
+
     def doubt(self, claim: PostedClaim, statement: Path) -> Doubt:
         return Doubt(0, 1, "I say so")
 

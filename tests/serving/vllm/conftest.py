@@ -183,7 +183,7 @@ def serving_vllm(model_directory: Path) -> Serving:
                 for name, value in environment.items():
                     patch.setenv(name, value)
                 url = stack.enter_context(served(application(state_of(held, args or {}, defaults or {}), asked)))
-            client = stack.enter_context(httpx.Client(base_url=url, timeout=20))
+            client = stack.enter_context(httpx.Client(base_url=url, timeout=120))
             yield Running(url, held, asked, client)
 
     return serve

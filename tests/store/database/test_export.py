@@ -32,10 +32,10 @@ def test_duckdb_reads_every_view_as_it_is(added: WorkloadDatabase, tmp_path: Pat
     counts = export_parquet(added, tmp_path / "out")
     assert counts.keys() == VIEWS.keys()
     for name, count in counts.items():
-        columns, rows = select(added, f'SELECT * FROM "{name}"', 100_000)
+        found = select(added, f'SELECT * FROM "{name}"', 100_000)
         theirs = duckdb.sql(f"SELECT * FROM '{tmp_path}/out/{name}.parquet'")
-        assert (tuple(theirs.columns), len(rows)) == (columns, count)
-        assert sorted(map(shown, theirs.fetchall())) == sorted(map(shown, rows))
+        assert (tuple(theirs.columns), len(found.rows)) == (found.columns, count)
+        assert sorted(map(shown, theirs.fetchall())) == sorted(map(shown, found.rows))
 
 
 def shown(row: tuple[Any, ...]) -> list[str]:
@@ -49,10 +49,10 @@ def test_useful_queries_say_the_same_in_duckdb(added: WorkloadDatabase, tmp_path
         for name in VIEWS:
             theirs.execute(f"CREATE VIEW \"{name}\" AS SELECT * FROM '{tmp_path}/out/{name}.parquet'")
         for query in USEFUL_QUERIES:
-            columns, rows = select(added, query.sql, 1000)
+            ours = select(added, query.sql, 1000)
             found = theirs.execute(query.sql)
-            assert tuple(each[0] for each in found.description or ()) == columns, query.name
-            assert list(map(shown, found.fetchall())) == list(map(shown, rows)), query.name
+            assert tuple(each[0] for each in found.description or ()) == ours.columns, query.name
+            assert list(map(shown, found.fetchall())) == list(map(shown, ours.rows)), query.name
 
 
 def test_datasette_opens_the_file_and_answers_the_queries(honest: Path, tmp_path: Path) -> None:
@@ -84,9 +84,9 @@ def test_the_page_shows_the_views_and_queries_that_there_are() -> None:
 
 
 def test_useful_queries_are_answered_on_both_databases(added: WorkloadDatabase) -> None:
-    found = {query.name: select(added, query.sql, 10)[1] for query in USEFUL_QUERIES}
+    found = {query.name: select(added, query.sql, 10).rows for query in USEFUL_QUERIES}
     assert found["runs_and_verdicts"] == [("digits", "claimed", 12, 0, 0, 0)]
     assert found["runs_without_an_accepted_audit"] == [("digits", "claimed", 12)]
     with added.writing("") as connection:
         connection.execute(sa.text("UPDATE anchor SET present = (1 = 0) WHERE step = 4"))
-    assert [row[:2] for row in select(added, USEFUL_QUERIES[4].sql, 10)[1]] == [("digits", 4)]
+    assert [row[:2] for row in select(added, USEFUL_QUERIES[4].sql, 10).rows] == [("digits", 4)]

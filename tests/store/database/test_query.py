@@ -193,7 +193,7 @@ def test_claims_of_one_digest_are_on_no_page_twice_and_none_is_lost(filled: Data
 
 
 def test_reading_sql_leaves_the_connection_able_to_write(filled: Database, empty: WorkloadDatabase) -> None:
-    assert select(empty, "SELECT name FROM runs ORDER BY name", 10)[1] == [("one",), ("two",)]
+    assert select(empty, "SELECT name FROM runs ORDER BY name", 10).rows == [("one",), ("two",)]
     with empty.writing("") as connection:
         connection.execute(sa.update(RUN).values(title="written"))
     assert {run.title for run in filled.runs} == {"written"}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 from tallystick.errors import UsageError
-from tallystick.store.database import reading_sql
 from tallystick.store.database.bulk import inserted
-from tallystick.store.database.reading_sql import select
+from tallystick.store.database.reading_sql import SelectedRows, select
 from tallystick.store.database.schema import RUN, SOURCE
 from tallystick.store.database.workload_database import WorkloadDatabase
 
@@ -27,11 +30,14 @@ def database(empty: WorkloadDatabase) -> WorkloadDatabase:
 
 def test_rows_with_the_names_of_their_columns(database: WorkloadDatabase) -> None:
     found = select(database, "SELECT name, steps AS n, title FROM runs WHERE name LIKE 'o%'", 10)
-    assert found == (("name", "n", "title"), [("one", 0, None)])
-    assert select(database, "SELECT frontier FROM run", 10)[1] == [("01ff",)]
-    assert select(
-        database, "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9) SELECT i FROM n", 3
-    )[1] == [(1,), (2,), (3,)]
+    assert found == SelectedRows(("name", "n", "title"), [("one", 0, None)])
+    assert select(database, "SELECT frontier FROM run", 10).rows == [("01ff",)]
+
+
+def test_rows_that_are_left_off_are_told(database: WorkloadDatabase) -> None:
+    three = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3) SELECT i FROM n"
+    assert select(database, three, 2) == SelectedRows(("i",), [(1,), (2,)], more=True)
+    assert select(database, three, 3) == SelectedRows(("i",), [(1,), (2,), (3,)])
 
 
 @pytest.mark.parametrize(
@@ -64,8 +70,42 @@ def test_no_other_file_is_written(database: WorkloadDatabase, tmp_path: Path) ->
     assert not (tmp_path / "copy.db").exists()
 
 
-def test_a_statement_that_takes_too_long_ends(database: WorkloadDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading_sql, "SECONDS", 1)
-    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
-    with pytest.raises(UsageError, match="takes longer than 1 seconds; ask for less"):
-        select(database, endless, 10)
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+
+
+def test_a_statement_that_takes_too_long_ends(database: WorkloadDatabase) -> None:
+    with pytest.raises(
+        UsageError, match=r"takes longer than 0\.2 seconds; ask for less, or give it more with --timeout"
+    ):
+        select(database, ENDLESS, 10, 0.2)
+
+
+class _Stopped(BaseException):
+    """What the handler of a signal raises, as that of Ctrl-C does."""
+
+
+def _typed(database: WorkloadDatabase) -> None:
+    select(database, ENDLESS, 10)
+
+
+def _from_python(database: WorkloadDatabase) -> None:
+    with database.sql.answering() as connection:
+        connection.exec_driver_sql(ENDLESS)
+
+
+@pytest.mark.parametrize("ask", [_typed, _from_python])
+def test_a_signal_ends_a_statement_as_itself(
+    database: WorkloadDatabase, ask: Callable[[WorkloadDatabase], None]
+) -> None:
+    def stop(*_: object) -> None:
+        raise _Stopped
+
+    before = signal.signal(signal.SIGTERM, stop)
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    try:
+        with pytest.raises(_Stopped):
+            ask(database)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGTERM, before)

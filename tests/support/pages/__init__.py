@@ -9,11 +9,15 @@ A block is fenced and stands at the beginning of a line. What it is, its fence s
 * ```` ```text ````: what the block before it printed to stdout. Digests, seconds, dates, ports and versions may differ
   (`showing.py` says which text is masked), and so may spaces. `…` stands for anything, on a line of its own for lines.
 
-Notes stand above the fence, one per line, and a reader of the rendered page does not see them:
+Notes stand directly above the fence, one per line. A reader of the rendered page sees these:
 
-* `<!-- file: train.py -->`: write the block into this file.
-* `<!-- terminal: lab -->`: the terminal in which it runs, or whose output it shows; without it, the terminal `main`.
-* `<!-- exit: 1 -->`: the exit code of its last command; those before it end well.
+* ``**File `train.py`:**``: write the block into this file.
+* ``**A second terminal, `lab`:**``, and later ``**Terminal `lab`:**``: the terminal in which it runs, or whose output
+  it shows; without it, the terminal `main`.
+* ``**Exit code 1:**``: the exit code of its last command; those before it end well.
+
+and does not see these:
+
 * `<!-- until: listening on -->`: the block runs on in its terminal, and the page goes on as soon as the terminal shows
   this text. The next block of this terminal waits for its end, and so does `text`, until what it shows is there. At the
   end of the page it is stopped.

@@ -18,8 +18,15 @@ NOTES: Final = {
 """The kinds of blocks, and the notes that each may carry."""
 NEEDS: Final = {"vllm"}
 """What a block may need that is not installed everywhere."""
-FENCED: Final = re.compile(r"((?:^<!-- \w+: [^\n]* -->\n)*)^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-NOTE: Final = re.compile(r"^<!-- (\w+): (.*) -->$", re.MULTILINE)
+SHOWN: Final = {
+    "file": r"File `([^`\n]+)`",
+    "terminal": r"(?:A second terminal,|A third terminal,|Terminal) `(\w+)`",
+    "exit": r"Exit code (\d+)",
+}
+"""Notes that a reader of the rendered page needs as well: text in bold, with a colon at its end."""
+HIDDEN: Final = re.compile(r"<!-- (\w+): (.*) -->")
+NOTE_LINE: Final = r"<!-- \w+: [^\n]* -->|\*\*[^\n]*:\*\*"
+FENCED: Final = re.compile(rf"((?:^(?:{NOTE_LINE})\n)*)^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 class PageError(Exception):
@@ -47,13 +54,25 @@ class Block:
 def read_page(page: str) -> list[Block]:
     """The blocks of a page, in order; raises `PageError` where one could be read, and would not be run."""
     blocks = [
-        Block(match[2], match[3], page.count("\n", 0, match.start(3)) + 1, dict(NOTE.findall(match[1])))
+        Block(match[2], match[3], page.count("\n", 0, match.start(3)) + 1, dict(map(read_note, match[1].splitlines())))
         for match in FENCED.finditer(page)
     ]
     for block in blocks:
         check_block(block)
     check_rest(FENCED.sub(lambda match: "\n" * match[0].count("\n"), page))
     return blocks
+
+
+def read_note(line: str) -> tuple[str, str]:
+    """The name and the value of a note; raises `PageError` for one that should be seen, or that is none."""
+    if hidden := HIDDEN.fullmatch(line):
+        if hidden[1] in SHOWN:
+            raise PageError(f"a reader of the page does not see {line}: write it as text")
+        return hidden[1], hidden[2]
+    found = [(name, match[1]) for name, form in SHOWN.items() if (match := re.fullmatch(rf"\*\*{form}:\*\*", line))]
+    if not found:
+        raise PageError(f"{line!r} stands above a fence and is no note")
+    return found[0]
 
 
 def check_block(block: Block) -> None:
@@ -64,7 +83,7 @@ def check_block(block: Block) -> None:
     if unknown:
         raise PageError(f"line {block.line}: a {block.kind} block has no note {', '.join(sorted(unknown))}")
     if NOTES[block.kind] == {"file"} and "file" not in block.notes:
-        raise PageError(f"line {block.line}: nothing says into which file this goes: <!-- file: NAME -->")
+        raise PageError(f"line {block.line}: nothing says into which file this goes: **File `NAME`:**")
     if not {block.notes.get("needs", "vllm")} <= NEEDS:
         raise PageError(f"line {block.line}: nothing can need {block.notes['needs']}; there is {', '.join(NEEDS)}")
     if block.stream not in {"stdout", "stderr"}:

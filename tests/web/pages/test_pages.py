@@ -228,6 +228,35 @@ def test_an_audit_shows_what_decided_and_leads_to_its_claim(client: TestClient, 
     assert [run["name"] for run in claim["runs"]] == [RUN["name"]]
 
 
+def test_objections_stand_before_all_else_on_the_page_of_an_audit(client: TestClient, addresses: Addresses) -> None:
+    page = client.get(addresses.of("audit")).text
+    found = json.loads(client.get(addresses.of("audit", ".json")).content)
+    assert [each["agrees"] for each in found["decisive"]] == [False] * found["decisive_in_all"]
+    assert found["decisive_in_all"] > 0
+    first = page.index("<h2>What disagrees</h2>")
+    assert first == page.index("<h2")
+    table = page[first : page.index("</table>")]
+    assert (table.count('class="verdict rejected"'), "accepted" in table) == (found["decisive_in_all"], False)
+    assert "What disagrees" not in client.get("/audit", params={"digest": ACCEPTED}).text
+
+
+@pytest.mark.parametrize("path", ["/rnus", "/nowhere", "/a/b/xyzzy", "/static/none.css"])
+def test_a_mistyped_page_is_a_page_for_browsers_and_a_problem_for_programs(client: TestClient, path: str) -> None:
+    browser = client.get(path, headers={"accept": "text/html,application/xhtml+xml"})
+    program = client.get(path, headers={"accept": "*/*"})
+    assert (browser.status_code, program.status_code) == (404, 404)
+    assert (program.headers["content-type"], program.json()["code"]) == ("application/problem+json", "absent")
+    found = outline(browser.text)
+    assert f"{path}: there is no such page" in browser.text
+    assert ("did you mean runs?" in browser.text) == (path == "/rnus")
+    assert "default-src 'none'" in browser.headers["content-security-policy"]
+    up = "../" * (path.count("/") - 1)
+    assert {f"{up}runs", up or "./"} <= set(found.links)
+    for link in {*found.links} - {"#main"}:
+        assert client.get(f"{path.rpartition('/')[0]}/{link}").status_code == 200
+    assert client.get(f"{path}.json", headers={"accept": "text/html"}).json()["status"] == 404
+
+
 def test_receipts_are_counted_by_verdict_over_the_stream(client: TestClient, addresses: Addresses) -> None:
     found = json.loads(client.get(addresses.of("stream", ".json")).content)
     assert found["verdicts"] == {"accepted": 2, "rejected": 1, "inconclusive": 0, "open": 2}

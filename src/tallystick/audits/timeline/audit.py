@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tallystick.audits.timeline.comparisons import Comparing
+from tallystick.audits.timeline.durations import Durations, Excess
 from tallystick.audits.timeline.graph_work import GraphWork
 from tallystick.audits.timeline.limits import DEFAULT, TraceLimits
 from tallystick.audits.timeline.steps import TracedSteps
@@ -88,9 +89,10 @@ def audit_trace(trace: AuditedTrace, limits: TraceLimits = DEFAULT) -> Verdict:
 
 def _judge(trace: AuditedTrace, cluster: Cluster, limits: TraceLimits) -> Verdict:
     compared = Comparing()
-    streams = Streams(cluster, limits, compared)
+    work = GraphWork(trace.graph).nodes if trace.graph else {}
+    streams = Streams(cluster, limits, compared, {number for number, each in work.items() if each.is_update})
     transfers = Transfers(cluster, limits, compared)
-    steps = TracedSteps(GraphWork(trace.graph).nodes if trace.graph else {}, cluster, limits, compared)
+    steps = TracedSteps(work, cluster, limits, compared, Durations(limits.longer))
     for place, event in enumerate(trace.folder.events()):
         streams.see(place, event)
         transfers.see(place, event)
@@ -99,16 +101,20 @@ def _judge(trace: AuditedTrace, cluster: Cluster, limits: TraceLimits) -> Verdic
     transfers.finish()
     steps.finish()
     findings = (Finding(0.0, 0.0, "trace root"), *_claim(trace), *compared.findings())
+    excess = steps.durations.excess(work)
+    excess.join(transfers.excess)
     size = trace.folder.statement().events.size
     return Verdict(
         findings,
-        unavailable=tuple(_undecided(trace, streams, steps, limits)),
+        unavailable=tuple(_undecided(trace, streams, steps, excess, limits)),
         not_checked=tuple(_not_checked(cluster)),
         assumptions=ASSUMED,
         coverage=VerdictCoverage(size, size, "events", "compared"),
         shown=(
             f"{steps.judged:,} steps of {len(steps.work):,} operators",
             f"{100 * streams.unexplained:.1f} % of the device time is explained by no operator",
+            streams.shares(),
+            *_too_long(excess, streams, limits),
         ),
     )
 
@@ -123,16 +129,30 @@ def _claim(trace: AuditedTrace) -> list[Finding]:
     return [Finding(0.0 if is_named else 1.0, 0.0, "claim of the trace", detail="" if is_named else "of another run")]
 
 
-def _undecided(trace: AuditedTrace, streams: Streams, steps: TracedSteps, limits: TraceLimits) -> list[str]:
+def _too_long(excess: Excess, streams: Streams, limits: TraceLimits) -> list[str]:
+    """The operators that took longer than the limit allows."""
+    if not excess.nanoseconds:
+        return []
+    share = 100 * excess.nanoseconds / streams.whole
+    more = f"{share:.1f} % of the device time is beyond {limits.longer:g} times what its operators need"
+    return [f"{more}: {'; '.join(told for _, told in excess.longest)}"]
+
+
+def _undecided(
+    trace: AuditedTrace, streams: Streams, steps: TracedSteps, excess: Excess, limits: TraceLimits
+) -> list[str]:
     found = [trace.missing] if trace.missing else []
     if trace.graph is not None and not steps.judged:
         found.append("operators: no event names one; record with marks, as docs/traces.md says")
     if steps.undecided:
         count, step = sum(steps.undecided.values()), min(steps.undecided)
         found.append(f"{count:,} operators may be among the kernels that name none (the first in step {step})")
-    if streams.unexplained > limits.unexplained:
-        share, allowed = 100 * streams.unexplained, 100 * limits.unexplained
-        found.append(f"{share:.1f} % of the device time is unexplained, more than {allowed:g} % (--unexplained)")
+    counted = max(0, excess.nanoseconds - limits.stall * max(1, steps.judged))
+    too_long = counted / streams.whole if streams.whole else 0.0
+    if streams.unexplained + too_long > limits.unexplained:
+        share, allowed = 100 * (streams.unexplained + too_long), 100 * limits.unexplained
+        why = f" ({100 * too_long:.1f} % in operators that took too long)" if counted else ""
+        found.append(f"{share:.1f} % of the device time is unexplained{why}, more than {allowed:g} % (--unexplained)")
     return found
 
 

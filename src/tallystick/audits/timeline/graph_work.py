@@ -8,6 +8,7 @@ from functools import cached_property
 
 from tallystick.graphs.graph import Graph, Node
 from tallystick.graphs.inspection import Inspection
+from tallystick.graphs.update import update_nodes
 from tallystick.tensors.spec import TensorSpec
 
 OBSERVED = ("activation.", "gradient_norm", "position.")
@@ -38,6 +39,7 @@ class NodeWork:
     largest: int
     dtype: str
     must_run: bool
+    is_update: bool
 
 
 @dataclass(frozen=True)
@@ -50,11 +52,14 @@ class GraphWork:
     def nodes(self) -> dict[int, NodeWork]:
         """The work of each node."""
         inspection = Inspection(self.graph)
-        needed = _needed(inspection)
-        return {node.number: _work(inspection, node, node.number in needed) for node in self.graph.nodes}
+        needed, update = _needed(inspection), {*update_nodes(self.graph)}
+        return {
+            node.number: _work(inspection, node, node.number in needed, node.number in update)
+            for node in self.graph.nodes
+        }
 
 
-def _work(inspection: Inspection, node: Node, is_needed: bool) -> NodeWork:
+def _work(inspection: Inspection, node: Node, is_needed: bool, is_update: bool) -> NodeWork:
     cost = inspection.costs[node.number]
     values = [inspection.specs[ref] for ref in {*node.refs, *(ref for ref in node.outputs if ref)}]
     largest = max(values, key=lambda spec: spec.nbytes, default=None)
@@ -68,6 +73,7 @@ def _work(inspection: Inspection, node: Node, is_needed: bool) -> NodeWork:
         whole,
         "" if largest is None else largest.dtype,
         is_needed and cost.bytes_moved > 0 and node.operator.split(".")[1] not in IN_PASSING and not _is_scalar(values),
+        is_update,
     )
 
 

@@ -9,6 +9,7 @@ from heapq import nlargest
 from typing import Final
 
 from tallystick.audits.timeline.comparisons import Comparing
+from tallystick.audits.timeline.durations import Durations
 from tallystick.audits.timeline.graph_work import NodeWork
 from tallystick.audits.timeline.limits import TraceLimits
 from tallystick.traces.cluster import Cluster
@@ -54,6 +55,7 @@ class TracedStep:
     nodes: dict[int, NodeRun] = field(default_factory=dict)
     fused: dict[int, int] = field(default_factory=dict)
     spent: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
+    spent_on: defaultdict[tuple[int, str], int] = field(default_factory=lambda: defaultdict(int))
     counts: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
     unexplained: list[tuple[int, int]] = field(default_factory=list)
 
@@ -66,6 +68,7 @@ class TracedStep:
             self.fused[self.head(number)] = self.head(event.operators[0])
         if event.operator is not None:
             self.spent[event.operator] += event.duration
+            self.spent_on[event.operator, event.device] += event.duration
             self.counts[event.operator] += 1
 
     def head(self, number: int) -> int:
@@ -83,6 +86,7 @@ class TracedSteps:
     cluster: Cluster
     limits: TraceLimits
     compared: Comparing
+    durations: Durations
     open: dict[int | None, TracedStep] = field(default_factory=dict)
     over: set[int] = field(default_factory=set)
     judged: int = 0
@@ -189,6 +193,8 @@ class TracedSteps:
         spent = sum(step.spent[number] for number in numbers)
         slack = self.limits.resolution * sum(step.counts[number] for number in numbers)
         place = _at(where, works[0])
+        here = {device: sum(step.spent_on[number, device] for number in numbers) for device in devices}
+        self.durations.add(devices, works, here, where)
         needed = self._needed(works, devices)
         if needed is not None:
             why = f"took {spent:,} ns; at the peak of {min(devices)} its operations need {needed:,}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from tallystick.audits.timeline.comparisons import Comparing
@@ -10,6 +11,8 @@ from tallystick.audits.timeline.limits import TraceLimits
 from tallystick.traces.cluster import Cluster
 from tallystick.traces.event import TraceEvent
 
+UP_TO_GRADIENTS, UPDATE, NOTHING = "up to the gradients", "update", "no operator"
+NAMES = {"memcpy": "copies", "collective": "collectives"}
 COMPUTING = frozenset({"collective", "kernel", "memcpy"})
 """The kinds of events during which a device is busy."""
 
@@ -21,10 +24,16 @@ class Streams:
     cluster: Cluster
     limits: TraceLimits
     compared: Comparing
+    update: Collection[int] = ()
     starts: dict[tuple[str, int | None], int] = field(default_factory=dict)
     ends: dict[tuple[str, int | None], int] = field(default_factory=dict)
-    busy: defaultdict[bool, int] = field(default_factory=lambda: defaultdict(int))
-    """Nanoseconds of device time: those that an operator accounts for, and those that none does."""
+    busy: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Nanoseconds of device time by what accounts for them."""
+    beside: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Nanoseconds of what is no work of a device, by its kind."""
+    first: int | None = None
+    latest: int = 0
+    idle: int = 0
 
     def see(self, place: int, event: TraceEvent) -> None:
         """Check one event against the devices and the event before it on its stream."""
@@ -42,16 +51,37 @@ class Streams:
         self.compared.check("clock", event.start >= before, where, why)
         self.starts[stream] = max(before, event.start)
         if event.kind not in COMPUTING:
+            self.beside[event.kind] += event.duration
             return
-        is_explained = event.kind != "kernel" or event.operator is not None
-        self.busy[is_explained] += event.duration
+        self._note_busy(event)
         over = self.ends.get(stream, 0) - event.start
         why = f"{event.device} stream {event.stream}: starts {over:,} ns before the one before it has ended"
         self.compared.check("overlap", over <= self.limits.resolution, where, why, over, self.limits.resolution)
         self.ends[stream] = max(self.ends.get(stream, 0), event.end)
 
+    def _note_busy(self, event: TraceEvent) -> None:
+        kind = NAMES.get(event.kind, NOTHING)
+        if event.kind == "kernel" and event.operator is not None:
+            kind = UPDATE if event.operator in self.update else UP_TO_GRADIENTS if self.update else "operators"
+        self.busy[kind] += event.duration
+        self.first = event.start if self.first is None else self.first
+        self.idle += max(0, event.start - max(self.latest, self.first))
+        self.latest = max(self.latest, event.end)
+
+    @property
+    def whole(self) -> int:
+        """The device time, in nanoseconds."""
+        return sum(self.busy.values())
+
     @property
     def unexplained(self) -> float:
         """The share of the device time that no operator accounts for."""
-        whole = sum(self.busy.values())
-        return self.busy[False] / whole if whole else 0.0
+        return self.busy[NOTHING] / self.whole if self.whole else 0.0
+
+    def shares(self) -> str:
+        """What device time was spent on, and how much of the time between the first and the last event on nothing."""
+        spent = sorted(((time, kind) for kind, time in self.busy.items() if time), reverse=True)
+        parts = [f"{100 * time / self.whole:.1f} % {kind}" for time, kind in spent]
+        lasted = max(1, self.latest - (self.first or 0))
+        parts += [f"{kind} for {100 * time / lasted:.1f} % of the time" for kind, time in sorted(self.beside.items())]
+        return f"device time: {', '.join([*parts, f'nothing ran for {100 * self.idle / lasted:.1f} % of the time'])}"

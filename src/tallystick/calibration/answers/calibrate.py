@@ -15,14 +15,14 @@ import numpy as np
 
 from tallystick.answers.distance_limits import FingerprintCalibration, MeasuredModels
 from tallystick.calibration.answers.answering import Answered, KeepingEngine, answers_to, questions
-from tallystick.calibration.answers.distances import Class, SeenRuns, add_up, compare_answer, row_limits
+from tallystick.calibration.answers.distances import Class, SeenRuns, add_up, at_depths, compare_answer, row_limits
 from tallystick.calibration.answers.prompts import PROMPTS
 from tallystick.calibration.answers.tokens import SeenTokens, observe, token_limits
 from tallystick.calibration.training.calibrate import machine
 from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel, load_language_model
 from tallystick.tolerances.fingerprints.logits import logit_rows
 from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED
-from tallystick.transcripts.model_card import Dtype, ModelCard
+from tallystick.transcripts.model_card import Dtype
 
 Attention = Literal["eager", "sdpa"]
 Tell = Callable[[str], None]
@@ -84,7 +84,7 @@ def calibrate_answers(
         machine=machine(),
         software=f"torch {torch.__version__}",
         stacks=tuple(str(each) for each in STACKS),
-        rows=row_limits(add_up(distances), models),
+        rows=row_limits(at_depths(add_up(distances), card.layers), models),
         tokens=(token_limits(tokens, models),),
     )
 
@@ -98,7 +98,7 @@ def _answered(verifiers: Any, effort: Effort, tell: Tell) -> Iterator[Answered]:
         model: TorchLanguageModel = verifiers[stack.attention]
         count = effort.answers * (number + 1) // len(STACKS) - effort.answers * number // len(STACKS)
         tell(f"{count} answers in {stack}")
-        engine = KeepingEngine(model, stack.rows, _layers(model.card))
+        engine = KeepingEngine(model, stack.rows, range(model.card.layers + 2))
         try:
             torch.set_num_threads(stack.threads)
             found = list(answers_to(engine, questions(model, PROMPTS, count, effort.tokens, number)))
@@ -106,10 +106,6 @@ def _answered(verifiers: Any, effort: Effort, tell: Tell) -> Iterator[Answered]:
             torch.set_num_threads(threads)
         tell(f"{sum(len(each.answer) for each in found)} tokens, judged by one pass")
         yield from found
-
-
-def _layers(card: ModelCard) -> tuple[int, ...]:
-    return tuple(sorted({0, card.layers // 3, card.layers, card.layers + 1}))
 
 
 def _compared(model: TorchLanguageModel, found: Answered) -> tuple[SeenTokens, dict[Class, SeenRuns]]:

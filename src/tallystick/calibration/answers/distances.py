@@ -77,6 +77,23 @@ def add_up(answers: Iterable[Mapping[Class, SeenRuns]]) -> dict[Class, SeenRuns]
     return total
 
 
+def at_depths(seen: Mapping[Class, SeenRuns], layers: int) -> dict[Class, SeenRuns]:
+    """The same runs, those of a block at the next of the `depths_of` a model of `layers` blocks."""
+    depths = depths_of(layers)
+    return add_up(
+        {each._replace(layer_max=min(d for d in depths if d >= each.layer_max)): runs} for each, runs in seen.items()
+    )
+
+
+def depths_of(layers: int) -> tuple[int, ...]:
+    """The blocks up to which limits hold: sixths of the depth, that of the standard fingerprints, and the last one.
+
+    >>> depths_of(30)
+    (0, 5, 10, 15, 20, 25, 29)
+    """
+    return tuple(sorted({*range(0, layers, max(1, layers // 6)), layers // 3, layers - 1}))
+
+
 def row_limits(seen: Mapping[Class, SeenRuns], models: MeasuredModels) -> tuple[RowLimits, ...]:
     """Limits for `models` from what honest answers showed: the largest distance times `MARGIN`.
 

@@ -7,8 +7,8 @@ embedding, cannot hide a defect of another call. An honest prover posts only cal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -16,16 +16,26 @@ from tallystick.audits.inference import Calls
 from tallystick.disputes.evidence.doubts import MARGIN
 from tallystick.disputes.evidence.drift import Leeway, deviation
 from tallystick.disputes.evidence.locate import ChallengerWork
+from tallystick.disputes.evidence.rounding import (
+    LEAST,
+    SAFETY,
+    EngineAround,
+    differences,
+    drifts_of,
+    hidden_of,
+    is_wide,
+)
+from tallystick.disputes.evidence.unseen import blind_spots
 from tallystick.disputes.game.protocols import Doubt
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.graphs.derive import Deriver, operand_of
 from tallystick.graphs.engine import Arguments, Engine
 from tallystick.graphs.execution import execute
-from tallystick.graphs.graph import Node, Ref
+from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.graphs.reference import Reference
 from tallystick.judging.leaf.request import LeafLimits
 from tallystick.tensors.spec import TensorSpec
-from tallystick.tensors.tensor import State, Tensor
+from tallystick.tensors.tensor import State
 from tallystick.transcripts.record import CallRecord
 from tallystick.workloads.names import BATCH
 
@@ -37,7 +47,8 @@ def doubt_calls(calls: Calls, engine: Engine, work: ChallengerWork, weights: Sta
     operands, or other calls of the same graph do run. Raises `UnavailableError` if no call runs.
     """
     failed = list[tuple[int, UnavailableError]]()
-    replay = _Replay(calls, engine, weights)
+    work.remarks.clear()
+    replay = _Replay(calls, engine, weights, work.remarks)
     for place, record in enumerate(calls.records):
         try:
             reason = replay.objection(record)
@@ -50,6 +61,11 @@ def doubt_calls(calls: Calls, engine: Engine, work: ChallengerWork, weights: Sta
     if len(failed) == len(calls.records) > 0:
         raise failed[0][1]
     return next((Doubt(at, at + 1, f"call {at + 1}, unlike others: {error}") for at, error in failed), None)
+
+
+def unseen_in_calls(calls: Calls, engine: Engine, weights: State | None = None) -> tuple[str, ...]:
+    """What could be wrong with the first call without being doubted; raises `UnavailableError` if it does not run."""
+    return _Replay(calls, engine, weights).unseen(calls.records[0]) if calls.records else ()
 
 
 def require_disputable(calls: Calls) -> None:
@@ -81,21 +97,35 @@ class _Replay:
     calls: Calls
     engine: Engine
     weights: State | None
+    remarks: list[str] = field(default_factory=list)
+    hidden: dict[str, float] = field(default_factory=dict)
 
     def objection(self, record: CallRecord) -> str:
         """What is wrong with a call; empty if nothing is. Raises `UnavailableError` if it does not run here."""
-        inputs = {f"{BATCH}{name}": tensor for name, tensor in self.calls.inputs(record).items()}
-        engine = _DefinitionCheckedEngine(self.engine, self._specs)
+        bindings = {**self._state, **self._inputs(record)}
         try:
-            replayed = execute(self.calls.graph, {**self._state, **inputs}, engine)
+            replayed = execute(self.calls.graph, bindings, _DefinitionCheckedEngine(self.engine, self._specs))
         except MalformedError as error:
             return f"the graph does not take it: {error}"
         recorded = self.calls.outputs(record)
         if odd := sorted(replayed.keys() ^ recorded.keys()):
             return f"{odd[0]} is {'not recorded' if odd[0] in replayed else 'no output of the graph'}"
-        refs = {output.name: output.value for output in self.calls.graph.outputs}
-        far = {name: deviation(recorded[name], own, self._leeway, refs[name]) for name, own in replayed.items()}
-        return next((f"{name} is off by {far[name]:.3g} tolerances" for name in sorted(far) if far[name] > MARGIN), "")
+        own = _RecomputedCall(self.calls.graph, bindings, self.engine, replayed, self._leeway, self.hidden)
+        reason = own.objection(recorded)
+        if not reason and (remark := own.remark(recorded)):
+            self.remarks.append(f"call {record.index}: {remark}")
+        return reason
+
+    def unseen(self, record: CallRecord) -> tuple[str, ...]:
+        """What could be wrong with a call, and stay within the limits."""
+        graph, bindings = self.calls.graph, {**self._state, **self._inputs(record)}
+        own = _RecomputedCall(
+            graph, bindings, self.engine, execute(graph, bindings, self.engine), self._leeway, self.hidden
+        )
+        return blind_spots(graph, self.engine, lambda cheap: bool(own.objection(execute(graph, bindings, cheap))))
+
+    def _inputs(self, record: CallRecord) -> State:
+        return {f"{BATCH}{name}": tensor for name, tensor in self.calls.inputs(record).items()}
 
     @cached_property
     def _state(self) -> State:
@@ -112,25 +142,68 @@ class _Replay:
 
 
 @dataclass(frozen=True)
-class _DefinitionCheckedEngine:
+class _RecomputedCall:
+    """A call as this machine computes it, with how far outputs of another one may lie."""
+
+    graph: Graph
+    bindings: State
+    engine: Engine
+    own: State
+    leeway: Leeway
+    hidden: dict[str, float]
+    """What one sum at its bound moves each output by; computed for the first call that needs it, and then kept."""
+
+    def objection(self, recorded: State) -> str:
+        """Why these outputs are not those of the call; empty if they may be."""
+        refs = {output.name: output.value for output in self.graph.outputs}
+        far = {name: deviation(recorded[name], own, self.leeway, refs[name]) for name, own in self.own.items()}
+        if worst := next((name for name in sorted(far) if far[name] > MARGIN), None):
+            return f"{worst} is off by {far[worst]:.3g} tolerances"
+        return self._beyond_rounding(recorded)
+
+    def remark(self, recorded: State) -> str:
+        """What is off by more than rounding, and by too little for a judge to convict by a bound; empty for nothing."""
+        for name, gap, allowed in self._odd(recorded):
+            if gap <= self._hidden[name]:
+                return f"{_off(name, gap, allowed)}, but proven bounds reach {self._hidden[name]:.2g}"
+        return ""
+
+    def _beyond_rounding(self, recorded: State) -> str:
+        """The same by what rounding does to this call, where a judge would convict."""
+        found = (_off(name, gap, allowed) for name, gap, allowed in self._odd(recorded) if gap > self._hidden[name])
+        return next(found, "")
+
+    def _odd(self, recorded: State) -> Iterator[tuple[str, float, float]]:
+        """Outputs of a graph without 16 bits that are off by more than rounding; noise runs only if it is needed."""
+        gaps = differences(recorded, self.own) if is_wide(self.graph) else {}
+        for name, gap in sorted(gaps.items()):
+            if gap > LEAST[self.own[name].dtype] and gap > (allowed := SAFETY * self._drifts[name]):
+                yield name, gap, allowed
+
+    @property
+    def _hidden(self) -> Mapping[str, float]:
+        if not self.hidden:
+            self.hidden.update(hidden_of(self.graph, self.bindings, self.engine, self.own))
+        return self.hidden
+
+    @cached_property
+    def _drifts(self) -> Mapping[str, float]:
+        return drifts_of(self.graph, self.bindings, self.engine, self.own)
+
+
+def _off(name: str, gap: float, allowed: float) -> str:
+    return f"{name} is {gap:.2g} of itself off, and rounding moves it by less than {allowed:.2g}"
+
+
+@dataclass(frozen=True)
+class _DefinitionCheckedEngine(EngineAround):
     """An engine that runs the definition of an operator if its own kernel fails.
 
     If the definition refuses the operands too, it raises `MalformedError`: the operands are wrong, not the kernel.
     Otherwise the kernel's `UnavailableError` is raised.
     """
 
-    engine: Engine
     specs: Mapping[Ref, TensorSpec]
-
-    @property
-    def name(self) -> str:
-        return self.engine.name
-
-    def load(self, tensor: Tensor) -> Any:
-        return self.engine.load(tensor)
-
-    def unload(self, array: Any, dtype: str) -> Tensor:
-        return self.engine.unload(array, dtype)
 
     def prepare(self, node: Node) -> Callable[[Arguments], tuple[Any, ...]]:
         run = self.engine.prepare(node)

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from tallystick.audits.inference import Calls
 from tallystick.commitments.digests import Digest
-from tallystick.disputes.evidence.calls import doubt_calls, require_disputable
+from tallystick.disputes.evidence.calls import doubt_calls, require_disputable, unseen_in_calls
 from tallystick.disputes.evidence.claim_statement import Levels, OpenQuestion, Recomputation
 from tallystick.disputes.evidence.gathering import gather_whole
 from tallystick.disputes.evidence.opened_call import check_call
@@ -95,6 +95,11 @@ class CallsStatement:
         self.require_whole()
         weights = {name: tensor for name, (tensor, _) in self.weights.items()}
         return doubt_calls(self.calls, own.engine, own.work, weights)
+
+    def unseen(self, own: Recomputation) -> tuple[str, ...]:
+        """See `ClaimStatement`."""
+        weights = {name: tensor for name, (tensor, _) in self.weights.items()}
+        return (*own.work.remarks, *unseen_in_calls(self.calls, own.engine, weights))
 
     def rule_record(self, line: bytes, device: str | None) -> Ruled:
         """See `ClaimStatement`."""

@@ -97,6 +97,10 @@ class ClaimStatement(Protocol):
         """
         ...
 
+    def unseen(self, own: Recomputation) -> tuple[str, ...]:
+        """What could be wrong although `doubt` found nothing: departures that stay within its limits, in words."""
+        ...
+
     def rule_record(self, line: bytes, device: str | None) -> Ruled:
         """Who is at fault over a record whose operators the prover did not open; replays only with a `device`."""
         ...

@@ -66,6 +66,11 @@ class OpenedDoubter:
         found = self._doubt(claim, statement)
         return Doubt(0, claim.size, found.reason) if found is not None and self.contests_all else found
 
+    def unseen(self, claim: PostedClaim, statement: Path) -> tuple[str, ...]:
+        """See `Doubter`."""
+        own = Recomputation(self.engine, self.device, self.budgets, self.work)
+        return self._statements.claimed(statement, claim).unseen(own)
+
     def recall(self, claim: PostedClaim, statement: Path, found: Doubt | None) -> None:
         """Store what another doubter found about a claim, so that it is not computed again."""
         self._found[(statement, claim.tree)] = found

@@ -82,7 +82,7 @@ def deviation(claimed: Tensor, own: Tensor, leeway: Leeway, ref: Ref = "") -> fl
     if claimed.dtype not in FORMATS:
         differing = float(np.mean(claimed.array() != own.array()))
         return differing / CHOICES_ALLOWED if ref in leeway.chosen else math.inf
-    return max(distance_in_units(claimed, own) / leeway.units(own.dtype), _relative_rms(claimed, own) / WHOLE)
+    return max(distance_in_units(claimed, own) / leeway.units(own.dtype), relative_rms(claimed, own, MANY) / WHOLE)
 
 
 def is_same(claimed: Tensor, own: Tensor) -> bool:
@@ -104,11 +104,11 @@ def distance_in_units(claimed: Tensor, own: Tensor) -> float:
     return float(np.max(np.where(np.isnan(distances), np.inf, distances), initial=0.0))
 
 
-def _relative_rms(claimed: Tensor, own: Tensor) -> float:
-    """rms(claimed − own) ÷ rms(own); 0 below `MANY` elements, and if all own elements are zero or not finite."""
+def relative_rms(claimed: Tensor, own: Tensor, fewest: int = 1) -> float:
+    """rms(claimed − own) ÷ rms(own); 0 below `fewest` elements, and if all own elements are zero or not finite."""
     theirs, ours = (tensor.values().astype(np.float64).ravel() for tensor in (claimed, own))
     finite = np.isfinite(ours) & np.isfinite(theirs)
-    scale = _root_mean_square(ours[finite]) if ours.size >= MANY else 0.0
+    scale = _root_mean_square(ours[finite]) if ours.size >= fewest else 0.0
     with np.errstate(over="ignore"):
         return _root_mean_square((theirs[finite] - ours[finite]) / scale) if scale else 0.0
 

@@ -36,10 +36,14 @@ it stays within the tolerance. Choices among floats reach 100."""
 
 @dataclass
 class ChallengerWork:
-    """Counts of a challenger's work: operators executed to choose a child, steps or calls replayed to doubt a claim."""
+    """Counts of a challenger's work: operators executed to choose a child, steps or calls replayed to doubt a claim.
+
+    `remarks` are the odd things in a claim that no judge would convict.
+    """
 
     operators: int = 0
     replayed: int = 0
+    remarks: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def check_step(training: ClaimedTraining, view: OpeningView) -> tuple[str, ...]:
     require_claim(opening, evidence.claim, record.graph or evidence.spec.graph)
     if record.graph is not None and evidence.program is not None:
         first = evidence.program.graph
-        unlike = difference(first, view.graph, first if record.optimizer is None else None)
+        unlike = difference(first, view.graph, is_updated_alike=record.optimizer is None)
         require(not unlike, f"the graph of step {record.index} is no step of the training: {unlike}")
     check_position(opening, record.index)
     return _OpenedStep(training, view, record).check()

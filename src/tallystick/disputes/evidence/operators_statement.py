@@ -80,6 +80,10 @@ class OperatorsStatement:
             return Doubt(0, self.tree.size, "the errors of all operators add up")
         return found
 
+    def unseen(self, own: Recomputation) -> tuple[str, ...]:
+        """See `ClaimStatement`."""
+        return ("results of an operator within its proven bound, or values that are opened and were not computed",)
+
     def rule_record(self, line: bytes, device: str | None) -> Ruled:
         """Raise `ProofError`: the leaves of this claim are operators, not records."""
         raise ProofError("the claim is about operators, and a record was revealed")

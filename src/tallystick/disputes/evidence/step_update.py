@@ -7,6 +7,7 @@ clipping under plain descent; the sentence says what would give the difference, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +17,7 @@ import numpy as np
 from tallystick.audits.checked_run import CheckedRun
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.projection import Projection, Sketch
+from tallystick.tolerances.sums import euclidean, inner, square_sum
 from tallystick.transcripts.record import StepRecord
 from tallystick.transcripts.summary import decode_sketch
 
@@ -40,12 +42,12 @@ class StepUpdate:
     @property
     def factor(self) -> float:
         """The multiple of the found update that lies closest to the claimed one; NaN where nothing was found."""
-        with np.errstate(all="ignore"):
-            return float(np.dot(self.claimed, self.found) / np.dot(self.found, self.found))
+        size = square_sum(self.found)
+        return inner(self.claimed, self.found) / size if size else math.nan
 
     def _from(self, factor: float) -> float:
         with np.errstate(all="ignore"):
-            gap = float(np.linalg.norm(self.claimed - factor * self.found))
+            gap = euclidean(self.claimed - factor * self.found)
         return gap / self.scale if self.scale else (np.inf if gap else 0.0)
 
     def is_scaled(self, allowed: float) -> bool:
@@ -62,7 +64,7 @@ def step_update(
     found = [projection.sketch(each) for each in (before, after)]
     with np.errstate(all="ignore"):
         update = found[1] - found[0]
-        scale = max(float(np.linalg.norm(update)), projection.update_floor * float(np.linalg.norm(found[1])))
+        scale = max(euclidean(update), projection.update_floor * euclidean(found[1]))
         return StepUpdate(claimed[1] - claimed[0], update, scale)
 
 

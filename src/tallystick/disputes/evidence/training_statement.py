@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -14,7 +15,7 @@ from tallystick.audits.report import Report
 from tallystick.commitments.digests import Digest
 from tallystick.disputes.evidence.claim_statement import Levels, OpenQuestion, Recomputation
 from tallystick.disputes.evidence.claimed_training import ClaimedTraining
-from tallystick.disputes.evidence.doubts import doubt_training
+from tallystick.disputes.evidence.doubts import MARGIN, doubt_training
 from tallystick.disputes.evidence.full_audit import audit_whole
 from tallystick.disputes.evidence.gathering import check_anchors, gather_records, require_agreement
 from tallystick.disputes.evidence.locate import ChallengerWork
@@ -31,6 +32,7 @@ from tallystick.disputes.evidence.traces import (
 )
 from tallystick.disputes.evidence.view import OpeningView, supplied
 from tallystick.disputes.game.protocols import Doubt
+from tallystick.errors import UnavailableError
 from tallystick.graphs.engine import Engine
 from tallystick.judging.fault import Fault
 from tallystick.judging.findings import Findings
@@ -108,6 +110,18 @@ class TrainingStatement:
         found = doubt_training(self.training, replays, self._audited(own.device))
         own.work.replayed += self.evidence.steps + replays.steps
         return found
+
+    def unseen(self, own: Recomputation) -> tuple[str, ...]:
+        """See `ClaimStatement`; by the limits of the windows between anchors."""
+        training, marks = self.training, sorted(self.evidence.anchors)
+        try:
+            windows = [training.limits.near(start, end - start) for start, end in pairwise(marks)]
+        except UnavailableError:
+            return ()  # bits were compared
+        share = max((MARGIN * each.weights.overall for each in windows), default=0.0)
+        withdrawn = sorted({name for each in windows for name in each.withdrawn})
+        told = f"weights off by less than {share:.2g} of their update between two anchors, as by a layer in fewer bits"
+        return (told, *(f"{name}, which the calibrated limits do not tell from rounding" for name in withdrawn))
 
     def _audited(self, device: str) -> Report:
         """The report of a full audit, which rechecks every anchor when it reads it."""

@@ -95,6 +95,10 @@ class Doubter(Protocol):
         """The leaves of a claim to contest, found by recomputing it; `None` if there are none."""
         ...
 
+    def unseen(self, claim: PostedClaim, statement: Path) -> tuple[str, ...]:
+        """What could be wrong with a claim although `doubt` found nothing, in words."""
+        ...
+
     def choose(self, answered: DisputeView, children: Sequence[tuple[int, int]]) -> int | Ground:
         """The first child whose inputs agree and whose outputs leave the tolerance, or the ground of a protest."""
         ...

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol, Self, cast
 from tallystick.commitments.encoding import Json, decode, encode
 from tallystick.disputes.game.protocols import DisputeView, Doubt, Doubter, Ground
 from tallystick.disputes.game.state import PostedClaim, Status
-from tallystick.disputes.parties.auditing import AuditFinding, doubt_form, read_doubt
+from tallystick.disputes.parties.auditing import AuditFinding
 from tallystick.disputes.parties.game_view import claim_name
 from tallystick.disputes.parties.task import FAILURES
 from tallystick.disputes.parties.workspace import Workspace
@@ -81,8 +81,8 @@ class AuditProcess:
         Raises `UnavailableError` if the audit failed; the next call starts it again.
         """
         self._let_go()
-        if self._recall(claim, statement):
-            return AuditFinding(self.doubter.doubt(claim, statement))
+        if (finding := self._recall(claim, statement)) is not None:
+            return AuditFinding(self.doubter.doubt(claim, statement), finding.unseen)
         self._raise_failure(claim)
         self.asked.add(_note(claim))
         if self.worker is None:
@@ -105,14 +105,12 @@ class AuditProcess:
         self._recall(answered.claim, answered.statement)
         return self.doubter.choose(answered, children)
 
-    def _recall(self, claim: PostedClaim, statement: Path) -> bool:
-        """Whether there is a finding; if so, give it to the doubter of this process."""
-        noted = self.workspace.note(_note(claim)) or {}
-        doubt = read_doubt(noted.get("doubt"))
-        if "doubt" not in noted or (doubt is None and noted["doubt"] is not None):
-            return False
-        self.doubter.recall(claim, statement, doubt)
-        return True
+    def _recall(self, claim: PostedClaim, statement: Path) -> AuditFinding | None:
+        """The finding, if there is one, which is given to the doubter of this process too."""
+        finding = AuditFinding.read(self.workspace.note(_note(claim)))
+        if finding is not None:
+            self.doubter.recall(claim, statement, finding.doubt)
+        return finding
 
     def _let_go(self) -> None:
         """Close a process that has written its note, or that ended without one and so failed."""
@@ -155,9 +153,9 @@ def audit(make: Callable[[], Doubter], claim: bytes, statement: str, note: str) 
 
 def _audited(make: Callable[[], Doubter], claim: PostedClaim, statement: Path) -> Json:
     try:
-        return {"doubt": doubt_form(make().doubt(claim, statement))}
+        return AuditFinding.by(make(), claim, statement).to_json()
     except (MalformedError, ProofError) as error:
-        return {"doubt": doubt_form(Doubt(0, claim.size, str(error)))}
+        return AuditFinding(Doubt(0, claim.size, str(error))).to_json()
     except UnavailableError as error:
         return {"failed": str(error)[:REASON_MAX]}
     except FAILURES as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -14,9 +14,30 @@ from tallystick.disputes.game.state import PostedClaim
 
 @dataclass(frozen=True)
 class AuditFinding:
-    """The result of an audit: a doubt, or `None` if there is nothing to contest."""
+    """The result of an audit: a doubt, or `None` and what could not have been seen."""
 
     doubt: Doubt | None
+    unseen: tuple[str, ...] = ()
+
+    @classmethod
+    def by(cls, doubter: Doubter, claim: PostedClaim, statement: Path) -> AuditFinding:
+        """Audit a claim in this process."""
+        doubt = doubter.doubt(claim, statement)
+        return cls(doubt, () if doubt is not None else doubter.unseen(claim, statement))
+
+    @classmethod
+    def read(cls, form: Mapping[str, Json] | None) -> AuditFinding | None:
+        """The finding in a note that `to_json` wrote; `None` if there is none that can be read."""
+        if form is None or "doubt" not in form:
+            return None
+        doubt, unseen = read_doubt(form["doubt"]), form.get("unseen", [])
+        if (doubt is None and form["doubt"] is not None) or not isinstance(unseen, list):
+            return None
+        return cls(doubt, tuple(str(each) for each in unseen))
+
+    def to_json(self) -> dict[str, Json]:
+        """The finding as a note."""
+        return {"doubt": doubt_form(self.doubt), "unseen": list(self.unseen)}
 
 
 class Auditor(Protocol):
@@ -47,7 +68,7 @@ class InlineAuditor:
 
     def find(self, claim: PostedClaim, statement: Path) -> AuditFinding:
         """See `Auditor`."""
-        return AuditFinding(self.doubters(claim).doubt(claim, statement))
+        return AuditFinding.by(self.doubters(claim), claim, statement)
 
     def is_pending(self, claim: PostedClaim) -> bool:
         """Never: an audit ends before `find` returns."""

@@ -11,7 +11,7 @@ from tallystick.disputes.game.moves import Choose, Contest, Move, Protest
 from tallystick.disputes.game.partition import bounds
 from tallystick.disputes.game.protocols import Doubt, Ground
 from tallystick.disputes.game.state import Phase, PostedClaim, Status
-from tallystick.disputes.parties.auditing import AuditFinding, Auditor, doubt_form, read_doubt
+from tallystick.disputes.parties.auditing import AuditFinding, Auditor, read_doubt
 from tallystick.disputes.parties.board_cache import BoardCache
 from tallystick.disputes.parties.game_view import GameView, claim_name
 from tallystick.disputes.parties.task import FAILURES, AnswerPending, PartyTask, is_nearly_over
@@ -69,7 +69,7 @@ class Challenger:
             if finding is None:
                 raise AnswerPending
             doubt = finding.doubt
-            self.workspace.put_note(_note(claim), {"doubt": doubt_form(doubt)})
+            self.workspace.put_note(_note(claim), finding.to_json())
         if doubt is None:
             return None
         price = view.rules.challenger_bond + view.rules.deposit

@@ -18,6 +18,7 @@ from tallystick.errors import UsageError
 if TYPE_CHECKING:
     from tallystick.attestation.signing import SigningKey
     from tallystick.disputes.coordinators.local.client import RemoteCoordinator
+    from tallystick.disputes.coordinators.local.delegation import Delegation
 
 ETHEREUM: Final = "ethereum:"
 ETHEREUM_PATIENCE: Final = 1800
@@ -33,6 +34,8 @@ class CoordinatorConnection:
     identity: Digest
     patience: int = PATIENCE
     remote: RemoteCoordinator | None = None
+    told: Delegation | None = None
+    """What another party delegated to this one."""
 
     def keep_receipts(self, folder: Path) -> None:
         """Keep the receipts of a remote coordinator in `folder`, so that it cannot deny a move later."""
@@ -42,7 +45,7 @@ class CoordinatorConnection:
     def folder(self) -> Path:
         """The default folder for the files of this party that have to outlive its program."""
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
-        party = self.coordinator.party.removeprefix("0x")
+        party = self.coordinator.party.removeprefix("0x") if self.told is None else self.told.delegate
         return Path(state) / "tallystick" / "disputes" / self.identity.removeprefix("sha256:")[:16] / party[:40]
 
 
@@ -60,18 +63,23 @@ class NoBoard:
 
 @contextmanager
 def connected(
-    text: str, key: Path | None = None, board: str | None = None, board_key: Path | None = None
+    text: str,
+    key: Path | None = None,
+    board: str | None = None,
+    board_key: Path | None = None,
+    delegation: Path | None = None,
 ) -> Iterator[CoordinatorConnection]:
     """Connect to the coordinator that `text` names, as the party with `key`; without a key, only to read.
 
     `board` says where the data of moves lies: at another coordinator, which knows the party by `board_key`, or in a
-    folder that the parties share. The default is the coordinator's own board; a contract has none.
+    folder that the parties share. The default is the coordinator's own board; a contract has none. With a `delegation`,
+    a file that a party signed for the key, it answers for that party.
 
     Raises:
         UsageError: the name or the key makes no sense.
         UnavailableError: the coordinator does not answer, or there is no such database.
     """
-    with _opened(text, key) as place:
+    with _opened(text, key, delegation) as place:
         if board is None:
             yield place
         else:
@@ -80,21 +88,25 @@ def connected(
 
 
 @contextmanager
-def _opened(text: str, key: Path | None) -> Iterator[CoordinatorConnection]:
+def _opened(text: str, key: Path | None, delegation: Path | None = None) -> Iterator[CoordinatorConnection]:
     if text.startswith(ETHEREUM):
+        if delegation is not None:
+            raise UsageError("--delegation: the contract knows no delegates; a watchtower there needs the prover's key")
         yield _contract(text, key)
         return
-    signing = _signing_key(key)
+    signing, told = _signing_key(key), None if delegation is None else _read_delegation(delegation)
     if text.startswith(("http://", "https://")):
         from tallystick.disputes.coordinators.local.client import RemoteCoordinator
 
         with closing(RemoteCoordinator(text)) as remote:
-            yield CoordinatorConnection(remote.connect(signing), remote.board(signing), remote.identity, remote=remote)
+            yield CoordinatorConnection(
+                remote.connect(signing, told), remote.board(signing, told), remote.identity, remote=remote, told=told
+            )
         return
     from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 
     with closing(LocalCoordinator.open(text)) as found:
-        yield CoordinatorConnection(found.connect(signing), found.board(signing), found.identity)
+        yield CoordinatorConnection(found.connect(signing, told), found.board(signing, told), found.identity, told=told)
 
 
 @contextmanager
@@ -115,6 +127,14 @@ def _contract(text: str, key: Path | None) -> CoordinatorConnection:
     found = connect(text, EthereumKey.read(key) if key else None)
     identity = digest("coordinator", f"{found.chain_id}:{found.contract}".encode())
     return CoordinatorConnection(found, NoBoard(), identity, ETHEREUM_PATIENCE)
+
+
+def _read_delegation(path: Path) -> Delegation:
+    """A delegation in a file; raises `UnavailableError` or `MalformedError`."""
+    from tallystick.disputes.coordinators.local.delegation import Delegation
+    from tallystick.documents.files import read_document
+
+    return Delegation.from_bytes(read_document(path).strip(), path.name)
 
 
 def _signing_key(key: Path | None) -> SigningKey:

@@ -37,6 +37,13 @@ def prover(
     return (*posting, Prover(cache, traces, concedes=conceding is not None), *judging, AppealRole(), DueMoves())
 
 
+def watchtower(
+    cache: BoardCache, traces: Callable[[PostedClaim], Trace | None], at_once: bool = False
+) -> tuple[PartyRole, ...]:
+    """The role of a prover's delegate: answer, once the prover has left half of its time unused, or at once."""
+    return (Prover(cache, traces, leaves_time=not at_once),)
+
+
 def challenger(
     cache: BoardCache,
     workspace: Workspace,

@@ -91,18 +91,22 @@ class LazyTrace:
 class Prover:
     """Answers every dispute over claims for which `traces` gives a trace; `traces` itself has to be cheap.
 
-    With `concedes`, it concedes if its own trace contradicts what it claimed.
+    With `concedes`, it concedes if its own trace contradicts what it claimed. With `leaves_time`, it answers only once
+    half of the time for a move is over, as a watchtower does for a prover that is silent.
     """
 
     cache: BoardCache
     traces: Callable[[PostedClaim], Trace | None]
     concedes: bool = False
+    leaves_time: bool = False
 
     def tasks(self, view: GameView) -> Iterator[PartyTask]:
         """The disputes in which the prover's clock runs."""
         for number, seconds in view.turns.items():
             dispute = view.state.disputes[number]
-            if dispute.phase in (Phase.PARTITION, Phase.LEAF) and self.traces(view.claim_of(dispute)):
+            is_due = not self.leaves_time or 2 * seconds <= dispute.clocks.prover
+            is_ours = dispute.phase in (Phase.PARTITION, Phase.LEAF) and self.traces(view.claim_of(dispute))
+            if is_due and is_ours:
                 key = f"answer-{view.name_of(number)}-{dispute.turn}"
                 yield PartyTask(key, seconds, partial(self._answer, view, number), kept=True)
 

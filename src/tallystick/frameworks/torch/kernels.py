@@ -25,7 +25,7 @@ ZEROS: Final = {
 }
 """Uninitialised memory is zero, because the definitions of graphs have no undefined values."""
 STRIDED: Final = "aten.new_empty_strided.default"
-ADDING: Final = "aten.index_put.default"
+ADDING: Final = frozenset({"aten.index_put.default", "aten._unsafe_index_put.default"})
 ADDED: Final[Mapping[str, Callable[..., Any]]] = {
     "tally.philox_uniform": philox_uniform,
     "tally.dropout_mask": dropout_mask,
@@ -48,7 +48,7 @@ def prepared(node: Node, device: str, in_place: bool = False) -> Callable[..., A
     call = _bound(overload_of(name), described, node, device)
     if node.operator == STRIDED:
         return lambda x: call(x).zero_()
-    if node.operator == ADDING and node.attributes["accumulate"]:
+    if node.operator in ADDING and node.attributes["accumulate"]:
         return _in_order(call)
     return _viewing(call, node) if node.operator in VIEWS else call
 

@@ -36,6 +36,7 @@ from tallystick.operators.precision import FORMATS, UNSTATED, Precision
 from tallystick.operators.registry import operator
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
+from tallystick.tolerances.sums import euclidean
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.budget import Budget
 
@@ -273,5 +274,5 @@ def relative_distance(claimed: Floats, exact: Floats) -> float:
     finite = np.isfinite(claimed) & np.isfinite(exact)
     if (np.isfinite(claimed) != np.isfinite(exact)).any():
         return math.inf
-    size, apart = float(np.linalg.norm(exact[finite])), float(np.linalg.norm(claimed[finite] - exact[finite]))
+    size, apart = euclidean(exact[finite]), euclidean(claimed[finite] - exact[finite])
     return 0.0 if apart == 0.0 else apart / size if size else math.inf

@@ -5,6 +5,10 @@ e^(old − new) (Milakov & Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, a
 exponents telescope: every weight is e^(s − max) times one rounded factor per tile. The bound counts these factors as
 roundings of the sums over keys. So it holds for any order of tiles, for numerators divided at once or combined later,
 and for the unfused kernel. Fused kernels use their own exponentials, `library.FUSED_EXPONENTIAL`.
+
+A forbidden key weighs 0 where every kernel gives it 0. Kernels that add −∞ to a score give NaN where the score
+overflows. Fused kernels set the keys after a causal query to −∞ before they scale, so a scale that is 0 or negative
+gives NaN too.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from tallystick.operators.algebra import Algebra, Typed, V
 from tallystick.operators.aten.contraction import summand, widened
 from tallystick.operators.definition import Exactness, Family
 from tallystick.operators.library import FUSED_EXPONENTIAL
+from tallystick.operators.precision import FORMATS
 from tallystick.operators.shapes import FLOATS, broadcast_shapes
 
 FAMILY: Final = Family()
@@ -29,10 +34,11 @@ _RESULT: Final = "softmax(q·kᵀ·scale + mask)·v"
 
 @dataclass(frozen=True)
 class Scores(Generic[V]):
-    """q·kᵀ·scale + mask without its forbidden entries, and the BOOL of what is allowed, if anything is not."""
+    """q·kᵀ·scale + mask without its forbidden entries; if there are any, the BOOL of the others, and their weights."""
 
     values: V
-    allowed: V | None
+    allowed: V | None = None
+    hidden: V | None = None
 
 
 @FAMILY.operator(
@@ -83,7 +89,7 @@ def scaled_dot_product_attention_math(
         raise MalformedError("attention with a dropout mask, or a BOOL mask where one is added")
     query, key, value = _aligned(a, query, key, value, enable_gqa)
     _check_options(dropout_p, is_causal, attn_mask)
-    result, weights, total, _ = _attend(a, query, key, value, attn_mask, is_causal, scale)
+    result, weights, total, _ = _attend(a, query, key, value, attn_mask, is_causal, scale, fused=False)
     return result, a.cast(a.div(weights, total), query.dtype)
 
 
@@ -160,35 +166,53 @@ def flash_attention_backward(
 
 
 def _attend(
-    a: Algebra[V], query: V, key: V, value: V, mask: V | None, is_causal: bool, scale: float | None
+    a: Algebra[V],
+    query: V,
+    key: V,
+    value: V,
+    mask: V | None,
+    is_causal: bool,
+    scale: float | None,
+    fused: bool = True,
 ) -> tuple[V, V, V, V]:
     """The result, e^(s − max), the sum of that over keys, and max."""
     q, k, v = widened(a, query, key, value)
-    scores = _scores(a, q, k, mask, is_causal, scale)
+    scores = _scores(a, q, k, mask, is_causal, scale, fused)
     shift = _greatest(a, scores)
     weights = _exponential(a, scores, shift, query.dtype)
     total = a.sum(weights, (len(weights.shape) - 1,), keep=True)
-    total = a.where(a.compare(total, 0, "gt"), total, 1) if scores.allowed is not None else total
+    total = a.where(a.compare(total, 0, "ne"), total, 1) if scores.allowed is not None else total
     summed = _over(a, _narrowed(a, weights, query.dtype), v, -1, -2)
     return a.cast(a.div(summed, total), query.dtype), weights, total, shift
 
 
-def _scores(a: Algebra[V], q: V, k: V, mask: V | None, is_causal: bool, scale: float | None) -> Scores[V]:
+def _scores(
+    a: Algebra[V], q: V, k: V, mask: V | None, is_causal: bool, scale: float | None, fused: bool = True
+) -> Scores[V]:
     """Kernels scale the product, or both factors by √scale, which rounds `_SCALINGS` times at most."""
-    values = a.mul(_over(a, summand(a, q, _SCALINGS), k, -1, -1), _scale(q, scale))
+    number = _scale(q, scale)
+    values = a.mul(_over(a, summand(a, q, _SCALINGS), k, -1, -1), number)
     if is_causal:
         shape = values.shape[-2:]
-        return Scores(values, a.compare(a.iota(shape, 0, "I64"), a.iota(shape, 1, "I64"), "ge"))  # keys 0 … i
-    return Scores(values, None) if mask is None else _masked(a, values, mask)
+        allowed = a.compare(a.iota(shape, 0, "I64"), a.iota(shape, 1, "I64"), "ge")  # keys 0 … i
+        may_turn = fused and number < FORMATS[q.dtype].smallest_normal  # a device may read it as 0
+        return Scores(values, allowed, a.full((), math.nan, q.dtype) if may_turn else _hidden(a, values))
+    return Scores(values) if mask is None else _masked(a, values, mask)
 
 
 def _masked(a: Algebra[V], values: V, mask: V) -> Scores[V]:
     """Adds a mask of numbers; an entry of −∞ forbids its key instead, so that no infinity enters the arithmetic."""
+    hidden = _hidden(a, values)
     if mask.dtype == "BOOL":
-        return Scores(values, a.broadcast(mask, values.shape))
+        return Scores(values, a.broadcast(mask, values.shape), hidden)
     added = a.broadcast(a.cast(mask, values.dtype), values.shape)
     allowed = a.compare(added, -math.inf, "ne")
-    return Scores(a.add(values, a.where(allowed, added, 0)), allowed)
+    return Scores(a.add(values, a.where(allowed, added, 0)), allowed, hidden)
+
+
+def _hidden(a: Algebra[V], values: V) -> V:
+    """The weights of forbidden keys: 0, where −∞ added to the score is −∞."""
+    return a.where(a.is_finite(values), a.full((), 0, values.dtype), math.nan)
 
 
 def _greatest(a: Algebra[V], scores: Scores[V]) -> V:
@@ -201,12 +225,12 @@ def _greatest(a: Algebra[V], scores: Scores[V]) -> V:
 
 
 def _exponential(a: Algebra[V], scores: Scores[V], shift: V, dtype: str) -> V:
-    """e^(s − shift), and 0 where s is not allowed."""
+    """e^(s − shift), and the weight of what is hidden where s is not allowed."""
     away = a.sub(scores.values, shift)
-    if scores.allowed is None:
+    if scores.allowed is None or scores.hidden is None:
         return a.exp(_known_within(a, away, FUSED_EXPONENTIAL[dtype]))
     away = a.where(scores.allowed, away, 0)
-    return a.where(scores.allowed, a.exp(_known_within(a, away, FUSED_EXPONENTIAL[dtype])), 0)
+    return a.where(scores.allowed, a.exp(_known_within(a, away, FUSED_EXPONENTIAL[dtype])), scores.hidden)
 
 
 def _known_within(a: Algebra[V], x: V, units: int) -> V:

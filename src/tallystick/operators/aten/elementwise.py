@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Algebra, V
-from tallystick.operators.aten.arguments import FLOATS, divided, met, real, stored, stored_number
+from tallystick.operators.aten.arguments import (
+    FLOATS,
+    brought,
+    common_dtype,
+    divided,
+    float_dtype,
+    met,
+    real,
+    stored,
+    stored_number,
+    wide_dtype,
+)
 from tallystick.operators.definition import Definition, Exactness, Family, Scalar
 
 FAMILY = Family()
@@ -133,6 +145,28 @@ def pow_tensor(a: Algebra[V], self: V, exponent: V) -> V:
     """Floats only."""
     dtype, (x, y) = met(a, self, exponent)
     return a.cast(a.pow(x, y), dtype)
+
+
+@FAMILY.operator("aten.xlogy.Tensor", _TWO, "self · log other", Exactness.LIBRARY)
+@FAMILY.operator("aten.xlogy.Scalar_Other", _NUMBER, "self · log other", Exactness.LIBRARY)
+@FAMILY.operator("aten.xlogy.Scalar_Self", "Scalar self, Tensor other", "self · log other", Exactness.LIBRARY)
+def xlogy(a: Algebra[V], self: V | Scalar, other: V | Scalar) -> V:
+    """0 where `self` is 0, and NaN where `other` is."""
+    return _times_logarithm(a, self, other, a.log)
+
+
+@FAMILY.operator("aten.special_xlog1py.default", _TWO, "self · log(1 + other)", Exactness.LIBRARY)
+def xlog1py(a: Algebra[V], self: V, other: V) -> V:
+    """As `xlogy`."""
+    return _times_logarithm(a, self, other, a.log1p)
+
+
+def _times_logarithm(a: Algebra[V], self: V | Scalar, other: V | Scalar, logarithm: Callable[[V], V]) -> V:
+    dtype = float_dtype(common_dtype(self, other))
+    x, y = (a.full((), each, wide_dtype(dtype)) if isinstance(each, bool | int | float) else brought(a, each, dtype)
+            for each in (self, other))  # fmt: skip
+    product = a.where(a.compare(x, 0, "eq"), 0, a.mul(x, logarithm(y)))
+    return a.cast(a.where(a.compare(y, y, "ne"), math.nan, product), dtype)
 
 
 # ---- functions

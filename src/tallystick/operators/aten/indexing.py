@@ -144,6 +144,7 @@ def index_fill_tensor(a: Algebra[V], self: V, dim: int, index: V, value: V) -> V
 
 
 @FAMILY.operator("aten.index.Tensor", "Tensor self, Tensor?[] indices", "self[i, j, …]", Exactness.MOVES)
+@FAMILY.operator("aten._unsafe_index.Tensor", "Tensor self, Tensor?[] indices", "self[i, j, …]", Exactness.MOVES)
 def index(a: Algebra[V], self: V, indices: Sequence[V | None]) -> V:
     """`None` keeps an axis; what is indexed comes in front unless its axes are adjacent."""
     order, axis, chosen = _indexed(self, indices)
@@ -152,6 +153,12 @@ def index(a: Algebra[V], self: V, indices: Sequence[V | None]) -> V:
 
 @FAMILY.operator(
     "aten.index_put.default",
+    "Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False",
+    "self with self[i, j, …] = values",
+    Exactness.ACCUMULATES,
+)
+@FAMILY.operator(
+    "aten._unsafe_index_put.default",
     "Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False",
     "self with self[i, j, …] = values",
     Exactness.ACCUMULATES,

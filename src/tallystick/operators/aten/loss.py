@@ -208,9 +208,9 @@ def binary_cross_entropy(a: Algebra[V], self: V, target: V, weight: V | None, re
 def binary_cross_entropy_backward(
     a: Algebra[V], grad_output: V, self: V, target: V, weight: V | None, reduction: int
 ) -> V:
-    """The divisor is at least 10⁻¹²."""
+    """The divisor is at least 10⁻¹², which kernels for F64 keep in F32."""
     g, p, t = grad_output, self, target
-    variance = a.maximum(a.mul(a.sub(1, p), p), _SLOPE_MIN)
+    variance = a.maximum(a.mul(a.sub(1, p), p), a.cast(a.full((), _SLOPE_MIN, "F32"), p.dtype))
     slope = _weighed(a, a.div(a.mul(g, a.sub(p, t)), variance), weight)
     return a.mul(slope, _share(a, 1.0, p, reduction))
 

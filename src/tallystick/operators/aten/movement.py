@@ -9,6 +9,7 @@ from tallystick.errors import MalformedError
 from tallystick.operators.algebra import Algebra, V
 from tallystick.operators.aten.arguments import axes_of, axis_of
 from tallystick.operators.definition import Exactness, Family
+from tallystick.operators.shapes import broadcast_shapes
 
 FAMILY = Family()
 
@@ -173,6 +174,13 @@ def expand(a: Algebra[V], self: V, size: Sequence[int], implicit: bool) -> V:
 def expand_as(a: Algebra[V], self: V, other: V) -> V:
     """The shape of `other`."""
     return a.broadcast(self, other.shape)
+
+
+@FAMILY.operator("aten.broadcast_tensors.default", "Tensor[] tensors", "repeated", Exactness.MOVES)
+def broadcast_tensors(a: Algebra[V], tensors: Sequence[V]) -> tuple[V, ...]:
+    """All of one shape."""
+    shape = broadcast_shapes([x.shape for x in tensors])
+    return tuple(a.broadcast(x, shape) for x in tensors)
 
 
 @FAMILY.operator("aten.broadcast_to.default", "Tensor self, int[] size", "repeated", Exactness.MOVES)

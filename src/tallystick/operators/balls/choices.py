@@ -52,10 +52,11 @@ class Choices(Rounding):
         return replace(self._extreme(x, y, "minimum"), least=min(x.least, y.least))
 
     def compare(self, x: Ball, y: Operand, how: Comparison) -> Ball:
-        """See `Algebra.compare`; unknown if the balls overlap."""
+        """See `Algebra.compare`; unknown if the balls overlap, unless both are one operand."""
+        is_one = x is y
         x, y = self._pair(x, y)
         centre = self.values.compare(x.centre, y.centre, how)
-        if x.dtype not in FORMATS:
+        if x.dtype not in FORMATS or is_one:
             return self._discrete(centre, x, y)
         r, s = self._read(x), self._read(y)
         if self._is_exact(r) and self._is_exact(s):
@@ -92,6 +93,7 @@ class Choices(Rounding):
         if condition.radius is not None:
             apart = self._apart(x, y)
             either = self._larger(r + 0 * apart, s + 0 * apart) + apart
+            either = self.xp.where(either < math.inf, either, math.inf)
             radius = self.xp.where(condition.radius > 0, either, radius)
         return Ball(centre, self._spread_over(radius, centre), least)
 

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from tallystick.graphs.graph import Graph, Node
+from tallystick.graphs.inspection import Inspection
 from tallystick.graphs.slicing import givers_of
+from tallystick.graphs.update import before_update, update_nodes
+from tallystick.recorders.timelines.call_work import CallWork, NodeRooms, room_of, work_of
 
 KEY_CHARACTERS_MAX: Final = 1 << 14
 Key: TypeAlias = str
@@ -23,14 +26,12 @@ class GraphNames:
     update: tuple[int, ...]
     reads: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """The nodes that each node reads, in an order of execution."""
+    rooms: NodeRooms = field(default_factory=NodeRooms)
 
     @classmethod
     def of(cls, graph: Graph) -> GraphNames:
         """The names in a graph. Without outputs `gradients.…`, as in a graph of inference, all nodes are its body."""
-        first = {output.value for output in graph.outputs if output.name.startswith("gradients.")}
-        before = _ancestors(graph, first) if first else {node.number for node in graph.nodes}
-        state = {output.value for output in graph.outputs if output.name.startswith(("weights.", "optimizer."))}
-        update = sorted(_ancestors(graph, state) - before) if first else []
+        before = before_update(graph)
         body: defaultdict[Key, list[int]] = defaultdict(list)
         specs, givers = graph.specs(), givers_of(graph)
         for node in graph.nodes:
@@ -38,9 +39,15 @@ class GraphNames:
                 body[_key_of(node, [list(specs[ref].shape) for ref in node.refs])].append(node.number)
         return cls(
             {key: tuple(numbers) for key, numbers in body.items()},
-            tuple(update),
+            update_nodes(graph),
             {node.number: tuple(givers[ref] for ref in node.refs if ref in givers) for node in graph.nodes},
+            _rooms(graph),
         )
+
+
+def work(name: str, dims: Any) -> CallWork:
+    """The work of a call that a profiler reports with these shapes."""
+    return work_of(name, list(_shapes(dims if isinstance(dims, list) else [])))
 
 
 def key(name: str, dims: Any) -> Key:
@@ -62,13 +69,9 @@ def _shapes(dims: list[Any]) -> Iterable[Any]:
             yield from (inner for inner in each if inner) if isinstance(each[0], list) else [each]
 
 
-def _ancestors(graph: Graph, refs: set[str]) -> set[int]:
-    """The nodes that these values depend on."""
-    givers, nodes = givers_of(graph), {node.number: node for node in graph.nodes}
-    waiting, found = [givers[ref] for ref in refs if ref in givers], set[int]()
-    while waiting:
-        number = waiting.pop()
-        if number not in found:
-            found.add(number)
-            waiting += [givers[ref] for ref in nodes[number].refs if ref in givers]
-    return found
+def _rooms(graph: Graph) -> NodeRooms:
+    inspection = Inspection(graph)
+    specs, costs = inspection.specs, inspection.costs
+    used = {node.number: {*node.refs, *(ref for ref in node.outputs if ref)} for node in graph.nodes}
+    rooms = {n.number: room_of(n, [specs[ref] for ref in used[n.number]], costs[n.number].flops) for n in graph.nodes}
+    return NodeRooms(rooms)

@@ -62,6 +62,8 @@ class Matching:
         seen = self.open.pop(step)
         self.over.add(step)
         body = self.names.body
+        for times in seen.values():
+            times.sort()  # those of a closure come behind others of their step
         good = {key for key, times in seen.items() if len(times) == len(body[key])}
         while wrong := self._out_of_order(seen, good):
             good -= wrong

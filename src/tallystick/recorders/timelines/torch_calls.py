@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from tallystick.recorders.timelines.call_work import PRODUCT, CallWork, Room
 from tallystick.recorders.timelines.matching import Matching, Nodes
 from tallystick.recorders.timelines.sorted_rows import Row
 from tallystick.recorders.timelines.torch_rows import OPERATOR, SPAN
@@ -18,20 +19,66 @@ STEP_MARK: Final = re.compile(r"tally:step (\d{1,9})")
 PROFILER_STEP: Final = re.compile(r"ProfilerStep#(\d{1,9})")
 OPTIMIZER_MARK: Final = "Optimizer.step#"
 """How PyTorch marks the step of an optimizer."""
+BACKWARD: Final = "autograd::engine::evaluate_function"
+"""How PyTorch marks a step of the backward pass: in the span of an optimizer, that of a closure."""
 
 
 @dataclass
 class ProfiledCall:
-    """One call that is under way: for which nodes, and the calls inside of it that no node explains."""
+    """One call that is under way: for which nodes, and the calls inside of it that no node explains.
+
+    `room` is what its nodes leave to the calls inside from `held_from` on, `own_room` what the call itself leaves to
+    those inside of it. `is_foreign` is a call for which there was no room, `parts` are the times between such calls.
+    """
 
     row: Row
     end: int
-    nodes: Nodes
-    is_operator: bool
     step: int | None
+    nodes: Nodes = ()
+    is_operator: bool = False
     explains_some: bool = False
     is_told: bool = False
     others: list[ProfiledCall] = field(default_factory=list)
+    room: Room | None = None
+    own_room: Room | None = None
+    is_foreign: bool = False
+    held_from: int = 0
+    parts: list[tuple[int, int]] = field(default_factory=list)
+    _cut: int = -1
+
+    @property
+    def is_update(self) -> bool:
+        """Whether it is the span of an optimizer."""
+        return bool(self.row[4] == SPAN and self.row[6].startswith(OPTIMIZER_MARK))
+
+    def holds(self, time: int) -> bool:
+        """Whether a call inside that begins at a time works for its nodes, or for nothing that is known."""
+        return self.is_foreign or (bool(self.nodes) and time >= self.held_from)
+
+    def cut_out(self, start: int, end: int) -> None:
+        """Leave these nanoseconds out of the time of its nodes."""
+        begun = max(self.held_from, self._cut)
+        if start > begun:
+            self.parts.append((begun, start))
+        self._cut = max(begun, end)
+
+    def close(self) -> None:
+        """Add the time behind the last call that was left out."""
+        begun = max(self.held_from, self._cut)
+        if self.end > begun or self.row[0] == self.end:
+            self.parts.append((begun, self.end))
+
+
+@dataclass
+class FirstPass:
+    """What a first pass over the rows notes for the second one.
+
+    `closures` says for the span of an optimizer that runs a closure when the last backward pass in it ends, `is_marked`
+    whether any step is marked.
+    """
+
+    closures: dict[int, int] = field(default_factory=dict)
+    is_marked: bool = False
 
 
 @dataclass
@@ -40,47 +87,95 @@ class ProfiledCalls:
 
     matching: Matching
     first_step: int | None
+    noted: FirstPass
     marked: int | None = None
     profiler: int | None = None
     step_end: int = 0
     threads: dict[tuple[int, str], list[ProfiledCall]] = field(default_factory=dict)
-    steps: dict[int, int] = field(default_factory=dict)
+    updates: dict[int, Room | None] = field(default_factory=dict)
+    in_updates: dict[int, list[tuple[int | None, str, int, int]]] = field(default_factory=dict)
 
     def begin(self, row: Row) -> None:
         """A span or an operator begins."""
-        start, minus, _, file, kind, thread, name, _ = row
+        start, minus, _, file, kind, thread, name, detail = row
         if kind == SPAN and self._begins_step(name, start - minus):
             return
         stack = self.threads.setdefault((file, thread), [])
-        within = next((call for call in reversed(stack) if call.nodes or call.is_operator), None)
-        step = self.step_at(start)
-        nodes: Nodes | None = None
-        if within is None or not within.nodes:
-            nodes = self._span_nodes(name) if kind == SPAN else self._operator_nodes(stack, step, row)
-        stack.append(ProfiledCall(row, start - minus, nodes or (), kind == OPERATOR and nodes is not None, step))
+        call = ProfiledCall(row, start - minus, self.step_at(start), held_from=start)
+        if self.matching.counting and name.startswith(BACKWARD):
+            self._note_closure(file, call.end)
+        holder = next((each for each in reversed(stack) if each.holds(start)), None)
+        if holder is not None and kind == OPERATOR:
+            self._fit(call, holder, stack, CallWork(*detail[1:]))
+        elif holder is None and kind == SPAN:
+            self._mark(call, name)
+        elif holder is None and not any(each.is_operator for each in stack):
+            nodes = self._take(call, stack, detail[0])
+            call.nodes, call.is_operator = nodes or (), nodes is not None
+            call.room = self.matching.names.rooms.of(call.nodes)
+        stack.append(call)
 
-    def _operator_nodes(self, stack: list[ProfiledCall], step: int | None, row: Row) -> Nodes | None:
-        if any(call.is_operator for call in stack):
+    def _take(self, call: ProfiledCall, stack: list[ProfiledCall], key: str) -> Nodes | None:
+        """The nodes of a call; those in the span of an optimizer are counted when its closure is known."""
+        if self._is_outside(call.step):
             return None
-        return self.matching.take(step, row[7], row[0], row[0] - row[1])
+        update = next((each for each in stack if each.is_update), None)
+        if not self.matching.counting or update is None:
+            return self.matching.take(call.step, key, call.row[0], call.end)
+        if key not in self.matching.names.body:
+            return None
+        self.in_updates.setdefault(update.row[2], []).append((call.step, key, call.row[0], call.end))
+        return ()
 
-    def _span_nodes(self, name: str) -> Nodes:
-        names = self.matching.names
+    def _fit(self, call: ProfiledCall, holder: ProfiledCall, stack: list[ProfiledCall], work: CallWork) -> None:
+        """Take the work of a call from that of the call around it, and from the room of the nodes; else it is foreign.
+
+        A call is done by those inside of it, so that a product in a product is counted once.
+        """
+        if holder.is_foreign or holder.room is None:
+            return
+        around = next((each.own_room for each in reversed(stack) if each.own_room is not None), None)
+        call.own_room = Room(*((work.amount, 0) if work.kind == PRODUCT else (0, work.amount)), holder.room.families)
+        if not (around is not None and around.admits(work)) and not holder.room.admits(work):
+            call.is_foreign = True
+            holder.cut_out(call.row[0], call.end)
+
+    def _mark(self, call: ProfiledCall, name: str) -> None:
+        """Give a span the nodes that its name tells, with the room that they have in its step."""
+        names, step = self.matching.names, call.step
         if match := NODE_MARK.fullmatch(name):
-            return (int(match[1]),)
-        return names.update if name.startswith(OPTIMIZER_MARK) and len(names.update) <= FUSED_MAX else ()
+            call.nodes = (int(match[1]),)
+            call.room = names.rooms.of(call.nodes)
+        elif call.is_update and not self.matching.counting and len(names.update) <= FUSED_MAX:
+            if self._is_outside(step):
+                return
+            call.nodes, room = names.update, names.rooms.of(names.update)
+            call.held_from = max(call.held_from, self.noted.closures.get(call.row[2], 0))
+            call.room = room if step is None else self.updates.setdefault(step, room)
+
+    def _note_closure(self, file: int, end: int) -> None:
+        """A backward pass is part of every span of an optimizer of its process that is open."""
+        for (where, _), stack in self.threads.items():
+            for each in stack if where == file else ():
+                if each.is_update and end <= each.end:
+                    self.noted.closures[each.row[2]] = max(end, self.noted.closures.get(each.row[2], 0))
 
     def _begins_step(self, name: str, end: int) -> bool:
         if match := STEP_MARK.fullmatch(name):
-            self.marked, self.step_end = int(match[1]), end
+            self.marked, self.step_end, self.noted.is_marked = int(match[1]), end, True
             return True
         if match := PROFILER_STEP.fullmatch(name):
             number = int(match[1])
             self.profiler = number if self.profiler is None else self.profiler
             if self.first_step is not None:
                 self.marked, self.step_end = self.first_step + number - self.profiler, end
+                self.noted.is_marked = True
             return True
         return False
+
+    def _is_outside(self, step: int | None) -> bool:
+        """Whether a file that marks its steps has a call beside them: that is none of the training."""
+        return step is None and self.noted.is_marked
 
     def step_at(self, time: int) -> int | None:
         """The step that runs at a time: the one marked, or the first one where the file marks none."""
@@ -88,10 +183,11 @@ class ProfiledCalls:
             return self.marked if time < self.step_end else None
         return self.first_step if self.profiler is None else None
 
-    def nodes_at(self, file: int, thread: str) -> Nodes:
+    def nodes_at(self, file: int, thread: str, time: int) -> Nodes:
         """The nodes for which a thread works now: all of them for its first kernel, for others the first of them."""
-        call = next((each for each in reversed(self.threads.get((file, thread), [])) if each.nodes), None)
-        if call is None:
+        stack = self.threads.get((file, thread), [])
+        call = next((each for each in reversed(stack) if each.holds(time)), None)
+        if call is None or call.is_foreign:
             return ()
         call.is_told, was_told = True, call.is_told
         return call.nodes[:1] if was_told else call.nodes
@@ -100,21 +196,27 @@ class ProfiledCalls:
         """End every call that is over at a time; yields the calls that are device work, in no order."""
         for stack in self.threads.values():
             while stack and stack[-1].end <= time:
-                yield from _ended(stack.pop(), stack)
+                call = stack.pop()
+                closed = self.noted.closures.get(call.row[2], 0)
+                for step, key, start, end in self.in_updates.pop(call.row[2], ()):
+                    if start < closed:
+                        self.matching.take(step, key, start, end)
+                yield from _ended(call, stack)
 
 
 def _ended(call: ProfiledCall, stack: list[ProfiledCall]) -> Iterator[ProfiledCall]:
     """A call that explains a node is work; of the others the outermost is, unless a call inside explains a node."""
-    above = stack[-1] if stack else None
     if call.nodes:
-        if any(each.nodes for each in stack):
-            return
+        call.close()
         for each in stack:
             each.explains_some = True
         yield call
-        return
-    left = call.others if call.explains_some or call.row[4] == SPAN else [call]
-    if above is None:
-        yield from left
-    else:
-        above.others += left
+        yield from call.others
+    elif call.is_foreign:
+        yield call
+    elif not any(each.holds(call.row[0]) for each in stack):
+        left = call.others if call.explains_some or call.row[4] == SPAN else [call]
+        if stack:
+            stack[-1].others += left
+        else:
+            yield from left

@@ -13,7 +13,7 @@ from tallystick.recorders.timelines.graph_names import GraphNames
 from tallystick.recorders.timelines.made_event import made_event
 from tallystick.recorders.timelines.matching import Matching, Nodes
 from tallystick.recorders.timelines.sorted_rows import Row
-from tallystick.recorders.timelines.torch_calls import NODE_MARK, ProfiledCall, ProfiledCalls
+from tallystick.recorders.timelines.torch_calls import NODE_MARK, FirstPass, ProfiledCall, ProfiledCalls
 from tallystick.recorders.timelines.torch_rows import DEVICE, LAUNCH, MEMORY, OPERATOR, SPAN, DevicePlaces, TorchRows
 from tallystick.traces.event import EventKind, TraceEvent
 
@@ -26,7 +26,12 @@ EVENT_MARK: Final = re.compile(
 """What happened beside the work of devices, the digest that it is about, and a name for people."""
 WAITING: Final = re.compile(r"cu\w*Synchronize")
 """The calls of CUDA that wait for a device, a stream or an event."""
-BYTES: Final = {"Float": 4, "BFloat16": 2, "Half": 2, "Double": 8, "Int": 4, "Long": 8, "Byte": 1}
+BYTES: Final = {
+    **dict.fromkeys(("Bool", "Byte", "Char", "Float8_e4m3fn", "Float8_e5m2"), 1),
+    **dict.fromkeys(("BFloat16", "Half", "Short"), 2),
+    **dict.fromkeys(("Float", "Int"), 4),
+    **dict.fromkeys(("Double", "Long", "ComplexFloat"), 8),
+}
 KINDS: Final[dict[str, EventKind]] = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "kernel"}
 
 
@@ -47,15 +52,17 @@ class TorchImport:
 
     def events(self, rows: TorchRows) -> Iterator[TraceEvent]:
         """The events, by no order of time; those of a processor only where the files hold no work of GPUs."""
-        matching = Matching(self.names)
-        counted = ProfiledCalls(matching, self.first_step)
+        matching, noted = Matching(self.names), FirstPass()
+        counted = ProfiledCalls(matching, self.first_step, noted)
         for row in rows:
             for _ in counted.end_before(row[0]):
                 pass
             if row[4] in (SPAN, OPERATOR):
                 counted.begin(row)
+        for _ in counted.end_before(1 << 63):
+            pass
         matching.finish_counting()
-        yield from self._walk(rows, ProfiledCalls(matching, self.first_step))
+        yield from self._walk(rows, ProfiledCalls(matching, self.first_step, noted))
 
     def _walk(self, rows: TorchRows, calls: ProfiledCalls) -> Iterator[TraceEvent]:
         for row in rows:
@@ -74,7 +81,7 @@ class TorchImport:
         elif kind == LAUNCH and WAITING.fullmatch(name):
             yield from self._beside_work(row, calls, rows, kind="sync", name=name)
         elif kind == LAUNCH and detail is not None:
-            self.launches[file, detail] = (calls.nodes_at(file, thread), calls.step_at(row[0]))
+            self.launches[file, detail] = (calls.nodes_at(file, thread, row[0]), calls.step_at(row[0]))
             if len(self.launches) > LAUNCHES_MAX:
                 self.launches.popitem(last=False)
         elif kind == MEMORY:
@@ -104,8 +111,10 @@ class TorchImport:
         stream = self.streams.setdefault((file, thread), len(self.streams))
         mark = NODE_MARK.fullmatch(name)
         name = (mark and mark[2]) or name
-        fields = {"kind": "kernel", "name": name, "device": device, "stream": stream}
-        yield self._made(fields, start - rows.began, -minus, call.nodes, call.step)
+        for part, (begun, end) in enumerate(call.parts or [(start, start - minus)]):
+            fields = {"kind": "kernel", "name": name, "device": device, "stream": stream}
+            nodes = call.nodes[:1] if part else call.nodes
+            yield self._made(fields, begun - rows.began, end - begun, nodes, call.step)
 
     def _of_device(self, row: Row, calls: ProfiledCalls, rows: TorchRows) -> TraceEvent:
         start, minus, _, file, _, _, name, detail = row

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tallystick.errors import MalformedError
 from tallystick.recorders.timelines.chrome_entries import ChromeFile, chrome_file
-from tallystick.recorders.timelines.graph_names import key
+from tallystick.recorders.timelines.graph_names import key, work
 from tallystick.recorders.timelines.sorted_rows import Row, SortedRows
 
 SPAN: Final = "span"
@@ -106,7 +106,8 @@ def _add(rows: TorchRows, file: ChromeFile, number: int) -> None:
 def _detail(kind: str, entry: dict[str, Any], arguments: dict[str, Any]) -> Any:
     """What else a row needs: a key, a correlation, a place, or bytes in use."""
     if kind == OPERATOR:
-        return key(str(entry.get("name")), arguments.get("Input Dims"))
+        name, dims = str(entry.get("name")), arguments.get("Input Dims")
+        return [key(name, dims), *work(name, dims)]
     if kind == LAUNCH:
         correlation = arguments.get("correlation")
         return correlation if type(correlation) is int else None

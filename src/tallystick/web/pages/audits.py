@@ -15,9 +15,11 @@ from tallystick.web.pages.asked import PageQuestion, place_text
 PAGE: Final = 60
 SEGMENTS: Final = 1_000
 OUTCOMES: Final = ("", "accepted", "rejected", "inconclusive")
+OBJECTIONS: Final = 20
+"""Disagreements that stand before everything else; a page of all of them follows."""
 SECTIONS: Final = (
-    ("checked", "checked"),
     ("unavailable", "could not check"),
+    ("checked", "checked"),
     ("not_checked", "not checked"),
     ("assumptions", "assumed"),
 )
@@ -44,22 +46,25 @@ def audit_line(audit: AuditRow) -> dict[str, Any]:
 
 
 def audit_view(database: Database, asked: PageQuestion) -> dict[str, Any]:
-    """One report: its sentence, what decided, its segments, and a page of its findings."""
+    """One report: its sentence, the objections that decided, its segments, and a page of its findings."""
     audit = database.audits.where(digest=asked.text("digest")).one()
     findings = database.findings.where(audit=audit.digest)
     only = asked.one_of("only", ("all", "objections"))
     objections = findings.where(agrees=False)
     page = (objections if only == "objections" else findings).page(asked.after, PAGE)
     report = parse(audit.body.encode(), "report", bytes_max=BODY_MAX)
+    decisive = objections.where(advisory=False)
+    segments = database.about("audited_segments").where(audit=audit.digest)
     return {
         "audit": audit_line(audit),
         "nonce": audit.nonce,
         "mode": audit.mode,
         "command": _text(report, "command"),
         "sections": [{"title": title, "lines": _lines(report, name)} for name, title in SECTIONS],
-        "segments": [
-            asdict(each) for each in database.about("audited_segments").where(audit=audit.digest).first(SEGMENTS)
-        ],
+        "decisive": [asdict(each) for each in decisive.first(OBJECTIONS)],
+        "decisive_in_all": decisive.count(),
+        "segments": [asdict(each) for each in segments.first(SEGMENTS)],
+        "segments_in_all": segments.count(),
         "only": only,
         "findings_in_all": findings.count(),
         "objections_in_all": objections.count(),

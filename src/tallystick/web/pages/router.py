@@ -92,7 +92,7 @@ def _page(database: Database, view: PageView, request: Request) -> Response:
     try:
         found = view.find(database, PageQuestion(dict(request.query_params)))
     except TallyError as error:
-        return _refusal(_problem(error))
+        return refusal_page(_problem(error))
     twin = f"{view.name}.json" + (f"?{request.url.query}" if request.url.query else "")
     page = html_of(view.template, {"page": view.name, "twin": twin, **found})
     return Response(page, headers=PRIVATE, media_type="text/html; charset=utf-8")
@@ -119,7 +119,9 @@ def _problem(error: TallyError) -> Problem:
     return Problem(status, code, str(error), headers=PRIVATE)
 
 
-def _refusal(problem: Problem) -> Response:
-    title = HTTPStatus(problem.status).phrase
-    page = html_of("problem.html", {"page": "problem", "title": title, "detail": problem.detail})
-    return Response(page, problem.status, PRIVATE, "text/html; charset=utf-8")
+def refusal_page(problem: Problem, depth: int = 0) -> Response:
+    """A problem as a page, for an address that is `depth` folders deep."""
+    found = {"page": "problem", "title": HTTPStatus(problem.status).phrase, "detail": problem.detail}
+    above = {"up": "../" * depth} if depth else {}
+    page = html_of("problem.html", {**found, **above})
+    return Response(page, problem.status, {**problem.headers, **PRIVATE}, "text/html; charset=utf-8")

@@ -13,14 +13,17 @@ from fastapi import Depends, Request
 
 from tallystick.http.guarding import origin_of
 from tallystick.http.problems import Problem
-from tallystick.store.database.tokens import TokenGrant, grant_of
+from tallystick.store.database.tokens import SCOPES, TokenGrant, grant_of
 from tallystick.store.database.workload_database import WorkloadDatabase
 from tallystick.web.service.settings import PUBLIC, ServiceOptions
 
 CALLERS_MAX: Final = 10_000
 SECONDS: Final = 60.0
 IMPLIED_BY: Final = {"claims": ("read", "open"), "read": ("open",)}
-"""Whoever may open a run may read its rows, as with `--public`: an audit needs both."""
+"""Whoever may open a run may read its rows, as with `--public`: an audit needs both.
+
+`claims` is a word of `--public` alone; of the scopes of tokens, the least that shows claims is `read`.
+"""
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,9 @@ class Caller:
         if self.grant is None:
             raise _unknown()
         of = "" if run is None else " for this run"
-        mend = f"`tally token new NAME --scope {quote(scope)}` makes one that does"
-        raise Problem(403, "scope", f"this token does not allow it: the scope {scope} is needed{of}; {mend}")
+        needed = scope if scope in SCOPES else IMPLIED_BY[scope][0]
+        mend = f"`tally token new NAME --scope {quote(needed)}` makes one that does"
+        raise Problem(403, "scope", f"this token does not allow it: the scope {needed} is needed{of}; {mend}")
 
     def may(self, scope: str, run: str | None = None) -> bool:
         """Whether the caller may do what `scope` says: it is public, or the token allows it."""

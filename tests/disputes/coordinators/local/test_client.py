@@ -191,7 +191,7 @@ def test_a_coordinator_cannot_move_for_a_party(played: LocalWorld, remote: Conne
             Accepted(receipt=sign_entry(entry, key_of("coordinator")), signed=signed),
         )
         if key == "coordinator":
-            with pytest.raises(ProofError, match="not signed by its actor"):
+            with pytest.raises(ProofError, match="signed by another key than its actor's"):
                 remote().entries()
     assert remote().chain().state.disputes[0].low == 5  # the party itself can
 

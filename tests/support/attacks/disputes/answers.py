@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,14 +15,16 @@ from tallystick.attacks.disputes.swapped_layer import seal
 from tallystick.audits.inference import Calls
 from tallystick.disputes.evidence.gathering import gather_whole
 from tallystick.disputes.evidence.statement import statement_at
-from tallystick.disputes.evidence.traces import trace_of_calls
+from tallystick.disputes.evidence.traces import torch_engine, trace_of_calls
+from tallystick.disputes.evidence.unseen import CheapEngine, products_of, weights_of
 from tallystick.frameworks.torch.engine import TorchEngine
 from tallystick.frameworks.torch.tensors import from_tensor
 from tallystick.graphs.engine import Arguments, Engine
-from tallystick.graphs.graph import Node
+from tallystick.graphs.graph import Graph, Node
 from tallystick.judging.fault import Fault
 from tallystick.recorders.inference import record_graph_inference, record_inference
 from tallystick.store.inference import InferenceDirectory
+from tallystick.tensors.fewer_bits import FEWER_BITS
 from tallystick.tensors.safetensors import write_state
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.transcripts.inference import call_file
@@ -66,6 +69,20 @@ def stage_whole_number(scene: Scene, folder: Path) -> Staged:
     """One of 128 whole numbers is out of range, so that the operator behind it is not defined there."""
     record(_counting(), folder / "honest", (2, 64))
     return answered(gather_whole(InferenceDirectory(folder / "honest")), folder, ClampingEngine())
+
+
+def stage_cheap_layer(name: str, place: int, scene: Scene, folder: Path) -> Staged:
+    """One linear layer of a model in F32 is computed in fewer bits; its operator is opened as it was computed."""
+    record(layers(48), folder / "honest")
+    calls = gather_whole(InferenceDirectory(folder / "honest"))
+    return answered(calls, folder, cheap_engine(calls.graph, name, place))
+
+
+def cheap_engine(graph: Graph, name: str, place: int) -> CheapEngine:
+    """PyTorch, but the matrix product at `place` among those of a graph is computed in the format `name`."""
+    node = products_of(graph)[place]
+    rounded = frozenset(node.refs) & weights_of(graph) if name.startswith("int") else frozenset(node.refs)
+    return CheapEngine(torch_engine(), node.number, FEWER_BITS[name], graph.specs(), rounded)
 
 
 class ClampingEngine(TorchEngine):
@@ -190,5 +207,18 @@ ATTACKS = (
         Fault.PROVER,
         Fault.PROVER,
         "aten.add.Scalar",
+    ),
+    *(
+        Deception(
+            f"{'last' if place else 'first'}-layer-in-{name.split()[0].lower()}",
+            f"the {'last' if place else 'first'} linear layer of a model in F32 is computed in {name}",
+            partial(stage_cheap_layer, name, place),
+            "leaf",
+            Fault.PROVER,
+            Fault.PROVER,
+            "aten.linear.default",
+        )
+        for name in ("BF16", "F16", "int8 by row")
+        for place in (0, -1)
     ),
 )

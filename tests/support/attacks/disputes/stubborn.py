@@ -24,6 +24,10 @@ class StubbornDoubter:
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
 
+    def unseen(self, claim: PostedClaim, statement: Path) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
+
     def doubt(self, claim: PostedClaim, statement: Path) -> Doubt | None:
         """Nothing; what it contests it is told."""
         return None

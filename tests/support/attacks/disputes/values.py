@@ -109,7 +109,7 @@ def moved_by(radii: float) -> Callable[[Node, Arguments, Results], Results]:
 
 def bound_of(node: Node, arguments: Arguments) -> ResultBound:
     """The exact first result of a node with its radius."""
-    operands = {name: to_tensor(value) for name, value in arguments.items() if value is not None}
+    operands = {name: None if value is None else to_tensor(value) for name, value in arguments.items()}
     found = bound(operator(node.operator), {**operands, **node.attributes})[0]
     assert found is not None  # only results that are given are moved
     return found

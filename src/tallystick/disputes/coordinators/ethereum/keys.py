@@ -15,7 +15,8 @@ from eth_account.signers.local import LocalAccount
 from eth_keys.exceptions import BadSignature
 from eth_utils.exceptions import ValidationError
 
-from tallystick.errors import MalformedError, UnavailableError, UsageError
+from tallystick.documents.files import write_secret
+from tallystick.errors import MalformedError, UsageError
 
 SECRET_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 65
@@ -82,16 +83,7 @@ class EthereumKey:
             UsageError: there is one already.
             UnavailableError: the disk refuses it.
         """
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            raise UsageError(f"{path}: exists already; a key is never overwritten") from None
-        try:
-            with os.fdopen(handle, "w") as file:
-                file.write(self.secret.hex() + "\n")
-        except OSError as error:
-            path.unlink()  # an incomplete file would prevent writing the key again
-            raise UnavailableError(f"{path}: could not be written: {error.strerror}") from None
+        write_secret(path, self.secret.hex().encode() + b"\n", "a key")
 
     @cached_property
     def address(self) -> str:

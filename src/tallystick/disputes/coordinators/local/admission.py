@@ -23,15 +23,14 @@ def admit(data: bytes, charter: Charter) -> tuple[SignedMove, Move]:
         MalformedError: too many bytes, or no signed move in canonical form.
         ProofError: the signature is not one of its key.
         RuleError: with code `coordinator`, it was signed for another coordinator; with code `actor`, it was signed by
-            another party than its actor.
+            another party than its actor or a delegate of the actor.
     """
     signed = read_signed_move(data)
     move = read_move(signed.move.encode())
     signed.check()
     if signed.coordinator != charter.identity:
         raise RuleError("coordinator", "the move was signed for another coordinator")
-    if move.actor != signed.key:
-        raise RuleError("actor", "the move was signed by another key than its actor's")
+    signed.check_actor(move)
     return signed, move
 
 

@@ -88,9 +88,9 @@ class ChainState:
             raise ProofError(f"entry {self.count}: the move was signed for another coordinator")
         signed.check()
         move = self._read_move(signed)
-        if move.actor != signed.key:
-            raise ProofError(f"entry {self.count}: the move was not signed by its actor")
         try:
+            signed.check_actor(move)
+            signed.check_time(entry.time)
             return self.after(move, entry), move
         except RuleError as error:
             raise ProofError(f"entry {self.count}: the coordinator accepted what its rules refuse: {error}") from None

@@ -21,6 +21,7 @@ from tallystick.commitments.encoding import Json, decode
 from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.coordinators.local.board import blob_digest
 from tallystick.disputes.coordinators.local.chain_state import ChainState
+from tallystick.disputes.coordinators.local.delegation import Delegation
 from tallystick.disputes.coordinators.local.receipts import ReceiptFile
 from tallystick.disputes.coordinators.local.signed import (
     ACCEPTED_BYTES_MAX,
@@ -131,17 +132,17 @@ class RemoteCoordinator:
         found = self._object(f"/v1/accounts/{party}")
         return Account(_count(found, "purse"), _count(found, "withdrawable"))
 
-    def connect(self, key: SigningKey) -> RemoteConnection:
-        """The coordinator as the party with this key sees it."""
-        return RemoteConnection(self, key)
+    def connect(self, key: SigningKey, delegation: Delegation | None = None) -> RemoteConnection:
+        """The coordinator as the party with this key sees it, or the party that delegated to it."""
+        return RemoteConnection(self, key, delegation)
 
-    def board(self, key: SigningKey) -> RemoteBoard:
-        """The board, with what is put there counted against the party with this key."""
-        return RemoteBoard(self, key)
+    def board(self, key: SigningKey, delegation: Delegation | None = None) -> RemoteBoard:
+        """The board, with what is put there counted against that party."""
+        return RemoteBoard(self, key, delegation)
 
-    def make(self, move: Move, key: SigningKey) -> MoveReceipt:
+    def make(self, move: Move, key: SigningKey, delegation: Delegation | None = None) -> MoveReceipt:
         """Sign a move once, and send it until there is an answer; the receipt is checked and kept."""
-        signed = sign_move(move, self.identity, key)
+        signed = sign_move(move, self.identity, key, delegation=delegation)
         answer = self._http.ask("POST", "/v1/moves", ANSWER_BYTES_MAX, signed.to_bytes(), _JSON)
         if answer.status != 200:
             raise error_of(answer.status, answer.body, self._http.url)
@@ -153,7 +154,7 @@ class RemoteCoordinator:
         self._receipts.add(receipt)
         return receipt
 
-    def put(self, data: bytes, key: SigningKey) -> Digest:
+    def put(self, data: bytes, key: SigningKey, delegation: Delegation | None = None) -> Digest:
         """Keep `data` at the board, unless it is there already."""
         if len(data) > BLOB_BYTES_MAX:
             raise UsageError(f"a blob of {len(data)} bytes: the board takes {BLOB_BYTES_MAX} at most")
@@ -163,6 +164,8 @@ class RemoteCoordinator:
             return name
         signature = key.sign(put_message(self.identity, name, len(data)))
         headers = {"Tally-Key": key.public, "Tally-Signature": signature, "Content-Type": "application/octet-stream"}
+        if delegation is not None:
+            headers["Tally-Delegation"] = delegation.to_bytes().decode()
         answer = self._http.ask("PUT", path, PROBLEM_BYTES_MAX, data, headers)
         if answer.status != 204:
             error = error_of(answer.status, answer.body, self._http.url)
@@ -225,13 +228,13 @@ class RemoteCoordinator:
 class RemoteConnection:
     """One party's connection to a coordinator behind HTTP; implements `Coordinator`."""
 
-    def __init__(self, place: RemoteCoordinator, key: SigningKey) -> None:
-        self._place, self._key = place, key
+    def __init__(self, place: RemoteCoordinator, key: SigningKey, delegation: Delegation | None = None) -> None:
+        self._place, self._key, self._delegation = place, key, delegation
 
     @property
     def party(self) -> str:
         """The party that moves through this connection."""
-        return self._key.public
+        return self._key.public if self._delegation is None else self._delegation.party
 
     @property
     def rules(self) -> Rules:
@@ -248,18 +251,18 @@ class RemoteConnection:
 
     def submit(self, move: Move) -> None:
         """Sign a move and make it; see `RemoteCoordinator.make`."""
-        self._place.make(move, self._key)
+        self._place.make(move, self._key, self._delegation)
 
 
 class RemoteBoard:
     """One party's connection to the board behind HTTP; implements `Board`."""
 
-    def __init__(self, place: RemoteCoordinator, key: SigningKey) -> None:
-        self._place, self._key = place, key
+    def __init__(self, place: RemoteCoordinator, key: SigningKey, delegation: Delegation | None = None) -> None:
+        self._place, self._key, self._delegation = place, key, delegation
 
     def put(self, data: bytes) -> Digest:
         """Keep `data`; returns its blob digest."""
-        return self._place.put(data, self._key)
+        return self._place.put(data, self._key, self._delegation)
 
     def get(self, name: Digest) -> bytes:
         """The bytes under a digest; raises `UnavailableError` if they are not there."""

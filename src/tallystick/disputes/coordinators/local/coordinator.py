@@ -25,6 +25,7 @@ from tallystick.disputes.coordinators.local.balances import Balances
 from tallystick.disputes.coordinators.local.board import BlobStore, Quotas, blob_digest
 from tallystick.disputes.coordinators.local.chain_state import ChainState
 from tallystick.disputes.coordinators.local.database import ENTRIES, CoordinatorDatabase
+from tallystick.disputes.coordinators.local.delegation import Delegation
 from tallystick.disputes.coordinators.local.signed import (
     Accepted,
     ChainEntry,
@@ -170,13 +171,13 @@ class LocalCoordinator:
             _append(connection, signed, receipt, after.checked())
         return receipt
 
-    def connect(self, key: SigningKey) -> Connection:
-        """The coordinator as the party with this key sees it."""
-        return Connection(self, key)
+    def connect(self, key: SigningKey, delegation: Delegation | None = None) -> Connection:
+        """The coordinator as the party with this key sees it, or the party that delegated to it."""
+        return Connection(self, key, delegation)
 
-    def board(self, key: SigningKey) -> LocalBoard:
-        """The board, with what is put there counted against the party with this key."""
-        return LocalBoard(self, key.public)
+    def board(self, key: SigningKey, delegation: Delegation | None = None) -> LocalBoard:
+        """The board, with what is put there counted against that party."""
+        return LocalBoard(self, key.public if delegation is None else delegation.party)
 
     def own(self) -> Connection:
         """The coordinator as a party of its own game: it brings nonces, and makes due moves that anybody may make."""
@@ -239,6 +240,7 @@ class LocalCoordinator:
     def _foreseen(self, connection: sa.Connection, signed: SignedMove, move: Move) -> tuple[ChainEntry, ChainState]:
         """The entry that a move would get now, and the chain after it; raises `RuleError` if the move is refused."""
         entry = self._chain.entry(signed, self.now())
+        signed.check_time(entry.time)
         after = self._chain.after(move, entry)
         self._check_purse(connection, self._chain, move)
         return entry, after
@@ -280,13 +282,13 @@ class LocalCoordinator:
 class Connection:
     """One party's connection to a local coordinator; implements `Coordinator`."""
 
-    def __init__(self, place: LocalCoordinator, key: SigningKey) -> None:
-        self._place, self._key = place, key
+    def __init__(self, place: LocalCoordinator, key: SigningKey, delegation: Delegation | None = None) -> None:
+        self._place, self._key, self._delegation = place, key, delegation
 
     @property
     def party(self) -> str:
         """The party that moves through this connection."""
-        return self._key.public
+        return self._key.public if self._delegation is None else self._delegation.party
 
     @property
     def rules(self) -> Rules:
@@ -303,7 +305,8 @@ class Connection:
 
     def submit(self, move: Move) -> None:
         """Sign a move and make it; see `LocalCoordinator.take`."""
-        self._place.take(sign_move(move, self._place.identity, self._key).to_bytes())
+        signed = sign_move(move, self._place.identity, self._key, delegation=self._delegation)
+        self._place.take(signed.to_bytes())
 
 
 class LocalBoard:

@@ -20,6 +20,7 @@ from tallystick.commitments.encoding import Json, encode
 from tallystick.disputes.coordinators.local.admission import admit, status_of
 from tallystick.disputes.coordinators.local.board import blob_digest
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
+from tallystick.disputes.coordinators.local.delegation import DELEGATION_BYTES_MAX, Delegation
 from tallystick.disputes.coordinators.local.signed import SIGNED_MOVE_BYTES_MAX, put_message
 from tallystick.disputes.game.ledger import withdrawable
 from tallystick.disputes.game.state import Dispute
@@ -32,6 +33,7 @@ PAGE_ENTRIES: Final = 256
 PAGE_BYTES: Final = 4 << 20
 KEY_HEADER: Final = "Tally-Key"
 SIGNATURE_HEADER: Final = "Tally-Signature"
+DELEGATION_HEADER: Final = "Tally-Delegation"
 _DISPUTE: Final = TypeAdapter(Dispute)
 
 
@@ -138,9 +140,20 @@ def _announced(request: Request, place: LocalCoordinator, name: Digest) -> tuple
     size = declared_size(request, place.blobs.quotas.blob)
     if size is None:
         raise Problem(411, "malformed", "Content-Length: needed for a blob")
-    owner = request.headers.get(KEY_HEADER, "")
-    check_signature(owner, request.headers.get(SIGNATURE_HEADER, ""), put_message(place.identity, name, size))
+    key, delegated = request.headers.get(KEY_HEADER, ""), request.headers.get(DELEGATION_HEADER)
+    check_signature(key, request.headers.get(SIGNATURE_HEADER, ""), put_message(place.identity, name, size))
+    owner = key if delegated is None else _delegated(place, key, delegated)
     return size, owner, place.allowance(owner).share
+
+
+def _delegated(place: LocalCoordinator, key: str, text: str) -> str:
+    """The party for which a delegate stores; raises `MalformedError`, `ProofError` or `RuleError` if it may not."""
+    if len(text) > DELEGATION_BYTES_MAX:
+        raise MalformedError(f"{DELEGATION_HEADER}: longer than {DELEGATION_BYTES_MAX} bytes")
+    delegation = Delegation.from_bytes(text.encode(), DELEGATION_HEADER)
+    delegation.check(place.identity, key)
+    delegation.check_time(place.now())
+    return delegation.party
 
 
 def _account(place: LocalCoordinator, party: str) -> Json:

@@ -15,19 +15,19 @@ from tallystick.attestation.points import PublicKey
 from tallystick.attestation.signatures import check_signature
 from tallystick.attestation.signing import SigningKey
 from tallystick.commitments.digests import Digest, digest
+from tallystick.disputes.coordinators.local.delegation import Delegation, Signature
 from tallystick.disputes.game.moves import MOVE_BYTES_MAX, HashText, Move
 from tallystick.disputes.game.rules import Rules
 from tallystick.documents.document import Count, DigestText, Document
-from tallystick.errors import MalformedError
+from tallystick.errors import MalformedError, RuleError
 
-SIGNED_MOVE_BYTES_MAX: Final = 2 * MOVE_BYTES_MAX + 1024
+SIGNED_MOVE_BYTES_MAX: Final = 2 * MOVE_BYTES_MAX + 2048
 """Twice the size of a move, because every quotation mark of it is escaped inside the signed document."""
 ACCEPTED_BYTES_MAX: Final = SIGNED_MOVE_BYTES_MAX + 2048
 MOVE_DOMAIN: Final = b"tallystick/move/v1\n"
 ENTRY_DOMAIN: Final = b"tallystick/entry/v1\n"
 PUT_DOMAIN: Final = b"tallystick/put/v1\n"
 
-Signature = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
 NonceText = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
@@ -50,9 +50,13 @@ class Charter(Document):
 
 
 class SignedMove(Document):
-    """One move for one coordinator; `nonce` distinguishes two moves with the same content."""
+    """One move for one coordinator; `nonce` distinguishes two moves with the same content.
+
+    With a `delegation`, the key is that of a delegate which answers for the actor.
+    """
 
     coordinator: DigestText
+    delegation: Delegation | None = None
     key: HashText
     move: Annotated[str, Field(max_length=MOVE_BYTES_MAX)]
     nonce: NonceText
@@ -71,6 +75,19 @@ class SignedMove(Document):
     def check(self) -> None:
         """Raise `ProofError` unless the key signed this."""
         check_signature(self.key, self.signature, MOVE_DOMAIN + self.body)
+
+    def check_actor(self, move: Move) -> None:
+        """Raise `RuleError` or `ProofError` unless the key is the actor's, or that of a delegate of the actor."""
+        if self.delegation is not None:
+            self.delegation.check(self.coordinator, self.key)
+            self.delegation.check_move(move)
+        elif move.actor != self.key:
+            raise RuleError("actor", "the move was signed by another key than its actor's")
+
+    def check_time(self, now: int) -> None:
+        """Raise `RuleError` if the delegate could not answer any more at this second."""
+        if self.delegation is not None:
+            self.delegation.check_time(now)
 
 
 class ChainEntry(Document):
@@ -107,11 +124,15 @@ class Accepted(Document):
     signed: SignedMove
 
 
-def sign_move(move: Move, coordinator: Digest, key: SigningKey, nonce: str | None = None) -> SignedMove:
+def sign_move(
+    move: Move, coordinator: Digest, key: SigningKey, nonce: str | None = None, delegation: Delegation | None = None
+) -> SignedMove:
     """The move, signed for one coordinator; without a `nonce`, with a new random one."""
     text, nonce = move.to_bytes().decode(), nonce or secrets.token_hex(16)
     signature = key.sign(MOVE_DOMAIN + signed_body(coordinator, nonce, text))
-    return SignedMove(coordinator=coordinator, key=key.public, move=text, nonce=nonce, signature=signature)
+    return SignedMove(
+        coordinator=coordinator, delegation=delegation, key=key.public, move=text, nonce=nonce, signature=signature
+    )
 
 
 def sign_entry(entry: ChainEntry, key: SigningKey) -> MoveReceipt:

@@ -15,6 +15,11 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from tallystick.errors import TallyError, UnavailableError
 
+DYNAMIC_ROPE: Final = (
+    "the program cannot be captured: with rope_type='dynamic' the frequencies of positions follow from the length of a "
+    "call, by a branch on values"
+)
+CACHE: Final = "the model returns a cache of keys and values; call it with use_cache=False"
 REFUSALS: Final = (
     ArithmeticError,
     AssertionError,
@@ -45,6 +50,7 @@ def exported_program(
             from tallystick.frameworks.torch.capture.grouped_experts import check_no_loop
 
             check_no_loop(model)
+            _check_rope(model)
         raise
 
 
@@ -74,7 +80,15 @@ def _no_stack_traces() -> Iterator[None]:
         setattr(config, NO_STACK_TRACES, held)
 
 
+def _check_rope(model: nn.Module) -> None:
+    """Raise `UnavailableError` if a model computes the frequencies of its positions from the length of a call."""
+    if any(getattr(module, "rope_type", None) == "dynamic" for module in model.modules()):
+        raise UnavailableError(DYNAMIC_ROPE)
+
+
 def _reason(error: BaseException) -> str:
+    if "Cache'>" in str(error) and "in output" in str(error):
+        return CACHE
     if isinstance(error, GuardOnDataDependentSymNode):
         return "its control flow is data-dependent: a branch or a size in it follows from values"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -44,8 +44,14 @@ def check_bits(
         )
     raise UnavailableError(
         f"the captured step has not the bits of the eager one, first in {differing}: "
-        "the model behaves differently while it is exported (try attn_implementation='eager')"
+        f"the model or a library computes otherwise while it is exported{_eager_attention(step.model)}"
     )
+
+
+def _eager_attention(model: nn.Module) -> str:
+    """What helps some models of transformers, which have several implementations of attention."""
+    kind = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    return "" if kind in {None, "eager"} else f" (its attention is {kind}; others have attn_implementation='eager')"
 
 
 def _differing(expected: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> str:
@@ -115,6 +121,9 @@ class _Eager(nn.Module):
         norm = torch.nn.utils.get_total_norm(list(gradients.values()))
         if step.clip_norm is not None:
             norm = torch.nn.utils.clip_grad_norm_(list(self.model.parameters()), step.clip_norm)
+        held = {f"weights.{name}": p.detach() for name, p in self.model.named_parameters()}
+        held |= {f"buffers.{name}": value for name, value in self.model.named_buffers()}
+        gradients |= step.edits.edited(gradients, held)
         shown = {f"gradients.{name}": value for name, value in gradients.items()}
         return {"loss": step.reduced(losses), "gradient_norm": norm} | shown
 

@@ -63,5 +63,6 @@ def _backward(
 def check_no_loop(model: nn.Module) -> None:
     """Raise `UnavailableError` if a model of transformers runs its experts in a loop, each on the rows it was sent."""
     configs = (getattr(module, "config", None) for module in model.modules())
-    if any(getattr(config, "_experts_implementation", None) == "eager" for config in configs):
+    has_experts = any(type(module).__name__.endswith("Experts") for module in model.modules())
+    if has_experts and any(getattr(config, "_experts_implementation", None) == "eager" for config in configs):
         raise UnavailableError(EXPERTS_LOOP)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from tallystick.errors import UnavailableError
+from tallystick.frameworks.torch.capture.edits import NO_EDITS, Edits
 from tallystick.frameworks.torch.optimizers.catalogue import rules_of
 from tallystick.transcripts.rule import GroupRule
 
@@ -42,6 +43,7 @@ class TrainingStep:
     precision: Precision = nullcontext
     reduction: Reduction = "mean"
     ema: Ema | None = None
+    edits: Edits = NO_EDITS
 
     def reduced(self, losses: Sequence[torch.Tensor]) -> torch.Tensor:
         """The loss of the step, from those of its micro-batches."""

@@ -22,7 +22,7 @@ from tallystick.frameworks.torch.dtypes import spec_of
 from tallystick.frameworks.torch.optimizers.catalogue import updates_of
 from tallystick.frameworks.torch.optimizers.known import Scalars, Tensors, arithmetic_dtype
 from tallystick.transcripts.rule import GroupRule
-from tallystick.workloads.names import POSITION, SEED
+from tallystick.workloads.names import POSITION, SEED, UPDATED, WEIGHTS
 from tallystick.workloads.optimizer import schedule_scalars
 
 
@@ -44,11 +44,15 @@ class StepFunction:
         self.trail.enter(CLIPPING)
         with torch.no_grad():
             norm, gradients = _clipped(gradients, self.step.clip_norm)
+            gradients |= self.step.edits.edited(gradients, tensors)
             kept = {name: value for name, value in tensors.items() if is_state(name) and name not in self.unallocated}
             kept |= buffers | self._updated(tensors, gradients) | {POSITION: tensors[POSITION] + 1}
+            edited = self.step.edits.edited_weights(gradients, kept)
+            updated = {UPDATED + name.removeprefix(WEIGHTS): kept[name] for name in edited}
+            kept |= edited
             kept |= {} if self.step.ema is None else self.step.ema.updated(kept)
         shown = {f"gradients.{name}": value for name, value in gradients.items()}
-        return {**kept, **shown, **seen, "gradient_norm": norm}
+        return {**kept, **updated, **shown, **seen, "gradient_norm": norm}
 
     def _gradients(self, tensors: Tensors) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], Tensors]:
         """Gradients and buffers after all micro-batches, and the observed values."""

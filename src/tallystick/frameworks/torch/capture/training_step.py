@@ -14,6 +14,7 @@ from torch import nn
 
 from tallystick.errors import UsageError
 from tallystick.frameworks.torch.capture.captured_step import CapturedStep
+from tallystick.frameworks.torch.capture.edits import NO_EDITS, Edits
 from tallystick.frameworks.torch.capture.module_trail import ModuleTrail
 from tallystick.frameworks.torch.capture.step import Batch, Loss, Precision, Reduction, TrainingStep
 from tallystick.frameworks.torch.capture.step_capture import captured_step
@@ -34,6 +35,7 @@ def capture_training_step(
     precision: Precision = nullcontext,
     reduction: Reduction = "mean",
     ema: Ema | None = None,
+    edits: Edits = NO_EDITS,
 ) -> CapturedStep:
     """One step of `model` as a graph: `loss(model, batch)`, its gradients, clipping, the optimizer.
 
@@ -53,6 +55,7 @@ def capture_training_step(
         precision: returns the context of the forward pass, for example `torch.autocast`; the model itself sets none.
         reduction: with "mean", the loss of a micro-batch is divided by their number; with "sum", it is a share already.
         ema: averages of the weights that the loop keeps: the state then holds them too.
+        edits: what the loop writes into gradients or weights besides.
 
     Raises:
         UnavailableError: something in the step cannot be captured, and the line names the operator or the control flow;
@@ -63,7 +66,7 @@ def capture_training_step(
     def objective(called: Any, examples: Batch) -> tuple[torch.Tensor, None]:
         return loss(called, examples), None
 
-    step = TrainingStep(model, optimizer, objective, clip_norm, accumulation, seeded, precision, reduction, ema)
+    step = TrainingStep(model, optimizer, objective, clip_norm, accumulation, seeded, precision, reduction, ema, edits)
     return captured_step(step, _examples(batch, accumulation), ModuleTrail())
 
 

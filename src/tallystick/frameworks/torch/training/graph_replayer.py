@@ -21,13 +21,14 @@ from tallystick.graphs.graph import Graph, Input
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 from tallystick.transcripts.spec import Spec
-from tallystick.workloads.names import POSITION, parameter_of
+from tallystick.workloads.names import POSITION, UPDATED, parameter_of
 from tallystick.workloads.plan import classes, projection_seed
 from tallystick.workloads.program import StepProgram
 from tallystick.workloads.replayer import ReplayedStep
 
 OBSERVED = frozenset({"loss", "gradient_norm", "activation.mean", "activation.rms"})
 PREPARED_MAX = 8
+SHOWN = ("gradients.", UPDATED)
 CARRIED = ("rng.",)
 """Prefixes of tensors that a state may hold in addition to the graph's: generators that no step uses."""
 
@@ -175,8 +176,8 @@ def _check_size(inputs: Mapping[str, Input], parameters_max: int) -> None:
 
 
 def without_gradients(graph: Graph) -> Graph:
-    """The graph without the outputs `gradients.…`, so that gradients are freed after their last use."""
-    return replace(graph, outputs=tuple(each for each in graph.outputs if not each.name.startswith("gradients.")))
+    """The graph without the outputs that no later step reads, so that they are freed after their last use."""
+    return replace(graph, outputs=tuple(each for each in graph.outputs if not each.name.startswith(SHOWN)))
 
 
 def _activation(observed: Mapping[str, float]) -> tuple[float, float] | None:

@@ -98,6 +98,10 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls, self.seen, self._storages = [], [], {}
         self._numbers = WeakIdKeyDictionary()
 
+    def numbered(self, value: torch.Tensor) -> int:
+        """The number of a tensor that autograd has made, which gets one if no watched call has seen it."""
+        return self._number(value, is_known=True)
+
     def number_of(self, value: torch.Tensor) -> int | None:
         """The number of a live tensor; `None` if no watched call has seen it."""
         found: int | None = self._numbers.get(value)

@@ -58,14 +58,14 @@ class WatchedLoss:
             args, kwargs = call.filled(values)
             with torch.set_grad_enabled(call.with_gradient):
                 results = call.target(*args, **kwargs)
-            values |= dict(_bound(call.results, results))
+            values |= dict(bound(call.results, results))
         return values[self.root]
 
 
-def _bound(named: Any, results: Any) -> list[tuple[int, torch.Tensor]]:
-    """The results by their numbers."""
+def bound(named: Any, results: Any) -> list[tuple[int, torch.Tensor]]:
+    """The results of a call by their numbers."""
     if isinstance(named, Place):
         return [(named.number, results)]
     if isinstance(named, list | tuple):
-        return [pair for name, result in zip(named, results, strict=True) for pair in _bound(name, result)]
+        return [pair for name, result in zip(named, results, strict=True) for pair in bound(name, result)]
     return []

@@ -1,0 +1,144 @@
+"""Judges the first state of a loop, and whether a run begins with the weights of a directory that the verifier has.
+
+Weights alone do not say where a run begins: moments that were chosen put the weights anywhere after one step. So every
+tensor of anchor 0 is what the rule of the optimizer starts with, a copy of a weight, or part of the origin's last
+state; whatever is none of these is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from tallystick.audits.checked_run import CheckedRun
+from tallystick.judging.findings import AGREES, DIFFERS
+from tallystick.judging.first_weights import FirstWeights, compare_first_weights
+from tallystick.tensors.conversion import in_dtype
+from tallystick.tensors.spec import TensorSpec
+from tallystick.tensors.tensor import State, Tensor
+from tallystick.tolerances.exact import describe_difference
+from tallystick.workloads.names import AVERAGE, AVERAGED, POSITION, WEIGHTS, parameter_of
+from tallystick.workloads.origin import Origin
+from tallystick.workloads.same_training import trained_by
+
+SHOWN = 4
+OPTIMIZER = "optimizer."
+BUFFERS = "buffers."
+
+
+def judge_first_state(evidence: CheckedRun, origin: Origin | None, state: State) -> None:
+    """Judge the first anchor: its weights against the verifier's origin, and the rest of it against rule and origin.
+
+    Other weights contradict only a spec that names this origin; otherwise the check stays open. So it does where a run
+    begins with an origin's weights, and with a memory of the optimizer that is neither empty nor the origin's.
+    """
+    if evidence.spec.recipe is None:
+        evidence.unexplained = frozenset(unexplained(evidence, origin, state))
+        memory = sorted(name for name in evidence.unexplained if not name.startswith(BUFFERS))
+        stored = sorted(name for name in evidence.unexplained if name.startswith(BUFFERS))
+        if memory and origin is not None:
+            given = f"neither what the optimizer starts with nor what {origin.path} ended with"
+            mend = "give the run that ended with them as --initial"
+            evidence.findings.undecided.append(f"first state: {_some(memory)}: {given}; {mend}")
+        elif memory:
+            evidence.left_out.append(f"where the first values of {_some(memory)} come from, which no new run has")
+        if stored and origin is not None:
+            evidence.left_out.append(f"the first values of {_some(stored)}, which {origin.path} does not hold")
+    if origin is not None:
+        _judge_weights(evidence, origin, state)
+
+
+def unexplained(evidence: CheckedRun, origin: Origin | None, state: State) -> Iterator[str]:
+    """The tensors of the first state, but weights, that neither follow from the spec nor are those of the origin."""
+    held = {} if origin is None else dict(origin.rest)
+    places = frozenset[str]() if origin is None else compare_first_weights(state, origin.weights).places.keys()
+    for name, tensor in state.items():
+        is_known = name.startswith(WEIGHTS) or name == POSITION or name in places
+        if not is_known and not _is_fresh(evidence, name, tensor, state) and not _equal(held.get(name), tensor):
+            yield name
+
+
+def _is_fresh(evidence: CheckedRun, name: str, tensor: Tensor, state: State) -> bool:
+    """Whether a tensor is what it is at the start of a new run: an average is its weight, memory is empty."""
+    if name.startswith(AVERAGE):
+        return _equal(state.get(WEIGHTS + name.removeprefix(AVERAGE)), tensor)
+    if name == AVERAGED:
+        return not np.any(tensor.array())
+    weight = state.get(WEIGHTS + parameter_of(name)) if name.startswith(OPTIMIZER) else None
+    if weight is None:
+        return not np.any(tensor.array())
+    slot, spec = name.rpartition(".")[2], TensorSpec.of(tensor)
+    rules = evidence.spec.optimizer or ()
+    starts = (rule.slots(TensorSpec.of(weight)).get(slot) for rule in rules)
+    known = {start for start in starts if start is not None and start.spec == spec}
+    return any(bool(np.all(tensor.values() == start.start)) for start in known)
+
+
+def _equal(one: Tensor | None, other: Tensor) -> bool:
+    return one is not None and TensorSpec.of(one) == TensorSpec.of(other) and bytes(one.data) == bytes(other.data)
+
+
+def _judge_weights(evidence: CheckedRun, origin: Origin, state: State) -> None:
+    found, stated = compare_first_weights(state, origin.weights), evidence.spec.first_weights
+    if found.differing and stated == origin.digest:
+        _object(evidence, found, state)
+    elif not found.agrees:
+        evidence.findings.undecided.append(f"first weights: {_why_open(found, origin, stated)}")
+    else:
+        evidence.findings.note(AGREES, "first weights")
+        evidence.first_weights = found
+        evidence.shown.append(f"the run begins with the weights of {origin.path}, {origin.digest}")
+        evidence.left_out.extend(_left_out(evidence, found, origin, stated))
+        evidence.findings.undecided.extend(_idle_copies(evidence, found, origin, state))
+
+
+def _idle_copies(evidence: CheckedRun, found: FirstWeights, origin: Origin, state: State) -> Iterable[str]:
+    """Tensors of the origin that no step reads, where others of their kind train in their place."""
+    if evidence.program is None:
+        return
+    graph = evidence.program.graph
+    read = {ref for node in graph.nodes for ref in node.refs}
+    trained = trained_by(graph)
+    newcomers = [name for name in found.added if name.removeprefix(WEIGHTS) in trained]
+    used = {id(found.places[place]) for place in found.places if place in read}
+    idle = [place for place in found.places if place not in read and id(found.places[place]) not in used]
+    for place in idle:
+        kind = TensorSpec.of(state[place])
+        alike = [name for name in newcomers if TensorSpec.of(state[name]) == kind]
+        twin = None if any(_equal(state[name], state[place]) for name in alike) else next(iter(alike), None)
+        if twin is not None:
+            yield (
+                f"first weights: no step reads {place} of {origin.path}, and {twin} trains, of the same shape, "
+                "whose first values nothing shows: leave idle copies out of the model"
+            )
+            return
+
+
+def _object(evidence: CheckedRun, found: FirstWeights, state: State) -> None:
+    for place in found.differing:
+        wanted = in_dtype(found.places[place], state[place].dtype)
+        is_same_kind = wanted is not None and wanted.shape == state[place].shape
+        detail = describe_difference(state[place], wanted) if is_same_kind and wanted is not None else "another shape"
+        evidence.findings.note(DIFFERS, "first weights", f"step 0, {place}", detail)
+
+
+def _why_open(found: FirstWeights, origin: Origin, stated: str | None) -> str:
+    if found.differing:
+        states = "no origin" if stated is None else stated
+        other = f"{origin.path}, {origin.digest}, holds other numbers in {_some(found.differing)}"
+        return f"{other}, and the spec states {states}: give the directory that the run began with"
+    return f"the run holds nowhere {_some(found.missing)} of {origin.path}"
+
+
+def _left_out(evidence: CheckedRun, found: FirstWeights, origin: Origin, stated: str | None) -> Iterable[str]:
+    if stated not in (None, origin.digest):
+        yield f"whether the weights that the spec states, {stated}, are the same numbers in another precision"
+    if found.added and evidence.spec.recipe is None:
+        yield f"where the first values of {_some(found.added)} come from, which {origin.path} does not hold"
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = " …" if len(listed) > SHOWN else ""
+    return f"{len(listed)} tensor{'' if len(listed) == 1 else 's'} ({', '.join(listed[:SHOWN])}{more})"

@@ -1,0 +1,352 @@
+"""Walks two graphs side by side, from their outputs down, to see whether they compute alike.
+
+Values are paired: both are made by the same operator with the same attributes from values that are paired. What may
+differ between the graphs of one training is said by whoever compares: sizes, masks, the parameters that train, the
+number of micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass, field
+from functools import reduce
+from itertools import combinations
+from math import prod
+from operator import or_
+from typing import Final, TypeAlias
+
+from tallystick.graphs.graph import Graph, Node, Ref
+from tallystick.tensors.spec import TensorSpec
+from tallystick.workloads.names import BATCH, WEIGHTS
+
+FACTORS_MAX: Final = 4
+"""How many sides of a tensor are multiplied to explain an integer."""
+SIZES: Final = frozenset(
+    {"size", "sizes", "shape", "input_size", "input_sizes", "output_size", "split_size", "split_sizes"}
+    | {"repeats", "length", "end", "N", "HxW"}
+)
+"""Parameters of operators that hold sizes: they may follow the sides of the batch."""
+PLACES: Final = frozenset({"end", "index", "start"})
+"""Parameters that hold places: they may be as far from the end of a side as in the first graph."""
+DIVISORS: Final = frozenset({"aten.div.Scalar", "aten.mul.Scalar", "aten.div.Tensor"})
+"""Operators whose number may be a count of elements: that is how a mean is taken, and its gradient."""
+MASKS: Final = frozenset({"attn_mask", "attn_bias", "is_causal"})
+"""Parameters of attention that tell which places see which; a full mask is often left out."""
+REPEATS: Final = (
+    ("aten.view.default", "aten.expand.default", "aten.unsqueeze.default"),
+    ("aten._unsafe_view.default", "aten.clone.default", "aten.expand.default", "aten.unsqueeze.default"),
+)
+"""How keys and values are repeated for each head, last operator first."""
+TRAINED: Final = frozenset({"output_mask"})
+"""Parameters that say which gradients an operator gives."""
+Pair: TypeAlias = tuple[Ref, Ref]
+Judge: TypeAlias = Callable[[Node, Node], str]
+Skip: TypeAlias = "Callable[[GraphValues, Ref], Ref]"
+
+
+@dataclass(frozen=True)
+class GraphValues:
+    """The values of a graph: what gives each, and the names of those where a comparison ends."""
+
+    outputs: dict[str, Ref]
+    made: dict[Ref, tuple[Node, int]]
+    named: dict[Ref, object]
+    parts: dict[Ref, int] = field(default_factory=dict)
+    """Which micro-batches a value is made of, one bit for each, where two graphs have different numbers of them."""
+    whole: int = 0
+
+    @classmethod
+    def of(cls, graph: Graph, ends: str | None = None, splits: bool = False) -> GraphValues:
+        """The values of `graph`; a comparison also ends at outputs whose names begin with `ends`."""
+        outputs = {output.name: output.value for output in graph.outputs}
+        made = {ref: (node, place) for node in graph.nodes for place, ref in enumerate(node.outputs) if ref is not None}
+        named: dict[Ref, object] = {entry.name: entry.name for entry in graph.inputs}
+        named |= {entry.name: (entry.spec, entry.digest) for entry in graph.constants}
+        if ends is not None:
+            named |= {ref: f"new {name}" for name, ref in outputs.items() if name.startswith(ends)}
+        if not splits:
+            return cls(outputs, made, named)
+        named |= {entry.name: _plain_name(entry.name) for entry in graph.inputs}
+        parts = {entry.name: 1 << (_micro_batch(entry.name) or 0) for entry in graph.inputs if _is_batch(entry.name)}
+        for node in graph.nodes:
+            made_of = reduce(or_, (parts.get(ref, 0) for ref in node.refs), 0)
+            parts |= {ref: made_of for ref in node.outputs if ref is not None and made_of}
+        return cls(outputs, made, named, parts, (1 << micro_batches(graph)) - 1)
+
+    def terms(self, ref: Ref) -> list[Ref]:
+        """The parts of a sum or mean over all micro-batches, one for each of them; otherwise the value itself."""
+        terms, waiting = list[Ref](), [ref]
+        while waiting:
+            one = waiting.pop()
+            inner = self._summed(one)
+            if (
+                inner
+                and sum(self.parts.get(part, 0) for part in inner) == self.parts.get(one)
+                and all(self.parts.get(part) for part in inner)
+            ):
+                waiting += inner[::-1]
+            else:
+                terms.append(one)
+        is_split = self.parts.get(ref) == self.whole and len(terms) == self.whole.bit_count()
+        return terms if is_split else [ref]
+
+    def _summed(self, ref: Ref) -> list[Ref]:
+        """The values that are added up to give this one."""
+        node = self.made[ref][0] if ref in self.made else None
+        if node is None:
+            return []
+        if node.operator == "aten.add.Tensor" and node.attributes["alpha"] == 1:
+            return [str(node.operands["self"]), str(node.operands["other"])]
+        if node.operator in ("aten.sum.default", "aten.mean.default"):
+            stack = self.made.get(str(node.operands["self"]))
+            if stack is not None and stack[0].operator == "aten.stack.default":
+                return [str(part) for part in _listed(stack[0], "tensors")]
+        return []
+
+    def without_repeats(self, ref: Ref) -> Ref:
+        """What keys or values were before they were repeated for each head, or their gradient before it was added up.
+
+        unsqueeze(2) → expand [B, H, n, L, D] → view [B, H·n, L, D], and backward view → sum(2) → squeeze(2). A copy in
+        another layout is left out, too.
+        """
+        while ref in self.made and self.made[ref][0].operator == "aten.clone.default":
+            ref = str(self.made[ref][0].operands["self"])
+        for chain in REPEATS:
+            if (last := self._chain(ref, chain)) is not None:
+                view, *_, expand, unsqueeze = last
+                sides = _integers(expand, "size")
+                is_repeat = unsqueeze.attributes["dim"] == 2 and len(sides) == 5
+                if is_repeat and _integers(view, "size") == (sides[0], sides[1] * sides[2], *sides[3:]):
+                    return str(unsqueeze.operands["self"])
+        last = self._chain(ref, ("aten.squeeze.dim", "aten.sum.dim_IntList", "aten.view.default"))
+        if last is not None:
+            squeeze, total, view = last
+            sides = _integers(view, "size")
+            source = str(view.operands["self"])
+            whole = self.made[source][0].results[self.made[source][1]] if source in self.made else None
+            is_sum = squeeze.attributes["dim"] == 2 and total.attributes["dim"] == (2,) and len(sides) == 5
+            if is_sum and whole is not None and whole.shape == (sides[0], sides[1] * sides[2], *sides[3:]):
+                return source
+        return ref
+
+    def without_decay(self, ref: Ref) -> Ref:
+        """What a weight or a gradient was before weight decay: w of w·(1 − ηλ), and g of g + λ·w."""
+        node = self.made[ref][0] if ref in self.made else None
+        if node is None:
+            return ref
+        source, other = node.operands.get("self"), node.operands.get("other")
+        if node.operator == "aten.mul.Tensor" and isinstance(source, str) and source.startswith(WEIGHTS):
+            return source if isinstance(other, str) and self._is_fed(other, "schedule.decay") else ref
+        if node.operator == "aten.add.Tensor" and isinstance(other, str) and other.startswith(WEIGHTS):
+            return str(source)
+        return ref
+
+    def _is_fed(self, ref: Ref, name: str) -> bool:
+        node = self.made[ref][0] if ref in self.made else None
+        source = ref if node is None else str(node.operands.get("self"))
+        return (node is None or node.operator == "aten._to_copy.default") and source.startswith(name)
+
+    def _chain(self, ref: Ref, operators: tuple[str, ...]) -> tuple[Node, ...] | None:
+        """The nodes that made a value one after the other, last one first, where they are these operators."""
+        nodes = list[Node]()
+        for operator in operators:
+            node = self.made[ref][0] if ref in self.made else None
+            if node is None or node.operator != operator:
+                return None
+            nodes.append(node)
+            ref = str(node.operands["self"])
+        return tuple(nodes)
+
+
+@dataclass
+class ValuePairs:
+    """Compares values of two graphs; what was compared once is not looked at again.
+
+    `judge` compares two nodes, `free` are operands that are not compared. `missing_max` is by how many a list of
+    operands may be shorter in one graph: the norm over all gradients is taken over fewer where fewer train.
+    """
+
+    first: GraphValues
+    other: GraphValues
+    judge: Judge
+    free: Set[str] = frozenset()
+    missing_max: int = 0
+    skip: Skip | None = None
+    """Leaves out operators that one of the graphs may have and the other not."""
+    seen: set[Pair] = field(default_factory=set)
+    nodes: list[tuple[Node, Node]] = field(default_factory=list)
+
+    def unlike(self, output: str) -> str:
+        """Where an output of both graphs is made otherwise; empty if it is made alike."""
+        waiting = [(self.first.outputs[output], self.other.outputs[output])]
+        while waiting:
+            pair = waiting.pop()
+            if pair in self.seen:
+                continue
+            self.seen.add(pair)
+            reason = self._read(*pair, waiting)
+            if reason:
+                return reason
+        return ""
+
+    def _read(self, one: Ref, two: Ref, waiting: list[Pair]) -> str:
+        """Compare what gives two values, and add the values that these are made from."""
+        if self.skip is not None:
+            one, two = self.skip(self.first, one), self.skip(self.other, two)
+        counts = self.first.whole.bit_count(), self.other.whole.bit_count()
+        if counts[0] != counts[1]:
+            ours, terms = self.first.terms(one), self.other.terms(two)
+            if (len(ours), len(terms)) == counts and counts != (1, 1):
+                waiting += [(ours[0], term) for term in terms if (ours[0], term) != (one, two)]
+                if (ours[0], terms[0]) != (one, two):
+                    return ""
+        if one in self.first.named or two in self.other.named:
+            name = self.first.named.get(one)
+            return "" if name == self.other.named.get(two) else f"{two} in the place of {one}"
+        (mine, place), (theirs, its) = self.first.made[one], self.other.made[two]
+        if place != its or _function(mine) != _function(theirs) or mine.operands.keys() != theirs.operands.keys():
+            return f"{theirs.operator} in the place of {mine.operator}"
+        if reason := self.judge(mine, theirs):
+            return reason
+        self.nodes.append((mine, theirs))
+        for name in mine.operands.keys() - self.free:
+            left, right = _listed(mine, name), _listed(theirs, name)
+            if len(left) != len(right):
+                left, right = self._matching(left, right)
+            if [ref is None for ref in left] != [ref is None for ref in right]:
+                return f"{mine.operator} with other operands"
+            waiting += [(a, b) for a, b in zip(left, right, strict=True) if a is not None and b is not None]
+        return ""
+
+    def _matching(self, left: list[Ref | None], right: list[Ref | None]) -> tuple[list[Ref | None], list[Ref | None]]:
+        """The members of two lists that are counterparts, where parameters train in one of the graphs alone."""
+        swapped, short, long = len(left) > len(right), *sorted((left, right), key=len)
+        if len(long) - len(short) > self.missing_max:
+            return [None], []
+        kept, rest = list[Ref | None](), iter(long)
+        for ref in short:
+            match = next((one for one in rest if self._are_same(*((one, ref) if swapped else (ref, one)))), None)
+            if match is None:
+                return [None], []
+            kept.append(match)
+        return (kept, short) if swapped else (short, kept)
+
+    def _are_same(self, one: Ref | None, two: Ref | None) -> bool:
+        if one is None or two is None:
+            return one is two
+        trial = ValuePairs(self.first, self.other, self.judge, self.free, 0, self.skip, set(self.seen))
+        waiting = [(one, two)]
+        while waiting:
+            pair = waiting.pop()
+            if pair not in trial.seen:
+                trial.seen.add(pair)
+                if trial._read(*pair, waiting):
+                    return False
+        return True
+
+
+def micro_batches(graph: Graph) -> int:
+    """How many micro-batches a step graph reads."""
+    return max((_micro_batch(entry.name) or 0 for entry in graph.inputs if _is_batch(entry.name)), default=0) + 1
+
+
+def _is_batch(name: str) -> bool:
+    return name.startswith(BATCH)
+
+
+def _micro_batch(name: str) -> int | None:
+    """The number of the micro-batch that an input belongs to; `None` where the step has one batch."""
+    number = name.removeprefix(BATCH).partition(".")[0]
+    return int(number) if _is_batch(name) and number.isdecimal() and "." in name.removeprefix(BATCH) else None
+
+
+def _plain_name(name: str) -> str:
+    """The name of an input without the number of its micro-batch."""
+    return name if _micro_batch(name) is None else BATCH + name.removeprefix(BATCH).partition(".")[2]
+
+
+def _function(node: Node) -> str:
+    """The operator of a node; a view is one function whether or not its source may be written to."""
+    return node.operator.replace("aten._unsafe_view.", "aten.view.")
+
+
+def _integers(node: Node, name: str) -> tuple[int, ...]:
+    value = node.attributes[name]
+    return tuple(side for side in value if isinstance(side, int)) if isinstance(value, tuple) else ()
+
+
+def _listed(node: Node, name: str) -> list[Ref | None]:
+    operand = node.operands[name]
+    return list(operand) if isinstance(operand, tuple) else [operand]
+
+
+class SizePairs:
+    """Explains the integers in which two graphs differ by the sides of their tensors, from the batch on.
+
+    A side of a result follows from operands and attributes by the operator's types, which were checked when the graph
+    was read. So only attributes have to be explained, in the order of execution.
+    """
+
+    def __init__(self, first: Graph, other: Graph) -> None:
+        self._mine, self._theirs = first.specs(), other.specs()
+        counts = micro_batches(first), micro_batches(other)
+        named = _plain_name if counts[0] != counts[1] else str
+        theirs = [(named(entry.name), entry.spec) for entry in other.inputs if entry.name.startswith(BATCH)]
+        mine = [(named(entry.name), entry.spec) for entry in first.inputs if entry.name.startswith(BATCH)]
+        batch = ((one, two) for name, one in mine for its, two in theirs if its == name and one != two)
+        self._batch = [side for one, two in dict.fromkeys(batch) for side in _sides(one, two)]
+        self._batch += [counts] if counts[0] != counts[1] else []
+        self._results = set(self._batch)
+
+    def unexplained(self, nodes: Sequence[tuple[Node, Node]]) -> str:
+        """The first integer that does not follow from the sizes of the batch; empty if all do."""
+        for mine, theirs in sorted(nodes, key=lambda pair: (pair[0].number, pair[1].number)):
+            for name, value in mine.attributes.items():
+                for was, is_now in _unequal(value, theirs.attributes[name]):
+                    if name not in MASKS | TRAINED and not self._follows(mine, theirs, name, (was, is_now)):
+                        return (
+                            f"{mine.operator} has {name} {is_now}, and {was} in the first graph: no size of the batch"
+                        )
+            for one, two in zip(mine.results, theirs.results, strict=True):
+                if one is not None and two is not None:
+                    self._results |= set(_sides(one, two))
+        return ""
+
+    def _follows(self, mine: Node, theirs: Node, name: str, change: tuple[int, int]) -> bool:
+        operands = [(self._mine[one], self._theirs[two]) for one, two in zip(mine.refs, theirs.refs, strict=False)]
+        sides = [side for one, two in operands for side in _sides(one, two)]
+        if name in PLACES and any(_is_as_far_from_the_end(change, side) for side in (*sides, *self._batch)):
+            return True
+        if name in SIZES or mine.operator in DIVISORS or mine.operator.startswith("aten.arange."):
+            made = self._results if not operands else ()
+            known = [side for side in (*sides, *self._batch, *made) if side != (1, 1)]
+            return any(change == _product(chosen) for chosen in _choices(known))
+        return False
+
+
+def _is_as_far_from_the_end(change: tuple[int, int], side: tuple[int, int]) -> bool:
+    """Whether two places lie equally far before the ends of two sides; the beginning of a side is no such place."""
+    left = side[0] - change[0]
+    return change[0] != 0 and 0 <= left <= side[0] and left == side[1] - change[1]
+
+
+def _choices(sides: Sequence[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], ...]]:
+    return (chosen for count in range(1, FACTORS_MAX + 1) for chosen in combinations(sides, count))
+
+
+def _product(sides: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    return prod(one for one, _ in sides), prod(two for _, two in sides)
+
+
+def _sides(one: TensorSpec, two: TensorSpec) -> Iterator[tuple[int, int]]:
+    """The sides of two tensors in pairs; none where their numbers of dimensions differ."""
+    return iter(zip(one.shape, two.shape, strict=True) if len(one.shape) == len(two.shape) else ())
+
+
+def _unequal(value: object, its: object) -> Iterator[tuple[int, int]]:
+    """The pairs of integers in which two attributes differ."""
+    if isinstance(value, tuple) and isinstance(its, tuple):
+        for one, two in zip(value, its, strict=True):
+            yield from _unequal(one, two)
+    elif isinstance(value, int) and isinstance(its, int) and value != its:
+        yield value, its
