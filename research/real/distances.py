@@ -138,7 +138,7 @@ def coarser(model: TorchLanguageModel, bits: int, by_row: bool) -> torch.Tensor:
 def trials(pairs: Sequence[tuple[int, str, Rows, Rows]], rule: FingerprintRule, card: ModelCard) -> dict[str, Any]:
     """By kind and length of answer, how many are rejected by the standard fingerprints."""
     found: dict[str, dict[str, Trial]] = {}
-    [settings] = standard_fingerprints(card.layers, card.dtype)
+    settings, *_ = standard_fingerprints(card.layers, card.dtype)
     for _, kind, claimed, own in pairs:
         tokens = len(own[card.layers])
         low, high = next((a, b) for a, b in pairwise(LENGTHS) if a <= tokens < b)

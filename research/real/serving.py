@@ -112,14 +112,18 @@ def save(folder: Path, name: str, found: Answered) -> None:
 
 def read_answers(folder: Path) -> Iterator[Answered]:
     """All answers in a folder, by name."""
-    for path in sorted(folder.glob("*.json")):
-        held = json.loads(path.read_text())
-        asked = held["asked"]
-        rows = {int(layer): each for layer, each in load_file(path.with_suffix(".safetensors")).items()}
-        yield Answered(
-            Question(tuple(asked["prompt"]), Sampler(**asked["sampler"]), asked["max_tokens"]),
-            held["way"],
-            held["stack"],
-            tuple(held["answer"]),
-            rows,
-        )
+    return map(read_answer, sorted(folder.glob("*.json")))
+
+
+def read_answer(path: Path) -> Answered:
+    """One answer."""
+    held = json.loads(path.read_text())
+    asked = held["asked"]
+    rows = {int(layer): each for layer, each in load_file(path.with_suffix(".safetensors")).items()}
+    return Answered(
+        Question(tuple(asked["prompt"]), Sampler(**asked["sampler"]), asked["max_tokens"]),
+        held["way"],
+        held["stack"],
+        tuple(held["answer"]),
+        rows,
+    )

@@ -86,7 +86,7 @@ def _rows(model: TorchLanguageModel, answered: Answered, layers: Sequence[int]) 
 def _outcomes(model: TorchLanguageModel, pairs: Sequence[tuple[Rows, Rows]]) -> dict[str, Any]:
     """Of answers, how many each method rejects, with intervals at 95 % confidence, and bytes a token."""
     final = model.card.layers
-    [settings] = standard_fingerprints(final, model.card.dtype)
+    settings, *_ = standard_fingerprints(final, model.card.dtype)
     theirs = [_toploc(claimed[final], own[final]) for claimed, own in pairs]
     prints = [make_fingerprint(claimed, settings) for claimed, _ in pairs]
     rule = FingerprintRule()

@@ -132,7 +132,7 @@ def test_the_form_that_was_promised_is_the_one_that_is_judged(
     signed = resigned(honest_answer.issued.signed, {"sampler.form": stated})
     report = verify_receipt(signed, language_model, policy)
     assert report.outcome == outcome
-    assert report.answers["same sampler"] == {"accepted": "yes", "rejected": "no"}.get(outcome, "unknown")
+    assert report.answers["same sampler"] == {"accepted": "fits", "rejected": "no"}.get(outcome, "unknown")
 
 
 def without_ids(signed: Any, resigned: Callable[..., Any], **changes: Any) -> Any:
@@ -201,7 +201,7 @@ def test_a_penalty_that_nobody_asked_for_does_not_blunt_the_judgement(
     for penalty, outcome in ((1.3, "accepted"), (3.0, "inconclusive"), (0.3, "inconclusive")):
         signed = answered(repetition_penalty=penalty).issued.signed
         report = verify_receipt(signed, language_model, short_policy)
-        assert (report.outcome, report.answers["same sampler"] == "yes") == (outcome, outcome == "accepted")
+        assert (report.outcome, report.answers["same sampler"] == "fits") == (outcome, outcome == "accepted")
         silent = ExpectedRequest(prompt="The stick is")
         assert verify_receipt(signed, language_model, short_policy, silent).outcome == outcome
         asked = silent.model_copy(update={"repetition_penalty": penalty})

@@ -74,7 +74,8 @@ def test_an_honest_answer_is_accepted_on_every_question(
         response.receipt, language_model, policy, request_made, response=response, context_length=32
     )
     assert report.outcome == "accepted", report.verdict
-    assert set(report.answers.values()) == {"yes"}
+    replies = {**dict.fromkeys(report.answers, "fits"), "same token count": "yes"}
+    assert report.answers == replies, "only numbers that were compared are a yes"
     assert {"signature", "model", "prompt", "nonce", "settings", "usage", "finish", "sampler", "evidence"} <= {
         finding.name for finding in report.findings
     }

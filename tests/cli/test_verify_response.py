@@ -126,7 +126,8 @@ def test_an_honest_receipt_is_exit_0_and_a_table_is_shown_on_request(tally: Call
 def test_a_response_with_its_request_answers_every_question(tally: Callable[..., Any], files: Path) -> None:
     code, out, _ = tally("response.json", "--request", str(files / "request.json"), "--json")
     assert code == 0, out
-    assert set(json.loads(out)["answers"].values()) == {"yes"}
+    replies = json.loads(out)["answers"]
+    assert replies == {**dict.fromkeys(replies, "fits"), "same token count": "yes"}
 
 
 def test_a_trusted_key_is_named_without_a_policy(
@@ -441,3 +442,64 @@ def test_a_receipt_of_a_model_stored_in_halves_is_never_rejected_for_its_precisi
     code, out, _ = tally("halves.json", *given, "--rung", "2", model=stored_in_halves)
     assert "objection" not in out
     assert "give --dtype" not in out
+
+
+@pytest.mark.parametrize("forged", [False, True])
+def test_of_several_receipts_the_share_that_the_policy_names_is_opened(
+    tally: Callable[..., Any], files: Path, answers: list[Any], monkeypatch: pytest.MonkeyPatch, forged: bool
+) -> None:
+    """States that were committed before the nonce was drawn cannot be made to fit it."""
+    from dataclasses import replace
+
+    from tallystick.answers.states import StatesChallenge
+    from tallystick.api import challenges
+
+    asked: list[str] = []
+
+    def opened(subject: Any, url: str, nonce: bytes, count: int) -> Any:
+        asked.append(subject.receipt.request.id)
+        held = next(each for each in answers if each.issued.signed.receipt == subject.receipt)
+        states = answers[0].issued.states if forged else held.issued.states
+        return replace(subject, challenge=StatesChallenge(nonce, count, states.open(nonce, count))), b""
+
+    monkeypatch.setattr(challenges, "challenge_provider", opened)
+    told = ("--challenge", "http://127.0.0.1:1/v1", "--nonce", NONCE)
+    (files / "policy.toml").write_text("open_sample = 1.0\n" + LAX)
+    code, out, _ = tally("receipts.jsonl", *told)
+    assert len(asked) == 3
+    assert (code, "objection: states" in out) == ((1, True) if forged else (0, False)), out
+    asked.clear()
+    (files / "policy.toml").write_text("open_sample = 0.0\n" + LAX)
+    code, out, _ = tally("receipts.jsonl", *told)
+    assert (code, asked) == (0, [])
+    assert "the hidden states that the receipt commits to: challenge the provider" in out
+
+
+def test_several_files_are_one_test_and_the_text_says_what_fits(tally: Callable[..., Any], files: Path) -> None:
+    lines = (files / "receipts.jsonl").read_bytes().splitlines()
+    for name, line in zip("abc", lines, strict=True):
+        (files / f"{name}.json").write_bytes(line)
+    code, out, _ = tally("a.json b.json c.json", "--json")
+    found = json.loads(out)
+    assert code == 0, out
+    assert [each["sequence"] for each in found["reports"]] == [1, 2, 3]
+    assert any("none left out for what it showed" in each for each in found["assumptions"])
+    assert found["power_unknown"].startswith("not measured for a model of 2 layers")
+    code, out, _ = tally("a.json b.json c.json")
+    assert "model, precision, prompt, sampler: nothing speaks against them; what would is not measured" in out
+
+
+def test_two_passes_are_the_default_without_a_policy(files: Path, model_directory: Path) -> None:
+    from tallystick.cli.verify_response import _policy
+
+    assert [_policy(None, [], None, None, each).fingerprints.wide for each in (None, False, True)] == [
+        True,
+        False,
+        True,
+    ]
+    held = files / "policy.toml"
+    assert [_policy(held, [], None, None, each).fingerprints.wide for each in (None, False, True)] == [
+        False,
+        False,
+        True,
+    ]

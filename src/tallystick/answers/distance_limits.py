@@ -108,6 +108,18 @@ class RowLimits(MeasuredModels):
         return margin * max(self.largest, chance * self.honest_largest)
 
 
+class RoundingLimits(MeasuredModels):
+    """How much more honest stacks round than the verifier's own, for models of this depth and width.
+
+    Both are compared with a pass in F32: at `place`, an honest stack lies at most `ratio` times as far from it, in any
+    block of a fingerprint, as the verifier's own pass does. `largest` is the largest such ratio that was seen.
+    """
+
+    place: Place
+    ratio: Annotated[float, Field(ge=1.0, le=100.0)]
+    largest: Limit = 0.0
+
+
 class FingerprintCalibration(Document):
     """A table of limits and where it was measured."""
 
@@ -118,6 +130,7 @@ class FingerprintCalibration(Document):
     held_out: tuple[str, ...] = ()
     rows: tuple[RowLimits, ...]
     tokens: tuple[TokenLimits, ...] = ()
+    rounding: tuple[RoundingLimits, ...] = ()
 
 
 class FingerprintRule(Document):
@@ -125,12 +138,28 @@ class FingerprintRule(Document):
 
     Without `rows`, the shipped limits hold. `measured` lists further models for which the widest limits of their dtype
     are to hold, and those of TOPLOC.
+
+    With `wide`, models of 16 bits are passed a second time in F32, which tells rounding from other changes: what lies
+    `rounding` times farther from that pass than the verifier's own rounding does is evidence against the provider, who
+    is accused with probability `alpha` at most if honest, over all answers judged together.
     """
 
     rows: tuple[RowLimits, ...] | None = None
     measured: tuple[MeasuredModels, ...] = ()
     margin: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
     parts: Annotated[int, Field(ge=1, le=PARTS_MAX)] = 4
+    wide: bool = False
+    rounding: tuple[RoundingLimits, ...] | None = None
+    alpha: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-6
+
+    def rounding_for(self, card: ModelCard) -> dict[Place, float]:
+        """By place, how many times the verifier's own rounding that of honest stacks may be; empty if not measured.
+
+        How rounding adds up depends on the model, so this holds for models of the measured depth and width alone.
+        """
+        held = shipped_calibration().rounding if self.rounding is None else self.rounding
+        size = (card.dtype, card.layers, card.width)
+        return {each.place: each.ratio for each in held if (each.dtype, each.layers, each.width) == size}
 
     @property
     def table(self) -> tuple[RowLimits, ...]:

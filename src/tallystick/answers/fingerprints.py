@@ -81,8 +81,12 @@ def judge_fingerprint(
 
 
 def unjudged_fingerprints(receipt: Receipt, rule: FingerprintRule, card: ModelCard) -> tuple[str, ...]:
-    """One line with the reason for each fingerprint, and each layer of one, that the rule has no useful limits for."""
+    """One line with the reason for each fingerprint, and each layer of one, that the rule has no useful limits for.
+
+    A layer that several projections have needs only one line, that of the first.
+    """
     lines = []
+    told: set[int] = set()
     for place, fingerprint in enumerate(receipt.fingerprints):
         if fingerprint.method == "toploc":
             reasons = [_unjudged_toploc(rule, card)]
@@ -90,7 +94,9 @@ def unjudged_fingerprints(receipt: Receipt, rule: FingerprintRule, card: ModelCa
             reasons = [line]
         else:
             settings = settings_of(fingerprint)
-            reasons = [_unjudged_layer(each, fingerprint.tokens, settings, rule, card) for each in settings.layers]
+            new = [each for each in settings.layers if each not in told]
+            reasons = [_unjudged_layer(each, fingerprint.tokens, settings, rule, card) for each in new]
+            told.update(new)
         lines += [f"fingerprint {place}: {reason}" for reason in dict.fromkeys(reasons) if reason]
     return tuple(lines)
 

@@ -41,6 +41,11 @@ def unmeasured_tokens(rule: SamplerRule, card: ModelCard) -> str:
     )
 
 
+def unmeasured_rounding(card: ModelCard) -> str:
+    """Why a pass in F32 decides nothing: how far honest stacks round was measured for no model like this."""
+    return f"no scale was measured for {card.layers} layers of width {card.width} in {card.dtype}: {MEASURE}"
+
+
 def _reason(measured: Sequence[MeasuredModels], card: ModelCard, what: str, way: str) -> str:
     if any(each.covers(card) for each in measured):
         return ""

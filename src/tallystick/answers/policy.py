@@ -85,7 +85,8 @@ class ReceiptPolicy(Document):
     seed must be the customer's. `layer` limits the distance of a layer's output from its replay, relative to its norm.
     `replay` says whether other bits in an exact replay on an equal stack are an objection; by default only other tokens
     are. `complete` says whether a stream must hold every number. `audit_sample` is the share of a stream that is
-    computed.
+    computed, and `open_sample` the share of it whose committed states a provider is asked to open, where its address is
+    known: fingerprints can be made to fit by whoever knows their directions, states that were committed before cannot.
     `sampler.alpha` is the probability of ever accusing an honest provider.
 
     The cost of one receipt is bounded before it is computed: tokens, bytes, and operations of about a nanosecond each
@@ -110,6 +111,7 @@ class ReceiptPolicy(Document):
     memory_max: Positive = 8 << 30
     work_max: Positive = 1 << 40
     audit_sample: Share = 1.0
+    open_sample: Share = 0.25
 
 
 def read_receipt_policy(path: Path) -> ReceiptPolicy:

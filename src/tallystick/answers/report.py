@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from tallystick.answers.power import CheatPower, power_lines
+from tallystick.answers.rounding import RoundingEvidence
 from tallystick.answers.sampler import SamplerEvidence
 from tallystick.commitments.digests import Digest
 from tallystick.commitments.encoding import Json
@@ -16,22 +18,26 @@ from tallystick.judging.findings import AGREES, DIFFERS, Findings
 from tallystick.judging.verdict import Judgement, Outcome, Verdict, VerdictCoverage
 from tallystick.tolerances.tolerance import Finding
 
-Reply = Literal["yes", "no", "unknown"]
+Reply = Literal["yes", "fits", "no", "unknown"]
+"""`fits`: nothing that was checked speaks against it, which a difference that is not seen would not do either."""
 RUNGS: Final = (1, 2, 3, 4)
 BITS: Final = "replayed bits"
 """The check of an exact replay of hidden states; the check `replay` compares tokens."""
 RUNG_OF: Final[Mapping[str, int]] = {
     **dict.fromkeys(("sampler", "surprisal", "evidence"), 1),
-    **dict.fromkeys(("fingerprint", "states"), 2),
+    **dict.fromkeys(("fingerprint", "rounding", "states"), 2),
     "layer": 3,
     **dict.fromkeys(("replay", BITS), 4),
 }
 """The rung of each check on the ladder; checks that compare only statements are on rung 0."""
+PASSES: Final[Mapping[str, int]] = {"prefill": 1, "wide pass": 2}
+"""The rung to which a pass over the tokens counts."""
 RUNG_NAMES: Final = {1: "token test", 2: "fingerprints", 3: "one layer by operators", 4: "exact replay"}
 STATED: Final = ("signature", "model")
-SEEN: Final = ("evidence", "fingerprint", "states", "replay")
+COUNTED: Final = ("usage", "tokens")
+SEEN: Final = ("evidence", "fingerprint", "rounding", "states", "replay")
 """Checks that each show that the promised model computed the answer."""
-EXACT: Final = ("fingerprint", "states", BITS)
+EXACT: Final = ("fingerprint", "rounding", "states", BITS)
 """Checks that show the precision; tokens, replayed or not, rarely differ between precisions."""
 
 
@@ -39,21 +45,24 @@ EXACT: Final = ("fingerprint", "states", BITS)
 class CustomerQuestion:
     """A customer's question as names of checks.
 
-    No check in `first` may be missing for a yes, one of `answers` must agree, and any finding of these or of `against`
-    that disagrees gives a no.
+    No check in `first` may be missing, and one of `answers` must agree; any finding of these or of `against` that
+    disagrees gives a no. If there are checks in `computed`, one of them must agree too; one that disagrees leaves the
+    question open, since it does not say what differs. The reply is yes where one of `shows` agrees, otherwise fits.
     """
 
     first: tuple[str, ...]
     answers: tuple[str, ...]
     against: tuple[str, ...] = ()
+    computed: tuple[str, ...] = ()
+    shows: tuple[str, ...] = (BITS,)
 
 
 QUESTIONS: Final[Mapping[str, CustomerQuestion]] = {
     "same model": CustomerQuestion(STATED, SEEN, ("sampler", "surprisal", "layer")),
     "same precision": CustomerQuestion(STATED, EXACT, ("sampler", "surprisal", "evidence", "layer", "replay")),
-    "same prompt": CustomerQuestion(("signature",), ("prompt",), ("nonce",)),
+    "same prompt": CustomerQuestion(("signature",), ("prompt",), ("nonce",), SEEN),
     "same sampler": CustomerQuestion(("signature", "settings"), ("evidence", "surprisal", "replay"), ("sampler",)),
-    "same token count": CustomerQuestion(("signature", "finish"), ("usage", "tokens")),
+    "same token count": CustomerQuestion(("signature", "finish"), COUNTED, shows=COUNTED),
 }
 
 
@@ -135,7 +144,8 @@ class CheckLog:
 class ReceiptReport(Judgement):
     """The verdict on one receipt, with all findings and costs.
 
-    `rung` is the highest rung that was climbed. `evidence` can be added up over receipts.
+    `rung` is the highest rung that was climbed. `evidence` and `rounding` can be added up over receipts. `power` is
+    what such checks see of such answers; if it is not known, `unmeasured` says why.
     """
 
     receipt: Digest
@@ -149,6 +159,9 @@ class ReceiptReport(Judgement):
     assumptions: tuple[str, ...] = ()
     costs: tuple[Cost, ...] = ()
     evidence: SamplerEvidence | None = None
+    rounding: RoundingEvidence | None = None
+    power: tuple[CheatPower, ...] = ()
+    unmeasured: str = ""
 
     @property
     def verdict(self) -> Verdict:
@@ -175,8 +188,14 @@ class ReceiptReport(Judgement):
 
     @property
     def answers(self) -> dict[str, Reply]:
-        """The answer to each question of a customer: yes, no, or unknown if the evidence is not enough."""
+        """The answer to each question of a customer; unknown if the evidence is not enough."""
         return {name: self._reply(question) for name, question in QUESTIONS.items()}
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What it means that an answer fits: one line for each such question, with what would have been seen."""
+        fitting = [name.removeprefix("same ") for name, reply in self.answers.items() if reply == "fits"]
+        return tuple(power_lines(fitting, self.power, self.unmeasured))
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -190,10 +209,10 @@ class ReceiptReport(Judgement):
 
     @property
     def rung_costs(self) -> dict[int, Cost]:
-        """The cost of each climbed rung; the pass over the tokens counts to rung 1."""
+        """The cost of each climbed rung, with its pass over the tokens."""
         found: dict[int, Cost] = {}
         for cost in self.costs:
-            rung = 1 if cost.check == "prefill" else RUNG_OF.get(cost.check, 0)
+            rung = PASSES.get(cost.check) or RUNG_OF.get(cost.check, 0)
             held = found.get(rung, Cost(RUNG_NAMES.get(rung, "statements"), 0.0))
             found[rung] = replace(held, seconds=held.seconds + cost.seconds, bytes=held.bytes + cost.bytes)
         return dict(sorted(found.items()))
@@ -210,11 +229,16 @@ class ReceiptReport(Judgement):
     def _reply(self, question: CustomerQuestion) -> Reply:
         decisive = [each for each in self.findings if not each.advisory]
         concerned = {*question.first, *question.answers, *question.against}
-        if any(each.name in concerned and not each.agrees for each in decisive):
+        against = {each.name for each in decisive if not each.agrees}
+        if against & concerned:
             return "no"
         is_open = {each.check for each in self.missing}
-        answered = {each.name for each in decisive if each.name in question.answers} - is_open
-        return "yes" if answered and not is_open & set(question.first) else "unknown"
+        agreeing = {each.name for each in decisive} - is_open - against
+        if is_open & set(question.first) or not agreeing & set(question.answers):
+            return "unknown"
+        if question.computed and (against & set(question.computed) or not agreeing & set(question.computed)):
+            return "unknown"
+        return "yes" if agreeing & set(question.shows) else "fits"
 
 
 def shown(value: object) -> str:

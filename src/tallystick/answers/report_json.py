@@ -21,6 +21,8 @@ def report_json(report: ReceiptReport) -> dict[str, Json]:
         "tokens": report.tokens,
         "rung": report.rung,
         "answers": dict(report.answers),
+        "power": [each.to_json() for each in report.power],
+        "power_unknown": report.unmeasured,
         "costs": [
             {"check": check, "seconds": number(round(seconds, 6)), "bytes": report.bytes[check]}
             for check, seconds in report.seconds.items()

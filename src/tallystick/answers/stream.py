@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
-from typing import Final
+from typing import Final, TypeVar
 
 from tallystick.answers.order import CHECK, check_order
 from tallystick.answers.policy import ReceiptPolicy
+from tallystick.answers.power import SUBJECTS, CheatPower, power_at, power_lines
 from tallystick.answers.report import ReceiptReport
+from tallystick.answers.rounding import RoundingEvidence, summed
 from tallystick.answers.sampler import SamplerEvidence, SamplerRule
 from tallystick.answers.verify import ReceiptContext, Verification, begin_verification, check_statements, compute
 from tallystick.commitments.digests import Digest, digest, digest_bytes
@@ -20,9 +22,12 @@ from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.judging.findings import AGREES
 from tallystick.judging.verdict import Judgement, Outcome, Verdict, VerdictCoverage
 from tallystick.tolerances.tolerance import Finding
+from tallystick.transcripts.model_card import ModelCard
 from tallystick.workloads.language_model import LanguageModel
 
 EVIDENCE: Final = "evidence"
+CHOICE: Final = "which answers are judged together was settled by the verifier, and none left out for what it showed"
+Part = TypeVar("Part")
 BAD_SHARES: Final = (0.01, 0.05, 0.1)
 Judge = Callable[[Verification], ReceiptReport]
 """Continues a verification after its statements were checked."""
@@ -34,7 +39,9 @@ class StreamReport(Judgement):
     """The verdict on the receipts of one or several providers.
 
     `reports` covers all receipts that could be judged; those outside the sample are judged by their statements alone.
-    `evidence` sums the evidence about the sampler over all computed receipts, one entry per rule.
+    `evidence` sums the evidence about the sampler over all computed receipts of a key, one entry per key and rule;
+    `rounding` that of their fingerprints. `power` is what such pools show of a cheat; if it is not known, `unmeasured`
+    says why.
     """
 
     nonce: bytes
@@ -44,6 +51,14 @@ class StreamReport(Judgement):
     computed: int
     verdict: Verdict
     evidence: tuple[SamplerEvidence, ...] = ()
+    rounding: tuple[RoundingEvidence, ...] = ()
+    power: tuple[CheatPower, ...] = ()
+    unmeasured: str = ""
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What it means that nothing speaks against the answers: one line a subject, with what would have been seen."""
+        return tuple(power_lines(SUBJECTS, self.power, self.unmeasured)) if self.accepted else ()
 
     @property
     def outcome(self) -> Outcome:
@@ -75,15 +90,18 @@ class StreamReport(Judgement):
             "computed": self.computed,
             "tokens": self.tokens,
             "detection": dict(self.detection),
+            "power": [each.to_json() for each in self.power],
+            "power_unknown": self.unmeasured,
             "reports": [each.to_json() for each in self.reports],
         }
 
 
 @dataclass
 class StreamProgress:
-    """Results of a stream so far; receipts by key, grouped by response."""
+    """Results of a stream so far, with the key of each report; receipts by key, grouped by response."""
 
     reports: list[ReceiptReport] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
     computed: int = 0
     signed: dict[str, list[list[ReceiptContext]]] = field(default_factory=lambda: defaultdict(list))
     refused: list[str] = field(default_factory=list)
@@ -133,17 +151,21 @@ def verify_stream(
                 seen.computed += found.numbers_fit
             else:
                 seen.reports.append(found.report(0))
+            seen.keys.append(context.response.receipt.key)
         except Refused as error:
             seen.refused.append(f"receipt number {context.receipt.sequence}: {error}")
         progress(done)
-    return _report(seen, len(contexts), policy, nonce)
+    return _report(seen, len(contexts), policy, nonce, model.card)
 
 
-def _report(seen: StreamProgress, count: int, policy: ReceiptPolicy, nonce: bytes) -> StreamReport:
-    evidence = combined(each.evidence for each in seen.reports if each.evidence is not None)
+def _report(seen: StreamProgress, count: int, policy: ReceiptPolicy, nonce: bytes, card: ModelCard) -> StreamReport:
+    pools = [*_pools(seen)]
+    evidence = tuple(each for pool in pools for each in combined(_present(report.evidence for report in pool)))
+    rounding = tuple(each for pool in pools for each in summed(_present(report.rounding for report in pool)))
     findings, not_checked = _order_of(seen, policy)
     findings += _of_receipts(seen.reports)
     findings += [finding for each in evidence for finding in each.findings]
+    findings += [each.finding for each in rounding]
     # Too few tokens in one receipt are no open point: the evidence of all receipts counts.
     missing = [str(line) for each in seen.reports for line in each.missing if line.check != EVIDENCE]
     missing += [line for each in evidence for line in each.unavailable]
@@ -157,10 +179,45 @@ def _report(seen: StreamProgress, count: int, policy: ReceiptPolicy, nonce: byte
         tuple(findings),
         (*seen.refused, *_counted(missing)),
         (*not_checked, *_counted(lines)),
-        tuple(dict.fromkeys(line for each in seen.reports for line in each.assumptions)),
+        (*dict.fromkeys(line for each in seen.reports for line in each.assumptions), CHOICE),
         VerdictCoverage(seen.computed, count, "receipts", "computed again with the promised model", seen.computed),
     )
-    return StreamReport(nonce, policy.audit_sample, count, tuple(seen.reports), seen.computed, verdict, evidence)
+    power, unmeasured = _power(pools, card)
+    return StreamReport(
+        nonce,
+        policy.audit_sample,
+        count,
+        tuple(seen.reports),
+        seen.computed,
+        verdict,
+        evidence,
+        rounding,
+        power,
+        unmeasured,
+    )
+
+
+def _pools(seen: StreamProgress) -> Iterator[list[ReceiptReport]]:
+    """The reports on answers that are judged together: those of one key, all of the promised model."""
+    for key in dict.fromkeys(seen.keys):
+        yield [report for report, signer in zip(seen.reports, seen.keys, strict=True) if signer == key]
+
+
+def _present(found: Iterable[Part | None]) -> Iterator[Part]:
+    return (each for each in found if each is not None)
+
+
+def _power(pools: Sequence[Sequence[ReceiptReport]], card: ModelCard) -> tuple[tuple[CheatPower, ...], str]:
+    """What the smallest pool shows of a cheat, or why that is not known."""
+    computed = [[each for each in pool if each.evidence is not None] for pool in pools]
+    if not computed or not all(computed):
+        return (), "not measured where nothing was computed"
+    reasons = [each.unmeasured for pool in computed for each in pool if each.unmeasured]
+    if reasons:
+        return (), reasons[0]
+    least = min(computed, key=lambda pool: sum(each.tokens for each in pool))
+    wide = all(each.rounding is not None for each in least)
+    return power_at(card, sum(each.tokens for each in least), len(least), wide), ""
 
 
 def combined(evidence: Iterable[SamplerEvidence]) -> tuple[SamplerEvidence, ...]:

@@ -11,10 +11,12 @@ from tallystick.answers.fingerprints import judge_fingerprints, unjudged_fingerp
 from tallystick.answers.identity import SIGNATURE_BYTES, check_model, check_signer
 from tallystick.answers.known_tokens import Ids, KnownTokens, known_tokens
 from tallystick.answers.limits import check_consistency, check_sizes, check_vocabulary
-from tallystick.answers.measured import unmeasured_tokens
+from tallystick.answers.measured import unmeasured_rounding, unmeasured_tokens
 from tallystick.answers.policy import STANDARD_DEMANDS, ReceiptPolicy
+from tallystick.answers.power import power_at, why_unmeasured
 from tallystick.answers.report import RUNG_OF, CheckLog, ReceiptReport
 from tallystick.answers.response import BARE, Response
+from tallystick.answers.rounding import NAME as ROUNDING, RoundingEvidence, judge_rounding
 from tallystick.answers.sampler import SamplerEvidence, SamplerRule, judge_sampler
 from tallystick.answers.stated import check_excuses, check_form, note_missing_request, note_statements
 from tallystick.commitments.digests import Digest, digest
@@ -85,6 +87,7 @@ class Verification:
     log: CheckLog
     tokens: KnownTokens = NOTHING
     evidence: SamplerEvidence | None = None
+    rounding: RoundingEvidence | None = None
 
     @property
     def can_compute(self) -> bool:
@@ -112,7 +115,8 @@ class Verification:
 
     def report(self, rung: int) -> ReceiptReport:
         """The report on everything checked so far."""
-        receipt, log = self.context.receipt, self.log
+        receipt, log, card = self.context.receipt, self.log, self.model.card
+        unmeasured = why_unmeasured(card, receipt, self.policy, rung)
         return ReceiptReport(
             self.context.identity,
             self.model.card.identity,
@@ -125,6 +129,9 @@ class Verification:
             tuple(log.assumptions),
             tuple(log.costs),
             self.evidence,
+            self.rounding,
+            () if unmeasured else power_at(card, receipt.answer.tokens.count, wide=self.rounding is not None),
+            unmeasured,
         )
 
 
@@ -246,6 +253,7 @@ def compute(found: Verification, rung: Rung = 2) -> None:
     log.assumptions.append(error_rates(found.evidence.rule))
     if rung > 1:
         _judge_fingerprints(found, passed)
+        _judge_rounding(found, passed, (*prompt, *answer[:-1]))
         _judge_states(found, passed)
     elif receipt.fingerprints:
         log.not_checked.append("fingerprints: they stand on rung 2")
@@ -313,6 +321,24 @@ def _judge_fingerprints(found: Verification, passed: Prefill) -> None:
             log.unavailable("fingerprint", line)
         log.not_checked += filter(None, [unseen_changes(receipt, rule, card)])
     log.assumptions.append(FORGEABLE)
+
+
+def _judge_rounding(found: Verification, passed: Prefill, tokens: Ids) -> None:
+    log, receipt, card, rule = found.log, found.context.receipt, found.model.card, found.policy.fingerprints
+    if not rule.wide or not receipt.fingerprints or card.dtype == "F32":
+        return
+    wide = found.model.widened()
+    if wide is None or not rule.rounding_for(card):
+        log.not_checked.append(f"rounding: {'no pass in F32 here' if wide is None else unmeasured_rounding(card)}")
+        return
+    layers = {layer for each in receipt.fingerprints for layer in each.layers if layer <= card.layers}
+    with log.timing("wide pass"):
+        true = wide.prefill(tokens, receipt.request.prompt.count - 1, layers)
+    with log.timing(ROUNDING), log.judging(ROUNDING):
+        found.rounding = judge_rounding(receipt, passed, true, rule, card)
+    if found.rounding is not None:
+        log.add(found.rounding.finding)
+        log.assumptions.append(found.rounding.assumption)
 
 
 def _judge_states(found: Verification, passed: Prefill) -> None:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
     from tallystick.transcripts.model_card import Dtype
 
+OPENED = b"opened"
+"""What tells the sample that is opened from the one that is computed."""
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
@@ -40,10 +43,17 @@ def verify_response(
     trust_key: list[str] = typer.Option(
         [], "--trust-key", help="A public key of the provider, or a file of such keys; answers of others are rejected."
     ),
+    wide: bool | None = typer.Option(
+        None,
+        "--wide/--no-wide",
+        help="Pass a model of 16 bits a second time in F32, which tells rounding from small changes; on if no policy.",
+    ),
     limits: Path | None = typer.Option(None, help="Limits for this model, by `tally calibrate-answers`."),
     request: Path | None = typer.Option(None, help="What was asked: the JSON of the request, or a line for each."),
     challenge: str | None = typer.Option(
-        None, help="The provider's address (…/v1): ask it to open the states around a layer, and judge that on rung 3."
+        None,
+        help="The provider's address (…/v1): ask it to open the states around a layer, and judge that on rung 3; of "
+        "several receipts, parts of the share that the policy's `open_sample` names.",
     ),
     save_opening: Path | None = typer.Option(None, "--save-opening", help="Where to keep what the provider opened."),
     opening: Path | None = typer.Option(None, help="The provider's answer to a challenge of committed states."),
@@ -86,12 +96,15 @@ def verify_response(
         return _show_unread(stated, error, json, verbose)
     if not responses:
         raise UsageError(f"{receipts[0].name}: no receipt in it")
-    asked = _policy(policy, trust_key, limits, audit_sample)
+    asked = _policy(policy, trust_key, limits, audit_sample, wide)
     subjects = _subjects(responses, request)
     drawn = None if nonce is None else _nonce(nonce)
-    if (opening or challenge) is not None and len(subjects) > 1:
-        raise UsageError("--opening, --challenge: of one receipt; give that one alone")
-    if opening is not None:
+    if opening is not None and len(subjects) > 1:
+        raise UsageError("--opening: of one receipt; give that one alone")
+    if challenge is not None and len(subjects) > 1:
+        drawn = drawn or _fresh_nonce()
+        subjects = [_sampled_opening(challenge, each, drawn, count, asked) for each in subjects]
+    elif opening is not None:
         from tallystick.api.challenges import challenged
 
         subjects = [challenged(subjects[0], opening, drawn, count or asked.fingerprints.parts, layer)]
@@ -117,6 +130,25 @@ def _challenged_at(
     if keep is not None and answer:
         write_atomically(keep, answer)
     return found
+
+
+def _sampled_opening(
+    url: str, subject: ReceiptContext, nonce: bytes, count: int | None, policy: ReceiptPolicy
+) -> ReceiptContext:
+    """The receipt with parts of its states opened, if it has states and belongs to the sample that is opened."""
+    from tallystick.answers.stream import is_sampled
+    from tallystick.api.challenges import challenge_provider
+
+    is_drawn = is_sampled(nonce + OPENED, subject.identity, policy.open_sample)
+    if subject.receipt.states is None or not is_drawn:
+        return subject
+    return challenge_provider(subject, url, nonce, count or policy.fingerprints.parts)[0]
+
+
+def _fresh_nonce() -> bytes:
+    from tallystick.audits.sampling import draw_nonce
+
+    return draw_nonce()
 
 
 def _nonce(text: str) -> bytes | None:
@@ -163,7 +195,9 @@ def _responses(value: Json, what: str) -> tuple[Response, ...]:
     return read_responses(value, what)
 
 
-def _policy(path: Path | None, keys: list[str], limits: Path | None, audit_sample: float | None) -> ReceiptPolicy:
+def _policy(
+    path: Path | None, keys: list[str], limits: Path | None, audit_sample: float | None, wide: bool | None
+) -> ReceiptPolicy:
     from tallystick.answers.policy import ReceiptPolicy, read_receipt_policy
 
     held = read_receipt_policy(path) if path is not None else ReceiptPolicy()
@@ -177,9 +211,12 @@ def _policy(path: Path | None, keys: list[str], limits: Path | None, audit_sampl
         from tallystick.documents.files import read_document
 
         table = FingerprintCalibration.from_json(parse(read_document(limits), limits.name), limits.name)
-        own = {"rows": table.rows}
+        own = {"rows": table.rows, "rounding": table.rounding or held.fingerprints.rounding}
         sampler = held.sampler.model_copy(update={"limits": table.tokens or None})
         held = held.model_copy(update={"fingerprints": held.fingerprints.model_copy(update=own), "sampler": sampler})
+    if wide is not None or path is None:
+        passes = {"wide": True if wide is None else wide}
+        held = held.model_copy(update={"fingerprints": held.fingerprints.model_copy(update=passes)})
     return held if audit_sample is None else held.model_copy(update={"audit_sample": audit_sample})
 
 

@@ -20,7 +20,9 @@ def receipt_text(report: ReceiptReport, startup_seconds: float) -> VerdictText:
     costs = {check: CheckCost(report.bytes[check], spent) for check, spent in report.seconds.items()}
     seconds = {"start-up": startup_seconds, "checking": sum(report.seconds.values())}
     missing = frozenset(each.check for each in report.missing)
-    return VerdictText(report.verdict, subject, (replies,), (), tuple(_rungs(report)), seconds, costs, missing)
+    return VerdictText(
+        report.verdict, subject, (replies, *report.told), (), tuple(_rungs(report)), seconds, costs, missing
+    )
 
 
 def stream_text(report: StreamReport, startup_seconds: float) -> VerdictText:
@@ -31,7 +33,7 @@ def stream_text(report: StreamReport, startup_seconds: float) -> VerdictText:
     checking = sum(sum(each.seconds.values()) for each in report.reports)
     seconds = {"start-up": startup_seconds, "checking": checking}
     repeat = f"repeat with --nonce {report.nonce.hex()}"
-    return VerdictText(report.verdict, subject, (f"single receipts: {single}",), (repeat,), (), seconds)
+    return VerdictText(report.verdict, subject, (f"single receipts: {single}", *report.told), (repeat,), (), seconds)
 
 
 def _rungs(report: ReceiptReport) -> Iterator[str]:

@@ -51,6 +51,9 @@ class LanguageModel(Protocol):
     def prefill(self, tokens: Sequence[int], first: int, layers: Collection[int] = ()) -> Prefill:
         """One pass over `tokens` with an empty cache; raises `MalformedError` for a token outside the vocabulary."""
 
+    def widened(self) -> LanguageModel | None:
+        """The same weights computed with in F32; None for a model of F32, or where there is no such pass."""
+
     def encode_text(self, text: str) -> list[int]:
         """The tokens of a prompt."""
 

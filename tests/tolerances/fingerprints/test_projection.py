@@ -8,7 +8,7 @@ from tallystick.tolerances.fingerprints.projection import block_norms, summarise
 from tallystick.tolerances.fingerprints.residues import reach
 from tallystick.tolerances.fingerprints.settings import FingerprintSettings
 from tallystick.tolerances.fingerprints.standard import standard_fingerprints
-from tallystick.tolerances.fingerprints.wire import measure, wire_bytes
+from tallystick.tolerances.fingerprints.wire import measure, residuals, wire_bytes
 
 BITS = (32, 8, 4, 1)
 TOKENS, SIZE = 70, 48
@@ -250,3 +250,32 @@ def test_the_standard_fingerprints_take_as_many_bytes_as_is_said_of_them():
 def test_another_precision_has_no_standard_fingerprints() -> None:
     with pytest.raises(UsageError, match="dtype: 'fp32' is none of F32"):
         standard_fingerprints(6, "fp32")
+
+
+@pytest.mark.parametrize(("bits", "grid"), [(8, 8), (4, 6), (1, None)])
+def test_residuals_have_the_sign_and_size_of_what_differs(bits, grid):
+    """As long as it is less than half of what the codes reach."""
+    chosen, own = settings_with(bits, grid=grid), states()
+    step = np.array([2.0 ** (np.rint(np.log2(block_norms(own[3], 32))) - chosen.resolution)]).T
+    moved = {layer: rows * (1 + 1e-3 * (bits > 1)) for layer, rows in own.items()}
+    found = residuals(encode_rows(moved, chosen), own, chosen)[3]
+    true = summarise(moved[3], 3, chosen) - summarise(own[3], 3, chosen)
+    assert np.abs(found.gaps - true).max() <= step.max() / 2 * 1.001
+    assert found.cells == pytest.approx(step)
+    with pytest.raises(MalformedError, match="bytes"):
+        residuals(encode_rows(moved, chosen)[:-1], own, chosen)
+
+
+def test_a_block_without_a_norm_claims_zeros():
+    chosen, own = settings_with(8), states()
+    found = residuals(encode_rows({layer: 0 * rows for layer, rows in own.items()}, chosen), own, chosen)[3]
+    assert found.gaps == pytest.approx(-summarise(own[3], 3, chosen))
+
+
+def test_more_numbers_in_bf16_alone():
+    """Rounding in 16 bits hides small changes in each number, so that there are more of them."""
+    assert [len(standard_fingerprints(6, dtype)) for dtype in ("F32", "BF16", "F16")] == [1, 2, 1]
+    first, more = standard_fingerprints(6, "BF16")
+    assert (first.layers, more.layers) == ((2, 6, 7), (6, 7))
+    assert wire_bytes(32, SIZE, first) + wire_bytes(32, SIZE, more) == 58
+    assert len(standard_fingerprints(6, "BF16", (6, 7))) == 1

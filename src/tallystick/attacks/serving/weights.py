@@ -16,6 +16,28 @@ def integer_weights(language_model: TorchLanguageModel, bits: int) -> Any:
     return _changed(language_model, lambda weight: _rounded(weight, bits))
 
 
+def grouped_integer_weights(language_model: TorchLanguageModel, bits: int, group: int) -> Any:
+    """Every matrix rounded to 2ᵇⁱᵗˢ − 1 levels for each group of so many weights of a row."""
+
+    def rounded(weight: Any) -> Any:
+        return _rounded(weight.reshape(-1, group), bits).reshape(weight.shape)
+
+    return _changed(language_model, rounded)
+
+
+def other_theta(language_model: TorchLanguageModel, factor: float) -> Any:
+    """The model with another base of its rotary positions: θ times `factor`."""
+    import torch
+
+    model = copy.deepcopy(language_model.model)
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            if name.endswith("inv_freq"):
+                places = torch.arange(len(buffer), dtype=torch.float32, device=buffer.device) / len(buffer)
+                buffer.mul_(factor**-places)
+    return model
+
+
 def coarse_head(language_model: TorchLanguageModel, bits: int) -> Any:
     """Only the output matrix is rounded to few bits; the hidden states do not change."""
     import torch

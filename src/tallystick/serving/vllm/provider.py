@@ -132,10 +132,12 @@ def _fingerprints(
     """The standard fingerprints of the layers that vLLM shows, or those of the layers that were asked for."""
     if variables.layers is not None:
         return standard_fingerprints(card.layers, card.dtype, variables.layers) if variables.layers else ()
-    (standard,) = standard_fingerprints(card.layers, card.dtype)
-    shown = tuple(layer for layer in standard.layers if layer in visible)
-    if shown != standard.layers:
-        LOG.warning("tallystick: layers %s are recorded, of %s; with --enforce-eager all are", shown, standard.layers)
+    standard = standard_fingerprints(card.layers, card.dtype)
+    wanted = standard[0].layers
+    shown = tuple(layer for layer in wanted if layer in visible)
+    if shown == wanted:
+        return standard
+    LOG.warning("tallystick: layers %s are recorded, of %s; with --enforce-eager all are", shown, wanted)
     return standard_fingerprints(card.layers, card.dtype, shown)
 
 

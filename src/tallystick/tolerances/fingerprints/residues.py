@@ -16,6 +16,7 @@ large difference gives a random code. A block whose norm is 0, or below 2⁻¹²
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -70,6 +71,28 @@ def relative_gaps(data: Bytes, own: Numbers, norms: Numbers, bits: int, grid: in
     gaps = np.maximum(cells - 0.5, 0.0) * steps
     gaps[exponents == ZERO] = 0.0
     return np.maximum(_relative(gaps, norms), _norm_gaps(exponents, norms))
+
+
+@dataclass(frozen=True)
+class SignedGaps:
+    """Claimed numbers less own ones, F64[blocks, width], and the width of the cells they are known to, [blocks, 1].
+
+    High bits are not claimed: a residual is the smallest that fits the code. A block whose norm is 0 claims zeros.
+    """
+
+    gaps: Numbers
+    cells: Numbers
+
+
+def signed_gaps(data: Bytes, own: Numbers, bits: int, grid: int) -> SignedGaps:
+    """The signed distances of own numbers [blocks, width] from the middle of the cells that claimed bytes encode."""
+    assert bits < 32
+    exponents = np.ascontiguousarray(data[:, :1]).view(np.int8)[:, 0].astype(np.int64)
+    steps = grid_steps(exponents, grid)
+    offsets = np.mod(_unpack(data[:, 1:], own.shape[1], bits) + 0.5 - own / steps + 2 ** (bits - 1), 2**bits)
+    gaps = (offsets - 2 ** (bits - 1)) * steps
+    gaps[exponents == ZERO] = -own[exponents == ZERO]
+    return SignedGaps(gaps, steps)
 
 
 def grid_steps(exponents: Integers, grid: int) -> Numbers:

@@ -1,4 +1,4 @@
-"""The standard fingerprints: 24 bytes for every 32 tokens, sensitive to every part of a model."""
+"""The standard fingerprints: 24 bytes for every 32 tokens, and 34 more in BF16; sensitive to every part of a model."""
 
 from __future__ import annotations
 
@@ -21,13 +21,23 @@ the usual grid a change of 10⁻⁴ moves one number in twelve to another cell, 
 `docs/real_model_distances.md`.
 """
 
+MORE_WIDTH: Final = 31
+MORE_BITS: Final = 4
+MORE_GRID: Final = 6
+"""In bfloat16 a second fingerprint has more numbers of the final norm and the logits, each a little coarser.
+
+Rounding hides small changes in every number, so it takes many numbers to see them. Honest rounding of these layers is
+about one cell of 2⁻⁶ wide, and 4 bits reach 8 cells. `docs/real_model_power.md` has what they add.
+"""
+
 
 def standard_fingerprints(
     final: int, dtype: Literal["F32", "BF16", "F16"], layers: tuple[int, ...] | None = None
 ) -> tuple[FingerprintSettings, ...]:
     """The block after a third of the model, the final norm, and the logits: 7 numbers of 8 bits and a norm's exponent.
 
-    That is 24 bytes for every 32 tokens or part of them: 1 byte a token in an answer of 48, 0.75 in a long one.
+    That is 24 bytes for every 32 tokens or part of them: 1 byte a token in an answer of 48, 0.75 in a long one. In BF16
+    there are 31 numbers of 4 bits more of the last two, without `layers`: 58 bytes for every 32 tokens.
 
     An early block shows small changes best, because rounding adds up in later blocks. The final norm shows changes in
     those later blocks, and the logits show the output matrix behind them. Numbers have 8 bits, because in bfloat16
@@ -43,4 +53,7 @@ def standard_fingerprints(
     chosen = layers or tuple(sorted({final // 3, final, final + 1}))
     if dtype not in GRIDS:
         raise UsageError(f"dtype: {dtype!r:.40} is none of {', '.join(GRIDS)}")
-    return (FingerprintSettings(layers=chosen, width=STANDARD_WIDTH, bits=STANDARD_BITS, grid=GRIDS[dtype]),)
+    first = FingerprintSettings(layers=chosen, width=STANDARD_WIDTH, bits=STANDARD_BITS, grid=GRIDS[dtype])
+    if layers is not None or dtype != "BF16":
+        return (first,)
+    return first, FingerprintSettings(layers=(final, final + 1), width=MORE_WIDTH, bits=MORE_BITS, grid=MORE_GRID)

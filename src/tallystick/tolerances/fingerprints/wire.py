@@ -10,6 +10,7 @@ import numpy.typing as npt
 from tallystick.errors import MalformedError
 from tallystick.tolerances.fingerprints import residues
 from tallystick.tolerances.fingerprints.projection import block_norms, summarise
+from tallystick.tolerances.fingerprints.residues import SignedGaps
 from tallystick.tolerances.fingerprints.settings import Array, Distance, FingerprintSettings, Rows, rows_of
 
 
@@ -30,6 +31,26 @@ def measure(data: bytes, rows: Rows, settings: FingerprintSettings) -> tuple[Dis
 
         return tuple(toploc.compare(data, checked, settings))
     return tuple(_compare_projection(data, checked, settings))
+
+
+def residuals(data: bytes, rows: Rows, settings: FingerprintSettings) -> dict[int, SignedGaps]:
+    """By layer, how far the claimed numbers of a projection lie from those of the rows, with their sign.
+
+    Raises as `measure`; the bytes are those of a projection of 8 bits or fewer.
+    """
+    checked = rows_of(rows, settings.layers)
+    tokens, size = checked[settings.layers[0]].shape
+    needed = wire_bytes(tokens, size, settings)
+    if len(data) != needed:
+        raise MalformedError(f"fingerprint.data: {len(data)} bytes; {tokens} tokens take {needed}")
+    part = residues.block_bytes(settings.width, settings.bits)
+    coded = np.frombuffer(data, np.uint8).reshape(-1, len(settings.layers), part)
+    return {
+        layer: residues.signed_gaps(
+            coded[:, n], summarise(checked[layer], layer, settings), settings.bits, settings.resolution
+        )
+        for n, layer in enumerate(settings.layers)
+    }
 
 
 def wire_bytes(tokens: int, size: int, settings: FingerprintSettings) -> int:

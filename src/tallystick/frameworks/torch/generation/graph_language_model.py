@@ -55,6 +55,10 @@ class GraphLanguageModel:
         """The tokens that end an answer."""
         return self.source.end_tokens
 
+    def widened(self) -> LanguageModel | None:
+        """None: the graph was captured in one precision."""
+        return None
+
     def encode_text(self, text: str) -> list[int]:
         """The tokens of a prompt."""
         return self.source.encode_text(text)

@@ -5,10 +5,11 @@ Only data is read: configuration, safetensors, tokenizer and template. No code f
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -51,6 +52,14 @@ class TorchLanguageModel:
     def knows_tools(self) -> bool:
         """Whether the chat template speaks of tools."""
         return "tools" in (self.tokenizer.chat_template or "")
+
+    def widened(self) -> TorchLanguageModel | None:
+        """The same weights in F32, made once; None for a model of F32."""
+        return None if self.card.dtype == "F32" else self._wide
+
+    @cached_property
+    def _wide(self) -> TorchLanguageModel:
+        return replace(self, model=copy.deepcopy(self.model).float())
 
     def encode_text(self, text: str) -> list[int]:
         """The tokens of a prompt, with the special tokens that the tokenizer adds."""
