@@ -34,10 +34,10 @@ class Verifier:
 VERIFIERS: Final = {
     verifier.name: verifier
     for verifier in (
-        Verifier("receipt", "tallystick.answers.verify", 6_300),
-        Verifier("audit", "tallystick.audits.training", 15_500),
-        Verifier("referee", "tallystick.judging.leaf.judge", 11_700),
-        Verifier("judge", "tallystick.disputes.evidence.judging", 26_200),
+        Verifier("receipt", "tallystick.answers.verify", 6_700),
+        Verifier("audit", "tallystick.audits.training", 16_100),
+        Verifier("referee", "tallystick.judging.leaf.judge", 12_000),
+        Verifier("judge", "tallystick.disputes.evidence.judging", 27_000),
     )
 }
 
