@@ -63,6 +63,31 @@ def test_a_changed_setting_explains_its_own_numbers_and_nothing_else(first: Any,
     assert "updated otherwise" in departure(first, step_of(4, eps=1e-6), decayed)
 
 
+def test_a_setting_that_another_one_happens_to_equal_is_looked_for_all_the_same(first: Any, rules: Any) -> None:
+    from tallystick.workloads.same_training import SettingChanges, departure
+
+    before, now = (rules(betas=(beta, 0.999), weight_decay=1 - 0.9) for beta in (0.9, 0.99))
+    assert "a setting that the record says was changed" in departure(first, first, SettingChanges.between(before, now))
+
+
+def test_a_decay_that_is_turned_on_explains_its_own_number_alone(rules: Any) -> None:
+    from tallystick.workloads.same_training import SettingChanges, departure
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+
+    def step(decay: float) -> Any:
+        from tallystick.frameworks.torch.capture.training_step import capture_training_step
+
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, weight_decay=decay)
+        batch = {"x": torch.ones(4, 3)}
+        return capture_training_step(model, lambda called, given: called(given["x"]).sum(), optimizer, batch).graph
+
+    turned_on = SettingChanges.between(rules(), rules(weight_decay=0.01))
+    assert departure(step(0.0), step(0.01), turned_on) == ""
+    assert "updated otherwise" in departure(step(0.0), step(10.0), turned_on)
+
+
 def test_a_setting_that_is_turned_on_changes_the_program(first: Any, rules: Any) -> None:
     from tallystick.workloads.same_training import SettingChanges, departure
 

@@ -15,6 +15,7 @@ from tallystick.tensors.tensor import State
 from tallystick.transcripts.record import StepRecord
 from tallystick.workloads.attention_masks import attention_kind
 from tallystick.workloads.masks import full_masks
+from tallystick.workloads.paired_values import micro_batches
 from tallystick.workloads.program import Further
 from tallystick.workloads.same_training import SettingChanges, departure, difference, trained_by
 
@@ -99,6 +100,9 @@ class FurtherGraphs:
                 f"step {index} has another program than the first step: {other}; "
                 f"read `tally graph diff {self._evidence.run.graph_path} {path}`, and approve it with --graph {root}"
             )
+        if micro_batches(graph) != micro_batches(self._first):
+            parts = f"{micro_batches(graph)} micro-batches, and the first {micro_batches(self._first)}"
+            self._evidence.left_out.append(f"why step {index} has {parts}")
         if moved := sorted(trained_by(self._first) ^ trained_by(graph)):
             having = "no gradient" if moved[0] in trained_by(self._first) else "a gradient"
             more = f" and {len(moved) - 1} others" if moved[1:] else ""

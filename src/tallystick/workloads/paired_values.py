@@ -129,17 +129,16 @@ class GraphValues:
                 return source
         return ref
 
-    def without_decay(self, ref: Ref) -> Ref:
-        """What a weight or a gradient was before weight decay: w of w·(1 − ηλ), and g of g + λ·w."""
+    def without_decay(self, ref: Ref, decays: Set[float]) -> Ref:
+        """What a weight or a gradient was before decay: w of w·(1 − ηλ), and g of g + λ·w, with a λ of `decays`."""
         node = self.made[ref][0] if ref in self.made else None
         if node is None:
             return ref
         source, other = node.operands.get("self"), node.operands.get("other")
         if node.operator == "aten.mul.Tensor" and isinstance(source, str) and source.startswith(WEIGHTS):
             return source if isinstance(other, str) and self._is_fed(other, "schedule.decay") else ref
-        if node.operator == "aten.add.Tensor" and isinstance(other, str) and other.startswith(WEIGHTS):
-            return str(source)
-        return ref
+        is_coupled = node.operator == "aten.add.Tensor" and node.attributes["alpha"] in decays
+        return str(source) if is_coupled and isinstance(other, str) and other.startswith(WEIGHTS) else ref
 
     def _is_fed(self, ref: Ref, name: str) -> bool:
         node = self.made[ref][0] if ref in self.made else None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from tallystick.graphs.graph import Graph, Node
@@ -57,7 +58,8 @@ def departure(first: Graph, other: Graph, changes: SettingChanges, masks_differ:
     """
     if changes.of_structure:
         return f"{changes.of_structure}, which changes the program of the update"
-    if changed := _of_updates(first, other, changes.judge, GraphValues.without_decay if changes.decay else None):
+    skip = partial(GraphValues.without_decay, decays=changes.decays) if changes.decays else None
+    if changed := _of_updates(first, other, changes.judge, skip):
         return changed
     return _of_program(first, other, masks_differ)
 
@@ -72,13 +74,13 @@ def trained_by(graph: Graph) -> frozenset[str]:
 class SettingChanges:
     """The numbers of an optimizer's settings that changed: (before, now), and as attributes of a graph hold them.
 
-    `kept` are old numbers that some group of parameters still has. `decay` says that a weight decay was turned on or
-    off. `of_structure` names a setting that changed in another way than from one number to another.
+    `kept` are old numbers of a changed setting that some group of parameters still has. `decays` are weight decays that
+    were turned on or off. `of_structure` names a setting that changed in another way than from one number to another.
     """
 
     numbers: frozenset[tuple[float, float]] = frozenset()
     kept: frozenset[float] = frozenset()
-    decay: bool = False
+    decays: frozenset[float] = frozenset()
     of_structure: str = ""
 
     @classmethod
@@ -86,21 +88,27 @@ class SettingChanges:
         """The changes from the rules of the spec to those of a step."""
         if [type(rule) for rule in before] != [type(rule) for rule in now]:
             return cls(of_structure="the groups of parameters or their optimizers are others")
-        numbers, kept, decay = set[tuple[float, float]](), set[float](), False
+        changed, kept, decays = set[tuple[str, float, float]](), set[tuple[str, float]](), set[float]()
         for number, (old, new) in enumerate(zip(before, now, strict=True)):
             for name in type(old).model_fields:
                 was, is_now = getattr(old, name), getattr(new, name)
                 pairs = list(zip(was, is_now, strict=True)) if isinstance(was, tuple) else [(was, is_now)]
-                for one, two in pairs:
+                for place, (one, two) in enumerate(pairs):
+                    setting = f"{name} {place}"
                     if one == two:
-                        kept |= {one, 1 - one, -one} if _is_number(one) else set()
+                        kept |= {(setting, one)} if _is_number(one) else set()
                     elif _is_number(one) and _is_number(two) and one and two:
-                        numbers |= {(one, two), (1 - one, 1 - two), (-one, -two)}
+                        changed.add((setting, one, two))
                     elif name == "weight_decay":
-                        decay = True
+                        decays |= {one or two, -(one or two)}
                     else:
                         return cls(of_structure=f"{name} of parameter group {number} is {is_now}, and {was} before")
-        return cls(frozenset(numbers), frozenset(kept), decay)
+        settings = {setting for setting, _, _ in changed}
+        return cls(
+            frozenset(pair for _, one, two in changed for pair in zip(_written(one), _written(two), strict=True)),
+            frozenset(value for setting, one in kept if setting in settings for value in _written(one)),
+            frozenset(decays),
+        )
 
     def judge(self, mine: Node, theirs: Node) -> str:
         """Why the attributes of two nodes of the update do not follow from the changed settings; empty if they do."""
@@ -114,6 +122,11 @@ class SettingChanges:
 
 
 UNCHANGED: Final = SettingChanges()
+
+
+def _written(number: float) -> tuple[float, float, float]:
+    """How attributes of a graph may hold a number of the settings."""
+    return number, 1 - number, -number
 
 
 def _is_number(value: object) -> bool:
