@@ -251,7 +251,7 @@ def _assumptions(evidence: CheckedRun, policy: Policy, nonce: bytes, graph: Dige
         yield "the nonce was drawn by the verifier after the claim was fixed"
     if graph is not None and evidence.spec.recipe is None:
         more = evidence.varying.further_graphs
-        several = f" and {more} more for other batches" if more else ""
+        several = f" and {more} more that records name" if more else ""
         yield f"the program that should have run is the graph that was replayed, {graph}{several}"
     if policy.mode == "tolerant":
         yield "honest stacks differ by no more than those the limits were calibrated on"
