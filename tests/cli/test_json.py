@@ -19,6 +19,8 @@ Tally = Callable[..., Any]
 UNTIL_STOPPED: Final = "runs until it is stopped; `tally dispute status --json` says where disputes stand"
 EXCEPTIONS: Final = {
     "prover": UNTIL_STOPPED,
+    "watchtower": UNTIL_STOPPED,
+    "dispute delegate": "writes a file, whose path it prints",
     "challenger": UNTIL_STOPPED,
     "committee": UNTIL_STOPPED,
     "rule": UNTIL_STOPPED,

@@ -44,7 +44,7 @@ def test_numbers_are_drawn_again_and_stay_within_0_and_1() -> None:
 
 def test_layers_of_real_models_are_searched_in_every_dtype() -> None:
     found = [(each.arguments["input"], dtype) for each, dtype in calls(0, "convolution.default")]
-    assert {dtype for _, dtype in found} == {"F32", "BF16", "F16"}
+    assert {dtype for _, dtype in found} == {"F32", "BF16", "F16", "F64"}
 
 
 def test_one_setting_runs_in_a_process_of_its_own() -> None:

@@ -549,7 +549,8 @@ def test_an_honest_loop_is_never_rejected(tmp_path: Path, name: str) -> None:
     said = [str(each.message) for each in caught if each.category is RuntimeWarning]
     verdict = audited(tmp_path / "run")
     assert (verdict.outcome, verdict.objections) == (outcome, ()), (said, verdict.unavailable)
-    assert bool(said) == (outcome == OPEN and "only the last anchors" not in name), said
+    if "only the last anchors" not in name:  # whether a draw meets such a step is chance
+        assert bool(said) == (outcome == OPEN), said
 
 
 @pytest.mark.parametrize(("name", "is_open"), [("weights clamped", True), ("plain", False)])

@@ -140,7 +140,7 @@ def test_a_rate_that_moves_inside_the_step_is_inconclusive_with_the_reason(
 
 def test_steps_that_depart_from_their_graph_are_open_and_the_others_judged(tmp_path: Path, audit: Audit) -> None:
     (line,) = said(tmp_path / "run", change=loops.averages)
-    reason = "weights.0.weight was changed outside of `optimizer.step()`; put what does that into a run of its own"
+    reason = "weights.0.weight was changed outside of `optimizer.step()`; do that in every step, in place"
     assert line.startswith(f"step 2 cannot be replayed, nor any other of its kind: {reason}")
     verdict = audit(tmp_path / "run")
     assert (verdict.outcome, verdict.objections, verdict.coverage.done) == ("inconclusive", (), 1)

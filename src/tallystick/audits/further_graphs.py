@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from functools import cached_property
+from shlex import quote
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from tallystick.audits.claimed_graph import read_claimed_graph
@@ -95,10 +96,10 @@ class FurtherGraphs:
         if other and root is None:
             self._evidence.findings.undecided.append(f"step {index} states settings that its graph has not: {other}")
         elif other and root not in self._approved:
-            path = self._evidence.run.graph_path_of(self._evidence.step(index))
+            first, its = self._evidence.run.graph_path, self._evidence.run.graph_path_of(self._evidence.step(index))
             self._evidence.findings.undecided.append(
                 f"step {index} has another program than the first step: {other}; "
-                f"read `tally graph diff {self._evidence.run.graph_path} {path}`, and approve it with --graph {root}"
+                f"read `tally graph diff {quote(str(first))} {quote(str(its))}`, and approve it with --graph {root}"
             )
         if micro_batches(graph) != micro_batches(self._first):
             parts = f"{micro_batches(graph)} micro-batches, and the first {micro_batches(self._first)}"

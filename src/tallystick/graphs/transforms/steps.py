@@ -104,6 +104,7 @@ class Steps(ByElement[Stacked]):
         self.types = Types(bytes_max=BYTES_MAX)
         for name in NEUTRAL:
             setattr(self, name, partial(self._reduced, name))
+        self.is_finite = self._is_finite
 
     def stacked(self, spec: TensorSpec) -> Stacked:
         """A value whose sides are marks and plain numbers."""
@@ -142,6 +143,10 @@ class Steps(ByElement[Stacked]):
         spec = self.types.where(condition.spec, _spec(x), _spec(y))
         result = self._elementwise(spec, [condition, x, y], None)
         return replace_later(result, chosen(later_of(condition), later_of(x), later_of(y)), self.marks)
+
+    def _is_finite(self, x: Stacked) -> Stacked:
+        """True at later keys: where a score overflows, kernels differ, and a pass says nothing about steps."""
+        return replace_later(self._by_element("is_finite", x), 1.0, self.marks)
 
     def _by_element(self, name: str, x: Operand, y: Operand | None = None) -> Stacked:
         operands = [x] if y is None else [x, y]
