@@ -86,7 +86,9 @@ def test_another_program_is_open_until_the_verifier_approves_it(name: str, hones
     assert tallystick.audit(run, approved).accepted
 
 
-def test_the_command_takes_a_root_and_the_strictest_policy(honest: Path, tmp_path: Path) -> None:
+def test_the_command_takes_a_root_and_the_strictest_policy(
+    honest: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     from tallystick.cli.entry import run as command
 
     run = forged("loop-step-gradient-negated", honest, tmp_path)
@@ -95,3 +97,4 @@ def test_the_command_takes_a_root_and_the_strictest_policy(honest: Path, tmp_pat
     assert command(["audit", str(run), "--full", "--graph", f"sha256:{root}"]) == 0
     assert command(["audit", str(run), "--full", "--graph", f"sha256:{root}", "--strict"]) == 3
     assert command(["audit", str(run), "--full", "--graph", "root"]) == 2
+    assert "--graph: not a digest" in capfd.readouterr().err

@@ -22,6 +22,9 @@ ALWAYS_JSON: Final[Any] = typer.Option(True, "--json", help="Changes nothing: th
 DB: Final[Any] = typer.Option("tally.db", "--db", help="A file (SQLite), or the URL of a PostgreSQL database.")
 CORPUS: Final[Any] = typer.Option(None, help="The directory of the shards that the run was trained on.")
 
+SPELLED: Final = {"graphs": "graph"}
+"""Options that are given once for each entry of a list."""
+
 
 def from_options(kind: type[Given], fields: dict[str, Any]) -> Given:
     """A document made of options of the same names; raises `UsageError` that names the option as it is typed."""
@@ -39,7 +42,8 @@ def from_options(kind: type[Given], fields: dict[str, Any]) -> Given:
         from tallystick.documents.explained import refused_field
 
         field, why = refused_field(fields), "must be finite, and below 2^53"
-    option = f"--{field.replace('_', '-')}: " if field in fields else ""
+    name = field.partition(".")[0]  # of a list, an entry may be wrong
+    option = f"--{SPELLED.get(name, name).replace('_', '-')}: " if name in fields else ""
     raise UsageError(f"{option}{why}")
 
 
