@@ -85,3 +85,8 @@ def test_a_mask_out_of_the_state_or_of_several_kinds_has_none() -> None:
     stored = graph_of(True, False, Role.BUFFER, "buffers.shown")
     assert attention_kind(stored, {"buffers.shown": shown(CAUSAL)}) is None
     assert attention_kind(graph_of(True, False), {}) is None
+
+
+def test_tables_with_other_numbers_of_rows_leave_the_mask_open() -> None:
+    given = batch(CAUSAL, attention_mask=[[1, 1, 1, 1]] * 2, other_mask=[[1, 1, 1, 1]] * 3)
+    assert attention_kind(graph_of(True, False), given) is None

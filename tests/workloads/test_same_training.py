@@ -151,3 +151,68 @@ def test_a_parameter_without_a_gradient_stays_as_it_is(first: Any) -> None:
     assert difference(first, without) == ""
     assert difference(without, first, is_updated_alike=False) == ""
     assert departure(first, without, UNCHANGED) == ""
+
+
+def test_a_frozen_parameter_leaves_its_own_norm_out_of_the_clip_and_no_other(first: Any) -> None:
+    from tallystick.tensors.spec import TensorSpec
+    from tallystick.workloads.names import parameter_of
+    from tallystick.workloads.same_training import UNCHANGED, departure
+
+    (stack,) = (each for each in first.nodes if each.operator == "aten.stack.default")
+    outputs = [each for each in first.outputs if each.name != "gradients.0.bias"]
+    outputs = [replace(each, value=each.name) if parameter_of(each.name) == "0.bias" else each for each in outputs]
+    norms = stack.operands["tensors"]
+    for place in range(4):
+        fewer = {"tensors": norms[:place] + norms[place + 1 :]}
+        cut = replace(stack, operands=fewer, results=(TensorSpec("F32", (3,)),))
+        other = replace(
+            first, nodes=tuple(cut if each is stack else each for each in first.nodes), outputs=tuple(outputs)
+        )
+        assert (departure(first, other, UNCHANGED) == "") is (place == 1)  # the norms of 0.weight, 0.bias, …
+
+
+def test_micro_batches_that_are_mixed_or_left_out_are_named() -> None:
+    from tallystick.frameworks.torch.capture.training_step import capture_training_step
+    from tallystick.workloads.same_training import UNCHANGED, departure
+
+    model = torch.nn.Linear(3, 1)
+
+    def step(count: int) -> Any:
+        def loss(called: Any, batch: Any) -> Any:
+            return (called(batch["x"]) - batch["y"]).square().mean()
+
+        batch = [{"x": torch.ones(4, 3), "y": torch.ones(4, 1)}] * count
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        return capture_training_step(model, loss, optimizer, batch, accumulation=count).graph
+
+    def reading(graph: Any, names: dict[str, str]) -> Any:
+        unread = [replace(each, name=each.name.replace(".0.", ".2.")) for each in graph.inputs if ".0." in each.name]
+        unread = [each for each in unread if each.name.startswith("inputs.")]
+        nodes = [
+            replace(each, operands={k: names.get(v, v) if isinstance(v, str) else v for k, v in each.operands.items()})
+            for each in graph.nodes
+        ]
+        return replace(graph, inputs=(*graph.inputs, *unread), nodes=tuple(nodes))
+
+    two = step(2)
+    assert departure(two, step(3), UNCHANGED) == ""
+    crossed = reading(two, {"inputs.0.y": "inputs.1.y", "inputs.1.y": "inputs.0.y"})
+    assert "of several micro-batches" in departure(two, crossed, UNCHANGED)
+    repeated = reading(two, {"inputs.1.x": "inputs.0.x", "inputs.1.y": "inputs.0.y"})
+    assert "some micro-batches are left out" in departure(two, repeated, UNCHANGED)
+
+
+def test_a_decay_that_is_turned_on_is_that_of_the_gradient_s_own_weight(rules: Any) -> None:
+    from tallystick.graphs.graph import Node
+    from tallystick.workloads.same_training import SettingChanges, departure
+
+    plain = step_of(4)
+    turned_on = SettingChanges.between(rules(weight_decay=0.0), rules(weight_decay=5.0))
+    name = "weights.0.weight"
+    value = next(each.value for each in plain.outputs if each.name == name)
+    number = plain.nodes[-1].number + 1
+    operands = {"self": value, "other": name}
+    added = Node(number, "aten.add.Tensor", operands, {"alpha": -5.0}, (plain.specs()[value],))
+    outputs = [replace(each, value=f"n{number}") if each.name == name else each for each in plain.outputs]
+    forged = replace(plain, nodes=(*plain.nodes, added), outputs=tuple(outputs))
+    assert "updated otherwise" in departure(plain, forged, turned_on)

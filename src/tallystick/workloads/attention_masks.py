@@ -18,7 +18,7 @@ from tallystick.graphs.execution import execute
 from tallystick.graphs.graph import Graph, Ref
 from tallystick.graphs.reference import Reference
 from tallystick.graphs.slicing import verification_slice
-from tallystick.tensors.tensor import State
+from tallystick.tensors.tensor import State, Tensor
 from tallystick.workloads.masks import INTEGERS
 from tallystick.workloads.names import BATCH
 
@@ -65,6 +65,9 @@ def _kind_of_mask(graph: Graph, mask: Ref, batch: State) -> str | None:
         return None
     if seen.ndim != 4 or seen.shape[-1] != seen.shape[-2]:
         return None
+    tables = [each for each in batch.values() if _is_table(each, seen.shape[-1])]
+    if len({table.shape[0] for table in tables} | {seen.shape[0]} - {1}) > 1:
+        return None
     allowed, counted = _allowed(batch, seen.shape[-1])
     for kind, places in (("causal", np.tril(allowed)), ("bidirectional", allowed)):
         same = (seen == places[:, None]) | ~counted[:, None, :, None]  # what padding itself sees counts nowhere
@@ -73,12 +76,17 @@ def _kind_of_mask(graph: Graph, mask: Ref, batch: State) -> str | None:
     return None
 
 
+def _is_table(tensor: Tensor, length: int) -> bool:
+    """Whether a tensor of the batch says something of each place in each row."""
+    return len(tensor.shape) == 2 and tensor.shape[1] == length and tensor.dtype in INTEGERS
+
+
 def _allowed(batch: State, length: int) -> tuple[Places, Places]:
     """Which places see which by the batch alone, BOOL[rows, L, L], and which of them are no padding, BOOL[rows, L]."""
     counted = np.ones((1, length), np.bool_)
     texts = np.zeros((1, length), np.int64)
     for name, table in batch.items():
-        is_table = len(table.shape) == 2 and table.shape[1] == length and table.dtype in INTEGERS
+        is_table = _is_table(table, length)
         if is_table and name.endswith("mask"):
             counted = counted & (table.array() != 0)
         elif is_table and name.endswith("position_ids"):

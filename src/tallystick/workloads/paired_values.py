@@ -39,6 +39,8 @@ REPEATS: Final = (
 """How keys and values are repeated for each head, last operator first."""
 TRAINED: Final = frozenset({"output_mask"})
 """Parameters that say which gradients an operator gives."""
+GRADIENTS: Final = "gradients."
+NEW_GRADIENT: Final = f"new {GRADIENTS}"
 Pair: TypeAlias = tuple[Ref, Ref]
 Judge: TypeAlias = Callable[[Node, Node], str]
 Skip: TypeAlias = "Callable[[GraphValues, Ref], Ref]"
@@ -138,7 +140,34 @@ class GraphValues:
         if node.operator == "aten.mul.Tensor" and isinstance(source, str) and source.startswith(WEIGHTS):
             return source if isinstance(other, str) and self._is_fed(other, "schedule.decay") else ref
         is_coupled = node.operator == "aten.add.Tensor" and node.attributes["alpha"] in decays
-        return str(source) if is_coupled and isinstance(other, str) and other.startswith(WEIGHTS) else ref
+        return str(source) if is_coupled and self._is_gradient_of(str(source), other) else ref
+
+    def _is_gradient_of(self, ref: Ref, weight: object) -> bool:
+        """Whether a value is the gradient of this weight, or its negative where a step goes up."""
+        node = self.made[ref][0] if ref in self.made and ref not in self.named else None
+        source = str(node.operands["self"]) if node is not None and node.operator == "aten.neg.default" else ref
+        name = str(self.named.get(source, ""))
+        return name.startswith(NEW_GRADIENT) and weight == WEIGHTS + name.removeprefix(NEW_GRADIENT)
+
+    def norms_of(self, parameters: Set[str]) -> frozenset[Ref]:
+        """The norms of these parameters' gradients, which are scaled by the norm over all of them."""
+        gradients = set[Ref]()
+        for name in parameters:
+            ref = self.outputs.get(GRADIENTS + name)
+            while ref is not None and ref not in gradients:
+                gradients.add(ref)
+                node = self.made[ref][0] if ref in self.made else None
+                ref = str(node.operands["self"]) if node is not None and node.operator == "aten.mul.Tensor" else None
+        norms = (
+            (ref, node) for ref, (node, _) in self.made.items() if node.operator == "aten.linalg_vector_norm.default"
+        )
+        return frozenset(ref for ref, node in norms if node.operands["self"] in gradients)
+
+    def mixes(self, ref: Ref) -> bool:
+        """Whether a value is made of several micro-batches out of values that are made of fewer."""
+        made_of = self.parts.get(ref, 0)
+        refs = self.made[ref][0].refs if made_of.bit_count() > 1 else ()
+        return any(self.parts.get(each, made_of) != made_of for each in refs)
 
     def _is_fed(self, ref: Ref, name: str) -> bool:
         node = self.made[ref][0] if ref in self.made else None
@@ -161,15 +190,15 @@ class GraphValues:
 class ValuePairs:
     """Compares values of two graphs; what was compared once is not looked at again.
 
-    `judge` compares two nodes, `free` are operands that are not compared. `missing_max` is by how many a list of
-    operands may be shorter in one graph: the norm over all gradients is taken over fewer where fewer train.
+    `judge` compares two nodes, `free` are operands that are not compared. `missing` are values that a list of operands
+    in one graph may have and the other not: the norm over all gradients is taken over fewer where fewer train.
     """
 
     first: GraphValues
     other: GraphValues
     judge: Judge
     free: Set[str] = frozenset()
-    missing_max: int = 0
+    missing: tuple[frozenset[Ref], frozenset[Ref]] = (frozenset(), frozenset())
     skip: Skip | None = None
     """Leaves out operators that one of the graphs may have and the other not."""
     seen: set[Pair] = field(default_factory=set)
@@ -178,6 +207,10 @@ class ValuePairs:
     def unlike(self, output: str) -> str:
         """Where an output of both graphs is made otherwise; empty if it is made alike."""
         waiting = [(self.first.outputs[output], self.other.outputs[output])]
+        (one, two), whole = waiting[0], (self.first.whole, self.other.whole)
+        is_whole = self.first.parts.get(one, 0) == whole[0], self.other.parts.get(two, 0) == whole[1]
+        if whole[0] != whole[1] and output.startswith(GRADIENTS) and is_whole == (True, False):
+            return "some micro-batches are left out"
         while waiting:
             pair = waiting.pop()
             if pair in self.seen:
@@ -203,6 +236,8 @@ class ValuePairs:
             name = self.first.named.get(one)
             return "" if name == self.other.named.get(two) else f"{two} in the place of {one}"
         (mine, place), (theirs, its) = self.first.made[one], self.other.made[two]
+        if counts[0] != counts[1] and self.other.mixes(two):
+            return f"{theirs.operator} of several micro-batches"
         if place != its or _function(mine) != _function(theirs) or mine.operands.keys() != theirs.operands.keys():
             return f"{theirs.operator} in the place of {mine.operator}"
         if reason := self.judge(mine, theirs):
@@ -220,20 +255,23 @@ class ValuePairs:
     def _matching(self, left: list[Ref | None], right: list[Ref | None]) -> tuple[list[Ref | None], list[Ref | None]]:
         """The members of two lists that are counterparts, where parameters train in one of the graphs alone."""
         swapped, short, long = len(left) > len(right), *sorted((left, right), key=len)
-        if len(long) - len(short) > self.missing_max:
-            return [None], []
-        kept, rest = list[Ref | None](), iter(long)
+        left_out = self.missing[0 if swapped else 1]
+        kept, rest = list[Ref | None](), list(long)
         for ref in short:
-            match = next((one for one in rest if self._are_same(*((one, ref) if swapped else (ref, one)))), None)
-            if match is None:
+            while rest and not self._are_same(*((rest[0], ref) if swapped else (ref, rest[0]))):
+                if rest.pop(0) not in left_out:
+                    return [None], []
+            if not rest:
                 return [None], []
-            kept.append(match)
+            kept.append(rest.pop(0))
+        if not left_out.issuperset(rest):
+            return [None], []
         return (kept, short) if swapped else (short, kept)
 
     def _are_same(self, one: Ref | None, two: Ref | None) -> bool:
         if one is None or two is None:
             return one is two
-        trial = ValuePairs(self.first, self.other, self.judge, self.free, 0, self.skip, set(self.seen))
+        trial = ValuePairs(self.first, self.other, self.judge, self.free, skip=self.skip, seen=set(self.seen))
         waiting = [(one, two)]
         while waiting:
             pair = waiting.pop()
@@ -326,7 +364,7 @@ class SizePairs:
 def _is_as_far_from_the_end(change: tuple[int, int], side: tuple[int, int]) -> bool:
     """Whether two places lie equally far before the ends of two sides; the beginning of a side is no such place."""
     left = side[0] - change[0]
-    return change[0] != 0 and 0 <= left <= side[0] and left == side[1] - change[1]
+    return change[0] != 0 and change[1] >= 0 and 0 <= left <= side[0] and left == side[1] - change[1]
 
 
 def _choices(sides: Sequence[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], ...]]:

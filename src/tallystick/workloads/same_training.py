@@ -20,6 +20,7 @@ from tallystick.graphs.graph import Graph, Node
 from tallystick.transcripts.rule import GroupRule
 from tallystick.workloads.names import BATCH, WEIGHTS, parameter_of
 from tallystick.workloads.paired_values import (
+    GRADIENTS,
     MASKS,
     TRAINED,
     GraphValues,
@@ -30,7 +31,6 @@ from tallystick.workloads.paired_values import (
     micro_batches,
 )
 
-GRADIENTS = "gradients."
 SCHEDULE = "schedule."
 AVERAGES = "ema."
 COUNTERS = "position."
@@ -184,7 +184,8 @@ def _of_program(first: Graph, other: Graph, masks_differ: bool) -> str:
     skip = GraphValues.without_repeats if masks_differ else None
     splits = micro_batches(first) != micro_batches(other)
     values = GraphValues.of(first, splits=splits), GraphValues.of(other, splits=splits)
-    pairs = ValuePairs(*values, _same_but_integers(free), free, len(moved), skip)
+    missing = values[0].norms_of(moved), values[1].norms_of(moved)
+    pairs = ValuePairs(*values, _same_but_integers(free), free, missing, skip)
     for name in sorted(
         pairs.first.outputs.keys() & pairs.other.outputs.keys(), key=lambda name: (name != "loss", name)
     ):
