@@ -96,7 +96,8 @@ def test_a_prover_that_is_stopped_before_its_claim_is_final_says_so(
     prover = programs.start("prover", "prover", calls / "honest", *setup.at("prover"), "--poll", 0.1)
     await_(lambda: prover.out == "claim 0\n" and "waiting" in prover.err, programs)  # while the claim is open
     assert prover.interrupt() == 3
-    waiting, *silence, claim, money, stopped = prover.err.splitlines()
+    deadline, waiting, claim, money, stopped = prover.err.splitlines()
+    assert "leave this program running" in deadline
     assert re.fullmatch(r"waiting for claim 0 to become final: .* until .* UTC \(in .*\)", waiting)
     assert claim == "claim 0 is open: nobody has contested it"
     assert money.endswith("(this party): paid in 1,000,000, took out 0, has 1,000,000 held; +0")
