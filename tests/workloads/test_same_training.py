@@ -151,6 +151,7 @@ def test_a_parameter_without_a_gradient_stays_as_it_is(first: Any) -> None:
     assert difference(first, without) == ""
     assert difference(without, first, is_updated_alike=False) == ""
     assert departure(first, without, UNCHANGED) == ""
+    assert departure(without, first, UNCHANGED).startswith("0.bias trains")
 
 
 def test_a_frozen_parameter_leaves_its_own_norm_out_of_the_clip_and_no_other(first: Any) -> None:

@@ -61,6 +61,8 @@ def departure(first: Graph, other: Graph, changes: SettingChanges, masks_differ:
     skip = partial(GraphValues.without_decay, decays=changes.decays) if changes.decays else None
     if changed := _of_updates(first, other, changes.judge, skip):
         return changed
+    if added := sorted(trained_by(other) - trained_by(first)):
+        return f"{added[0]} trains, and the first graph has no gradient to compare"
     return _of_program(first, other, masks_differ)
 
 
