@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import tallystick
+from tallystick.attacks.loop_further_graph import forge_one_step
 from tallystick.attacks.loop_reference import train_loop
 from tallystick.attacks.loop_variation import ATTACKS
+from tallystick.graphs.graph import Node, Output
 from tallystick.store.log import read_lines
 from tallystick.transcripts.record import StepRecord, read_record
+from tallystick.workloads.program import StepProgram
 
 pytest.importorskip("torch")
 FULL = tallystick.Policy(full=True)
@@ -98,3 +102,36 @@ def test_the_command_takes_a_root_and_the_strictest_policy(
     assert command(["audit", str(run), "--full", "--graph", f"sha256:{root}", "--strict"]) == 3
     assert command(["audit", str(run), "--full", "--graph", "root"]) == 2
     assert "--graph: not a digest" in capfd.readouterr().err
+
+
+def test_a_gradient_that_the_first_graph_does_not_have_is_no_reason_to_change_a_weight(
+    tmp_path: Path, one_thread: None
+) -> None:
+    """A frozen weight is negated in one step, under a graph that claims to train it."""
+    import torch
+
+    def invents(program: StepProgram) -> StepProgram:
+        graph, name = program.graph, "weights.0.weight"
+        number = graph.nodes[-1].number + 1
+        negated = Node(number, "aten.neg.default", {"self": name}, {}, (graph.specs()[name],))
+        kept = tuple(output for output in graph.outputs if output.name != name)
+        outputs = (*kept, Output(name, f"n{number}"), Output("gradients.0.weight", name))
+        outputs = tuple(sorted(outputs, key=lambda output: output.name))
+        return replace(program, graph=replace(graph, nodes=(*graph.nodes, negated), outputs=outputs))
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    model[0].weight.requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    with tallystick.record_training(tmp_path / "run", model, optimizer, anchor_stride=4) as recorder:
+        for x in torch.randn(8, 8, 3, generator=torch.Generator().manual_seed(5)):
+            loss = model(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            recorder.step(loss, batch=x)
+    assert tallystick.audit(tmp_path / "run", FULL).accepted
+    forge_one_step(invents)(tmp_path / "run", tmp_path / "forged")
+    result = tallystick.audit(tmp_path / "forged", FULL)
+    assert result.outcome == "inconclusive"
+    assert "0.weight trains, and the first graph has no gradient to compare" in result.text()

@@ -497,7 +497,7 @@ LOOPS: dict[str, tuple[str, Loop]] = {
     "dropout": (OPEN, Loop(model=dropping)),
     "dropout from a seed": (GOOD, Loop(model=dropping, settings={"seed": 1})),
     "a layer frozen later": (GOOD, Loop(before=freezes)),
-    "a layer thawed later": (GOOD, Loop(before=unfreezes, optimizer=sgd)),
+    "a layer thawed later": (OPEN, Loop(before=unfreezes, optimizer=sgd)),
     "rate set in the loop": (GOOD, Loop(before=sets_rate)),
     "rate set behind the step": (GOOD, Loop(after_step=sets_rate)),
     "weight decay in motion": (GOOD, Loop(before=sets_decay)),
