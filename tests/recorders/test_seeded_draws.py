@@ -131,7 +131,7 @@ def test_what_is_recomputed_in_the_backward_pass_draws_the_same_again(
 def test_a_claim_of_another_seed_is_rejected(tmp_path: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
     from tallystick.workloads.draws import step_key
 
-    monkeypatch.setattr("tallystick.recorders.seeded_draws.step_key", lambda seed, step: step_key(seed + 1, step))
+    monkeypatch.setattr("tallystick.recorders.draws.step_key", lambda seed, step: step_key(seed + 1, step))
     monkeypatch.setattr("tallystick.recorders.self_check.SelfCheck.difference", lambda *_: "")
     monkeypatch.setattr("tallystick.recorders.self_audit.SelfAudit.replay", lambda *_: None)
     fit(tmp_path / "run", model_of(), loss=squares, example=batch_of(0))

@@ -14,6 +14,7 @@ import torch
 
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.torch.environment import describe_environment
+from tallystick.frameworks.torch.generator_operators import native_mask
 from tallystick.frameworks.torch.state import generator_state, live_tensors
 from tallystick.frameworks.torch.tensors import from_tensor, to_tensor
 from tallystick.frameworks.torch.training.sketch import Sketcher
@@ -22,6 +23,7 @@ from tallystick.frameworks.torch.wrappers import inner_model, inner_optimizer, r
 from tallystick.recorders.attachments import NOTHING, Attachments
 from tallystick.recorders.batches import describe_batch
 from tallystick.recorders.boundary import say, sheltered, unsaid
+from tallystick.recorders.draws import NativeDraws, SeededDraws, draws_natively
 from tallystick.recorders.first_step import FirstStep
 from tallystick.recorders.first_weights import stated_digest
 from tallystick.recorders.freed_memory import give_back
@@ -29,7 +31,6 @@ from tallystick.recorders.graph_guard import STEPS_BETWEEN, GraphGuard, Observed
 from tallystick.recorders.graph_source import GraphSource, without_graph
 from tallystick.recorders.new_batches import NewBatches
 from tallystick.recorders.run_recorder import RunRecorder
-from tallystick.recorders.seeded_draws import SeededDraws
 from tallystick.recorders.self_audit import RecordedStep, Sketch
 from tallystick.recorders.self_check import SelfCheck, TakenStep
 from tallystick.recorders.step_graph import StepGraph, count_of, keep_batch, named_tensors
@@ -42,6 +43,7 @@ from tallystick.transcripts.claim import Withdrawn
 from tallystick.transcripts.recipe import RecordRecipe
 from tallystick.transcripts.record import Batch
 from tallystick.transcripts.spec import Spec
+from tallystick.workloads.names import GENERATOR, GENERATOR_MOVE
 from tallystick.workloads.plan import projection_seed
 
 NO_RATE = "no-rate"
@@ -80,7 +82,7 @@ class OwnLoopRecorder:
         self._first: FirstStep | None = None
         self._guard: GraphGuard | None = None
         self._watch: StepWatch | None = None
-        self._draws: SeededDraws | None = None
+        self._draws: SeededDraws | NativeDraws | None = None
         self._new_batches: NewBatches | None = None
         self._again: WatchedAgain | None = None
         self._recorder: RunRecorder | None = None
@@ -187,9 +189,16 @@ class OwnLoopRecorder:
         self._last_step = time.perf_counter()
 
     def _draw(self, seed: int | None) -> None:
-        """Let the model draw its random numbers from a seed."""
+        """Let the model draw its random numbers from a seed, or follow the generator that it draws from."""
         if seed is not None:
             self._draws = SeededDraws(self._model, seed, lambda: sheltered(self.stop))
+        elif (
+            self._device == "cpu"
+            and native_mask()
+            and (self._graph is None or draws_natively(self._graph.captured.graph))
+        ):
+            self._draws = NativeDraws(self._model, lambda: sheltered(self.stop))
+        if self._draws is not None:
             self._draws.start(None if self._first is None else self._first.log)
 
     def enter_forward(self, given: Mapping[str, Any]) -> None:
@@ -313,9 +322,11 @@ class OwnLoopRecorder:
         else:
             reasons.append(STEPS_BETWEEN.format(self.index, seen.count))
         if self._draws is not None:
-            self._draws.watched() if self._graph is not None else self._draws.close()
+            self._draws.watched()
+            if self._graph is None or not (self._graph.seed is not None or draws_natively(self._graph.captured.graph)):
+                self._draws.close()
+                self._draws = None
         if self._graph is None:
-            self._draws = None
             self._no_graph = without_graph(self._source.blockers, reasons[0]).no_graph
         else:
             self._graph = self._watching_again(self._graph)
@@ -330,7 +341,14 @@ class OwnLoopRecorder:
     def _before_as(self, graph: StepGraph) -> State:
         """The state before the first step as a graph carries it."""
         drawn = (name for name in self._before if not name.startswith("rng."))
-        return graph.empty_slots() | {name: self._before[name] for name in drawn}
+        named = {name: self._before[name] for name in drawn}
+        return graph.empty_slots() | named | self._generator(graph, before=True)
+
+    def _generator(self, graph: StepGraph, before: bool = False) -> dict[str, Tensor]:
+        """The state of PyTorch's generator after the last step, or `before` it, where steps draw from it."""
+        if not isinstance(self._draws, NativeDraws) or not draws_natively(graph.captured.graph):
+            return {}
+        return {GENERATOR: Tensor.of(self._draws.before if before else self._draws.state)}
 
     def _gives_step(
         self,
@@ -345,7 +363,8 @@ class OwnLoopRecorder:
         """Whether a graph gives the first step, which was just taken."""
         before, live = self._before_as(graph), self._state()
         after = graph.empty_slots() | {name: value for name, value in live.items() if not name.startswith("rng.")}
-        named = named_tensors(batch, count_of(batch, graph.accumulation))
+        after |= self._generator(graph)
+        named = named_tensors(batch, count_of(batch, graph.accumulation)) | self._moves(graph)
         if graph.misfit(named):  # the example that was given has other shapes
             return True
         check = SelfCheck(self._device, self._recorded.loss_decimals, self._recorded.anchor_stride)
@@ -378,13 +397,20 @@ class OwnLoopRecorder:
         if self._graph is None or self._guard is None or self._reason is not None:
             return describe_batch(batch), None
         count = count_of(batch, self._graph.accumulation)
-        named, words = named_tensors(batch, count), None if self._draws is None else self._draws.words
+        named = named_tensors(batch, count) | self._moves(self._graph)
+        words = None if self._draws is None else self._draws.words
         found = self._guard.examine(Observed(self.index, seen, named, batch, count, rates, loss, norm, words))
         if self._guard.reason is not None:
             return describe_batch(batch), None
         places = None if self._rows is None else self._rows.positions(named)
         kept = Batch(digest=keep_batch(self._run, named), indices=places)
         return kept, found
+
+    def _moves(self, graph: StepGraph) -> dict[str, Tensor]:
+        """How PyTorch's generator was moved before the last step, where steps draw from it."""
+        if not isinstance(self._draws, NativeDraws) or not draws_natively(graph.captured.graph):
+            return {}
+        return {GENERATOR_MOVE: Tensor.of(self._draws.move)}
 
     def _named(self, found: StepGraph | str | None) -> dict[str, Any]:
         """What a record says of the graph of its step, beside what the spec says."""
@@ -435,7 +461,8 @@ class OwnLoopRecorder:
         state["position.step"] = Tensor.of(np.asarray(self.index, np.int64))
         if self._graph is None:
             return state | generator_state(self._device, foreign=True)
-        return state | {name: empty for name, empty in self._graph.empty_slots().items() if name not in state}
+        state |= {name: empty for name, empty in self._graph.empty_slots().items() if name not in state}
+        return state | self._generator(self._graph)
 
 
 def rates_of_step(seen: Stepped, given: Sequence[float] | None) -> tuple[float, ...]:

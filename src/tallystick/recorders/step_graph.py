@@ -152,12 +152,14 @@ def capture_loop(
     precision: Precision = nullcontext,
     reduction: Reduction = "mean",
     seed: int | None = None,
+    is_native: bool = False,
     ema: Ema | None = None,
     edits: Edits = NO_EDITS,
 ) -> StepGraph:
     """Capture the step of a loop; `loss(model, batch)` gets batches in the form of `example`, under `precision`.
 
-    With the `seed` of a run the step draws its random numbers from the input `rng.seed`.
+    With the `seed` of a run the step draws its random numbers from the input `rng.seed`; one that `is_native` draws
+    those of dropout as PyTorch does, from the state of its generator.
 
     Raises `UnavailableError` with the reason if the step cannot be captured.
     """
@@ -178,7 +180,7 @@ def capture_loop(
         accumulation=accumulation,
         precision=precision,
         reduction=reduction,
-        seeded=seed is not None,
+        draws="generator" if is_native else "nothing" if seed is None else "seed",
         ema=ema,
         edits=edits,
     )
@@ -204,6 +206,7 @@ def capture_loop(
             precision=precision,
             reduction=reduction,
             seed=seed,
+            is_native=is_native,
             ema=ema,
             edits=edits,
         )

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from tallystick.errors import MalformedError
+from tallystick.errors import MalformedError, UnavailableError
 from tallystick.graphs.transforms.axes import Factors, StepSizes, regrouped
 from tallystick.graphs.transforms.later import (
     NEUTRAL,
@@ -181,6 +181,10 @@ class Steps(ByElement[Stacked]):
         spec = self.types.cumsum(x.spec, axis)
         self._check_apart(x.axes[axis], "adds up tokens or keys")
         return self._made(spec, x.axes, reduced("sum", later_of(x)))
+
+    def mersenne(self, state: Stacked, move: Stacked, count: int) -> tuple[Stacked, Stacked]:
+        """No pass over tokens draws from a generator of PyTorch."""
+        raise UnavailableError("a generator of PyTorch has no place in a pass over tokens")
 
     def sort(self, x: Stacked, axis: int, descending: bool) -> tuple[Stacked, Stacked]:
         """Along plain axes."""
