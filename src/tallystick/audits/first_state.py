@@ -12,13 +12,14 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from tallystick.audits.checked_run import CheckedRun
+from tallystick.commitments.mt19937 import STATE_SIDE, seeded
 from tallystick.judging.findings import AGREES, DIFFERS
 from tallystick.judging.first_weights import FirstWeights, compare_first_weights
 from tallystick.tensors.conversion import in_dtype
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.tolerances.exact import describe_difference
-from tallystick.workloads.names import AVERAGE, AVERAGED, POSITION, WEIGHTS, parameter_of
+from tallystick.workloads.names import AVERAGE, AVERAGED, GENERATOR, POSITION, WEIGHTS, parameter_of
 from tallystick.workloads.origin import Origin
 from tallystick.workloads.same_training import trained_by
 
@@ -63,6 +64,9 @@ def _is_fresh(evidence: CheckedRun, name: str, tensor: Tensor, state: State) -> 
     """Whether a tensor is what it is at the start of a new run: an average is its weight, memory is empty."""
     if name.startswith(AVERAGE):
         return _equal(state.get(WEIGHTS + name.removeprefix(AVERAGE)), tensor)
+    if name == GENERATOR:
+        words = tensor.array()
+        return words.shape == (STATE_SIDE,) and bool(np.array_equal(seeded(int(words[0])), words))
     if name == AVERAGED:
         return not np.any(tensor.array())
     weight = state.get(WEIGHTS + parameter_of(name)) if name.startswith(OPTIMIZER) else None

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tallystick.audits.checked_run import CheckedRun
+from tallystick.audits.generator_moves import described_moves
 from tallystick.audits.policy import Policy
 from tallystick.audits.replay import Lost, SegmentReport
 from tallystick.audits.sampling import Selection, detection_probability, unreachable_share
@@ -180,6 +181,8 @@ def _not_checked(evidence: CheckedRun, policy: Policy, share: float) -> Iterable
         batches = "" if evidence.spec.rows is not None else "which data the batches are, and "
         rates = evidence.varying.stated_rates()
         yield f"{origin}{batches}what set the learning rates{rates and f' ({rates})'}"
+    if evidence.moves:
+        yield f"what chose the random numbers of dropout: {described_moves(evidence.moves)}"
     yield from _unstated_origin(evidence)
     yield from evidence.left_out
     data = evidence.spec.data

@@ -190,13 +190,10 @@ class OwnLoopRecorder:
 
     def _draw(self, seed: int | None) -> None:
         """Let the model draw its random numbers from a seed, or follow the generator that it draws from."""
+        may_draw = self._graph is None or draws_natively(self._graph.captured.graph)
         if seed is not None:
             self._draws = SeededDraws(self._model, seed, lambda: sheltered(self.stop))
-        elif (
-            self._device == "cpu"
-            and native_mask()
-            and (self._graph is None or draws_natively(self._graph.captured.graph))
-        ):
+        elif self._device == "cpu" and may_draw and native_mask() is not None:
             self._draws = NativeDraws(self._model, lambda: sheltered(self.stop))
         if self._draws is not None:
             self._draws.start(None if self._first is None else self._first.log)

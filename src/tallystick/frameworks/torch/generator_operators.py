@@ -12,7 +12,7 @@ import torch
 from tallystick.commitments.mt19937 import BLOCK, State, seeded
 from tallystick.operators.arrays import NUMPY
 from tallystick.operators.registry import operator
-from tallystick.operators.tally.generator import NATIVE
+from tallystick.operators.tally.generator import MCG31, MT19937, NATIVE
 from tallystick.operators.values import Value, Values
 
 MASK: Final = "(Tensor state, SymInt[] size, float keep, ScalarType dtype) -> (Tensor, Tensor)"
@@ -23,23 +23,28 @@ _PROBED: Final = 4096
 _SEED: Final = 20
 
 
-@torch.library.custom_op("tally::mt19937_move", mutates_args=(), schema="(Tensor state, Tensor move) -> Tensor")
-def mt19937_move(state: torch.Tensor, move: torch.Tensor) -> torch.Tensor:
+def moved(state: torch.Tensor, move: torch.Tensor) -> torch.Tensor:
     """The operator `tally.mt19937_move`."""
     (after,) = operator("tally.mt19937_move").read(_VALUES, {"state": _value(state), "move": _value(move)})
     return torch.from_numpy(after.array).to(state.device)
 
 
-@torch.library.custom_op("tally::mt19937_mask", mutates_args=(), schema=MASK)
-def mt19937_mask(state: torch.Tensor, size: Sequence[int], keep: float, dtype: torch.dtype) -> Masked:
+def drawn_by_element(state: torch.Tensor, size: Sequence[int], keep: float, dtype: torch.dtype) -> Masked:
     """The operator `tally.mt19937_mask`."""
-    return _mask("tally.mt19937_mask", state, size, keep, dtype)
+    return _mask(MT19937, state, size, keep, dtype)
 
 
-@torch.library.custom_op("tally::mcg31_mask", mutates_args=(), schema=MASK)
-def mcg31_mask(state: torch.Tensor, size: Sequence[int], keep: float, dtype: torch.dtype) -> Masked:
+def drawn_by_one_word(state: torch.Tensor, size: Sequence[int], keep: float, dtype: torch.dtype) -> Masked:
     """The operator `tally.mcg31_mask`."""
-    return _mask("tally.mcg31_mask", state, size, keep, dtype)
+    return _mask(MCG31, state, size, keep, dtype)
+
+
+# Traces hold these; replays call the functions themselves, because PyTorch loads its compiler for a custom operator.
+mt19937_move = torch.library.custom_op(
+    "tally::mt19937_move", moved, mutates_args=(), schema="(Tensor state, Tensor move) -> Tensor"
+)
+mt19937_mask = torch.library.custom_op("tally::mt19937_mask", drawn_by_element, mutates_args=(), schema=MASK)
+mcg31_mask = torch.library.custom_op("tally::mcg31_mask", drawn_by_one_word, mutates_args=(), schema=MASK)
 
 
 @mt19937_move.register_fake
