@@ -91,8 +91,12 @@ class SeededDraws:
     def start(self, log: OperatorLog | None) -> None:
         """Begin with the first step; while a `log` watches it, the log answers its draws."""
         self._forward.asked = None if log is None else log.draws
-        self._begin(1)
+        self.begin(1)
         self._forward.start()
+
+    def begin(self, step: int) -> None:
+        """Draw from the stream of step number `step` from now on."""
+        self._forward.begin(_StepStream(seed_tensor(step_key(self._seed, step))))
 
     def watched(self) -> None:
         """Answer draws without a log from now on."""
@@ -103,22 +107,19 @@ class SeededDraws:
         self._forward.entered(model)
 
     def after(self, step: int) -> str:
-        """Go on to the next step, and say what step number `step` drew that does not follow from the seed; else empty.
+        """Say what step number `step` drew that does not follow from the seed; else empty. `words` is how many words.
 
-        `words` is how many random words the step drew.
+        What runs from now on draws from no stream, until the next step begins: captures run the model too.
         """
         stream = self._forward.stream
         assert isinstance(stream, _StepStream)
-        self._begin(step + 1)
+        self._forward.stream = None
         self.words = stream.offset
         return OTHER_DRAW.format(stream.other) if stream.other else ""
 
     def close(self) -> None:
         """Let the loop draw from generators again."""
         self._forward.close()
-
-    def _begin(self, step: int) -> None:
-        self._forward.begin(_StepStream(seed_tensor(step_key(self._seed, step))))
 
 
 class _StepStream(ExplicitRandomness):  # type: ignore[no-untyped-call]
@@ -133,21 +134,29 @@ class _StepStream(ExplicitRandomness):  # type: ignore[no-untyped-call]
 class NativeDraws:
     """Follows PyTorch's generator through somebody else's loop, which draws as it does without the recorder.
 
-    `state` is that of the generator after the last step, and `before` that before it, or that of the seed before the
-    first. `move` says how the generator was moved from there until the step began: to another seed, or -1, and by how
-    many words that no step drew. `words` is how many the step drew, modulo the words of a block.
+    `state` is that of the generator after the last step, and `before` that before it. Before the first step it is that
+    of the seed, if the generator came from there. `move` says how the generator was moved from there until the step
+    began: to another seed, or -1, and by how many words that no step drew. `words` is how many the step drew, modulo
+    the words of a block.
     """
 
     def __init__(self, model: torch.nn.Module, sheltered: Callable[[], AbstractContextManager[None]]) -> None:
-        self.before = self.state = seeded(torch.initial_seed())
+        origin, live = seeded(torch.initial_seed()), live_state()
+        drawn = distance(origin, live, SKIPPED_MAX)
+        self.before = self.state = live if drawn is None else origin
+        self._drawn, self._last = drawn or 0, live
         self.move, self.words = STAYS, 0
-        self._forward, self._is_first, self._lost = SeededForward(model, sheltered), True, 0
+        self._forward, self._lost = SeededForward(model, sheltered), 0
 
     def start(self, log: OperatorLog | None) -> None:
         """Begin with the first step; while a `log` watches it, the log is told which draws are the model's."""
         self._forward.asked = None if log is None else log.draws
-        self._forward.begin(_LiveStream())
+        self.begin(1)
         self._forward.start()
+
+    def begin(self, step: int) -> None:
+        """Follow step number `step` from now on."""
+        self._forward.begin(_LiveStream())
 
     def watched(self) -> None:
         """No log watches from now on."""
@@ -158,24 +167,21 @@ class NativeDraws:
         self._forward.entered(model)
 
     def after(self, step: int) -> str:
-        """Go on to the next step; says why the draws of step number `step` follow from no state, else empty."""
+        """Say why the draws of step number `step` follow from no state, else empty; follow nothing until the next."""
         stream = self._forward.stream
         assert isinstance(stream, _LiveStream)
-        self._forward.begin(_LiveStream())
+        self._forward.stream = None
         self.before, self.move, self.words = self.state, STAYS, 0
         if stream.first is None or stream.last is None:  # the model did not run
             return ""
-        move, is_first = self._move_to(stream.first), self._is_first
-        self.state, self.words = stream.last, int(stream.last[BLOCK] - stream.first[BLOCK]) % BLOCK
-        self._is_first = False
-        if move is not None:
-            self.move = move
-            return ""
-        if is_first:  # nothing says where the generator began, and the audit says so
-            self.before = stream.first
-            return ""
-        self._lost += 1
-        return OTHER_STATE.format(step)
+        move = self._move_to(stream.first)
+        self.state = self._last = stream.last
+        self.words, self._drawn = int(stream.last[BLOCK] - stream.first[BLOCK]) % BLOCK, 0
+        if move is None:
+            self._lost += 1
+            return OTHER_STATE.format(step)
+        self.move = move
+        return ""
 
     def close(self) -> None:
         """Follow no further."""
@@ -185,11 +191,10 @@ class NativeDraws:
         """How the generator came from the last step to the state in which this one begins; `None` if unknown."""
         if self._lost >= LOST_MAX:
             return None
-        most = SKIPPED_MAX if self._is_first else SEARCHED
-        if (words := distance(self.state, first, most)) is not None:
-            return np.asarray((GOES_ON, words))
+        if (words := distance(self._last, first, SEARCHED)) is not None:
+            return np.asarray((GOES_ON, self._drawn + words))
         seed = torch.initial_seed() & 0xFFFFFFFF
-        words = distance(seeded(seed), first, most)
+        words = distance(seeded(seed), first, SEARCHED)
         return None if words is None else np.asarray((seed, words))
 
 

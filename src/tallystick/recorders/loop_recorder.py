@@ -419,8 +419,10 @@ class OwnLoopRecorder:
         return {"graph": None if found.root == self._graph.root else found.root, "optimizer": rules}
 
     def _prepare_check(self) -> None:
-        """Keep the state if the next step is one to check."""
+        """Keep the state if the next step is one to check, and let it draw."""
         assert self._watch is not None
+        if self._draws is not None:
+            self._draws.begin(self.index + 1)
         if self._again is not None:
             self._again.forget()
         if self._new_batches is not None:

@@ -11,8 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from tallystick.errors import UnavailableError
-from tallystick.frameworks.torch.dropout import config_that_drops, describe_dropout
-from tallystick.frameworks.torch.generator_operators import native_mask
+from tallystick.frameworks.torch.dropout import config_that_drops, describe_dropout, drops_natively
 from tallystick.frameworks.torch.optimizers.catalogue import begins_otherwise, rules_of, unsupported
 from tallystick.frameworks.torch.wrappers import inner_model, inner_optimizer, is_compiled, sharding_of
 
@@ -97,8 +96,7 @@ def _of_optimizer(inner: nn.Module, optimizer: torch.optim.Optimizer) -> Iterato
 
 def _dropout(inner: nn.Module) -> Iterator[Blocker]:
     """On a CPU, what dropout draws can be drawn again; on other devices nobody knows it."""
-    is_known = all(value.device.type == "cpu" for value in inner.parameters()) and native_mask() is not None
-    if not is_known and (drops := describe_dropout(inner)):
+    if (drops := describe_dropout(inner)) and not drops_natively(inner):
         settings = [f"{name}=0" for name in config_that_drops(inner)]
         without = f"make the config with {', '.join(settings)}" if settings else "set its probability to 0 (p=0)"
         yield Blocker(drops, f"{without}, {GIVE_SEED}", is_certain=False)

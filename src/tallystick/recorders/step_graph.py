@@ -17,6 +17,7 @@ from tallystick.frameworks.torch.capture.captured_step import CapturedStep
 from tallystick.frameworks.torch.capture.edits import NO_EDITS, Edits
 from tallystick.frameworks.torch.capture.step import Loss, Precision, Reduction
 from tallystick.frameworks.torch.capture.training_step import capture_training_step
+from tallystick.frameworks.torch.dropout import drops_natively
 from tallystick.frameworks.torch.ema import Ema
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.files import save_program
@@ -152,19 +153,20 @@ def capture_loop(
     precision: Precision = nullcontext,
     reduction: Reduction = "mean",
     seed: int | None = None,
-    is_native: bool = False,
+    is_native: bool | None = None,
     ema: Ema | None = None,
     edits: Edits = NO_EDITS,
 ) -> StepGraph:
     """Capture the step of a loop; `loss(model, batch)` gets batches in the form of `example`, under `precision`.
 
     With the `seed` of a run the step draws its random numbers from the input `rng.seed`; one that `is_native` draws
-    those of dropout as PyTorch does, from the state of its generator.
+    those of dropout as PyTorch does, from the state of its generator, as a step does by default whose layers drop.
 
     Raises `UnavailableError` with the reason if the step cannot be captured.
     """
     parts = parts_of(example, accumulation)
     first = parts[0]
+    is_native = drops_natively(model) if is_native is None else is_native
 
     def of_tensors(called: Any, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         result: torch.Tensor = loss(called, _like(first, tensors))
@@ -180,7 +182,7 @@ def capture_loop(
         accumulation=accumulation,
         precision=precision,
         reduction=reduction,
-        draws="generator" if is_native else "nothing" if seed is None else "seed",
+        draws="seed" if seed is not None else "generator" if is_native else "nothing",
         ema=ema,
         edits=edits,
     )

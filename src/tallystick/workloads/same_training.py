@@ -18,7 +18,7 @@ from typing import Final
 
 from tallystick.graphs.graph import Graph, Node
 from tallystick.transcripts.rule import GroupRule
-from tallystick.workloads.names import BATCH, WEIGHTS, parameter_of
+from tallystick.workloads.names import BATCH, GENERATOR, WEIGHTS, parameter_of
 from tallystick.workloads.paired_values import (
     GRADIENTS,
     MASKS,
@@ -173,7 +173,7 @@ def _of_updates(first: Graph, other: Graph, judge: Judge, skip: Skip | None = No
     both = trained_by(first) & trained_by(other)
     for name in sorted(pairs.first.outputs.keys() & pairs.other.outputs.keys()):
         compared = averaging if name.startswith(AVERAGES) else pairs
-        is_compared = name.startswith((COUNTERS, AVERAGES)) or parameter_of(name) in both
+        is_compared = (name.startswith((COUNTERS, AVERAGES)) and name != GENERATOR) or parameter_of(name) in both
         if is_compared and (unlike := compared.unlike(name)):
             return f"{name} is updated otherwise ({unlike})"
     return ""
@@ -191,7 +191,7 @@ def _of_program(first: Graph, other: Graph, masks_differ: bool) -> str:
     for name in sorted(
         pairs.first.outputs.keys() & pairs.other.outputs.keys(), key=lambda name: (name != "loss", name)
     ):
-        is_updated = parameter_of(name) or name.startswith((AVERAGES, COUNTERS))
+        is_updated = parameter_of(name) or (name.startswith((AVERAGES, COUNTERS)) and name != GENERATOR)
         if not is_updated and name.removeprefix(GRADIENTS) not in moved and (unlike := pairs.unlike(name)):
             return f"{name} is computed otherwise ({unlike})"
     return SizePairs(first, other).unexplained(pairs.nodes)
