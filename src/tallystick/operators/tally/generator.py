@@ -66,7 +66,7 @@ def mt19937_mask(a: Algebra[V], state: V, size: tuple[int, ...], keep: float, dt
     Exactness.EXACT,
 )
 def mcg31_mask(a: Algebra[V], state: V, size: tuple[int, ...], keep: float, dtype: str) -> tuple[V, V]:
-    """1 where x ÷ 2³¹ < `keep` in F32, for x = seed · 1132489760ⁱ mod (2³¹ − 1)."""
+    """1 where x ÷ (2³¹ − 1) < `keep`, both rounded to F32, for x = seed · 1132489760ⁱ mod (2³¹ − 1)."""
     count = _checked(size, keep)
     taken = WORDS_OF_ELEMENT if dtype == "F64" else 1
     words, after = a.mersenne(state, _on(a), taken)
@@ -76,9 +76,8 @@ def mcg31_mask(a: Algebra[V], state: V, size: tuple[int, ...], keep: float, dtyp
     while powers.shape[0] < count:
         powers = a.concat((powers, a.remainder(a.mul(powers, factor), MCG_MODULUS)), 0)
         factor = factor * factor % MCG_MODULUS
-    single = float(np.float32(keep)) * 2.0**31
     # Rounding keeps the order: so the comparison in F32 is one of integers, with the first that rounds to no less.
-    limit = bisect_left(range(MCG_MODULUS), single, key=lambda x: float(np.float32(x)))
+    limit = bisect_left(range(MCG_MODULUS), np.float32(keep), key=lambda x: np.float32(x / MCG_MODULUS))
     drawn = a.compare(a.slice(powers, (0,), (count,), (1,)), limit, "lt")
     return a.reshape(a.cast(drawn, dtype), size), after
 
