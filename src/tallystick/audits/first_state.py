@@ -25,7 +25,8 @@ from tallystick.workloads.same_training import trained_by
 
 SHOWN = 4
 OPTIMIZER = "optimizer."
-BUFFERS = "buffers."
+UNWEIGHTED = ("buffers.", GENERATOR)
+"""What moves no weight by itself: buffers, and the generator of dropout."""
 
 
 def judge_first_state(evidence: CheckedRun, origin: Origin | None, state: State) -> None:
@@ -36,8 +37,8 @@ def judge_first_state(evidence: CheckedRun, origin: Origin | None, state: State)
     """
     if evidence.spec.recipe is None:
         evidence.unexplained = frozenset(unexplained(evidence, origin, state))
-        memory = sorted(name for name in evidence.unexplained if not name.startswith(BUFFERS))
-        stored = sorted(name for name in evidence.unexplained if name.startswith(BUFFERS))
+        memory = sorted(name for name in evidence.unexplained if not name.startswith(UNWEIGHTED))
+        stored = sorted(name for name in evidence.unexplained if name.startswith(UNWEIGHTED))
         if memory and origin is not None:
             given = f"neither what the optimizer starts with nor what {origin.path} ended with"
             mend = "give the run that ended with them as --initial"
@@ -46,6 +47,8 @@ def judge_first_state(evidence: CheckedRun, origin: Origin | None, state: State)
             evidence.left_out.append(f"where the first values of {_some(memory)} come from, which no new run has")
         if stored and origin is not None:
             evidence.left_out.append(f"the first values of {_some(stored)}, which {origin.path} does not hold")
+        elif stored:
+            evidence.left_out.append(f"where the first values of {_some(stored)} come from, which no new run has")
     if origin is not None:
         _judge_weights(evidence, origin, state)
 
