@@ -30,7 +30,7 @@ from research.oracle_programs import Printed, prepare, run_line
 from research.oracle_surface import commands, files, names
 
 TIMED_KEYS = re.compile(
-    r'("(?:[a-z_]*seconds|date|made|cost_ratio|time|deadline|until|posted|[a-z_]*_ns|ends|[a-z_]*_at|payable|clocks)":)'
+    r'("(?:[a-z_]*seconds|date|made|cost_ratio|time|deadline|until|posted|[a-z_]*_ns|ends|[a-z_]*_at|payable|clocks|purses|seal|head)":)'
     r'(?:"[^"]*"|[-+.e\d]+|null|{[^{}]*})'
 )
 TIMED_TEXT = (
@@ -102,7 +102,7 @@ class Folder:
 
 
 def untimed(text: str) -> str:
-    """A text without times and durations."""
+    """A text without times, durations, and what random keys give or order."""
     text = TIMED_KEYS.sub(r"\1…", text)
     for pattern, name in TIMED_TEXT:
         text = pattern.sub(name, text)
@@ -179,8 +179,11 @@ def capture(runs: Path, attacks: dict[str, str] | None, command: str, only: str)
 
 def kept_claims(folder: Path) -> set[str]:
     """The digests of the claims of the kept runs, which no run of the oracle changes."""
-    paths = sorted(path.parent.name for path in folder.glob("*/claim.json"))
-    return {digest for name in paths for digest in CLAIM.findall(run_line(f"tally fsck {name} --json", folder).out)}
+    places = " ".join(sorted(path.parent.name for path in folder.glob("*/claim.json")))
+    run_line(f"tally db add {places} --db kept.db", folder)
+    rows = json.loads(run_line('tally query "SELECT claim FROM runs" --db kept.db --json', folder).out)["rows"]
+    (folder / "kept.db").unlink()
+    return {row["claim"] for row in rows}
 
 
 def differences(old: Any, new: Any, place: str = "") -> Iterator[str]:

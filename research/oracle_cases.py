@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+OTHER_KEY = "1398f62c6d1a457c51ba6a4b5f3dbd2f69fca93216218dc8997e416bd17d93ca"
+"""The public half of a key that signed nothing."""
 NONCE = bytes(range(32)).hex()
-SAMPLED = f"--samples 19 --window 6 --nonce {NONCE}"
+DRAWN = f"--nonce {NONCE}"
+SAMPLED = f"--samples 19 --window 6 {DRAWN}"
 """So many of 24 steps that no segment between two anchors is missed."""
 TEXT_BYTES = 20_000
 LLAMA = """
@@ -83,6 +86,7 @@ loop calls
 loop jax
 tally profile-step recipe --step 3 --out trace --json
 tally cluster describe --out cluster.json --json
+tally attack wrong-rate demo forged --json
 """
 """What is kept with the oracle: later commands are run on the runs of the first time."""
 
@@ -91,15 +95,15 @@ JUDGED = f"""
 tally export-model recipe model --json
 {ANSWERS} --prompt "The with statement" --nonce 5ca1ab1e --request-id one --graph
 {ANSWERS} --prompt "A list is" --nonce 5ca1ab1f --request-id two --temperature 0.7 --top-k 20
-tally audit demo --samples 4 --nonce {NONCE} --json
-tally audit demo --samples 4 --nonce {NONCE}
+tally audit demo --samples 4 {DRAWN} --json
+tally audit demo --samples 4 {DRAWN}
 tally audit recipe {SAMPLED} --json
 tally audit recipe {SAMPLED} --verbose
 tally audit recipe {SAMPLED} --replay recipe --json
 tally audit recipe {SAMPLED} --tolerant --json
-tally audit recipe --full --json
-tally audit recipe --full --html report.html
-tally audit bpe --full --json
+tally audit recipe --full {DRAWN} --json
+tally audit recipe --full {DRAWN} --html report.html
+tally audit bpe --full {DRAWN} --json
 tally audit corpus {SAMPLED} --corpus shards --json
 tally audit corpus {SAMPLED} --json
 tally audit gpt2 {SAMPLED} --tolerant --json
@@ -111,11 +115,11 @@ tally audit checkpoint {SAMPLED} --initial start --json
 tally audit checkpoint {SAMPLED} --json
 tally audit rows {SAMPLED} --corpus rows-shards --initial rows-model --json
 tally audit rows {SAMPLED} --json
-tally audit small --full --json
-tally audit small
-tally audit calls --json
-tally audit nudged --json
-tally audit nudged
+tally audit small --full {DRAWN} --json
+tally audit small {DRAWN}
+tally audit calls {DRAWN} --json
+tally audit nudged {DRAWN} --json
+tally audit nudged {DRAWN}
 tally audit recipe --claim sha256:{"0" * 64} {SAMPLED} --json
 tally audit recipe --segment 0..6
 tally audit nowhere
@@ -138,9 +142,9 @@ tally diff recipe recipe --json
 tally open recipe --record 3
 tally open recipe --step 7
 tally open recipe --segment 6..12 --out segment
-tally audit segment --nonce {NONCE} --json
+tally audit segment {DRAWN} --json
 tally open loop --segment 6..12 --out loop-segment
-tally audit loop-segment --nonce {NONCE} --json
+tally audit loop-segment {DRAWN} --json
 tally open loop --step 5 --operators --out opened
 tally judge opened --run loop --json
 tally judge opened --properties all --verbose
@@ -158,7 +162,7 @@ tally open loop --step 5 --operators --node 3 --out one-operator
 tally judge one-operator --json
 tally verify-response answers/receipts.jsonl --model model --nonce ab --json
 tally verify-response answers/receipts.jsonl --model model --wide --rung 4 --nonce ab --verbose
-tally verify-response answers/receipts.jsonl --model model --trust-key {"0" * 64} --json
+tally verify-response answers/receipts.jsonl --model model --trust-key {OTHER_KEY} --nonce ab --json
 tally verify-response answers/receipts.jsonl --model start --json
 tally verify-graph answers/graphs/decode.json --model model --json
 tally open-states answers one --nonce ab
@@ -197,18 +201,18 @@ tally attack --list --json
 
 COURT = "--coordinator court/court.db"
 DISPUTED = f"""
-tally attack wrong-rate demo forged --json
 tally coordinator init --demo --json
 tally prover forged --once {COURT} --key court/forger.key --work forger-work
-tally prover demo --once {COURT} --key court/lab.key --work lab-work
-tally challenger --claim 0 {COURT} --key court/auditor.key --work auditor-work --poll 0.05 --watch & \
+tally challenger --until-settled {COURT} --key court/auditor.key --work auditor-work --poll 0.05 & \
 tally prover forged --forger wrong-rate {COURT} --key court/forger.key --work forger-work --poll 0.05
 tally dispute show 0 {COURT} --json
 tally dispute show 0 {COURT} --run forged
+tally prover demo --once {COURT} --key court/lab.key --work lab-work
+tally challenger --claim 1 {COURT} --key court/auditor.key --work auditor-work
 tally dispute status {COURT} --json
 tally coordinator show --db court/court.db --json
 """
-"""Two claims, one of them forged and contested; what stands before `&` is stopped when the rest has ended."""
+"""A forged claim is contested, and an honest one is not; `&` runs two programs at once."""
 
 KINDS = {
     "corpus-": "corpus",
@@ -229,7 +233,7 @@ GIVEN = {
 }
 """What the auditor of such a run has."""
 SEEN_BY = {
-    "`tally audit --full`": "--full",
+    "`tally audit --full`": f"--full {DRAWN}",
     "`tally audit --tolerant`": f"{SAMPLED} --tolerant",
     "`tally audit --claim`": f"{SAMPLED} --claim {{claim}}",
     "": SAMPLED,

@@ -7,7 +7,6 @@ import importlib
 import os
 import runpy
 import shlex
-import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -83,10 +82,6 @@ class Fork:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             _run(program)
 
-    def stop(self) -> None:
-        """Ask it to end."""
-        os.kill(self.process, signal.SIGTERM)
-
     def end(self) -> Printed:
         """Wait for its end."""
         code = os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
@@ -118,10 +113,5 @@ def _run(program: Callable[[], object]) -> NoReturn:
 
 
 def run_line(line: str, folder: Path) -> Printed:
-    """Run a line of the tables; a program before `&` is stopped when the one behind it has ended."""
-    *behind, last = [Fork(program_of(shlex.split(part)), folder) for part in line.split(" & ")]
-    printed = last.end()
-    for each in behind:
-        each.stop()
-        each.end()
-    return printed
+    """Run a line of the tables; of programs joined by `&`, which run at once, what the last one printed."""
+    return [each.end() for each in [Fork(program_of(shlex.split(part)), folder) for part in line.split(" & ")]][-1]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from research.oracle import differences, lines_of, untimed
-from research.oracle_cases import JUDGED, SAMPLED, attack_lines
+from research.oracle_cases import DRAWN, JUDGED, SAMPLED, attack_lines
 from research.oracle_surface import files, signature_of
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ def test_two_cases_are_equal_until_one_of_them_says_something_else(tmp_path: Pat
     equal = oracle("compare", kept)
     assert (equal.returncode, equal.stdout) == (0, "nothing differs\n")
     before = json.loads((kept / "oracle.json").read_text())
-    before["judged"]["tally audit small"]["out"][0] = "ACCEPTED  in other words"
+    before["judged"][f"tally audit small {DRAWN}"]["out"][0] = "ACCEPTED  in other words"
     (kept / "oracle.json").write_text(json.dumps(before))
     other = oracle("compare", kept)
     assert other.returncode == 1
@@ -55,7 +55,9 @@ def test_a_forgery_is_audited_as_the_list_of_attacks_says() -> None:
     forge, audits = attack_lines("loop-start-tuned", "`tally audit --initial`, with the directory")
     assert forge == "tally attack loop-start-tuned checkpoint forged-loop-start-tuned --json"
     assert audits == [f"tally audit forged-loop-start-tuned {SAMPLED} --initial start --json"]
-    assert attack_lines("x", "`tally audit --full` should see it")[1][-1] == "tally audit forged-x --full --json"
+    assert (
+        attack_lines("x", "`tally audit --full` should see it")[1][-1] == f"tally audit forged-x --full {DRAWN} --json"
+    )
     assert attack_lines("x", "", "python -m research.attacks")[0].startswith("python -m research.attacks x recipe ")
 
 
