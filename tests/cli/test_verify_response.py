@@ -503,3 +503,36 @@ def test_two_passes_are_the_default_without_a_policy(files: Path, model_director
         False,
         True,
     ]
+
+
+def test_a_kept_pass_gives_the_same_verdict(
+    tally: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tallystick.frameworks.torch.generation import kept_pass
+
+    def unless_timed(text: str) -> list[str]:
+        return [each for each in text.splitlines() if "seconds" not in each]
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    code, out, err = tally("receipt.json", "--rung", "2", "--keep-pass")
+    assert code == 0
+    assert "kept the graph of the model's pass" in err
+    monkeypatch.setattr(kept_pass, "load_language_model", None)  # nothing but the kept pass can answer
+    again, same, silence = tally("receipt.json", "--rung", "2", "--keep-pass")
+    assert (again, unless_timed(same), silence) == (0, unless_timed(out), "")
+
+
+def test_a_pass_that_cannot_be_kept_costs_no_verdict(
+    tally: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tallystick.errors import UnavailableError
+    from tallystick.frameworks.torch.generation import pass_keeping
+
+    def refuse(*_: object) -> Path:
+        raise UnavailableError("aten.nonzero cannot be captured")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(pass_keeping, "keep_pass", refuse)
+    code, _, err = tally("receipt.json", "--rung", "2", "--keep-pass")
+    assert code == 0
+    assert "the graph of the model's pass is not kept: aten.nonzero" in " ".join(err.split())

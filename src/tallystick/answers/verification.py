@@ -117,6 +117,6 @@ def _loaded(path: Path, dtype: Dtype) -> TorchLanguageModel:
 
 @lru_cache(maxsize=MODELS_HELD)
 def _load(path: Path, dtype: Dtype) -> TorchLanguageModel:
-    from tallystick.frameworks.torch.generation.language_models import load_language_model  # PyTorch takes seconds
+    from tallystick.frameworks.torch.generation.kept_pass import load_promised  # PyTorch takes seconds
 
-    return load_language_model(path, dtype)
+    return load_promised(path, dtype)
