@@ -162,12 +162,13 @@ def _report(seen: StreamProgress, count: int, policy: ReceiptPolicy, nonce: byte
     pools = [*_pools(seen)]
     evidence = tuple(each for pool in pools for each in combined(_present(report.evidence for report in pool)))
     rounding = tuple(each for pool in pools for each in summed(_present(report.rounding for report in pool)))
-    findings, not_checked = _order_of(seen, policy)
+    findings, not_checked, unplaced = _order_of(seen, policy)
     findings += _of_receipts(seen.reports)
     findings += [finding for each in evidence for finding in each.findings]
     findings += [each.finding for each in rounding]
     # Too few tokens in one receipt are no open point: the evidence of all receipts counts.
     missing = [str(line) for each in seen.reports for line in each.missing if line.check != EVIDENCE]
+    missing += unplaced
     missing += [line for each in evidence for line in each.unavailable]
     not_checked += [line for each in evidence for line in each.not_excluded]
     if not seen.computed:
@@ -228,17 +229,20 @@ def combined(evidence: Iterable[SamplerEvidence]) -> tuple[SamplerEvidence, ...]
     return tuple(reduce(add, group) for group in groups.values())
 
 
-def _order_of(seen: StreamProgress, policy: ReceiptPolicy) -> tuple[list[Finding], list[str]]:
+def _order_of(seen: StreamProgress, policy: ReceiptPolicy) -> tuple[list[Finding], list[str], list[str]]:
+    """What is found about numbers and links, what stays unchecked, and what could not be checked."""
     findings: list[Finding] = []
     not_checked: list[str] = []
+    missing: list[str] = []
     for key, receipts in seen.signed.items():
-        order = check_order(_handed_over(receipts), policy.complete)
+        order = check_order(_handed_over(receipts), policy.complete, policy.journals)
         prefix = f"key {key[:16]}: " if len(seen.signed) > 1 else ""
         findings += [replace(each, where=prefix + each.where) for each in order.findings.seen]
         not_checked += [prefix + line for line in order.not_checked]
+        missing += [prefix + line for line in order.missing]
     if len(seen.signed) > 1:
         not_checked.append(f"the order between receipts of {len(seen.signed)} keys")
-    return findings, not_checked
+    return findings, not_checked, missing
 
 
 def _handed_over(responses: Sequence[Sequence[ReceiptContext]]) -> list[ReceiptContext]:
