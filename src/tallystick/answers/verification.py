@@ -49,7 +49,7 @@ def responses_of(response: object) -> tuple[Response, ...] | UnreadReport:
     try:
         return delivered(response) if isinstance(response, CompletionReader) else read_responses(body)
     except MalformedError:
-        unread = judge_unread([("response", body)])
+        unread = judge_unread("response", body)
         if unread is None:
             raise
         return unread
