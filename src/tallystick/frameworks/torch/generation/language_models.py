@@ -203,7 +203,9 @@ def chat_tokens(tokenizer: Any, messages: Sequence[Mapping[str, Any]], tools: st
 def end_tokens_in(path: Path) -> frozenset[int]:
     """The `end_tokens` of the model in a directory, without loading it."""
     generation = path / "generation_config.json"
-    config = parse(read_document(generation if generation.is_file() else path / "config.json"), str(path))
+    config = parse(
+        read_document(generation if generation.is_file() else path / "config.json"), str(path), long_integers=True
+    )
     listed: Any = config.get("eos_token_id") if isinstance(config, dict) else None
     listed = load_tokenizer(path).eos_token_id if listed is None else listed
     return frozenset() if listed is None else frozenset([listed] if isinstance(listed, int) else listed)
