@@ -126,7 +126,7 @@ def _check_numbers(order: ReceiptOrder, receipts: Sequence[ReceiptContext], firs
     by_number: dict[int, list[ReceiptContext]] = defaultdict(list)
     for receipt in receipts:
         by_number[receipt.receipt.sequence].append(receipt)
-    forks = Counter(each.receipt.previous for each in receipts if each.receipt.previous is not None)
+    forks = Counter[Digest | None](each.receipt.previous for each in receipts if each.receipt.previous is not None)
     is_clean = True
     for number, found in by_number.items():
         if any(forks[each.receipt.previous] > 1 for each in found):
