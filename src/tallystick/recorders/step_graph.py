@@ -38,7 +38,7 @@ ONE_SHAPE = (
 )
 UNEVEN = (
     "parameters that begin to train later count their steps on their own in this optimizer; "
-    "train them from the start with a learning rate of 0, or record a run of its own from there"
+    "train them from the start with a learning rate of 0, or record a run of its own from there, with a new optimizer"
 )
 Batch: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]"
 Batches: TypeAlias = "Batch | Sequence[Batch]"
@@ -161,6 +161,8 @@ def capture_loop(
 
     Raises `UnavailableError` with the reason if the step cannot be captured.
     """
+    if _counts_unevenly(model, optimizer):
+        raise UnavailableError(UNEVEN)
     parts = parts_of(example, accumulation)
     first = parts[0]
 
@@ -191,8 +193,6 @@ def capture_loop(
             raise UnavailableError(f"a step of {count} micro-batches, and {accumulation} are in the step graph")
         if fixed is not None and _shapes(batch, count) != shapes:
             raise UnavailableError(ONE_SHAPE)
-        if _counts_unevenly(model, optimizer):
-            raise UnavailableError(UNEVEN)
         return capture_loop(
             model,
             loss,
