@@ -519,7 +519,9 @@ def test_what_mends_kernels_that_differ_when_a_step_is_replayed(
     def unsteadily(self: Any, *given: Any) -> Any:
         calls[0] += 1
         factor = 1.0 if torch.are_deterministic_algorithms_enabled() else 1.0 + 1e-6 * calls[0]
-        return {name: value * factor if value.is_floating_point() else value for name, value in replay(self, *given).items()}
+        return {
+            name: value * factor if value.is_floating_point() else value for name, value in replay(self, *given).items()
+        }
 
     monkeypatch.setattr(SelfCheck, "replay", unsteadily)
     said = said_by(PLAIN, tmp_path / "broken")

@@ -136,7 +136,8 @@ def of_loader(loader: Any) -> Iterator[Blocker]:
         return
     if rest := len(rows) % size:
         yield Blocker(
-            f"the last batch of an epoch has {rest} rows and the others {size}: with dropout its step cannot be replayed",
+            f"the last batch of an epoch has {rest} rows and the others {size}: "
+            "with dropout its step cannot be replayed",
             "set drop_last=True, or give the recorder `loss=` and `example=`",
             is_certain=False,
         )

@@ -59,7 +59,7 @@ def native_group_norm(
     """The result, and two statistics [n,group] of the type of the input."""
     grouped = _grouped_shape(input, N, C, HxW, group, weight, bias)
     x = a.reshape(a.wide(input), grouped)
-    # PyTorch's channels-last kernel on CPUs; of 16-bit numbers it computes in F32, whose rounding is too small to matter
+    # PyTorch's channels-last kernel on CPUs; 16-bit numbers go through it in F32, whose rounding is too small to matter
     moments = moments_of(a, x, (2, 3), eps, one_pass=x.dtype == input.dtype)
     gain, shift = (_per_channel(a, each, grouped) for each in (weight, bias))
     result = a.reshape(normalize(a, x, moments.mean, moments.rstd, gain, shift), input.shape)
