@@ -39,14 +39,16 @@ def with_a_last_branch(step: int, model: Any, batch: Any) -> Any:
     return loss * 2 if step == honest.STEPS - 1 else loss
 
 
-@pytest.mark.parametrize("remedy", ["record it again", "end the run before these steps"])
+@pytest.mark.parametrize(
+    "remedy", ["tell the recorder what the loop does there and record it again", "or end the run before these steps"]
+)
 def test_what_mends_an_end_that_nobody_can_replay(one_thread: None, tmp_path: Path, remedy: str) -> None:
     loop = Loop(loss=with_a_last_branch, settings={"self_audit": float("inf")})
     said_by(loop, tmp_path / "broken")
     result = audited(tmp_path / "broken")
     assert result.outcome == "inconclusive"
     assert any(remedy in line for line in result.verdict.unavailable), result.text()
-    if remedy == "record it again":
+    if remedy.endswith("record it again"):
         said = said_by(Loop(loss=times_a_tensor, batches=with_a_last_factor), tmp_path / "mended")
     else:
         said = said_by(Loop(batches=lambda: honest.rows()[:-1]), tmp_path / "mended")

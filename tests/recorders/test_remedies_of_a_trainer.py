@@ -103,7 +103,7 @@ def outcome(out: Path) -> str:
 
 
 REMEDIES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "halves": ("take bf16", {"fp16": True}, {"bf16": True}),
+    "halves": ("take bf16, or leave fp16 off", {"fp16": True}, {"bf16": True}),
     "halves, left off": ("or leave fp16 off", {"fp16": True}, {"fp16": False}),
     "compiled": (
         "kernels of torch_compile=True round otherwise than those of a graph; leave it off",
