@@ -19,10 +19,10 @@ SOURCES: Final = (
 )
 TESTS: Final = ("recorders", "audits", "attacks", "frameworks", "cli", "datasets", "research")
 VERBS: Final = (
-    "add approve ask call change choose clip compute convert divide draw end give install keep leave load make multiply "
-    "name pad pass put read record replay resume run scale select set state step take tell train turn use write"
-).split()
-CLAUSE: Final = re.compile(rf"(?:^|; |: |, or |, and |\(|— )((?:{'|'.join(VERBS)}) [^;()]+)")
+    "add|approve|ask|call|change|choose|clip|compute|convert|divide|draw|end|give|install|keep|leave|load|make|multiply|"
+    "name|pad|pass|put|read|record|replay|resume|run|scale|select|set|state|step|take|tell|train|turn|use|write"
+)
+CLAUSE: Final = re.compile(rf"(?:^|; |: |, or |, and |\(|— )((?:{VERBS}) [^;()]+)")
 APPLIED: Final = {
     "train in one": "recorders/test_huggingface.py::test_a_trainer_is_recorded_and_replayed_from_its_graph_bit_for_bit",
     "turn dropout off": "recorders/test_seeded_draws.py::test_a_step_that_draws_from_a_seed_is_replayed",
