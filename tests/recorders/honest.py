@@ -94,5 +94,6 @@ class Loop:
 
     def _backward(self, step: int, model: Any, part: Any, count: int) -> Any:
         loss = self.loss(step, model, part)
-        self.backward(loss * self.scaled(step) / count if count > 1 or self.scaled(step) != 1 else loss)
+        scaled = loss if self.scaled(step) == 1 else loss * self.scaled(step)
+        self.backward(scaled / count if count > 1 else scaled)
         return loss.detach()

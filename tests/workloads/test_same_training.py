@@ -172,6 +172,70 @@ def test_a_frozen_parameter_leaves_its_own_norm_out_of_the_clip_and_no_other(fir
         assert (departure(first, other, UNCHANGED) == "") is (place == 1)  # the norms of 0.weight, 0.bias, …
 
 
+def of_micro_batches(count: int, rows: int = 4) -> Any:
+    from tallystick.frameworks.torch.capture.training_step import capture_training_step
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+
+    def loss(called: Any, batch: Any) -> Any:
+        return (called(batch["x"]) - batch["y"]).square().mean()
+
+    part = {"x": torch.ones(rows, 3), "y": torch.ones(rows, 1)}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    batch = [part] * count if count > 1 else part
+    return capture_training_step(model, loss, optimizer, batch, accumulation=count, clip_norm=1.0).graph
+
+
+@pytest.mark.parametrize(("before", "now"), [(1, 2), (2, 1), (1, 3), (2, 3), (3, 2)])
+def test_a_mean_over_another_number_of_micro_batches_is_the_same_program(before: int, now: int) -> None:
+    from tallystick.workloads.same_training import UNCHANGED, departure
+
+    assert departure(of_micro_batches(before), of_micro_batches(now), UNCHANGED) == ""
+    assert departure(of_micro_batches(before), of_micro_batches(now, rows=8 // now), UNCHANGED) == ""
+
+
+def with_divisor(graph: Any, old: int, new: int) -> Any:
+    nodes = [
+        replace(each, attributes={**each.attributes, "other": new})
+        if each.operator == "aten.div.Scalar" and each.attributes["other"] == old
+        else each
+        for each in graph.nodes
+    ]
+    return replace(graph, nodes=tuple(nodes))
+
+
+def with_summed_losses(graph: Any) -> Any:
+    """The losses of all micro-batches summed, and gradients as before."""
+    stacks = {each.outputs[0] for each in graph.nodes if each.operator == "aten.stack.default"}
+    nodes = [
+        replace(each, operator="aten.sum.default")
+        if each.operator == "aten.mean.default" and each.operands["self"] in stacks
+        else each
+        for each in graph.nodes
+    ]
+    return replace(graph, nodes=tuple(nodes))
+
+
+def test_gradients_of_micro_batches_are_shared_as_their_losses_are() -> None:
+    """Liars: a mean whose gradients are summed, one divided by the number of before, and a loss that is summed alone."""
+    from tallystick.workloads.same_training import UNCHANGED, departure
+
+    one, two, three = (of_micro_batches(count, rows=5) for count in (1, 2, 3))
+    assert "gradient" in departure(one, with_divisor(two, 2, 1), UNCHANGED)
+    assert "gradient" in departure(two, with_divisor(three, 3, 2), UNCHANGED)
+    assert "gradient" in departure(one, with_summed_losses(two), UNCHANGED)
+    assert "a sum in the other" in departure(two, with_summed_losses(three), UNCHANGED)
+
+
+def test_a_mean_over_other_rows_is_divided_by_their_number(first: Any) -> None:
+    """The liar divides by the 4 rows of the first batch where there are 7: the gradient counts 7 / 4 times."""
+    from tallystick.workloads.same_training import UNCHANGED, departure
+
+    assert departure(first, step_of(7), UNCHANGED) == ""
+    assert "still has other 4, a size of the first batch" in departure(first, with_divisor(step_of(7), 7, 4), UNCHANGED)
+
+
 def test_micro_batches_that_are_mixed_or_left_out_are_named() -> None:
     from tallystick.frameworks.torch.capture.training_step import capture_training_step
     from tallystick.workloads.same_training import UNCHANGED, departure

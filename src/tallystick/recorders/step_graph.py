@@ -225,8 +225,14 @@ def _shapes(batch: Batches, count: int) -> dict[str, TensorSpec]:
 
 
 def count_of(batch: Batches, accumulation: int) -> int:
-    """The number of micro-batches of a step, in a loop whose first step has `accumulation` of them."""
-    return len(batch) if accumulation > 1 and isinstance(batch, list | tuple) else 1
+    """The number of micro-batches of a step, in a loop whose first step has `accumulation` of them.
+
+    Where the first one has a single batch, a list of such batches is no batch itself: none of its items is a tensor.
+    """
+    if not isinstance(batch, list | tuple):
+        return 1
+    are_batches = all(not isinstance(part, torch.Tensor) and as_mapping(part) for part in batch)
+    return len(batch) if accumulation > 1 or (batch and are_batches) else 1
 
 
 def named_tensors(batch: Batches, count: int) -> dict[str, Tensor]:

@@ -30,6 +30,8 @@ PLACES: Final = frozenset({"end", "index", "start"})
 """Parameters that hold places: they may be as far from the end of a side as in the first graph."""
 DIVISORS: Final = frozenset({"aten.div.Scalar", "aten.mul.Scalar", "aten.div.Tensor"})
 """Operators whose number may be a count of elements: that is how a mean is taken, and its gradient."""
+COUNTED: Final = frozenset({"aten.div.Scalar", "aten.div.Tensor"})
+"""Of these, those by which a mean is taken: a count that does not follow its sides scales a gradient."""
 MASKS: Final = frozenset({"attn_mask", "attn_bias", "is_causal"})
 """Parameters of attention that tell which places see which; a full mask is often left out."""
 REPEATS: Final = (
@@ -40,6 +42,11 @@ REPEATS: Final = (
 TRAINED: Final = frozenset({"output_mask"})
 """Parameters that say which gradients an operator gives."""
 GRADIENTS: Final = "gradients."
+OF_ALL: Final = (GRADIENTS, "gradient_norm")
+"""Outputs that are made of every micro-batch."""
+SEED: Final = "seed of a backward pass"
+ONES: Final = "aten.ones_like.default"
+MEAN: Final = "aten.mean.default"
 NEW_GRADIENT: Final = f"new {GRADIENTS}"
 Pair: TypeAlias = tuple[Ref, Ref]
 Judge: TypeAlias = Callable[[Node, Node], str]
@@ -73,7 +80,36 @@ class GraphValues:
         for node in graph.nodes:
             made_of = reduce(or_, (parts.get(ref, 0) for ref in node.refs), 0)
             parts |= {ref: made_of for ref in node.outputs if ref is not None and made_of}
-        return cls(outputs, made, named, parts, (1 << micro_batches(graph)) - 1)
+        values = cls(outputs, made, named, parts, (1 << micro_batches(graph)) - 1)
+        named |= dict.fromkeys(values._seeds(), SEED)
+        return values
+
+    @property
+    def averages(self) -> bool:
+        """Whether the loss is the mean over micro-batches, and not their sum."""
+        loss = self.made.get(self.outputs.get("loss", ""))
+        return self.whole.bit_count() > 1 and loss is not None and loss[0].operator == MEAN
+
+    def _seeds(self) -> Iterator[Ref]:
+        """The gradients of the loss by itself that backward passes begin with: 1, or 1 / k where k losses are averaged.
+
+        Those of another share are none: they scale the gradients.
+        """
+        count = self.whole.bit_count()
+        losses = set(self.terms(self.outputs.get("loss", "")))
+        for ref, (node, _) in self.made.items():
+            if not self.averages:
+                if node.operator == ONES and node.operands["self"] in losses:
+                    yield ref
+            elif (ones := self._divided(ref, count)) in self.made and self.made[ones][0].operator == ONES:
+                if self._divided(str(self.made[ones][0].operands["self"]), count) in losses:
+                    yield ref
+
+    def _divided(self, ref: Ref, count: int) -> Ref:
+        """What was divided by `count` to give this value; empty if nothing was."""
+        node = self.made[ref][0] if ref in self.made else None
+        is_share = node is not None and node.operator == "aten.div.Scalar" and node.attributes["other"] == count
+        return str(node.operands["self"]) if node is not None and is_share else ""
 
     def terms(self, ref: Ref) -> list[Ref]:
         """The parts of a sum or mean over all micro-batches, one for each of them; otherwise the value itself."""
@@ -209,7 +245,7 @@ class ValuePairs:
         waiting = [(self.first.outputs[output], self.other.outputs[output])]
         (one, two), whole = waiting[0], (self.first.whole, self.other.whole)
         is_whole = self.first.parts.get(one, 0) == whole[0], self.other.parts.get(two, 0) == whole[1]
-        if whole[0] != whole[1] and output.startswith(GRADIENTS) and is_whole == (True, False):
+        if whole[0] != whole[1] and output.startswith(OF_ALL) and is_whole == (True, False):
             return "some micro-batches are left out"
         while waiting:
             pair = waiting.pop()
@@ -339,6 +375,8 @@ class SizePairs:
         """The first integer that does not follow from the sizes of the batch; empty if all do."""
         for mine, theirs in sorted(nodes, key=lambda pair: (pair[0].number, pair[1].number)):
             for name, value in mine.attributes.items():
+                if mine.operator in COUNTED and self._stays(mine, theirs, value, theirs.attributes[name]):
+                    return f"{mine.operator} still has {name} {value}, a size of the first batch that is another now"
                 for was, is_now in _unequal(value, theirs.attributes[name]):
                     if name not in MASKS | TRAINED and not self._follows(mine, theirs, name, (was, is_now)):
                         return (
@@ -349,9 +387,20 @@ class SizePairs:
                     self._results |= set(_sides(one, two))
         return ""
 
-    def _follows(self, mine: Node, theirs: Node, name: str, change: tuple[int, int]) -> bool:
+    def _stays(self, mine: Node, theirs: Node, value: object, its: object) -> bool:
+        """Whether a count of elements is what it was, although the sizes that explain it, and no others, changed."""
+        if type(value) is not int or value != its or abs(value) < 2:
+            return False
+        known = [side for side in (*self._sides_of(mine, theirs), *self._batch) if side != (1, 1)]
+        found = {_product(chosen)[1] for chosen in _choices(known) if _product(chosen)[0] == value}
+        return bool(found) and value not in found
+
+    def _sides_of(self, mine: Node, theirs: Node) -> list[tuple[int, int]]:
         operands = [(self._mine[one], self._theirs[two]) for one, two in zip(mine.refs, theirs.refs, strict=False)]
-        sides = [side for one, two in operands for side in _sides(one, two)]
+        return [side for one, two in operands for side in _sides(one, two)]
+
+    def _follows(self, mine: Node, theirs: Node, name: str, change: tuple[int, int]) -> bool:
+        operands, sides = mine.refs, self._sides_of(mine, theirs)
         if name in PLACES and any(_is_as_far_from_the_end(change, side) for side in (*sides, *self._batch)):
             return True
         if name in SIZES or mine.operator in DIVISORS or mine.operator.startswith("aten.arange."):

@@ -186,6 +186,8 @@ def _of_program(first: Graph, other: Graph, masks_differ: bool) -> str:
     skip = GraphValues.without_repeats if masks_differ else None
     splits = micro_batches(first) != micro_batches(other)
     values = GraphValues.of(first, splits=splits), GraphValues.of(other, splits=splits)
+    if splits and min(micro_batches(first), micro_batches(other)) > 1 and values[0].averages != values[1].averages:
+        return "loss is a mean over micro-batches in one of them, and a sum in the other"
     missing = values[0].norms_of(moved), values[1].norms_of(moved)
     pairs = ValuePairs(*values, _same_but_integers(free), free, missing, skip)
     for name in sorted(
