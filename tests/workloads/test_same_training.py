@@ -63,11 +63,72 @@ def test_a_changed_setting_explains_its_own_numbers_and_nothing_else(first: Any,
     assert "updated otherwise" in departure(first, step_of(4, eps=1e-6), decayed)
 
 
+def grouped(*settings: dict[str, Any]) -> Any:
+    from tallystick.frameworks.torch.capture.training_step import capture_training_step
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    groups = [{"params": [*model[layer].parameters()], **own} for layer, own in zip((0, 2), settings, strict=True)]
+    batch = {"x": torch.ones(4, 3)}
+    optimizer = torch.optim.AdamW(groups)
+    return capture_training_step(model, lambda called, given: called(given["x"]).sum(), optimizer, batch).graph
+
+
+def between(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> Any:
+    from tallystick.transcripts.optimizers.adam import AdamRule
+    from tallystick.workloads.same_training import SettingChanges
+
+    return SettingChanges.between(
+        [AdamRule(kind="adamw", **each) for each in before], [AdamRule(kind="adamw", **each) for each in now]
+    )
+
+
+SLOW, FAST = {"betas": (0.9, 0.999)}, {"betas": (0.8, 0.999)}
+ALIKE, ONE, BOTH = ({"betas": betas} for betas in ((0.9, 0.9), (0.8, 0.9), (0.8, 0.8)))
+PLAIN, DECAYS = {"weight_decay": 0.0}, {"weight_decay": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("before", "stated", "done", "named"),
+    [
+        ([SLOW, SLOW], [FAST, SLOW], [FAST, SLOW], ""),
+        ([SLOW, SLOW], [FAST, SLOW], [SLOW, FAST], "still has weight"),
+        ([SLOW, SLOW], [FAST, SLOW], [FAST, FAST], "optimizer.2.bias.exp_avg is updated otherwise"),
+        ([ALIKE, SLOW], [BOTH, SLOW], [BOTH, SLOW], ""),
+        ([ALIKE, SLOW], [ONE, SLOW], [BOTH, SLOW], "betas of parameter group 0 had the number of another setting"),
+        ([PLAIN, DECAYS], [DECAYS, DECAYS], [DECAYS, DECAYS], ""),
+    ],
+    ids=["honest", "liar: the other group", "liar: both groups", "honest: alike", "liar: alike", "honest: decay"],
+)
+def test_a_changed_number_is_that_of_its_group_and_its_setting(
+    before: list[dict[str, Any]], stated: list[dict[str, Any]], done: list[dict[str, Any]], named: str
+) -> None:
+    from tallystick.workloads.same_training import departure
+
+    found = departure(grouped(*before), grouped(*done), between(before, stated))
+    assert named in found if named else not found, found
+
+
+def test_a_decay_that_is_turned_on_is_that_of_its_own_group() -> None:
+    """The liar multiplies the weights of one group with the decay of another, whose rate is larger."""
+    from tallystick.workloads.same_training import departure
+
+    graph = grouped(DECAYS, DECAYS)
+    names = {"schedule.decay.0": "schedule.decay.1"}
+    nodes = [
+        replace(each, operands={k: names.get(v, v) if isinstance(v, str) else v for k, v in each.operands.items()})
+        for each in graph.nodes
+    ]
+    changes, plain = between([PLAIN, DECAYS], [DECAYS, DECAYS]), grouped(PLAIN, DECAYS)
+    assert departure(plain, graph, changes) == ""
+    assert "weights.0.bias is updated otherwise" in departure(plain, replace(graph, nodes=tuple(nodes)), changes)
+
+
 def test_a_setting_that_another_one_happens_to_equal_is_looked_for_all_the_same(first: Any, rules: Any) -> None:
     from tallystick.workloads.same_training import SettingChanges, departure
 
     before, now = (rules(betas=(beta, 0.999), weight_decay=1 - 0.9) for beta in (0.9, 0.99))
-    assert "a setting that the record says was changed" in departure(first, first, SettingChanges.between(before, now))
+    assert "had the number of another setting" in departure(first, first, SettingChanges.between(before, now))
 
 
 def test_a_decay_that_is_turned_on_explains_its_own_number_alone(rules: Any) -> None:
@@ -218,7 +279,7 @@ def with_summed_losses(graph: Any) -> Any:
 
 
 def test_gradients_of_micro_batches_are_shared_as_their_losses_are() -> None:
-    """Liars: a mean whose gradients are summed, one divided by the number of before, and a loss that is summed alone."""
+    """Liars: a mean whose gradients are summed, one divided by the old number, and a loss that alone is summed."""
     from tallystick.workloads.same_training import UNCHANGED, departure
 
     one, two, three = (of_micro_batches(count, rows=5) for count in (1, 2, 3))

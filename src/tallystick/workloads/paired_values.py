@@ -47,6 +47,8 @@ OF_ALL: Final = (GRADIENTS, "gradient_norm")
 SEED: Final = "seed of a backward pass"
 ONES: Final = "aten.ones_like.default"
 MEAN: Final = "aten.mean.default"
+SCHEDULE: Final = "schedule."
+DECAY: Final = "schedule.decay"
 NEW_GRADIENT: Final = f"new {GRADIENTS}"
 Pair: TypeAlias = tuple[Ref, Ref]
 Judge: TypeAlias = Callable[[Node, Node], str]
@@ -101,8 +103,9 @@ class GraphValues:
             if not self.averages:
                 if node.operator == ONES and node.operands["self"] in losses:
                     yield ref
-            elif (ones := self._divided(ref, count)) in self.made and self.made[ones][0].operator == ONES:
-                if self._divided(str(self.made[ones][0].operands["self"]), count) in losses:
+            elif (ones := self._divided(ref, count)) in self.made:
+                of = self.made[ones][0]
+                if of.operator == ONES and self._divided(str(of.operands["self"]), count) in losses:
                     yield ref
 
     def _divided(self, ref: Ref, count: int) -> Ref:
@@ -167,14 +170,31 @@ class GraphValues:
                 return source
         return ref
 
-    def without_decay(self, ref: Ref, decays: Set[float]) -> Ref:
-        """What a weight or a gradient was before decay: w of w·(1 − ηλ), and g of g + λ·w, with a λ of `decays`."""
+    def group_of(self, parameter: str) -> int | None:
+        """The group of a parameter: that of the numbers its update is fed with; `None` where they are of several."""
+        found, waiting, seen = set[int](), [self.outputs[WEIGHTS + parameter]], set[Ref]()
+        while waiting:
+            ref = waiting.pop()
+            if ref.startswith(SCHEDULE):
+                number = ref.rpartition(".")[2]
+                found.add(int(number) if number.isdecimal() else 0)
+            elif ref not in seen and ref not in self.named:
+                waiting += self.made[ref][0].refs
+            seen.add(ref)
+        return found.pop() if len(found) == 1 else None
+
+    def without_decay(self, ref: Ref, decays: Set[float], group: int | None) -> Ref:
+        """What a weight or a gradient was before decay: w of w·(1 − ηλ), and g of g + λ·w, with a λ of `decays`.
+
+        The product ηλ is that of the weight's own group.
+        """
         node = self.made[ref][0] if ref in self.made else None
         if node is None:
             return ref
         source, other = node.operands.get("self"), node.operands.get("other")
         if node.operator == "aten.mul.Tensor" and isinstance(source, str) and source.startswith(WEIGHTS):
-            return source if isinstance(other, str) and self._is_fed(other, "schedule.decay") else ref
+            is_own = isinstance(other, str) and self._is_fed(other, {DECAY, f"{DECAY}.{group}"})
+            return source if is_own else ref
         is_coupled = node.operator == "aten.add.Tensor" and node.attributes["alpha"] in decays
         return str(source) if is_coupled and self._is_gradient_of(str(source), other) else ref
 
@@ -205,10 +225,10 @@ class GraphValues:
         refs = self.made[ref][0].refs if made_of.bit_count() > 1 else ()
         return any(self.parts.get(each, made_of) != made_of for each in refs)
 
-    def _is_fed(self, ref: Ref, name: str) -> bool:
+    def _is_fed(self, ref: Ref, names: Set[str]) -> bool:
         node = self.made[ref][0] if ref in self.made else None
         source = ref if node is None else str(node.operands.get("self"))
-        return (node is None or node.operator == "aten._to_copy.default") and source.startswith(name)
+        return (node is None or node.operator == "aten._to_copy.default") and source in names
 
     def _chain(self, ref: Ref, operators: tuple[str, ...]) -> tuple[Node, ...] | None:
         """The nodes that made a value one after the other, last one first, where they are these operators."""
