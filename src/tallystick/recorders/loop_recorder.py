@@ -32,7 +32,7 @@ from tallystick.recorders.run_recorder import RunRecorder
 from tallystick.recorders.seeded_draws import SeededDraws
 from tallystick.recorders.self_audit import RecordedStep, Sketch
 from tallystick.recorders.self_check import SelfCheck, TakenStep
-from tallystick.recorders.step_graph import StepGraph, count_of, keep_batch, named_tensors
+from tallystick.recorders.step_graph import StepGraph, count_of, keep_batch, named_tensors, the_only_one
 from tallystick.recorders.step_watch import Stepped, StepWatch
 from tallystick.recorders.watched_again import WatchedAgain
 from tallystick.store.run import RunDirectory
@@ -109,7 +109,7 @@ class OwnLoopRecorder:
             self._say_over()
             return
         with sheltered(self.stop), self._modes():
-            self._step(loss, batch, gradient_norm, learning_rates)
+            self._step(loss, the_only_one(batch), gradient_norm, learning_rates)
 
     def finish(self) -> None:
         """Save the last state and write the claim."""
@@ -345,7 +345,7 @@ class OwnLoopRecorder:
         """Whether a graph gives the first step, which was just taken."""
         before, live = self._before_as(graph), self._state()
         after = graph.empty_slots() | {name: value for name, value in live.items() if not name.startswith("rng.")}
-        named = named_tensors(batch, count_of(batch, graph.accumulation))
+        named = named_tensors(batch, count_of(batch, graph))
         if graph.misfit(named):  # the example that was given has other shapes
             return True
         check = SelfCheck(self._device, self._recorded.loss_decimals, self._recorded.anchor_stride)
@@ -377,7 +377,7 @@ class OwnLoopRecorder:
         """
         if self._graph is None or self._guard is None or self._reason is not None:
             return describe_batch(batch), None
-        count = count_of(batch, self._graph.accumulation)
+        count = count_of(batch, self._graph)
         named, words = named_tensors(batch, count), None if self._draws is None else self._draws.words
         found = self._guard.examine(Observed(self.index, seen, named, batch, count, rates, loss, norm, words))
         if self._guard.reason is not None:

@@ -224,15 +224,25 @@ def _shapes(batch: Batches, count: int) -> dict[str, TensorSpec]:
     return {name: TensorSpec.of(value) for name, value in named_tensors(batch, count).items()}
 
 
-def count_of(batch: Batches, accumulation: int) -> int:
-    """The number of micro-batches of a step, in a loop whose first step has `accumulation` of them.
+def count_of(batch: Batches, first: StepGraph) -> int:
+    """The number of micro-batches of a step, in a loop whose first step has the graph `first`.
 
-    Where the first one has a single batch, a list of such batches is no batch itself: none of its items is a tensor.
+    A list of batches is no batch itself: none of its items is a tensor. Several tensors are micro-batches where those
+    of the first step are a lone tensor each.
     """
     if not isinstance(batch, list | tuple):
         return 1
-    are_batches = all(not isinstance(part, torch.Tensor) and as_mapping(part) for part in batch)
-    return len(batch) if accumulation > 1 or (batch and are_batches) else 1
+    are_lone = first.accumulation > 1 and {name for name, _ in first.batch_specs if name.startswith("0.")} == {"0.x0"}
+    return len(batch) if are_lone or _are_batches(batch) else 1
+
+
+def the_only_one(batch: Any) -> Any:
+    """The micro-batch in a list of one; any other batch as it is."""
+    return batch[0] if isinstance(batch, list | tuple) and len(batch) == 1 and _are_batches(batch) else batch
+
+
+def _are_batches(parts: Sequence[Any]) -> bool:
+    return bool(parts) and all(not isinstance(part, torch.Tensor) and as_mapping(part) for part in parts)
 
 
 def named_tensors(batch: Batches, count: int) -> dict[str, Tensor]:
