@@ -342,3 +342,32 @@ def test_a_decay_that_is_turned_on_is_that_of_the_gradient_s_own_weight(rules: A
     outputs = [replace(each, value=f"n{number}") if each.name == name else each for each in plain.outputs]
     forged = replace(plain, nodes=(*plain.nodes, added), outputs=tuple(outputs))
     assert "updated otherwise" in departure(plain, forged, turned_on)
+
+
+def selecting(rows: int, end: int) -> Any:
+    """A loss over one row of a batch."""
+    from tallystick.frameworks.torch.capture.training_step import capture_training_step
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    batch = {"x": torch.ones(rows, 3)}
+    return capture_training_step(model, lambda called, given: called(given["x"])[end].sum(), optimizer, batch).graph
+
+
+@pytest.mark.parametrize(
+    ("ends", "named"),
+    [([7, 7, 7], ""), ([7, 11, 15], ""), ([7, 11, 7], "unlike in another further graph")],
+    ids=["honest: a number", "honest: the last", "liar: as it suits"],
+)
+def test_a_place_follows_the_end_of_a_side_in_all_further_graphs_or_in_none(ends: list[int], named: str) -> None:
+    from tallystick.workloads.paired_sizes import Followed
+    from tallystick.workloads.same_training import UNCHANGED, departure
+
+    first, followed = selecting(8, ends[0]), Followed()
+    found = [
+        departure(first, selecting(rows, end), UNCHANGED, followed=followed)
+        for rows, end in zip((12, 16), ends[1:], strict=True)
+    ]
+    assert found[0] == ""
+    assert named in found[1] if named else not found[1]

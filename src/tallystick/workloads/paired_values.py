@@ -7,31 +7,15 @@ number of micro-batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import combinations
-from math import prod
 from operator import or_
 from typing import Final, TypeAlias
 
 from tallystick.graphs.graph import Graph, Node, Ref
-from tallystick.tensors.spec import TensorSpec
 from tallystick.workloads.names import BATCH, WEIGHTS
 
-FACTORS_MAX: Final = 4
-"""How many sides of a tensor are multiplied to explain an integer."""
-SIZES: Final = frozenset(
-    {"size", "sizes", "shape", "input_size", "input_sizes", "output_size", "split_size", "split_sizes"}
-    | {"repeats", "length", "end", "N", "HxW"}
-)
-"""Parameters of operators that hold sizes: they may follow the sides of the batch."""
-PLACES: Final = frozenset({"end", "index", "start"})
-"""Parameters that hold places: they may be as far from the end of a side as in the first graph."""
-DIVISORS: Final = frozenset({"aten.div.Scalar", "aten.mul.Scalar", "aten.div.Tensor"})
-"""Operators whose number may be a count of elements: that is how a mean is taken, and its gradient."""
-COUNTED: Final = frozenset({"aten.div.Scalar", "aten.div.Tensor"})
-"""Of these, those by which a mean is taken: a count that does not follow its sides scales a gradient."""
 MASKS: Final = frozenset({"attn_mask", "attn_bias", "is_causal"})
 """Parameters of attention that tell which places see which; a full mask is often left out."""
 REPEATS: Final = (
@@ -77,7 +61,7 @@ class GraphValues:
             named |= {ref: f"new {name}" for name, ref in outputs.items() if name.startswith(ends)}
         if not splits:
             return cls(outputs, made, named)
-        named |= {entry.name: _plain_name(entry.name) for entry in graph.inputs}
+        named |= {entry.name: plain_name(entry.name) for entry in graph.inputs}
         parts = {entry.name: 1 << (_micro_batch(entry.name) or 0) for entry in graph.inputs if _is_batch(entry.name)}
         for node in graph.nodes:
             made_of = reduce(or_, (parts.get(ref, 0) for ref in node.refs), 0)
@@ -353,7 +337,7 @@ def _micro_batch(name: str) -> int | None:
     return int(number) if _is_batch(name) and number.isdecimal() and "." in name.removeprefix(BATCH) else None
 
 
-def _plain_name(name: str) -> str:
+def plain_name(name: str) -> str:
     """The name of an input without the number of its micro-batch."""
     return name if _micro_batch(name) is None else BATCH + name.removeprefix(BATCH).partition(".")[2]
 
@@ -371,88 +355,3 @@ def _integers(node: Node, name: str) -> tuple[int, ...]:
 def _listed(node: Node, name: str) -> list[Ref | None]:
     operand = node.operands[name]
     return list(operand) if isinstance(operand, tuple) else [operand]
-
-
-class SizePairs:
-    """Explains the integers in which two graphs differ by the sides of their tensors, from the batch on.
-
-    A side of a result follows from operands and attributes by the operator's types, which were checked when the graph
-    was read. So only attributes have to be explained, in the order of execution.
-    """
-
-    def __init__(self, first: Graph, other: Graph) -> None:
-        self._mine, self._theirs = first.specs(), other.specs()
-        counts = micro_batches(first), micro_batches(other)
-        named = _plain_name if counts[0] != counts[1] else str
-        theirs = [(named(entry.name), entry.spec) for entry in other.inputs if entry.name.startswith(BATCH)]
-        mine = [(named(entry.name), entry.spec) for entry in first.inputs if entry.name.startswith(BATCH)]
-        batch = ((one, two) for name, one in mine for its, two in theirs if its == name and one != two)
-        self._batch = [side for one, two in dict.fromkeys(batch) for side in _sides(one, two)]
-        self._batch += [counts] if counts[0] != counts[1] else []
-        self._results = set(self._batch)
-
-    def unexplained(self, nodes: Sequence[tuple[Node, Node]]) -> str:
-        """The first integer that does not follow from the sizes of the batch; empty if all do."""
-        for mine, theirs in sorted(nodes, key=lambda pair: (pair[0].number, pair[1].number)):
-            for name, value in mine.attributes.items():
-                if mine.operator in COUNTED and self._stays(mine, theirs, value, theirs.attributes[name]):
-                    return f"{mine.operator} still has {name} {value}, a size of the first batch that is another now"
-                for was, is_now in _unequal(value, theirs.attributes[name]):
-                    if name not in MASKS | TRAINED and not self._follows(mine, theirs, name, (was, is_now)):
-                        return (
-                            f"{mine.operator} has {name} {is_now}, and {was} in the first graph: no size of the batch"
-                        )
-            for one, two in zip(mine.results, theirs.results, strict=True):
-                if one is not None and two is not None:
-                    self._results |= set(_sides(one, two))
-        return ""
-
-    def _stays(self, mine: Node, theirs: Node, value: object, its: object) -> bool:
-        """Whether a count of elements is what it was, although the sizes that explain it, and no others, changed."""
-        if type(value) is not int or value != its or abs(value) < 2:
-            return False
-        known = [side for side in (*self._sides_of(mine, theirs), *self._batch) if side != (1, 1)]
-        found = {_product(chosen)[1] for chosen in _choices(known) if _product(chosen)[0] == value}
-        return bool(found) and value not in found
-
-    def _sides_of(self, mine: Node, theirs: Node) -> list[tuple[int, int]]:
-        operands = [(self._mine[one], self._theirs[two]) for one, two in zip(mine.refs, theirs.refs, strict=False)]
-        return [side for one, two in operands for side in _sides(one, two)]
-
-    def _follows(self, mine: Node, theirs: Node, name: str, change: tuple[int, int]) -> bool:
-        operands, sides = mine.refs, self._sides_of(mine, theirs)
-        if name in PLACES and any(_is_as_far_from_the_end(change, side) for side in (*sides, *self._batch)):
-            return True
-        if name in SIZES or mine.operator in DIVISORS or mine.operator.startswith("aten.arange."):
-            made = self._results if not operands else ()
-            known = [side for side in (*sides, *self._batch, *made) if side != (1, 1)]
-            return any(change == _product(chosen) for chosen in _choices(known))
-        return False
-
-
-def _is_as_far_from_the_end(change: tuple[int, int], side: tuple[int, int]) -> bool:
-    """Whether two places lie equally far before the ends of two sides; the beginning of a side is no such place."""
-    left = side[0] - change[0]
-    return change[0] != 0 and change[1] >= 0 and 0 <= left <= side[0] and left == side[1] - change[1]
-
-
-def _choices(sides: Sequence[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], ...]]:
-    return (chosen for count in range(1, FACTORS_MAX + 1) for chosen in combinations(sides, count))
-
-
-def _product(sides: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    return prod(one for one, _ in sides), prod(two for _, two in sides)
-
-
-def _sides(one: TensorSpec, two: TensorSpec) -> Iterator[tuple[int, int]]:
-    """The sides of two tensors in pairs; none where their numbers of dimensions differ."""
-    return iter(zip(one.shape, two.shape, strict=True) if len(one.shape) == len(two.shape) else ())
-
-
-def _unequal(value: object, its: object) -> Iterator[tuple[int, int]]:
-    """The pairs of integers in which two attributes differ."""
-    if isinstance(value, tuple) and isinstance(its, tuple):
-        for one, two in zip(value, its, strict=True):
-            yield from _unequal(one, two)
-    elif isinstance(value, int) and isinstance(its, int) and value != its:
-        yield value, its

@@ -19,6 +19,7 @@ from typing import Any, Final
 from tallystick.graphs.graph import Graph, Node
 from tallystick.transcripts.rule import GroupRule
 from tallystick.workloads.names import BATCH, WEIGHTS, parameter_of
+from tallystick.workloads.paired_sizes import Followed, SizePairs
 from tallystick.workloads.paired_values import (
     GRADIENTS,
     MASKS,
@@ -26,7 +27,6 @@ from tallystick.workloads.paired_values import (
     TRAINED,
     GraphValues,
     Judge,
-    SizePairs,
     ValuePairs,
     micro_batches,
 )
@@ -51,11 +51,14 @@ def difference(first: Graph, other: Graph, is_updated_alike: bool = True) -> str
     )
 
 
-def departure(first: Graph, other: Graph, changes: SettingChanges, masks_differ: bool = False) -> str:
+def departure(
+    first: Graph, other: Graph, changes: SettingChanges, masks_differ: bool = False, followed: Followed | None = None
+) -> str:
     """Names the first result that `other` computes by another program than `first`; empty if it is the same program.
 
     `changes` are those of the optimizer's settings between the two, and `masks_differ` says that the masks of their
-    batches do: attention may then be given a mask in one of them alone.
+    batches do: attention may then be given a mask in one of them alone. `followed` remembers which places followed the
+    end of a side: these are the same ones in all further graphs.
     """
     if changes.of_structure:
         return f"{changes.of_structure}, which changes the program of the update"
@@ -63,7 +66,7 @@ def departure(first: Graph, other: Graph, changes: SettingChanges, masks_differ:
         return changed
     if added := sorted(trained_by(other) - trained_by(first)):
         return f"{added[0]} trains, and the first graph has no gradient to compare"
-    return _of_program(first, other, masks_differ)
+    return _of_program(first, other, masks_differ, {} if followed is None else followed)
 
 
 def trained_by(graph: Graph) -> frozenset[str]:
@@ -205,7 +208,7 @@ def _of_updates(first: Graph, other: Graph, changes: SettingChanges) -> str:
     return ""
 
 
-def _of_program(first: Graph, other: Graph, masks_differ: bool) -> str:
+def _of_program(first: Graph, other: Graph, masks_differ: bool, followed: Followed) -> str:
     """Compares what is made of batch and state, up to sizes: loss, gradients, buffers, all but the update."""
     moved = trained_by(first) ^ trained_by(other)
     free = (MASKS if masks_differ else frozenset()) | (TRAINED if moved else frozenset())
@@ -222,7 +225,7 @@ def _of_program(first: Graph, other: Graph, masks_differ: bool) -> str:
         is_updated = parameter_of(name) or name.startswith((AVERAGES, COUNTERS))
         if not is_updated and name.removeprefix(GRADIENTS) not in moved and (unlike := pairs.unlike(name)):
             return f"{name} is computed otherwise ({unlike})"
-    return SizePairs(first, other).unexplained(pairs.nodes)
+    return SizePairs(first, other, followed).unexplained(pairs.nodes)
 
 
 def _same_attributes(mine: Node, theirs: Node) -> str:
