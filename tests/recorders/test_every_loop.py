@@ -510,7 +510,7 @@ LOOPS: dict[str, tuple[str, Loop]] = {
     "two micro-batches": (GOOD, Loop(micro=lambda _: 2)),
     "two micro-batches, clipped by value": (GOOD, Loop(micro=lambda _: 2, after_backward=clips_values)),
     "more micro-batches later": (GOOD, Loop(micro=lambda step: 2 if step < 5 else 4)),
-    "micro-batches from step 6 on": (OPEN, Loop(micro=lambda step: 1 if step < 5 else 2)),
+    "micro-batches from step 6 on": (GOOD, Loop(micro=lambda step: 1 if step < 5 else 2)),
     "two passes (SAM)": (OPEN, Loop(after_backward=perturbs)),
     "a step left out": (OPEN, Loop(steps=skips)),
     "a step taken twice": (OPEN, Loop(steps=steps_twice)),

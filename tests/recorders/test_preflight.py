@@ -34,8 +34,8 @@ def test_all_blockers_are_listed_together_each_with_what_mends_it() -> None:
         "AdamW with fused=True cannot be replayed; set fused=False",
         "dropout draws random numbers (layer 1); "
         "set its probability to 0 (p=0), or give the recorder a seed (`seed=1`)",
-        "the last batch of an epoch has 2 rows and the others 4: its step cannot be replayed; set drop_last=True, or "
-        "give the recorder `loss=` and `example=`",
+        "the last batch of an epoch has 2 rows and the others 4: with dropout its step cannot be replayed; "
+        "set drop_last=True, or give the recorder `loss=` and `example=`",
     ]
 
 

@@ -161,7 +161,7 @@ REMEDIES: dict[str, tuple[str, Loop, Loop]] = {
         Loop(loss=times_a_tensor, batches=with_factors),
     ),
     "another loss than that of backward": (
-        "the loss that was recorded is not the one of backward(); give that",
+        "the loss that was recorded is not the one of backward(); give that, or the mean of its micro-batches",
         Loop(scaled=loops.always_scaled),
         Loop(loss=doubled),
     ),
@@ -171,7 +171,7 @@ REMEDIES: dict[str, tuple[str, Loop, Loop]] = {
         Loop(loss=loops.annealed_by_a_tensor, batches=loops.with_numbers),
     ),
     "a number of the batch": (
-        "make it a tensor",
+        "make it a tensor, or leave it out of the batch where the loss does not use it",
         Loop(given=loops.as_floats, loss=honest.squares),
         Loop(batches=loops.with_numbers, loss=loops.annealed_by_a_tensor),
     ),

@@ -33,7 +33,7 @@ from tallystick.recorders.new_batches import NewBatches
 from tallystick.recorders.run_recorder import RunRecorder
 from tallystick.recorders.self_audit import RecordedStep, Sketch
 from tallystick.recorders.self_check import SelfCheck, TakenStep
-from tallystick.recorders.step_graph import StepGraph, count_of, keep_batch, named_tensors
+from tallystick.recorders.step_graph import StepGraph, count_of, keep_batch, named_tensors, the_only_one
 from tallystick.recorders.step_watch import Stepped, StepWatch
 from tallystick.recorders.watched_again import WatchedAgain
 from tallystick.store.run import RunDirectory
@@ -111,7 +111,7 @@ class OwnLoopRecorder:
             self._say_over()
             return
         with sheltered(self.stop), self._modes():
-            self._step(loss, batch, gradient_norm, learning_rates)
+            self._step(loss, the_only_one(batch), gradient_norm, learning_rates)
 
     def finish(self) -> None:
         """Save the last state and write the claim."""
@@ -361,7 +361,7 @@ class OwnLoopRecorder:
         before, live = self._before_as(graph), self._state()
         after = graph.empty_slots() | {name: value for name, value in live.items() if not name.startswith("rng.")}
         after |= self._generator(graph)
-        named = named_tensors(batch, count_of(batch, graph.accumulation)) | self._moves(graph)
+        named = named_tensors(batch, count_of(batch, graph)) | self._moves(graph)
         if graph.misfit(named):  # the example that was given has other shapes
             return True
         check = SelfCheck(self._device, self._recorded.loss_decimals, self._recorded.anchor_stride)
@@ -393,7 +393,7 @@ class OwnLoopRecorder:
         """
         if self._graph is None or self._guard is None or self._reason is not None:
             return describe_batch(batch), None
-        count = count_of(batch, self._graph.accumulation)
+        count = count_of(batch, self._graph)
         named = named_tensors(batch, count) | self._moves(self._graph)
         words = None if self._draws is None else self._draws.words
         found = self._guard.examine(Observed(self.index, seen, named, batch, count, rates, loss, norm, words))

@@ -48,7 +48,7 @@ def preflight(model: nn.Module, optimizer: Any, loader: Any = None) -> list[Bloc
     optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
     inner = inner_model(model)
     found = [*_of_wrappers(model, inner), *_of_optimizers(inner, optimizers), *_dropout(inner), *_averages(inner)]
-    return [*found, *_numerics(inner), *of_loader(loader)]
+    return [*found, *_numerics(inner), *(of_loader(loader) if describe_dropout(inner) else ())]
 
 
 def reason_from(blockers: Iterable[Blocker], capture: str = "") -> str:
@@ -127,14 +127,18 @@ def _numerics(inner: nn.Module) -> Iterator[Blocker]:
 
 
 def of_loader(loader: Any) -> Iterator[Blocker]:
-    """A last batch of another size, which a `DataLoader` gives unless it drops it."""
+    """A last batch of another size, which a `DataLoader` gives unless it drops it.
+
+    A loop that draws from a seed is watched in its first step alone, so its loss is known for batches of one shape.
+    """
     sampler, rows = getattr(loader, "batch_sampler", None), getattr(loader, "dataset", None)
     size = getattr(sampler, "batch_size", None)
     if not size or getattr(sampler, "drop_last", True) or not isinstance(rows, Sized):
         return
     if rest := len(rows) % size:
         yield Blocker(
-            f"the last batch of an epoch has {rest} rows and the others {size}: its step cannot be replayed",
+            f"the last batch of an epoch has {rest} rows and the others {size}: "
+            "with dropout its step cannot be replayed",
             "set drop_last=True, or give the recorder `loss=` and `example=`",
             is_certain=False,
         )

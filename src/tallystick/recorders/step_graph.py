@@ -39,7 +39,7 @@ ONE_SHAPE = (
 )
 UNEVEN = (
     "parameters that begin to train later count their steps on their own in this optimizer; "
-    "train them from the start with a learning rate of 0, or record a run of its own from there"
+    "train them from the start with a learning rate of 0, or record a run of its own from there, with a new optimizer"
 )
 Batch: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]"
 Batches: TypeAlias = "Batch | Sequence[Batch]"
@@ -164,6 +164,8 @@ def capture_loop(
 
     Raises `UnavailableError` with the reason if the step cannot be captured.
     """
+    if _counts_unevenly(model, optimizer):
+        raise UnavailableError(UNEVEN)
     parts = parts_of(example, accumulation)
     first = parts[0]
     is_native = drops_natively(model) if is_native is None else is_native
@@ -195,8 +197,6 @@ def capture_loop(
             raise UnavailableError(f"a step of {count} micro-batches, and {accumulation} are in the step graph")
         if fixed is not None and _shapes(batch, count) != shapes:
             raise UnavailableError(ONE_SHAPE)
-        if _counts_unevenly(model, optimizer):
-            raise UnavailableError(UNEVEN)
         return capture_loop(
             model,
             loss,
@@ -229,9 +229,25 @@ def _shapes(batch: Batches, count: int) -> dict[str, TensorSpec]:
     return {name: TensorSpec.of(value) for name, value in named_tensors(batch, count).items()}
 
 
-def count_of(batch: Batches, accumulation: int) -> int:
-    """The number of micro-batches of a step, in a loop whose first step has `accumulation` of them."""
-    return len(batch) if accumulation > 1 and isinstance(batch, list | tuple) else 1
+def count_of(batch: Batches, first: StepGraph) -> int:
+    """The number of micro-batches of a step, in a loop whose first step has the graph `first`.
+
+    A list of batches is no batch itself: none of its items is a tensor. Several tensors are micro-batches where those
+    of the first step are a lone tensor each.
+    """
+    if not isinstance(batch, list | tuple):
+        return 1
+    are_lone = first.accumulation > 1 and {name for name, _ in first.batch_specs if name.startswith("0.")} == {"0.x0"}
+    return len(batch) if are_lone or _are_batches(batch) else 1
+
+
+def the_only_one(batch: Any) -> Any:
+    """The micro-batch in a list of one; any other batch as it is."""
+    return batch[0] if isinstance(batch, list | tuple) and len(batch) == 1 and _are_batches(batch) else batch
+
+
+def _are_batches(parts: Sequence[Any]) -> bool:
+    return bool(parts) and all(not isinstance(part, torch.Tensor) and as_mapping(part) for part in parts)
 
 
 def named_tensors(batch: Batches, count: int) -> dict[str, Tensor]:
