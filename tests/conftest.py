@@ -292,3 +292,11 @@ def answered(audited: Callable[..., Any]) -> Callable[..., str]:
             return f"{type(error).__name__}: {error}"
 
     return answer
+
+
+@pytest.fixture
+def unknown_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor on which nobody knows what dropout draws."""
+    for place in ("dropout", "capture.step_capture", "randomness"):
+        monkeypatch.setattr(f"tallystick.frameworks.torch.{place}.native_mask", lambda: None)
+    monkeypatch.setattr("tallystick.recorders.loop_recorder.native_mask", lambda: None)

@@ -494,7 +494,7 @@ LOOPS: dict[str, tuple[str, Loop]] = {
     "batch norm, validated in training mode": (OPEN, Loop(model=normed, after_record=validates_in_training_mode)),
     "batch norm, frozen later": (OPEN, Loop(model=normed, before=freezes_statistics)),
     "modes toggled": (GOOD, Loop(model=normed, before=toggles)),
-    "dropout": (OPEN, Loop(model=dropping)),
+    "dropout": (GOOD, Loop(model=dropping)),
     "dropout from a seed": (GOOD, Loop(model=dropping, settings={"seed": 1})),
     "a layer frozen later": (GOOD, Loop(before=freezes)),
     "a layer thawed later": (OPEN, Loop(before=unfreezes, optimizer=sgd)),

@@ -12,10 +12,12 @@ from tallystick.commitments.mt19937 import seeded
 from tallystick.store.run import RunDirectory
 from tallystick.tensors.tensor import Tensor
 from tallystick.workloads.names import GENERATOR, GENERATOR_MOVE
-from tests.recorders.test_seeded_draws import Audit, audit, batch_of, fit, squares  # noqa: F401
+from tests.recorders import test_seeded_draws
+from tests.recorders.test_seeded_draws import Audit, batch_of, fit, squares
 
 torch = pytest.importorskip("torch")
 nn, functional = torch.nn, torch.nn.functional
+audit = test_seeded_draws.audit
 
 
 class Dropping(nn.Module):  # type: ignore[misc]
@@ -84,21 +86,21 @@ HONEST = {
 
 
 @pytest.mark.parametrize("given", HONEST.values(), ids=HONEST.keys())
-def test_dropout_without_a_seed_is_replayed(tmp_path: Path, audit: Audit, given: dict[str, Any]) -> None:  # noqa: F811
+def test_dropout_without_a_seed_is_replayed(tmp_path: Path, audit: Audit, given: dict[str, Any]) -> None:
     assert fit(tmp_path / "run", model_of(), seed=None, **given) == []
     verdict = audit(tmp_path / "run")
     assert (verdict.outcome, verdict.coverage.done) == ("accepted", 6)
     assert RunDirectory(tmp_path / "run").spec().seed is None
 
 
-def test_layers_that_run_again_are_given_the_same_words(tmp_path: Path, audit: Audit) -> None:  # noqa: F811
+def test_layers_that_run_again_are_given_the_same_words(tmp_path: Path, audit: Audit) -> None:
     given = {"loss": squares, "example": batch_of(0)}
     assert fit(tmp_path / "run", model_of(Checkpointed), seed=None, **given) == []
     assert audit(tmp_path / "run").outcome == "accepted"
 
 
 @pytest.mark.parametrize("seed", [None, 5])
-def test_a_batch_of_another_size_moves_no_later_draw(tmp_path: Path, audit: Audit, seed: int | None) -> None:  # noqa: F811
+def test_a_batch_of_another_size_moves_no_later_draw(tmp_path: Path, audit: Audit, seed: int | None) -> None:
     """The capture for the new size runs the model too, and may not draw from the stream of the next step."""
 
     def ragged(model: Any, batch: Any) -> Any:
@@ -120,7 +122,7 @@ def test_a_batch_of_another_size_moves_no_later_draw(tmp_path: Path, audit: Audi
             optimizer.step()
             recorder.step(loss, batch)
     verdict = audit(tmp_path / "run")
-    assert (verdict.outcome, verdict.coverage.done) == ("accepted", 6), verdict
+    assert (verdict.outcome, verdict.coverage.done) == ("accepted", 6)
 
 
 def test_the_loop_trains_as_without_the_recorder(tmp_path: Path) -> None:
@@ -139,7 +141,7 @@ def test_the_loop_trains_as_without_the_recorder(tmp_path: Path) -> None:
     assert all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
 
 
-def test_the_report_says_how_the_generator_was_moved(tmp_path: Path, audit: Audit) -> None:  # noqa: F811
+def test_the_report_says_how_the_generator_was_moved(tmp_path: Path, audit: Audit) -> None:
     fit(tmp_path / "run", model_of(), seed=None, between=seeds_again)
     (line,) = [line for line in audit(tmp_path / "run").not_checked if "dropout" in line]
     assert "moved on before 1 (first step 1) of 6 steps" in line
@@ -157,7 +159,7 @@ def sets_an_older_state(step: int, model: Any, states: list[Any] = []) -> None: 
         torch.set_rng_state(torch.from_numpy(state))
 
 
-def test_a_state_out_of_nowhere_is_named_and_a_seed_mends_it(tmp_path: Path, audit: Audit) -> None:  # noqa: F811
+def test_a_state_out_of_nowhere_is_named_and_a_seed_mends_it(tmp_path: Path, audit: Audit) -> None:
     (line,) = fit(tmp_path / "run", model_of(), seed=None, between=sets_an_older_state)
     assert "torch.set_rng_state" in line
     assert "call torch.manual_seed instead, or give the recorder a seed (`seed=1`)" in line
@@ -173,7 +175,7 @@ def draws_within(model: Any, batch: Any) -> Any:
     return squares(model, batch)
 
 
-def test_draws_between_the_passes_of_a_step_are_named_and_mended(tmp_path: Path, audit: Audit) -> None:  # noqa: F811
+def test_draws_between_the_passes_of_a_step_are_named_and_mended(tmp_path: Path, audit: Audit) -> None:
     (line,) = fit(tmp_path / "run", model_of(), seed=None, count=2, loss_of=draws_within)
     assert "between the forward passes of this step" in line
     assert "draw them before the step, or give the recorder a seed (`seed=1`)" in line
@@ -184,12 +186,42 @@ def test_draws_between_the_passes_of_a_step_are_named_and_mended(tmp_path: Path,
     assert audit(tmp_path / "seeded").outcome == "accepted"
 
 
-def test_other_draws_of_the_model_need_a_seed(tmp_path: Path, audit: Audit) -> None:  # noqa: F811
+def test_other_draws_of_the_model_need_a_seed(tmp_path: Path, audit: Audit) -> None:
     (line,) = fit(tmp_path / "run", model_of(Noisy), seed=None)
     assert "draws other random numbers than dropout does; give the recorder a seed (`seed=1`)" in line
     assert audit(tmp_path / "run").outcome == "inconclusive"
     assert fit(tmp_path / "seeded", model_of(Noisy), seed=1) == []
     assert audit(tmp_path / "seeded").outcome == "accepted"
+
+
+def test_on_a_processor_whose_draws_are_unknown_both_remedies_mend(
+    tmp_path: Path,
+    audit: Audit,
+    unknown_draws: None,
+) -> None:
+    (line,) = fit(tmp_path / "run", model_of(), seed=None)
+    assert "dropout draws random numbers (layer drop)" in line
+    assert "set its probability to 0 (p=0), or give the recorder a seed (`seed=1`)" in line
+    assert audit(tmp_path / "run").outcome == "inconclusive"
+    assert fit(tmp_path / "seeded", model_of(), seed=1) == []
+    assert audit(tmp_path / "seeded").outcome == "accepted"
+    assert fit(tmp_path / "none", Dropping(0.0), seed=None) == []
+    assert audit(tmp_path / "none").outcome == "accepted"
+
+
+def test_a_capture_with_native_draws_is_refused_there(unknown_draws: None) -> None:
+    import tallystick.torch
+    from tallystick.errors import UnavailableError
+
+    model = Dropping()
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def loss(called: Any, batch: Any) -> Any:
+        return squares(called, (batch["x0"], batch["x1"]))
+
+    batch = dict(zip(("x0", "x1"), batch_of(0), strict=True))
+    with pytest.raises(UnavailableError, match=r"give the recorder a seed \(`seed=1`\)"):
+        tallystick.torch.capture_training_step(model, loss, optimizer, batch, draws="generator")
 
 
 # ---- liars
@@ -228,7 +260,7 @@ def retaken(honest: Path, out: Path) -> RunDirectory:
     return RunDirectory(out)
 
 
-def test_a_state_that_no_draw_gives_is_rejected(honest: Path, audit: Audit) -> None:  # noqa: F811
+def test_a_state_that_no_draw_gives_is_rejected(honest: Path, audit: Audit) -> None:
     from tallystick.attacks.forging import read_anchor, read_records, write_records
     from tallystick.tensors.digest import state_digest
     from tallystick.tensors.safetensors import write_state
@@ -246,7 +278,7 @@ def test_a_state_that_no_draw_gives_is_rejected(honest: Path, audit: Audit) -> N
     assert any(GENERATOR in str(line) for line in verdict.objections)
 
 
-def test_chosen_masks_are_stated_where_a_prover_skips_to_them(honest: Path, audit: Audit, tmp_path: Path) -> None:  # noqa: F811
+def test_chosen_masks_are_stated_where_a_prover_skips_to_them(honest: Path, audit: Audit, tmp_path: Path) -> None:
     """A prover may search for masks by skipping words. It is replayed, and stands in the report."""
     stating_moves(RunDirectory(honest), {3: (-1, 41), 5: (123, 0)})
     assert audit(honest).outcome == "rejected"  # the steps were taken with other masks
@@ -257,7 +289,7 @@ def test_chosen_masks_are_stated_where_a_prover_skips_to_them(honest: Path, audi
     assert "1 further seed (123 before step 5)" in line
 
 
-def test_a_first_state_that_no_seed_gives_is_named(honest: Path, audit: Audit, tmp_path: Path) -> None:  # noqa: F811
+def test_a_first_state_that_no_seed_gives_is_named(honest: Path, audit: Audit, tmp_path: Path) -> None:
     from tallystick.attacks.forging import read_anchor
     from tallystick.tensors.safetensors import write_state
     from tallystick.transcripts.record import anchor_file
@@ -274,6 +306,6 @@ def test_a_first_state_that_no_seed_gives_is_named(honest: Path, audit: Audit, t
 
 
 @pytest.mark.parametrize("move", [(-1, 1 << 40), (1 << 40, 0), (-1, -5), (-7, 0)])
-def test_a_move_that_cannot_be_made_is_never_a_pass(honest: Path, audit: Audit, move: tuple[int, int]) -> None:  # noqa: F811
+def test_a_move_that_cannot_be_made_is_never_a_pass(honest: Path, audit: Audit, move: tuple[int, int]) -> None:
     stating_moves(RunDirectory(honest), {3: move})
     assert audit(honest).outcome != "accepted"

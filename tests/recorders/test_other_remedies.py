@@ -379,11 +379,6 @@ REMEDIES: dict[str, tuple[str, Loop, Loop]] = {
         Loop(optimizer=made("AdamW", fused=True, amsgrad=True)),
         Loop(optimizer=made("AdamW", fused=False, amsgrad=True)),
     ),
-    "dropout with a probability": (
-        "set its probability to 0 (p=0)",
-        Loop(model=loops.dropping, settings=stated(honest.squares)),
-        Loop(model=lambda: nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.0), nn.Linear(8, 1))),
-    ),
     "a short batch behind dropout": (
         "give `loss=` and `example=`",
         Loop(model=loops.dropping, batches=loops.a_short_last_one, settings={"seed": 1}),

@@ -28,7 +28,7 @@ def loader(**settings: Any) -> Any:
     return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(10, 3)), batch_size=4, **settings)
 
 
-def test_all_blockers_are_listed_together_each_with_what_mends_it() -> None:
+def test_all_blockers_are_listed_together_each_with_what_mends_it(unknown_draws: None) -> None:
     found = model()
     assert lines(found, adamw(found, amsgrad=True, fused=True), loader()) == [
         "AdamW with fused=True cannot be replayed; set fused=False",
@@ -95,6 +95,11 @@ def test_a_batch_norm_that_averages_over_all_batches_is_named() -> None:
     assert lines(fading, adamw(fading)) == []
 
 
-def test_dropout_inside_attention_is_named() -> None:
+def test_dropout_whose_draws_are_known_is_no_blocker() -> None:
+    layer = nn.MultiheadAttention(4, 2, dropout=0.1)
+    assert lines(layer, adamw(layer)) == []
+
+
+def test_dropout_inside_attention_is_named(unknown_draws: None) -> None:
     layer = nn.MultiheadAttention(4, 2, dropout=0.1)
     assert "dropout draws random numbers (layer MultiheadAttention)" in lines(layer, adamw(layer))[0]

@@ -186,11 +186,6 @@ REMEDIES: dict[str, tuple[str, Loop, Loop]] = {
         Loop(loss=loops.drawn_noise),
         Loop(loss=noise_of_the_batch, batches=with_noise),
     ),
-    "dropout": (
-        "or give the recorder a seed (`seed=1`)",
-        Loop(model=loops.dropping),
-        Loop(model=loops.dropping, settings={"seed": 1}),
-    ),
     "noise on gradients": ("record the loop without them", Loop(after_backward=loops.adds_noise), PLAIN),
     "weights changed behind the record": (
         "between `optimizer.step()` and `recorder.step()`",

@@ -371,3 +371,28 @@ def test_a_place_follows_the_end_of_a_side_in_all_further_graphs_or_in_none(ends
     ]
     assert found[0] == ""
     assert named in found[1] if named else not found[1]
+
+
+def test_a_place_in_the_stream_of_a_seed_follows_from_the_draws_before_it() -> None:
+    """A draw that is taken from another place gives masks that a prover chose."""
+    from tallystick.frameworks.torch.capture.training_step import capture_training_step
+
+    model = torch.nn.Sequential(
+        torch.nn.Linear(3, 5), torch.nn.Dropout(0.5), torch.nn.Linear(5, 4), torch.nn.Dropout(0.5)
+    )
+
+    def graph_of(rows: int) -> Any:
+        batch = {"x": torch.zeros(rows, 3)}
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return capture_training_step(model, lambda m, b: m(b["x"]).sum(), optimizer, batch, draws="seed").graph
+
+    first, other = graph_of(8), graph_of(5)
+    assert departure(first, other, UNCHANGED) == ""
+    for offset in (0, 24, 32):
+        nodes = tuple(
+            replace(node, attributes=dict(node.attributes) | {"offset": offset})
+            if node.attributes.get("offset")
+            else node
+            for node in other.nodes
+        )
+        assert "has offset" in departure(first, replace(other, nodes=nodes), UNCHANGED), offset

@@ -291,7 +291,7 @@ class Values:
     def mersenne(self, state: Value, move: Value, count: int) -> tuple[Value, Value]:
         """See `Algebra.mersenne`; by NumPy, so not on traced arrays."""
         if not (self.library.is_known(state.array) and self.library.is_known(move.array)):
-            raise UnavailableError(f"{self.library.name} cannot draw from a generator of PyTorch; record with seed=1")
+            raise UnavailableError(f"{self.library.name} cannot draw from a generator of PyTorch; record with `seed=1`")
         seed, skipped = self.library.storage(move.array).tolist()
         drawn = draw(self.library.storage(state.array), seed, skipped, count)
         words, after = (Value(self.library.asarray(each, "I64"), "I64") for each in drawn)

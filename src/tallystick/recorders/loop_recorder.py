@@ -190,7 +190,7 @@ class OwnLoopRecorder:
 
     def _draw(self, seed: int | None) -> None:
         """Let the model draw its random numbers from a seed, or follow the generator that it draws from."""
-        may_draw = self._graph is None or draws_natively(self._graph.captured.graph)
+        may_draw = self._first is not None or (self._graph is not None and draws_natively(self._graph.captured.graph))
         if seed is not None:
             self._draws = SeededDraws(self._model, seed, lambda: sheltered(self.stop))
         elif self._device == "cpu" and may_draw and native_mask() is not None:

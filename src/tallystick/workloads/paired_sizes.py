@@ -7,6 +7,7 @@ from itertools import combinations
 from math import prod
 from typing import Final, TypeAlias
 
+from tallystick.commitments.philox import WORDS_PER_BLOCK
 from tallystick.graphs.graph import Graph, Node, Ref
 from tallystick.tensors.spec import TensorSpec
 from tallystick.workloads.names import BATCH
@@ -25,6 +26,8 @@ DIVISORS: Final = frozenset({"aten.div.Scalar", "aten.mul.Scalar", "aten.div.Ten
 """Operators whose number may be a count of elements: that is how a mean is taken, and its gradient."""
 COUNTED: Final = frozenset({"aten.div.Scalar", "aten.div.Tensor"})
 """Of these, those by which a mean is taken: a count that does not follow its sides scales a gradient."""
+STREAMED: Final = frozenset({"tally.philox_uniform", "tally.dropout_mask"})
+"""Operators that draw from the stream of a seed at a place: it follows from the sizes of the draws before."""
 Followed: TypeAlias = dict[tuple[int, str], bool]
 """Whether places of nodes of the first graph followed the ends of sides in a further one."""
 
@@ -39,6 +42,7 @@ class SizePairs:
     def __init__(self, first: Graph, other: Graph, followed: Followed) -> None:
         self._followed = followed
         self._mine, self._theirs = first.specs(), other.specs()
+        self._starts = _starts_of(first), _starts_of(other)
         counts = micro_batches(first), micro_batches(other)
         named = plain_name if counts[0] != counts[1] else str
         theirs = [(named(entry.name), entry.spec) for entry in other.inputs if entry.name.startswith(BATCH)]
@@ -97,6 +101,8 @@ class SizePairs:
         return [side for one, two in operands for side in _sides(one, two)]
 
     def _follows(self, mine: Node, theirs: Node, name: str, change: tuple[int, int]) -> bool:
+        if mine.operator in STREAMED and name == "offset":
+            return self._starts[0].get(change[0]) == self._starts[1].get(change[1]) is not None
         operands, sides = mine.refs, self._sides_of(mine, theirs)
         if name in PLACES and any(_is_as_far_from_the_end(change, side) for side in (*sides, *self._batch)):
             return True
@@ -105,6 +111,22 @@ class SizePairs:
             known = [side for side in (*sides, *self._batch, *made) if side != (1, 1)]
             return any(change == _product(chosen) for chosen in _choices(known))
         return False
+
+
+def _starts_of(graph: Graph) -> dict[int, int]:
+    """The number of each draw from the stream of a seed by its place, where each begins at the end of the one before.
+
+    Empty where words are skipped between draws: nothing says then which of them belongs to which.
+    """
+    draws = [node for node in graph.nodes if node.operator in STREAMED]
+    sizes = {int(str(node.attributes["offset"])): node.results[0].size if node.results[0] else 0 for node in draws}
+    starts, place = dict[int, int](), 0
+    for number, (start, size) in enumerate(sorted(sizes.items())):
+        if start != place:
+            return {}
+        starts[start] = number
+        place += -(-size // WORDS_PER_BLOCK) * WORDS_PER_BLOCK
+    return starts
 
 
 def _is_as_far_from_the_end(change: tuple[int, int], side: tuple[int, int]) -> bool:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from tallystick.errors import MalformedError, UnavailableError
+from tallystick.errors import MalformedError
 from tallystick.graphs.transforms.axes import Factors, StepSizes, regrouped
 from tallystick.graphs.transforms.later import (
     NEUTRAL,
@@ -183,8 +183,8 @@ class Steps(ByElement[Stacked]):
         return self._made(spec, x.axes, reduced("sum", later_of(x)))
 
     def mersenne(self, state: Stacked, move: Stacked, count: int) -> tuple[Stacked, Stacked]:
-        """No pass over tokens draws from a generator of PyTorch."""
-        raise UnavailableError("a generator of PyTorch has no place in a pass over tokens")
+        """Refused: every token would move the state of the generator."""
+        raise Mixed("draws from a generator, which every token moves on")
 
     def sort(self, x: Stacked, axis: int, descending: bool) -> tuple[Stacked, Stacked]:
         """Along plain axes."""

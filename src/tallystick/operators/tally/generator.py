@@ -34,7 +34,7 @@ NATIVE: Final = (MT19937, MCG31)
 @FAMILY.operator(
     "tally.mt19937_move",
     "Tensor state, Tensor move",
-    "the state of PyTorch's generator after a new seed, or after words that were skipped",
+    "the state after a new seed, or after skipped words",
     Exactness.EXACT,
 )
 def mt19937_move(a: Algebra[V], state: V, move: V) -> V:
@@ -45,11 +45,11 @@ def mt19937_move(a: Algebra[V], state: V, move: V) -> V:
 @FAMILY.operator(
     MT19937,
     "Tensor state, int[] size, float keep, dtype dtype",
-    "1 with probability keep, else 0, as PyTorch draws them on a CPU; and the state of the generator after that",
+    "1 with probability keep, else 0, as PyTorch draws on a CPU",
     Exactness.EXACT,
 )
 def mt19937_mask(a: Algebra[V], state: V, size: tuple[int, ...], keep: float, dtype: str) -> tuple[V, V]:
-    """1 where the lower 53 bits of two words, over 2⁵³, are below `keep`."""
+    """1 where the lower 53 bits of two words, over 2⁵³, are below `keep`; and the state of the generator after that."""
     count = _checked(size, keep)
     words, after = a.mersenne(state, _on(a), WORDS_OF_ELEMENT * count)
     pairs = a.reshape(words, (count, WORDS_OF_ELEMENT))
@@ -62,11 +62,11 @@ def mt19937_mask(a: Algebra[V], state: V, size: tuple[int, ...], keep: float, dt
 @FAMILY.operator(
     MCG31,
     "Tensor state, int[] size, float keep, dtype dtype",
-    "1 with probability keep, else 0, as oneMKL draws them for PyTorch; and the state of the generator after that",
+    "1 with probability keep, else 0, as oneMKL draws",
     Exactness.EXACT,
 )
 def mcg31_mask(a: Algebra[V], state: V, size: tuple[int, ...], keep: float, dtype: str) -> tuple[V, V]:
-    """1 where x ÷ (2³¹ − 1) < `keep`, both rounded to F32, for x = seed · 1132489760ⁱ mod (2³¹ − 1)."""
+    """1 where x ÷ (2³¹ − 1) < `keep`, both rounded to F32, for x = seed · 1132489760ⁱ mod (2³¹ − 1); and the state."""
     count = _checked(size, keep)
     taken = WORDS_OF_ELEMENT if dtype == "F64" else 1
     words, after = a.mersenne(state, _on(a), taken)

@@ -35,7 +35,7 @@ def captured_step(step: TrainingStep, batches: Sequence[Batch], trail: Trail) ->
     Raises `UnavailableError` if the step cannot be captured, or if its graph does not give the eager step's bits.
     """
     if step.draws == "generator" and native_mask() is None:
-        raise UnavailableError("dropout draws otherwise on this processor than anywhere known; record with seed=1")
+        raise UnavailableError("what dropout draws on this processor is not known; give the recorder a seed (`seed=1`)")
     inputs = step_inputs(step, batches)
     are_alike = all(_kind(batch) == _kind(batches[0]) for batch in batches)
     exported = [exported_calls(step, batch, trail) for batch in (batches[:1] if are_alike else batches)]
