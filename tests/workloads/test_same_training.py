@@ -376,6 +376,7 @@ def test_a_place_follows_the_end_of_a_side_in_all_further_graphs_or_in_none(ends
 def test_a_place_in_the_stream_of_a_seed_follows_from_the_draws_before_it() -> None:
     """A draw that is taken from another place gives masks that a prover chose."""
     from tallystick.frameworks.torch.capture.training_step import capture_training_step
+    from tallystick.workloads.same_training import UNCHANGED, departure
 
     model = torch.nn.Sequential(
         torch.nn.Linear(3, 5), torch.nn.Dropout(0.5), torch.nn.Linear(5, 4), torch.nn.Dropout(0.5)
