@@ -36,10 +36,12 @@ TIMED_KEYS = re.compile(
 TIMED_TEXT = (
     (re.compile(r"\b\d{4}-\d\d-\d\dT?[\d:.+Z]*"), "DATE"),
     (re.compile(r"\b\d\d:\d\d:\d\d\b"), "TIME"),
+    (re.compile(r"\b[\d.,]+(?= of the training time)"), "SHARE"),
     (re.compile(r"\b[\d,]+(\.\d+)? ?(ms|s|seconds?|min|minutes?|hours?)\b"), "DURATION"),
     (re.compile(r"\b\d+\.\d(?= [a-z][a-z -]+(,|$))", re.MULTILINE), "DURATION"),  # as in `seconds: 0.1 start-up, …`
 )
-CLAIM = re.compile(r'(?:"claim":"|claim )(sha256:[0-9a-f]{64})')
+CLAIM = re.compile(r'(?:"claim":"|claim |"trace":"|^)(sha256:[0-9a-f]{64})')
+"""Also the digest of a trace, and a line that begins with the digest of a claim, as `tally train` prints it."""
 TRACE = re.compile(r'"trace":\{"root":"(sha256:[0-9a-f]{64})"')
 UNCOMPARED = re.compile(
     r"(trace|events)\.(jsonl|index|json)$|\.png$|\.html$|\.db(-\w+)?$|/tiles/|perfetto|^(court|[a-z]+-work|trace)/|cache"
