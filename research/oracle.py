@@ -88,8 +88,7 @@ class Folder:
             if digest not in self.kept_claims and not line.startswith("tally coordinator"):
                 self.names[digest] = "<claim>"
         if line.startswith("tally coordinator init"):
-            identity = json.loads(printed.out)["coordinator"]
-            self.names |= {identity: "<coordinator>"}
+            self.names[json.loads(printed.out)["coordinator"]] = "<coordinator>"
 
     def masked(self, text: str) -> str:
         """A text without times and without what is another one in every folder."""
@@ -197,16 +196,15 @@ def differences(old: Any, new: Any, place: str = "") -> Iterator[str]:
             else:
                 yield from differences(old[key], new[key], f"{place} / {key}")
     elif old != new:
-        one, other = (
-            [untimed(str(line)) for line in (each if isinstance(each, list) else [each])] for each in (old, new)
-        )
+        one, other = (pieces(each) for each in (old, new))
         if pairs := list(difflib.unified_diff(one, other, "before", "now", lineterm="", n=0)):
-            yield "\n    ".join([f"{place}:", *(shortened(pair) for pair in pairs)])
+            yield "\n    ".join([f"{place}:", *pairs])
 
 
-def shortened(line: str) -> str:
-    """A long line, without its middle."""
-    return line if len(line) < 2000 else f"{line[:1000]} … {line[-1000:]}"
+def pieces(printed: Any) -> list[str]:
+    """Printed lines without times; JSON with a line for each member, so that a difference is a short one."""
+    lines = printed if isinstance(printed, list) else [printed]
+    return [piece for line in lines for piece in untimed(str(line)).replace(',"', ',\n"').splitlines()]
 
 
 def main() -> int:

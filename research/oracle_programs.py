@@ -21,15 +21,7 @@ LIBRARIES = (
     "torch torch._dynamo torch.export transformers.models.llama.modeling_llama transformers.models.gpt2.modeling_gpt2 "
     "tokenizers sqlalchemy pydantic typer safetensors.torch matplotlib.figure"
 )
-VARIABLES = {
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "NO_COLOR": "1",
-    "COLUMNS": "100",
-    "LC_ALL": "C.UTF-8",
-    "TZ": "UTC",
-    "KINETO_LOG_LEVEL": "99",
-}
+VARIABLES = "OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 NO_COLOR=1 COLUMNS=100 LC_ALL=C.UTF-8 TZ=UTC KINETO_LOG_LEVEL=99"
 
 
 @dataclass(frozen=True)
@@ -43,7 +35,7 @@ class Printed:
 
 def prepare() -> None:
     """Set the variables of all programs, and import what most of them import: libraries and public names."""
-    os.environ.update(VARIABLES)
+    os.environ.update(each.split("=") for each in VARIABLES.split())
     for name in LIBRARIES.split():
         importlib.import_module(name)
     for name in ("tallystick", "tallystick.torch", "tallystick.graphs"):
