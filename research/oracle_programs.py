@@ -35,14 +35,16 @@ class Printed:
 
 def prepare() -> None:
     """Set the variables of all programs, and import what most of them import: libraries and public names."""
-    os.environ.update(each.split("=") for each in VARIABLES.split())
+    for each in VARIABLES.split():
+        variable, _, value = each.partition("=")
+        os.environ[variable] = value
     for name in LIBRARIES.split():
         importlib.import_module(name)
     for name in ("tallystick", "tallystick.torch", "tallystick.graphs"):
         public = importlib.import_module(name)
-        for each in public.__all__:
+        for member in public.__all__:
             with suppress(ImportError):
-                getattr(public, each)
+                getattr(public, member)
     gc.freeze()  # or the first collection of each fork would copy all of it
 
 
