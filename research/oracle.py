@@ -38,6 +38,10 @@ TIMED_TEXT = (
     (re.compile(r"\b\d\d:\d\d:\d\d\b"), "TIME"),
     (re.compile(r"\b[\d.,]+(?= of the training time)"), "SHARE"),
     (re.compile(r"\b[\d,]+(\.\d+)? ?(ms|s|seconds?|min|minutes?|hours?)\b"), "DURATION"),
+    (
+        re.compile(r"^ *(?:DURATION +)?(?=(?:prover|challenger) )", re.MULTILINE),
+        "",
+    ),  # no column where it took no second
     (re.compile(r"\b\d+\.\d(?= [a-z][a-z -]+(,|$))", re.MULTILINE), "DURATION"),  # as in `seconds: 0.1 start-up, …`
 )
 CLAIM = re.compile(r'(?:"claim":"|claim |"trace":"|^)(sha256:[0-9a-f]{64})')
