@@ -36,10 +36,16 @@ TIMED_KEYS = re.compile(
 TIMED_TEXT = (
     (re.compile(r"\b\d{4}-\d\d-\d\dT?[\d:.+Z]*"), "DATE"),
     (re.compile(r"\b\d\d:\d\d:\d\d\b"), "TIME"),
+    (re.compile(r"\b[\d.,]+(?= of the training time)"), "SHARE"),
     (re.compile(r"\b[\d,]+(\.\d+)? ?(ms|s|seconds?|min|minutes?|hours?)\b"), "DURATION"),
+    (
+        re.compile(r"^ *(?:DURATION +)?(?=(?:prover|challenger) )", re.MULTILINE),
+        "",
+    ),  # no column where it took no second
     (re.compile(r"\b\d+\.\d(?= [a-z][a-z -]+(,|$))", re.MULTILINE), "DURATION"),  # as in `seconds: 0.1 start-up, …`
 )
-CLAIM = re.compile(r'(?:"claim":"|claim )(sha256:[0-9a-f]{64})')
+CLAIM = re.compile(r'(?:"claim":"|claim |"trace":"|^)(sha256:[0-9a-f]{64})')
+"""Also the digest of a trace, and a line that begins with the digest of a claim, as `tally train` prints it."""
 TRACE = re.compile(r'"trace":\{"root":"(sha256:[0-9a-f]{64})"')
 UNCOMPARED = re.compile(
     r"(trace|events)\.(jsonl|index|json)$|\.png$|\.html$|\.db(-\w+)?$|/tiles/|perfetto|^(court|[a-z]+-work|trace)/|cache"
@@ -86,8 +92,7 @@ class Folder:
             if digest not in self.kept_claims and not line.startswith("tally coordinator"):
                 self.names[digest] = "<claim>"
         if line.startswith("tally coordinator init"):
-            identity = json.loads(printed.out)["coordinator"]
-            self.names |= {identity: "<coordinator>"}
+            self.names[json.loads(printed.out)["coordinator"]] = "<coordinator>"
 
     def masked(self, text: str) -> str:
         """A text without times and without what is another one in every folder."""
@@ -195,16 +200,15 @@ def differences(old: Any, new: Any, place: str = "") -> Iterator[str]:
             else:
                 yield from differences(old[key], new[key], f"{place} / {key}")
     elif old != new:
-        one, other = (
-            [untimed(str(line)) for line in (each if isinstance(each, list) else [each])] for each in (old, new)
-        )
+        one, other = (pieces(each) for each in (old, new))
         if pairs := list(difflib.unified_diff(one, other, "before", "now", lineterm="", n=0)):
-            yield "\n    ".join([f"{place}:", *(shortened(pair) for pair in pairs)])
+            yield "\n    ".join([f"{place}:", *pairs])
 
 
-def shortened(line: str) -> str:
-    """A long line, without its middle."""
-    return line if len(line) < 2000 else f"{line[:1000]} … {line[-1000:]}"
+def pieces(printed: Any) -> list[str]:
+    """Printed lines without times; JSON with a line for each member, so that a difference is a short one."""
+    lines = printed if isinstance(printed, list) else [printed]
+    return [piece for line in lines for piece in untimed(str(line)).replace(',"', ',\n"').splitlines()]
 
 
 def main() -> int:

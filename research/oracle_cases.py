@@ -9,8 +9,8 @@ OTHER_KEY = "1398f62c6d1a457c51ba6a4b5f3dbd2f69fca93216218dc8997e416bd17d93ca"
 """The public half of a key that signed nothing."""
 NONCE = bytes(range(32)).hex()
 DRAWN = f"--nonce {NONCE}"
-SAMPLED = f"--samples 19 --window 6 {DRAWN}"
-"""So many of 24 steps that no segment between two anchors is missed."""
+SAMPLED = f"--samples 24 --window 6 {DRAWN}"
+"""All of 24 steps: which ones fewer samples are follows from the claim too, and that of most forgeries from times."""
 TEXT_BYTES = 20_000
 LLAMA = """
 architecture = "llama"
@@ -109,6 +109,7 @@ tally audit corpus {SAMPLED} --json
 tally audit gpt2 {SAMPLED} --tolerant --json
 tally audit gpt2-bf16 {SAMPLED} --json
 tally audit loop {SAMPLED} --json
+tally audit loop --samples 3 {DRAWN} --json
 tally audit loop {SAMPLED} --strict --json
 tally audit loop {SAMPLED} --tolerant --verbose
 tally audit checkpoint {SAMPLED} --initial start --json
@@ -164,7 +165,7 @@ tally verify-response answers/receipts.jsonl --model model --nonce ab --json
 tally verify-response answers/receipts.jsonl --model model --wide --rung 4 --nonce ab --verbose
 tally verify-response answers/receipts.jsonl --model model --trust-key {OTHER_KEY} --nonce ab --json
 tally verify-response answers/receipts.jsonl --model start --json
-tally verify-graph answers/graphs/decode.json --model model --json
+tally verify-graph answers/graphs/decode.json --model model
 tally open-states answers one --nonce ab
 tally open-states answers three --nonce ab
 tally model-root model --json

@@ -21,15 +21,7 @@ LIBRARIES = (
     "torch torch._dynamo torch.export transformers.models.llama.modeling_llama transformers.models.gpt2.modeling_gpt2 "
     "tokenizers sqlalchemy pydantic typer safetensors.torch matplotlib.figure"
 )
-VARIABLES = {
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "NO_COLOR": "1",
-    "COLUMNS": "100",
-    "LC_ALL": "C.UTF-8",
-    "TZ": "UTC",
-    "KINETO_LOG_LEVEL": "99",
-}
+VARIABLES = "OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 NO_COLOR=1 COLUMNS=100 LC_ALL=C.UTF-8 TZ=UTC KINETO_LOG_LEVEL=99"
 
 
 @dataclass(frozen=True)
@@ -43,14 +35,16 @@ class Printed:
 
 def prepare() -> None:
     """Set the variables of all programs, and import what most of them import: libraries and public names."""
-    os.environ.update(VARIABLES)
+    for each in VARIABLES.split():
+        variable, _, value = each.partition("=")
+        os.environ[variable] = value
     for name in LIBRARIES.split():
         importlib.import_module(name)
     for name in ("tallystick", "tallystick.torch", "tallystick.graphs"):
         public = importlib.import_module(name)
-        for each in public.__all__:
+        for member in public.__all__:
             with suppress(ImportError):
-                getattr(public, each)
+                getattr(public, member)
     gc.freeze()  # or the first collection of each fork would copy all of it
 
 
