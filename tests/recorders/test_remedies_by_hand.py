@@ -285,7 +285,7 @@ def test_what_mends_a_cache_in_a_stated_loss(tmp_path: Path) -> None:
     assert outcome(tmp_path / "mended") == "accepted"
 
 
-def test_what_mends_dropout_of_a_config(tmp_path: Path) -> None:
+def test_what_mends_dropout_of_a_config(tmp_path: Path, unknown_draws: None) -> None:
     batch = {"ids": tokens()}
     drops = gpt2(resid_pdrop=0.1, attn_pdrop=0.1)
     (found,) = tallystick.preflight(drops, honest.adamw(drops))
