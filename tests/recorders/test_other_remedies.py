@@ -488,9 +488,8 @@ def test_a_remedy_mends_what_its_message_says(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("remedy", ["deterministic", "thread"])
-def test_what_mends_kernels_with_other_bits_each_time(tmp_path: Path, remedy: str) -> None:
+def test_what_mends_kernels_with_other_bits_each_time(tmp_path: Path, two_threads: None, remedy: str) -> None:
     loop = Loop(model=Unsteady, settings=stated(honest.squares))
-    torch.set_num_threads(2)
     said = said_by(loop, tmp_path / "broken")
     line = "two eager steps have not the same bits, first in loss: call torch.use_deterministic_algorithms(True), or"
     assert any(f"{line} use one thread" in each for each in said), said

@@ -344,8 +344,7 @@ def test_what_mends_a_recurrent_layer_in_recorded_calls(tmp_path: Path, kind: st
     assert outcome(tmp_path / "mended") == "accepted"
 
 
-def test_what_mends_calls_with_other_bits_each_time(tmp_path: Path) -> None:
-    torch.set_num_threads(2)
+def test_what_mends_calls_with_other_bits_each_time(tmp_path: Path, two_threads: None) -> None:
     with pytest.raises(UnavailableError, match=r"use torch\.use_deterministic_algorithms\(True\)"):
         calls.record(tmp_path / "broken", Unsteady().eval(), calls.plain, calls.plain)
     torch.use_deterministic_algorithms(True)
