@@ -24,8 +24,9 @@ from tallystick.frameworks.torch.seeded_forward import SeededForward
 from tallystick.frameworks.torch.watching.operator_log import OperatorLog
 from tallystick.graphs.graph import Graph
 from tallystick.operators.tally.generator import NATIVE, words_of as generator_words
+from tallystick.tensors.tensor import Tensor
 from tallystick.workloads.draws import step_key
-from tallystick.workloads.names import GENERATOR
+from tallystick.workloads.names import GENERATOR, GENERATOR_MOVE
 
 Move: TypeAlias = npt.NDArray[np.int64]
 """I64 [2]: a seed or -1, and how many words are skipped from there."""
@@ -40,8 +41,8 @@ OTHER_DRAW: Final = (
     "{} draws random numbers that do not follow from the seed; dropout, `torch.rand`, `uniform_` and `bernoulli_` do"
 )
 OTHER_STATE: Final = (
-    "step {} begins with a state of PyTorch's generator that follows neither from the last step nor from a seed "
-    "(`torch.set_rng_state`); call torch.manual_seed instead, or give the recorder a seed (`seed=1`)"
+    "step {} begins with a state of PyTorch's generator that is no {:,} words behind the last step or behind a seed "
+    "(`torch.set_rng_state`, or longer draws); call torch.manual_seed instead, or give the recorder a seed (`seed=1`)"
 )
 OTHER_NATIVE: Final = (
     "random numbers are drawn between the forward passes of this step, or others than in the captured one: draw them "
@@ -72,6 +73,20 @@ def native_words_of(graph: Graph) -> int:
     masks = (node.results[0] for node in graph.nodes if node.operator in NATIVE)
     kind = next((node.operator for node in graph.nodes if node.operator in NATIVE), "")
     return sum(generator_words(kind, mask.shape, mask.dtype) for mask in masks if mask is not None) % BLOCK
+
+
+def generator_of(draws: Draws | None, graph: Graph, before: bool = False) -> dict[str, Tensor]:
+    """What a state holds of PyTorch's generator after the last step, or `before` it, where a graph draws from it."""
+    if not isinstance(draws, NativeDraws) or not draws_natively(graph):
+        return {}
+    return {GENERATOR: Tensor.of(draws.before if before else draws.state)}
+
+
+def moves_of(draws: Draws | None, graph: Graph) -> dict[str, Tensor]:
+    """What the batch of the last step says of PyTorch's generator, where a graph draws from it."""
+    if not isinstance(draws, NativeDraws) or not draws_natively(graph):
+        return {}
+    return {GENERATOR_MOVE: Tensor.of(draws.move)}
 
 
 def draws_natively(graph: Graph) -> bool:
@@ -179,7 +194,7 @@ class NativeDraws:
         self.words, self._drawn = int(stream.last[BLOCK] - stream.first[BLOCK]) % BLOCK, 0
         if move is None:
             self._lost += 1
-            return OTHER_STATE.format(step)
+            return OTHER_STATE.format(step, SEARCHED)
         self.move = move
         return ""
 
@@ -228,3 +243,7 @@ class _LiveStream(ExplicitRandomness):
     def ends(self) -> None:
         """Note the state after the last one."""
         self.last = live_state()
+
+
+Draws: TypeAlias = SeededDraws | NativeDraws
+"""What a recorded loop draws from."""

@@ -23,7 +23,7 @@ from tallystick.frameworks.torch.wrappers import inner_model, inner_optimizer, r
 from tallystick.recorders.attachments import NOTHING, Attachments
 from tallystick.recorders.batches import describe_batch
 from tallystick.recorders.boundary import say, sheltered, unsaid
-from tallystick.recorders.draws import NativeDraws, SeededDraws, draws_natively
+from tallystick.recorders.draws import Draws, NativeDraws, SeededDraws, draws_natively, generator_of, moves_of
 from tallystick.recorders.first_step import FirstStep
 from tallystick.recorders.first_weights import stated_digest
 from tallystick.recorders.freed_memory import give_back
@@ -43,7 +43,6 @@ from tallystick.transcripts.claim import Withdrawn
 from tallystick.transcripts.recipe import RecordRecipe
 from tallystick.transcripts.record import Batch
 from tallystick.transcripts.spec import Spec
-from tallystick.workloads.names import GENERATOR, GENERATOR_MOVE
 from tallystick.workloads.plan import projection_seed
 
 NO_RATE = "no-rate"
@@ -82,7 +81,7 @@ class OwnLoopRecorder:
         self._first: FirstStep | None = None
         self._guard: GraphGuard | None = None
         self._watch: StepWatch | None = None
-        self._draws: SeededDraws | NativeDraws | None = None
+        self._draws: Draws | None = None
         self._new_batches: NewBatches | None = None
         self._again: WatchedAgain | None = None
         self._recorder: RunRecorder | None = None
@@ -339,13 +338,7 @@ class OwnLoopRecorder:
         """The state before the first step as a graph carries it."""
         drawn = (name for name in self._before if not name.startswith("rng."))
         named = {name: self._before[name] for name in drawn}
-        return graph.empty_slots() | named | self._generator(graph, before=True)
-
-    def _generator(self, graph: StepGraph, before: bool = False) -> dict[str, Tensor]:
-        """The state of PyTorch's generator after the last step, or `before` it, where steps draw from it."""
-        if not isinstance(self._draws, NativeDraws) or not draws_natively(graph.captured.graph):
-            return {}
-        return {GENERATOR: Tensor.of(self._draws.before if before else self._draws.state)}
+        return graph.empty_slots() | named | generator_of(self._draws, graph.captured.graph, before=True)
 
     def _gives_step(
         self,
@@ -360,8 +353,8 @@ class OwnLoopRecorder:
         """Whether a graph gives the first step, which was just taken."""
         before, live = self._before_as(graph), self._state()
         after = graph.empty_slots() | {name: value for name, value in live.items() if not name.startswith("rng.")}
-        after |= self._generator(graph)
-        named = named_tensors(batch, count_of(batch, graph)) | self._moves(graph)
+        after |= generator_of(self._draws, graph.captured.graph)
+        named = named_tensors(batch, count_of(batch, graph)) | moves_of(self._draws, graph.captured.graph)
         if graph.misfit(named):  # the example that was given has other shapes
             return True
         check = SelfCheck(self._device, self._recorded.loss_decimals, self._recorded.anchor_stride)
@@ -394,7 +387,7 @@ class OwnLoopRecorder:
         if self._graph is None or self._guard is None or self._reason is not None:
             return describe_batch(batch), None
         count = count_of(batch, self._graph)
-        named = named_tensors(batch, count) | self._moves(self._graph)
+        named = named_tensors(batch, count) | moves_of(self._draws, self._graph.captured.graph)
         words = None if self._draws is None else self._draws.words
         found = self._guard.examine(Observed(self.index, seen, named, batch, count, rates, loss, norm, words))
         if self._guard.reason is not None:
@@ -402,12 +395,6 @@ class OwnLoopRecorder:
         places = None if self._rows is None else self._rows.positions(named)
         kept = Batch(digest=keep_batch(self._run, named), indices=places)
         return kept, found
-
-    def _moves(self, graph: StepGraph) -> dict[str, Tensor]:
-        """How PyTorch's generator was moved before the last step, where steps draw from it."""
-        if not isinstance(self._draws, NativeDraws) or not draws_natively(graph.captured.graph):
-            return {}
-        return {GENERATOR_MOVE: Tensor.of(self._draws.move)}
 
     def _named(self, found: StepGraph | str | None) -> dict[str, Any]:
         """What a record says of the graph of its step, beside what the spec says."""
@@ -461,7 +448,7 @@ class OwnLoopRecorder:
         if self._graph is None:
             return state | generator_state(self._device, foreign=True)
         state |= {name: empty for name, empty in self._graph.empty_slots().items() if name not in state}
-        return state | self._generator(self._graph)
+        return state | generator_of(self._draws, self._graph.captured.graph)
 
 
 def rates_of_step(seen: Stepped, given: Sequence[float] | None) -> tuple[float, ...]:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from tallystick.errors import UnavailableError
-from tallystick.frameworks.torch.dropout import config_that_drops, describe_dropout, drops_natively
+from tallystick.frameworks.torch.dropout import config_that_drops, describe_dropout, dropout_is_known
 from tallystick.frameworks.torch.optimizers.catalogue import begins_otherwise, rules_of, unsupported
 from tallystick.frameworks.torch.wrappers import inner_model, inner_optimizer, is_compiled, sharding_of
 
@@ -96,7 +96,7 @@ def _of_optimizer(inner: nn.Module, optimizer: torch.optim.Optimizer) -> Iterato
 
 def _dropout(inner: nn.Module) -> Iterator[Blocker]:
     """On a CPU, what dropout draws can be drawn again; on other devices nobody knows it."""
-    if (drops := describe_dropout(inner)) and not drops_natively(inner):
+    if (drops := describe_dropout(inner)) and not dropout_is_known(inner):
         settings = [f"{name}=0" for name in config_that_drops(inner)]
         without = f"make the config with {', '.join(settings)}" if settings else "set its probability to 0 (p=0)"
         yield Blocker(drops, f"{without}, {GIVE_SEED}", is_certain=False)

@@ -17,7 +17,7 @@ from tallystick.frameworks.torch.capture.captured_step import CapturedStep
 from tallystick.frameworks.torch.capture.edits import NO_EDITS, Edits
 from tallystick.frameworks.torch.capture.step import Loss, Precision, Reduction
 from tallystick.frameworks.torch.capture.training_step import capture_training_step
-from tallystick.frameworks.torch.dropout import drops_natively
+from tallystick.frameworks.torch.dropout import dropout_is_known
 from tallystick.frameworks.torch.ema import Ema
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.files import save_program
@@ -168,7 +168,7 @@ def capture_loop(
         raise UnavailableError(UNEVEN)
     parts = parts_of(example, accumulation)
     first = parts[0]
-    is_native = drops_natively(model) if is_native is None else is_native
+    is_native = dropout_is_known(model) if is_native is None else is_native
 
     def of_tensors(called: Any, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         result: torch.Tensor = loss(called, _like(first, tensors))

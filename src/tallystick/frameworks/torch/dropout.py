@@ -29,7 +29,7 @@ def describe_dropout(model: nn.Module) -> str:
     return f"{DROPS} (layer {found[0]}{others})" if found else ""
 
 
-def drops_natively(model: nn.Module) -> bool:
+def dropout_is_known(model: nn.Module) -> bool:
     """Whether layers drop, and what they draw here is known: on a CPU."""
     on_cpu = all(value.device.type == "cpu" for value in model.parameters())
     return on_cpu and bool(describe_dropout(model)) and native_mask() is not None
