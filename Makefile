@@ -13,7 +13,7 @@ test: setup
 
 vllm:
 	scripts/vllm_environment.sh .vllm
-	VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 .vllm/bin/python -m pytest -q -m vllm tests/serving/vllm
+	VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 .vllm/bin/python -m pytest -q -m vllm tests/recording/serving/vllm
 
 bench: setup
 	.venv/bin/python -m benchmarks

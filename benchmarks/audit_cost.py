@@ -22,18 +22,16 @@ import torch
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import Interval, Round, interval, stopwatch
 from benchmarks.workload import prepare_text
-from tallystick.audits.policy import Policy
-from tallystick.audits.sampling import draw_nonce
+from tallystick.audits.policy import Policy, draw_nonce
 from tallystick.audits.training import audit_training
-from tallystick.frameworks.tokenizers import train_bpe
-from tallystick.frameworks.torch.environment import describe_environment
-from tallystick.frameworks.torch.training.replayer import TorchReplayer
-from tallystick.recorders.config import read_config
-from tallystick.recorders.training import TrainingRun
-from tallystick.store.run import RunDirectory
-from tallystick.transcripts.recipe import Recipe
-from tallystick.transcripts.spec import Spec
-from tallystick.workloads.verifier_stack import VerifierStack
+from tallystick.engines.tokenizers import train_bpe
+from tallystick.engines.torch.environment import describe_environment
+from tallystick.engines.torch.training.verifier_stack import TorchReplayer
+from tallystick.formats.recipe import Recipe
+from tallystick.formats.spec import Spec
+from tallystick.formats.store.run import RunDirectory
+from tallystick.recording.training import TrainingRun, read_config
+from tallystick.verdicts.replayer import VerifierStack
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "llama-tiny.toml"
 SAMPLES = (1, 2, 4, 8)

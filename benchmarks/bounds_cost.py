@@ -24,14 +24,13 @@ from benchmarks.figure import Figure, Goal
 from benchmarks.measure import interval, median_ratio, take_rounds
 from research.operators.attacks import workloads
 from research.operators.workloads import MODELS
-from tallystick.calibration.operators.workload import run_values
-from tallystick.frameworks.torch.graph_bounds import MAGNITUDES, NORMS, SUMS, GraphBounds, TensorBound
-from tallystick.graphs.graph import Graph, Ref
-from tallystick.graphs.values import float_results, operands_of
-from tallystick.operators.balls.bound import bound
-from tallystick.operators.registry import operator
-from tallystick.operators.rounding import Deterministic, Model, Variance
-from tallystick.tensors.tensor import Tensor
+from tallystick.core.tensors import Tensor
+from tallystick.engines.torch.graph_bounds import MAGNITUDES, NORMS, SUMS, GraphBounds, TensorBound
+from tallystick.programs.graph import Graph, Ref, float_results, operands_of
+from tallystick.programs.operators.balls.bound import bound
+from tallystick.programs.operators.definition import operator
+from tallystick.programs.operators.rounding import Deterministic, Model, Variance
+from tallystick.tally.calibration.operators.stacks import run_values
 
 GOAL = Goal(1.5)
 FLOOR = "radii of products alone, float32 on torch"

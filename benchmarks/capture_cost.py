@@ -15,9 +15,9 @@ import torch
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import CLOCKS, interval, median_ratio, take_rounds, total, total_ratio
 from benchmarks.workload import SEQUENCE, VOCABULARY, training_recipe
-from tallystick.frameworks.torch.capture.export import exported_program
-from tallystick.frameworks.torch.capture.model import capture
-from tallystick.frameworks.torch.models import build_model
+from tallystick.engines.torch.capture.export import exported_program
+from tallystick.engines.torch.capture.model import capture
+from tallystick.engines.torch.training.trainer import build_model
 
 GOAL = Goal(1.1)
 

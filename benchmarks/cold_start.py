@@ -67,11 +67,11 @@ def _answer(folder: Path) -> Path:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    from tallystick.attestation.signing import SigningKey
-    from tallystick.frameworks.torch.generation.language_models import load_language_model
-    from tallystick.recorders.generation import AnswerRequest, generate_plain
-    from tallystick.recorders.receipts import ReceiptIssuer
-    from tallystick.transcripts.sampler import Sampler
+    from tallystick.engines.torch.generation.language_models import load_language_model
+    from tallystick.formats.receipt import Sampler
+    from tallystick.formats.signing import SigningKey
+    from tallystick.recording.generation import AnswerRequest, generate_plain
+    from tallystick.recording.receipts import ReceiptIssuer
 
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     LlamaForCausalLM(LlamaConfig(vocab_size=WORDS, **shape)).save_pretrained(folder)

@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import Interval, interval, median_ratio, take_rounds
-from tallystick.datasets.shards import hash_shards, list_shards
+from tallystick.formats.data.corpus import hash_shards, list_shards
 
 PLAIN, COMMIT, ONE = "hashlib, one thread", "commit", "commit, one thread"
 RATE = Goal(0.8, at_most=False)
@@ -30,7 +30,7 @@ BLOCK = 1 << 20
 ALONE = """
 import resource, sys
 from pathlib import Path
-from tallystick.datasets.corpus_files import commit_corpus
+from tallystick.formats.data.corpus_files import commit_corpus
 commit_corpus(Path(sys.argv[1]), Path(sys.argv[2]))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

@@ -16,13 +16,13 @@ import sqlalchemy as sa
 from benchmarks.database_scene import write_events, write_steps
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import Arm, Interval, Round, interval, time_arm, total, total_ratio
-from tallystick.indexing.runs import RECORD_COLUMNS, STEP_COLUMNS, add_run
-from tallystick.indexing.traces import EVENT_COLUMNS, add_trace
-from tallystick.store.database.bulk import insert_many
-from tallystick.store.database.schema import CLUSTER, EVENT, RECORD, RUN, SOURCE, STEP, TRACE
-from tallystick.store.database.workload_database import WorkloadDatabase
-from tallystick.store.run import RunDirectory
-from tallystick.store.traces import TraceFolder
+from tallystick.database.bulk import insert_many
+from tallystick.database.indexing.graphs import EVENT_COLUMNS, add_trace
+from tallystick.database.indexing.runs import RECORD_COLUMNS, STEP_COLUMNS, add_run
+from tallystick.database.schema import CLUSTER, EVENT, RECORD, RUN, SOURCE, STEP, TRACE
+from tallystick.database.workload_database import WorkloadDatabase
+from tallystick.formats.store.run import RunDirectory
+from tallystick.formats.traces import TraceFolder
 
 CHUNK: Final = 20_000
 PARENTS: Final = (SOURCE, CLUSTER, RUN, TRACE)

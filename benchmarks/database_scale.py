@@ -29,14 +29,11 @@ from benchmarks.database_ingest import Workload, ingest
 from benchmarks.database_scene import event_start, fill_tensors, fill_the_rest, kinds, tensor_digest
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import Arm, Round, interval, median_ratio, take_rounds, time_arm
-from tallystick.api.database import Database
-from tallystick.store.database.compile import compiled
-from tallystick.store.database.nouns import NOUNS
-from tallystick.store.database.query import Query
-from tallystick.store.database.reading_sql import select
-from tallystick.store.database.row_query import PAGE, PAGE_MAX, RowQuery
-from tallystick.store.database.useful_queries import USEFUL_QUERIES
-from tallystick.store.database.workload_database import WorkloadDatabase
+from tallystick.database.open import Database
+from tallystick.database.query import PAGE, PAGE_MAX, Query, RowQuery
+from tallystick.database.sql import USEFUL_QUERIES, select
+from tallystick.database.views import NOUNS
+from tallystick.database.workload_database import WorkloadDatabase, compiled
 
 SCALE: Final = float(os.environ.get("DATABASE_SCALE", "1"))
 QUICK_S: Final = 0.2

@@ -10,18 +10,15 @@ from typing import Any, Final
 import pytest
 import sqlalchemy as sa
 
-from tallystick.commitments.digests import digest, digest_from
-from tallystick.commitments.tree import Frontier, leaf_hash
-from tallystick.store.database.bulk import insert_many
-from tallystick.store.database.schema import METADATA, TENSOR
-from tallystick.store.database.workload_database import WorkloadDatabase
-from tallystick.store.run import RunDirectory
-from tallystick.store.traces import TraceFolder
-from tallystick.traces.cluster import Cluster, Device
-from tallystick.traces.statement import TraceStatement
-from tallystick.transcripts.claim import Log
-from tallystick.transcripts.record import Batch, StepRecord, TraceEntry
-from tallystick.transcripts.summary import StateSummary, encode_sketch
+from tallystick.core.digests import Frontier, digest, digest_from, leaf_hash
+from tallystick.database.bulk import insert_many
+from tallystick.database.schema import METADATA, TENSOR
+from tallystick.database.workload_database import WorkloadDatabase
+from tallystick.formats.claims import Log
+from tallystick.formats.cluster import Cluster, Device
+from tallystick.formats.records import Batch, StateSummary, StepRecord, TraceEntry, encode_sketch
+from tallystick.formats.store.run import RunDirectory
+from tallystick.formats.traces import TraceFolder, TraceStatement
 from tests.support import postgresql
 
 DEVICES: Final = tuple(f"node{number // 8}/gpu{number % 8}" for number in range(16))

@@ -26,11 +26,11 @@ from benchmarks.dispute_script import WAYS
 from benchmarks.dispute_workload import ANSWER, TRAININGS, opened, subject
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import Interval
-from tallystick.disputes.evidence.cuts import Cuts
-from tallystick.disputes.evidence.operators import KeptOperators
-from tallystick.disputes.game.partition import bounds, cut_places
+from tallystick.disputes.evidence.traces import KeptOperators
+from tallystick.disputes.evidence.view import Cuts
 from tallystick.disputes.game.protocols import Files
-from tallystick.judging.opening.values import VALUES
+from tallystick.disputes.game.state import bounds, cut_places
+from tallystick.verdicts.opening.files import VALUES
 
 GOAL = Goal(1.05)
 WORKLOADS = {**{f"a step of {name}": each for name, each in TRAININGS.items()}, "a call of 8 layers": ANSWER}

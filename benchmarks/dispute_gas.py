@@ -19,7 +19,8 @@ from typing import Any
 from benchmarks.dispute_rounds import spread
 from benchmarks.dispute_script import SIZES, WAYS, Script
 from benchmarks.figure import Figure
-from tallystick.commitments.digests import digest
+from tallystick.core.digests import digest
+from tallystick.core.errors import UnavailableError
 from tallystick.disputes.coordinators.ethereum.encoding import (
     GWEI,
     artefact,
@@ -28,9 +29,8 @@ from tallystick.disputes.coordinators.ethereum.encoding import (
     encode_deployment,
     encode_move,
 )
-from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
-from tallystick.disputes.coordinators.ethereum.typed_data import kept_data
-from tallystick.disputes.game import committee
+from tallystick.disputes.coordinators.ethereum.keys import EthereumKey, kept_data
+from tallystick.disputes.game import voting
 from tallystick.disputes.game.moves import (
     Convene,
     Descend,
@@ -48,9 +48,8 @@ from tallystick.disputes.game.moves import (
     Withdraw,
     value_of,
 )
-from tallystick.disputes.game.rules import Rules
-from tallystick.errors import UnavailableError
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.state import Rules
+from tallystick.verdicts.verdict import Fault
 from tests.support.ethereum_node import LocalNode, running_node
 
 PLACES = 5
@@ -135,9 +134,9 @@ class Contract:
         used = [self.make(Convene(actor=self.parties[2], dispute=number))]
         self.node.mine(2)
         used.append(self.make(Draw(actor=self.parties[1], dispute=number, nonce="00" * 32)))
-        drawn = committee.draw(self.rules.members, self.rules.committee, self._nonce(), number, 0)
+        drawn = voting.draw_members(self.rules.members, self.rules.committee, self._nonce(), number, 0)
         for name in drawn:
-            commitment = committee.commitment(number, 0, name, Fault.PROVER, SALT)
+            commitment = voting.commitment(number, 0, name, Fault.PROVER, SALT)
             used.append(self.make(Vote(actor=name, dispute=number, commitment=commitment)))
         used += [self.make(Disclose(actor=name, dispute=number, vote=Fault.PROVER, salt=SALT)) for name in drawn]
         used.append(self.make(Tally(actor=self.parties[1], dispute=number)))

@@ -29,23 +29,22 @@ from benchmarks.dispute_workload import ANSWER
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import CLOCKS, Interval, interval, median_ratio, take_rounds, time_arm, total, total_ratio
 from benchmarks.workload import SEQUENCE, VOCABULARY, training_recipe
-from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.digests import digest
+from tallystick.core.digests import digest
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.evidence.statement import statement_at
 from tallystick.disputes.game.moves import Post
-from tallystick.disputes.game.rules import DAY, Rules
+from tallystick.disputes.game.state import DAY, Rules
 from tallystick.disputes.parties import programs
-from tallystick.disputes.parties.board_cache import BoardCache
-from tallystick.disputes.parties.offers import offer_of
-from tallystick.disputes.parties.player import Player
-from tallystick.disputes.parties.workspace import Workspace
-from tallystick.frameworks.torch.training.trainer import Trainer
+from tallystick.disputes.parties.game_view import BoardCache
+from tallystick.disputes.parties.player import Player, Workspace
+from tallystick.disputes.parties.prover import offer_of
+from tallystick.engines.torch.training.trainer import Trainer
+from tallystick.formats.signing import SigningKey
 
 GOAL = Goal(0.0)
 POLL_S = 2.0
 LOOKS_AN_HOUR = 3600 / POLL_S
-PROGRAM = "import sys; from tallystick.cli.entry import main; sys.exit(main())"
+PROGRAM = "import sys; from tallystick.tally.cli.entry import main; sys.exit(main())"
 MONEY = 10**12
 OTHERS = (0, 1000)
 

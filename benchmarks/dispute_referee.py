@@ -25,13 +25,13 @@ from benchmarks.dispute_rounds import spread
 from benchmarks.dispute_workload import ANSWER, LARGE, Calls, Training, opened, subject
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import CLOCKS, Interval, Round, interval, median_ratio, time_arm, total
-from tallystick.frameworks.torch.engine import TorchEngine
-from tallystick.graphs.execution import execute
-from tallystick.judging.leaf.bundle import HASH_BYTES, LeafBundle, read_bundle, write_bundle
-from tallystick.judging.leaf.bundling import WholeOpening
-from tallystick.judging.leaf.judge import rule_leaf
-from tallystick.judging.leaf.request import LeafRequest, Ruling
-from tallystick.recorders.step_opening import OpeningSource
+from tallystick.audits.opening import OpeningSource
+from tallystick.engines.torch.engine import TorchEngine
+from tallystick.programs.execution import execute
+from tallystick.verdicts.leaf.bundle import HASH_BYTES, LeafBundle, read_bundle, write_bundle
+from tallystick.verdicts.leaf.bundling import WholeOpening
+from tallystick.verdicts.leaf.judge import rule_leaf
+from tallystick.verdicts.leaf.request import LeafRequest, Ruling
 
 PROOF_GOAL = Goal(2048)
 WORKLOADS: dict[str, Training | Calls] = {"a step of llama-tiny with 8 layers": LARGE, "a call of 8 layers": ANSWER}

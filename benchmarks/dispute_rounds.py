@@ -18,8 +18,7 @@ from benchmarks.figure import Figure
 from benchmarks.measure import Interval
 from tallystick.disputes.coordinators.ethereum.encoding import encode_move
 from tallystick.disputes.game.moves import Move
-from tallystick.disputes.game.partition import rounds
-from tallystick.disputes.game.rules import Rules
+from tallystick.disputes.game.state import Rules, rounds
 
 PROVER, CHALLENGER, TREASURY = (f"0x{number:040x}" for number in (1, 2, 3))
 PLACES = 40

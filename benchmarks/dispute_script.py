@@ -6,14 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
-from tallystick.commitments.digests import digest
-from tallystick.commitments.proofs import LeafHashes, prove_inclusion
-from tallystick.commitments.tree import leaf_hash, tree_root
+from tallystick.core.digests import LeafHashes, digest, leaf_hash, prove_inclusion, tree_root
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import Choose, Contest, Cut, Descend, Move, Partition, Post, Reveal
-from tallystick.disputes.game.partition import bounds, cut_places
-from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import Dispute, Phase, State
+from tallystick.disputes.game.state import Dispute, Phase, Rules, State, bounds, cut_places
 
 RECORDS = 1024
 WAYS = (2, 4, 8, 16, 24, 32)

@@ -30,23 +30,24 @@ from benchmarks.dispute_rounds import spread
 from benchmarks.dispute_workload import ANSWER, Training
 from benchmarks.figure import Figure
 from benchmarks.measure import CLOCKS, Clock, Spent, time_arm
-from tallystick.attacks.disputes.swapped_layer import forge_swapped_layer, swapped_layer_trace
-from tallystick.attacks.disputes.wrong_rate import forge_wrong_rate, wrong_rate_trace
-from tallystick.attestation.signing import SigningKey
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.evidence.doubting import doubter_for
 from tallystick.disputes.evidence.judging import DisputeJudge
 from tallystick.disputes.game.protocols import Trace
-from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import Dispute
+from tallystick.disputes.game.state import Dispute, Rules
 from tallystick.disputes.parties import programs
-from tallystick.disputes.parties.board_cache import BoardCache
-from tallystick.disputes.parties.offers import offer_of
-from tallystick.disputes.parties.play_out import Clock as GameClock, play_out
-from tallystick.disputes.parties.player import Player
-from tallystick.disputes.parties.task import PartyRole
-from tallystick.disputes.parties.workspace import Workspace
-from tallystick.judging.fault import Fault
+from tallystick.disputes.parties.game_view import BoardCache
+from tallystick.disputes.parties.player import PartyRole, Player, Workspace
+from tallystick.disputes.parties.programs import Clock as GameClock, play_out
+from tallystick.disputes.parties.prover import offer_of
+from tallystick.formats.signing import SigningKey
+from tallystick.tally.attacks.provers import (
+    forge_swapped_layer,
+    forge_wrong_rate,
+    swapped_layer_trace,
+    wrong_rate_trace,
+)
+from tallystick.verdicts.verdict import Fault
 
 PHASES = {
     "post": "posting",

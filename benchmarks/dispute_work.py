@@ -55,19 +55,18 @@ from benchmarks.measure import (
     total,
     total_ratio,
 )
-from tallystick.attacks.disputes.swapped_layer import forge_swapped_layer, swapped_layer_trace
+from tallystick.audits.opening import OpeningSource, open_operators
 from tallystick.disputes.evidence.doubting import OpenedDoubter
 from tallystick.disputes.evidence.judging import DisputeJudge
-from tallystick.disputes.evidence.operators import KeptOperators
-from tallystick.disputes.evidence.traces import OperatorTrace
+from tallystick.disputes.evidence.traces import KeptOperators, OperatorTrace
 from tallystick.disputes.game.protocols import Doubt
 from tallystick.disputes.game.state import PostedClaim
-from tallystick.frameworks.torch.engine import TorchEngine
-from tallystick.graphs.execution import execute
-from tallystick.judging.fault import Fault
-from tallystick.judging.leaf.bundling import WholeOpening
-from tallystick.judging.opening.values import VALUES
-from tallystick.recorders.step_opening import OpeningSource, open_operators
+from tallystick.engines.torch.engine import TorchEngine
+from tallystick.programs.execution import execute
+from tallystick.tally.attacks.provers import forge_swapped_layer, swapped_layer_trace
+from tallystick.verdicts.leaf.bundling import WholeOpening
+from tallystick.verdicts.opening.files import VALUES
+from tallystick.verdicts.verdict import Fault
 from tests.support import real_model
 from tests.support.rehearsal import PROVER, RULES, Outcome, Rehearsal
 

@@ -10,27 +10,22 @@ from typing import Any
 import torch
 
 from benchmarks.workload import SEQUENCE, VOCABULARY, training_recipe
-from tallystick.commitments.digests import digest_from
-from tallystick.commitments.encoding import decode, encode
-from tallystick.commitments.tree import leaf_hash
-from tallystick.disputes.evidence.gathering import gather_whole
-from tallystick.disputes.evidence.opening_sources import source_of_call, source_of_step
-from tallystick.disputes.evidence.operators import KeptOperators
-from tallystick.frameworks.torch.engine import TorchEngine
-from tallystick.frameworks.torch.generation.language_models import load_language_model
-from tallystick.frameworks.torch.models import build_model
-from tallystick.graphs.engine import Arguments, Engine
-from tallystick.graphs.execution import execute
-from tallystick.graphs.graph import Node
-from tallystick.recorders.config import read_config
-from tallystick.recorders.inference import record_inference
-from tallystick.recorders.step_opening import OpeningSource, open_operators
-from tallystick.recorders.training import train
-from tallystick.store.inference import InferenceDirectory
-from tallystick.store.log import OpenedLine
-from tallystick.store.run import RunDirectory
-from tallystick.tensors.digest import state_digest
-from tallystick.transcripts.claim import Log
+from tallystick.audits.opening import OpeningSource, gather_whole, open_operators, source_of_call, source_of_step
+from tallystick.core.canonical_json import decode, encode
+from tallystick.core.digests import digest_from, leaf_hash
+from tallystick.core.tensor_digests import state_digest
+from tallystick.disputes.evidence.traces import KeptOperators
+from tallystick.engines.torch.engine import TorchEngine
+from tallystick.engines.torch.generation.language_models import load_language_model
+from tallystick.engines.torch.training.trainer import build_model
+from tallystick.formats.claims import Log
+from tallystick.formats.store.directories import InferenceDirectory
+from tallystick.formats.store.log import OpenedLine
+from tallystick.formats.store.run import RunDirectory
+from tallystick.programs.execution import Arguments, Engine, execute
+from tallystick.programs.graph import Node
+from tallystick.recording.inference import record_inference
+from tallystick.recording.training import read_config, train
 from tests.support import real_model
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -17,12 +17,11 @@ import torch
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import CLOCKS, Arm, interval, median_ratio, spin_after, take_rounds, total, total_ratio
 from benchmarks.workload import SEQUENCE, VOCABULARY, training_recipe
-from tallystick.frameworks.torch.engine import TorchEngine
-from tallystick.frameworks.torch.tensors import from_tensor
-from tallystick.frameworks.torch.training.recipe_step import capture_recipe_step
-from tallystick.frameworks.torch.training.trainer import Trainer
-from tallystick.transcripts.recipe import Recipe
-from tallystick.workloads.schedule import learning_rate
+from tallystick.engines.torch.engine import TorchEngine
+from tallystick.engines.torch.tensors import from_tensor
+from tallystick.engines.torch.training.recipe_step import capture_recipe_step
+from tallystick.engines.torch.training.trainer import Trainer
+from tallystick.formats.recipe import Recipe, learning_rate
 
 GOAL = Goal(1.05)
 PLANTED = 0.05

@@ -21,9 +21,9 @@ import numpy as np
 
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import interval, median_ratio, take_rounds
-from tallystick.tensors.digest import digest_file, state_digest
-from tallystick.tensors.safetensors import write_state
-from tallystick.tensors.tensor import Tensor
+from tallystick.core.safetensors import write_state
+from tallystick.core.tensor_digests import digest_file, state_digest
+from tallystick.core.tensors import Tensor
 
 ONE, ALL, MAPPED = "hashlib, one thread", "hashlib, all cores", "hashlib over the mapping"
 CORES = os.cpu_count() or 1

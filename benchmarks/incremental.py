@@ -13,8 +13,8 @@ import numpy as np
 
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import interval, median_ratio, take_rounds
-from tallystick.tensors.digest import digest_state
-from tallystick.tensors.tensor import Tensor
+from tallystick.core.tensor_digests import digest_state
+from tallystick.core.tensors import Tensor
 
 TENSORS = 300
 

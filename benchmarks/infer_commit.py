@@ -41,15 +41,15 @@ from benchmarks.measure import (
     total,
     total_ratio,
 )
-from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.digests import digest
-from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
-from tallystick.frameworks.torch.generation.layer_tap import LayerTap
-from tallystick.recorders.generation import AnswerRequest, record_generation
-from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
-from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-from tallystick.transcripts.model_card import ModelCard
-from tallystick.transcripts.sampler import Sampler
+from tallystick.core.digests import digest
+from tallystick.engines.torch.generation.language_models import TorchLanguageModel
+from tallystick.engines.torch.generation.layer_tap import LayerTap
+from tallystick.formats.claims import ModelCard
+from tallystick.formats.fingerprints import FingerprintSettings
+from tallystick.formats.receipt import Sampler
+from tallystick.formats.signing import SigningKey
+from tallystick.recording.generation import AnswerRequest, record_generation
+from tallystick.recording.receipts import ReceiptIssuer, RecordSettings
 
 WIDTH, BLOCKS, VOCABULARY = 512, 8, 8192
 PROMPT, ANSWER = 32, 96

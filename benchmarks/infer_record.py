@@ -31,7 +31,7 @@ from benchmarks.measure import (
     take_rounds,
     total,
 )
-from tallystick.recorders.inference import record_inference
+from tallystick.recording.inference import record_inference
 
 GOAL = Goal(1.003)
 SESSIONS = (1_000, 10_000)

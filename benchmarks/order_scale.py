@@ -17,7 +17,7 @@ from benchmarks.measure import Interval
 MEMORY = Goal(16_000)
 ALONE = """
 import json, resource, sys, time
-from tallystick.datasets.order import BatchPlan
+from tallystick.formats.data.samples import BatchPlan
 plan = BatchPlan("sha256:" + "0" * 64, 7, int(sys.argv[1]), 1000, 512)
 marks = [time.process_time()]
 for step in (1, 2):

@@ -28,18 +28,17 @@ import torch
 from benchmarks.figure import Figure, Goal
 from benchmarks.infer_commit import Recorded
 from benchmarks.measure import CLOCKS, Spent, interval, median_ratio, stopwatch, take_rounds, time_arm, total_ratio
-from tallystick.answers.policy import ReceiptPolicy
-from tallystick.answers.reading import read_response
-from tallystick.answers.report import ReceiptReport
-from tallystick.answers.verify import verify_receipt
-from tallystick.attestation.signing import SigningKey
-from tallystick.frameworks.torch.generation.fingerprints import logit_rows
-from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel, load_language_model
-from tallystick.recorders.generation import AnswerRequest, generate_plain
-from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
-from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED
-from tallystick.tolerances.fingerprints.standard import standard_fingerprints
-from tallystick.transcripts.sampler import Sampler
+from tallystick.audits.answers.policy import ReceiptPolicy
+from tallystick.audits.answers.reading import read_response
+from tallystick.audits.answers.report import ReceiptReport
+from tallystick.audits.answers.verify import verify_receipt
+from tallystick.engines.torch.generation.language_models import TorchLanguageModel, load_language_model
+from tallystick.engines.torch.generation.layer_tap import logit_rows
+from tallystick.formats.fingerprints import PUBLIC_SEED, standard_fingerprints
+from tallystick.formats.receipt import Sampler
+from tallystick.formats.signing import SigningKey
+from tallystick.recording.generation import AnswerRequest, generate_plain
+from tallystick.recording.receipts import ReceiptIssuer, RecordSettings
 from tests.support import real_model
 
 PROMPT, ANSWER, ROUNDS, VERIFIED = 32, 96, 4, 24

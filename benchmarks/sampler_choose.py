@@ -17,10 +17,10 @@ import torch
 
 from benchmarks.figure import Figure
 from benchmarks.measure import interval, median_ratio, take_rounds
-from tallystick.frameworks.torch.generation.sampler import TorchSampler
-from tallystick.sampling.choice import choose_one
-from tallystick.sampling.stream import position_words
-from tallystick.transcripts.sampler import Sampler
+from tallystick.engines.torch.generation.sampler import TorchSampler
+from tallystick.formats.receipt import Sampler
+from tallystick.programs.random_words import position_words
+from tallystick.verdicts.sampling.choice import choose_one
 
 ROWS, VOCABULARY = 16, 49_152
 SAMPLERS = {

@@ -1,10 +1,10 @@
 """The check of sampled tokens ÷ the product of the LM head that made their logits, for 256 tokens.
 
 Both arms get what a verifier has after its pass: final hidden states F32[256, d], head weights, claimed tokens. The
-product is PyTorch's in float32 on one thread, the check is `sampling.margin` on NumPy. The vocabulary has 32,768
-tokens; logits are normal with a standard deviation of 3.5 to 6 drawn per row, whose entropy (a detail) is that of text.
-The check reads every logit once, so that its share falls as 1/d: the goal is for d = 4096, the width of a model of 7
-billion weights. It needs no byte from the provider besides seed and tokens.
+product is PyTorch's in float32 on one thread, the check is `verdicts.sampling.margin` on NumPy. The vocabulary has
+32,768 tokens; logits are normal with a standard deviation of 3.5 to 6 drawn per row, whose entropy (a detail) is that
+of text. The check reads every logit once, so that its share falls as 1/d: the goal is for d = 4096, the width of a
+model of 7 billion weights. It needs no byte from the provider besides seed and tokens.
 
 Who makes a receipt chooses its tokens. So the dearest ones are timed apart, those that no sampler chose: for every form
 and filter, and for what can be asked of a sampler at its ends, over a vocabulary of 49,152 and with a prompt of 8,192
@@ -25,12 +25,12 @@ import torch
 
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import Interval, interval, median_ratio, take_rounds
-from tallystick.answers.sampler import BANDS, SamplerRule, judge_sampler
-from tallystick.sampling.choice import choose
-from tallystick.sampling.fast_path import USUAL_REACH
-from tallystick.sampling.margin import margins
-from tallystick.tolerances.confidence import clopper_pearson
-from tallystick.transcripts.sampler import Sampler
+from tallystick.audits.answers.sampler import BANDS, SamplerRule, judge_sampler
+from tallystick.formats.receipt import Sampler
+from tallystick.verdicts.evidence import clopper_pearson
+from tallystick.verdicts.sampling.choice import choose
+from tallystick.verdicts.sampling.fast_path import USUAL_REACH
+from tallystick.verdicts.sampling.margin import margins
 
 TOKENS, VOCABULARY = 256, 32_768
 WIDTHS = (512, 4096)

@@ -25,10 +25,10 @@ import httpx
 
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import Interval
-from tallystick.commitments.tree import Hash
-from tallystick.errors import ProofError
-from tallystick.store.log import OpenedLine
-from tallystick.transcripts.claim import Log
+from tallystick.core.digests import Hash
+from tallystick.core.errors import ProofError
+from tallystick.formats.claims import Log
+from tallystick.formats.store.log import OpenedLine
 
 TALLY = str(Path(sys.executable).with_name("tally"))
 VERIFIERS, ASKED = 200, 25

@@ -41,16 +41,15 @@ from benchmarks.measure import (
     total_ratio,
 )
 from benchmarks.workload import SEQUENCE, prepare_text, training_recipe
-from tallystick.frameworks.torch.environment import describe_environment
-from tallystick.frameworks.torch.training.summaries import Summariser
-from tallystick.frameworks.torch.training.trainer import Observation, Trainer
-from tallystick.recorders.run_recorder import RunRecorder
-from tallystick.store.run import RunDirectory
-from tallystick.transcripts.dataset import DatasetCommitment
-from tallystick.transcripts.recipe import Recipe, RecordRecipe
-from tallystick.transcripts.record import Batch
-from tallystick.transcripts.spec import Spec
-from tallystick.workloads.plan import batch_plan, micro_batches, open_data, projection_seed
+from tallystick.engines.torch.environment import describe_environment
+from tallystick.engines.torch.training.trainer import Observation, Summariser, Trainer
+from tallystick.formats.dataset import DatasetCommitment
+from tallystick.formats.recipe import Recipe, RecordRecipe
+from tallystick.formats.records import Batch
+from tallystick.formats.spec import Spec
+from tallystick.formats.step_program import batch_plan, micro_batches, open_data, projection_seed
+from tallystick.formats.store.run import RunDirectory
+from tallystick.recording.run_recorder import RunRecorder
 
 GOAL = Goal(1.003)
 PLANTED = 0.003

@@ -17,12 +17,10 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import Arm, Interval, interval, median_ratio, take_rounds, time_arm, total_ratio
-from tallystick.commitments.digests import digest
-from tallystick.store.log import open_line
-from tallystick.store.log_writer import LogWriter
-from tallystick.transcripts.claim import Log
-from tallystick.transcripts.record import Batch, StepRecord, TraceEntry
-from tallystick.transcripts.summary import StateSummary, encode_sketch
+from tallystick.core.digests import digest
+from tallystick.formats.claims import Log
+from tallystick.formats.records import Batch, StateSummary, StepRecord, TraceEntry, encode_sketch
+from tallystick.formats.store.log import LogWriter, open_line
 
 UNIT = 256
 

@@ -35,18 +35,18 @@ from benchmarks.measure import (
     time_arm,
     total_ratio,
 )
-from tallystick.answers.policy import ReceiptPolicy
-from tallystick.answers.reading import read_response
-from tallystick.answers.report import ReceiptReport
-from tallystick.answers.verify import verify_receipt
-from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.digests import digest
-from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
-from tallystick.recorders.generation import AnswerRequest, generate_plain
-from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
-from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-from tallystick.transcripts.model_card import ModelCard
-from tallystick.transcripts.sampler import Sampler
+from tallystick.audits.answers.policy import ReceiptPolicy
+from tallystick.audits.answers.reading import read_response
+from tallystick.audits.answers.report import ReceiptReport
+from tallystick.audits.answers.verify import verify_receipt
+from tallystick.core.digests import digest
+from tallystick.engines.torch.generation.language_models import TorchLanguageModel
+from tallystick.formats.claims import ModelCard
+from tallystick.formats.fingerprints import FingerprintSettings
+from tallystick.formats.receipt import Sampler
+from tallystick.formats.signing import SigningKey
+from tallystick.recording.generation import AnswerRequest, generate_plain
+from tallystick.recording.receipts import ReceiptIssuer, RecordSettings
 
 SMALL, LARGE, VOCABULARY = (512, 8), (2048, 4), 8192
 PROMPT, ANSWER = 32, 256

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tallystick.datasets.preparation import prepare
-from tallystick.frameworks.tokenizers import train_bpe
-from tallystick.transcripts.dataset import DatasetCommitment
-from tallystick.transcripts.recipe import Recipe
+from tallystick.engines.tokenizers import train_bpe
+from tallystick.formats.data.preparation import prepare
+from tallystick.formats.dataset import DatasetCommitment
+from tallystick.formats.recipe import Recipe
 
 TEXT = Path(__file__).parents[1] / "examples" / "data" / "python-topics.txt"
 VOCABULARY = 1024

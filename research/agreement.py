@@ -15,7 +15,7 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.tolerances.grids import Mode
+from tallystick.verdicts.buckets import Mode
 
 Drift = Literal["gaussian", "constant"]
 Array = npt.NDArray[np.float64]

@@ -22,15 +22,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from tallystick.calibration.training.calibrate import machine
-from tallystick.frameworks.torch.state import live_tensors
-from tallystick.frameworks.torch.tensors import to_tensor
-from tallystick.store.anchor_writer import AnchorWriter
-from tallystick.store.anchors import Anchors
-from tallystick.store.keeping import AnchorCopies
-from tallystick.tensors.digest import digest_state, state_digest
-from tallystick.tensors.safetensors import write_state
-from tallystick.tensors.tensor import State, Tensor
+from tallystick.core.safetensors import write_state
+from tallystick.core.tensor_digests import digest_state, state_digest
+from tallystick.core.tensors import State, Tensor
+from tallystick.engines.torch.tensors import live_tensors, to_tensor
+from tallystick.formats.store.keeping import AnchorCopies, AnchorWriter
+from tallystick.formats.store.run import Anchors
+from tallystick.tally.calibration.training.study import machine
 
 TOKENS = 16
 SEED = 5

@@ -24,8 +24,8 @@ from research.architectures.examine import Examination, examine, refused
 from research.architectures.experts import REFUSED
 from research.architectures.page import render
 from research.architectures.subjects import FORWARD, STEP, names, subject
-from tallystick.calibration.training.calibrate import machine
-from tallystick.errors import UnavailableError
+from tallystick.core.errors import UnavailableError
+from tallystick.tally.calibration.training.study import machine
 
 COMMAND = "python -m research.architecture_study"
 PARTS = (FORWARD, STEP)

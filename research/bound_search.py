@@ -23,7 +23,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 DATA: Final = ROOT / "docs" / "data" / "bound_search.json"
 sys.path.insert(0, str(ROOT))
 
-from tests.operators.searched import SETTINGS, Searched, Setting, machine, search  # noqa: E402
+from tests.programs.operators.searched import SETTINGS, Searched, Setting, machine, search  # noqa: E402
 
 
 def main() -> int:

@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 
 from research.agreement import agreement_probability, mismatch_rate
-from tallystick.tolerances.bucket import Bucket
-from tallystick.tolerances.confidence import clopper_pearson
-from tallystick.tolerances.dual import DualBucket
-from tallystick.tolerances.tolerance import Replayed
+from tallystick.verdicts.buckets import Bucket, DualBucket
+from tallystick.verdicts.evidence import clopper_pearson
+from tallystick.verdicts.tolerance import Replayed
 
 SIGMA = 0.02
 MARGIN = 0.01

@@ -23,25 +23,41 @@ from typing import Any
 
 import numpy as np
 
-from tallystick.calibration.operators.stacks import base_engine, engine_of, stack_named, stacks_here
-from tallystick.calibration.operators.workload import StudyWorkload, Values, all_values
-from tallystick.calibration.training.calibrate import machine
-from tallystick.calibration.training.stacks import variables_of
-from tallystick.commitments.digests import Digest, digest, digest_from
-from tallystick.commitments.tree import leaf_hash, tree_root
-from tallystick.errors import TallyError
-from tallystick.graphs.admission import read_graph
-from tallystick.graphs.engine import Engine
-from tallystick.graphs.files import load_program, save_program
-from tallystick.graphs.graph import Graph
-from tallystick.graphs.root import graph_root
-from tallystick.graphs.values import float_results, operands_of
-from tallystick.judging.findings import Findings
-from tallystick.judging.leaf.bundling import WholeOpening
-from tallystick.judging.leaf.conclusions import conclude
-from tallystick.judging.leaf.judge import rule_leaf
-from tallystick.judging.leaf.request import BANDS, LeafLimits, LeafRequest
-from tallystick.judging.opening.budget import (
+from tallystick.audits.opening import OpeningSource, open_operators
+from tallystick.core.digests import Digest, digest, digest_from, leaf_hash, tree_root
+from tallystick.core.errors import TallyError
+from tallystick.core.safetensors import read_state, write_state
+from tallystick.core.tensor_digests import state_digest
+from tallystick.core.tensors import Tensor
+from tallystick.formats.claims import Log
+from tallystick.formats.records import CallRecord
+from tallystick.formats.store.log import OpenedLine
+from tallystick.programs.admission import read_graph
+from tallystick.programs.encoding import graph_root
+from tallystick.programs.execution import Engine
+from tallystick.programs.files import load_program, save_program
+from tallystick.programs.graph import Graph, float_results, operands_of
+from tallystick.programs.operators.balls.bound import bound
+from tallystick.programs.operators.definition import operator
+from tallystick.programs.operators.precision import FORMATS
+from tallystick.programs.operators.rounding import DETERMINISTIC
+from tallystick.tally.calibration.operators.stacks import (
+    StudyWorkload,
+    ValuesByRef,
+    all_values,
+    base_engine,
+    engine_of,
+    stack_named,
+    stacks_here,
+)
+from tallystick.tally.calibration.training.stacks import variables_of
+from tallystick.tally.calibration.training.study import machine
+from tallystick.verdicts.bounds import SAFETY, Errors, Threshold, errors_of, rounding_errors
+from tallystick.verdicts.evidence import clopper_pearson
+from tallystick.verdicts.leaf.bundling import WholeOpening
+from tallystick.verdicts.leaf.judge import conclude, rule_leaf
+from tallystick.verdicts.leaf.request import BANDS, LeafLimits, LeafRequest
+from tallystick.verdicts.opening.budget import (
     Accumulated,
     OperatorBias,
     PathError,
@@ -50,21 +66,9 @@ from tallystick.judging.opening.budget import (
     compare_with_budget,
     relative_distance,
 )
-from tallystick.judging.operator.judge import OperatorJudge
-from tallystick.operators.balls.bound import bound
-from tallystick.operators.precision import FORMATS
-from tallystick.operators.registry import operator
-from tallystick.operators.rounding import DETERMINISTIC
-from tallystick.recorders.step_opening import OpeningSource, open_operators
-from tallystick.store.log import OpenedLine
-from tallystick.tensors.digest import state_digest
-from tallystick.tensors.safetensors import read_state, write_state
-from tallystick.tensors.tensor import Tensor
-from tallystick.tolerances.confidence import clopper_pearson
-from tallystick.tolerances.threshold import SAFETY, Errors, Threshold, errors_of, rounding_errors
-from tallystick.transcripts.budget import Budget
-from tallystick.transcripts.claim import Log
-from tallystick.transcripts.record import CallRecord
+from tallystick.verdicts.operator.judge import OperatorJudge
+from tallystick.verdicts.profiles import Budget
+from tallystick.verdicts.verdict import Findings
 from tests.support.attacks.inference.regions import place, radii_of, ranks_of
 
 COMMAND = "python -m research.budget_study"
@@ -185,7 +189,7 @@ def measure(graph: Graph, bindings: Mapping[str, Tensor], engine: Engine) -> Fig
     }
 
 
-def local_errors(graph: Graph, values: Values) -> Iterator[tuple[str, Errors]]:
+def local_errors(graph: Graph, values: ValuesByRef) -> Iterator[tuple[str, Errors]]:
     """The errors of every result on its own operands."""
     for node in graph.nodes:
         wanted = float_results(node)
@@ -199,7 +203,7 @@ def local_errors(graph: Graph, values: Values) -> Iterator[tuple[str, Errors]]:
             yield ref, errors_of(values[ref].values(), limit.value, limit.radius, unit)
 
 
-def referee_of(graph: Graph, values: Values) -> Figures:
+def referee_of(graph: Graph, values: ValuesByRef) -> Figures:
     """What the referee says to every operator of an honest run."""
     judge = OperatorJudge(graph_root(graph))
     counts: Figures = {"operators": 0, "wrong": 0, "tied": 0, "undecided": 0, "names": []}
@@ -364,7 +368,9 @@ def share_of(threshold: Threshold, signed: Any, seed: int) -> Any:
     return share if lean <= ranks.bias else share * ranks.bias / lean
 
 
-def settled(workload: StudyWorkload, shares: dict[str, Any], thresholds: Mapping[str, Threshold]) -> tuple[Values, int]:
+def settled(
+    workload: StudyWorkload, shares: dict[str, Any], thresholds: Mapping[str, Threshold]
+) -> tuple[ValuesByRef, int]:
     """The run with these shares; results that leave their thresholds are given up, and computed honestly.
 
     Numbers have digits: a share can come out larger than it was meant to be.
@@ -413,12 +419,12 @@ def towards(workload: StudyWorkload, radii: Mapping[str, Any]) -> Mapping[str, A
     }
 
 
-def exceeding(graph: Graph, values: Values, thresholds: Mapping[str, Threshold]) -> list[str]:
+def exceeding(graph: Graph, values: ValuesByRef, thresholds: Mapping[str, Threshold]) -> list[str]:
     """The results that leave their thresholds."""
     return [ref for ref, errors in local_errors(graph, values) if not thresholds[ref].judge(errors).agrees]
 
 
-def damage(workload: StudyWorkload, honest: Values, values: Values) -> Figures:
+def damage(workload: StudyWorkload, honest: ValuesByRef, values: ValuesByRef) -> Figures:
     """How far the outcome moved: the scores, the share of the margin, another answer; or loss and new weights."""
     before, after = (each[workload.decision_ref].values().astype(np.float64) for each in (honest, values))
     if before.ndim:
@@ -702,7 +708,7 @@ Made by `{command}` on {machine}.
 Data: [budget.json](data/budget.json).
 
 The tolerance of an operator leaves room for errors. Errors that stay within it at every operator, but all point in one
-direction, grow with L over L operators; honest errors grow with √L. `judging/opening/budget.py` measures two things
+direction, grow with L over L operators; honest errors grow with √L. `verdicts/opening/budget.py` measures two things
 over a whole opening:
 
 - **bias**: for each result, over its n elements, the mean m and the root mean square s of (claimed − exact) ÷ radius.

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tallystick.disputes.game.partition import rounds
-from tallystick.disputes.game.rules import Rules
-from tallystick.plotting import LIGHT, add_legend, dress, new_figure, write_png
+from tallystick.core.plots import LIGHT, add_legend, dress, new_figure, write_png
+from tallystick.disputes.game.state import Rules, rounds
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 DATA: Final = DOCS / "data" / "benchmarks.json"

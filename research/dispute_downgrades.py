@@ -30,7 +30,7 @@ from typing import Any, Final
 import numpy as np
 
 from research.drift_study import STACKS, models
-from tallystick.calibration.training.stacks import BASE, enter, stack_named, variables_of
+from tallystick.tally.calibration.training.stacks import BASE, enter, stack_named, variables_of
 
 SEEDS: Final = 10
 FORMATS: Final = ("BF16", "F16", "int8 by row")
@@ -155,7 +155,7 @@ def record(folder: Path, _: str) -> None:
     """A call of every model."""
     import torch
 
-    from tallystick.recorders.inference import record_inference
+    from tallystick.recording.inference import record_inference
 
     for name, (make, data) in subjects().items():
         torch.manual_seed(0)
@@ -166,8 +166,8 @@ def record(folder: Path, _: str) -> None:
 
 def recorded(folder: Path) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """Every recorded call, with its bindings."""
-    from tallystick.disputes.evidence.gathering import gather_whole
-    from tallystick.store.inference import InferenceDirectory
+    from tallystick.audits.opening import gather_whole
+    from tallystick.formats.store.directories import InferenceDirectory
 
     for path in sorted((folder / "calls").iterdir()):
         calls = gather_whole(InferenceDirectory(path))
@@ -177,9 +177,9 @@ def recorded(folder: Path) -> Iterator[tuple[str, Any, dict[str, Any]]]:
 
 def prove(folder: Path, stack: str) -> None:
     """The outputs of every call, as this stack computes them."""
+    from tallystick.core.safetensors import write_state
     from tallystick.disputes.evidence.traces import torch_engine
-    from tallystick.graphs.execution import execute
-    from tallystick.tensors.safetensors import write_state
+    from tallystick.programs.execution import execute
 
     for name, calls, bindings in recorded(folder):
         outputs = execute(calls.graph, bindings, torch_engine())
@@ -188,10 +188,10 @@ def prove(folder: Path, stack: str) -> None:
 
 def challenge(folder: Path, stack: str) -> None:
     """How far this stack's outputs lie from those of all stacks, and how far they may."""
+    from tallystick.core.safetensors import read_state
     from tallystick.disputes.evidence.rounding import LEAST, SAFETY, differences, drifts_of
     from tallystick.disputes.evidence.traces import torch_engine
-    from tallystick.graphs.execution import execute
-    from tallystick.tensors.safetensors import read_state
+    from tallystick.programs.execution import execute
 
     rows, engine = [], torch_engine()
     for name, calls, bindings in recorded(folder):
@@ -205,14 +205,14 @@ def challenge(folder: Path, stack: str) -> None:
 
 def forge(folder: Path, _: str) -> None:
     """Calls with one product in fewer bits: doubted before, doubted now, convicted."""
+    from tallystick.audits.opening import gather_whole
     from tallystick.disputes.evidence.doubting import OpenedDoubter
-    from tallystick.disputes.evidence.doubts import MARGIN
-    from tallystick.disputes.evidence.drift import Leeway, deviation
-    from tallystick.disputes.evidence.gathering import gather_whole
     from tallystick.disputes.evidence.judging import DisputeJudge
-    from tallystick.graphs.execution import execute
-    from tallystick.judging.fault import Fault
-    from tallystick.store.inference import InferenceDirectory
+    from tallystick.disputes.evidence.locate import Leeway, deviation
+    from tallystick.disputes.evidence.replays import MARGIN
+    from tallystick.formats.store.directories import InferenceDirectory
+    from tallystick.programs.execution import execute
+    from tallystick.verdicts.verdict import Fault
     from tests.support.attacks.disputes.answers import answered, cheap_engine
     from tests.support.attacks.disputes.noise import other_kernels
     from tests.support.rehearsal import Rehearsal

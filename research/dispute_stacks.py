@@ -22,8 +22,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tallystick.calibration.training.stacks import BASE, Stack, enter, stack_named, stacks_here, variables_of
-from tallystick.errors import UnavailableError
+from tallystick.core.errors import UnavailableError
+from tallystick.tally.calibration.training.stacks import BASE, Stack, enter, stack_named, stacks_here, variables_of
 
 SEEDS = 1
 LONG = 8
@@ -99,7 +99,7 @@ def _counted(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _largest(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The largest e ÷ √k of the children of honest stacks (`disputes.evidence.drift`), and of how many children."""
+    """The largest e ÷ √k of the children of honest stacks (`disputes.evidence.locate`), and of how many children."""
     worst = max(rows, key=lambda row: row["worst"])
     return {**worst, "children": sum(row["children"] for row in rows)}
 
@@ -138,8 +138,7 @@ def _hold_threads(stack: Stack) -> None:
 
 
 def _record(folder: Path, _stack: Stack, _seeds: int) -> dict[str, Any]:
-    from tallystick.attacks.disputes.swapped_layer import forge_swapped_layer
-    from tallystick.attacks.disputes.wrong_rate import forge_wrong_rate
+    from tallystick.tally.attacks.provers import forge_swapped_layer, forge_wrong_rate
     from tests.support.attacks.disputes.scene import STEP, TRAINED, WEIGHT, Scene
     from tests.support.attacks.reference import train_by
 
@@ -153,9 +152,8 @@ def _record(folder: Path, _stack: Stack, _seeds: int) -> dict[str, Any]:
 
 def _traces(folder: Path, stack_tag: str) -> dict[str, Any]:
     """The provers of one stack by the claims that they defend."""
-    from tallystick.attacks.disputes.swapped_layer import swapped_layer_trace
-    from tallystick.attacks.disputes.wrong_rate import wrong_rate_trace
     from tallystick.disputes.evidence.statement import statement_at
+    from tallystick.tally.attacks.provers import swapped_layer_trace, wrong_rate_trace
     from tests.support.attacks.disputes.scene import STEP, WEIGHT
 
     work = folder / "proved" / stack_tag
@@ -172,8 +170,8 @@ def _traces(folder: Path, stack_tag: str) -> dict[str, Any]:
 
 def _places(folder: Path) -> dict[str, list[int]]:
     """Which records of a claim are disputed: steps behind an anchor and far from it, and two calls."""
-    from tallystick.attacks.forging import place_of_step, read_records
-    from tallystick.store.run import RunDirectory
+    from tallystick.formats.store.run import RunDirectory
+    from tallystick.tally.attacks.forging import place_of_step, read_records
 
     def steps(run: str, *numbers: int) -> list[int]:
         records = read_records(RunDirectory(folder / run))
@@ -269,8 +267,7 @@ def _judged(folder: Path, claim: str, trace: Any, doubter: Any, place: int | Non
 
 def _drift(folder: Path, stack: Stack, prover: str) -> list[dict[str, Any]]:
     """The largest e ÷ √k of an honest prover's children, by the number of ways."""
-    from tallystick.disputes.evidence.operators import KeptOperators
-    from tallystick.disputes.evidence.traces import torch_engine
+    from tallystick.disputes.evidence.traces import KeptOperators, torch_engine
 
     rows, engine = [], torch_engine()
     for claim in _places(folder):
@@ -295,9 +292,9 @@ def _children(kept: Any, ways: int, engine: Any) -> dict[str, Any]:
 
 
 def _child(view: Any, low: int, high: int, engine: Any) -> tuple[float, str]:
-    from tallystick.disputes.evidence.drift import distance_in_units
-    from tallystick.graphs.execution import execute
-    from tallystick.operators.precision import FORMATS
+    from tallystick.disputes.evidence.locate import distance_in_units
+    from tallystick.programs.execution import execute
+    from tallystick.programs.operators.precision import FORMATS
 
     graph = view.cuts.child(low, high)
     if graph is None:

@@ -1,4 +1,4 @@
-"""How far honest children lie apart on stacks that really differ, by dtype: see `disputes/evidence/drift.py`.
+"""How far honest children lie apart on stacks that really differ, by dtype: see `disputes/evidence/locate.py`.
 
     python -m research.drift_study docs/data/drift.json
 
@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from tallystick.calibration.training.stacks import BASE, enter, stack_named, variables_of
+from tallystick.tally.calibration.training.stacks import BASE, enter, stack_named, variables_of
 
 STACKS = ("base", "2 threads", "portable vector code", "MKL compatible", "oneDNN off", "all portable")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -72,7 +72,7 @@ def record(folder: Path, _: str) -> None:
     """Two calls of every model in every dtype."""
     import torch
 
-    from tallystick.recorders.inference import record_inference
+    from tallystick.recording.inference import record_inference
 
     for dtype in DTYPES:
         for name, (make, data) in models().items():
@@ -86,9 +86,9 @@ def record(folder: Path, _: str) -> None:
 
 def prove(folder: Path, stack: str) -> None:
     """All values of the second call of every model, as this stack computes them."""
+    from tallystick.core.safetensors import write_state
     from tallystick.disputes.evidence.traces import torch_engine
-    from tallystick.graphs.execution import execute
-    from tallystick.tensors.safetensors import write_state
+    from tallystick.programs.execution import execute
 
     engine = torch_engine()
     for name, subject in subjects(folder):
@@ -113,9 +113,8 @@ def challenge(folder: Path, stack: str) -> None:
 
 def subjects(folder: Path) -> Iterator[tuple[str, Any]]:
     """The second call of every model."""
-    from tallystick.disputes.evidence.gathering import gather_whole
-    from tallystick.disputes.evidence.opening_sources import source_of_call
-    from tallystick.store.inference import InferenceDirectory
+    from tallystick.audits.opening import gather_whole, source_of_call
+    from tallystick.formats.store.directories import InferenceDirectory
 
     for path in sorted((folder / "calls").iterdir()):
         yield path.name, source_of_call(gather_whole(InferenceDirectory(path)), 1)
@@ -123,11 +122,11 @@ def subjects(folder: Path) -> Iterator[tuple[str, Any]]:
 
 def compared(graph: Any, path: Path) -> Iterator[dict[str, Any]]:
     """Every float that differs, of the children of several partitions, each run from the values in a file."""
-    from tallystick.disputes.evidence.cuts import Cuts
+    from tallystick.core.safetensors import read_state
     from tallystick.disputes.evidence.traces import torch_engine
-    from tallystick.graphs.execution import execute
-    from tallystick.operators.precision import FORMATS
-    from tallystick.tensors.safetensors import read_state
+    from tallystick.disputes.evidence.view import Cuts
+    from tallystick.programs.execution import execute
+    from tallystick.programs.operators.precision import FORMATS
     from tests.support.rehearsal import children_of
 
     values, cuts, engine, size = read_state(path), Cuts(graph), torch_engine(), len(graph.nodes)
@@ -143,8 +142,8 @@ def compared(graph: Any, path: Path) -> Iterator[dict[str, Any]]:
 
 def row(claimed: Any, own: Any, operators: int) -> dict[str, Any] | None:
     """The measures of one value; `None` where it does not differ."""
-    from tallystick.disputes.evidence.drift import distance_in_units
-    from tallystick.operators.precision import FORMATS
+    from tallystick.disputes.evidence.locate import distance_in_units
+    from tallystick.programs.operators.precision import FORMATS
 
     units = distance_in_units(claimed, own)
     if not units:

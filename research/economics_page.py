@@ -13,29 +13,44 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from tallystick.disputes.economics.challenging import accusing_gain, appeals_expected, planting
-from tallystick.disputes.economics.collusion import (
+from tallystick.disputes.economics.conditions import (
+    COMMITTEES,
+    HONESTIES,
+    WRONG_MAX,
+    compensation,
+    conditions,
+    delays,
+    imposed,
+    largest_gas_price,
+    least_compensated,
+    rounded,
+    sybils,
+    turns,
+    unmet,
+)
+from tallystick.disputes.economics.costs import (
+    Economy,
+    accusing_gain,
+    appeal_fees,
+    appeals_expected,
+    bond_at_risk,
     bribes_needed,
     lazy_vote_loss,
+    least_bond,
+    lost_accusation,
+    planting,
+    reward,
+    sampled_detection,
+    sizes,
     worst_guilty_appeal,
     worst_just_appeal,
-)
-from tallystick.disputes.economics.committee import (
-    sizes,
     wrong,
     wrong_if_only_the_honest_appeal,
     wrong_if_the_honest_cannot_appeal,
     wrong_majority,
     wrong_rounds,
 )
-from tallystick.disputes.economics.conditions import WRONG_MAX, conditions, rounded, unmet
-from tallystick.disputes.economics.deterrence import least_bond, sampled_detection
-from tallystick.disputes.economics.money import appeal_fees, bond_at_risk, lost_accusation, reward
-from tallystick.disputes.economics.plot import draw_region
-from tallystick.disputes.economics.region import COMMITTEES, HONESTIES, largest_gas_price
-from tallystick.disputes.economics.report import figures, regions, report
-from tallystick.disputes.economics.spam import compensation, delays, imposed, least_compensated, sybils, turns
-from tallystick.disputes.economics.workload import Economy
+from tallystick.disputes.economics.report import draw_region, figures, regions, report
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 COMMAND: Final = "python -m research.economics_page"

@@ -21,17 +21,16 @@ from typing import Any, Final
 
 import torch
 
-from tallystick.answers.exact import Replay, ReplayRule, judge_replay
-from tallystick.answers.report import CheckLog
-from tallystick.api.exact_replay import PlainReplayer
-from tallystick.attestation.signing import SigningKey
-from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel, load_language_model
-from tallystick.judging.verdict import Verdict
-from tallystick.recorders.generation import AnswerRequest, generate_plain
-from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
-from tallystick.tolerances.fingerprints.standard import standard_fingerprints
-from tallystick.transcripts.receipt import Receipt
-from tallystick.transcripts.sampler import Sampler
+from tallystick.audits.answers.ladder import Replay, ReplayRule, judge_replay
+from tallystick.audits.answers.report import CheckLog
+from tallystick.engines.torch.generation.language_models import TorchLanguageModel, load_language_model
+from tallystick.formats.fingerprints import standard_fingerprints
+from tallystick.formats.receipt import Receipt, Sampler
+from tallystick.formats.signing import SigningKey
+from tallystick.recording.generation import AnswerRequest, generate_plain
+from tallystick.recording.receipts import ReceiptIssuer, RecordSettings
+from tallystick.tally.answers import PlainReplayer
+from tallystick.verdicts.verdict import Verdict
 
 QUESTIONS: Final = (
     "What is the capital of France?",

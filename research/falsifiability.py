@@ -22,19 +22,18 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from tallystick.attacks.attack import AUDITS, Attack, Audit, Reference
-from tallystick.attacks.catalogue import ATTACKS
-from tallystick.attacks.forging import read_anchor
-from tallystick.attacks.nonce_ground import PROVER_NONCE, SAMPLES
-from tallystick.attacks.undetermined_moved import SHARE_OF_REACH
-from tallystick.audits.sampling import sample_steps
-from tallystick.audits.undetermined import find_undetermined
-from tallystick.commitments.digests import Digest, digest
-from tallystick.frameworks.torch.environment import describe_environment
-from tallystick.frameworks.torch.training.trainer import Trainer
-from tallystick.store.run import RunDirectory
-from tallystick.tensors.tensor import Tensor
-from tallystick.workloads.plan import batch_plan, classes, micro_batches, open_data
+from tallystick.audits.policy import sample_steps
+from tallystick.audits.tolerant import find_undetermined
+from tallystick.core.digests import Digest, digest
+from tallystick.core.tensors import Tensor
+from tallystick.engines.torch.environment import describe_environment
+from tallystick.engines.torch.training.trainer import Trainer
+from tallystick.formats.step_program import batch_plan, classes, micro_batches, open_data
+from tallystick.formats.store.run import RunDirectory
+from tallystick.tally.attacks.catalogue import ATTACKS
+from tallystick.tally.attacks.forging import AUDITS, Attack, Audit, Reference, read_anchor
+from tallystick.tally.attacks.states import SHARE_OF_REACH
+from tallystick.tally.attacks.steps import PROVER_NONCE, SAMPLES
 from tests.support.attacks.examine import Answer, examine
 from tests.support.attacks.openings.attack import JUDGES, Judge, OpeningAttack
 from tests.support.attacks.openings.catalogue import OPENING_ATTACKS
@@ -69,7 +68,7 @@ INTRODUCTION = """\
 # What an audit catches, and what it does not
 
 Written by `python -m research.falsifiability`; data in `data/falsifiability.json`. Every line of the table is a run
-directory that was really forged (`tally attack NAME RUN OUT`) and really audited; `tests/attacks/` does the same
+directory that was really forged (`tally attack NAME RUN OUT`) and really audited; `tests/tally/attacks/` does the same
 and fails where an answer is another one.
 
 {frauds} frauds and {controls} controls, each asked {audits} times; n = 1 forgery per line. Most are forgeries of one

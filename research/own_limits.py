@@ -14,13 +14,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from tallystick.audits.calibration import Calibration
-from tallystick.audits.own_limits import compared
-from tallystick.calibration.training import own_run
-from tallystick.calibration.training.recipes import Case, corpus
-from tallystick.calibration.training.stacks import stack_named
-from tallystick.recorders.training import train
-from tallystick.transcripts.recipe import Recipe
+from tallystick.audits.limits import Calibration, compared
+from tallystick.formats.recipe import Recipe
+from tallystick.recording.training import train
+from tallystick.tally.calibration.training import own_run
+from tallystick.tally.calibration.training.honest import Case, corpus
+from tallystick.tally.calibration.training.stacks import stack_named
 
 OUT: Final = Path(__file__).parents[1] / "docs" / "data" / "own_limits.json"
 STEPS: Final = 32

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from tallystick.frameworks.torch.engine import TorchEngine
-from tallystick.graphs.graph import Graph, Node, Ref
-from tallystick.graphs.values import operands_of
-from tallystick.tensors.tensor import Tensor
+from tallystick.core.tensors import Tensor
+from tallystick.engines.torch.engine import TorchEngine
+from tallystick.programs.graph import Graph, Node, Ref, operands_of
 
 Shares = Mapping[Ref, torch.Tensor]
 

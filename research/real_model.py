@@ -38,9 +38,9 @@ from research.real.serving import (
     read_answers,
     save,
 )
-from tallystick.calibration.answers.answering import Question
-from tallystick.calibration.training.calibrate import machine
-from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel, load_language_model
+from tallystick.engines.torch.generation.language_models import TorchLanguageModel, load_language_model
+from tallystick.tally.calibration.answers import Question
+from tallystick.tally.calibration.training.study import machine
 
 STACKS: Final = {
     Stack(32): 220,

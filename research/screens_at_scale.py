@@ -23,15 +23,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from tallystick.calibration.training.calibrate import machine
-from tallystick.frameworks.torch.training.sketch import Sketcher
-from tallystick.tensors.tensor import Tensor
-from tallystick.tolerances.projection import Projection, Sketch
-from tallystick.tolerances.reach import norm_shortfall, reach_adamw, reach_sgd
-from tallystick.tolerances.screens import second_moment_floor
-from tallystick.tolerances.streams import norm
-from tallystick.tolerances.tolerance import Finding
-from tallystick.transcripts.summary import decode_sketch
+from tallystick.core.tensors import Tensor
+from tallystick.engines.torch.training.trainer import Sketcher
+from tallystick.formats.records import decode_sketch
+from tallystick.tally.calibration.training.study import machine
+from tallystick.verdicts.distances import Projection, Sketch
+from tallystick.verdicts.exact import norm
+from tallystick.verdicts.reach import norm_shortfall, reach_adamw, reach_sgd, second_moment_floor
+from tallystick.verdicts.tolerance import Finding
 
 BLOCK = 1 << 22
 RATE, BETAS, DECAY, SCALE = 1e-3, (0.9, 0.999), 0.1, 0.02
@@ -155,7 +154,7 @@ def page(found: list[Row], where: str) -> str:
         "",
         "Written by `python -m research.screens_at_scale`; data in `data/screens.json`. A screen looks at",
         "neighbouring anchors without a replay. What it allows is derived from how much is summed, in which",
-        "precision, and how often something is rounded (`tolerances/projection.py`, `reach.py`, `screens.py`). Each",
+        "precision, and how often something is rounded (`verdicts/distances.py`, `reach.py`, `screens.py`). Each",
         f"line asks one screen about one synthetic state (n = 1 each): weights ~ N(0, {SCALE}²), gradients with heavy",
         "tails, one step of PyTorch's own AdamW and one of SGD.",
         f"Machine: {where}.",

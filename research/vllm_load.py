@@ -27,7 +27,7 @@ from research.vllm.load import LONGEST, Answered, Load, plan, send_all
 from research.vllm.page import render
 from research.vllm.server import serving
 from research.vllm.speed import compare
-from tallystick.calibration.training.calibrate import machine
+from tallystick.tally.calibration.training.study import machine
 
 COMMAND = "python -m research.vllm_load"
 DATA, PAGE = Path("docs/data/vllm.json"), Path("docs/vllm.md")
@@ -95,8 +95,8 @@ def answers(arguments: argparse.Namespace) -> None:
 
 def judge(arguments: argparse.Namespace) -> None:
     """Judge what was kept by the shipped rules, and put the summary into the data."""
-    from tallystick.answers.policy import ReceiptPolicy, read_receipt_policy
-    from tallystick.frameworks.torch.generation.language_models import load_language_model
+    from tallystick.audits.answers.policy import ReceiptPolicy, read_receipt_policy
+    from tallystick.engines.torch.generation.language_models import load_language_model
 
     model = load_language_model(arguments.model, DTYPES[arguments.dtype])  # type: ignore[arg-type]
     policy = ReceiptPolicy() if arguments.policy is None else read_receipt_policy(arguments.policy)

@@ -6,8 +6,8 @@ import inspect
 from dataclasses import fields
 from pathlib import Path
 
-from tallystick.store.database.nouns import NOUNS, Noun
-from tallystick.store.database.useful_queries import USEFUL_QUERIES, UsefulQuery
+from tallystick.database.sql import USEFUL_QUERIES, UsefulQuery
+from tallystick.database.views import NOUNS, Noun
 
 PAGE = Path(__file__).parents[1] / "docs" / "database.md"
 BEGIN, END = "<!-- generated: {} -->\n", "<!-- end -->\n"

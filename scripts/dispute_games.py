@@ -7,19 +7,16 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from tallystick.commitments.digests import Digest, digest
-from tallystick.commitments.encoding import encode
-from tallystick.disputes.game import committee, moves
-from tallystick.disputes.game.context import mover, time_left
+from tallystick.core.canonical_json import encode
+from tallystick.core.digests import Digest, digest
+from tallystick.core.errors import RuleError
+from tallystick.disputes.game import moves, voting
+from tallystick.disputes.game.context import game_time, mover, time_left
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import Move
-from tallystick.disputes.game.partition import bounds, cut_places
-from tallystick.disputes.game.pausing import game_time
-from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import Phase, State
+from tallystick.disputes.game.state import Phase, Rules, State, bounds, cut_places
 from tallystick.disputes.game.voting import next_seats
-from tallystick.errors import RuleError
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.support.simulator.trees import NOTHING, Run
 
 
@@ -156,7 +153,7 @@ class Game:
             if vote is not None
         ]
         for name, vote in cast:
-            sealed = committee.commitment(0, number, name, vote, SALT)
+            sealed = voting.commitment(0, number, name, vote, SALT)
             self.do(moves.Vote(actor=name, dispute=0, commitment=sealed))
         first, vote = cast[0]
         self.do(moves.Retire(actor=first), moves.Enlist(actor=first, value=self.rules.stake))
@@ -301,7 +298,7 @@ def voted() -> Iterator[Game]:
 def planted() -> Iterator[Game]:
     """Planted answers."""
     game = Game("a planted answer costs who voted otherwise, and nobody leaves before", WRONG)
-    game.begin(seal=committee.seal(PROVER, P, SALT)).until(Phase.RULING).do(convene(), draw()).sit(P, C, P)
+    game.begin(seal=voting.seal(PROVER, P, SALT)).until(Phase.RULING).do(convene(), draw()).sit(P, C, P)
     lazy = game.state.disputes[0].rounds[0].drawn[1]
     shown = moves.Unseal(actor=PLANTER, dispute=0, answer=P, salt=SALT)
     game.do(shown, moves.Retire(actor=lazy)).wait(game.rules.appeal_window).do(settle(), moves.Retire(actor=lazy))

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from tallystick.commitments.encoding import encode
-from tallystick.commitments.proofs import LeafHashes, prove_inclusion
-from tallystick.commitments.tree import leaf_hash, tree_root
-from tallystick.store.anchor_writer import AnchorWriter
-from tallystick.tensors.digest import digest_state
-from tallystick.tensors.tensor import State, Tensor
+from tallystick.core.canonical_json import encode
+from tallystick.core.digests import LeafHashes, leaf_hash, prove_inclusion, tree_root
+from tallystick.core.tensor_digests import digest_state
+from tallystick.core.tensors import State, Tensor
+from tallystick.formats.store.keeping import AnchorWriter
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 LINES = [f'{{"line":{number}}}'.encode() for number in range(5)]

@@ -6,13 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tallystick.commitments.digests import digest, digest_from
-from tallystick.commitments.encoding import encode
-from tallystick.commitments.tree import leaf_hash, tree_root
-from tallystick.traces.cluster import Cluster, Device, Link
-from tallystick.traces.event import TraceEvent
-from tallystick.traces.statement import TraceStatement
-from tallystick.transcripts.claim import Log
+from tallystick.core.canonical_json import encode
+from tallystick.core.digests import digest, digest_from, leaf_hash, tree_root
+from tallystick.formats.claims import Log
+from tallystick.formats.cluster import Cluster, Device, Link
+from tallystick.formats.traces import TraceEvent, TraceStatement
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 ONE, TWO = "node1/gpu0", "node2/gpu0"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from tallystick.cli.application import application
-from tallystick.cli.entry import HELP_PAGE
+from tallystick.tally.cli.application import application
+from tallystick.tally.cli.entry import HELP_PAGE
 
 WIDTH = 80
 

@@ -18,7 +18,7 @@ from typing import Final
 
 SOURCE: Final = Path(__file__).resolve().parent.parent / "src"
 OURS: Final = "tallystick"
-AROUND: Final = ("tallystick.cli", "tallystick.presentation")
+AROUND: Final = ("tallystick.tally.cli", "tallystick.verdicts.words", "tallystick.verdicts.check_table")
 """The command line, and what puts a verdict into words: they decide nothing."""
 
 
@@ -34,9 +34,9 @@ class Verifier:
 VERIFIERS: Final = {
     verifier.name: verifier
     for verifier in (
-        Verifier("receipt", "tallystick.answers.verify", 6_700),
+        Verifier("receipt", "tallystick.audits.answers.verify", 6_700),
         Verifier("audit", "tallystick.audits.training", 16_400),
-        Verifier("referee", "tallystick.judging.leaf.judge", 12_100),
+        Verifier("referee", "tallystick.verdicts.leaf.judge", 12_300),
         Verifier("judge", "tallystick.disputes.evidence.judging", 27_500),
     )
 }

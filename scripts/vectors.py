@@ -18,16 +18,23 @@ from pathlib import Path
 
 import numpy as np
 
-from tallystick.commitments.digests import digest
-from tallystick.commitments.encoding import Json, encode
-from tallystick.commitments.philox import permutation, sample, words
-from tallystick.commitments.proofs import LeafHashes, prove_consistency, prove_inclusion
-from tallystick.commitments.tile_writer import TileWriter
-from tallystick.commitments.tree import Frontier, Hash, leaf_hash, tree_root
-from tallystick.tensors.digest import CHUNK_BYTES, digest_state, digest_tensor, state_digest, tensor_digest
-from tallystick.tensors.safetensors import encode_header, write_state
-from tallystick.tensors.tensor import State, Tensor
-from tallystick.transcripts.claim import Claim, Log
+from tallystick.core.canonical_json import Json, encode
+from tallystick.core.digests import (
+    Frontier,
+    Hash,
+    LeafHashes,
+    digest,
+    leaf_hash,
+    prove_consistency,
+    prove_inclusion,
+    tree_root,
+)
+from tallystick.core.safetensors import encode_header, write_state
+from tallystick.core.tensor_digests import CHUNK_BYTES, digest_state, digest_tensor, state_digest, tensor_digest
+from tallystick.core.tensors import State, Tensor
+from tallystick.core.tiles import TileWriter
+from tallystick.formats.claims import Claim, Log
+from tallystick.programs.random_words import permutation, sample, words
 
 VALUES: Mapping[str, Json] = {
     "empty object": {},

@@ -150,7 +150,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def recipe_of() -> Callable[..., Any]:
     """The tiny recipe with some of its fields replaced: `recipe_of({"training": {"steps": 4}})`."""
-    from tallystick.transcripts.recipe import Recipe
+    from tallystick.formats.recipe import Recipe
 
     def build(*changes: Mapping[str, Any]) -> Recipe:
         table: Mapping[str, Any] = TINY
@@ -164,7 +164,7 @@ def recipe_of() -> Callable[..., Any]:
 @pytest.fixture(scope="session")
 def trained(one_thread: None, source: Path, recipe_of: Callable[..., Any]) -> Callable[..., Any]:
     """Train the tiny recipe with changes into a directory and return its claim."""
-    from tallystick.recorders.training import train
+    from tallystick.recording.training import train
 
     def run(out: Path, *changes: Mapping[str, Any]) -> Any:
         return train(recipe_of(*changes), source, out)
@@ -197,8 +197,8 @@ def plain(trained: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory)
 @pytest.fixture(scope="session")
 def model_directory(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The language model that the plain run trained, as a directory to serve. Never write into it."""
-    from tallystick.recorders.export import export_model
-    from tallystick.store.run import RunDirectory
+    from tallystick.formats.store.run import RunDirectory
+    from tallystick.recording.models import export_model
 
     out = tmp_path_factory.mktemp("model") / "model"
     export_model(RunDirectory(plain), out)
@@ -208,7 +208,7 @@ def model_directory(plain: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 @pytest.fixture(scope="session")
 def language_model(model_directory: Path) -> Any:
     """That model, loaded on this stack."""
-    from tallystick.frameworks.torch.generation.language_models import load_language_model
+    from tallystick.engines.torch.generation.language_models import load_language_model
 
     return load_language_model(model_directory)
 
@@ -230,9 +230,8 @@ def rewrite() -> Callable[..., None]:
     """Change the records of a run and recompute lines, tiles, offsets, root and claim: `rewrite(run, change)`."""
     import json
 
-    from tallystick.commitments.encoding import encode
-    from tallystick.store.log import read_lines
-    from tallystick.store.log_writer import LogWriter
+    from tallystick.core.canonical_json import encode
+    from tallystick.formats.store.log import LogWriter, read_lines
 
     def apply(run: Path, change: Callable[[list[dict[str, Any]]], None], log: str = "transcript") -> None:
         path = run / f"{log}.jsonl"
@@ -249,7 +248,7 @@ def rewrite() -> Callable[..., None]:
 @pytest.fixture(scope="session")
 def graphs_read_once() -> Iterator[None]:
     """The same bytes are the same graph: audits of the same run, and forgeries that leave its graph alone, share it."""
-    from tallystick.graphs import files
+    from tallystick.programs import files
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "read_graph", lru_cache(maxsize=64)(files.read_graph))
@@ -261,11 +260,11 @@ def audited(one_thread: None, graphs_read_once: None) -> Callable[..., Any]:
     """Audit a run directory on this machine; keyword arguments are the fields of the policy."""
     from tallystick.audits.policy import Policy
     from tallystick.audits.training import audit_training
-    from tallystick.frameworks.tokenizers import train_bpe
-    from tallystick.frameworks.torch.environment import describe_environment
-    from tallystick.frameworks.torch.training.replayer import TorchReplayer
-    from tallystick.store.run import RunDirectory
-    from tallystick.workloads.verifier_stack import VerifierStack
+    from tallystick.engines.tokenizers import train_bpe
+    from tallystick.engines.torch.environment import describe_environment
+    from tallystick.engines.torch.training.verifier_stack import TorchReplayer
+    from tallystick.formats.store.run import RunDirectory
+    from tallystick.verdicts.replayer import VerifierStack
 
     def audit(path: Path, *, nonce: bytes = bytes(32), device: str = "cpu", **policy: Any) -> Any:
         def replayer(spec: Any, dataset: Any, plan: Any) -> Any:
@@ -283,7 +282,7 @@ def audited(one_thread: None, graphs_read_once: None) -> Callable[..., Any]:
 @pytest.fixture(scope="session")
 def answered(audited: Callable[..., Any]) -> Callable[..., str]:
     """The outcome of an audit, or the one line with which it refused the run; any other error travels on."""
-    from tallystick.errors import TallyError
+    from tallystick.core.errors import TallyError
 
     def answer(path: Path, **policy: Any) -> str:
         try:
@@ -308,6 +307,5 @@ def two_threads() -> Iterator[None]:
 @pytest.fixture
 def unknown_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor on which nobody knows what dropout draws."""
-    for place in ("dropout", "capture.step_capture", "randomness"):
-        monkeypatch.setattr(f"tallystick.frameworks.torch.{place}.native_mask", lambda: None)
-    monkeypatch.setattr("tallystick.recorders.loop_recorder.native_mask", lambda: None)
+    for place in ("engines.torch.randomness", "engines.torch.capture.training_step", "recording.loop.loop_recorder"):
+        monkeypatch.setattr(f"tallystick.{place}.native_mask", lambda: None)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.disputes.game.rules import Rules
+from tallystick.disputes.game.state import Rules
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "research" / "dispute_costs.py"

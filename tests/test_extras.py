@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tallystick import extras
-from tallystick.errors import UnavailableError
-from tallystick.extras import extras_of, not_installed, require
+from tallystick.core import lazy
+from tallystick.core.errors import UnavailableError
+from tallystick.core.lazy import extras_of, not_installed, require
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -81,7 +81,7 @@ def test_only_what_is_missing_is_asked_for() -> None:
 def test_every_foreign_library_of_the_source_is_brought_by_an_extra_or_always_there() -> None:
     brought = {name for found in extras_of(stated()).values() for name in found}
     base = extras_of(f'{each}; extra == "base"' for each in PROJECT["dependencies"])["base"]
-    foreign = {extras.DISTRIBUTIONS.get(name, name).replace("_", "-") for name in imported()}
+    foreign = {lazy.DISTRIBUTIONS.get(name, name).replace("_", "-") for name in imported()}
     assert foreign - brought - base == {"vllm"}  # whose plugin runs in an environment of vLLM's
 
 

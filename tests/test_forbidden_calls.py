@@ -60,7 +60,7 @@ def _is_forbidden(name: str) -> bool:
 
 def test_no_file_unpickles_or_runs_what_it_reads() -> None:
     found = {str(path): find_forbidden(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
-    assert len(found) > 600
+    assert len(found) > 300
     assert {path: calls for path, calls in found.items() if calls} == {}
 
 

@@ -12,11 +12,10 @@ import pytest
 
 from tallystick.audits.tolerant import GROUPS
 from tallystick.disputes.game.state import Phase, Status
-from tallystick.judging.fault import Fault
-from tallystick.judging.leaf.request import Ground
-from tallystick.judging.properties import PROPERTIES
-from tallystick.judging.verdict import Outcome
-from tallystick.transcripts.record import StateSummary
+from tallystick.formats.records import StateSummary
+from tallystick.verdicts.leaf.request import Ground
+from tallystick.verdicts.properties import PROPERTIES
+from tallystick.verdicts.verdict import Fault, Outcome
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "tallystick"
@@ -39,7 +38,11 @@ NAMED_AT = {
     "typical": (2, "name"),
 }
 """The calls that name a check: the function, and the place and the keyword of the name."""
-JUDGES = ("answers", "audits", "judging", "disputes/evidence", "frameworks/torch/generation", "cli/verify_graph.py")
+JUDGES = (
+    *("audits", "disputes/evidence", "engines/torch/generation", "tally/cli/models.py"),
+    *("verdicts/operator", "verdicts/opening", "verdicts/leaf"),
+    *("verdicts/verdict.py", "verdicts/properties.py", "verdicts/first_weights.py"),
+)
 """What makes findings that are printed under the name that they were given; tolerances are named by who asks them."""
 COMPOSED = {
     "f'{name} summary'",
@@ -95,8 +98,8 @@ def named_in(*places: str) -> set[str]:
 
 def composed() -> set[str]:
     """The names that are put together when they are printed."""
-    residuals = named_in("tolerances/residual.py") - {"bias"}
-    screens = named_in("tolerances/screens.py", "tolerances/reach.py")
+    residuals = named_in("verdicts/distances.py") - {"bias", "projection"}
+    screens = named_in("verdicts/reach.py")
     return {
         *(f"{name} summary" for name in StateSummary.model_fields),
         *(f"{group} {name}" for group in GROUPS for name in residuals),
@@ -138,7 +141,7 @@ def test_every_outcome_is_in_the_glossary_and_nothing_else_is(heading: str, name
 
 
 def test_the_page_of_a_report_says_where_its_names_are_defined() -> None:
-    template = (PACKAGE / "presentation" / "templates" / "report.html").read_text()
+    template = (PACKAGE / "audits" / "templates" / "report.html").read_text()
     assert PAGE.relative_to(ROOT).as_posix() in template
 
 

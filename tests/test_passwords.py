@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tallystick.passwords import without_passwords
+from tallystick.core.errors import without_passwords
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("sqlalchemy")
 
-from tests.serving.conftest import loopback_only
+from tests.recording.serving.conftest import loopback_only
 from tests.support.prefork.commands import commands
 
 __all__ = ["loopback_only"]
@@ -84,7 +84,7 @@ def test_killed_it_is_dead_before_the_next_one_starts(tmp_path: Path) -> None:
 SCRIPT = """
 import json, sys
 from pathlib import Path
-print(json.dumps([__name__, sys.argv, Path.cwd().name, "tallystick.cli" in sys.modules]))
+print(json.dumps([__name__, sys.argv, Path.cwd().name, "tallystick.tally.cli" in sys.modules]))
 import beside
 sys.exit(beside.CODE)
 """

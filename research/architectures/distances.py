@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tallystick.tensors.tensor import State, Tensor
+from tallystick.core.tensors import State, Tensor
 
 VANISHING: Final = 1e-6
 OBSERVED: Final = ("loss", "outputs.")

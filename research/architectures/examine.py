@@ -14,16 +14,14 @@ from research.architectures.engines import ENGINES, engine_of
 from research.architectures.judging import Judgement, judge_all
 from research.architectures.slices import Examples, Slice, isolate, middle_slice, run_slice
 from research.architectures.subjects import Subject
-from tallystick.calibration.operators.workload import all_values
-from tallystick.errors import MalformedError, UnavailableError, UsageError
-from tallystick.graphs.admission import read_graph
-from tallystick.graphs.encoding import graph_bytes
-from tallystick.graphs.engine import Engine
-from tallystick.graphs.execution import execute
-from tallystick.graphs.graph import Graph, Ref
-from tallystick.graphs.inspection import Inspection
-from tallystick.graphs.root import graph_root
-from tallystick.tensors.tensor import State, Tensor
+from tallystick.core.errors import MalformedError, UnavailableError, UsageError
+from tallystick.core.tensors import State, Tensor
+from tallystick.programs.admission import read_graph
+from tallystick.programs.encoding import graph_bytes, graph_root
+from tallystick.programs.execution import Engine, execute
+from tallystick.programs.graph import Graph, Ref
+from tallystick.programs.inspection import Inspection
+from tallystick.tally.calibration.operators.stacks import all_values
 
 AGREEMENT: Final = 1e-3
 """What other engines may be off in loss and outputs, relative to the largest element: more is no rounding any more."""
@@ -110,11 +108,11 @@ def _replay(subject: Subject, found: Examination) -> None:
 
 def _compiled(subject: Subject) -> State:
     if subject.framework == "jax":
-        from tallystick.frameworks.jax.engine import JaxEngine
+        from tallystick.engines.jax.engine import JaxEngine
 
         return JaxEngine().run(subject.graph, subject.bindings)
-    from tallystick.frameworks.torch.engine import TorchEngine
-    from tallystick.frameworks.torch.tensors import to_tensor
+    from tallystick.engines.torch.engine import TorchEngine
+    from tallystick.engines.torch.tensors import to_tensor
 
     engine = TorchEngine()
     bound = {name: engine.load(tensor) for name, tensor in subject.bindings.items()}

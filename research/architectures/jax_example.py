@@ -11,7 +11,7 @@ from typing import Any
 class JaxExample:
     """A forward pass and a training step, each with its arguments; `weights` are the forward pass's first.
 
-    `roles` and `results` name the arguments and the results of the step, as `frameworks.jax.capture` takes them.
+    `roles` and `results` name the arguments and the results of the step, as `engines.jax.capture` takes them.
     `batched` and `step_batched` are the inputs that hold one example per row. `looped`: the program has a loop, which
     its graph has unrolled; XLA may round the two otherwise.
     """

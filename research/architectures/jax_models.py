@@ -9,7 +9,7 @@ from typing import Final
 
 from research.architectures import jax_randomness, jax_transformer
 from research.architectures.jax_example import JaxExample
-from tallystick.errors import UnavailableError
+from tallystick.core.errors import UnavailableError
 
 INSTALL: Final = "uv pip install -r requirements/jax-models.txt, into an environment of its own"
 

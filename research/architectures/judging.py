@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tallystick.graphs.graph import Graph, Ref
-from tallystick.graphs.root import graph_root
-from tallystick.judging.findings import Findings
-from tallystick.judging.opening.judge import judge_operator
-from tallystick.judging.operator.judge import OperatorJudge
-from tallystick.operators.engines import lines_of
-from tallystick.tensors.tensor import Tensor
+from tallystick.core.tensors import Tensor
+from tallystick.programs.encoding import graph_root
+from tallystick.programs.graph import Graph, Ref
+from tallystick.programs.operators.precision import lines_of
+from tallystick.verdicts.opening.judge import judge_operator
+from tallystick.verdicts.operator.judge import OperatorJudge
+from tallystick.verdicts.verdict import Findings
 
 Values: TypeAlias = Mapping[Ref, Tensor]
 

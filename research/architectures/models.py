@@ -27,7 +27,7 @@ from research.architectures.example import (
     padded_tokens,
     tokens,
 )
-from tallystick.errors import UnavailableError
+from tallystick.core.errors import UnavailableError
 
 if TYPE_CHECKING:
     import torch

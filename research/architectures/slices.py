@@ -10,13 +10,12 @@ import numpy as np
 from research.architectures.distances import relative
 from research.architectures.judging import Judgement, judge_all
 from research.architectures.subjects import Subject
-from tallystick.calibration.operators.workload import all_values
-from tallystick.graphs.batching import BatchSlice, slice_batch
-from tallystick.graphs.engine import Engine
-from tallystick.graphs.graph import Graph, Ref
-from tallystick.graphs.slicing import verification_slice
-from tallystick.tensors.spec import TensorSpec
-from tallystick.tensors.tensor import State, Tensor
+from tallystick.core.tensors import State, Tensor, TensorSpec
+from tallystick.programs.batching import BatchSlice, slice_batch
+from tallystick.programs.execution import Engine
+from tallystick.programs.graph import Graph, Ref
+from tallystick.programs.slicing import verification_slice
+from tallystick.tally.calibration.operators.stacks import all_values
 
 Values = Mapping[Ref, Tensor]
 

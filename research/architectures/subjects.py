@@ -11,8 +11,8 @@ import numpy as np
 
 from research.architectures import jax_models, models
 from research.architectures.example import Example
-from tallystick.graphs.graph import Graph, Ref
-from tallystick.tensors.tensor import State, Tensor
+from tallystick.core.tensors import State, Tensor
+from tallystick.programs.graph import Graph, Ref
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +60,7 @@ def subject(architecture: str, part: str) -> Subject:
 def _forward(architecture: str) -> Subject:
     import torch
 
-    from tallystick.frameworks.torch.capture.model import capture
+    from tallystick.engines.torch.capture.model import capture
 
     example = models.build(architecture)
     model, given = example.model.eval(), example.inputs(0)
@@ -80,8 +80,8 @@ def _training_step(architecture: str) -> Subject:
     """The second step of AdamW: its moments are not zero any more."""
     import torch
 
-    from tallystick.frameworks.torch.capture.training_step import capture_training_step
-    from tallystick.frameworks.torch.state import live_tensors
+    from tallystick.engines.torch.capture.training_step import capture_training_step
+    from tallystick.engines.torch.tensors import live_tensors
 
     example = models.build(architecture)
     model = example.model.train()
@@ -112,7 +112,7 @@ def _native_step(
     """The loop of PyTorch's manual; loss, gradient norm and gradients by the names of the graph."""
     from torch import nn
 
-    from tallystick.frameworks.torch.randomness import explicit_randomness
+    from tallystick.engines.torch.randomness import explicit_randomness
 
     optimizer.zero_grad()
     with explicit_randomness(SEED) if example.seeded else nullcontext():
@@ -128,7 +128,7 @@ def _native_step(
 def _jax_forward(architecture: str) -> Subject:
     import jax
 
-    from tallystick.frameworks.jax.capture import capture
+    from tallystick.engines.jax.capture import capture
 
     example = jax_models.build(architecture)
     captured = capture(example.forward, *example.arguments, roles={0: "weights"})
@@ -139,7 +139,7 @@ def _jax_forward(architecture: str) -> Subject:
 def _jax_step(architecture: str) -> Subject:
     import jax
 
-    from tallystick.frameworks.jax.capture import capture
+    from tallystick.engines.jax.capture import capture
 
     example = jax_models.build(architecture)
     captured = capture(example.step, *example.step_arguments, roles=example.roles, results=example.results)
@@ -165,6 +165,6 @@ def _named(prefix: str, values: Mapping[str, torch.Tensor]) -> dict[str, Tensor]
 
 
 def _copied(value: torch.Tensor) -> Tensor:
-    from tallystick.frameworks.torch.tensors import to_tensor
+    from tallystick.engines.torch.tensors import to_tensor
 
     return to_tensor(value.detach().clone())

@@ -21,7 +21,7 @@ from research.architectures.example import (
     normal,
     tokens,
 )
-from tallystick.errors import UnavailableError
+from tallystick.core.errors import UnavailableError
 
 if TYPE_CHECKING:
     import torch

@@ -1,6 +1,6 @@
 """Decoding of the transformer in JAX, with a cache of keys and values, as StableHLO graphs.
 
-The interface is that of `graphs.decode_interface`. Causality follows the order in the cache; places enter nothing else,
+The interface is that of `programs.decoding`. Causality follows the order in the cache; places enter nothing else,
 because this transformer has no position embedding.
 """
 
@@ -14,7 +14,7 @@ from research.architectures import jax_transformer
 from research.architectures.jax_transformer import HEADS, LAYERS, WIDTH
 
 if TYPE_CHECKING:
-    from tallystick.frameworks.jax.capture import CapturedFunction
+    from tallystick.engines.jax.capture import CapturedFunction
 
 HIDDEN_SCORE: Final = -1e9
 Cache = dict[str, dict[str, Any]]
@@ -24,7 +24,7 @@ def capture_jax_decode(past: int, batch: int = 1, length: int = 1) -> CapturedFu
     """The step that feeds `length` tokens to `batch` sequences with `past` tokens behind them."""
     import jax.numpy as jnp
 
-    from tallystick.frameworks.jax.capture import capture
+    from tallystick.engines.jax.capture import capture
 
     places = jnp.broadcast_to(jnp.arange(past, past + length, dtype=jnp.int32), (batch, length))
     shape = (batch, HEADS, past, WIDTH // HEADS)
@@ -36,7 +36,7 @@ def capture_jax_prefill(length: int, batch: int = 1) -> CapturedFunction:
     """The pass over `batch` whole sequences, with no cache among its inputs."""
     import jax.numpy as jnp
 
-    from tallystick.frameworks.jax.capture import capture
+    from tallystick.engines.jax.capture import capture
 
     places = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (batch, length))
     return capture(decode, jax_transformer.weights(), jnp.zeros_like(places), places, {}, roles={0: "weights"})

@@ -14,17 +14,17 @@ import numpy as np
 from research.fingerprints.compare import Computed
 from research.fingerprints.producers import DTYPES, PRODUCERS, Producer, job_of, stacks_of
 from research.fingerprints.states import BATCH, file_name
-from tallystick.answers.distance_limits import FingerprintCalibration, FingerprintRule, MeasuredModels
-from tallystick.answers.fingerprints import judge_fingerprint
-from tallystick.calibration.answers.distances import Class, SeenRuns, add_up, compare_answer, round_up, row_limits
-from tallystick.calibration.training.calibrate import machine
-from tallystick.calibration.training.processes import StackJob, run_all
-from tallystick.commitments.digests import digest
-from tallystick.frameworks.torch.generation.language_models import load_language_model
-from tallystick.tolerances.confidence import clopper_pearson
-from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-from tallystick.transcripts.model_card import ModelCard
-from tallystick.workloads.fingerprints import make_fingerprint
+from tallystick.audits.answers.distance_limits import FingerprintCalibration, FingerprintRule, MeasuredModels
+from tallystick.audits.answers.fingerprints import judge_fingerprint
+from tallystick.core.digests import digest
+from tallystick.engines.torch.generation.language_models import load_language_model
+from tallystick.formats.claims import ModelCard
+from tallystick.formats.fingerprints import FingerprintSettings
+from tallystick.tally.calibration.answer_limits import Class, SeenRuns, add_up, compare_answer, round_up, row_limits
+from tallystick.tally.calibration.training.stacks import StackJob, run_all
+from tallystick.tally.calibration.training.study import machine
+from tallystick.verdicts.evidence import clopper_pearson
+from tallystick.verdicts.fingerprints import make_fingerprint
 
 POSITIONS_MAX: Final = 175
 PROMPT_MIN, PROMPT_MAX = 8, 40

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.tensors.safetensors import read_state
+from tallystick.core.safetensors import read_state
 
 
 @dataclass(frozen=True)

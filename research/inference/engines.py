@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from research.inference.stacks import place_named
-from tallystick.errors import UnavailableError
-from tallystick.graphs.execution import Run, execute
-from tallystick.graphs.graph import Graph
-from tallystick.tensors.tensor import State, Tensor
-from tallystick.workloads.language_model import Prefill
+from tallystick.core.errors import UnavailableError
+from tallystick.core.tensors import State, Tensor
+from tallystick.programs.execution import Run, execute
+from tallystick.programs.graph import Graph
+from tallystick.verdicts.language_model import Prefill
 
 IREE_TARGETS: Final[Mapping[str, tuple[str, str]]] = {
     "iree host": ("llvm-cpu", "--iree-llvmcpu-target-cpu=host"),
@@ -24,8 +24,11 @@ IREE_TARGETS: Final[Mapping[str, tuple[str, str]]] = {
 @cache
 def verifier_on(name: str, model: Path, dtype: Any) -> Any:
     """The model in the directory `model` as the place `name` runs it; raises `UnavailableError` where it cannot."""
-    from tallystick.frameworks.torch.generation.graph_language_model import GraphLanguageModel, captured_passes
-    from tallystick.frameworks.torch.generation.language_models import load_language_model
+    from tallystick.engines.torch.generation.language_models import (
+        GraphLanguageModel,
+        captured_passes,
+        load_language_model,
+    )
 
     place = place_named(name)
     loaded = load_language_model(model, dtype, place.stack.attention, place.stack.device)
@@ -87,8 +90,8 @@ class OneProgram:
 
 def _traced(graph: Graph) -> Any:
     """A graph as a function of arrays by name, every operator by its definition."""
-    from tallystick.frameworks.jax.emission import Signature
-    from tallystick.frameworks.jax.programs import computation
+    from tallystick.engines.jax.emission import Signature
+    from tallystick.engines.jax.engine import computation
 
     specs = graph.specs()
 
@@ -114,15 +117,15 @@ def _without_jit(graph: Graph, bindings: State, engine: Any) -> dict[str, Tensor
 def _engine(name: str) -> tuple[Any, Run]:
     if name.startswith("iree"):
         return _iree(name)
-    from tallystick.frameworks.jax.engine import JaxEngine
+    from tallystick.engines.jax.engine import JaxEngine
 
     runs: dict[str, Run] = {"jax": OneProgram({}).run, "jax operators": execute, "jax eager": _without_jit}
     return JaxEngine(), runs[name]
 
 
 def _iree(name: str) -> tuple[Any, Run]:
-    from tallystick.frameworks.iree import programs
-    from tallystick.frameworks.iree.engine import IreeEngine, run_compiled
+    from tallystick.engines import iree as programs
+    from tallystick.engines.iree import IreeEngine, run_compiled
 
     if name in IREE_TARGETS:
         target, flag = IREE_TARGETS[name]

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from tallystick.answers.policy import ReceiptPolicy
-from tallystick.attacks.serving.weights import integer_weights
-from tallystick.commitments.digests import digest
+from tallystick.audits.answers.policy import ReceiptPolicy
+from tallystick.core.digests import digest
+from tallystick.tally.attacks.provers import integer_weights
 from tests.support.attacks.receipts.catalogue import FORGERIES, play, play_twin
 from tests.support.attacks.receipts.fuzz import KINDS, fuzz
 from tests.support.attacks.receipts.scene import Scene, Wishes, make_scene
 
 if TYPE_CHECKING:
-    from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
+    from tallystick.engines.torch.generation.language_models import TorchLanguageModel
 
 CUSTOMERS: Final = 4
 TOKENS: Final = 64

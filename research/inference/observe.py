@@ -9,10 +9,9 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from research.inference.models import Cast, prompts_of, samplers_of
-from tallystick.tolerances.fingerprints.making import encode_rows
-from tallystick.tolerances.fingerprints.settings import Distance, FingerprintSettings
-from tallystick.tolerances.fingerprints.wire import measure
-from tallystick.transcripts.sampler import Sampler
+from tallystick.formats.fingerprints import Distance, FingerprintSettings
+from tallystick.formats.receipt import Sampler
+from tallystick.verdicts.fingerprints import encode_rows, measure
 from tests.support.attacks.serving.catalogue import Cheat
 from tests.support.attacks.serving.scene import Scene, Served
 

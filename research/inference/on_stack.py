@@ -20,20 +20,20 @@ import numpy as np
 from research.inference.engines import verifier_on
 from research.inference.models import prompts_of, source_text
 from research.inference.stacks import Place, place_named
-from tallystick.answers.policy import ReceiptPolicy
-from tallystick.answers.reading import read_response
-from tallystick.answers.report import ReceiptReport
-from tallystick.answers.request import ExpectedRequest
-from tallystick.answers.sampler import BANDS, SamplerRule
-from tallystick.answers.verify import verify_receipt
-from tallystick.calibration.training.stacks import enter
-from tallystick.commitments.digests import digest
-from tallystick.commitments.encoding import Json
-from tallystick.errors import TallyError
-from tallystick.tensors.safetensors import read_state, write_state
-from tallystick.tensors.tensor import Tensor
-from tallystick.tolerances.fingerprints.standard import standard_fingerprints
-from tallystick.workloads.language_model import LanguageModel, Prefill, Rows
+from tallystick.audits.answers.policy import ReceiptPolicy
+from tallystick.audits.answers.reading import read_response
+from tallystick.audits.answers.report import ReceiptReport
+from tallystick.audits.answers.request import ExpectedRequest
+from tallystick.audits.answers.sampler import BANDS, SamplerRule
+from tallystick.audits.answers.verify import verify_receipt
+from tallystick.core.canonical_json import Json
+from tallystick.core.digests import digest
+from tallystick.core.errors import TallyError
+from tallystick.core.safetensors import read_state, write_state
+from tallystick.core.tensors import Tensor
+from tallystick.formats.fingerprints import standard_fingerprints
+from tallystick.tally.calibration.training.stacks import enter
+from tallystick.verdicts.language_model import LanguageModel, Prefill, Rows
 from tests.support.attacks.receipts.scene import body_of, sampler_of
 
 Job: TypeAlias = Mapping[str, Any]
@@ -45,9 +45,9 @@ POLICY: Final = ReceiptPolicy(sampler=SamplerRule(seed="customer"), nonce="requi
 
 def make(place: Place, job: Job) -> dict[str, Any]:
     """Write the answers of a subject with their receipts, and the logits they were chosen from."""
-    from tallystick.attestation.signing import SigningKey
-    from tallystick.frameworks.torch.generation.language_models import load_language_model
-    from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
+    from tallystick.engines.torch.generation.language_models import load_language_model
+    from tallystick.formats.signing import SigningKey
+    from tallystick.recording.receipts import ReceiptIssuer, RecordSettings
 
     language_model = load_language_model(Path(job["model"]), job["dtype"], place.stack.attention, place.stack.device)
     card = language_model.card
@@ -160,7 +160,7 @@ def _request(prompt: Sequence[int], temperature: float, number: int, job: Job) -
 
 def _answers(language_model: Any, issuer: Any, requests: Requests, tokens: int) -> tuple[list[dict[str, Json]], Rows]:
     """Responses to one batch, and logits F32 [answers, tokens, vocabulary]."""
-    from tallystick.recorders.generation import AnswerRequest, generate_plain
+    from tallystick.recording.generation import AnswerRequest, generate_plain
 
     asked = []
     for each in map(ExpectedRequest.from_body, requests):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tallystick.plotting import LIGHT, add_legend, dress, new_figure, write_png
+from tallystick.core.plots import LIGHT, add_legend, dress, new_figure, write_png
 
 Entries = Sequence[Mapping[str, Any]]
 HARD: Final = ("int8 weights", "int8 cache", "fp8 weights", "early exit", "signs flipped")

@@ -11,8 +11,8 @@ import numpy as np
 from research.inference.models import Cast
 from research.inference.observe import Work, observe, window_distances
 from research.inference.statistics import Scores, area_with_interval, curve
-from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-from tallystick.tolerances.fingerprints.wire import wire_bytes
+from tallystick.formats.fingerprints import FingerprintSettings
+from tallystick.verdicts.fingerprints import wire_bytes
 from tests.support.attacks.serving.catalogue import CHEATS, HONEST, Cheat
 
 WINDOW: Final = 32

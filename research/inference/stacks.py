@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from tallystick.calibration.training.processes import StackJob, run_all
-from tallystick.calibration.training.stacks import PORTABLE, STACKS, Stack
+from tallystick.tally.calibration.training.stacks import PORTABLE, STACKS, Stack, StackJob, run_all
 
 Engine = Literal["native", "inductor", "jax", "jax operators", "jax eager", "iree", "iree host", "iree vmvx"]
 MODULE: Final = "research.inference.on_stack"

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from tallystick.tolerances.confidence import clopper_pearson
+from tallystick.verdicts.evidence import clopper_pearson
 
 Scores: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 RESAMPLES: Final = 400

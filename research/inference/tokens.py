@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from research.inference.models import Cast
 from research.inference.observe import Observed, Work, observe
-from tallystick.answers.sampler import SamplerRule, judge_sampler
-from tallystick.tolerances.confidence import clopper_pearson
+from tallystick.audits.answers.sampler import SamplerRule, judge_sampler
+from tallystick.verdicts.evidence import clopper_pearson
 from tests.support.attacks.serving.catalogue import CHEATS, HONEST, Cheat
 
 COUNTS: Final = (8, 16, 32, 64, 128, 256)

@@ -13,16 +13,15 @@ from typing import Final
 import numpy as np
 
 from research.operators.workloads import Model as Tried
-from tallystick.calibration.operators.stacks import base_engine
-from tallystick.calibration.operators.workload import StudyWorkload, Values, answer, run_values
-from tallystick.errors import UsageError
-from tallystick.graphs.graph import Graph, Ref
-from tallystick.graphs.root import graph_root
-from tallystick.judging.findings import Findings
-from tallystick.judging.opening.judge import judge_operator
-from tallystick.judging.operator.judge import OperatorJudge
-from tallystick.operators.rounding import DETERMINISTIC, Deterministic, Model, Probabilistic, Variance
-from tallystick.transcripts.profile import Profile
+from tallystick.core.errors import UsageError
+from tallystick.programs.encoding import graph_root
+from tallystick.programs.graph import Graph, Ref
+from tallystick.programs.operators.rounding import DETERMINISTIC, Deterministic, Model, Probabilistic, Variance
+from tallystick.tally.calibration.operators.stacks import StudyWorkload, ValuesByRef, answer, base_engine, run_values
+from tallystick.verdicts.opening.judge import judge_operator
+from tallystick.verdicts.operator.judge import OperatorJudge
+from tallystick.verdicts.profiles import Profile
+from tallystick.verdicts.verdict import Findings
 from tests.support.attacks.inference.cheats import CHEATS, Cheat, honest
 from tests.support.attacks.inference.nudge import Effort, Nudged, Target, nudge
 from tests.support.attacks.inference.regions import Radii, Ranks, radii_of, ranks_of
@@ -132,7 +131,7 @@ def objections(graph: Graph, values: Mapping[Ref, object], region: Region) -> tu
 
 
 def _judged(
-    tried: Tried, cheat: Cheat, region: Region, cases: list[StudyWorkload], claims: list[tuple[int, Values]]
+    tried: Tried, cheat: Cheat, region: Region, cases: list[StudyWorkload], claims: list[tuple[int, ValuesByRef]]
 ) -> Judged:
     counts = [len(objections(tried.graph, values, region)) for _, values in claims]
     changed = sum(answer(case, values) != right for case, (right, values) in zip(cases, claims, strict=True))
@@ -145,14 +144,14 @@ def _search(case: StudyWorkload, region: Region, effort: Effort, seed: int) -> t
     honest_values = run_values(case)
     radii, ranks = radii_of(case.graph, honest_values, region.model), _ranks(case.graph, region)
 
-    def accepts(values: Values) -> bool:
+    def accepts(values: ValuesByRef) -> bool:
         return not objections(case.graph, values, region)
 
     found = nudge(case, Target(region.model, radii, ranks, accepts), effort, seed)
     return found, _is_tie(case, honest_values, radii, ranks)
 
 
-def _is_tie(case: StudyWorkload, values: Values, radii: Radii, ranks: Callable[[Ref, int], Ranks]) -> bool:
+def _is_tie(case: StudyWorkload, values: ValuesByRef, radii: Radii, ranks: Callable[[Ref, int], Ranks]) -> bool:
     """Whether the two best scores are no further apart than both may be moved."""
     ref = case.decision_ref
     scores = values[ref].values().astype(np.float64)

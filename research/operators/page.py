@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from statistics import geometric_mean, median
 from typing import Any, Final
 
-from tallystick.tolerances.confidence import clopper_pearson
+from tallystick.verdicts.evidence import clopper_pearson
 
 CALIBRATION: Final = """# Calibration: how far honest operators lie from the exact result
 

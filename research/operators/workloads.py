@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tallystick.errors import UnavailableError
-from tallystick.graphs.files import save_program
-from tallystick.graphs.graph import Graph
-from tallystick.tensors.safetensors import write_state
-from tallystick.tensors.tensor import State, Tensor
+from tallystick.core.errors import UnavailableError
+from tallystick.core.safetensors import write_state
+from tallystick.core.tensors import State, Tensor
+from tallystick.programs.files import save_program
+from tallystick.programs.graph import Graph
 
 if TYPE_CHECKING:
     from torch import nn
@@ -61,7 +61,7 @@ class Model:
 
 def digits_classifier(folder: Path, count: int) -> Model:
     """The CNN of `examples/digits-cnn.toml`, trained, on its digits; then on the same moved by a pixel to each side."""
-    from tallystick.datasets.examples import load_digits
+    from tallystick.formats.data.samples import load_digits
 
     images = load_digits()[0][::-1]
     moved = [np.roll(images, by, axis) for axis in (2, 3) for by in (1, -1)]
@@ -113,7 +113,7 @@ MODELS: Final[Mapping[str, Callable[[Path, int], Model]]] = {
 def _captured(name: str, model: nn.Module, inputs: list[dict[str, np.ndarray[Any, Any]]]) -> Model:
     import torch
 
-    from tallystick.frameworks.torch.capture.model import capture
+    from tallystick.engines.torch.capture.model import capture
 
     example = {key: torch.from_numpy(value) for key, value in inputs[0].items()}
     found = capture(model.eval(), (), example)
@@ -122,13 +122,12 @@ def _captured(name: str, model: nn.Module, inputs: list[dict[str, np.ndarray[Any
 
 
 def _trained(recipe: str, folder: Path) -> nn.Module:
-    from tallystick.frameworks.torch.training.trainer import Trainer
-    from tallystick.recorders.config import read_config
-    from tallystick.recorders.training import train
-    from tallystick.store.run import RunDirectory
-    from tallystick.tensors.safetensors import read_state
-    from tallystick.transcripts.record import anchor_file
-    from tallystick.workloads.plan import classes
+    from tallystick.core.safetensors import read_state
+    from tallystick.engines.torch.training.trainer import Trainer
+    from tallystick.formats.records import anchor_file
+    from tallystick.formats.step_program import classes
+    from tallystick.formats.store.run import RunDirectory
+    from tallystick.recording.training import read_config, train
 
     with resources.as_file(EXAMPLES / recipe) as path:
         settings, source, *_ = read_config(path)

@@ -12,10 +12,10 @@ import torch
 
 from research.real.prompts import QUESTIONS
 from research.real.serving import Provider
-from tallystick.attacks.serving.weights import coarse_head, float8_weights, integer_weights
-from tallystick.calibration.answers.answering import Question
-from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
-from tallystick.serving.slots import Slot
+from tallystick.engines.torch.generation.language_models import TorchLanguageModel
+from tallystick.recording.serving.jobs import Slot
+from tallystick.tally.attacks.provers import coarse_head, float8_weights, integer_weights
+from tallystick.tally.calibration.answers import Question
 
 PLAIN: Final[Mapping[str, float]] = {"temperature": 1.0}
 FILTERED: Final[Mapping[str, float]] = {"temperature": 1.0, "top_p": 0.9}
@@ -80,7 +80,7 @@ def rounded_cache(bits: int, cache: Any) -> None:
 
 def without_block(model: TorchLanguageModel, place: float) -> Any:
     """The model without the block at this part of its depth; it still fills the cache, and adds nothing."""
-    from tallystick.frameworks.torch.generation.hidden_states import decoder_blocks
+    from tallystick.engines.torch.generation.layer_tap import decoder_blocks
 
     served = copy.deepcopy(model.model)
     block: Any = decoder_blocks(served)[round(place * (model.card.layers - 1))]

@@ -26,17 +26,16 @@ import torch
 
 from research.real.serving import Answered, read_answers
 from research.shipped_limits import replaced, write_table
-from tallystick.answers.distance_limits import FingerprintRule, MeasuredModels, shipped_calibration
-from tallystick.answers.fingerprints import judge_fingerprint
-from tallystick.calibration.answers.distances import Rows, add_up, compare_answer, distances_of_runs, row_limits
-from tallystick.calibration.training.calibrate import machine
-from tallystick.frameworks.torch.generation.fingerprints import logit_rows
-from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel, load_language_model
-from tallystick.tolerances.confidence import clopper_pearson
-from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED
-from tallystick.tolerances.fingerprints.standard import standard_fingerprints
-from tallystick.transcripts.model_card import ModelCard
-from tallystick.workloads.fingerprints import make_fingerprint
+from tallystick.audits.answers.distance_limits import FingerprintRule, MeasuredModels, shipped_calibration
+from tallystick.audits.answers.fingerprints import judge_fingerprint
+from tallystick.engines.torch.generation.language_models import TorchLanguageModel, load_language_model
+from tallystick.engines.torch.generation.layer_tap import logit_rows
+from tallystick.formats.claims import ModelCard
+from tallystick.formats.fingerprints import PUBLIC_SEED, standard_fingerprints
+from tallystick.tally.calibration.answer_limits import Rows, add_up, compare_answer, distances_of_runs, row_limits
+from tallystick.tally.calibration.training.study import machine
+from tallystick.verdicts.evidence import clopper_pearson
+from tallystick.verdicts.fingerprints import make_fingerprint
 
 DATA: Final = Path("docs/data/real_distances.json")
 TRYING: Final = 3

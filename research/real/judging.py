@@ -9,19 +9,18 @@ from typing import Final
 import torch
 
 from research.real.serving import Answered
-from tallystick.answers.policy import ReceiptPolicy
-from tallystick.answers.report import ReceiptReport
-from tallystick.answers.request import ExpectedRequest
-from tallystick.answers.sampler import SamplerRule
-from tallystick.answers.verify import verify_receipt
-from tallystick.attestation.signing import SigningKey
-from tallystick.frameworks.torch.generation.fingerprints import logit_rows
-from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
-from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
-from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED
-from tallystick.tolerances.fingerprints.standard import standard_fingerprints
-from tallystick.transcripts.receipt import Answer, Request, Tokens
-from tallystick.workloads.language_model import Prefill
+from tallystick.audits.answers.policy import ReceiptPolicy
+from tallystick.audits.answers.report import ReceiptReport
+from tallystick.audits.answers.request import ExpectedRequest
+from tallystick.audits.answers.sampler import SamplerRule
+from tallystick.audits.answers.verify import verify_receipt
+from tallystick.engines.torch.generation.language_models import TorchLanguageModel
+from tallystick.engines.torch.generation.layer_tap import logit_rows
+from tallystick.formats.fingerprints import PUBLIC_SEED, standard_fingerprints
+from tallystick.formats.receipt import Answer, Request, Tokens
+from tallystick.formats.signing import SigningKey
+from tallystick.recording.receipts import ReceiptIssuer, RecordSettings
+from tallystick.verdicts.language_model import Prefill
 
 LENGTHS: Final = (8, 16, 32, 64, 128, 256, 512)
 KEY: Final = SigningKey(bytes(range(32)))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from tallystick.tolerances.confidence import clopper_pearson
+from tallystick.verdicts.evidence import clopper_pearson
 
 LENGTHS: Final = (8, 16, 32, 64, 128, 256, 512)
 OUTCOMES: Final = ("accepted", "inconclusive", "rejected")

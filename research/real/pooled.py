@@ -23,13 +23,11 @@ import numpy.typing as npt
 
 from research.real.distances import HEADS, coarser, rows_of
 from research.real.serving import read_answers
-from tallystick.calibration.answers.distances import Rows
-from tallystick.calibration.training.calibrate import machine
-from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel, load_language_model
-from tallystick.tolerances.fingerprints.logits import logit_rows
-from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED
-from tallystick.tolerances.fingerprints.standard import standard_fingerprints
-from tallystick.workloads.fingerprints import distances, make_fingerprint
+from tallystick.engines.torch.generation.language_models import TorchLanguageModel, load_language_model
+from tallystick.formats.fingerprints import PUBLIC_SEED, standard_fingerprints
+from tallystick.tally.calibration.answer_limits import Rows
+from tallystick.tally.calibration.training.study import machine
+from tallystick.verdicts.fingerprints import distances, logit_rows, make_fingerprint
 
 Sums = npt.NDArray[np.float64]
 """Of each answer: tokens, and the squared distances of final norm, logits, and logits of the coarse matrix."""

@@ -31,22 +31,23 @@ from research.real.power_answers import named_answers
 from research.real.power_page import render
 from research.real.serving import Answered, read_answer
 from research.shipped_limits import write_table
-from tallystick.answers.distance_limits import FingerprintRule, Place, RoundingLimits, shipped_calibration
-from tallystick.answers.fingerprints import judge_fingerprint
-from tallystick.answers.power import CheatPower, ModelPower, PowerTable, Subject, shipped_power
-from tallystick.answers.rounding import RoundingEvidence, own_rounding, place_of, rounding_of
-from tallystick.answers.sampler import SamplerRule, judge_sampler
-from tallystick.calibration.training.calibrate import machine
-from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel, load_language_model
-from tallystick.tolerances.evidence import Trials, log_mean
-from tallystick.tolerances.fingerprints.logits import logit_rows
-from tallystick.tolerances.fingerprints.projection import block_norms
-from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED, FingerprintSettings
-from tallystick.tolerances.fingerprints.standard import standard_fingerprints
-from tallystick.tolerances.fingerprints.wire import wire_bytes
-from tallystick.transcripts.model_card import ModelCard
-from tallystick.transcripts.receipt import Fingerprint
-from tallystick.workloads.fingerprints import make_fingerprint
+from tallystick.audits.answers.distance_limits import FingerprintRule, Place, RoundingLimits, shipped_calibration
+from tallystick.audits.answers.fingerprints import (
+    RoundingEvidence,
+    judge_fingerprint,
+    own_rounding,
+    place_of,
+    rounding_of,
+)
+from tallystick.audits.answers.power import CheatPower, ModelPower, PowerTable, Subject, shipped_power
+from tallystick.audits.answers.sampler import SamplerRule, judge_sampler
+from tallystick.engines.torch.generation.language_models import TorchLanguageModel, load_language_model
+from tallystick.formats.claims import ModelCard
+from tallystick.formats.fingerprints import PUBLIC_SEED, FingerprintSettings, standard_fingerprints
+from tallystick.formats.receipt import Fingerprint
+from tallystick.tally.calibration.training.study import machine
+from tallystick.verdicts.evidence import Trials, log_mean
+from tallystick.verdicts.fingerprints import block_norms, logit_rows, make_fingerprint, wire_bytes
 
 SUBJECTS: Final[Mapping[str, Subject]] = {
     "int8 weights by row": "precision",

@@ -27,12 +27,12 @@ import torch
 from research.real.cheats import tuned
 from research.real.prompts import QUESTIONS
 from research.real.serving import Answered, Provider, generate, read_answer, save
-from tallystick.attacks.serving.weights import coarse_head, grouped_integer_weights, integer_weights, other_theta
-from tallystick.calibration.answers.answering import SETTINGS, Question
-from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel, load_language_model
-from tallystick.tolerances.fingerprints.logits import logit_rows
-from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED
-from tallystick.transcripts.sampler import Sampler
+from tallystick.engines.torch.generation.language_models import TorchLanguageModel, load_language_model
+from tallystick.formats.fingerprints import PUBLIC_SEED
+from tallystick.formats.receipt import Sampler
+from tallystick.tally.attacks.provers import coarse_head, grouped_integer_weights, integer_weights, other_theta
+from tallystick.tally.calibration.answers import SETTINGS, Question
+from tallystick.verdicts.fingerprints import logit_rows
 
 TOKENS: Final = 128
 SYSTEMS: Final = (

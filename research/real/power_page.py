@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tallystick.tolerances.confidence import clopper_pearson
+from tallystick.verdicts.evidence import clopper_pearson
 
 LENGTHS: Final = (32, 64, 128)
 Figures = Mapping[str, Any]
@@ -89,7 +89,7 @@ Rounding carries hidden states about as far on every honest stack, whatever the 
 own pass lies far from one in F32 is one on which everybody rounds much. So a claimed number of a fingerprint is
 compared with the pass in F32, in units of how far the verifier's own rounding lies from it in the same block. Under
 random signs such a number is sub-Gaussian with the norm of the rounding error as its deviation, for every error. This
-gives an e-value a number (`tolerances.scale_evidence`); they multiply over numbers, blocks, layers and answers. By
+gives an e-value a number (`verdicts.evidence`); they multiply over numbers, blocks, layers and answers. By
 Ville's inequality a provider whose rounding stays within what is allowed is accused with probability 10⁻⁶ at most, over
 all its answers, however often the verifier looks. Answers of other keys are never added. The verifier has to choose the
 answers without regard to what they show.

@@ -15,13 +15,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from research.real.prompts import QUESTIONS
-from tallystick.calibration.answers.answering import SETTINGS, Question, questions as drawn_questions
-from tallystick.errors import UnavailableError
-from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
-from tallystick.serving.batching import BatchingEngine
-from tallystick.serving.jobs import Event, Job, JobResult, Piece
-from tallystick.serving.slots import Slot
-from tallystick.transcripts.sampler import Sampler
+from tallystick.core.errors import UnavailableError
+from tallystick.engines.torch.generation.language_models import TorchLanguageModel
+from tallystick.formats.receipt import Sampler
+from tallystick.recording.serving.batching import BatchingEngine
+from tallystick.recording.serving.jobs import Event, Job, JobResult, Piece, Slot
+from tallystick.tally.calibration.answers import SETTINGS, Question, questions as drawn_questions
 
 TOKENS: Final = 512
 ENTRIES: Final = 1 << 20

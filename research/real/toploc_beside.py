@@ -22,17 +22,15 @@ import torch
 
 from research.real.distances import rows_of
 from research.real.serving import Answered, read_answers
-from tallystick.answers.distance_limits import FingerprintRule
-from tallystick.answers.fingerprints import judge_fingerprint
-from tallystick.attacks.serving.weights import coarse_head, float8_weights, integer_weights, without_layers
-from tallystick.calibration.answers.distances import Rows
-from tallystick.calibration.training.calibrate import machine
-from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel, load_language_model
-from tallystick.tolerances.confidence import clopper_pearson
-from tallystick.tolerances.fingerprints.logits import logit_rows
-from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED
-from tallystick.tolerances.fingerprints.standard import standard_fingerprints
-from tallystick.workloads.fingerprints import make_fingerprint
+from tallystick.audits.answers.distance_limits import FingerprintRule
+from tallystick.audits.answers.fingerprints import judge_fingerprint
+from tallystick.engines.torch.generation.language_models import TorchLanguageModel, load_language_model
+from tallystick.formats.fingerprints import PUBLIC_SEED, standard_fingerprints
+from tallystick.tally.attacks.provers import coarse_head, float8_weights, integer_weights, without_layers
+from tallystick.tally.calibration.answer_limits import Rows
+from tallystick.tally.calibration.training.study import machine
+from tallystick.verdicts.evidence import clopper_pearson
+from tallystick.verdicts.fingerprints import logit_rows, make_fingerprint
 
 DATA: Final = Path("docs/data/toploc_beside.json")
 VALUES, BLOCK = 128, 32

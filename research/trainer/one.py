@@ -18,7 +18,7 @@ import tallystick
 from research.trainer.settings import SETTINGS, Setting
 from research.trainer.trl_trainers import trained_by
 from tallystick.audits.policy import Policy
-from tallystick.errors import TallyError
+from tallystick.core.errors import TallyError
 
 ROWS, BATCH, LENGTH, VOCABULARY = 48, 4, 16, 64
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}

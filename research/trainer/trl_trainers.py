@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 import transformers
+from datasets import Dataset  # type: ignore[import-untyped]
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import tallystick
-from datasets import Dataset  # type: ignore[import-untyped]
 from research.trainer import chats
 from research.trainer.own_loops import run
 from research.trainer.settings import Setting

@@ -14,16 +14,16 @@ from typing import Any, Final
 import torch
 
 from research.vllm.load import Answered
-from tallystick.answers.policy import ReceiptPolicy
-from tallystick.answers.reading import read_response, read_responses
-from tallystick.answers.report import ReceiptReport
-from tallystick.answers.request import ExpectedRequest
-from tallystick.answers.stream import verify_stream
-from tallystick.answers.verify import ReceiptContext, verify_receipt
-from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
-from tallystick.store.log import read_lines
-from tallystick.tolerances.confidence import clopper_pearson
-from tallystick.transcripts.receipt import RECEIPT_BYTES_MAX
+from tallystick.audits.answers.policy import ReceiptPolicy
+from tallystick.audits.answers.reading import read_response, read_responses
+from tallystick.audits.answers.report import ReceiptReport
+from tallystick.audits.answers.request import ExpectedRequest
+from tallystick.audits.answers.stream import verify_stream
+from tallystick.audits.answers.verify import ReceiptContext, verify_receipt
+from tallystick.engines.torch.generation.language_models import TorchLanguageModel
+from tallystick.formats.receipt import RECEIPT_BYTES_MAX
+from tallystick.formats.store.log import read_lines
+from tallystick.verdicts.evidence import clopper_pearson
 
 ANSWERS: Final = "answers.jsonl"
 JUDGED: Final = "judged.jsonl"

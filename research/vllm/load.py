@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 
 from research.vllm.server import NAME
-from tallystick.transcripts.completion_form import CompletionReader
-from tallystick.transcripts.responses_reader import form_of_request
+from tallystick.formats.completions import CompletionReader
+from tallystick.formats.responses_api import form_of_request
 
 SHORTEST, LONGEST = 8, 512
 SUBJECTS = (

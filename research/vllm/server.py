@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 
-from tallystick.errors import UnavailableError
+from tallystick.core.errors import UnavailableError
 
 START_SECONDS = 600
 END_SECONDS = 60

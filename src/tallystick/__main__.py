@@ -1,5 +1,7 @@
 """`python -m tallystick`: the command `tally`."""
 
-from tallystick.cli.entry import main
+from __future__ import annotations
+
+from tallystick.tally.cli.entry import main
 
 main()

@@ -1,5 +1,7 @@
 """Graphs compiled by IREE: `tallystick.iree.IreeEngine()`."""
 
-from tallystick.frameworks.iree.engine import IreeEngine, run_compiled
+from __future__ import annotations
+
+from tallystick.engines.iree import IreeEngine as IreeEngine, run_compiled as run_compiled
 
 __all__ = ["IreeEngine", "run_compiled"]

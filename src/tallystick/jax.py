@@ -1,6 +1,8 @@
 """JAX programs as graphs: `tallystick.jax.capture(function, *arguments)`."""
 
-from tallystick.frameworks.jax.capture import CapturedFunction, capture
-from tallystick.frameworks.jax.engine import JaxEngine
+from __future__ import annotations
+
+from tallystick.engines.jax.capture import CapturedFunction as CapturedFunction, capture as capture
+from tallystick.engines.jax.engine import JaxEngine as JaxEngine
 
 __all__ = ["CapturedFunction", "JaxEngine", "capture"]

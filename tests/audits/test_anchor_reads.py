@@ -12,21 +12,18 @@ from weakref import WeakSet
 import pytest
 
 from tallystick.audits.checked_run import CheckedRun
-from tallystick.audits.chosen_segment import verify_segment
-from tallystick.audits.policy import Policy
+from tallystick.audits.opened_segment import verify_segment
+from tallystick.audits.policy import Policy, sample_steps
 from tallystick.audits.report import Report
-from tallystick.audits.sampling import sample_steps
 from tallystick.audits.training import audit_training
-from tallystick.store.anchor_writer import AnchorWriter
-from tallystick.store.anchors import Anchors
-from tallystick.store.retention import thin_anchors
-from tallystick.store.run import RunDirectory
-from tallystick.tensors.digest import digest_state
-from tallystick.tensors.safetensors import StateFile, write_state
-from tallystick.tensors.tensor import Tensor
-from tallystick.transcripts.anchor_parts import AnchorParts
-from tallystick.transcripts.record import StepRecord
-from tallystick.workloads.verifier_stack import VerifierStack
+from tallystick.core.safetensors import StateFile, write_state
+from tallystick.core.tensor_digests import digest_state
+from tallystick.core.tensors import Tensor
+from tallystick.formats.claims import AnchorParts
+from tallystick.formats.records import StepRecord
+from tallystick.formats.store.keeping import AnchorWriter, thin_anchors
+from tallystick.formats.store.run import Anchors, RunDirectory
+from tallystick.verdicts.replayer import VerifierStack
 
 Audit = Callable[[RunDirectory, VerifierStack], Report]
 AUDITS: dict[str, Audit] = {
@@ -47,8 +44,8 @@ class HeldState(dict[str, Tensor]):
 
 @pytest.fixture
 def stack(one_thread: None) -> VerifierStack:
-    from tallystick.frameworks.torch.environment import describe_environment
-    from tallystick.frameworks.torch.training.replayer import TorchReplayer
+    from tallystick.engines.torch.environment import describe_environment
+    from tallystick.engines.torch.training.verifier_stack import TorchReplayer
 
     return VerifierStack(describe_environment("cpu"), TorchReplayer)
 

@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tallystick.commitments.digests import digest
-from tallystick.store.run import RunDirectory
-from tallystick.tensors.digest import state_digest
-from tallystick.tensors.safetensors import read_state
-from tallystick.workloads.names import weights_of
+from tallystick.core.digests import digest
+from tallystick.core.safetensors import read_state
+from tallystick.core.tensor_digests import state_digest
+from tallystick.formats.store.run import RunDirectory
+from tallystick.programs.step_names import weights_of
 
 
 def restate(run: Path, weights: str | None) -> None:

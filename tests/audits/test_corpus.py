@@ -13,10 +13,10 @@ import pytest
 from tallystick.audits.opened_segment import audit_opened_segment
 from tallystick.audits.policy import Policy
 from tallystick.audits.training import audit_training
-from tallystick.recorders.segment_opening import open_segment
-from tallystick.store.run import RunDirectory
-from tallystick.store.segment import SegmentDirectory
-from tallystick.workloads.verifier_stack import VerifierStack
+from tallystick.formats.store.directories import SegmentDirectory
+from tallystick.formats.store.run import RunDirectory
+from tallystick.recording.segment_opening import open_segment
+from tallystick.verdicts.replayer import VerifierStack
 
 DERIVED = "tokens of the corpus"
 Audit = Callable[..., Any]
@@ -34,7 +34,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(corpus: Path, recipe_of: Any, one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tallystick.recorders.training import train
+    from tallystick.recording.training import train
 
     out = tmp_path_factory.mktemp("run") / "run"
     train(recipe_of({"data": {"kind": "corpus", "validation": 0}, "training": {"steps": 4}}), corpus, out)
@@ -43,8 +43,8 @@ def run(corpus: Path, recipe_of: Any, one_thread: None, tmp_path_factory: pytest
 
 @pytest.fixture
 def audit(run: Path, corpus: Path) -> Audit:
-    from tallystick.frameworks.torch.environment import describe_environment
-    from tallystick.frameworks.torch.training.verifier_stack import torch_verifier_stack
+    from tallystick.engines.torch.environment import describe_environment
+    from tallystick.engines.torch.training.verifier_stack import torch_verifier_stack
 
     stack: VerifierStack = torch_verifier_stack(describe_environment("cpu"))
 
@@ -94,8 +94,8 @@ def test_a_changed_document_rejects_and_a_missing_shard_decides_nothing(
 
 
 def test_a_segment_alone_holds_the_tokens_of_its_windows(run: Path, tmp_path: Path, one_thread: None) -> None:
-    from tallystick.frameworks.torch.environment import describe_environment
-    from tallystick.frameworks.torch.training.replayer import TorchReplayer
+    from tallystick.engines.torch.environment import describe_environment
+    from tallystick.engines.torch.training.verifier_stack import TorchReplayer
 
     def audited() -> Any:
         return audit_opened_segment(SegmentDirectory(alone), Policy(replay="recipe"), stack).verdict
@@ -112,8 +112,8 @@ def test_a_segment_alone_holds_the_tokens_of_its_windows(run: Path, tmp_path: Pa
 
 
 def test_a_shard_that_cannot_be_read_here_decides_nothing(audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tallystick.datasets import corpus_verify
-    from tallystick.extras import not_installed
+    from tallystick.core.lazy import not_installed
+    from tallystick.formats.data import verify as corpus_verify
 
     def missing(*_: object) -> None:
         raise not_installed("pyarrow")
@@ -125,8 +125,8 @@ def test_a_shard_that_cannot_be_read_here_decides_nothing(audit: Audit, monkeypa
 
 
 def test_a_verifier_that_reads_no_tokenizers_decides_nothing(audit: Audit, run: Path, corpus: Path) -> None:
-    from tallystick.frameworks.torch.environment import describe_environment
-    from tallystick.frameworks.torch.training.replayer import TorchReplayer
+    from tallystick.engines.torch.environment import describe_environment
+    from tallystick.engines.torch.training.verifier_stack import TorchReplayer
 
     bare = VerifierStack(describe_environment("cpu"), TorchReplayer, corpus=corpus)
     verdict = audit_training(RunDirectory(run), Policy(samples=1, replay="recipe"), bytes(32), bare).verdict

@@ -12,23 +12,26 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tallystick.attacks.forging import seal
-from tallystick.attacks.loop_batches import file_of
-from tallystick.attacks.loop_end import forge_end_withdrawn, forge_end_without_batch, withdraw
-from tallystick.attacks.loop_reference import STEPS, STRIDE, train_loop
-from tallystick.audits.chosen_segment import verify_segment
-from tallystick.audits.opened_segment import audit_opened_segment
-from tallystick.audits.policy import Policy
+from tallystick.audits.opened_segment import audit_opened_segment, verify_segment
+from tallystick.audits.policy import Policy, sample_steps
 from tallystick.audits.report import Report
-from tallystick.audits.sampling import sample_steps
 from tallystick.audits.training import audit_training
-from tallystick.frameworks.torch.environment import describe_environment
-from tallystick.frameworks.torch.training.graph_replayer import GraphReplayer
-from tallystick.frameworks.torch.training.replayer import TorchReplayer
-from tallystick.recorders.segment_opening import open_segment
-from tallystick.store.run import RunDirectory
-from tallystick.store.segment import SegmentDirectory
-from tallystick.workloads.verifier_stack import VerifierStack
+from tallystick.engines.torch.environment import describe_environment
+from tallystick.engines.torch.training.verifier_stack import GraphReplayer, TorchReplayer
+from tallystick.formats.store.directories import SegmentDirectory
+from tallystick.formats.store.run import RunDirectory
+from tallystick.recording.segment_opening import open_segment
+from tallystick.tally.attacks.forging import seal
+from tallystick.tally.attacks.loop_batches import (
+    STEPS,
+    STRIDE,
+    file_of,
+    forge_end_withdrawn,
+    forge_end_without_batch,
+    train_loop,
+    withdraw,
+)
+from tallystick.verdicts.replayer import VerifierStack
 
 BEFORE = STEPS - STRIDE
 """The anchor before the last one."""

@@ -1,7 +1,7 @@
 """Every binding of a run is rechecked: one forged document each, and the finding that names it.
 
 The forgeries here are written by someone who recomputes what depends on them, so that a single check is left to see
-each; forgeries of whole runs stand in `tests/attacks/`.
+each; forgeries of whole runs stand in `tests/tally/attacks/`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from tallystick.audits.gathering import gather_evidence
+from tallystick.audits.opening import gather_evidence
 from tallystick.audits.policy import Policy
-from tallystick.commitments.digests import digest
-from tallystick.commitments.encoding import encode
-from tallystick.errors import MalformedError, ProofError, UnavailableError
-from tallystick.judging.findings import Findings
-from tallystick.store.run import RunDirectory
+from tallystick.core.canonical_json import encode
+from tallystick.core.digests import digest
+from tallystick.core.errors import MalformedError, ProofError, UnavailableError
+from tallystick.formats.store.run import RunDirectory
+from tallystick.verdicts.verdict import Findings
 
 Change = Callable[[list[dict[str, Any]]], None]
 OTHER = "sha256:" + "0" * 64

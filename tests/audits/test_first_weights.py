@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import tallystick
-from tallystick.errors import UnavailableError, UsageError
-from tallystick.recorders.config import read_config
-from tallystick.store.origin import open_origin
-from tallystick.store.run import RunDirectory
-from tallystick.tensors.safetensors import write_state
-from tallystick.tensors.tensor import Tensor
+from tallystick.core.errors import UnavailableError, UsageError
+from tallystick.core.safetensors import write_state
+from tallystick.core.tensors import Tensor
+from tallystick.formats.store.directories import open_origin
+from tallystick.formats.store.run import RunDirectory
+from tallystick.recording.training import read_config
 
 torch = pytest.importorskip("torch")
 FULL = tallystick.Policy(full=True)
@@ -184,7 +184,7 @@ def test_a_recipe_that_begins_elsewhere_is_rejected(recipes: Callable[..., Path]
 
 def retrain_from(origin: Any, run: Path, out: Path) -> None:
     """Train by the recipe of a run from other weights than it states, and record that under its spec."""
-    from tallystick.recorders.training import TrainingRun
+    from tallystick.recording.training import TrainingRun
 
     shutil.copytree(run / "data", out / "data")
     TrainingRun(RunDirectory(out), RunDirectory(run).spec(), origin=origin).record()

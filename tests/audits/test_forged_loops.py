@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 import tallystick
-from tallystick.attacks.loop_variation import Variation
-from tallystick.graphs.graph import Graph, Node
-from tallystick.transcripts.rule import GroupRule
-from tallystick.workloads.program import StepProgram
-from tests.recorders import honest, test_every_loop as loops, test_further_loops as further
-from tests.recorders.honest import Loop
-from tests.recorders.test_remedies import said_by
+from tallystick.formats.optimizers import GroupRule
+from tallystick.formats.step_program import StepProgram
+from tallystick.programs.graph import Graph, Node
+from tallystick.tally.attacks.loop_graphs import Variation
+from tests.recording import honest, test_every_loop as loops, test_further_loops as further
+from tests.recording.honest import Loop
+from tests.recording.test_remedies import said_by
 
 torch = pytest.importorskip("torch")
 Rules = tuple[GroupRule, ...]

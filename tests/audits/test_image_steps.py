@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import tallystick
-from tallystick.graphs.files import load_program
-from tallystick.graphs.graph import Node
-from tallystick.judging.opening.judge import OpeningRequest, judge_opening
-from tallystick.store.run import RunDirectory
+from tallystick.formats.store.run import RunDirectory
+from tallystick.programs.files import load_program
+from tallystick.programs.graph import Node
+from tallystick.verdicts.opening.judge import OpeningRequest, judge_opening
 
 torch = pytest.importorskip("torch")
 SIDE, CLASSES, BATCH = 12, 5, 4
@@ -60,7 +60,7 @@ def recorded(out: Path, momentum: float) -> Path:
 
 
 def opened(run: Path, out: Path, node: int | None = None) -> Path:
-    from tallystick.api.opening import open_operators
+    from tallystick.tally.training import open_operators
 
     open_operators(run, 2, out, node=node)
     return out
@@ -80,16 +80,16 @@ def test_an_honest_step_of_it_is_judged_without_objection(momentum: float, one_t
 def test_running_statistics_of_another_momentum_are_rejected(
     one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tallystick.frameworks.torch.engine import TorchEngine
+    from tallystick.engines.torch.engine import TorchEngine
 
     class Hasty(TorchEngine):
         def prepare(self, node: Node) -> Any:
             hastens = {"momentum": 0.998} if "momentum" in node.attributes else {}
             return super().prepare(replace(node, attributes={**node.attributes, **hastens}))
 
-    monkeypatch.setattr("tallystick.api.opening.TorchEngine", Hasty)
+    monkeypatch.setattr("tallystick.tally.training.TorchEngine", Hasty)
     # the record of a forger would name the state that such statistics lead to
-    monkeypatch.setattr("tallystick.judging.opening.judge.check_binding", lambda _: None)
+    monkeypatch.setattr("tallystick.verdicts.opening.judge.check_binding", lambda _: None)
     run = recorded(tmp_path / "run", 0.997)
     nodes = load_program(RunDirectory(run).graph_path)[0].nodes
     normalizes = next(node.number for node in nodes if "batch_norm_legit_functional" in node.operator)

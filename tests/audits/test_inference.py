@@ -11,18 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.audits.inference import InferenceReport, audit_inference
+from tallystick.audits.calls import InferenceReport, audit_inference
 from tallystick.audits.policy import Policy
-from tallystick.commitments.encoding import encode
-from tallystick.errors import MalformedError, UnavailableError, UsageError
-from tallystick.judging.opening.judge import OpeningRequest, judge_opening
-from tallystick.store.inference import InferenceDirectory
-from tallystick.store.log_writer import LogWriter
-from tallystick.store.statement import claims_inference
-from tallystick.tensors.digest import state_digest
-from tallystick.tensors.safetensors import read_state, write_state
-from tallystick.tensors.tensor import Tensor
-from tallystick.transcripts.record import CallRecord
+from tallystick.core.canonical_json import encode
+from tallystick.core.errors import MalformedError, UnavailableError, UsageError
+from tallystick.core.safetensors import read_state, write_state
+from tallystick.core.tensor_digests import state_digest
+from tallystick.core.tensors import Tensor
+from tallystick.formats.records import CallRecord
+from tallystick.formats.store.directories import InferenceDirectory, claims_inference
+from tallystick.formats.store.log import LogWriter
+from tallystick.verdicts.opening.judge import OpeningRequest, judge_opening
 
 torch = pytest.importorskip("torch")
 
@@ -49,7 +48,7 @@ def calls(count: int, rows: int = 2) -> list[Any]:
 
 
 def recorded(out: Path, inputs: list[Any]) -> Any:
-    from tallystick.recorders.inference import record_inference
+    from tallystick.recording.inference import record_inference
 
     torch.manual_seed(0)
     model = Attention().eval()
@@ -71,8 +70,8 @@ def run(honest: Path, tmp_path: Path) -> Path:
 
 
 def audited(path: Path, changes: dict[str, Any] | None = None, **policy: Any) -> InferenceReport:
-    from tallystick.frameworks.torch.engine import TorchEngine
-    from tallystick.frameworks.torch.environment import describe_environment
+    from tallystick.engines.torch.engine import TorchEngine
+    from tallystick.engines.torch.environment import describe_environment
 
     here = describe_environment("cpu").model_copy(update=changes or {})
     asked = Policy.from_json(policy, "policy")
@@ -219,7 +218,7 @@ def test_properties_hold_for_honest_calls_without_the_weights(run: Path) -> None
 
 
 def test_the_operators_of_a_call_are_opened_and_judged(honest: Path, run: Path, tmp_path: Path) -> None:
-    from tallystick.api.opening import open_operators
+    from tallystick.tally.training import open_operators
 
     open_operators(honest, 2, tmp_path / "call")
     asked = OpeningRequest(properties=("masks", "softmax", "norms", "shapes"))
@@ -238,9 +237,9 @@ def test_the_operators_of_a_call_are_opened_and_judged(honest: Path, run: Path, 
 
 
 def test_a_graph_is_run_and_recorded_without_its_model(honest: Path, one_thread: None, tmp_path: Path) -> None:
-    from tallystick.frameworks.torch.engine import TorchEngine
-    from tallystick.graphs.files import load_program
-    from tallystick.recorders.inference import record_graph_inference
+    from tallystick.engines.torch.engine import TorchEngine
+    from tallystick.programs.files import load_program
+    from tallystick.recording.inference import record_graph_inference
 
     graph, constants = load_program(honest / "graphs" / "model.json")
     weights = read_state(honest / "weights.safetensors")
@@ -264,7 +263,7 @@ def test_a_model_that_is_never_called_and_a_full_directory_are_refused(
 
 
 def test_a_model_that_cannot_be_captured_makes_no_claim(one_thread: None, tmp_path: Path) -> None:
-    from tallystick.recorders.inference import record_inference
+    from tallystick.recording.inference import record_inference
 
     class Branching(torch.nn.Module):
         def forward(self, x: Any) -> Any:

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tallystick.audits.initial import INITIAL_ROUNDING, judge_initial_state
-from tallystick.judging.findings import Findings
-from tallystick.tensors.tensor import Tensor
+from tallystick.audits.first_state import INITIAL_ROUNDING, judge_initial_state
+from tallystick.core.tensors import Tensor
+from tallystick.verdicts.verdict import Findings
 
 WEIGHTS = np.linspace(-1, 1, 101, dtype=np.float32)
 DRAWN = {"weights.a": Tensor.of(WEIGHTS), "rng.torch_cpu": Tensor.of(np.arange(9, dtype=np.uint8))}

@@ -13,14 +13,14 @@ import pytest
 from tallystick.audits.opened_segment import audit_opened_segment
 from tallystick.audits.policy import Policy
 from tallystick.audits.report import Report
-from tallystick.commitments.encoding import encode
-from tallystick.errors import ProofError, UsageError
-from tallystick.recorders.segment_opening import open_segment
-from tallystick.store.run import RunDirectory
-from tallystick.store.segment import SegmentDirectory
-from tallystick.tensors.safetensors import read_state, write_state
-from tallystick.tensors.tensor import Tensor
-from tallystick.workloads.verifier_stack import VerifierStack
+from tallystick.core.canonical_json import encode
+from tallystick.core.errors import ProofError, UsageError
+from tallystick.core.safetensors import read_state, write_state
+from tallystick.core.tensors import Tensor
+from tallystick.formats.store.directories import SegmentDirectory
+from tallystick.formats.store.run import RunDirectory
+from tallystick.recording.segment_opening import open_segment
+from tallystick.verdicts.replayer import VerifierStack
 
 OTHER = "sha256:" + "0" * 64
 Audited = Callable[..., Report]
@@ -46,8 +46,8 @@ def segment(opened: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def audited_alone(one_thread: None) -> Audited:
-    from tallystick.frameworks.torch.environment import describe_environment
-    from tallystick.frameworks.torch.training.replayer import TorchReplayer
+    from tallystick.engines.torch.environment import describe_environment
+    from tallystick.engines.torch.training.verifier_stack import TorchReplayer
 
     stack = VerifierStack(describe_environment("cpu"), TorchReplayer)
 

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from tallystick.attacks.catalogue import find_attack
+from tallystick.tally.attacks.catalogue import find_attack
 
 AUDIT_ALL = """
 import json, sys, torch
 from pathlib import Path
 from tallystick.audits.policy import Policy
 from tallystick.audits.training import audit_training
-from tallystick.frameworks.torch.environment import describe_environment
-from tallystick.frameworks.torch.training.replayer import TorchReplayer
-from tallystick.store.run import RunDirectory
-from tallystick.workloads.verifier_stack import VerifierStack
+from tallystick.engines.torch.environment import describe_environment
+from tallystick.engines.torch.training.verifier_stack import TorchReplayer
+from tallystick.formats.store.run import RunDirectory
+from tallystick.verdicts.replayer import VerifierStack
 
 torch.set_num_threads(1)
 here = VerifierStack(describe_environment("cpu"), TorchReplayer)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tallystick.audits.other_stack import describe_other_stack
-from tallystick.transcripts.environment import Environment
+from tallystick.audits.replay import describe_other_stack
+from tallystick.formats.spec import Environment
 
 HERE = Environment.from_json(
     {

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from tallystick.audits.calibration import LimitsEntry, StateLimits, shipped_calibration
-from tallystick.audits.own_limits import MULTIPLE_MAX, compared, too_wide
+from tallystick.audits.limits import MULTIPLE_MAX, LimitsEntry, StateLimits, compared, shipped_calibration, too_wide
 
 SHIPPED = shipped_calibration().entries
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import tallystick
-from tallystick.datasets.rows import order_of, read_rows
-from tallystick.errors import MalformedError, ProofError
+from tallystick.core.errors import MalformedError, ProofError
+from tallystick.formats.data.rows import order_of, read_rows
 from tests.support.chat_scene import WORDS, record_rows, talk, write_conversations, write_model_directory
 
 torch = pytest.importorskip("torch")
@@ -120,7 +120,7 @@ def packed_by(kind: str) -> Callable[[Path, list[Any]], None]:
 
 @pytest.mark.parametrize("kind", [".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet"])
 def test_every_kind_of_shard_gives_the_same_conversations(kind: str, model_directory: Path, tmp_path: Path) -> None:
-    from tallystick.datasets.conversations import read_conversations
+    from tallystick.formats.data.texts import read_conversations
 
     (tmp_path / "good").mkdir()
     packed_by(kind)(tmp_path / "good", [talk(1), talk(2)])
@@ -146,8 +146,8 @@ def test_a_shard_of_texts_is_no_shard_of_conversations(model_directory: Path, tm
 def test_conversations_are_held_on_the_disk_and_rows_written_one_by_one(
     corpus: Path, model_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tallystick.datasets.row_layout import Labelled
-    from tallystick.recorders import rows as writing
+    from tallystick.formats.data.rows import Labelled
+    from tallystick.recording import rows as writing
 
     alive, most = set[int](), 0
     read = writing.RowSpool.__getitem__
@@ -194,7 +194,7 @@ def test_packed_rows_are_trained_on_named_and_made_again(
 
 def forge_starts(rows: Path, out: Path) -> Path:
     """The first row is said to hold one conversation less, which no row then holds as the recipe says."""
-    from tallystick.commitments.digests import digest
+    from tallystick.core.digests import digest
 
     shutil.copytree(rows, out)
     starts = np.frombuffer((rows / "rows.starts").read_bytes(), "<i8").copy()

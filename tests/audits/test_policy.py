@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tallystick.audits.policy import Policy, read_policy
-from tallystick.errors import MalformedError, UnavailableError, UsageError
+from tallystick.core.errors import MalformedError, UnavailableError, UsageError
 
 CLAIM = "sha256:" + "ab" * 32
 

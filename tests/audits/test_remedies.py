@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 import tallystick
-from tallystick.errors import UsageError
-from tallystick.store.run import RunDirectory
-from tallystick.tensors.safetensors import write_state
-from tallystick.tensors.tensor import Tensor
+from tallystick.core.errors import UsageError
+from tallystick.core.safetensors import write_state
+from tallystick.core.tensors import Tensor
+from tallystick.formats.store.run import RunDirectory
 from tests.audits import test_first_state as first_states
-from tests.recorders import honest, test_every_loop as loops
-from tests.recorders.honest import Loop
-from tests.recorders.test_remedies import said_by
+from tests.recording import honest, test_every_loop as loops
+from tests.recording.honest import Loop
+from tests.recording.test_remedies import said_by
 
 torch = pytest.importorskip("torch")
 FULL = tallystick.Policy(full=True)

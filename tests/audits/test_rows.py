@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import tallystick
-from tallystick.errors import MalformedError, ProofError
-from tallystick.store.run import RunDirectory
-from tallystick.tensors.digest import state_digest
-from tallystick.tensors.safetensors import read_state, write_state
-from tallystick.tensors.tensor import Tensor
-from tallystick.transcripts.record import Batch, StepRecord, batch_file
+from tallystick.core.errors import MalformedError, ProofError
+from tallystick.core.safetensors import read_state, write_state
+from tallystick.core.tensor_digests import state_digest
+from tallystick.core.tensors import Tensor
+from tallystick.formats.records import Batch, StepRecord, batch_file
+from tallystick.formats.store.run import RunDirectory
 from tests.support.chat_scene import (
     LENGTH,
     TEMPLATE,
@@ -156,8 +156,8 @@ def test_rows_that_their_conversations_do_not_give_are_rejected(
 
 def forge_rows(made: Path, out: Path) -> Path:
     """Rows of which one teaches another answer than its conversation holds, under a root that is made anew."""
-    from tallystick.commitments.tree import tree_root
-    from tallystick.datasets.rows import leaves_bytes, read_rows, row_leaf
+    from tallystick.core.digests import tree_root
+    from tallystick.formats.data.rows import leaves_bytes, read_rows, row_leaf
 
     shutil.copytree(made, out)
     held = {name: each.array().copy() for name, each in read_state(made / "rows.safetensors").items()}
@@ -188,7 +188,7 @@ def test_a_batch_that_is_no_row_is_said_once_and_leaves_only_the_data_open(made:
 
 
 def test_a_record_that_names_other_rows_is_rejected(recorded: Path, tmp_path: Path) -> None:
-    from tallystick.attacks.forging import copy_run, read_records, write_records
+    from tallystick.tally.attacks.forging import copy_run, read_records, write_records
 
     forged = copy_run(recorded, tmp_path / "run")
     records = [
@@ -204,7 +204,7 @@ def test_a_record_that_names_other_rows_is_rejected(recorded: Path, tmp_path: Pa
 
 
 def test_tokens_beside_the_rows_are_no_rows(recorded: Path, made: Path) -> None:
-    from tallystick.datasets.rows import leaves_of_batch, read_rows
+    from tallystick.formats.data.rows import leaves_of_batch, read_rows
 
     digest = next((recorded / "batches").iterdir())
     batch, recipe = read_state(digest), read_rows(made).recipe

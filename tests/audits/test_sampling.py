@@ -7,7 +7,7 @@ from math import comb
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tallystick.audits.sampling import (
+from tallystick.audits.policy import (
     Segment,
     detection_probability,
     draw_nonce,
@@ -16,8 +16,8 @@ from tallystick.audits.sampling import (
     select_segments,
     unreachable_share,
 )
-from tallystick.commitments.digests import digest
-from tallystick.errors import UsageError
+from tallystick.core.digests import digest
+from tallystick.core.errors import UsageError
 
 CLAIM = digest("claim", b"one")
 

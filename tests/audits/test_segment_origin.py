@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import tallystick
-from tallystick.api.audit_result import AuditResult
-from tallystick.attacks.loop_start import forge_start, tunes
-from tallystick.attacks.rows_forged import retrained_on, with_a_label_unmasked
-from tallystick.cli.entry import run as tally
-from tallystick.errors import UsageError
+from tallystick.core.errors import UsageError
+from tallystick.tally.attacks.loop_claims import forge_start, tunes
+from tallystick.tally.attacks.rows_forged import retrained_on, with_a_label_unmasked
+from tallystick.tally.auditing import AuditResult
+from tallystick.tally.cli.entry import run as tally
 from tests.support.chat_scene import record_rows, write_conversations, write_model_directory
 
 pytest.importorskip("torch")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tallystick.audits.spacing import spacing_shares
-from tallystick.tensors.tensor import Tensor
+from tallystick.audits.tolerant import spacing_shares
+from tallystick.core.tensors import Tensor
 
 
 def moved(by: float, dtype: type = np.float32) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.tensors.digest import state_digest
-from tallystick.tensors.safetensors import read_state, write_state
-from tallystick.tensors.tensor import Tensor
+from tallystick.core.safetensors import read_state, write_state
+from tallystick.core.tensor_digests import state_digest
+from tallystick.core.tensors import Tensor
 from tests.support.plugins import install_tolerances
 
 NOTHING = {"overall": 0.0, "worst_tensor": 0.0, "mismatch_share": 0.0, "element": 0.0, "stretch": 0.0}
@@ -73,8 +73,8 @@ def test_an_honest_run_on_the_same_stack_lies_within_limits_of_nothing(
 def test_a_stack_that_differs_does_not_keep_a_tolerant_audit_from_replaying(
     run: Path, rewrite: Callable[..., None], audited: Callable[..., Any]
 ) -> None:
-    from tallystick.commitments.encoding import encode
-    from tallystick.store.run import RunDirectory
+    from tallystick.core.canonical_json import encode
+    from tallystick.formats.store.run import RunDirectory
 
     path = run / "environment.json"
     path.write_bytes(encode(json.loads(path.read_bytes()) | {"cpu": "another processor"}))
@@ -122,7 +122,7 @@ def test_the_policy_names_how_states_are_compared(
 
 
 OUTSIDE = """
-from tallystick.tolerances.tolerance import Finding
+from tallystick.verdicts.tolerance import Finding
 
 class {made}:
     def summarize(self, state):

@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.audits.chosen_segment import verify_segment
-from tallystick.audits.policy import Policy
-from tallystick.audits.sampling import draw_nonce
+from tallystick.audits.opened_segment import verify_segment
+from tallystick.audits.policy import Policy, draw_nonce
 from tallystick.audits.training import audit_training
-from tallystick.commitments.encoding import encode
-from tallystick.errors import UsageError
-from tallystick.store.run import RunDirectory
-from tallystick.tensors.digest import state_digest
-from tallystick.tensors.safetensors import read_state, write_state
-from tallystick.tensors.tensor import Tensor
-from tallystick.workloads.verifier_stack import VerifierStack
+from tallystick.core.canonical_json import encode
+from tallystick.core.errors import UsageError
+from tallystick.core.safetensors import read_state, write_state
+from tallystick.core.tensor_digests import state_digest
+from tallystick.core.tensors import Tensor
+from tallystick.formats.store.run import RunDirectory
+from tallystick.verdicts.replayer import VerifierStack
 
 OTHER = "sha256:" + "0" * 64
 Audited = Callable[..., Any]
@@ -30,8 +29,8 @@ Rewrite = Callable[..., None]
 
 @pytest.fixture
 def stack(one_thread: None) -> VerifierStack:
-    from tallystick.frameworks.torch.environment import describe_environment
-    from tallystick.frameworks.torch.training.replayer import TorchReplayer
+    from tallystick.engines.torch.environment import describe_environment
+    from tallystick.engines.torch.training.verifier_stack import TorchReplayer
 
     return VerifierStack(describe_environment("cpu"), TorchReplayer)
 
@@ -119,8 +118,8 @@ def test_a_device_the_policy_does_not_accept_is_inconclusive(honest: Path, audit
 
 
 def test_a_model_larger_than_the_policy_allows_is_inconclusive(honest: Path, one_thread: None) -> None:
-    from tallystick.frameworks.torch.environment import describe_environment
-    from tallystick.frameworks.torch.training.replayer import TorchReplayer
+    from tallystick.engines.torch.environment import describe_environment
+    from tallystick.engines.torch.training.verifier_stack import TorchReplayer
 
     place = VerifierStack(describe_environment("cpu"), lambda *parts: TorchReplayer(*parts, "cpu", 1000))
     report = audit_training(RunDirectory(honest), Policy(), bytes(32), place)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.audits.undetermined import NOISE, find_undetermined, judge_share, settle, share_of_update
-from tallystick.tensors.tensor import Tensor
+from tallystick.audits.tolerant import NOISE, find_undetermined, judge_share, settle, share_of_update
+from tallystick.core.tensors import Tensor
 
 State = dict[str, Tensor]
 

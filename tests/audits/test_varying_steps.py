@@ -8,18 +8,17 @@ from pathlib import Path
 import pytest
 
 import tallystick
-from tallystick.attacks.loop_further_graph import forge_one_step
-from tallystick.attacks.loop_reference import train_loop
-from tallystick.attacks.loop_variation import ATTACKS
-from tallystick.graphs.graph import Node, Output
-from tallystick.store.log import read_lines
-from tallystick.transcripts.record import StepRecord, read_record
-from tallystick.workloads.program import StepProgram
+from tallystick.formats.records import StepRecord, read_record
+from tallystick.formats.step_program import StepProgram
+from tallystick.formats.store.log import read_lines
+from tallystick.programs.graph import Node, Output
+from tallystick.tally.attacks.loop_batches import train_loop
+from tallystick.tally.attacks.loop_graphs import LOOP_VARIATION, forge_one_step
 
 pytest.importorskip("torch")
 FULL = tallystick.Policy(full=True)
 STRICT = FULL.model_copy(update={"one_graph": True, "one_rule": True, "scheduled_rates": True})
-FORGERS = {attack.name: attack.forge for attack in ATTACKS}
+FORGERS = {attack.name: attack.forge for attack in LOOP_VARIATION}
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +92,7 @@ def test_another_program_is_open_until_the_verifier_approves_it(name: str, hones
 def test_the_command_takes_a_root_and_the_strictest_policy(
     honest: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from tallystick.cli.entry import run as command
+    from tallystick.tally.cli.entry import run as command
 
     run = forged("loop-step-gradient-negated", honest, tmp_path)
     root = next(path.stem for path in (run / "graphs").glob("*.json") if len(path.stem) == 64)
@@ -113,7 +112,7 @@ GRAPH_LINE = "not checked: the graphs approved with --graph: a run by a recipe h
 def test_demands_on_loops_say_what_they_mean_in_a_run_by_a_recipe(
     plain: Path, honest: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from tallystick.cli.entry import run as command
+    from tallystick.tally.cli.entry import run as command
 
     def said(run: Path, *options: str) -> str:
         assert command(["audit", str(run), *options]) == 0

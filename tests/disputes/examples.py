@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tallystick.disputes.game import moves
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.playing import (
     BEACON,
     CHALLENGER,

@@ -6,18 +6,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from tallystick.disputes.game import committee, moves
-from tallystick.disputes.game.context import mover, time_left
+from tallystick.core.errors import RuleError
+from tallystick.disputes.game import moves, voting
+from tallystick.disputes.game.context import game_time, mover, time_left
 from tallystick.disputes.game.game import apply
-from tallystick.disputes.game.invariants import broken
 from tallystick.disputes.game.moves import Move
-from tallystick.disputes.game.partition import bounds, cut_places
-from tallystick.disputes.game.pausing import game_time
-from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import Dispute, Phase, State
+from tallystick.disputes.game.state import Dispute, Phase, Rules, State, bounds, broken, cut_places
 from tallystick.disputes.game.voting import next_seats
-from tallystick.errors import RuleError
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.support.simulator.trees import NOTHING, Run, Tree
 
 
@@ -131,7 +127,7 @@ class Play:
 
     def vote(self, member: str, vote: Fault, number: int = 0, salt: str = SALT) -> moves.Vote:
         """A commitment to a vote in the last committee."""
-        sealed = committee.commitment(number, len(self.state.disputes[number].rounds) - 1, member, vote, salt)
+        sealed = voting.commitment(number, len(self.state.disputes[number].rounds) - 1, member, vote, salt)
         return moves.Vote(actor=member, dispute=number, commitment=sealed)
 
     def disclose(self, member: str, vote: Fault, number: int = 0, salt: str = SALT) -> moves.Disclose:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tallystick.disputes.game import committee, moves
+from tallystick.disputes.game import moves, voting
 from tallystick.disputes.game.moves import Move
 from tallystick.disputes.game.state import Phase
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.playing import (
     CHALLENGER,
     GUARDIAN,
@@ -103,7 +103,7 @@ def appealable(*votes: Fault) -> Play:
 
 def planted(answer: Fault = Fault.PROVER) -> Play:
     """A settled dispute over a planted claim, in which the first member voted otherwise."""
-    play = Play().enlisted().claimed(seal=committee.seal(PROVER, answer, SALT)).contested().until(Phase.RULING)
+    play = Play().enlisted().claimed(seal=voting.seal(PROVER, answer, SALT)).contested().until(Phase.RULING)
     play.do(convene(REFEREE)).drawn()
     return play.counted(Fault.NOBODY, answer, answer).settled()
 
@@ -233,30 +233,30 @@ CASES = [
     Case("a draw given up one second early", check("bisection.timeout.early"),
          lambda: wait_then(Play().drawing(), RULES.vote_window - 1, timeout()),
          lambda: wait_then(Play().drawing(), RULES.vote_window, timeout())),
-    Case("a final claim is contested", check("claims.contest.closed"),
+    Case("a final claim is contested", check("bisection.contest.closed"),
          lambda: (p := final(), p.contest()), lambda: (p := Play().claimed(), p.contest())),
-    Case("a slashed claim is contested", check("claims.contest.closed"),
+    Case("a slashed claim is contested", check("bisection.contest.closed"),
          lambda: (p := slashed_twice_disputed(), p.contest(actor=party(50))),
          lambda: (p := Play().claimed().contested(), p.contest(actor=party(50)))),
-    Case("a claim is contested when its window ends", check("claims.contest.window"),
+    Case("a claim is contested when its window ends", check("bisection.contest.window"),
          lambda: (p := Play().claimed().wait(RULES.challenge_window), p.contest()),
          lambda: (p := Play().claimed().wait(RULES.challenge_window - 1), p.contest())),
-    Case("a prover contests its own claim", check("claims.contest.self"),
+    Case("a prover contests its own claim", check("bisection.contest.self"),
          lambda: (p := Play().claimed(), p.contest(actor=PROVER)), lambda: (p := Play().claimed(), p.contest())),
-    Case("no leaves are contested", check("claims.contest.range"),
+    Case("no leaves are contested", check("bisection.contest.range"),
          lambda: (p := Play().claimed(), p.contest(low=3, high=3)),
          lambda: (p := Play().claimed(), p.contest(low=3, high=4))),
-    Case("leaves beyond the tree are contested", check("claims.contest.range"),
+    Case("leaves beyond the tree are contested", check("bisection.contest.range"),
          lambda: (p := Play().claimed(), p.contest(high=10)), lambda: (p := Play().claimed(), p.contest(high=9))),
-    Case("a claim is finalised twice", check("claims.finalise.closed"),
+    Case("a claim is finalised twice", check("bisection.finalise.closed"),
          lambda: (final(), finalise()), lambda: (Play().claimed().wait(RULES.challenge_window), finalise())),
-    Case("a slashed claim is finalised", check("claims.finalise.closed"),
+    Case("a slashed claim is finalised", check("bisection.finalise.closed"),
          lambda: (slashed_twice_disputed().do(moves.Dismiss(actor=OTHER, dispute=1)).wait(10**7), finalise()),
          lambda: (Play().claimed().wait(10**7), finalise())),
-    Case("a claim is finalised one second early", check("claims.finalise.early"),
+    Case("a claim is finalised one second early", check("bisection.finalise.early"),
          lambda: (Play().claimed().wait(RULES.challenge_window - 1), finalise()),
          lambda: (Play().claimed().wait(RULES.challenge_window), finalise())),
-    Case("a disputed claim is finalised", check("claims.finalise.disputed"),
+    Case("a disputed claim is finalised", check("bisection.finalise.disputed"),
          lambda: (Play().claimed().contested().wait(RULES.challenge_window), finalise()),
          lambda: (Play().claimed().contested().do(moves.Concede(actor=CHALLENGER, dispute=0))
                   .wait(RULES.challenge_window), finalise())),
@@ -290,18 +290,18 @@ CASES = [
          lambda: (p := appealable(), p.appeal(PROVER))),
     Case("a move during a pause", check("game.apply.paused"),
          lambda: ready(paused()), lambda: ready(paused().do(moves.Resume(actor=GUARDIAN)))),
-    Case("money that rests", check("ledger.withdraw.nothing"),
+    Case("money that rests", check("context.withdraw.nothing"),
          lambda: owed(RULES.withdrawal_delay - 1), lambda: owed(RULES.withdrawal_delay)),
-    Case("a pause too soon after the last", check("pausing.pause.rest"),
+    Case("a pause too soon after the last", check("context.pause.rest"),
          lambda: repaused(RULES.pause_rest - 1), lambda: repaused(RULES.pause_rest)),
-    Case("a resumption of what goes on", check("pausing.resume.running"),
+    Case("a resumption of what goes on", check("context.resume.running"),
          lambda: (Play().claimed(), moves.Resume(actor=GUARDIAN)), lambda: (paused(), moves.Resume(actor=GUARDIAN))),
-    Case("a committee in the referee's window", check("ruling.convene.early"),
+    Case("a committee in the referee's window", check("game.convene.early"),
          lambda: wait_then(Play().ruling(), RULES.referee_window - 1, convene()),
          lambda: wait_then(Play().ruling(), RULES.referee_window, convene())),
-    Case("an element of a record", check("ruling.pinpoint.level"),
+    Case("an element of a record", check("game.pinpoint.level"),
          lambda: named_at_a_record(2), lambda: named_at_a_record(1)),
-    Case("evidence about a record", check("ruling.prove.level"),
+    Case("evidence about a record", check("game.prove.level"),
          lambda: proof_at_a_record(2), lambda: proof_at_a_record(1)),
     Case("an appeal by the party that won", check("voting._lost_by.actor"),
          lambda: (p := appealable(), p.appeal(CHALLENGER)), lambda: (p := appealable(), p.appeal(PROVER))),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tallystick.core.errors import RuleError
 from tallystick.disputes.coordinators.coordinator import MoveEntry, replayed
 from tallystick.disputes.game import moves
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import Move, read_move
 from tallystick.disputes.game.state import State
-from tallystick.errors import RuleError
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.playing import MEMBERS, PROVER, RULES, Play
 
 

@@ -11,17 +11,25 @@ from typing import Any
 
 import pytest
 
-from tallystick.commitments.digests import Digest, digest
-from tallystick.commitments.encoding import encode
-from tallystick.disputes.game import committee, moves
-from tallystick.disputes.game.cheap import convict
-from tallystick.disputes.game.game import TRANSITIONS, apply
+from tallystick.core.canonical_json import encode
+from tallystick.core.digests import Digest, digest
+from tallystick.core.errors import MalformedError, RuleError
+from tallystick.disputes.game import moves, voting
+from tallystick.disputes.game.game import TRANSITIONS, apply, convict
 from tallystick.disputes.game.moves import Evidence, read_move
-from tallystick.disputes.game.partition import bounds, rounds
-from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import Clocks, Dispute, MemberStake, Phase, PostedClaim, Round, State
-from tallystick.errors import MalformedError, RuleError
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.state import (
+    Clocks,
+    Dispute,
+    MemberStake,
+    Phase,
+    PostedClaim,
+    Round,
+    Rules,
+    State,
+    bounds,
+    rounds,
+)
+from tallystick.verdicts.verdict import Fault
 from tests.support.simulator.trees import Run
 
 ROOT = Path(__file__).parents[2]
@@ -76,22 +84,22 @@ def test_partitions() -> None:
 def test_draws() -> None:
     for case in FOUND["committee/draws"]:
         pool = tuple(f"{1000 + place:064x}" for place in range(case["pool"]))
-        found = committee.draw(pool, case["seats"], case["nonce"], case["dispute"], case["round"])
+        found = voting.draw_members(pool, case["seats"], case["nonce"], case["dispute"], case["round"])
         assert [pool.index(name) for name in found] == case["drawn"]
 
 
 def test_votes_and_seals() -> None:
     for case in FOUND["committee/votes"]:
         given = (case["dispute"], case["round"], case["member"], Fault(case["vote"]), case["salt"])
-        assert committee.commitment(*given) == case["commitment"]
+        assert voting.commitment(*given) == case["commitment"]
     for case in FOUND["committee/seals"]:
-        assert committee.seal(case["prover"], Fault(case["answer"]), case["salt"]) == case["seal"]
+        assert voting.seal(case["prover"], Fault(case["answer"]), case["salt"]) == case["seal"]
 
 
 def test_findings() -> None:
     for case in FOUND["committee/findings"]:
         votes = tuple(None if vote is None else Fault(vote) for vote in case["votes"])
-        assert committee.majority(votes) is Fault(case["finding"])
+        assert voting.majority(votes) is Fault(case["finding"])
 
 
 # ---- evidence
@@ -154,10 +162,10 @@ def test_the_page_of_moves_names_every_field(kind: str) -> None:
 
 def test_the_example_of_a_committee() -> None:
     text = page("committee")
-    drawn = committee.draw(tuple(f"{place:064x}" for place in range(1, 6)), 3, "ab" * 32, 0, 0)
+    drawn = voting.draw_members(tuple(f"{place:064x}" for place in range(1, 6)), 3, "ab" * 32, 0, 0)
     assert "drawn  " + ", ".join(str(int(name, 16)) for name in drawn) + "\n" in text
-    assert committee.commitment(0, 0, f"{1:064x}", Fault.PROVER, "5a" * 32) in text
-    assert committee.seal(f"{5:064x}", Fault.CHALLENGER, "5a" * 32) in text
+    assert voting.commitment(0, 0, f"{1:064x}", Fault.PROVER, "5a" * 32) in text
+    assert voting.seal(f"{5:064x}", Fault.CHALLENGER, "5a" * 32) in text
 
 
 def test_the_example_of_evidence() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.disputes.game.rules import Rules
+from tallystick.disputes.game.state import Rules
 from tests.disputes.simulator.mutants import WRONG
 from tests.disputes.test_dispute_vectors import table
 from tests.support.simulator.limits import longest

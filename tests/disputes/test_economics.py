@@ -8,24 +8,39 @@ from typing import Any
 
 import pytest
 
-from tallystick.commitments.encoding import encode
-from tallystick.disputes.economics.challenging import least_fault_rate, least_subsidy, looking_gain
-from tallystick.disputes.economics.collusion import bribes_needed, least_stings, watchers_beyond_bribes
-from tallystick.disputes.economics.committee import sizes, wrong_majority, wrong_rounds
-from tallystick.disputes.economics.conditions import Condition, conditions, unmet
-from tallystick.disputes.economics.deterrence import (
+from tallystick.core.canonical_json import encode
+from tallystick.core.errors import UsageError
+from tallystick.disputes.economics.conditions import (
+    MARGIN,
+    Condition,
+    bond_range,
+    conditions,
+    least_honesty,
+    sybils,
+    unmet,
+    with_bond,
+    with_committee,
+)
+from tallystick.disputes.economics.costs import (
+    ClaimKind,
+    Economy,
+    bond_at_risk,
+    bribes_needed,
     caught,
     cheating_gain,
     least_audit_probability,
     least_bond,
+    least_fault_rate,
+    least_stings,
+    least_subsidy,
+    looking_gain,
     sampled_detection,
+    sizes,
+    watchers_beyond_bribes,
+    wrong_majority,
+    wrong_rounds,
 )
-from tallystick.disputes.economics.money import bond_at_risk
-from tallystick.disputes.economics.region import bond_range, least_honesty, with_bond, with_committee
 from tallystick.disputes.economics.report import regions, report
-from tallystick.disputes.economics.spam import MARGIN, sybils
-from tallystick.disputes.economics.workload import ClaimKind, Economy
-from tallystick.errors import UsageError
 
 REFERENCE = Economy()
 MEMBERS = (3, 5, 7, 9, 15, 21, 51, 101)

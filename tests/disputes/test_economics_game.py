@@ -9,21 +9,23 @@ from typing import Any
 
 import pytest
 
-from tallystick.commitments.digests import Digest
-from tallystick.commitments.proofs import LeafHashes, prove_inclusion
-from tallystick.commitments.tree import Hash, leaf_hash, tree_root
-from tallystick.disputes.economics.committee import sizes
-from tallystick.disputes.economics.money import appeal_fees, bond_at_risk, lost_accusation, reward
-from tallystick.disputes.economics.spam import Delay, compensation, delays, turns
-from tallystick.disputes.economics.workload import ClaimKind, Economy
+from tallystick.core.digests import Digest, Hash, LeafHashes, leaf_hash, prove_inclusion, tree_root
+from tallystick.disputes.economics.conditions import Delay, compensation, delays, turns
+from tallystick.disputes.economics.costs import (
+    ClaimKind,
+    Economy,
+    appeal_fees,
+    bond_at_risk,
+    lost_accusation,
+    reward,
+    sizes,
+)
 from tallystick.disputes.game import moves
-from tallystick.disputes.game.committee import commitment
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import Move, value_of
-from tallystick.disputes.game.partition import cut_places
-from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import Dispute, Phase, State
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.state import Dispute, Phase, Rules, State, cut_places
+from tallystick.disputes.game.voting import commitment
+from tallystick.verdicts.verdict import Fault
 
 PROVER, CHALLENGER, TREASURY, SOMEBODY = ("1" * 64, "2" * 64, "3" * 64, "4" * 64)
 MEMBERS = tuple(f"{number:064x}" for number in range(1000, 1064))

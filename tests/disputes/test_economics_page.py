@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.disputes.economics.workload import Economy
+from tallystick.disputes.economics.costs import Economy
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "research" / "economics_page.py"

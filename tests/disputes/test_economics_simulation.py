@@ -9,19 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tallystick.disputes.economics.challenging import accusing_gain, equilibrium, looking_gain, planting
-from tallystick.disputes.economics.collusion import guilty_appeals, lazy_vote_loss, worst_just_appeal
-from tallystick.disputes.economics.committee import (
-    sizes,
-    wrong,
-    wrong_if_only_the_honest_appeal,
-    wrong_if_the_honest_cannot_appeal,
-    wrong_majority,
-    wrong_rounds,
-)
-from tallystick.disputes.economics.deterrence import caught, cheating_gain, sampled_detection
-from tallystick.disputes.economics.money import appeal_fees, bond_at_risk, lost_accusation, reward
-from tallystick.disputes.economics.spam import (
+from tallystick.disputes.economics.conditions import (
     compensation,
     delays,
     false_challenge_cost,
@@ -29,7 +17,32 @@ from tallystick.disputes.economics.spam import (
     imposed,
     sybils,
 )
-from tallystick.disputes.economics.workload import DEFAULT_RULES, YEAR, ClaimKind, Economy
+from tallystick.disputes.economics.costs import (
+    DEFAULT_RULES,
+    YEAR,
+    ClaimKind,
+    Economy,
+    accusing_gain,
+    appeal_fees,
+    bond_at_risk,
+    caught,
+    cheating_gain,
+    equilibrium,
+    guilty_appeals,
+    lazy_vote_loss,
+    looking_gain,
+    lost_accusation,
+    planting,
+    reward,
+    sampled_detection,
+    sizes,
+    worst_just_appeal,
+    wrong,
+    wrong_if_only_the_honest_appeal,
+    wrong_if_the_honest_cannot_appeal,
+    wrong_majority,
+    wrong_rounds,
+)
 
 Draws: TypeAlias = npt.NDArray[np.float64]
 N = 500_000

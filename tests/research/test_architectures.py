@@ -22,11 +22,10 @@ from research.architectures.judging import judge_all
 from research.architectures.page import render
 from research.architectures.slices import middle_slice, run_slice
 from research.architectures.subjects import FORWARD, STEP, Subject, names, subject
-from tallystick.calibration.operators.workload import all_values
-from tallystick.errors import UnavailableError
-from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
-from tallystick.tensors.spec import TensorSpec
-from tallystick.tensors.tensor import Tensor
+from tallystick.core.errors import UnavailableError
+from tallystick.core.tensors import Tensor, TensorSpec
+from tallystick.programs.graph import Graph, GraphForm, Input, Node, Output, Role
+from tallystick.tally.calibration.operators.stacks import all_values
 
 FORWARD_PASSES = (
     *("Gemma 3", "Mistral, window", "Phi-3", "OPT", "T5", "Whisper", "CLIP", "ResNet-18", "AutoencoderKL"),

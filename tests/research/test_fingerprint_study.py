@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from research.fingerprints import calibrate, compare, producers, states
-from tallystick.answers.distance_limits import FingerprintRule
-from tallystick.calibration.answers.distances import compare_answer
-from tallystick.tensors.safetensors import write_state
-from tallystick.tensors.tensor import Tensor
-from tallystick.tolerances.fingerprints.settings import FingerprintSettings
+from tallystick.audits.answers.distance_limits import FingerprintRule
+from tallystick.core.safetensors import write_state
+from tallystick.core.tensors import Tensor
+from tallystick.formats.fingerprints import FingerprintSettings
+from tallystick.tally.calibration.answer_limits import compare_answer
 
 LAYERS, COUNTS = (0, 1, 2), (40, 3, 64, 33)
 SIZES = {"model": (1, 24)}

@@ -12,17 +12,25 @@ pytest.importorskip("torch")
 
 from research.architectures import jax_transformer  # noqa: E402
 from research.decoding.jax_decoding import capture_jax_decode, capture_jax_prefill  # noqa: E402
-from tallystick.frameworks.jax.capture import CapturedFunction  # noqa: E402
-from tallystick.frameworks.jax.engine import JaxEngine  # noqa: E402
-from tallystick.frameworks.torch.generation.own_capture import DecodeProgram  # noqa: E402
-from tallystick.frameworks.torch.generation.verification_graph import verification_graph  # noqa: E402
-from tallystick.graphs.batching import slice_batch  # noqa: E402
-from tallystick.graphs.equivalence import decoding_distances, draw_step, last_step_distances  # noqa: E402
-from tallystick.graphs.execution import execute  # noqa: E402
-from tallystick.graphs.generation import generate_with_graph  # noqa: E402
-from tallystick.graphs.graph import Graph  # noqa: E402
-from tallystick.graphs.reference import Reference  # noqa: E402
-from tallystick.tensors.tensor import State  # noqa: E402
+from tallystick.core.tensors import State  # noqa: E402
+from tallystick.engines.jax.capture import CapturedFunction  # noqa: E402
+from tallystick.engines.jax.engine import JaxEngine  # noqa: E402
+from tallystick.engines.torch.generation.verification_graph import (  # noqa: E402
+    DecodeProgram,
+    verification_graph,
+)
+from tallystick.programs.batching import slice_batch  # noqa: E402
+from tallystick.programs.decoding import (  # noqa: E402
+    decoding_distances,
+    draw_step,
+    generate_with_graph,
+    last_step_distances,
+)
+from tallystick.programs.execution import (  # noqa: E402
+    Reference,
+    execute,
+)
+from tallystick.programs.graph import Graph  # noqa: E402
 
 PAST = 5
 

@@ -10,8 +10,8 @@ import pytest
 from research.real.power import DATA, LENGTHS, PAGE, POOLED, SUBJECTS
 from research.real.power_answers import CHEATS, SYSTEMS
 from research.real.power_page import render
-from tallystick.answers.distance_limits import shipped_calibration
-from tallystick.answers.power import CheatPower, shipped_power
+from tallystick.audits.answers.distance_limits import shipped_calibration
+from tallystick.audits.answers.power import CheatPower, shipped_power
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,9 +16,9 @@ import sys
 
 import sqlalchemy as sa
 
-from tallystick.indexing import runs
-from tallystick.indexing.add import add_place
-from tallystick.store.database.workload_database import WorkloadDatabase
+from tallystick.database.indexing import runs
+from tallystick.database.indexing.add import add_place
+from tallystick.database.workload_database import WorkloadDatabase
 
 
 def main(url: str, how: str, *words: str) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tallystick.frameworks.jax.arrays import JAX
-from tallystick.frameworks.torch.arrays import TORCH
-from tallystick.operators.arrays import NUMPY, ArrayLibrary
+from tallystick.engines.jax.engine import JAX
+from tallystick.engines.torch.kernels import TORCH
+from tallystick.programs.operators.arrays import NUMPY, ArrayLibrary
 
 
 def library(name: str) -> ArrayLibrary:

@@ -9,7 +9,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from tallystick.commitments.digests import Digest
+from tallystick.core.digests import Digest
 
 
 @pytest.fixture(params=["folder", "memory"])

@@ -7,10 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from tallystick.frameworks.torch.capture.captured_step import CapturedStep
-from tallystick.frameworks.torch.engine import TorchEngine
-from tallystick.frameworks.torch.state import live_tensors
-from tallystick.frameworks.torch.tensors import from_tensor
+from tallystick.engines.torch.capture.step import CapturedStep
+from tallystick.engines.torch.engine import TorchEngine
+from tallystick.engines.torch.tensors import from_tensor, live_tensors
 
 Batch = dict[str, torch.Tensor]
 

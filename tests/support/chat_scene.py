@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import tallystick
-from tallystick.tensors.safetensors import write_state
-from tallystick.tensors.tensor import Tensor
+from tallystick.core.safetensors import write_state
+from tallystick.core.tensors import Tensor
 
 LENGTH = 24
 WORDS = ("<pad>", "<eos>", "<user>", "<assistant>", *map(chr, range(32, 127)))

@@ -6,8 +6,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from tallystick.store.database.schema import METADATA
-from tallystick.store.database.workload_database import WorkloadDatabase
+from tallystick.database.schema import METADATA
+from tallystick.database.workload_database import WorkloadDatabase
 
 
 def content(database: WorkloadDatabase) -> dict[str, list[Any]]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from web3 import HTTPProvider, Web3
 from web3.types import RPCEndpoint
 
-from tallystick.errors import UnavailableError
+from tallystick.core.errors import UnavailableError
 
 START_TIMEOUT_S: Final = 120.0
 ENVIRONMENT_NAME: Final = "TALLYSTICK_ANVIL"

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tallystick.commitments.digests import Digest, digest
+from tallystick.core.digests import Digest, digest
+from tallystick.core.errors import RuleError, UnavailableError
 from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import Move
-from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import State
-from tallystick.disputes.parties.play_out import Clock
-from tallystick.errors import RuleError, UnavailableError
+from tallystick.disputes.game.state import Rules, State
+from tallystick.disputes.parties.programs import Clock
 
 
 @dataclass

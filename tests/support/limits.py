@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tallystick.answers.distance_limits import FingerprintRule, Place, RowLimits
-from tallystick.commitments.digests import digest
-from tallystick.transcripts.model_card import ModelCard
+from tallystick.audits.answers.distance_limits import FingerprintRule, Place, RowLimits
+from tallystick.core.digests import digest
+from tallystick.formats.claims import ModelCard
 
 ANY_MODEL: Final[dict[str, Any]] = {"layers": 1024, "width": 1 << 16}
 PLACES: Final[tuple[Place, ...]] = ("block", "final", "logits")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tallystick.commitments.digests import Digest
-from tallystick.judging.opening.values import NAME_BYTES, VALUES, value_name
-from tallystick.tensors.appending import AppendedState
-from tallystick.tensors.safetensors import read_state
-from tallystick.tensors.spec import TensorSpec
-from tallystick.tensors.tensor import Tensor
+from tallystick.core.digests import Digest
+from tallystick.core.safetensors import read_state
+from tallystick.core.tensor_writer import AppendedState
+from tallystick.core.tensors import Tensor, TensorSpec
+from tallystick.verdicts.opening.files import NAME_BYTES, VALUES, value_name
 
 
 def read_values(folder: Path) -> dict[Digest, Tensor]:

@@ -24,8 +24,7 @@ def missing() -> str:
 
 def directory(dtype: str = "F32") -> Path:
     """The model directory; kept in the user's cache folder until the package or what imports it changes."""
-    from tallystick.recorders.importing import import_model
-    from tallystick.recorders.model_sources import find_source
+    from tallystick.recording.models import find_source, import_model
 
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "tallystick", "real-model")
     out = cache / _key() / dtype
@@ -38,8 +37,8 @@ def directory(dtype: str = "F32") -> Path:
 
 
 def _key() -> str:
-    from tallystick.frameworks.torch.generation import gguf_files
-    from tallystick.recorders import importing, model_writing
+    from tallystick.engines.torch.generation import model_files as gguf_files
+    from tallystick.recording import models as importing, models as model_writing
 
     versions = [f"{name} {metadata.version(name)}" for name in (PACKAGE, *LIBRARIES)]
     sources = [Path(each.__file__).read_text() for each in (gguf_files, importing, model_writing)]

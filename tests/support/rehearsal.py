@@ -11,12 +11,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from tallystick.commitments.digests import Digest, digest_bytes
-from tallystick.disputes.coordinators.manifest import manifest_digest
+from tallystick.core.digests import Digest, digest_bytes
+from tallystick.disputes.coordinators.coordinator import manifest_digest
 from tallystick.disputes.evidence.statement import statement_at
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import Choose, Contest, Descend, Move, Partition, Post, Protest, Reveal
-from tallystick.disputes.game.partition import bounds, cut_places
 from tallystick.disputes.game.protocols import (
     Descended,
     Descent,
@@ -28,9 +27,8 @@ from tallystick.disputes.game.protocols import (
     OpenedLeaves,
     Trace,
 )
-from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import Dispute, Phase, State
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.state import Dispute, Phase, Rules, State, bounds, cut_places
+from tallystick.verdicts.verdict import Fault
 
 PROVER, CHALLENGER, TREASURY, REFEREE = (f"{number:064x}" for number in (1, 2, 3, 4))
 RULES: Final = Rules(treasury=TREASURY, referee=REFEREE)

@@ -8,13 +8,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.operators.arrays import NUMPY
-from tallystick.operators.tally import sampling
-from tallystick.operators.values import Value, Values
-from tallystick.sampling.filters import Logits
-from tallystick.sampling.stream import seed_words
-from tallystick.tensors.tensor import Tensor
-from tallystick.transcripts.sampler import Sampler
+from tallystick.core.tensors import Tensor
+from tallystick.formats.receipt import Sampler
+from tallystick.programs.operators.arrays import NUMPY
+from tallystick.programs.operators.tally import sampling
+from tallystick.programs.operators.values import Value, Values
+from tallystick.programs.random_words import seed_words
+from tallystick.verdicts.sampling.filters import Logits
 
 REFERENCE: Final = Values(NUMPY)
 

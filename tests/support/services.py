@@ -14,13 +14,12 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tallystick.http.listening import served
-from tallystick.indexing.add import add_place
-from tallystick.store.database.tokens import SCOPES, TokenGrant, new_token
-from tallystick.store.database.workload_database import WorkloadDatabase
-from tallystick.web.application import build_application
-from tallystick.web.service import watching
-from tallystick.web.service.settings import ServiceOptions
+from tallystick.core.http.server import served
+from tallystick.database.application import build_application
+from tallystick.database.indexing.add import add_place
+from tallystick.database.service import watching
+from tallystick.database.service.access import SCOPES, ServiceOptions, TokenGrant, new_token
+from tallystick.database.workload_database import WorkloadDatabase
 
 RUN = "digits"
 

@@ -11,15 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tallystick.commitments.encoding import Json, decode, encode
-from tallystick.commitments.proofs import LeafHashes, prove_inclusion
-from tallystick.commitments.tree import leaf_hash, tree_root
+from tallystick.core.canonical_json import Json, decode, encode
+from tallystick.core.digests import LeafHashes, leaf_hash, prove_inclusion, tree_root
+from tallystick.core.errors import MalformedError, ProofError, UnavailableError
+from tallystick.core.files import read_document
 from tallystick.disputes.game.moves import Cut
 from tallystick.disputes.game.protocols import Descent, DisputeView, Doubt, Ground, OpenedLeaves
 from tallystick.disputes.game.state import Dispute, PostedClaim
-from tallystick.documents.files import read_document
-from tallystick.errors import MalformedError, ProofError, UnavailableError
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 
 COUNT, RECORDS, OPERATORS, RECORD, OPERATOR = "count.json", "records.json", "operators.json", "record.json", "at.json"
 NUMBER_MAX: Final = 1 << 20

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.audits.timeline.audit import AuditedTrace, open_trace
-from tallystick.graphs.files import save_program
-from tallystick.graphs.graph import Graph, GraphForm, Input, Node, Output, Role
-from tallystick.graphs.root import graph_root
-from tallystick.store.traces import EMPTY, TraceFolder, write_trace
-from tallystick.tensors.spec import TensorSpec
-from tallystick.traces.cluster import Cluster, Device, Link
-from tallystick.traces.event import TraceEvent
-from tallystick.traces.statement import TraceStatement
+from tallystick.core.tensors import TensorSpec
+from tallystick.formats.cluster import Cluster, Device, Link
+from tallystick.formats.traces import EMPTY, TraceEvent, TraceFolder, TraceStatement, write_trace
+from tallystick.programs.encoding import graph_root
+from tallystick.programs.files import save_program
+from tallystick.programs.graph import Graph, GraphForm, Input, Node, Output, Role
 
 ONE, TWO = "node1/gpu0", "node2/gpu0"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.store.database.workload_database import WorkloadDatabase
+from tallystick.database.workload_database import WorkloadDatabase
 from tests.support.postgresql import create, database, server
 
 FORM = "form"

@@ -7,9 +7,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from tallystick.indexing.add import add_place
-from tallystick.store.database import schema as t
-from tallystick.store.database.workload_database import WorkloadDatabase
+from tallystick.database import schema as t
+from tallystick.database.indexing.add import add_place
+from tallystick.database.workload_database import WorkloadDatabase
 from tests.support.traces import TWO, kernel, trace_at
 
 HOSTILE = "<script>alert(1)</script>\u202e\x1b[31m"

@@ -1,7 +1,4 @@
-"""Reads a run directory and checks every digest, root and binding in it; nothing is run.
-
-The transcript is read in one pass, and each anchor once: `walk_anchors` hands every state on while it is in memory.
-"""
+"""Reads a run directory and checks every digest, root and binding in it; nothing is run."""
 
 from __future__ import annotations
 
@@ -13,46 +10,85 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from tallystick.audits.claimed import check_graph_file, read_named
 from tallystick.audits.policy import Policy
-from tallystick.audits.read_log import follow_lines
+from tallystick.audits.step_graphs import check_graph_file, read_named
 from tallystick.audits.varying_steps import VaryingSteps
-from tallystick.commitments.digests import Digest
-from tallystick.datasets.opened import check_stated_tokenizer, read_tokenizer
-from tallystick.datasets.order import BatchPlan
-from tallystick.datasets.samples import Dataset
-from tallystick.errors import ProofError
-from tallystick.judging.findings import Findings, bound_by_digest, require
-from tallystick.store.anchors import ANCHOR_BYTES_MAX
-from tallystick.store.log import open_line
-from tallystick.store.run import RunDirectory
-from tallystick.tensors.digest import state_digest
-from tallystick.tensors.safetensors import read_state
-from tallystick.tensors.tensor import State, Tensor
-from tallystick.transcripts.chain import Chain
-from tallystick.transcripts.claim import Claim
-from tallystick.transcripts.environment import Environment
-from tallystick.transcripts.record import (
+from tallystick.core.digests import Digest, Frontier, digest_from, leaf_hash
+from tallystick.core.errors import MalformedError, ProofError, UnavailableError
+from tallystick.core.safetensors import read_state
+from tallystick.core.tensor_digests import state_digest
+from tallystick.core.tensors import State, Tensor
+from tallystick.formats.chain import Chain
+from tallystick.formats.claims import Claim, Log
+from tallystick.formats.data.preparation import check_stated_tokenizer, read_tokenizer
+from tallystick.formats.data.samples import BatchPlan, Dataset
+from tallystick.formats.recipe import learning_rate
+from tallystick.formats.records import (
     AnchorRecord,
     FailedRecord,
     HeaderRecord,
     Record,
+    StateSummary,
     StepRecord,
     TraceEntry,
     anchor_file,
     batch_file,
     read_record,
 )
-from tallystick.transcripts.spec import Spec
-from tallystick.transcripts.summary import StateSummary
-from tallystick.workloads.names import BATCH, GENERATOR_MOVE, POSITION, weights_of
-from tallystick.workloads.plan import batch_plan, open_data
-from tallystick.workloads.schedule import learning_rate
+from tallystick.formats.spec import Environment, Spec
+from tallystick.formats.step_program import batch_plan, open_data
+from tallystick.formats.store.log import open_line, read_lines
+from tallystick.formats.store.run import ANCHOR_BYTES_MAX, RunDirectory
+from tallystick.programs.step_names import BATCH, GENERATOR_MOVE, POSITION, weights_of
+from tallystick.verdicts.verdict import Findings, bound_by_digest, require
 
 if TYPE_CHECKING:
-    from tallystick.judging.first_weights import FirstWeights
-    from tallystick.transcripts.rule import GroupRule
-    from tallystick.workloads.program import StepProgram
+    from tallystick.formats.optimizers import GroupRule
+    from tallystick.formats.step_program import StepProgram
+    from tallystick.verdicts.first_weights import FirstWeights
+
+
+# Reads a log against the root that a claim names: whether these are the lines, and whether their form is known.
+
+
+@dataclass(frozen=True)
+class ReadLog:
+    """A log that was read to its end: its tree, and what is wrong with the first line whose form is not known here."""
+
+    name: str
+    frontier: Frontier
+    unread: MalformedError | None
+
+    def check(self, log: Log) -> None:
+        """Raise `ProofError` unless these are the lines of `log`, `MalformedError` if they are and one is unread."""
+        size, because = self.frontier.size, f"{self.unread}; " if self.unread else ""
+        require(size == log.size, f"{because}{self.name} holds {size} records, the claim says {log.size}")
+        is_claimed = digest_from(self.frontier.root()) == log.root
+        require(is_claimed, f"{because}{self.name} does not have the root that the claim names")
+        if self.unread is not None:
+            raise self.unread
+
+
+def follow_lines(path: Path, policy: Policy, follow: Callable[[bytes, str], object]) -> ReadLog:
+    """Hand over the lines of a log, up to one without a known form; raises `ProofError` for a torn line."""
+    frontier = Frontier.empty()
+    unread: MalformedError | None = None
+    with bound_by_digest():
+        for number, line in enumerate(read_lines(path), 1):
+            if number > policy.records_max:
+                raise UnavailableError(f"{path.name}: more than the {policy.records_max} records allowed")
+            frontier = frontier.append(leaf_hash(line))
+            if unread is None:
+                try:
+                    follow(line, f"{path.name}: line {number}")
+                except MalformedError as error:
+                    unread = error
+    return ReadLog(path.name, frontier, unread)
+
+
+# Reads a run directory and checks every digest, root and binding in it; nothing is run.
+#
+# The transcript is read in one pass, and each anchor once: `walk_anchors` hands every state on while it is in memory.
 
 RATE_TOLERANCE = 1e-12
 
@@ -221,7 +257,7 @@ def open_graph(evidence: CheckedRun, policy: Policy) -> None:
     if policy.replay == "recipe" and evidence.spec.recipe is not None:
         check_graph_file(evidence.run.graph_path, evidence.spec.graph, "the spec")
         return
-    from tallystick.audits.step_graph import open_step_graph
+    from tallystick.audits.step_graphs import open_step_graph
 
     evidence.program = open_step_graph(evidence, policy)
 
@@ -244,7 +280,7 @@ def check_stated_data(evidence: CheckedRun) -> None:
     assert commitment is not None
     require(commitment.kind == recipe.data.kind, f"the data is {commitment.kind}, the recipe's is {recipe.data.kind}")
     if commitment.kind == "corpus":
-        from tallystick.datasets import corpus_tokens
+        from tallystick.formats.data import tokens as corpus_tokens
 
         corpus_tokens.check_stated_tokenizer(commitment, recipe.tokenizer)
     elif commitment.tokens is not None:

@@ -1,4 +1,4 @@
-"""The audit of a segment that was handed over alone: its records against the claim's root, its steps by replay."""
+"""One segment: chosen by somebody, or handed over alone and checked against the claim's root."""
 
 from __future__ import annotations
 
@@ -9,28 +9,65 @@ from dataclasses import dataclass, field
 from tallystick.audits.checked_run import (
     CheckedRun,
     Stated,
+    check_records,
     check_stated_data,
     note_record,
     open_graph,
     read_stated,
 )
-from tallystick.audits.end_of_chain import leave_withdrawn_end_out
-from tallystick.audits.policy import Policy
-from tallystick.audits.report import Report
-from tallystick.audits.sampling import Segment, Selection
-from tallystick.audits.training import Progress, audit_selected, leave_origin_out
-from tallystick.audits.unread import report_unread
-from tallystick.datasets.opened import read_tokenizer
-from tallystick.datasets.samples import TokenDataset
-from tallystick.datasets.token_chunks import TokenChunks
-from tallystick.errors import UnavailableError
-from tallystick.judging.findings import Findings, bound_by_digest, require
-from tallystick.store.segment import SegmentDirectory
-from tallystick.transcripts.chain import Chain
-from tallystick.transcripts.record import AnchorRecord, Record, StepRecord, read_record
-from tallystick.transcripts.segment import SegmentStatement
-from tallystick.workloads.plan import batch_plan, open_data
-from tallystick.workloads.verifier_stack import VerifierStack
+from tallystick.audits.policy import Policy, Segment, Selection
+from tallystick.audits.report import Report, report_unread
+from tallystick.audits.segments import leave_end_out, leave_withdrawn_end_out
+from tallystick.audits.training import Progress, audit_selected, leave_origin_out, segments_between
+from tallystick.core.errors import UnavailableError, UsageError
+from tallystick.formats.chain import Chain
+from tallystick.formats.data.preparation import read_tokenizer
+from tallystick.formats.data.samples import TokenDataset
+from tallystick.formats.data.tokens import TokenChunks
+from tallystick.formats.openings import SegmentStatement
+from tallystick.formats.records import AnchorRecord, Record, StepRecord, read_record
+from tallystick.formats.step_program import batch_plan, open_data
+from tallystick.formats.store.directories import SegmentDirectory
+from tallystick.formats.store.run import RunDirectory
+from tallystick.verdicts.replayer import VerifierStack
+from tallystick.verdicts.verdict import Findings, bound_by_digest, require
+
+# The replay of a segment that somebody chose, instead of sampled ones.
+
+
+def verify_segment(
+    run: RunDirectory,
+    policy: Policy,
+    start: int,
+    end: int,
+    stack: VerifierStack,
+    progress: Progress = lambda *_: None,
+) -> Report:
+    """Replay the segment between two anchors and ask for equality of every bit of the state.
+
+    Reports what `audit_training` does; raises `UsageError` where `start` or `end` is no anchor.
+    """
+    started = time.perf_counter()
+    findings = Findings(keeps_going=True)
+    stated = read_stated(run, policy, findings)
+    if stated is None:
+        return report_unread(run, policy, findings)
+    evidence = check_records(run, stated, policy, findings)
+    marks = sorted(evidence.anchors)
+    if evidence.findings.rejected or not evidence.ends_as_claimed:
+        return audit_selected(evidence, policy, b"", stack, progress, Selection((), (), ()), started)
+    if start not in marks or end not in marks or start >= end:
+        near = ", ".join(str(mark) for mark in marks[:12])
+        raise UsageError(f"--from {start} --to {end}: two anchors in ascending order are needed ({near} …)")
+    evidence.begins = start
+    leave_origin_out(evidence, stack)
+    if end < marks[-1]:
+        leave_end_out(evidence, policy.model_copy(update={"full": True}))
+    chosen = Selection(tuple(range(start + 1, end + 1)), tuple(segments_between(marks, start, end)), ())
+    return audit_selected(evidence, policy, b"", stack, progress, chosen, started)
+
+
+# The audit of a segment that was handed over alone: its records against the claim's root, its steps by replay.
 
 STEPS_MAX = 1 << 20
 """The longest segment that is read: its records are held in memory."""
@@ -128,7 +165,7 @@ def _open_data(segment: SegmentDirectory, evidence: CheckedSegment) -> None:
     if spec.data.tokens is None:
         evidence.dataset = open_data(spec, evidence.run.data_path)
     elif spec.data.kind == "corpus":
-        from tallystick.datasets.corpus_tokens import open_corpus_tokens
+        from tallystick.formats.data.tokens import open_corpus_tokens
 
         tokens = open_corpus_tokens(evidence.run.data_path, spec.data, lazily=True)
         evidence.dataset = TokenDataset(tokens, spec.recipe.training.sequence)

@@ -1,19 +1,22 @@
-"""A verdict with everything a reader needs to judge it or to repeat it."""
+"""A verdict with everything a reader needs to judge it or to repeat it, also where a run was not read or replayed."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tallystick.audits.checked_run import CheckedRun
-from tallystick.audits.generator_moves import described_moves
-from tallystick.audits.policy import Policy
+from tallystick.audits.policy import Policy, Selection, detection_probability, unreachable_share
 from tallystick.audits.replay import Lost, SegmentReport
-from tallystick.audits.sampling import Selection, detection_probability, unreachable_share
-from tallystick.commitments.digests import Digest
-from tallystick.commitments.encoding import Json
-from tallystick.judging.verdict import ZERO_SIGNS, Verdict, VerdictCoverage, number
+from tallystick.audits.varying_steps import described_moves
+from tallystick.core.canonical_json import Json
+from tallystick.core.digests import Digest, digest
+from tallystick.core.errors import UnavailableError
+from tallystick.formats.store.run import RunDirectory
+from tallystick.verdicts.verdict import ZERO_SIGNS, Findings, Verdict, VerdictCoverage, number
 
 CLOCK_LEAST = 1e-6
 """Seconds: the resolution of a timeline."""
@@ -269,3 +272,62 @@ def _assumptions(evidence: CheckedRun, policy: Policy, nonce: bytes, graph: Dige
     if policy.tolerance is not None:
         yield f"states agree where the policy's tolerance says so, which is {policy.tolerance}"
     yield "training seconds are the prover's statement; only the cost ratio uses them"
+
+
+# The report on a run of which claim, spec or environment cannot be read: nothing else in it has a meaning then.
+
+
+def report_unread(run: RunDirectory, policy: Policy, findings: Findings) -> Report:
+    """The report on a run of which `read_stated` could not read all, and said why in `findings`."""
+    verdict = Verdict(
+        tuple(findings.seen),
+        tuple(findings.undecided),
+        ("data, records, anchors and steps: without claim, spec and environment they say nothing",),
+        coverage=VerdictCoverage(0, 0, "steps", "replayed"),
+    )
+    return Report(verdict, _claimed(run), policy, b"", Selection((), (), ()), (), 0, 0.0, 0.0, 0.0, 0.0)
+
+
+def _claimed(run: RunDirectory) -> Digest | None:
+    """The digest of the claim's bytes, whatever they hold."""
+    try:
+        return digest("claim", run.claim_bytes())
+    except UnavailableError:
+        return None
+
+
+# Says which of the selected steps were not replayed, and why.
+
+LINES_SHOWN: Final = 6
+
+
+def unreplayed(
+    selection: Selection, policy: Policy, evidence: CheckedRun, lost: Iterable[Lost]
+) -> tuple[list[str], list[Lost]]:
+    """Lines about sampled steps that were not replayed, and the lost steps among which no sampled one is."""
+    drawn, others = list[Lost](), list[Lost]()
+    for each in lost:
+        is_drawn = any(each.start <= step <= each.end for step in selection.sampled)
+        (drawn if is_drawn else others).append(each)
+    more = len(drawn) - LINES_SHOWN
+    shown = [*map(str, drawn[:LINES_SHOWN]), *([f"{more} more such segments"] if more > 0 else [])]
+    return [*_out_of_reach(selection, policy, evidence), *shown], others
+
+
+def _out_of_reach(selection: Selection, policy: Policy, evidence: CheckedRun) -> Iterable[str]:
+    if not selection.sampled:
+        yield "no step could be sampled"
+    lost = selection.out_of_reach
+    if not lost:
+        return
+    marks = evidence.run.anchors.present(evidence.anchors)
+    steps, behind = ", ".join(str(step) for step in lost[:8]), [bisect_left(marks, step) for step in lost]
+    which = f"{len(lost)} of {len(selection.sampled)} sampled steps"
+    if not all(behind):
+        yield f"{which} cannot be replayed (step {steps}): no anchor before them is there"
+        return
+    needed = max(step - marks[place - 1] for step, place in zip(lost, behind, strict=True))
+    yield (
+        f"{which} lie more than {policy.window} steps behind their anchor (step {steps}): "
+        f"--window {needed} reaches them"
+    )

@@ -1,8 +1,4 @@
-"""Screens: what the anchors of a run show without a replay.
-
-No honest run of the declared recipe fails an invariant or a bound: these decide. The profile of the updates and their
-direction are statistics: they advise.
-"""
+"""Screens: what the anchors of a run show without a replay."""
 
 from __future__ import annotations
 
@@ -14,20 +10,131 @@ import numpy as np
 
 from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.replay import as_float
-from tallystick.audits.screened import SCREENED, State, moments_of, screened_weights, weights_of
-from tallystick.commitments.digests import digest
-from tallystick.errors import MalformedError, ProofError
-from tallystick.judging.findings import DIFFERS, Findings, require
-from tallystick.tolerances.bucket import Bucket
-from tallystick.tolerances.reach import reach_adamw, reach_sgd
-from tallystick.tolerances.screens import moment_cosine, second_moment_floor, update_profile
-from tallystick.tolerances.streams import difference_norm, element_count, norm, not_finite
-from tallystick.tolerances.sums import euclidean
-from tallystick.tolerances.tolerance import Finding, is_float
-from tallystick.transcripts.recipe import Recipe, RecordRecipe
-from tallystick.transcripts.summary import BucketSummary, StateSummary, decode_sketch
-from tallystick.workloads.plan import projection_seed
-from tallystick.workloads.schedule import learning_rate
+from tallystick.core.digests import digest
+from tallystick.core.errors import MalformedError, ProofError
+from tallystick.core.tensors import Tensor
+from tallystick.formats.optimizers import AdamRule
+from tallystick.formats.recipe import Recipe, RecordRecipe, learning_rate
+from tallystick.formats.records import BucketSummary, StateSummary, decode_sketch
+from tallystick.formats.step_program import projection_seed
+from tallystick.programs.step_names import UPDATED, WEIGHTS, parameter_of
+from tallystick.verdicts.buckets import Bucket
+from tallystick.verdicts.exact import difference_norm, element_count, norm, not_finite, side_by_side
+from tallystick.verdicts.reach import moment_cosine, reach_adamw, reach_sgd, second_moment_floor, update_profile
+from tallystick.verdicts.tolerance import Finding, euclidean, is_float
+from tallystick.verdicts.verdict import DIFFERS, Findings, require
+
+# The tensors of a state that screens look at.
+
+SCREENED = frozenset({"F32", "F64", "BF16"})
+"""Weights in F16 are left out: their second moments underflow, and no bound on a step follows."""
+
+State = Mapping[str, Tensor]
+
+
+def weights_of(state: State) -> dict[str, Tensor]:
+    """The trainable tensors of a state."""
+    return {name: tensor for name, tensor in state.items() if name.startswith("weights.")}
+
+
+def moments_of(state: State) -> Iterator[str]:
+    """The names of the second moments."""
+    return (name for name in state if name.endswith(".exp_avg_sq") and state[name].dtype in SCREENED)
+
+
+def screened_weights(state: State) -> Iterator[str]:
+    """The names of the weights that may be held to a bound."""
+    return (name for name, tensor in weights_of(state).items() if tensor.dtype in SCREENED)
+
+
+# Screens of a run that was recorded around a custom training loop.
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def loop_screens(
+    evidence: CheckedRun, before: State, after: State, start: int, end: int, memory: Mapping[str, float]
+) -> Iterator[Finding]:
+    """The screens of AdamW for a custom training loop: its spec states the rules, its records the learning rates.
+
+    No record says which parameter belongs to which group, so each may have moved as far as one of the groups allows.
+    Nothing is screened where a group uses another optimizer, nor from the first step on that has no graph or other
+    settings. `memory` is `memory_of` the first anchor. A weight with a memory that nothing explains is not screened:
+    the prover's moments would set its bound.
+    """
+    rules = _rules_of_adam(evidence)
+    withdrawn = [each.first for each in evidence.claim.withdrawn or ()]
+    irregular = evidence.varying.first_irregular_step
+    ends = min([*withdrawn, *([] if irregular is None else [irregular])], default=end + 1)
+    if not rules or len(rules) < len(evidence.optimizer) or ends <= end:
+        return
+    steps = range(start + 1, end + 1)
+    rates = [evidence.rates(step) for step in steps]
+    decay = min(rule.betas[1] for rule in rules)
+    for name in moments_of(before):
+        yield second_moment_floor(before[name], after[name], decay, len(steps), where=name)
+    edited = _edited_weights(evidence)
+    for name in screened_weights(before):
+        moments = {f"optimizer.{parameter_of(name)}.{slot}" for slot in MOMENTS}
+        if name in edited or evidence.unexplained & moments:
+            continue
+        kept = memory.get(name, 0.0), start
+        found = _reach_of_groups(rules, rates, before[name], after[name], kept, name)
+        yield min(found, key=lambda finding: finding.distance)
+
+
+def _edited_weights(evidence: CheckedRun) -> set[str]:
+    """The weights into which the step graph writes after the optimizer's update: no rate says how far they move."""
+    outputs = {} if evidence.program is None else {each.name: each.value for each in evidence.program.graph.outputs}
+    names = {f"{WEIGHTS}{name.removeprefix(UPDATED)}": name for name in outputs if name.startswith(UPDATED)}
+    found = {weight for weight, name in names.items() if outputs.get(weight) != outputs[name]}
+    line = f"how far {len(found)} weights moved ({min(found, default='')}): the step writes into them after its update"
+    if found and line not in evidence.left_out:
+        evidence.left_out.append(line)
+    return found
+
+
+def memory_of(evidence: CheckedRun, state: State) -> dict[str, float]:
+    """The largest |m| / (√v + ε) of each weight in a state: a loop may begin with moments that it did not make."""
+    eps = min((rule.eps for rule in _rules_of_adam(evidence)), default=0.0)
+    return {name: _memory(state, name, eps) for name in screened_weights(state)}
+
+
+def _rules_of_adam(evidence: CheckedRun) -> list[AdamRule]:
+    return [rule for rule in evidence.optimizer if isinstance(rule, AdamRule)]
+
+
+def _memory(state: State, name: str, eps: float) -> float:
+    slots = [f"optimizer.{parameter_of(name)}.{slot}" for slot in MOMENTS]
+    if any(slot not in state for slot in slots):
+        return 0.0
+    largest = 0.0
+    for mean, square in side_by_side(*(state[slot] for slot in slots)):
+        with np.errstate(all="ignore"):
+            shares = np.abs(mean) / (np.sqrt(square) + eps)
+        largest = max(largest, float(np.max(np.nan_to_num(shares, nan=0.0, posinf=np.inf), initial=0.0)))
+    return largest
+
+
+def _reach_of_groups(
+    rules: Sequence[AdamRule],
+    rates: Sequence[tuple[float, ...]],
+    before: Tensor,
+    after: Tensor,
+    kept: tuple[float, int],
+    name: str,
+) -> Iterator[Finding]:
+    memory, age = kept
+    for group, rule in enumerate(rules):
+        decay = rule.weight_decay if rule.kind == "adamw" else 0.0
+        taken = [each[group] for each in rates]
+        yield reach_adamw(before, after, taken, rule.betas, decay, memory=memory, memory_age=age, where=name)
+
+
+# Screens: what the anchors of a run show without a replay.
+#
+# No honest run of the declared recipe fails an invariant or a bound: these decide. The profile of the updates and their
+# direction are statistics: they advise.
 
 LEAST_NORM = 1e-30
 Weights: TypeAlias = Mapping[str, np.ndarray[Any, np.dtype[Any]]]
@@ -93,7 +200,6 @@ class AnchorScreens:
             moved = difference_norm([new[name] for name in old], list(old.values()))
             self._moves.append(moved / sum(rates) if sum(rates) else float("nan"))
             return
-        from tallystick.audits.loop_screens import loop_screens, memory_of  # a loop states its rules group by group
 
         if start == 0:
             self._memory = memory_of(self.evidence, before)
@@ -166,7 +272,7 @@ def _screen_continuity(evidence: CheckedRun, findings: Findings, state: State, m
     step = evidence.step(mark).post.projection if mark else evidence.anchors[mark].summary.projection
     if step is None:
         return
-    from tallystick.tolerances.projection import Projection  # only where a run records sketches
+    from tallystick.verdicts.distances import Projection  # only where a run records sketches
 
     projection = Projection(projection_seed(evidence.spec), evidence.spec.recorded.projection_width)
     weights = {name: tensor for name, tensor in weights_of(state).items() if is_float(tensor)}

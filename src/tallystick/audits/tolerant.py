@@ -1,41 +1,212 @@
-"""Judging a replay on another stack: update-relative residuals within calibrated limits.
-
-Honest drift changes hashes of rounded weights (docs/bucket_agreement.md). So buckets are compared and shown, and decide
-nothing here.
-"""
+"""Judging a replay on another stack: residuals within the limits of its kind of training, and undetermined weights."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from tallystick.audits.calibration import LimitsEntry, shipped_calibration
+import numpy as np
+
 from tallystick.audits.checked_run import CheckedRun
-from tallystick.audits.policy import Policy
-from tallystick.audits.sampling import Segment
-from tallystick.audits.spacing import spacing_shares
-from tallystick.audits.training_kind import TrainingKind, workload_of
-from tallystick.audits.undetermined import Mask, find_undetermined, judge_share, settle, share_of_update
-from tallystick.errors import UnavailableError
-from tallystick.judging.findings import AGREES, DIFFERS, Findings
-from tallystick.store.run import RunDirectory
-from tallystick.tensors.tensor import Tensor
-from tallystick.tolerances.bucket import Bucket, BucketClaim
-from tallystick.tolerances.projection import Projection
-from tallystick.tolerances.residual import Residual, ResidualLimits
-from tallystick.tolerances.streams import element_count
-from tallystick.tolerances.tolerance import Finding, ReplayedState
-from tallystick.transcripts.record import StepRecord
-from tallystick.transcripts.spec import Spec
-from tallystick.transcripts.summary import BucketSummary, decode_sketch
-from tallystick.workloads.plan import projection_seed
-from tallystick.workloads.verifier_stack import VerifierStack
+from tallystick.audits.limits import Family, LimitsEntry, family_of, shipped_calibration
+from tallystick.audits.policy import Policy, Segment
+from tallystick.core.errors import UnavailableError
+from tallystick.core.tensors import Tensor
+from tallystick.formats.recipe import learning_rate
+from tallystick.formats.records import BucketSummary, StepRecord, decode_sketch
+from tallystick.formats.spec import Spec
+from tallystick.formats.step_program import StepProgram, projection_seed
+from tallystick.formats.store.run import RunDirectory
+from tallystick.programs.graph import Graph
+from tallystick.verdicts.buckets import Bucket, BucketClaim
+from tallystick.verdicts.distances import Projection, Residual, ResidualLimits
+from tallystick.verdicts.exact import element_count
+from tallystick.verdicts.replayer import VerifierStack
+from tallystick.verdicts.tolerance import Finding, ReplayedState
+from tallystick.verdicts.verdict import AGREES, DIFFERS, Findings
 
 if TYPE_CHECKING:
-    from tallystick.tolerances.registry import NamedTolerance
+    from tallystick.verdicts.registry import NamedTolerance
+
+
+# What kind of training a run is, as far as calibrated limits depend on it: from its recipe, or from its step graph.
+
+
+@dataclass(frozen=True)
+class TrainingKind:
+    """One training: the family of its model, its optimizer, its precision, and the learning rate of each step."""
+
+    family: Family
+    optimizer: Literal["adamw", "sgd"]
+    dtype: Literal["fp32", "bf16"]
+    rate: Callable[[int], float]
+
+
+def workload_of(evidence: CheckedRun) -> TrainingKind:
+    """The workload of a run that can be replayed; raises `UnavailableError` where no limits can fit it."""
+    recipe, program = evidence.spec.recipe, evidence.program
+    if recipe is not None:
+        kind, dtype = recipe.optimizer.kind, recipe.training.dtype
+        return TrainingKind(family_of(recipe), kind, dtype, lambda step: learning_rate(recipe, step))
+    assert program is not None  # a run without recipe is replayed from its graph
+    return TrainingKind(
+        _family(program.graph),
+        _optimizer(program),
+        _precision(program.graph),
+        lambda step: max(program.rates(step)),
+    )
+
+
+def _family(graph: Graph) -> Family:
+    operators = {node.operator.split(".")[1] for node in graph.nodes}
+    if "embedding" in operators:
+        return "language"
+    if operators & {"convolution", "conv2d"}:
+        return "image"
+    raise UnavailableError(
+        "limits are calibrated for language models and convolutional classifiers, and this is neither"
+    )
+
+
+def _optimizer(program: StepProgram) -> Literal["adamw", "sgd"]:
+    kinds = {rule.kind for rule in program.rules}
+    if kinds == {"adamw"}:
+        return "adamw"
+    if kinds == {"sgd"}:
+        return "sgd"
+    raise UnavailableError(f"no limits are calibrated for the optimizer {', '.join(sorted(kinds))}")
+
+
+def _precision(graph: Graph) -> Literal["fp32", "bf16"]:
+    dtypes = {spec.dtype for spec in graph.specs().values() if spec.is_float} - {"F64"}
+    if dtypes <= {"F32"}:
+        return "fp32"
+    if dtypes <= {"F32", "BF16"}:
+        return "bf16"
+    raise UnavailableError(f"no limits are calibrated for {', '.join(sorted(dtypes))}")
+
+
+# How much of a tiny update float32 rounds away: a weight moves in steps of its own spacing.
+#
+# Two honest replays whose updates agree to a millionth still round a few weights to different neighbours. Beside an
+# update of ordinary size this is negligible; in the first steps of a long warm-up it is most of the update.
 
 State = Mapping[str, Tensor]
+SPACINGS = 0.5
+"""How many spacings each weight may be off, in the root mean square over a tensor."""
+
+
+def spacing_shares(start: State, replayed: State) -> tuple[float, float]:
+    """Half a spacing of every weight over the update: of all weights together, and of the tensor it is largest in.
+
+    A tensor that did not move at all is left out; so is an update of nothing.
+    """
+    pairs = [_spacing_and_move(start[name], replayed[name]) for name in replayed if name in start]
+    spacing, move = (math.fsum(pair[place] for pair in pairs) for place in (0, 1))
+    largest = max((a / b for a, b in pairs if b), default=0.0)
+    return SPACINGS * math.sqrt(spacing / move) if move else 0.0, SPACINGS * math.sqrt(largest)
+
+
+def _spacing_and_move(before: Tensor, after: Tensor) -> tuple[float, float]:
+    if not after.dtype.startswith(("F", "BF")) or before.shape != after.shape:
+        return 0.0, 0.0
+    start, end = before.values(), after.values()
+    with np.errstate(all="ignore"):
+        spacing = np.square(np.spacing(np.abs(end)), dtype=np.float64).sum()
+        move = np.square(end.astype(np.float64) - start).sum()
+    usable = math.isfinite(spacing) and math.isfinite(move)
+    return (float(spacing), float(move)) if usable else (0.0, 0.0)
+
+
+# Weights that no replay determines: Adam scales a gradient that is only rounding error up to a full step.
+#
+# A bias in front of a batch norm, or the key bias of attention, has no effect on the loss. Its gradient is zero but
+# for rounding, and Adam turns it into steps of full size in a direction that differs from stack to stack. Such elements
+# are known by their second moment in the verifier's own replay; what they may do is left to the reach screen.
+#
+# A second moment can also be small because nothing was learned for long: the embedding of a token that no batch of the
+# segment holds has no gradient at all, on any stack. Its second moment only decays, its weight follows from the anchor,
+# and it is judged like any other.
+
+Mask = np.ndarray
+SECOND_MOMENT = ".exp_avg_sq"
+NOISE = {"fp32": 2.0**-15, "bf16": 2.0**-9}
+"""A root of the second moment below this share of the model's is rounding: 2⁹ units of roundoff, or one of bf16."""
+SHARE_ALLOWED = {"fp32": 0.05, "bf16": 0.25}
+"""Where more elements are undetermined, agreement of the others says too little for a verdict."""
+UPDATE_FACTOR = 4.0
+POSITION = "position.step"
+DECAY_ROUNDING = 4 * 2.0**-24
+"""Of one float32 step, relative to the second moment: what a decay without any gradient may round."""
+
+
+def find_undetermined(replayed: State, dtype: str, start: State | None = None, decay: float = 0.0) -> dict[str, Mask]:
+    """Where the gradients of a replay were rounding only, by parameter; empty for optimizers other than Adam.
+
+    With the state at the `start` of the segment and the `decay` β₂, elements that had no gradient are left out.
+    """
+    moments = {name: tensor.values() for name, tensor in replayed.items() if name.endswith(SECOND_MOMENT)}
+    total = sum(float(np.sum(values, dtype=np.float64)) for values in moments.values())
+    count = sum(values.size for values in moments.values())
+    noise = NOISE[dtype] ** 2 * total / max(1, count)
+    masks = {name: (values > 0) & (values < noise) for name, values in moments.items()}
+    if start is not None:
+        steps = int(replayed[POSITION].values()) - int(start[POSITION].values())
+        masks = {n: mask & ~_only_decayed(start[n].values(), moments[n], steps, decay) for n, mask in masks.items()}
+    return {_parameter(name): mask for name, mask in masks.items() if mask.any()}
+
+
+def _only_decayed(start: np.ndarray, end: np.ndarray, steps: int, decay: float) -> Mask:
+    """Where v ≤ β₂ⁿ·v₀ but for rounding: what gradients there were did not even show in the second moment."""
+    bound: np.ndarray = decay**steps * start.astype(np.float64) * (1 + DECAY_ROUNDING * steps)
+    return np.asarray(end <= bound)
+
+
+def settle(claimed: State, replayed: State, masks: Mapping[str, Mask]) -> dict[str, Tensor]:
+    """The claimed state with every undetermined element taken from the replay."""
+    settled = dict(claimed)
+    for parameter, mask in masks.items():
+        for name in _tensors_of(parameter, replayed):
+            if name in claimed and claimed[name].shape == replayed[name].shape == mask.shape:
+                values = np.where(mask, replayed[name].array(), claimed[name].array())
+                settled[name] = Tensor.of(values, claimed[name].dtype)
+    return settled
+
+
+def judge_share(replayed: State, masks: Mapping[str, Mask], dtype: str) -> Finding:
+    """The share of elements that no replay determines."""
+    count = sum(math.prod(t.shape) for name, t in replayed.items() if name.endswith(SECOND_MOMENT))
+    masked = sum(int(np.count_nonzero(mask)) for mask in masks.values())
+    return Finding(masked / max(1, count), SHARE_ALLOWED[dtype], "undetermined", min(masks, default=""))
+
+
+def share_of_update(start: State, replayed: State, masks: Mapping[str, Mask]) -> float:
+    """How much of the replayed update's norm the undetermined elements make up, with room for another direction."""
+    if not masks:
+        return 0.0
+    names = [name for name in replayed if name.startswith("weights.")]
+    moves = {name: replayed[name].values().astype(np.float64) - start[name].values() for name in names}
+    whole = sum(float(np.square(move).sum()) for move in moves.values())
+    part = sum(float(np.square(moves[f"weights.{name}"][mask]).sum()) for name, mask in masks.items())
+    return UPDATE_FACTOR * math.sqrt(part / whole) if whole else 0.0
+
+
+def _parameter(moment: str) -> str:
+    return moment.removeprefix("optimizer.").removesuffix(SECOND_MOMENT)
+
+
+def _tensors_of(parameter: str, state: State) -> list[str]:
+    names = (f"weights.{parameter}", f"optimizer.{parameter}.exp_avg", f"optimizer.{parameter}{SECOND_MOMENT}")
+    return [name for name in names if name in state]
+
+
+# Judging a replay on another stack: update-relative residuals within calibrated limits.
+#
+# Honest drift changes hashes of rounded weights (docs/bucket_agreement.md). So buckets are compared and shown, and
+# decide nothing here.
+
 MEMORY = ("optimizer.", "buffers.")
 GROUPS = ("weights", "memory")
 CALIBRATED = frozenset(
@@ -63,7 +234,7 @@ def judge_for(
     parameters = element_count(tensor for name, tensor in start.items() if name.startswith("weights."))
     floor, named = policy.update_floor, None
     if policy.tolerance is not None:
-        from tallystick.tolerances.registry import NamedTolerance
+        from tallystick.verdicts.registry import NamedTolerance
 
         named = NamedTolerance.load(policy.tolerance)
     return TolerantJudge(evidence.run, evidence.spec, workload, entry, floor, same_device, parameters, named)
@@ -71,7 +242,7 @@ def judge_for(
 
 def _compare_with_shipped(evidence: CheckedRun, entry: LimitsEntry, segment: Segment) -> None:
     """Leave a segment undecided whose limits of the policy lie too far above those that are shipped."""
-    from tallystick.audits.own_limits import MULTIPLE_MAX, too_wide  # few policies bring limits
+    from tallystick.audits.limits import MULTIPLE_MAX, too_wide  # few policies bring limits
 
     told = f"limits: the policy's own, of which none may be more than {MULTIPLE_MAX:g} times the shipped one"
     if told not in evidence.shown:
@@ -142,7 +313,7 @@ class TolerantJudge:
         return True
 
     def _averages(self, notes: Findings, states: tuple[State, State, State], segment: Segment) -> None:
-        from tallystick.audits.averages import compare_averages  # few loops average their weights
+        from tallystick.audits.step_graphs import compare_averages  # few loops average their weights
 
         start, end = (part(each, "weights") for each in states[::2])
         limit = self._limits("weights", start, end, self._peak_rate(segment)).overall

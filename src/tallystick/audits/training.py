@@ -1,28 +1,171 @@
-"""The audit of a training run: check, sample, screen, replay, compare.
-
-Anchors are read in order, each once. While a state is in memory its digest is checked, it is screened against the one
-before, and a sampled segment that ends there is replayed. A full audit reads all of them; another one reads those of
-its segments, and the two that say where the chain begins and ends.
-"""
+"""The audit of a training run: check, derive the data, sample, screen, replay, compare."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import pairwise
 
 from tallystick.audits.checked_run import CheckedRun, check_records, read_stated, walk_anchors
-from tallystick.audits.end_of_chain import check_end
 from tallystick.audits.first_state import judge_first_state
-from tallystick.audits.policy import Policy
-from tallystick.audits.replay import Lost
+from tallystick.audits.policy import Policy, Segment, Selection, sample_steps, select_segments
+from tallystick.audits.replay import Lost, SegmentReport
 from tallystick.audits.report import Report, make_report
-from tallystick.audits.sampling import Segment, Selection, sample_steps, select_segments
 from tallystick.audits.screens import AnchorScreens
-from tallystick.audits.segments import SegmentReplays, replays_graph
-from tallystick.judging.findings import Findings
-from tallystick.store.run import RunDirectory
-from tallystick.workloads.verifier_stack import VerifierStack
+from tallystick.audits.segments import SegmentReplays, check_end, replays_graph
+from tallystick.core.canonical_json import encode
+from tallystick.core.digests import digest, digest_bytes
+from tallystick.core.errors import MalformedError, ProofError, UnavailableError
+from tallystick.core.tensors import State
+from tallystick.formats.data.rows import CommittedRows, leaves_of_batch, read_rows
+from tallystick.formats.data.verify import BpeTraining, CorpusCheck, Encoding, verify_data, verify_tokenizer
+from tallystick.formats.dataset import DatasetCommitment
+from tallystick.formats.store.run import RunDirectory
+from tallystick.programs.random_words import sample
+from tallystick.programs.step_names import BATCH
+from tallystick.verdicts.replayer import VerifierStack
+from tallystick.verdicts.verdict import AGREES, DIFFERS, Findings, require
+
+# Derives the tokens of sampled shards again from the verifier's own copy of a corpus.
+
+CHECK = "tokens of the corpus"
+
+
+def derive_corpus(evidence: CheckedRun, policy: Policy, nonce: bytes, stack: VerifierStack) -> Iterable[str]:
+    """Hash and tokenize the sampled shards again into the findings; yields what cannot be done here."""
+    commitment, recipe = evidence.spec.data, evidence.spec.recipe
+    assert commitment is not None
+    assert recipe is not None  # only a recipe has data
+    if stack.corpus is None or stack.read_encoder is None:
+        yield "whether the tokens are those of the corpus: give its directory with --corpus"
+        return
+    ours, theirs = (each.package("tokenizers") for each in (stack.environment, evidence.environment))
+    encoding = Encoding(stack.read_encoder, ours, theirs)
+    with evidence.findings.check(CHECK):
+        check = CorpusCheck.open(evidence.run.data_path, stack.corpus, commitment, recipe, encoding)
+        shards = check.corpus.shards
+        chosen = range(len(shards)) if policy.full else sample_shards(evidence, nonce, len(shards), policy.shards)
+        for index in chosen:
+            with evidence.findings.check(CHECK, f"shard {index}"):
+                check.check([index])
+        evidence.derived = len(chosen), len(shards)
+
+
+def sample_shards(evidence: CheckedRun, nonce: bytes, shards: int, count: int) -> tuple[int, ...]:
+    """`count` distinct shards, in ascending order, uniformly distributed to anyone without the nonce."""
+    name = encode({"claim": str(evidence.claim.identity), "nonce": nonce.hex(), "of": "shards"})
+    return tuple(int(each) for each in sample(digest_bytes(digest("sample", name)), shards, min(count, shards)))
+
+
+# Derives tokenizer and tokens again from the committed source, for a full audit.
+#
+# The digests of source, tokenizer and tokens do not show that one comes from the other.
+
+
+def derive_data(evidence: CheckedRun, policy: Policy, nonce: bytes, stack: VerifierStack) -> Iterable[str]:
+    """Derive tokens and tokenizer again into the findings, as far as the policy asks; yields what cannot be done here.
+
+    A full audit derives all of them. Of a corpus that the verifier has, any audit derives some shards.
+    """
+    commitment = evidence.spec.data
+    if commitment is None or commitment.tokens is None or evidence.dataset is None:
+        return
+    if commitment.kind == "corpus":
+        if policy.full or stack.corpus is not None:
+            yield from derive_corpus(evidence, policy, nonce, stack)
+    elif policy.full:
+        yield from _derive_source(evidence, commitment, stack)
+
+
+def _derive_source(evidence: CheckedRun, commitment: DatasetCommitment, stack: VerifierStack) -> Iterable[str]:
+    recipe = evidence.spec.recipe
+    with evidence.findings.check("tokens of the source"):
+        verify_data(evidence.run.data_path, commitment)
+    assert recipe is not None  # only a recipe has data
+    if recipe.tokenizer.kind == "bytes":
+        return  # its kind was checked when the data was opened
+    if stack.train_bpe is None:
+        yield "whether the tokenizer was trained on the source: nothing here trains one"
+        return
+    ours, theirs = (each.package("tokenizers") for each in (stack.environment, evidence.environment))
+    training = BpeTraining(stack.train_bpe, ours, theirs)
+    with evidence.findings.check("tokenizer of the source"):
+        verify_tokenizer(evidence.run.data_path, commitment, "bpe", recipe.tokenizer.vocabulary, training)
+
+
+# Compares the batches of replayed steps with the rows that a spec names, and rows with the corpus they are of.
+
+ROWS_MAX = 64
+"""How many rows of the replayed steps, drawn with the nonce, are rendered and tokenized again."""
+
+
+def check_rows(
+    evidence: CheckedRun, reports: Sequence[SegmentReport], nonce: bytes, stack: VerifierStack
+) -> Iterable[str]:
+    """Check the batches of the replayed steps into the findings; yields what stays open."""
+    steps = [step for each in reports for step in range(each.segment.start + 1, each.segment.end + 1)]
+    rows: CommittedRows | None = None
+    with evidence.findings.check("rows"):
+        rows = read_rows(evidence.run.data_path)
+        require(rows.recipe.identity == evidence.spec.rows, "data/rows.json is not the rows recipe of the spec")
+    if rows is None or not steps or evidence.findings.rejected:
+        return
+    unnamed = [step for step in steps if evidence.step(step).batch.indices is None]
+    if unnamed:
+        yield f"rows: the batches of {len(unnamed)} of {len(steps)} replayed steps name no rows (step {unnamed[0]})"
+    named = [step for step in steps if step not in set(unnamed)]
+    for step in named:
+        with evidence.findings.check("rows", f"step {step}"):
+            _check_step(evidence, rows, step)
+    if evidence.findings.rejected or unnamed:
+        return
+    what = f"{len(steps):,} replayed batches are rows of {rows.recipe.identity}, of the corpus {rows.recipe.corpus}"
+    evidence.shown.append(f"data: the {what}")
+    yield from _derive(evidence, rows, named, nonce, stack)
+
+
+def _check_step(evidence: CheckedRun, rows: CommittedRows, step: int) -> None:
+    batch: State = {name.removeprefix(BATCH): each for name, each in evidence.batch(step).items()}
+    leaves, places = leaves_of_batch(batch, rows.recipe), evidence.step(step).batch.indices or ()
+    require(leaves is not None and len(leaves) == len(places), f"the batch holds other tensors than {len(places)} rows")
+    assert leaves is not None  # required above
+    for place, leaf in zip(places, leaves, strict=True):
+        is_there = place < len(rows.leaves) and rows.leaves[place] == leaf
+        require(is_there, f"the batch is not row {place} of the corpus, which its record names")
+
+
+def _derive(
+    evidence: CheckedRun, rows: CommittedRows, steps: Sequence[int], nonce: bytes, stack: VerifierStack
+) -> Iterable[str]:
+    if stack.made_again is None:
+        evidence.left_out.append(
+            "whether the rows are those of the conversations: give the corpus with --corpus, and a directory with its "
+            "tokenizer and chat template with --initial"
+        )
+        return
+    named = sorted({place for step in steps for place in evidence.step(step).batch.indices or ()})
+    drawn = sample_steps(nonce, evidence.claim.identity, len(named), ROWS_MAX)
+    places = [named[number - 1] for number in drawn]
+    ours, theirs = (each.package("tokenizers") for each in (stack.environment, evidence.environment))
+    try:
+        stack.made_again(rows, places)
+    except (MalformedError, UnavailableError) as error:
+        yield f"rows: {error}"
+    except ProofError as error:
+        if ours == theirs:
+            evidence.findings.note(DIFFERS, "rows of the corpus", detail=str(error))
+        else:
+            yield f"rows: {error} with tokenizers {ours}; the run states {theirs}: install that one to decide"
+    else:
+        evidence.findings.note(AGREES, "rows of the corpus")
+        evidence.shown.append(f"data: {len(places):,} of {len(named):,} rows were made again from the conversations")
+
+
+# The audit of a training run: check, sample, screen, replay, compare.
+#
+# Anchors are read in order, each once. While a state is in memory its digest is checked, it is screened against the one
+# before, and a sampled segment that ends there is replayed. A full audit reads all of them; another one reads those of
+# its segments, and the two that say where the chain begins and ends.
 
 Progress = Callable[[int, int], None]
 """Told how many steps were replayed, of how many."""
@@ -44,7 +187,7 @@ def audit_training(
     findings = Findings(keeps_going=True)
     stated = read_stated(run, policy, findings)
     if stated is None:
-        from tallystick.audits.unread import report_unread
+        from tallystick.audits.report import report_unread
 
         return report_unread(run, policy, findings)
     evidence = check_records(run, stated, policy, findings)
@@ -110,17 +253,13 @@ def audit_selected(
     screens.finish()
     evidence.findings.extend(screens.findings)
     if policy.full or stack.corpus is not None:
-        from tallystick.audits.source import derive_data
-
         unavailable.extend(derive_data(evidence, policy, nonce, stack))
     if evidence.spec.rows is not None:
-        from tallystick.audits.rows import check_rows
-
         unavailable.extend(check_rows(evidence, replays.reports, nonce, stack))
     evidence.findings.extend(replays.findings)
     others = list[Lost]()
     if replays.lost or selection.out_of_reach or not selection.sampled:
-        from tallystick.audits.unreplayed import unreplayed
+        from tallystick.audits.report import unreplayed
 
         lines, others = unreplayed(selection, policy, evidence, replays.lost)
         unavailable = lines + unavailable

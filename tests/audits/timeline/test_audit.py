@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tallystick.audits.timeline.audit import audit_trace, open_trace
-from tallystick.audits.timeline.limits import TraceLimits
-from tallystick.errors import ProofError
-from tallystick.graphs.files import save_program
-from tallystick.graphs.root import graph_root
-from tallystick.judging.verdict import Verdict
-from tallystick.traces.cluster import Cluster
-from tallystick.traces.event import TraceEvent
+from tallystick.audits.timeline.graph_work import TraceLimits
+from tallystick.core.errors import ProofError
+from tallystick.formats.cluster import Cluster
+from tallystick.formats.traces import TraceEvent
+from tallystick.programs.encoding import graph_root
+from tallystick.programs.files import save_program
+from tallystick.verdicts.verdict import Verdict
 from tests.support.traces import (
     ONE,
     TWO,
@@ -135,7 +135,7 @@ def test_much_unexplained_time_is_inconclusive_and_names_the_setting(tmp_path: P
 
 
 def open_trace_again(folder: Path):
-    from tallystick.store.traces import TraceFolder
+    from tallystick.formats.traces import TraceFolder
 
     return open_trace(TraceFolder(folder / "trace"), folder / "graph.json")
 

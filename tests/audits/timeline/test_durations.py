@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tallystick.audits.timeline.audit import audit_trace
-from tallystick.audits.timeline.limits import TraceLimits
-from tallystick.judging.verdict import Verdict
-from tallystick.traces.event import TraceEvent
+from tallystick.audits.timeline.graph_work import TraceLimits
+from tallystick.formats.traces import TraceEvent
+from tallystick.verdicts.verdict import Verdict
 from tests.support.traces import ONE, TWO, honest_events, kernel, reduction, traced
 
 MILLISECOND = 1_000_000

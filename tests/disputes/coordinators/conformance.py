@@ -16,13 +16,11 @@ from typing import Any, Final, Protocol
 
 import pytest
 
-from tallystick.commitments.digests import Digest
-from tallystick.commitments.encoding import encode
-from tallystick.commitments.proofs import LeafHashes, prove_inclusion
-from tallystick.commitments.tree import leaf_hash, tree_root
+from tallystick.core.canonical_json import encode
+from tallystick.core.digests import Digest, LeafHashes, leaf_hash, prove_inclusion, tree_root
+from tallystick.core.errors import RuleError
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator, MoveEntry, replayed
-from tallystick.disputes.game import committee
-from tallystick.disputes.game.invariants import broken
+from tallystick.disputes.game import voting
 from tallystick.disputes.game.moves import (
     Choose,
     Contest,
@@ -35,11 +33,8 @@ from tallystick.disputes.game.moves import (
     Reveal,
     value_of,
 )
-from tallystick.disputes.game.partition import cut_places
-from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, State
-from tallystick.errors import RuleError
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, Rules, State, broken, cut_places
+from tallystick.verdicts.verdict import Fault
 
 MEMBERS: Final = tuple(f"member{number}" for number in range(5))
 NAMES: Final = ("prover", "challenger", "bystander", "referee", "guardian", "planter", "treasury", *MEMBERS)
@@ -258,7 +253,7 @@ class Play:
     def commitment(self, name: str, vote: Fault, number: int = 0) -> str:
         """What a member publishes before its vote."""
         sitting = len(self.dispute(number).rounds) - 1
-        return committee.commitment(number, sitting, self.party(name), vote, SALT)
+        return voting.commitment(number, sitting, self.party(name), vote, SALT)
 
     def owed(self, name: str) -> int:
         """What a party is owed, ripe or not."""

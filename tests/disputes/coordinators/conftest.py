@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.serving.conftest import loopback_only
+from tests.recording.serving.conftest import loopback_only
 
 __all__ = ["loopback_only"]

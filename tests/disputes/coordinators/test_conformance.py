@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tallystick.commitments.digests import digest
-from tallystick.disputes.game.committee import seal
+from tallystick.core.digests import digest
+from tallystick.core.errors import RuleError, UnavailableError
 from tallystick.disputes.game.moves import (
     Appeal,
     Choose,
@@ -37,11 +37,9 @@ from tallystick.disputes.game.moves import (
     Vote,
     Withdraw,
 )
-from tallystick.disputes.game.partition import cut_places
-from tallystick.disputes.game.rules import ELEMENT_MAX
-from tallystick.disputes.game.state import Phase, Status
-from tallystick.errors import RuleError, UnavailableError
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.state import ELEMENT_MAX, Phase, Status, cut_places
+from tallystick.disputes.game.voting import seal
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.coordinators.conformance import (
     FOUNDERS,
     MEMBERS,

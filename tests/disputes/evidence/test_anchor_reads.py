@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tallystick.attacks.disputes.wrong_rate import forge_wrong_rate
+from tallystick.core.safetensors import StateFile
 from tallystick.disputes.evidence.doubting import doubter_for
 from tallystick.disputes.game.protocols import Doubt
-from tallystick.tensors.safetensors import StateFile
+from tallystick.tally.attacks.provers import forge_wrong_rate
 from tests.support.attacks.disputes.scene import STEP, Scene
 from tests.support.rehearsal import Rehearsal
 

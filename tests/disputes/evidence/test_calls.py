@@ -11,19 +11,19 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tallystick.attacks.disputes.swapped_layer import seal  # noqa: E402
+from tallystick.audits.opening import gather_whole  # noqa: E402
+from tallystick.core.errors import UnavailableError, UsageError  # noqa: E402
+from tallystick.core.safetensors import write_state  # noqa: E402
+from tallystick.core.tensors import State, Tensor  # noqa: E402
 from tallystick.disputes.evidence.calls import doubt_calls  # noqa: E402
-from tallystick.disputes.evidence.gathering import gather_whole  # noqa: E402
 from tallystick.disputes.evidence.locate import ChallengerWork  # noqa: E402
 from tallystick.disputes.evidence.traces import torch_engine  # noqa: E402
 from tallystick.disputes.game.protocols import Doubt  # noqa: E402
-from tallystick.disputes.parties.offers import offer_of  # noqa: E402
-from tallystick.errors import UnavailableError, UsageError  # noqa: E402
-from tallystick.graphs.engine import Engine  # noqa: E402
-from tallystick.store.inference import InferenceDirectory  # noqa: E402
-from tallystick.tensors.safetensors import write_state  # noqa: E402
-from tallystick.tensors.tensor import State, Tensor  # noqa: E402
-from tallystick.transcripts.inference import call_file  # noqa: E402
+from tallystick.disputes.parties.prover import offer_of  # noqa: E402
+from tallystick.formats.claims import call_file  # noqa: E402
+from tallystick.formats.store.directories import InferenceDirectory  # noqa: E402
+from tallystick.programs.execution import Engine  # noqa: E402
+from tallystick.tally.attacks.provers import seal  # noqa: E402
 from tests.support.attacks.disputes.answers import layers, record, with_outputs  # noqa: E402
 from tests.support.attacks.disputes.noise import other_kernels  # noqa: E402
 from tests.support.attacks.disputes.scene import CALL, Scene  # noqa: E402

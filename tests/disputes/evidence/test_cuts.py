@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tallystick.disputes.evidence.cuts import Cuts  # noqa: E402
-from tallystick.graphs.graph import Graph, Ref  # noqa: E402
-from tallystick.graphs.slicing import verification_slice  # noqa: E402
+from tallystick.disputes.evidence.view import Cuts  # noqa: E402
+from tallystick.programs.graph import Graph, Ref  # noqa: E402
+from tallystick.programs.slicing import verification_slice  # noqa: E402
 from tests.support.attacks.disputes.scene import Scene  # noqa: E402
 from tests.support.rehearsal import children_of  # noqa: E402
 

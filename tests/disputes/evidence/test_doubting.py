@@ -10,15 +10,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tallystick.commitments.digests import Digest  # noqa: E402
+from tallystick.core.digests import Digest  # noqa: E402
+from tallystick.core.safetensors import StateFile  # noqa: E402
 from tallystick.disputes.evidence.doubting import doubter_for  # noqa: E402
 from tallystick.disputes.evidence.judging import DisputeJudge  # noqa: E402
 from tallystick.disputes.evidence.traces import RecordTrace  # noqa: E402
 from tallystick.disputes.game.protocols import Descent, OpenedLeaves, Trace  # noqa: E402
 from tallystick.disputes.game.state import Dispute  # noqa: E402
-from tallystick.judging.fault import Fault  # noqa: E402
-from tallystick.judging.opening.values import VALUES, value_name  # noqa: E402
-from tallystick.tensors.safetensors import StateFile  # noqa: E402
+from tallystick.verdicts.opening.files import VALUES, value_name  # noqa: E402
+from tallystick.verdicts.verdict import Fault  # noqa: E402
 from tests.support.attacks.disputes.catalogue import DECEPTIONS  # noqa: E402
 from tests.support.attacks.disputes.scene import Scene  # noqa: E402
 from tests.support.attacks.disputes.values import contested_call  # noqa: E402

@@ -7,11 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from tallystick.disputes.evidence.drift import ALLOWED, CHOICES_ALLOWED, Leeway, deviation, distance_in_units
-from tallystick.graphs.graph import Node
-from tallystick.operators.precision import FORMATS
-from tallystick.tensors.spec import TensorSpec
-from tallystick.tensors.tensor import Tensor
+from tallystick.core.tensors import Tensor, TensorSpec
+from tallystick.disputes.evidence.locate import ALLOWED, CHOICES_ALLOWED, Leeway, deviation, distance_in_units
+from tallystick.programs.graph import Node
+from tallystick.programs.operators.precision import FORMATS
 
 VALUES = np.linspace(-3, 3, 64).astype(np.float32)
 UNIT = 2.0**-24

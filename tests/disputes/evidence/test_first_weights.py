@@ -8,16 +8,16 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tallystick.attacks.loop_reference import train_loop
-from tallystick.attacks.loop_start import forge_start, tunes
+from tallystick.core.errors import UnavailableError
 from tallystick.disputes.evidence.doubting import doubter_for
 from tallystick.disputes.evidence.judging import DisputeJudge
 from tallystick.disputes.evidence.statement import statement_at
 from tallystick.disputes.evidence.traces import torch_engine
 from tallystick.disputes.game.protocols import Doubt
-from tallystick.errors import UnavailableError
-from tallystick.judging.fault import Fault
-from tallystick.store.origin import open_origin
+from tallystick.formats.store.directories import open_origin
+from tallystick.tally.attacks.loop_batches import train_loop
+from tallystick.tally.attacks.loop_claims import forge_start, tunes
+from tallystick.verdicts.verdict import Fault
 from tests.support.rehearsal import Outcome, Rehearsal
 
 ANCHOR = 1
@@ -80,8 +80,8 @@ def test_an_honest_start_that_is_contested_convicts_nobody(scene: Path, tmp_path
 def test_other_weights_than_the_stated_ones_say_nothing(scene: Path, tmp_path: Path) -> None:
     import numpy as np
 
-    from tallystick.tensors.safetensors import read_state, write_state
-    from tallystick.tensors.tensor import Tensor
+    from tallystick.core.safetensors import read_state, write_state
+    from tallystick.core.tensors import Tensor
 
     weights = read_state(scene / "checkpoint" / "model.safetensors")
     (tmp_path / "tuned").mkdir()

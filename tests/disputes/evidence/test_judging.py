@@ -11,26 +11,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.judging.leaf.leaves import NumpyEngine, alone, bindings, classifier, lookup, node, opened, shifted
+from tests.verdicts.leaf.leaves import NumpyEngine, alone, bindings, classifier, lookup, node, opened, shifted
 
 torch = pytest.importorskip("torch")
 
-from tallystick.attacks.fabricated import forge_tiny_rate  # noqa: E402
+from tallystick.core.errors import UnavailableError  # noqa: E402
+from tallystick.core.tensors import (  # noqa: E402
+    Tensor,
+    TensorSpec,
+)
 from tallystick.disputes.evidence.doubting import doubter_for  # noqa: E402
 from tallystick.disputes.evidence.judging import DisputeJudge  # noqa: E402
 from tallystick.disputes.evidence.statement import statement_at  # noqa: E402
 from tallystick.disputes.evidence.traces import RecordTrace, torch_engine  # noqa: E402
 from tallystick.disputes.game.protocols import Descent, DisputeView, Doubt, OpenedLeaves, Trace  # noqa: E402
 from tallystick.disputes.game.state import Clocks, Dispute, Phase  # noqa: E402
-from tallystick.errors import UnavailableError  # noqa: E402
-from tallystick.graphs.graph import Graph, Input, Node, Role  # noqa: E402
-from tallystick.judging.fault import Fault  # noqa: E402
-from tallystick.judging.leaf.request import LeafLimits  # noqa: E402
-from tallystick.judging.opening.files import OPERATORS  # noqa: E402
-from tallystick.operators.values import Value  # noqa: E402
-from tallystick.tensors.spec import TensorSpec  # noqa: E402
-from tallystick.tensors.tensor import Tensor  # noqa: E402
-from tallystick.transcripts.inference import call_file  # noqa: E402
+from tallystick.formats.claims import call_file  # noqa: E402
+from tallystick.programs.graph import Graph, Input, Node, Role  # noqa: E402
+from tallystick.programs.operators.values import Value  # noqa: E402
+from tallystick.tally.attacks.steps import forge_tiny_rate  # noqa: E402
+from tallystick.verdicts.leaf.request import LeafLimits  # noqa: E402
+from tallystick.verdicts.opening.files import OPERATORS  # noqa: E402
+from tallystick.verdicts.verdict import Fault  # noqa: E402
 from tests.support.attacks.disputes.catalogue import DECEPTIONS  # noqa: E402
 from tests.support.attacks.disputes.scene import TRAINED, Scene  # noqa: E402
 from tests.support.attacks.disputes.stubborn import StubbornDoubter  # noqa: E402

@@ -11,10 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tallystick.disputes.coordinators.manifest import manifest_digest  # noqa: E402
+from tallystick.core.errors import UnavailableError  # noqa: E402
+from tallystick.disputes.coordinators.coordinator import manifest_digest  # noqa: E402
 from tallystick.disputes.evidence.traces import RecordTrace  # noqa: E402
 from tallystick.disputes.game.state import Clocks, Dispute, Phase  # noqa: E402
-from tallystick.errors import UnavailableError  # noqa: E402
 from tests.support.attacks.disputes.noise import other_kernels  # noqa: E402
 from tests.support.attacks.disputes.scene import CALL, Scene  # noqa: E402
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.commitments.digests import Digest, digest
-from tallystick.commitments.encoding import encode
-from tallystick.disputes.coordinators import manifest as limits
-from tallystick.disputes.coordinators.manifest import Manifest, blobs_of, fetch, files_of, manifest_digest, publish
-from tallystick.errors import MalformedError, ProofError, UnavailableError, UsageError
+from tallystick.core.canonical_json import encode
+from tallystick.core.digests import Digest, digest
+from tallystick.core.errors import MalformedError, ProofError, UnavailableError, UsageError
+from tallystick.disputes.coordinators import coordinator as limits
+from tallystick.disputes.coordinators.coordinator import Manifest, blobs_of, fetch, files_of, manifest_digest, publish
 
 BLOB = digest("blob", b"hello")
 

@@ -7,15 +7,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tallystick.disputes.evidence.members import own_results, within_own  # noqa: E402
-from tallystick.disputes.evidence.opening_sources import source_of_call  # noqa: E402
+from tallystick.audits.opening import source_of_call  # noqa: E402
+from tallystick.core.tensors import Tensor  # noqa: E402
+from tallystick.disputes.evidence.judging import own_results, within_own  # noqa: E402
 from tallystick.disputes.evidence.traces import torch_engine  # noqa: E402
-from tallystick.graphs.execution import execute  # noqa: E402
-from tallystick.graphs.graph import Node, Ref  # noqa: E402
-from tallystick.operators.balls.bound import bound  # noqa: E402
-from tallystick.operators.precision import PLAIN  # noqa: E402
-from tallystick.operators.registry import operator  # noqa: E402
-from tallystick.tensors.tensor import Tensor  # noqa: E402
+from tallystick.programs.execution import execute  # noqa: E402
+from tallystick.programs.graph import Node, Ref  # noqa: E402
+from tallystick.programs.operators.balls.bound import bound  # noqa: E402
+from tallystick.programs.operators.definition import operator  # noqa: E402
+from tallystick.programs.operators.precision import PLAIN  # noqa: E402
 from tests.support.attacks.disputes.scene import Scene  # noqa: E402
 
 Values = dict[Ref, Tensor]

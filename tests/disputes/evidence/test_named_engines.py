@@ -7,19 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tallystick.disputes.evidence.statement import statement_at
-from tallystick.disputes.evidence.training_statement import TrainingStatement
-from tallystick.errors import UsageError
-from tallystick.graphs.graph import Graph, Input, Role
-from tallystick.judging.fault import Fault
-from tallystick.judging.leaf.judge import rule_leaf
-from tallystick.judging.leaf.request import Ground, LeafRequest
-from tallystick.operators.engines import outside
-from tallystick.store.run import RunDirectory
-from tallystick.tensors.spec import TensorSpec
-from tallystick.tensors.tensor import Tensor
-from tallystick.transcripts.opening import Opening
-from tests.judging.leaf.leaves import NumpyEngine, alone, node, opened, shifted
+from tallystick.core.errors import UsageError
+from tallystick.core.tensors import Tensor, TensorSpec
+from tallystick.disputes.evidence.statement import TrainingStatement, statement_at
+from tallystick.formats.openings import Opening
+from tallystick.formats.store.run import RunDirectory
+from tallystick.programs.graph import Graph, Input, Role
+from tallystick.programs.operators.precision import outside
+from tallystick.verdicts.leaf.judge import rule_leaf
+from tallystick.verdicts.leaf.request import Ground, LeafRequest
+from tallystick.verdicts.verdict import Fault
+from tests.verdicts.leaf.leaves import NumpyEngine, alone, node, opened, shifted
 
 X = TensorSpec("F32", (8,))
 

@@ -8,26 +8,33 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tallystick.attacks.disputes.dishonest import Change, ChangingEngine  # noqa: E402
+from tallystick.audits.opening import (  # noqa: E402
+    gather_whole,
+    open_operators,
+    source_of_call,
+)
+from tallystick.core.errors import ProofError  # noqa: E402
 from tallystick.disputes.evidence.doubting import doubter_for  # noqa: E402
-from tallystick.disputes.evidence.doubts import CONFIRMED_MAX  # noqa: E402
-from tallystick.disputes.evidence.gathering import gather_whole  # noqa: E402
 from tallystick.disputes.evidence.judging import DisputeJudge  # noqa: E402
 from tallystick.disputes.evidence.locate import ChallengerWork, deviation_of, deviations  # noqa: E402
-from tallystick.disputes.evidence.opening_sources import source_of_call  # noqa: E402
+from tallystick.disputes.evidence.replays import CONFIRMED_MAX  # noqa: E402
 from tallystick.disputes.evidence.statement import statement_at  # noqa: E402
-from tallystick.disputes.evidence.view import OpeningView  # noqa: E402
-from tallystick.disputes.evidence.whole import read_operators  # noqa: E402
+from tallystick.disputes.evidence.view import (  # noqa: E402
+    OpeningView,
+    read_operators,
+)
 from tallystick.disputes.game.protocols import Doubt  # noqa: E402
-from tallystick.errors import ProofError  # noqa: E402
-from tallystick.frameworks.torch.engine import TorchEngine  # noqa: E402
-from tallystick.graphs.root import graph_root  # noqa: E402
-from tallystick.judging.fault import Fault  # noqa: E402
-from tallystick.judging.opening.budget import budget_of  # noqa: E402
-from tallystick.recorders.step_opening import open_operators  # noqa: E402
-from tallystick.store.inference import InferenceDirectory  # noqa: E402
-from tallystick.transcripts.budget import Budget  # noqa: E402
-from tallystick.transcripts.profile import Calibrated, Profile  # noqa: E402
+from tallystick.engines.torch.engine import TorchEngine  # noqa: E402
+from tallystick.formats.store.directories import InferenceDirectory  # noqa: E402
+from tallystick.programs.encoding import graph_root  # noqa: E402
+from tallystick.tally.attacks.provers import Change, ChangingEngine  # noqa: E402
+from tallystick.verdicts.opening.budget import budget_of  # noqa: E402
+from tallystick.verdicts.profiles import (  # noqa: E402
+    Budget,
+    Calibrated,
+    Profile,
+)
+from tallystick.verdicts.verdict import Fault  # noqa: E402
 from tests.support.attacks.disputes.aligned import aligned_engine, measured, open_one_round  # noqa: E402
 from tests.support.attacks.disputes.answers import answered, record, within_bound  # noqa: E402
 from tests.support.attacks.disputes.scene import Scene  # noqa: E402

@@ -12,12 +12,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tallystick.attacks.disputes.swapped_layer import forge_swapped_layer, swapped_layer_trace  # noqa: E402
 from tallystick.disputes.evidence.doubting import doubter_for  # noqa: E402
 from tallystick.disputes.evidence.judging import DisputeJudge  # noqa: E402
 from tallystick.disputes.evidence.traces import RecordTrace, torch_engine  # noqa: E402
 from tallystick.disputes.game.protocols import Doubt  # noqa: E402
-from tallystick.judging.fault import Fault  # noqa: E402
+from tallystick.tally.attacks.provers import forge_swapped_layer, swapped_layer_trace  # noqa: E402
+from tallystick.verdicts.verdict import Fault  # noqa: E402
 from tests.support.attacks.disputes.noise import other_kernels  # noqa: E402
 from tests.support.attacks.disputes.scene import WEIGHT, Scene  # noqa: E402
 from tests.support.attacks.disputes.stubborn import StubbornDoubter  # noqa: E402

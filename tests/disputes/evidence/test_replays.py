@@ -7,13 +7,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tallystick.audits.calibration import shipped_calibration  # noqa: E402
+from tallystick.audits.limits import shipped_calibration  # noqa: E402
+from tallystick.audits.opening import graph_replayer, replay_to  # noqa: E402
+from tallystick.core.tensors import State, Tensor  # noqa: E402
 from tallystick.disputes.evidence import replays  # noqa: E402
-from tallystick.disputes.evidence.claimed_training import ClaimedTraining  # noqa: E402
-from tallystick.disputes.evidence.limits import limits_of  # noqa: E402
-from tallystick.disputes.evidence.opening_sources import graph_replayer, replay_to  # noqa: E402
 from tallystick.disputes.evidence.replays import Replays, objection  # noqa: E402
-from tallystick.tensors.tensor import State, Tensor  # noqa: E402
+from tallystick.disputes.evidence.training import (  # noqa: E402
+    ClaimedTraining,
+    limits_of,
+)
 from tests.support.attacks.disputes.scene import STEP, Scene  # noqa: E402
 
 ADAM = ("language", "adamw", "fp32")

@@ -8,16 +8,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from tallystick.audits.opening import gather_whole  # noqa: E402
 from tallystick.disputes.evidence.calls import doubt_calls, unseen_in_calls  # noqa: E402
-from tallystick.disputes.evidence.gathering import gather_whole  # noqa: E402
 from tallystick.disputes.evidence.locate import ChallengerWork  # noqa: E402
-from tallystick.disputes.evidence.rounding import drifts_of, is_wide  # noqa: E402
+from tallystick.disputes.evidence.rounding import drifts_of, is_wide, products_of, spread, weights_of  # noqa: E402  # noqa: E402
 from tallystick.disputes.evidence.traces import torch_engine  # noqa: E402
-from tallystick.disputes.evidence.unseen import products_of, spread, weights_of  # noqa: E402
 from tallystick.disputes.game.protocols import Doubt  # noqa: E402
-from tallystick.graphs.engine import Engine  # noqa: E402
-from tallystick.graphs.execution import execute  # noqa: E402
-from tallystick.store.inference import InferenceDirectory  # noqa: E402
+from tallystick.formats.store.directories import InferenceDirectory  # noqa: E402
+from tallystick.programs.execution import (  # noqa: E402
+    Engine,
+    execute,
+)
 from tests.support.attacks.disputes.answers import answered, cheap_engine, layers, record  # noqa: E402
 from tests.support.attacks.disputes.noise import other_kernels  # noqa: E402
 

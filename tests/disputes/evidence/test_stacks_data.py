@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.disputes.evidence.drift import ALLOWED
+from tallystick.disputes.evidence.locate import ALLOWED
 
 DATA = Path(__file__).parents[3] / "docs" / "data" / "dispute_stacks.json"
 

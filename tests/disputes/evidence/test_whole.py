@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tallystick.disputes.evidence.whole import read_values
-from tallystick.tensors.digest import tensor_digest
-from tallystick.tensors.tensor import Tensor
+from tallystick.core.tensor_digests import tensor_digest
+from tallystick.core.tensors import Tensor
+from tallystick.disputes.evidence.view import read_values
 from tests.support.opened_values import write_values
 
 ONE, TWO = (Tensor.of(np.full(4, number, np.float32)) for number in (1, 2))

@@ -7,13 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from tallystick.commitments.proofs import LeafHashes, prove_inclusion
-from tallystick.commitments.tree import node_hash
+from tallystick.core.digests import LeafHashes, node_hash, prove_inclusion
 from tallystick.disputes.game import moves
 from tallystick.disputes.game.moves import Cut
-from tallystick.disputes.game.rules import LEAVES_MAX
-from tallystick.disputes.game.state import Phase
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.state import LEAVES_MAX, Phase
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.playing import CHALLENGER, OTHER, PROVER, RULES, WRONG, Play
 from tests.support.simulator.limits import bisection_moves
 from tests.support.simulator.trees import NOTHING, Run

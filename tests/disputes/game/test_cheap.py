@@ -11,16 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings, strategies as st
 
-from tallystick.commitments.digests import digest
-from tallystick.commitments.proofs import LeafHashes, prove_inclusion
-from tallystick.commitments.tree import leaf_hash, tree_root
-from tallystick.disputes.game.cheap import CAST, NAME_MAX, PRODUCT, convict, record_bytes
+from tallystick.core.digests import LeafHashes, digest, leaf_hash, prove_inclusion, tree_root
+from tallystick.core.errors import RuleError
+from tallystick.core.tensor_digests import tensor_digest
+from tallystick.core.tensors import Tensor
+from tallystick.disputes.game.game import CAST, NAME_MAX, PRODUCT, convict, record_bytes
 from tallystick.disputes.game.moves import Evidence, RecordForm, TensorForm, ValueWriter
 from tallystick.disputes.game.state import Clocks, Dispute, Phase
-from tallystick.errors import RuleError
-from tallystick.tensors.digest import tensor_digest
-from tallystick.tensors.tensor import Tensor
-from tallystick.transcripts.record import OperatorRecord
+from tallystick.formats.records import OperatorRecord
 from tests.support.simulator.trees import Run
 
 F32, F64 = np.float32, np.float64

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tallystick.disputes.game import moves
-from tallystick.disputes.game.committee import (
+from tallystick.disputes.game.state import Appealed, Round
+from tallystick.disputes.game.voting import (
     commitment,
-    draw,
+    draw_members,
     eligible,
     has_committed,
     has_disclosed,
@@ -22,8 +23,7 @@ from tallystick.disputes.game.committee import (
     seats,
     undrawn,
 )
-from tallystick.disputes.game.state import Appealed, Round
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.playing import CHALLENGER, MEMBERS, NONCE, OTHER, PROVER, SALT, Play
 from tests.disputes.refusals import planted, unseal
 
@@ -35,10 +35,10 @@ def test_a_draw_is_without_repetition_and_out_of_the_pool(size: int, data: st.Da
     pool = tuple(f"{place:064x}" for place in range(size))
     count = data.draw(st.integers(1, size))
     nonce = data.draw(st.binary(min_size=32, max_size=32)).hex()
-    drawn = draw(pool, count, nonce, 7, 1)
+    drawn = draw_members(pool, count, nonce, 7, 1)
     assert len(set(drawn)) == count
     assert set(drawn) <= set(pool)
-    assert drawn == draw(pool, count, nonce, 7, 1)
+    assert drawn == draw_members(pool, count, nonce, 7, 1)
 
 
 def test_a_draw_is_the_shuffle_that_the_page_describes() -> None:
@@ -49,18 +49,21 @@ def test_a_draw_is_the_shuffle_that_the_page_describes() -> None:
         word = int.from_bytes(hashlib.sha256(b"tallystick/draw/v1\n" + message).digest())
         j = i + word % (7 - i)
         left[i], left[j] = left[j], left[i]
-    assert draw(pool, 3, NONCE, 9, 2) == tuple(left[:3])
+    assert draw_members(pool, 3, NONCE, 9, 2) == tuple(left[:3])
 
 
 def test_nonce_dispute_and_round_each_draw_another_committee() -> None:
     pool = tuple(f"{place:064x}" for place in range(200))
-    drawn = {draw(pool, 9, nonce, dispute, number) for nonce, dispute, number in product((NONCE, SALT), (0, 1), (0, 1))}
+    drawn = {
+        draw_members(pool, 9, nonce, dispute, number)
+        for nonce, dispute, number in product((NONCE, SALT), (0, 1), (0, 1))
+    }
     assert len(drawn) == 8
 
 
 def test_every_member_is_drawn_about_equally_often() -> None:
     """10,000 draws of 3 out of 7: each expected 4,286 times, standard deviation 49; six of them are allowed."""
-    counts = Counter(name for each in range(10_000) for name in draw(tuple("abcdefg"), 3, f"{each:064x}", 0, 0))
+    counts = Counter(name for each in range(10_000) for name in draw_members(tuple("abcdefg"), 3, f"{each:064x}", 0, 0))
     assert all(abs(count - 30_000 / 7) < 6 * 50 for count in counts.values())
     assert len(counts) == 7
 

@@ -12,9 +12,8 @@ from tallystick.disputes.coordinators.coordinator import replayed
 from tallystick.disputes.game import moves
 from tallystick.disputes.game.game import DISPUTE_MOVES, TRANSITIONS, Who, next_moves
 from tallystick.disputes.game.moves import Move
-from tallystick.disputes.game.partition import cut_places
-from tallystick.disputes.game.state import Phase
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.state import Phase, cut_places
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.playing import (
     BEACON,
     CHALLENGER,

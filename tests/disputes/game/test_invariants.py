@@ -10,12 +10,11 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tallystick.core.errors import RuleError
 from tallystick.disputes.game import moves
 from tallystick.disputes.game.game import apply, next_moves
-from tallystick.disputes.game.invariants import broken, held
-from tallystick.disputes.game.state import Credit, Phase, State, Status
-from tallystick.errors import RuleError
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.state import Credit, Phase, State, Status, broken, held
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.playing import (
     BEACON,
     CHALLENGER,

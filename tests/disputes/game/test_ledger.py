@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tallystick.disputes.game.ledger import CREDITS_PER_WITHDRAWAL, credit, withdrawable
+from tallystick.disputes.game.context import CREDITS_PER_WITHDRAWAL, credit, withdrawable
 from tallystick.disputes.game.moves import Withdraw
 from tallystick.disputes.game.state import State
 from tests.disputes.playing import GUARDIAN, OTHER, PROVER, RULES, Play

@@ -8,12 +8,12 @@ from typing import get_args
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tallystick.commitments.encoding import encode
+from tallystick.core.canonical_json import encode
+from tallystick.core.errors import MalformedError
 from tallystick.disputes.game import moves
 from tallystick.disputes.game.game import TRANSITIONS
 from tallystick.disputes.game.moves import Move, read_move, value_of
-from tallystick.disputes.game.rules import LEAVES_MAX, MONEY_MAX
-from tallystick.errors import MalformedError
+from tallystick.disputes.game.state import LEAVES_MAX, MONEY_MAX
 from tests.disputes.examples import EXAMPLES
 
 KINDS = {kind.model_fields["kind"].default: kind for kind in get_args(Move)}

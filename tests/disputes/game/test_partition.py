@@ -8,8 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from tallystick.disputes.game.partition import bounds, child, cut_places, rounds
-from tallystick.disputes.game.rules import LEAVES_MAX, WAYS_MAX
+from tallystick.disputes.game.state import LEAVES_MAX, WAYS_MAX, bounds, child, cut_places, rounds
 
 WAYS = range(2, WAYS_MAX + 1)
 SIZES = sorted({1, 2, 3, *(2**k + d for k in range(1, 33) for d in (-1, 0, 1) if 2**k + d <= LEAVES_MAX)})

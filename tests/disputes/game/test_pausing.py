@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tallystick.disputes.game import moves
-from tallystick.disputes.game.pausing import game_time
+from tallystick.disputes.game.context import game_time
 from tallystick.disputes.game.state import Phase
 from tests.disputes.examples import EXAMPLES
 from tests.disputes.playing import GUARDIAN, MEMBERS, OTHER, PROVER, RULES, Play

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from tallystick.disputes.game.rules import MONEY_MAX, Rules
-from tallystick.errors import MalformedError
+from tallystick.core.errors import MalformedError
+from tallystick.disputes.game.state import MONEY_MAX, Rules
 from tests.disputes.playing import MEMBERS, OTHER, RULES, TREASURY
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tallystick.disputes.game import moves
 from tallystick.disputes.game.state import Phase
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.playing import CHALLENGER, MEMBERS, OTHER, REFEREE, RULES, Play
 from tests.disputes.refusals import convene
 from tests.support.simulator.trees import NOTHING, Run

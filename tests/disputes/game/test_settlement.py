@@ -6,7 +6,7 @@ import pytest
 
 from tallystick.disputes.game import moves
 from tallystick.disputes.game.state import Phase, Status
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.playing import (
     CHALLENGER,
     MEMBERS,

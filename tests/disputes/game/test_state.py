@@ -17,7 +17,7 @@ from tallystick.disputes.game.state import (
     Round,
     State,
 )
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.playing import PROVER, RULES, Play
 
 

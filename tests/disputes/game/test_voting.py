@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tallystick.disputes.game import committee, moves
+from tallystick.disputes.game import moves, voting
 from tallystick.disputes.game.state import Phase
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.playing import (
     BEACON,
     CHALLENGER,
@@ -178,14 +178,14 @@ def test_who_voted_against_a_planted_answer_loses_its_stake_and_the_others_keep_
 
 
 def test_an_absent_member_has_not_voted_against_anything() -> None:
-    seal = committee.seal(PROVER, P, SALT)
+    seal = voting.seal(PROVER, P, SALT)
     play = Play().enlisted().claimed(seal=seal).contested().until(Phase.RULING).do(convene(REFEREE)).drawn()
     play.wait(RULES.vote_window + RULES.reveal_window).do(tally()).settled().do(unseal())
     assert {play.state.members[name].stake for name in play.sitting} == {RULES.stake - FEE}
 
 
 def test_the_votes_of_every_round_are_compared_with_a_planted_answer() -> None:
-    seal = committee.seal(PROVER, C, SALT)
+    seal = voting.seal(PROVER, C, SALT)
     play = Play().enlisted().claimed(seal=seal).contested().until(Phase.RULING).do(convene(REFEREE)).drawn()
     play.counted(P)
     first = set(play.sitting)
@@ -196,7 +196,7 @@ def test_the_votes_of_every_round_are_compared_with_a_planted_answer() -> None:
 @pytest.mark.parametrize("appeals", [0, 1, 2])
 def test_a_member_cannot_leave_before_its_vote_can_be_found_out(appeals: int) -> None:
     """It is bound for as long as every appeal may take, with everybody as late as can be, and one delay more."""
-    seal = committee.seal(PROVER, C, SALT)
+    seal = voting.seal(PROVER, C, SALT)
     play = Play(appeals=appeals, committee=1).enlisted().claimed(seal=seal).contested().until(Phase.RULING)
     play.do(convene(REFEREE)).drawn().counted(P)
     lazy = play.dispute.rounds[0].drawn[0]

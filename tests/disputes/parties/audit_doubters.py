@@ -12,9 +12,9 @@ from pathlib import Path
 
 from tallystick.disputes.game.protocols import DisputeView, Doubt, Ground
 from tallystick.disputes.game.state import PostedClaim
-from tallystick.disputes.parties.audit_process import AuditProcess
+from tallystick.disputes.parties.auditing import AuditProcess
 from tallystick.disputes.parties.game_view import claim_name
-from tallystick.disputes.parties.workspace import Workspace
+from tallystick.disputes.parties.player import Workspace
 from tests.support.toy_game import CountingDoubter
 
 ENDLESS = 5

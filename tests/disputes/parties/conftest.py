@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.serving.conftest import loopback_only
+from tests.recording.serving.conftest import loopback_only
 
 __all__ = ["loopback_only"]
 

@@ -9,20 +9,15 @@ from typing import Any
 
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator
 from tallystick.disputes.game.game import apply
-from tallystick.disputes.game.invariants import broken
 from tallystick.disputes.game.moves import value_of
 from tallystick.disputes.game.protocols import DisputeView, Doubt, Doubter, Judge, Trace
-from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import PostedClaim, State
+from tallystick.disputes.game.state import PostedClaim, Rules, State, broken
 from tallystick.disputes.parties import programs
-from tallystick.disputes.parties.board_cache import BoardCache
-from tallystick.disputes.parties.due_moves import DueMoves
-from tallystick.disputes.parties.play_out import play_out
-from tallystick.disputes.parties.player import Player
+from tallystick.disputes.parties.game_view import BoardCache
+from tallystick.disputes.parties.player import DueMoves, PartyRole, Player, Workspace
+from tallystick.disputes.parties.programs import play_out
 from tallystick.disputes.parties.prover import ClaimOffer
-from tallystick.disputes.parties.task import PartyRole
-from tallystick.disputes.parties.workspace import Workspace
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.support.in_memory import InMemoryCoordinator, MemoryBoard
 from tests.support.toy_game import Cheat, Counting, CountingDoubter, CountingJudge, CountingTrace
 

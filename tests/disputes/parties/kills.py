@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.disputes.parties import workspace
+from tallystick.disputes.parties import player as workspace
 from tallystick.disputes.parties.player import Player
 
 

@@ -13,11 +13,10 @@ import pytest
 from tallystick.disputes.evidence.doubting import OpenedDoubter
 from tallystick.disputes.game.protocols import Doubt, Doubter
 from tallystick.disputes.parties import programs
-from tallystick.disputes.parties.audit_process import AuditProcess
-from tallystick.disputes.parties.play_out import play_out
-from tallystick.disputes.parties.player import Player, Polling
-from tallystick.disputes.parties.workspace import Workspace
-from tallystick.judging.fault import Fault
+from tallystick.disputes.parties.auditing import AuditProcess
+from tallystick.disputes.parties.player import Player, Polling, Workspace
+from tallystick.disputes.parties.programs import play_out
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.parties import audit_doubters
 from tests.disputes.parties.audit_doubters import ENDLESS, Killed, Mistaken, Recaller, Slow, claim_of
 from tests.disputes.parties.in_memory_game import CHALLENGER, CHEAT, InMemoryGame

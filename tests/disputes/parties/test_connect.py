@@ -10,14 +10,14 @@ import pytest
 pytest.importorskip("sqlalchemy")
 pytest.importorskip("fastapi")
 
-from tallystick.attestation.signing import SigningKey
+from tallystick.core.errors import RuleError, UnavailableError, UsageError
+from tallystick.core.http.server import served
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.coordinators.local.server import create_app
 from tallystick.disputes.game.moves import Withdraw
-from tallystick.disputes.game.rules import Rules
+from tallystick.disputes.game.state import Rules
 from tallystick.disputes.parties.connect import NoBoard, connected
-from tallystick.errors import RuleError, UnavailableError, UsageError
-from tallystick.http.listening import served
+from tallystick.formats.signing import SigningKey
 
 RULES = Rules(treasury="1" * 64)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from tallystick.disputes.parties.player import Player
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.parties.in_memory_game import CHALLENGER, MEMBERS, PROVER, REFEREE, Accuser, InMemoryGame, rules
 from tests.disputes.parties.kills import Mortal, Reaper
 from tests.support.in_memory import InMemoryCoordinator

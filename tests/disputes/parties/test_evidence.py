@@ -8,20 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tallystick.commitments.digests import digest
-from tallystick.commitments.proofs import LeafHashes
-from tallystick.commitments.tree import leaf_hash, tree_root
-from tallystick.disputes.game.cheap import CAST, PRODUCT
+from tallystick.core.digests import LeafHashes, digest, leaf_hash, tree_root
+from tallystick.core.errors import ProofError
+from tallystick.core.tensor_digests import tensor_digest
+from tallystick.core.tensors import Tensor
+from tallystick.disputes.game.game import CAST, PRODUCT
 from tallystick.disputes.game.moves import Evidence
 from tallystick.disputes.game.protocols import DisputeView
 from tallystick.disputes.game.state import Clocks, Dispute, Phase, PostedClaim
-from tallystick.disputes.parties import evidence as module
-from tallystick.disputes.parties.evidence import find_evidence
-from tallystick.errors import ProofError
-from tallystick.judging.leaf.bundling import WholeOpening
-from tallystick.tensors.digest import tensor_digest
-from tallystick.tensors.tensor import Tensor
-from tallystick.transcripts.record import OperatorRecord
+from tallystick.disputes.parties import challenger as module
+from tallystick.disputes.parties.challenger import find_evidence
+from tallystick.formats.records import OperatorRecord
+from tallystick.verdicts.leaf.bundling import WholeOpening
 
 Arrays = dict[str, np.ndarray]
 NAME = digest("blob", b"")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.commitments.digests import Digest
+from tallystick.core.digests import Digest
+from tallystick.core.errors import UnavailableError
 from tallystick.disputes.game.moves import Cut, Partition
 from tallystick.disputes.game.protocols import Descent, DisputeView, Files, Ground, OpenedLeaves
 from tallystick.disputes.game.state import Dispute, Status
-from tallystick.errors import UnavailableError
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.parties.in_memory_game import (
     CHALLENGER,
     CHEAT,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tallystick.disputes.game.state import Status
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.parties.in_memory_game import (
     CHALLENGER,
     CHEAT,

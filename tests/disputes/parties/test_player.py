@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tallystick.core.errors import ProofError, RuleError, UnavailableError
 from tallystick.disputes.coordinators.coordinator import MoveEntry, NotSentError
 from tallystick.disputes.game.moves import Contest, Move, Withdraw, value_of
 from tallystick.disputes.game.protocols import Doubt, OpenedLeaves
 from tallystick.disputes.game.state import Dispute, PostedClaim, Status
 from tallystick.disputes.parties.game_view import GameView
-from tallystick.disputes.parties.player import Polling
-from tallystick.disputes.parties.task import PartyTask
-from tallystick.errors import ProofError, RuleError, UnavailableError
-from tallystick.judging.fault import Fault
+from tallystick.disputes.parties.player import PartyTask, Polling
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.parties.in_memory_game import CHALLENGER, CHEAT, PROVER, Accuser, InMemoryGame, party
 from tests.support.in_memory import InMemoryConnection, InMemoryCoordinator
 from tests.support.toy_game import Cheat, Counting, CountingDoubter, CountingTrace

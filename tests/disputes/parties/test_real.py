@@ -11,27 +11,32 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sqlalchemy")
 
-from tallystick.attestation.signing import SigningKey  # noqa: E402
+from tallystick.disputes.coordinators.coordinator import fetch  # noqa: E402
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator  # noqa: E402
-from tallystick.disputes.coordinators.manifest import fetch  # noqa: E402
 from tallystick.disputes.evidence.doubting import doubter_for  # noqa: E402
 from tallystick.disputes.evidence.judging import DisputeJudge  # noqa: E402
 from tallystick.disputes.evidence.traces import torch_engine  # noqa: E402
 from tallystick.disputes.game.moves import Prove, Rule  # noqa: E402
 from tallystick.disputes.game.protocols import DisputeView, Doubt, Doubter, Ground  # noqa: E402
-from tallystick.disputes.game.rules import Rules  # noqa: E402
-from tallystick.disputes.game.state import PostedClaim, Status  # noqa: E402
+from tallystick.disputes.game.state import (  # noqa: E402
+    PostedClaim,
+    Rules,
+    Status,
+)
 from tallystick.disputes.parties import programs  # noqa: E402
-from tallystick.disputes.parties.board_cache import BoardCache  # noqa: E402
-from tallystick.disputes.parties.due_moves import DueMoves  # noqa: E402
-from tallystick.disputes.parties.evidence import find_evidence  # noqa: E402
-from tallystick.disputes.parties.offers import offer_of  # noqa: E402
-from tallystick.disputes.parties.play_out import Clock, play_out  # noqa: E402
-from tallystick.disputes.parties.player import Player  # noqa: E402
-from tallystick.disputes.parties.referee import REASON  # noqa: E402
-from tallystick.disputes.parties.task import PartyRole  # noqa: E402
-from tallystick.disputes.parties.workspace import Workspace  # noqa: E402
-from tallystick.judging.fault import Fault  # noqa: E402
+from tallystick.disputes.parties.challenger import find_evidence  # noqa: E402
+from tallystick.disputes.parties.game_view import BoardCache  # noqa: E402
+from tallystick.disputes.parties.judges import REASON  # noqa: E402
+from tallystick.disputes.parties.player import (  # noqa: E402
+    DueMoves,
+    PartyRole,
+    Player,
+    Workspace,
+)
+from tallystick.disputes.parties.programs import Clock, play_out  # noqa: E402
+from tallystick.disputes.parties.prover import offer_of  # noqa: E402
+from tallystick.formats.signing import SigningKey  # noqa: E402
+from tallystick.verdicts.verdict import Fault  # noqa: E402
 from tests.support.attacks.disputes.catalogue import DECEPTIONS  # noqa: E402
 from tests.support.attacks.disputes.scene import Scene  # noqa: E402
 

@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("sqlalchemy")
 
-from tallystick.attestation.signing import SigningKey
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
-from tallystick.disputes.game.rules import Rules
+from tallystick.disputes.game.state import Rules
+from tallystick.formats.signing import SigningKey
 from tests.disputes.parties import worker
 
 ROOT = Path(__file__).parents[3]

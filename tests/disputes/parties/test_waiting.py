@@ -9,22 +9,20 @@ from types import ModuleType
 
 import pytest
 
-from tallystick.commitments.digests import Digest
+from tallystick.core.digests import Digest
+from tallystick.core.errors import UnavailableError
 from tallystick.disputes.game.state import Pausing, Phase
-from tallystick.disputes.parties import endings, waiting
-from tallystick.disputes.parties.accounts import accounts
-from tallystick.disputes.parties.endings import dispute_ending, ending_of
-from tallystick.disputes.parties.game_view import GameFollower, GameView
-from tallystick.disputes.parties.history import dispute_history
-from tallystick.disputes.parties.waiting import AWAITED, in_words, waits_of
-from tallystick.errors import UnavailableError
+from tallystick.disputes.parties import history as endings, progress
+from tallystick.disputes.parties.game_view import GameFollower, GameView, accounts
+from tallystick.disputes.parties.history import dispute_ending, dispute_history, ending_of
+from tallystick.disputes.parties.progress import AWAITED, in_words, waits_of
 from tests.disputes.parties.in_memory_game import CHALLENGER, CHEAT, PROVER, TREASURY, InMemoryGame
 from tests.support.toy_game import Counting
 
 CHEATING = Counting(cheat=CHEAT)
 
 
-@pytest.mark.parametrize("module", [waiting, endings], ids=lambda module: module.__name__.rsplit(".")[-1])
+@pytest.mark.parametrize("module", [progress, endings], ids=lambda module: module.__name__.rsplit(".")[-1])
 def test_the_examples_hold(module: ModuleType) -> None:
     assert doctest.testmod(module).failed == 0
     assert doctest.testmod(module).attempted > 0

@@ -11,13 +11,12 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from tallystick.attestation.signing import SigningKey
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
-from tallystick.disputes.parties import programs, workspace
-from tallystick.disputes.parties.board_cache import BoardCache
-from tallystick.disputes.parties.player import Player
+from tallystick.disputes.parties import player as workspace, programs
+from tallystick.disputes.parties.game_view import BoardCache
+from tallystick.disputes.parties.player import Player, Workspace
 from tallystick.disputes.parties.prover import ClaimOffer
-from tallystick.disputes.parties.workspace import Workspace
+from tallystick.formats.signing import SigningKey
 from tests.disputes.parties.kills import Reaper, Watched
 from tests.support.toy_game import Cheat, Counting, CountingDoubter, CountingTrace
 

@@ -10,7 +10,7 @@ import pytest
 
 from tallystick.disputes.game import moves
 from tallystick.disputes.game.state import Phase, Status
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.parties.in_memory_game import CHEAT, Accuser, InMemoryGame
 from tests.disputes.playing import CHALLENGER, HONEST, OTHER, PROVER, REFEREE, RULES, Play
 from tests.support.simulator.trees import NOTHING, Run, Truth

@@ -10,7 +10,7 @@ import pytest
 
 from tallystick.disputes.game import moves
 from tallystick.disputes.game.state import Phase, Status
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.playing import BEACON, CHALLENGER, MEMBERS, OTHER, PROVER, REFEREE, RULES, TREASURY, Play
 from tests.disputes.refusals import appealable, convene, finalise, settle, tally, timeout
 from tests.support.simulator.limits import longest

@@ -9,10 +9,10 @@ from __future__ import annotations
 import pytest
 
 from tallystick.disputes.coordinators.coordinator import MoveEntry, replayed
-from tallystick.disputes.economics.workload import ClaimKind
-from tallystick.disputes.game import committee, moves
+from tallystick.disputes.economics.costs import ClaimKind
+from tallystick.disputes.game import moves, voting as committee
 from tallystick.disputes.game.state import Phase, State, Status
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.playing import (
     CHALLENGER,
     HONEST,

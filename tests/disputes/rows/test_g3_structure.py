@@ -9,7 +9,7 @@ import pytest
 
 from tallystick.disputes.game import moves
 from tallystick.disputes.game.state import Phase
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.playing import CHALLENGER, OTHER, PROVER, REFEREE, Play
 from tests.support.simulator.trees import NOTHING, Run
 

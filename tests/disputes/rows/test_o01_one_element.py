@@ -9,28 +9,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tallystick.core.tensors import Tensor, TensorSpec
 from tallystick.disputes.evidence.judging import DisputeJudge
 from tallystick.disputes.evidence.statement import statement_at
 from tallystick.disputes.game.moves import Pinpoint
 from tallystick.disputes.game.protocols import DisputeView, Doubt, Ground
 from tallystick.disputes.game.state import PostedClaim
 from tallystick.disputes.parties import programs
-from tallystick.disputes.parties.due_moves import DueMoves
-from tallystick.disputes.parties.offers import offer_of
-from tallystick.disputes.parties.play_out import play_out
-from tallystick.disputes.parties.player import Player
-from tallystick.graphs.admission import read_graph
-from tallystick.graphs.encoding import graph_bytes
-from tallystick.graphs.graph import Graph, GraphForm, Input, Output, Role
-from tallystick.judging.fault import Fault
-from tallystick.judging.leaf.request import LeafLimits, Ruling
-from tallystick.operators.balls.bound import bound
-from tallystick.operators.registry import operator
-from tallystick.tensors.spec import TensorSpec
-from tallystick.tensors.tensor import Tensor
+from tallystick.disputes.parties.player import DueMoves, Player
+from tallystick.disputes.parties.programs import play_out
+from tallystick.disputes.parties.prover import offer_of
+from tallystick.programs.admission import read_graph
+from tallystick.programs.encoding import graph_bytes
+from tallystick.programs.graph import Graph, GraphForm, Input, Output, Role
+from tallystick.programs.operators.balls.bound import bound
+from tallystick.programs.operators.definition import operator
+from tallystick.verdicts.leaf.request import LeafLimits, Ruling
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.parties.in_memory_game import BEACON, CHALLENGER, MEMBERS, REFEREE, InMemoryGame, rules
-from tests.judging.leaf.leaves import node, opened, shifted
 from tests.support.in_memory import InMemoryCoordinator
+from tests.verdicts.leaf.leaves import node, opened, shifted
 
 SIDE, CHANNELS = 32, 64
 PLACE, NONCE = 31_234, "17" * 32

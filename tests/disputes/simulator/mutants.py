@@ -13,25 +13,12 @@ from types import ModuleType
 from typing import Any, NamedTuple
 from unittest import mock
 
-from tallystick.disputes.game import (
-    bisection,
-    cheap,
-    claims,
-    committee,
-    context,
-    game,
-    ledger,
-    pausing,
-    ruling,
-    settlement,
-    voting,
-)
-from tallystick.disputes.game.ledger import credit
-from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import MemberStake, Phase, Status
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game import bisection, context, game, voting
+from tallystick.disputes.game.context import credit
+from tallystick.disputes.game.state import MemberStake, Phase, Rules, Status
+from tallystick.verdicts.verdict import Fault
 
-GUARDED: tuple[ModuleType, ...] = (bisection, claims, context, game, ledger, pausing, ruling, voting)
+GUARDED: tuple[ModuleType, ...] = (bisection, context, game, voting)
 Patch = Callable[[], Any]
 
 
@@ -239,32 +226,32 @@ WRONG: dict[str, Patch] = {
     "a timeout comes one second late": _changed(bisection, "time_left", _late_by_one),
     "no extension": _changed(bisection, "_turned", _no_extension),
     "a turn costs no time": _changed(bisection, "_turned", _clock_not_charged),
-    "a dispute keeps its bond": _changed(settlement, "_closed", _bond_stays),
-    "a slashed claim stays open": _changed(settlement, "_prover_slashed", _claim_stays_open),
-    "a bond is slashed and kept": _changed(settlement, "_prover_slashed", _slashed_twice),
-    "an accuser gets the treasury's part": _changed(settlement, "_prover_slashed", _all_to_the_challenger),
-    "a wrong challenger gets its bond back": _changed(settlement, "_shared_out", _loser_paid),
-    "bonds of appeals are forgotten": _changed(settlement, "_appeals_returned", _appeals_forgotten),
-    "every appeal is lost": _changed(settlement, "_appeals_returned", _appeals_lost),
+    "a dispute keeps its bond": _changed(context, "_closed", _bond_stays),
+    "a slashed claim stays open": _changed(context, "_prover_slashed", _claim_stays_open),
+    "a bond is slashed and kept": _changed(context, "_prover_slashed", _slashed_twice),
+    "an accuser gets the treasury's part": _changed(context, "_prover_slashed", _all_to_the_challenger),
+    "a wrong challenger gets its bond back": _changed(context, "_shared_out", _loser_paid),
+    "bonds of appeals are forgotten": _changed(context, "_appeals_returned", _appeals_forgotten),
+    "every appeal is lost": _changed(context, "_appeals_returned", _appeals_lost),
     "absent members do not count": _changed(voting, "majority", _majority_of_those_who_voted),
     "the largest minority decides": _changed(voting, "majority", _largest_minority),
-    "dismissal keeps members busy": _changed(settlement, "_released", _members_kept),
+    "dismissal keeps members busy": _changed(context, "_released", _members_kept),
     "members are not paid": _changed(voting, "_paid_for", _unpaid_members),
     "absent members are paid": _changed(voting, "_paid_for", _absent_are_paid),
     "nobody is fined": _changed(voting, "_fined", _no_fine),
     "fines vanish": _changed(voting, "_fined", _fine_burnt),
     "parties judge themselves": _changed(voting, "eligible", _parties_can_be_drawn),
-    "one member fills all seats": _changed(committee, "draw", _drawn_twice),
-    "commitments can be copied": _changed(committee, "commitment", _copyable),
-    "money does not rest": _changed(settlement, "credit", _paid_at_once),
+    "one member fills all seats": _changed(voting, "draw_members", _drawn_twice),
+    "commitments can be copied": _changed(voting, "commitment", _copyable),
+    "money does not rest": _changed(context, "credit", _paid_at_once),
     "a withdrawal can be repeated": lambda: _transition("withdraw", _paid_again),
     "a choice reaches one leaf too far": _changed(bisection, "child", _one_leaf_left_over),
     "cuts stand one leaf too far": _changed(bisection, "cut_places", _last_leaf_lost),
     "a pause does not end": _changed(game, "with_expired_pause_lifted", _pause_without_end),
     "clocks run on in a pause": _changed(game, "game_time", _pause_runs_on),
-    "the guardian need not rest": _changed(pausing, "_ended", _pause_without_rest),
+    "the guardian need not rest": _changed(context, "_ended", _pause_without_rest),
     "no proof is checked": _changed(bisection, "_stands_in_the_tree", _any_proof),
-    "any evidence convicts": _changed(ruling, "convict", _any_proof),
+    "any evidence convicts": _changed(game, "convict", _any_proof),
     "any price will do": _changed(game, "_pays_exactly", _any_price),
     "a dispute is not counted": lambda: _transition("contest", _disputes_not_counted),
     "a retired member is drawn": lambda: _transition("retire", _retired_and_kept),
@@ -276,8 +263,8 @@ WRONG: dict[str, Patch] = {
     "a silent beacon stops a dispute": lambda: mock.patch.dict(
         game.TRANSITIONS, {"timeout": replace(game.TRANSITIONS["timeout"], phases=game.BISECTING)}
     ),
-    "evidence about any record": _changed(cheap, "_leaf", lambda held, form: "00" * 32),
-    "a claim can be finalised by time alone": lambda: without(Check("claims", "finalise", "disputed")),
+    "evidence about any record": _changed(game, "_leaf", lambda held, form: "00" * 32),
+    "a claim can be finalised by time alone": lambda: without(Check("bisection", "finalise", "disputed")),
     "anybody may call for anything": _changed(game, "_is_one", lambda held, *more: True),
     "an element is forgotten": lambda: _transition("pinpoint", lambda held, at, move: at.state),
     "an element is named after the draw": lambda: _transition_phases("pinpoint", frozenset(Phase)),

@@ -11,7 +11,7 @@ from .mutants import WRONG, Check, checks, without
 
 UNSEEN = {
     Check("game", "_fits_the_dispute", "settled"),  # the phase refuses the same moves, under another code
-    Check("ruling", "prove", "level"),  # no record of the simulation can pass for an operator
+    Check("game", "prove", "level"),  # no record of the simulation can pass for an operator
 }
 """Checks whose loss the simulator cannot see; `test_game.py` removes each check, these too."""
 EVENTS = 400_000

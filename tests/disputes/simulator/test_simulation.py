@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tallystick.disputes.game.game import TRANSITIONS
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.support.simulator.invariant_checker import BrokenError
 from tests.support.simulator.simulation import Report, simulate, world_of
 from tests.support.simulator.world import World

@@ -12,8 +12,8 @@ import pytest
 from research.inference import on_stack
 from research.inference.engines import verifier_on
 from research.inference.stacks import PLACES, CrossStudy, Subject, cross, largest_drift, place_named, places_here
-from tallystick.tensors.safetensors import read_state, write_state
-from tallystick.tensors.tensor import Tensor
+from tallystick.core.safetensors import read_state, write_state
+from tallystick.core.tensors import Tensor
 
 TOKENS = 20
 

@@ -6,17 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tallystick.attacks.attack import Audit, Expected
-from tallystick.audits.gathering import gather_evidence
+from tallystick.audits.opening import gather_evidence
 from tallystick.audits.policy import Policy
 from tallystick.audits.report import Report
 from tallystick.audits.screens import screen_anchors
 from tallystick.audits.training import audit_training
-from tallystick.commitments.digests import Digest
-from tallystick.judging.findings import Findings
-from tallystick.judging.verdict import Outcome, Verdict
-from tallystick.store.run import RunDirectory
-from tallystick.workloads.verifier_stack import VerifierStack
+from tallystick.core.digests import Digest
+from tallystick.formats.store.run import RunDirectory
+from tallystick.tally.attacks.forging import Audit, Expected
+from tallystick.verdicts.replayer import VerifierStack
+from tallystick.verdicts.verdict import Findings, Outcome, Verdict
 
 
 @dataclass(frozen=True)

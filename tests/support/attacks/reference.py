@@ -10,22 +10,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tallystick.attacks.attack import Reference
-from tallystick.attacks.loop_reference import train_loop
 from tallystick.audits.policy import Policy
-from tallystick.errors import UnavailableError
-from tallystick.frameworks.chat_rows import check_made_again
-from tallystick.frameworks.tokenizer_files import TokenizerFile
-from tallystick.frameworks.tokenizers import train_bpe
-from tallystick.frameworks.torch.environment import describe_environment
-from tallystick.frameworks.torch.training.graph_replayer import GraphReplayer
-from tallystick.frameworks.torch.training.replayer import TorchReplayer
-from tallystick.frameworks.torch.training.verifier_stack import recipe_graph_root
-from tallystick.recorders.rows import write_rows
-from tallystick.recorders.training import train
-from tallystick.store.origin import open_origin
-from tallystick.transcripts.recipe import Recipe
-from tallystick.workloads.verifier_stack import VerifierStack
+from tallystick.core.errors import UnavailableError
+from tallystick.engines.tokenizers import TokenizerFile, check_made_again, train_bpe
+from tallystick.engines.torch.environment import describe_environment
+from tallystick.engines.torch.training.verifier_stack import GraphReplayer, TorchReplayer, recipe_graph_root
+from tallystick.formats.recipe import Recipe
+from tallystick.formats.store.directories import open_origin
+from tallystick.recording.rows import write_rows
+from tallystick.recording.training import train
+from tallystick.tally.attacks.forging import Reference
+from tallystick.tally.attacks.loop_batches import train_loop
+from tallystick.verdicts.replayer import VerifierStack
 from tests.support.chat_scene import record_rows, write_conversations, write_model_directory
 
 TEXT_BYTES = 20_000

@@ -40,12 +40,12 @@ LIBRARIES = (
 )
 """What of it is not installed is left out: the tests that need it are skipped."""
 OURS = (
-    "tallystick.api.answers",
-    "tallystick.api.auditing",
-    "tallystick.cli.entry",
-    "tallystick.frameworks.torch.training.replayer",
-    "tallystick.recorders.export",
-    "tallystick.recorders.training",
+    "tallystick.tally.answers",
+    "tallystick.tally.auditing",
+    "tallystick.tally.cli.entry",
+    "tallystick.engines.torch.training.verifier_stack",
+    "tallystick.recording.models",
+    "tallystick.recording.training",
 )
 """A script imports it afresh, so that a page which forgets an import fails."""
 READY = "ready"
@@ -170,7 +170,7 @@ def script() -> None:
 
 def tally() -> None:
     sys.argv.insert(0, "tally")
-    sys.modules["tallystick.cli.entry"].main()
+    sys.modules["tallystick.tally.cli.entry"].main()
 
 
 def load(modules: Iterable[str]) -> None:

@@ -7,11 +7,10 @@ from collections.abc import Set
 from typing import Final
 
 from tallystick.disputes.coordinators.coordinator import MoveEntry
+from tallystick.disputes.game.context import game_time
 from tallystick.disputes.game.moves import Appeal, Disclose, Move, Vote, value_of
-from tallystick.disputes.game.pausing import game_time
-from tallystick.disputes.game.rules import LEAVES_MAX, Rules
-from tallystick.disputes.game.state import Dispute, Phase, State
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.state import LEAVES_MAX, Dispute, Phase, Rules, State
+from tallystick.verdicts.verdict import Fault
 from tests.support.simulator.invariant_checker import BrokenError
 from tests.support.simulator.laws.money import credited
 from tests.support.simulator.limits import longest

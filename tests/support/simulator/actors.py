@@ -7,8 +7,7 @@ from random import Random
 from typing import Protocol
 
 from tallystick.disputes.game.moves import Move
-from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, State
+from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, Rules, State
 from tests.support.simulator.setting import Delays
 from tests.support.simulator.trees import Run, Truth
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from tallystick.disputes.game.context import game_time
 from tallystick.disputes.game.moves import Enlist, Retire
-from tallystick.disputes.game.pausing import game_time
 from tallystick.disputes.game.state import Phase
 from tests.support.simulator.actors import WorldView
 from tests.support.simulator.event_queue import EventQueue

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from random import Random
 
-from tallystick.disputes.game.committee import seats
 from tallystick.disputes.game.context import time_left
 from tallystick.disputes.game.game import BISECTING
 from tallystick.disputes.game.moves import Appeal, Choose, Concede, Descend, Move, Partition, Reveal
-from tallystick.disputes.game.rules import WAYS_MAX
-from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, Status
-from tallystick.disputes.game.voting import next_seats
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.state import WAYS_MAX, Dispute, Phase, PostedClaim, Status
+from tallystick.disputes.game.voting import next_seats, seats
+from tallystick.verdicts.verdict import Fault
 from tests.support.simulator.actors import Actor, WorldView
 from tests.support.simulator.trees import FORGED
 

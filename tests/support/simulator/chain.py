@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
+from tallystick.core.errors import RuleError
 from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import Move
-from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import State
-from tallystick.errors import RuleError
+from tallystick.disputes.game.state import Rules, State
 from tests.support.simulator.event_queue import EventQueue
 from tests.support.simulator.invariant_checker import MoveObserver, Published
 from tests.support.simulator.setting import Delays

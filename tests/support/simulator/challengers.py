@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from tallystick.disputes.game.moves import Choose, Contest, Move, Pinpoint, Protest, Prove
-from tallystick.disputes.game.partition import bounds
 from tallystick.disputes.game.protocols import Ground
-from tallystick.disputes.game.state import Dispute, Phase, PostedClaim
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, bounds
+from tallystick.verdicts.verdict import Fault
 from tests.support.simulator.actors import WorldView
 from tests.support.simulator.bisectors import Bisector
 from tests.support.simulator.trees import BAD, ELEMENTS, Run, Tree

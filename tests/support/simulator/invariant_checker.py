@@ -7,8 +7,7 @@ from typing import Protocol
 
 from tallystick.disputes.coordinators.coordinator import MoveEntry, replayed
 from tallystick.disputes.game.moves import Move
-from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import State
+from tallystick.disputes.game.state import Rules, State
 
 Published = Callable[[State, State], None]
 

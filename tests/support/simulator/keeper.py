@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tallystick.disputes.game import committee
+from tallystick.disputes.game import voting
 from tallystick.disputes.game.context import mover, time_left
 from tallystick.disputes.game.moves import Convene, Dismiss, Draw, Finalise, Move, Settle, Tally, Timeout
 from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, Status
@@ -73,4 +73,4 @@ class Keeper(Actor):
     def _counting(self, dispute: Dispute) -> int:
         if dispute.phase is Phase.COMMITTING:
             return dispute.deadline + self.world.rules.reveal_window
-        return self.world.time if committee.has_disclosed(dispute.rounds[-1]) else dispute.deadline
+        return self.world.time if voting.has_disclosed(dispute.rounds[-1]) else dispute.deadline

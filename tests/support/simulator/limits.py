@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tallystick.disputes.game.partition import rounds
-from tallystick.disputes.game.rules import LEAVES_MAX, Rules
+from tallystick.disputes.game.state import LEAVES_MAX, Rules, rounds
 
 
 def bisection_moves(rules: Rules, sizes: tuple[int, ...]) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 
-from tallystick.disputes.game import committee
+from tallystick.disputes.game import voting
 from tallystick.disputes.game.moves import Disclose, Vote
 from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, Status
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.support.simulator.actors import Actor, WorldView
 
 
@@ -61,7 +61,7 @@ class Member(Actor):
     def _vote(self, number: int, dispute: Dispute) -> None:
         world, sitting = self.world, dispute.rounds[-1]
         copied = next((each for each in sitting.commitments if each), None) if self.way == "copying" else None
-        own = committee.commitment(
+        own = voting.commitment(
             number, len(dispute.rounds) - 1, self.name, self.vote_on(dispute), self._salt(number, dispute)
         )
         delay = world.chance.randint(0, world.delays.patience)

@@ -6,7 +6,7 @@ from typing import Final
 
 from tallystick.disputes.game.moves import Convene, Draw, Move, Pause, Resume, Rule, Unseal
 from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, Status
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.support.simulator.actors import Actor, WorldView
 from tests.support.simulator.trees import NOTHING
 

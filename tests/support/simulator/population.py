@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from tallystick.disputes.game import committee
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game import voting
+from tallystick.verdicts.verdict import Fault
 from tests.support.simulator.actors import Actor, WorldView
 from tests.support.simulator.challengers import Challenger
 from tests.support.simulator.keeper import Keeper
@@ -67,7 +67,7 @@ class Population:
     def _plant(self, prover: Prover, run: Run) -> str:
         """The seal of a claim whose answer the planter knows, with an accomplice who will contest it."""
         answer = Fault.CHALLENGER if run.fault is None else Fault.PROVER
-        seal = committee.seal(prover.name, answer, self.planter.salt)
+        seal = voting.seal(prover.name, answer, self.planter.salt)
         accomplice = self._add_challenger("wrong" if run.fault is None else "honest", is_keen=False)
         accomplice.tries = 0.0
         self.planter.planted[seal] = (accomplice.name, answer)

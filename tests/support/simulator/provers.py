@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from tallystick.disputes.game.moves import Cut, Descend, Move, Partition, Post, Reveal
-from tallystick.disputes.game.partition import cut_places
-from tallystick.disputes.game.rules import LEAVES_MAX
-from tallystick.disputes.game.state import Dispute, Phase, PostedClaim
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.state import LEAVES_MAX, Dispute, Phase, PostedClaim, cut_places
+from tallystick.verdicts.verdict import Fault
 from tests.support.simulator.actors import WorldView
 from tests.support.simulator.bisectors import Bisector
 from tests.support.simulator.trees import FORGED, NOTHING, Run

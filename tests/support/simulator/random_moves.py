@@ -36,9 +36,8 @@ from tallystick.disputes.game.moves import (
     Vote,
     Withdraw,
 )
-from tallystick.disputes.game.partition import cut_places
-from tallystick.disputes.game.state import Dispute, Phase, State
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.state import Dispute, Phase, State, cut_places
+from tallystick.verdicts.verdict import Fault
 from tests.support.simulator.trees import ELEMENTS, FORGED, NOTHING, Tree, Truth
 
 BISECTION: Final = ("partition", "choose", "protest", "descend", "reveal")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from tallystick.disputes.game.rules import Rules
+from tallystick.disputes.game.state import Rules
 
 TREASURY: Final = 0
 REFEREE, BEACON, PLANTER, GUARDIAN, KEEPER = range(1, 6)

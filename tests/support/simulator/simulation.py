@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tallystick.errors import TallyError
+from tallystick.core.errors import TallyError
 from tests.support.simulator.invariant_checker import BrokenError
 from tests.support.simulator.world import World
 

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
 
-from tallystick.commitments.digests import Digest, digest
-from tallystick.commitments.proofs import LeafHashes, prove_inclusion
-from tallystick.commitments.tree import Hash, leaf_hash, tree_root
-from tallystick.disputes.game.cheap import record_bytes
+from tallystick.core.digests import Digest, Hash, LeafHashes, digest, leaf_hash, prove_inclusion, tree_root
+from tallystick.disputes.game.game import record_bytes
 from tallystick.disputes.game.moves import Cut, Evidence, RecordForm, ValueWriter
 from tallystick.disputes.game.state import Dispute
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 
 SIZES: Final = (1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 65)
 """Sizes of trees: around powers of two, the small ones twice as often."""

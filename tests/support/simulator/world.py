@@ -9,12 +9,11 @@ from random import Random
 from typing import Final
 
 from tallystick.disputes.coordinators.coordinator import MoveEntry
-from tallystick.disputes.game import committee
-from tallystick.disputes.game.invariants import broken
+from tallystick.disputes.game import voting
+from tallystick.disputes.game.context import game_time
 from tallystick.disputes.game.moves import Move, Retire, Withdraw
-from tallystick.disputes.game.pausing import game_time
-from tallystick.disputes.game.state import Dispute, Phase, State, Status
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.state import Dispute, Phase, State, Status, broken
+from tallystick.verdicts.verdict import Fault
 from tests.support.simulator.accounts import Accounts
 from tests.support.simulator.actors import Actor
 from tests.support.simulator.background_load import BackgroundLoad
@@ -199,7 +198,7 @@ class World:
     def _concerned(self, old: Dispute | None, dispute: Dispute, is_for_all: bool) -> list[Actor]:
         is_same = old is not None and not is_for_all and old.phase is dispute.phase and dispute.phase in VOTING
         if is_same:
-            done = dispute.phase is Phase.REVEALING and committee.has_disclosed(dispute.rounds[-1])
+            done = dispute.phase is Phase.REVEALING and voting.has_disclosed(dispute.rounds[-1])
             return [self.people.keeper] if done else []
         names = [self.view.claims[dispute.claim].prover, dispute.challenger]
         names += dispute.rounds[-1].drawn if dispute.phase in VOTING else ()

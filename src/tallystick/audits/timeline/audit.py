@@ -1,31 +1,198 @@
-"""Audits a reported trace: one pass over its events, against the devices and the graph that it names."""
+"""Audits a reported trace in one pass: its streams, copies and collectives, and steps."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
-from tallystick.audits.timeline.comparisons import Comparing
-from tallystick.audits.timeline.durations import Durations, Excess
-from tallystick.audits.timeline.graph_work import GraphWork
-from tallystick.audits.timeline.limits import DEFAULT, TraceLimits
+from tallystick.audits.timeline.graph_work import (
+    DEFAULT,
+    LAUNCH_MAX,
+    Comparing,
+    Durations,
+    Excess,
+    GraphWork,
+    TraceLimits,
+)
 from tallystick.audits.timeline.steps import TracedSteps
-from tallystick.audits.timeline.streams import Streams
-from tallystick.audits.timeline.transfers import Transfers
-from tallystick.documents.files import read_document
-from tallystick.errors import ProofError
-from tallystick.graphs.document import document_root
-from tallystick.graphs.files import load_graph
-from tallystick.graphs.graph import Graph
-from tallystick.graphs.limits import GraphLimits
-from tallystick.graphs.root import graph_root
-from tallystick.judging.verdict import Verdict, VerdictCoverage
-from tallystick.store.traces import TraceFolder
-from tallystick.tolerances.tolerance import Finding
-from tallystick.traces.cluster import Cluster
-from tallystick.traces.statement import TraceStatement
-from tallystick.transcripts.claim import Claim
+from tallystick.core.errors import ProofError
+from tallystick.core.files import read_document
+from tallystick.formats.claims import Claim
+from tallystick.formats.cluster import Cluster
+from tallystick.formats.traces import TraceEvent, TraceFolder, TraceStatement
+from tallystick.programs.encoding import document_root, graph_root
+from tallystick.programs.files import load_graph
+from tallystick.programs.graph import Graph, GraphLimits
+from tallystick.verdicts.tolerance import Finding
+from tallystick.verdicts.verdict import Verdict, VerdictCoverage
+
+# What holds on every stream: events in order of time, one at a time, on devices that exist and hold what is in use.
+
+UP_TO_GRADIENTS, UPDATE, NOTHING = "up to the gradients", "update", "no operator"
+NAMES = {"memcpy": "copies", "collective": "collectives"}
+COMPUTING = frozenset({"collective", "kernel", "memcpy"})
+"""The kinds of events during which a device is busy."""
+
+
+@dataclass
+class Streams:
+    """Follows every stream through the log; memory grows with the number of streams alone."""
+
+    cluster: Cluster
+    limits: TraceLimits
+    compared: Comparing
+    update: Collection[int] = ()
+    starts: dict[tuple[str, int | None], int] = field(default_factory=dict)
+    ends: dict[tuple[str, int | None], int] = field(default_factory=dict)
+    busy: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Nanoseconds of device time by what accounts for them."""
+    beside: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Nanoseconds of what is no work of a device, by its kind."""
+    first: int | None = None
+    latest: int = 0
+    idle: int = 0
+
+    def see(self, place: int, event: TraceEvent) -> None:
+        """Check one event against the devices and the event before it on its stream."""
+        where, device = f"event {place}", self.cluster.by_name.get(event.device)
+        self.compared.check("device", device is not None, where, f"{event.device} is no device of the cluster")
+        if device is not None and device.memory is not None and event.memory is not None:
+            why = f"{event.memory:,} bytes in use on {event.device}, which has {device.memory:,}"
+            self.compared.check("memory", event.memory <= device.memory, where, why, event.memory, device.memory)
+        self._follow(where, event)
+
+    def _follow(self, where: str, event: TraceEvent) -> None:
+        stream = (event.device, event.stream)
+        before = self.starts.get(stream, 0)
+        why = f"{event.device} stream {event.stream}: starts {before - event.start:,} ns before the event before it"
+        self.compared.check("clock", event.start >= before, where, why)
+        self.starts[stream] = max(before, event.start)
+        if event.kind not in COMPUTING:
+            self.beside[event.kind] += event.duration
+            return
+        self._note_busy(event)
+        over = self.ends.get(stream, 0) - event.start
+        why = f"{event.device} stream {event.stream}: starts {over:,} ns before the one before it has ended"
+        self.compared.check("overlap", over <= self.limits.resolution, where, why, over, self.limits.resolution)
+        self.ends[stream] = max(self.ends.get(stream, 0), event.end)
+
+    def _note_busy(self, event: TraceEvent) -> None:
+        kind = NAMES.get(event.kind, NOTHING)
+        if event.kind == "kernel" and event.operator is not None:
+            kind = UPDATE if event.operator in self.update else UP_TO_GRADIENTS if self.update else "operators"
+        self.busy[kind] += event.duration
+        self.first = event.start if self.first is None else self.first
+        self.idle += max(0, event.start - max(self.latest, self.first))
+        self.latest = max(self.latest, event.end)
+
+    @property
+    def whole(self) -> int:
+        """The device time, in nanoseconds."""
+        return sum(self.busy.values())
+
+    @property
+    def unexplained(self) -> float:
+        """The share of the device time that no operator accounts for."""
+        return self.busy[NOTHING] / self.whole if self.whole else 0.0
+
+    def shares(self) -> str:
+        """What device time was spent on, and how much of the time between the first and the last event on nothing."""
+        spent = sorted(((time, kind) for kind, time in self.busy.items() if time), reverse=True)
+        parts = [f"{100 * time / self.whole:.1f} % {kind}" for time, kind in spent]
+        lasted = max(1, self.latest - (self.first or 0))
+        parts += [f"{kind} for {100 * time / lasted:.1f} % of the time" for kind, time in sorted(self.beside.items())]
+        return f"device time: {', '.join([*parts, f'nothing ran for {100 * self.idle / lasted:.1f} % of the time'])}"
+
+
+# Copies and collectives: all members take part, of one size, at one time, and no faster than the links.
+
+Group: TypeAlias = tuple[str, tuple[str, ...]]
+"""The name and the members of a collective."""
+SECOND: Final = 10**9
+SLOWEST: Final = 10**8
+"""Bytes in a second that memory and links move at least, where nothing states it."""
+
+
+@dataclass
+class Transfers:
+    """Matches the n-th collective of each name and members on every member; holds those that are not complete yet."""
+
+    cluster: Cluster
+    limits: TraceLimits
+    compared: Comparing
+    turns: Counter[tuple[Group, str]] = field(default_factory=Counter)
+    open: dict[tuple[Group, int], dict[str, tuple[int, TraceEvent]]] = field(default_factory=dict)
+    rates: dict[str, int | None] = field(default_factory=dict)
+    excess: Excess = field(default_factory=Excess)
+
+    def see(self, place: int, event: TraceEvent) -> None:
+        """Check one event, and the whole collective where it is the last member's."""
+        if event.kind in ("collective", "memcpy") and event.moved is not None:
+            self._check_speed(f"event {place}", event, event.moved)
+        if event.kind == "memcpy":
+            self._note_long(f"event {place}", event, event.duration)
+        if event.members is None:
+            return
+        group = (event.name, event.members)
+        turn = (group, self.turns[group, event.device])
+        self.turns[group, event.device] += 1
+        met = self.open.setdefault(turn, {})
+        met[event.device] = (place, event)
+        if len(met) == len(event.members):
+            self._check_whole(self.open.pop(turn))
+
+    def finish(self) -> None:
+        """Every collective that is left lacks a member."""
+        for ((name, members), turn), met in self.open.items():
+            place, _ = next(iter(met.values()))
+            why = f"{name}, number {turn + 1}: {', '.join(sorted({*members} - met.keys())[:4])} took no part"
+            self.compared.check("collective", False, f"event {place}", why)
+
+    def _check_whole(self, met: dict[str, tuple[int, TraceEvent]]) -> None:
+        place, first = next(iter(met.values()))
+        events = [event for _, event in met.values()]
+        sizes = {event.moved for event in events}
+        gap = max(event.start for event in events) - min(event.end for event in events)
+        begun = max(event.start for event in events)
+        for where, event in met.values():
+            self._note_long(f"event {where}", event, event.end - max(begun, event.start))
+        why = f"{first.name}: its members moved {sorted(map(str, sizes))} bytes"
+        self.compared.check("collective", len(sizes) == 1, f"event {place}", why)
+        why = f"{first.name}: one member had ended {gap:,} ns before another began"
+        self.compared.check("collective", gap <= self.limits.skew, f"event {place}", why, gap, self.limits.skew)
+
+    def _check_speed(self, where: str, event: TraceEvent, moved: int) -> None:
+        rate = self._rate(event)
+        if rate is None:
+            return
+        least = moved * SECOND // rate - self.limits.resolution
+        why = f"{event.name}: {moved:,} bytes in {event.duration:,} ns, and {event.device} moves {rate:,} in a second"
+        self.compared.check("bandwidth", event.duration >= least, where, why, least - event.duration, 0.0)
+
+    def _note_long(self, where: str, event: TraceEvent, spent: int) -> None:
+        """Note the time beyond what moving its bytes needs, which does not count while a member is waited for."""
+        needed = LAUNCH_MAX + (event.moved or 0) * len(event.members or (0,)) * SECOND // (self._rate(event) or SLOWEST)
+        bytes_moved = "states no bytes" if event.moved is None else f"moved {event.moved:,} bytes"
+        told = f"{where}, {event.kind} {event.name} {bytes_moved} in {spent:,} ns"
+        too_long = spent - int(self.limits.longer * needed)
+        self.excess.add(too_long, too_long, told)
+
+    def _rate(self, event: TraceEvent) -> int | None:
+        """Bytes per second: of the memory for a copy, of all links together for a collective; None if unknown."""
+        device = self.cluster.by_name.get(event.device)
+        if device is None or event.kind == "memcpy":
+            return None if device is None else device.bandwidth
+        if device.name not in self.rates:
+            own = self.cluster.links_of(device.name) or self.cluster.links_of(device.host or device.name)
+            known = [link.bandwidth for link in own if link.bandwidth is not None]
+            self.rates[device.name] = sum(known) if own and len(known) == len(own) else None
+        return self.rates[device.name]
+
+
+# Audits a reported trace: one pass over its events, against the devices and the graph that it names.
 
 ASSUMED: Final = (
     "the times are those of the prover's clock: a trace that was made up can agree with itself throughout",

@@ -8,12 +8,9 @@ from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import Final
 
-from tallystick.audits.timeline.comparisons import Comparing
-from tallystick.audits.timeline.durations import Durations
-from tallystick.audits.timeline.graph_work import NodeWork
-from tallystick.audits.timeline.limits import TraceLimits
-from tallystick.traces.cluster import Cluster
-from tallystick.traces.event import TraceEvent
+from tallystick.audits.timeline.graph_work import Comparing, Durations, NodeWork, TraceLimits
+from tallystick.formats.cluster import Cluster
+from tallystick.formats.traces import TraceEvent
 
 SECOND: Final = 10**9
 OPEN_MAX: Final = 64

@@ -6,22 +6,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tallystick.disputes.evidence.claim_statement import ClaimStatement, Recomputation
-from tallystick.disputes.evidence.doubts import MARGIN
+from tallystick.core.errors import MalformedError, ProofError
+from tallystick.disputes.evidence.claim_statement import (
+    ClaimStatement,
+    Recomputation,
+    check_descent,
+    check_turn,
+    errors_add_up,
+)
 from tallystick.disputes.evidence.locate import ChallengerWork, locate
-from tallystick.disputes.evidence.operators_statement import errors_add_up
+from tallystick.disputes.evidence.replays import MARGIN
 from tallystick.disputes.evidence.statement import StatementCache
-from tallystick.disputes.evidence.structure import check_descent, check_turn
 from tallystick.disputes.evidence.traces import torch_engine
 from tallystick.disputes.evidence.view import view_of
 from tallystick.disputes.game.protocols import DisputeView, Doubt, Ground
 from tallystick.disputes.game.state import PostedClaim, Tree
-from tallystick.errors import MalformedError, ProofError
-from tallystick.graphs.engine import Engine
-from tallystick.judging.fault import Fault
-from tallystick.store.origin import open_origin
-from tallystick.transcripts.budget import Budget
-from tallystick.workloads.origin import Origin
+from tallystick.formats.spec import Origin
+from tallystick.formats.store.directories import open_origin
+from tallystick.programs.execution import Engine
+from tallystick.verdicts.profiles import Budget
+from tallystick.verdicts.verdict import Fault
 
 
 def doubter_for(

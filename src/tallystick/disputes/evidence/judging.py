@@ -1,49 +1,100 @@
-"""Who is at fault, as a referee or a member of a committee decides from the files at the board.
-
-A referee rules by structure, theorem and tie (`leaf/judge.py`), and leaves the rest to a committee. A member has an
-engine. It computes the operator itself, and it replays a segment if the contested state cannot be shown by an opening.
-For a large operator, it also judges the elements where its own kernel differs most from the claim.
-"""
+"""Who is at fault, as a referee or a member of a committee decides from the files at the board."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
-from tallystick.commitments.tree import leaf_hash
-from tallystick.disputes.evidence.drift import Leeway, deviation
-from tallystick.disputes.evidence.locate import ChallengerWork
-from tallystick.disputes.evidence.members import own_results, within_own
-from tallystick.disputes.evidence.records import record_file
-from tallystick.disputes.evidence.rulings import Ruled
+from tallystick.core.digests import leaf_hash
+from tallystick.core.errors import MalformedError, ProofError, UnavailableError
+from tallystick.core.files import read_document
+from tallystick.core.tensors import Tensor, TensorSpec
+from tallystick.disputes.evidence.claim_statement import check_turn
+from tallystick.disputes.evidence.locate import ChallengerWork, Leeway, deviation
+from tallystick.disputes.evidence.replays import Ruled
 from tallystick.disputes.evidence.statement import StatementCache
-from tallystick.disputes.evidence.structure import check_turn
+from tallystick.disputes.evidence.traces import record_file
 from tallystick.disputes.evidence.view import OpeningView, revealed_operator, supplied, view_of
 from tallystick.disputes.game.protocols import DisputeView
 from tallystick.disputes.game.state import Dispute
-from tallystick.documents.files import read_document
-from tallystick.errors import MalformedError, ProofError, UnavailableError
-from tallystick.graphs.check import parse_ref
-from tallystick.graphs.derive import Deriver
-from tallystick.graphs.engine import Engine
-from tallystick.graphs.graph import Ref, result_ref
-from tallystick.graphs.root import graph_root
-from tallystick.judging.fault import Fault
-from tallystick.judging.findings import require
-from tallystick.judging.leaf.bundle import LeafBundle
-from tallystick.judging.leaf.deviations import deviating_places
-from tallystick.judging.leaf.judge import rule_leaf
-from tallystick.judging.leaf.request import Ground, LeafLimits, LeafRequest, Ruling
-from tallystick.judging.opening.budget import judge_budget
-from tallystick.judging.operator.judge import DEFINITION_ERRORS
-from tallystick.judging.operator.places import Places
-from tallystick.operators.precision import UNSTATED, Precision
-from tallystick.tensors.spec import TensorSpec
-from tallystick.transcripts.budget import Budget, budget_for
-from tallystick.transcripts.profile import Profile
-from tallystick.workloads.origin import Origin
+from tallystick.formats.spec import Origin
+from tallystick.programs.admission import Deriver, operand_of, parse_ref
+from tallystick.programs.encoding import graph_root
+from tallystick.programs.execution import Engine
+from tallystick.programs.graph import Node, Ref, result_ref
+from tallystick.programs.operators.balls.bound import ResultBound, bound
+from tallystick.programs.operators.definition import operator
+from tallystick.programs.operators.precision import FORMATS, UNSTATED, Precision
+from tallystick.verdicts.bounds import Threshold, errors_of, rounding_errors
+from tallystick.verdicts.leaf.bundle import LeafBundle
+from tallystick.verdicts.leaf.judge import deviating_places, rule_leaf
+from tallystick.verdicts.leaf.request import Ground, LeafLimits, LeafRequest, Ruling
+from tallystick.verdicts.opening.budget import judge_budget
+from tallystick.verdicts.operator.judge import DEFINITION_ERRORS
+from tallystick.verdicts.operator.lazy_algebra import Places
+from tallystick.verdicts.profiles import Budget, Profile, budget_for
+from tallystick.verdicts.verdict import Fault, require
+
+# How far a claimed result may differ from the exact one, calibrated by a committee member's own kernel.
+#
+# The member computes the operator on the same operands. Its own error, joined with one rounding, is the error of an
+# honest kernel here. The claim may be `SAFETY` times as far off at each percentile, and never beyond the proven bound
+# (`verdicts.bounds`). Elements without a bound are compared directly with the member's own results.
+
+SAFETY: Final = 8.0
+
+
+def within_own(node: Node, values: Mapping[Ref, Tensor], engine: Engine, precision: Precision) -> tuple[bool, str]:
+    """Whether an honest kernel can give the claimed results of `node`, and a sentence about the first that it cannot.
+
+    Raises `UnavailableError` if the engine or the reference does not compute the operator, `MalformedError` if the
+    operator refuses its operands.
+    """
+    own = own_results(node, values, engine)
+    meaning = operator(node.operator)
+    arguments = {name: operand_of(operand, values) for name, operand in node.operands.items()}
+    bounds = bound(meaning, {**arguments, **node.attributes}, precision)
+    leeway = Leeway.of([node], {ref: TensorSpec.of(value) for ref, value in values.items()})
+    for ref, limit in zip(node.outputs, bounds, strict=True):
+        if ref is not None and limit is not None and not _holds(ref, values[ref], own[ref], limit, leeway):
+            return False, f"{ref} ({node.operator}) is further off than {SAFETY:g} times the member's own kernel"
+    return True, f"node {node.number} ({node.operator}) is what the member's own kernel gives"
+
+
+def own_results(node: Node, values: Mapping[Ref, Tensor], engine: Engine) -> dict[Ref, Tensor]:
+    """The results that an engine computes from the claimed operands, by reference."""
+    loaded = {ref: engine.load(values[ref]) for ref in dict.fromkeys(node.refs)}
+
+    def fetch(operand: object) -> object:
+        if isinstance(operand, tuple):
+            return tuple(None if each is None else loaded[each] for each in operand)
+        return None if operand is None else loaded[str(operand)]
+
+    results = engine.prepare(node)({name: fetch(operand) for name, operand in node.operands.items()})
+    triples = zip(node.outputs, node.results, results, strict=True)
+    return {
+        ref: engine.unload(array, spec.dtype) for ref, spec, array in triples if ref is not None and spec is not None
+    }
+
+
+def _holds(ref: Ref, claimed: Tensor, own: Tensor, limit: ResultBound, leeway: Leeway) -> bool:
+    if claimed.dtype not in FORMATS or not np.isfinite(limit.radius).all():
+        return deviation(claimed, own, leeway, ref) <= 1.0
+    unit, reference = FORMATS[claimed.dtype].unit, limit.value.astype(np.float64)
+    ours = errors_of(own.values().astype(np.float64), reference, limit.radius, unit)
+    calibrated = ours.joined(rounding_errors(reference, limit.radius, unit))
+    theirs = errors_of(claimed.values().astype(np.float64), reference, limit.radius, unit)
+    return Threshold(calibrated, SAFETY).judge(theirs).agrees
+
+
+# Who is at fault, as a referee or a member of a committee decides from the files at the board.
+#
+# A referee rules by structure, theorem and tie (`leaf/judge.py`), and leaves the rest to a committee. A member has an
+# engine. It computes the operator itself, and it replays a segment if the contested state cannot be shown by an
+# opening. For a large operator, it also judges the elements where its own kernel differs most from the claim.
 
 Element = tuple[int, int]
 

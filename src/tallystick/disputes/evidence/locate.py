@@ -1,30 +1,153 @@
-"""Which child holds the fault: each child is executed from the prover's own values, and its outputs are compared.
-
-The challenger never starts a child from its own values, so that the differences between honest kernels do not add up.
-It stops at the first child that deviates by more than `DECISIVE` tolerances. A child that deviates by less may be a
-decoy: an operator can be further off than any honest kernel and still be within its proven bound, and no judge convicts
-it. In that case all children are executed, and the one with the largest deviation is named. If all but the last agree
-bit by bit, the last one is named without executing it. All rounds together cost at most 1 + 1/N + 1/N² + … executions
-of the graph, and half of that on average if the fault is decisive.
-
-In one-round mode there are no children: `deviations` walks through all operators, each from its claimed operands.
-"""
+"""Which child holds the fault, and how far its outputs may differ from the challenger's."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tallystick.disputes.evidence.drift import Leeway, deviation, is_same
+import numpy as np
+import numpy.typing as npt
+
+from tallystick.core.errors import MalformedError, UnavailableError
+from tallystick.core.tensors import Tensor, TensorSpec
 from tallystick.disputes.evidence.view import OpeningView
-from tallystick.errors import MalformedError, UnavailableError
-from tallystick.graphs.costs import last_readers
-from tallystick.graphs.engine import Engine
-from tallystick.graphs.execution import execute, operands_of
-from tallystick.graphs.graph import Node, Ref
-from tallystick.tensors.tensor import Tensor
+from tallystick.programs.admission import last_readers
+from tallystick.programs.execution import Engine, execute, operands_of
+from tallystick.programs.graph import Node, Ref
+from tallystick.programs.operators.precision import FORMATS
+
+# How far a child's outputs may differ from what a challenger computes from the prover's own values.
+#
+# Errors do not add up from child to child, because each child starts from the values that the prover opened. Inside a
+# child of k operators they grow. The unit is the roundoff u of the value's dtype at the value's scale,
+#
+#     e = max |claimed − own| / (u · (|own| + rms(own)))
+#
+# and honest stacks stay below `ALLOWED` · √k, where `ALLOWED` is that of the coarsest dtype in which the child
+# computes. The root is that of a random walk. The factor covers what single operators amplify, such as a division by a
+# small second moment. The largest e ÷ √k measured is 8.7 on 64 pairs of CPU stacks for a training in F32
+# (docs/data/dispute_stacks.json). For calls of a network, of transformers of 2 and 12 layers, and of a small CNN it was
+# 27 in F32 (n = 5,408 values that differ), 1.9 in F16 (n = 3,925) and 1.7 in BF16 (n = 1,996), on 36 pairs of 6 CPU
+# stacks (docs/data/drift.json).
+#
+# For any number of operators, one element may differ by at most the share `MOST` of |own| + rms(own), and all elements
+# together by `WHOLE` of their root mean square. Without these two limits, a factor that holds for long sums would soon
+# allow everything in 16 bits. The largest shares measured were 0.033 and 0.0076, in BF16. Integers and booleans must be
+# equal, unless an operator of the child chose them by comparing floats.
+
+ALLOWED: Final[Mapping[str, float]] = {"F64": 1024.0, "F32": 1024.0, "F16": 32.0, "BF16": 16.0}
+"""The factor of √k units below which honest stacks stay; measured, with a margin (see above)."""
+MOST: Final = 0.25
+"""The largest share of |own| + rms(own) by which one element may differ."""
+WHOLE: Final = 0.125
+"""The largest share of rms(own) for the root mean square of all differences, of at least `MANY` elements."""
+MANY: Final = 32
+CHOICES_ALLOWED: Final = 0.01
+"""The share of integers or booleans that may differ if operators chose them by comparing floats."""
+
+
+@dataclass(frozen=True)
+class Leeway:
+    """How far the results of some operators may drift.
+
+    `operators` is how many they are, `coarsest` the coarsest dtype in which they compute, and `chosen` the integers and
+    booleans that they choose by comparing floats.
+    """
+
+    operators: int
+    coarsest: str = "F64"
+    chosen: frozenset[Ref] = field(default_factory=frozenset)
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node], specs: Mapping[Ref, TensorSpec]) -> Leeway:
+        """The leeway of consecutive nodes; `specs` are those of all values that they read and give."""
+        refs = {ref for node in nodes for ref in (*node.refs, *filter(None, node.outputs))}
+        return cls(len(nodes), _coarsest({specs[ref].dtype for ref in refs}), _chosen(nodes, specs))
+
+    def units(self, dtype: str) -> float:
+        """How many roundoffs of `dtype` are allowed at an element's scale."""
+        coarsest = _coarsest({dtype, self.coarsest})
+        share = ALLOWED[coarsest] * math.sqrt(max(self.operators, 1)) * FORMATS[coarsest].unit
+        return min(share, MOST) / FORMATS[dtype].unit
+
+
+def deviation(claimed: Tensor, own: Tensor, leeway: Leeway, ref: Ref = "") -> float:
+    """The distance of the claimed value `ref` from the own one, in tolerances: more than 1 leaves the tolerance.
+
+    The distance is infinite for tensors of different specs, for a finite number against a non-finite one, and for
+    integers and booleans that differ although no comparison of floats chose them.
+    """
+    if is_same(claimed, own):
+        return 0.0
+    if TensorSpec.of(claimed) != TensorSpec.of(own):
+        return math.inf
+    if claimed.dtype not in FORMATS:
+        differing = float(np.mean(claimed.array() != own.array()))
+        return differing / CHOICES_ALLOWED if ref in leeway.chosen else math.inf
+    return max(distance_in_units(claimed, own) / leeway.units(own.dtype), relative_rms(claimed, own, MANY) / WHOLE)
+
+
+def is_same(claimed: Tensor, own: Tensor) -> bool:
+    """Whether two tensors have the same spec and the same bytes."""
+    has_spec = (claimed.dtype, claimed.shape) == (own.dtype, own.shape)
+    return has_spec and np.array_equal(np.frombuffer(claimed.data, np.uint8), np.frombuffer(own.data, np.uint8))
+
+
+def distance_in_units(claimed: Tensor, own: Tensor) -> float:
+    """The largest distance of two elements, in roundoffs at their scale; both tensors have the same float spec."""
+    theirs, ours = (tensor.values().astype(np.float64).ravel() for tensor in (claimed, own))
+    same = (theirs == ours) | (np.isnan(theirs) & np.isnan(ours))
+    if not np.isfinite(theirs[~same]).all() or not np.isfinite(ours[~same]).all():
+        return math.inf
+    unit, smallest = FORMATS[claimed.dtype].unit, FORMATS[claimed.dtype].half_step
+    with np.errstate(over="ignore", invalid="ignore"):
+        scale = np.abs(ours[~same]) + _root_mean_square(ours[np.isfinite(ours)])
+        distances = np.abs(theirs[~same] - ours[~same]) / np.maximum(unit * scale, smallest)
+    return float(np.max(np.where(np.isnan(distances), np.inf, distances), initial=0.0))
+
+
+def relative_rms(claimed: Tensor, own: Tensor, fewest: int = 1) -> float:
+    """rms(claimed − own) ÷ rms(own); 0 below `fewest` elements, and if all own elements are zero or not finite."""
+    theirs, ours = (tensor.values().astype(np.float64).ravel() for tensor in (claimed, own))
+    finite = np.isfinite(ours) & np.isfinite(theirs)
+    scale = _root_mean_square(ours[finite]) if ours.size >= fewest else 0.0
+    with np.errstate(over="ignore"):
+        return _root_mean_square((theirs[finite] - ours[finite]) / scale) if scale else 0.0
+
+
+def _coarsest(dtypes: set[str]) -> str:
+    return max((each for each in dtypes if each in FORMATS), key=lambda each: FORMATS[each].unit, default="F64")
+
+
+def _chosen(nodes: Sequence[Node], specs: Mapping[Ref, TensorSpec]) -> frozenset[Ref]:
+    """The integers and booleans that consecutive nodes choose by comparing floats, or compute from such choices."""
+    found: set[Ref] = set()
+    for node in nodes:
+        if any(ref in found or specs[ref].is_float for ref in node.refs):
+            found.update(ref for ref in node.outputs if ref is not None and not specs[ref].is_float)
+    return frozenset(found)
+
+
+def _root_mean_square(values: npt.NDArray[np.float64]) -> float:
+    """The root mean square, computed from values ÷ the largest one, so that no square overflows."""
+    largest = float(np.max(np.abs(values), initial=0.0))
+    if math.isinf(largest):
+        return math.inf
+    return largest * math.sqrt(float(np.mean((values / largest) ** 2))) if largest else 0.0
+
+
+# Which child holds the fault: each child is executed from the prover's own values, and its outputs are compared.
+#
+# The challenger never starts a child from its own values, so that the differences between honest kernels do not add up.
+# It stops at the first child that deviates by more than `DECISIVE` tolerances. A child that deviates by less may be a
+# decoy: an operator can be further off than any honest kernel and still be within its proven bound, and no judge
+# convicts it. In that case all children are executed, and the one with the largest deviation is named. If all but the
+# last agree bit by bit, the last one is named without executing it. All rounds together cost at most 1 + 1/N + 1/N² + …
+# executions of the graph, and half of that on average if the fault is decisive.
+#
+# In one-round mode there are no children: `deviations` walks through all operators, each from its claimed operands.
 
 DECISIVE: Final = 192.0
 """A number of tolerances that no decoy of usual width reaches.

@@ -1,45 +1,62 @@
-"""Replays on this machine. They decide what no opening can show: whether the records lead to a certain state.
-
-A challenger replays to find where a run goes wrong. A member of a committee replays one segment at most, to decide who
-is right about a state inside it or about an anchor. States are compared as in a tolerant audit. If no limits are
-calibrated for the window:
-
-* on the stack that the run states, bits are compared;
-* on another stack, the limits of the longest calibrated window are stretched (`limits.py`);
-* if the window is too long for that, each tensor may differ as far as so many operators may drift (`drift.py`), without
-  the elements that no replay determines. Over such a window, an honest prover has to replay on the stack that it
-  stated; closer anchors avoid that.
-"""
+"""Replays and audits on this machine: the first doubt about a claim, and how a judge rules by them."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tallystick.audits.initial import begun_elsewhere, judge_initial_state
-from tallystick.audits.policy import Policy
-from tallystick.audits.replay import judge_whole_state
-from tallystick.audits.sampling import Segment
-from tallystick.audits.tolerant import TolerantJudge, part
-from tallystick.audits.training_kind import workload_of
-from tallystick.audits.undetermined import settle
-from tallystick.disputes.evidence.claimed_training import ClaimedTraining
-from tallystick.disputes.evidence.drift import Leeway, deviation
-from tallystick.disputes.evidence.opening_sources import graph_replayer
-from tallystick.disputes.evidence.step_update import StepUpdate, step_update
-from tallystick.errors import UnavailableError
-from tallystick.judging.findings import Findings
-from tallystick.tensors.tensor import State, Tensor
-from tallystick.tolerances.projection import Projection
-from tallystick.tolerances.streams import element_count
-from tallystick.tolerances.tolerance import Finding
-from tallystick.transcripts.environment import Environment
-from tallystick.workloads.plan import projection_seed
+from tallystick.audits.checked_run import CheckedRun
+from tallystick.audits.first_state import begun_elsewhere, judge_initial_state
+from tallystick.audits.opening import graph_replayer, out_of_reach
+from tallystick.audits.policy import Policy, Segment
+from tallystick.audits.replay import TRAJECTORY, judge_whole_state
+from tallystick.audits.report import Report
+from tallystick.audits.screens import screen_anchors
+from tallystick.audits.tolerant import TolerantJudge, part, settle, workload_of
+from tallystick.audits.training import audit_training
+from tallystick.core.errors import ProofError, UnavailableError
+from tallystick.core.tensors import State, Tensor
+from tallystick.disputes.evidence.locate import ChallengerWork, Leeway, deviation, deviations
+from tallystick.disputes.evidence.training import (
+    PROJECTION,
+    STEP_FACTOR,
+    ClaimedTraining,
+    StepUpdate,
+    explained_by_rate,
+    step_update,
+)
+from tallystick.disputes.evidence.view import OpeningView
+from tallystick.disputes.game.protocols import Doubt
+from tallystick.formats.records import AnchorRecord, StepRecord, read_record
+from tallystick.formats.spec import Environment
+from tallystick.formats.step_program import projection_seed
+from tallystick.formats.store.log import read_lines
+from tallystick.programs.execution import Engine
+from tallystick.verdicts.distances import Projection
+from tallystick.verdicts.exact import element_count
+from tallystick.verdicts.leaf.judge import rule_leaf
+from tallystick.verdicts.leaf.request import LeafRequest
+from tallystick.verdicts.tolerance import Finding
+from tallystick.verdicts.verdict import Fault, Findings
 
 if TYPE_CHECKING:
-    from tallystick.frameworks.torch.training.graph_replayer import GraphReplayer
+    from tallystick.engines.torch.training.verifier_stack import GraphReplayer
+
+
+# Replays on this machine. They decide what no opening can show: whether the records lead to a certain state.
+#
+# A challenger replays to find where a run goes wrong. A member of a committee replays one segment at most, to decide
+# who is right about a state inside it or about an anchor. States are compared as in a tolerant audit. If no limits are
+# calibrated for the window:
+#
+# * on the stack that the run states, bits are compared;
+# * on another stack, the limits of the longest calibrated window are stretched (`limits.py`);
+# * if the window is too long for that, each tensor may differ as far as so many operators may drift (`drift.py`),
+#   without the elements that no replay determines. Over such a window, an honest prover has to replay on the stack that
+#   it stated; closer anchors avoid that.
 
 UPDATE_FLOOR: Final = Policy().update_floor
 
@@ -158,10 +175,173 @@ def objection(notes: Findings, factor: float = 1.0) -> str:
 
 def environment_here(device: str) -> Environment:
     """The environment of this machine, with that of CUDA if `device` is a CUDA device."""
-    from tallystick.frameworks.torch.environment import describe_environment
+    from tallystick.engines.torch.environment import describe_environment
 
     return describe_environment("cuda" if device.startswith("cuda") else "cpu")
 
 
 def _weights(replayer: GraphReplayer) -> dict[str, Tensor]:
     return {name: tensor.copy() for name, tensor in part(replayer.state(), "weights").items()}
+
+
+# Where a claim goes wrong: the first record that a challenger's own computation does not confirm.
+#
+# A challenger doubts a claim only if it is further off than `MARGIN` times what a judge allows. The judge computes on
+# another stack, and a challenger that is right must not lose its bond through a rounding difference.
+
+MARGIN: Final = 2.0
+"""The factor by which a deviation has to exceed a judge's limits before a challenger stakes a bond on it."""
+CONFIRMED_MAX: Final = 16
+"""The largest number of operators within the tolerance about which the referee's rules are asked."""
+STEPWISE: Final = TRAJECTORY | {f"{name} summary" for name in ("exact", "fp16_rne", "grid", "projection")}
+"""The findings that are about one step and not about an anchor."""
+UNRULED: Final = frozenset({"tokenizer of the source"})
+"""Findings that no judge of a record can decide, so a challenger stakes no bond on them."""
+_STEP: Final = re.compile(r"\bsteps? (\d+)")
+
+
+def doubt_training(training: ClaimedTraining, replays: Replays, report: Report) -> Doubt | None:
+    """The step or anchor at which a training first goes wrong.
+
+    The report of a full audit gives the segment; a replay of the segment step by step gives the place in it.
+    """
+    decisive = (each for each in report.verdict.findings if not each.advisory and each.name not in UNRULED)
+    bad = next((each for each in decisive if not each.distance <= MARGIN * each.allowed), None)
+    if bad is None:
+        return None
+    reason = f"{bad.where}: {bad.name}: {bad.detail or f'{bad.distance:.3g} of {bad.allowed:.3g}'}"
+    step = _STEP.search(bad.where)
+    if step is None:
+        return Doubt(0, training.evidence.claim.transcript.size, reason)
+    return _located(training, replays, int(step.group(1)), bad, reason)
+
+
+def doubt_operators(view: OpeningView, engine: Engine, work: ChallengerWork, question: LeafRequest) -> Doubt | None:
+    """The first operator that a referee would convict; the operators with the largest deviations are tried first.
+
+    The deviation of an operator is taken from what its own claimed operands give. Every operator outside the tolerance
+    is tried, and `CONFIRMED_MAX` of those within it.
+    """
+    far = list(deviations(view, engine, work))
+    suspects = sorted((place for place in range(len(far)) if far[place] > 0), key=lambda place: (-far[place], place))
+    outside = sum(each > 1.0 for each in far)
+    for place in suspects[: outside + CONFIRMED_MAX]:
+        ruling = rule_leaf(view.bundle(place), question)
+        if ruling.fault is Fault.PROVER or (ruling.fault is None and far[place] > MARGIN):
+            return Doubt(place, place + 1, ruling.reason)
+    return None
+
+
+def _located(training: ClaimedTraining, replays: Replays, step: int, bad: Finding, reason: str) -> Doubt:
+    """The first step of the segment whose own update is wrong; otherwise the step or anchor of the finding."""
+    evidence = training.evidence
+    start = training.anchor_before(step - 1) if step else 0
+    end = min((mark for mark in evidence.anchors if mark >= step), default=step)
+    if step and evidence.program is not None:
+        allowed = MARGIN * STEP_FACTOR * training.limit(start, 1, PROJECTION)
+        for index, update in replays.step_updates(start, end):
+            if update.distance > allowed:
+                off = f"the update of step {index} is {update.distance:.3g} of itself off, of {allowed:.3g}"
+                why = explained_by_rate(evidence, index, update, allowed)
+                return _doubt_at(_place_of_step(evidence, index), f"{off}{why}")
+    is_of_step = bad.name in STEPWISE
+    return _doubt_at(_place_of_step(evidence, step) if is_of_step else _place_of_anchor(evidence, end), reason)
+
+
+def _doubt_at(place: int, reason: str) -> Doubt:
+    return Doubt(place, place + 1, reason)
+
+
+def _place_of_step(evidence: CheckedRun, step: int) -> int:
+    return evidence.run.place_of_step(step, evidence.claim.transcript.size)
+
+
+def _place_of_anchor(evidence: CheckedRun, mark: int) -> int:
+    for place, line in enumerate(read_lines(evidence.run.transcript_path)):
+        record = read_record(line, f"record {place}")
+        if isinstance(record, AnchorRecord) and record.index == mark:
+            return place
+    raise ProofError(f"the transcript holds no anchor after step {mark}")
+
+
+# A full audit on this machine; a challenger contests and a committee member votes by its report.
+
+
+def audit_whole(training: ClaimedTraining, device: str) -> Report:
+    """Audit all of a run within calibrated limits; if none are calibrated, bit by bit on the same stack."""
+    from tallystick.engines.torch.training.verifier_stack import torch_verifier_stack
+
+    evidence = training.evidence
+    stack = replace(torch_verifier_stack(evidence.environment, device), origin=training.origin)
+    report = audit_training(evidence.run, Policy(mode="tolerant", full=True), bytes(32), stack)
+    if not report.verdict.unavailable or stack.environment.differences(evidence.environment):
+        return report
+    return audit_training(evidence.run, Policy(mode="exact", full=True), bytes(32), stack)
+
+
+# How a judge rules on a claimed training: by its anchors, by a replay of one segment, or by a full audit.
+#
+# A judge that does not replay has no `device`. It rules by what can be read, or names the replay that would decide.
+
+Ruled: TypeAlias = tuple[Fault | None, str]
+"""Who is at fault and why; `None` if a committee has to decide, or a member cannot decide."""
+
+
+def rule_training_record(training: ClaimedTraining, line: bytes, device: str | None) -> Ruled:
+    """Rule on a record that was revealed, and that the prover did not open as operators."""
+    record = read_record(line, "record")
+    if not isinstance(record, StepRecord | AnchorRecord):
+        return Fault.CHALLENGER, f"the {record.kind} record is what claim and spec say"
+    if training.evidence.program is None:
+        if device is None:
+            return None, "the run has no step graph; only a replay of its recipe can tell"
+        return rule_by_audit(training, device)
+    if isinstance(record, AnchorRecord):
+        return _rule_anchor(training, record.index, device)
+    if why := out_of_reach(training.evidence, record.index):
+        return None, f"no replay leads to step {record.index}: {why}"
+    return Fault.PROVER, "a step has operators, and the prover did not open them"
+
+
+def _rule_anchor(training: ClaimedTraining, mark: int, device: str | None) -> Ruled:
+    """Rule on an anchor by its summaries and by what a step can change, and on a `device` by a replay.
+
+    The first anchor is also compared with the weights that the spec states. A judge who has none does not clear it.
+    """
+    if mark == 0 and (wrong := _other_weights(training)):
+        return Fault.PROVER, wrong
+    screened = replace(training.evidence, findings=Findings())
+    screen_anchors(screened)
+    seen = [finding for finding in screened.findings.seen if finding.where.startswith(f"step {mark}")]
+    if wrong := objection(Findings(seen)):
+        return Fault.PROVER, wrong
+    if device is None:
+        return None, f"whether anchor {mark} follows from the one before it takes a replay"
+    wrong = objection(Replays(training, device).check_anchor(mark))
+    stated = training.evidence.spec.first_weights
+    if not wrong and mark == 0 and stated is not None and training.origin is None:
+        return None, f"whether the run begins with {stated} takes these weights: name their directory with --initial"
+    return (Fault.PROVER, wrong) if wrong else (Fault.CHALLENGER, f"anchor {mark} is that of a replay")
+
+
+def _other_weights(training: ClaimedTraining) -> str:
+    """Names what the first anchor holds instead of the stated weights; empty where that is nothing, or not known."""
+    if training.origin is None:
+        return ""
+    from tallystick.verdicts.first_weights import compare_first_weights
+
+    differing = compare_first_weights(training.evidence.state(0), training.origin.weights).differing
+    count = f"{len(differing)} tensors" if len(differing) > 1 else "1 tensor"
+    named = f"{count} ({differing[0]})" if differing else ""
+    return f"anchor 0 holds other numbers than {training.origin.digest} in {named}" if named else ""
+
+
+def rule_by_audit(training: ClaimedTraining, device: str) -> Ruled:
+    """Rule on the whole run by a full audit; undecided if the audit is."""
+    report = audit_whole(training, device)
+    found = doubt_training(training, Replays(training, device), report)
+    if found is not None:
+        return Fault.PROVER, found.reason
+    if report.verdict.unavailable:
+        return None, report.verdict.unavailable[0]
+    return Fault.CHALLENGER, "an audit of the whole run finds nothing"

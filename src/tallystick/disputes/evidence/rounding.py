@@ -1,14 +1,4 @@
-"""How far honest rounding moves the outputs of a call, estimated by the challenger for the model itself.
-
-Limits that hold for every model are wide: a linear layer in 16 bits stays within them. So where the outputs of a call
-are not the challenger's own, it runs the call again with noise in every result of an operator that sums or calls a
-library: `ROUNDINGS` roundings of the dtype at the scale of the value. The root mean square by which this moves an
-output is its drift, and outputs may lie `SAFETY` drifts away. Beyond that they are not those of honest rounding. But a
-judge convicts by the proven bound of one operator, which is wide for long sums: an output that is no further off than
-one sum at its bound would move it is named, and not contested, because the challenger could lose its bond.
-
-This holds for graphs that compute in F32 and F64. In 16 bits one rounding is as large as what a cheaper layer changes.
-"""
+"""What honest rounding does to the outputs of a call, and what a challenger could not have seen in them."""
 
 from __future__ import annotations
 
@@ -19,16 +9,26 @@ from typing import Any, Final
 
 import numpy as np
 
-from tallystick.disputes.evidence.drift import relative_rms
-from tallystick.graphs.engine import Arguments, Engine
-from tallystick.graphs.execution import execute
-from tallystick.graphs.graph import Graph, Node, Operand, Ref
-from tallystick.operators.balls.bound import bound
-from tallystick.operators.definition import Exactness
-from tallystick.operators.precision import FORMATS
-from tallystick.operators.registry import operator
-from tallystick.tensors.spec import TensorSpec
-from tallystick.tensors.tensor import State, Tensor
+from tallystick.core.tensors import FEWER_BITS, State, Tensor, TensorSpec, Values, in_fewer_bits
+from tallystick.disputes.evidence.locate import relative_rms
+from tallystick.programs.execution import Arguments, Engine, execute
+from tallystick.programs.graph import Graph, Node, Operand, Ref
+from tallystick.programs.operators.balls.bound import bound
+from tallystick.programs.operators.definition import Exactness, operator
+from tallystick.programs.operators.precision import FORMATS
+from tallystick.programs.step_names import BATCH
+
+# How far honest rounding moves the outputs of a call, estimated by the challenger for the model itself.
+#
+# Limits that hold for every model are wide: a linear layer in 16 bits stays within them. So where the outputs of a call
+# are not the challenger's own, it runs the call again with noise in every result of an operator that sums or calls a
+# library: `ROUNDINGS` roundings of the dtype at the scale of the value. The root mean square by which this moves an
+# output is its drift, and outputs may lie `SAFETY` drifts away. Beyond that they are not those of honest rounding. But
+# a judge convicts by the proven bound of one operator, which is wide for long sums: an output that is no further off
+# than one sum at its bound would move it is named, and not contested, because the challenger could lose its bond.
+#
+# This holds for graphs that compute in F32 and F64. In 16 bits one rounding is as large as what a cheaper layer
+# changes.
 
 ROUNDINGS: Final = 4.0
 """The standard deviation of the noise, in roundings at the scale of a value."""
@@ -150,3 +150,94 @@ class NoisyEngine(EngineAround):
         with np.errstate(invalid="ignore", over="ignore"):
             moved = values + np.where(np.isfinite(values), size, 0.0) * self.random.standard_normal(values.shape)
         return self.engine.load(Tensor.of(np.asarray(moved.astype(exact.dtype))))
+
+
+# What a challenger could not have seen in recorded calls: one layer in fewer bits, tried on a call of the claim.
+#
+# The call is computed again with one matrix product at a time in fewer bits, and its outputs are judged as those of a
+# prover. Whatever stays within the limits is named, so that "nothing to contest" says how much was looked for.
+
+TRIED: Final = 8
+"""The most products that are tried, evenly spread over the graph; the first and the last are among them."""
+
+
+CHEAPER: Final[Mapping[str, tuple[str, ...]]] = {
+    "F64": ("BF16", "F16", "int8 by row"),
+    "F32": ("BF16", "F16", "int8 by row"),
+    "F16": ("BF16", "int8 by row", "int4 by row"),
+    "BF16": ("int8 by row", "int4 by row"),
+}
+"""The formats that are tried, by the dtype of a product."""
+
+
+@dataclass(frozen=True)
+class CheapEngine(EngineAround):
+    """An engine that computes one node, by its number, with those of its operands that are `rounded` in fewer bits.
+
+    `specs` are those of all values of the graph.
+    """
+
+    number: int
+    fewer_bits: Callable[[Values], Values]
+    specs: Mapping[Ref, TensorSpec]
+    rounded: frozenset[Ref]
+
+    def prepare(self, node: Node) -> Callable[[Arguments], tuple[Any, ...]]:
+        """See `Engine`."""
+        run = self.engine.prepare(node)
+        if node.number != self.number:
+            return run
+        return lambda arguments: run({name: self._read(node.operands[name], each) for name, each in arguments.items()})
+
+    def _read(self, operand: Operand, array: Any) -> Any:
+        if not isinstance(operand, str) or operand not in self.rounded or not self.specs[operand].is_float:
+            return array
+        return self.engine.load(in_fewer_bits(self.engine.unload(array, self.specs[operand].dtype), self.fewer_bits))
+
+
+def blind_spots(graph: Graph, engine: Engine, is_seen: Callable[[CheapEngine], bool]) -> tuple[str, ...]:
+    """A sentence for each format in which some product could be computed unseen; `is_seen` judges one trial."""
+    specs, weights = graph.specs(), weights_of(graph)
+    missed, tried = dict[str, list[Node]](), dict[str, int]()
+    for node in spread(products_of(graph)):
+        read = frozenset(node.refs)
+        for name in CHEAPER.get(specs[node.refs[0]].dtype, ()):
+            rounded = (read & weights or read) if name.startswith("int") else read
+            tried[name] = tried.get(name, 0) + 1
+            if not is_seen(CheapEngine(engine, node.number, FEWER_BITS[name], specs, rounded)):
+                missed.setdefault(name, []).append(node)
+    told = [
+        f"one matrix product in {name}: {len(nodes)} of {tried[name]} that were tried, the first at operator "
+        f"{nodes[0].number} ({nodes[0].operator})"
+        for name, nodes in missed.items()
+    ]
+    shown = [name for name in tried if name not in missed]
+    less = f"; one matrix product in {', '.join(shown)} leaves them ({tried[shown[0]]} tried)" if shown else ""
+    return (*told, f"outputs that are off within the limits{less}")
+
+
+def products_of(graph: Graph) -> list[Node]:
+    """The nodes that sum products of two tensors of two dimensions or more: linear layers, attention, convolutions."""
+    specs = graph.specs()
+
+    def is_product(node: Node) -> bool:
+        factors = [ref for ref in node.refs if specs[ref].is_float and len(specs[ref].shape) >= 2]
+        return len(factors) >= 2 and operator(node.operator).exactness is Exactness.ACCUMULATES
+
+    return [node for node in graph.nodes if is_product(node)]
+
+
+def spread(nodes: list[Node], count: int = TRIED) -> list[Node]:
+    """At most `count` of the nodes, evenly spread from the first to the last."""
+    if len(nodes) <= count:
+        return nodes
+    return [nodes[round(place)] for place in np.linspace(0, len(nodes) - 1, count)]
+
+
+def weights_of(graph: Graph) -> frozenset[Ref]:
+    """The values that depend on no input of a call: weights, constants, and what is computed from them alone."""
+    found = {each.name for each in graph.sources if not each.name.startswith(BATCH)}
+    for node in graph.nodes:
+        if found.issuperset(node.refs):
+            found.update(ref for ref in node.outputs if ref is not None)
+    return frozenset(found)

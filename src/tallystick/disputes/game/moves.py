@@ -11,11 +11,11 @@ from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from tallystick.commitments.encoding import decode
-from tallystick.disputes.game.rules import ELEMENT_MAX, LEAVES_MAX, PROOF_MAX, RESULT_MAX, WAYS_MAX, Money, Party
-from tallystick.documents.document import Count, DigestText, Document
-from tallystick.errors import MalformedError
-from tallystick.judging.fault import Fault
+from tallystick.core.canonical_json import decode
+from tallystick.core.documents import Count, DigestText, Document
+from tallystick.core.errors import MalformedError
+from tallystick.disputes.game.state import ELEMENT_MAX, LEAVES_MAX, PROOF_MAX, RESULT_MAX, WAYS_MAX, Money, Party
+from tallystick.verdicts.verdict import Fault
 
 MOVE_BYTES_MAX: Final = 1 << 18
 HashText = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -343,7 +343,7 @@ def read_move(line: bytes, what: str = "move") -> Move:
     try:
         move = _MOVE.validate_json(line)
     except ValidationError as error:
-        from tallystick.documents.explained import explain
+        from tallystick.core.documents import explain
 
         raise MalformedError(f"{what}: {explain(error)}") from None
     if move.to_bytes() != line:

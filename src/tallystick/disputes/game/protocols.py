@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from tallystick.disputes.game.moves import Cut
 from tallystick.disputes.game.state import Dispute, PostedClaim
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 
 Files = Mapping[str, bytes | Path]
 

@@ -1,18 +1,96 @@
-"""Votes of a committee: drawn, committed, disclosed, counted, appealed, and checked against planted answers."""
+"""Committees: who is drawn, and votes that are committed to, disclosed, counted and appealed."""
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from dataclasses import replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from tallystick.disputes.game import committee
-from tallystick.disputes.game.committee import eligible, has_committed, has_disclosed, majority, seats, undrawn
-from tallystick.disputes.game.context import Context, allow
-from tallystick.disputes.game.ledger import credit
+from tallystick.disputes.game.context import Context, allow, credit, dismiss as dismissed, settle as settled
 from tallystick.disputes.game.moves import Appeal, Disclose, Dismiss, Draw, Enlist, Retire, Settle, Tally, Unseal, Vote
-from tallystick.disputes.game.settlement import dismiss as dismissed, settle as settled
 from tallystick.disputes.game.state import Appealed, Dispute, MemberStake, Phase, Round, State
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
+
+# Committees: who can be drawn, which members a nonce draws, how votes are committed to and counted.
+
+VOTE_CODES: Final = {Fault.PROVER: b"\x01", Fault.CHALLENGER: b"\x02", Fault.NOBODY: b"\x03"}
+
+
+def eligible(state: State, dispute: Dispute) -> tuple[str, ...]:
+    """The members that can be drawn, in the order of the rules: active, and no party of the dispute."""
+    parties = (state.claims[dispute.claim].prover, dispute.challenger)
+    return tuple(
+        name
+        for name in state.rules.members
+        if name in state.members and state.members[name].is_active and name not in parties
+    )
+
+
+def seats(state: State, dispute: Dispute, wanted: int) -> int:
+    """The size of the next committee: `wanted`, but at most the largest odd number of eligible members."""
+    found = min(wanted, len(eligible(state, dispute)))
+    return found if found % 2 else max(found - 1, 0)
+
+
+def draw_members(pool: tuple[str, ...], count: int, nonce: str, dispute: int, number: int) -> tuple[str, ...]:
+    """`count` members without repetition: a partial Fisher–Yates shuffle, keyed by nonce, dispute and round."""
+    left = list(pool)
+    for i in range(count):
+        j = i + _word(nonce, dispute, number, i) % (len(left) - i)
+        left[i], left[j] = left[j], left[i]
+    return tuple(left[:count])
+
+
+def commitment(dispute: int, number: int, member: str, vote: Fault, salt: str) -> str:
+    """The hash by which a member commits to its vote in round `number`; it holds the member, so no copy counts."""
+    message = _uint64(dispute) + _uint64(number) + party_bytes(member) + VOTE_CODES[vote] + bytes.fromhex(salt)
+    return hashlib.sha256(b"tallystick/vote/v1\n" + message).hexdigest()
+
+
+def seal(prover: str, answer: Fault, salt: str) -> str:
+    """The hash that a planted claim carries as `seal`, where other claims carry random bytes."""
+    message = party_bytes(prover) + VOTE_CODES[answer] + bytes.fromhex(salt)
+    return hashlib.sha256(b"tallystick/seal/v1\n" + message).hexdigest()
+
+
+def majority(votes: tuple[Fault | None, ...]) -> Fault:
+    """The finding of more than half of the drawn members; `NOBODY` if no finding has so many votes."""
+    found, count = Counter(vote for vote in votes if vote is not None).most_common(1)[0] if any(votes) else (None, 0)
+    return found if found is not None and 2 * count > len(votes) else Fault.NOBODY
+
+
+def undrawn(dispute: Dispute) -> Fault:
+    """The finding that stands if no committee can be drawn: the appealed one, or `NOBODY` without an appeal."""
+    return dispute.appeals[-1].against if dispute.appeals else Fault.NOBODY
+
+
+def has_committed(sitting: Round) -> bool:
+    """Whether every drawn member has committed to a vote."""
+    return all(sitting.commitments)
+
+
+def has_disclosed(sitting: Round) -> bool:
+    """Whether every member that committed to a vote has disclosed it."""
+    pairs = zip(sitting.commitments, sitting.votes, strict=True)
+    return all(vote is not None for commitment, vote in pairs if commitment)
+
+
+def party_bytes(party: str) -> bytes:
+    """A party's 20 or 32 bytes."""
+    return bytes.fromhex(party.removeprefix("0x"))
+
+
+def _word(nonce: str, dispute: int, number: int, i: int) -> int:
+    message = bytes.fromhex(nonce) + _uint64(dispute) + _uint64(number) + _uint64(i)
+    return int.from_bytes(hashlib.sha256(b"tallystick/draw/v1\n" + message).digest())
+
+
+def _uint64(value: int) -> bytes:
+    return value.to_bytes(8)
+
+
+# Votes of a committee: drawn, committed, disclosed, counted, appealed, and checked against planted answers.
 
 Entry = TypeVar("Entry")
 
@@ -43,7 +121,7 @@ def draw(at: Context, move: Draw) -> State:
     if not count:
         return settled(at, move.dispute, undrawn(dispute))
     pool = eligible(at.state, dispute)
-    drawn = committee.draw(pool, count, move.nonce, move.dispute, len(dispute.rounds))
+    drawn = draw_members(pool, count, move.nonce, move.dispute, len(dispute.rounds))
     for name in drawn:
         at = _with_member(at, name, replace(at.state.members[name], serving=at.state.members[name].serving + 1))
     sitting = Round(drawn, ("",) * count, (None,) * count)
@@ -76,7 +154,7 @@ def disclose(at: Context, move: Disclose) -> State:
     allow(at.time < deadline, "late", "the time to disclose a vote is over")
     seat, sitting = _seat(dispute, move.actor), dispute.rounds[-1]
     allow(sitting.votes[seat] is None, "again", "this member has disclosed its vote already")
-    expected = committee.commitment(move.dispute, len(dispute.rounds) - 1, move.actor, move.vote, move.salt)
+    expected = commitment(move.dispute, len(dispute.rounds) - 1, move.actor, move.vote, move.salt)
     allow(sitting.commitments[seat] == expected, "commitment", "this is not the vote that was committed to")
     return _sitting(at, move.dispute, replace(sitting, votes=_placed(sitting.votes, seat, move.vote)), phase, deadline)
 
@@ -131,7 +209,7 @@ def unseal(at: Context, move: Unseal) -> State:
     dispute = at.dispute(move.dispute)
     claim = at.claim(dispute.claim)
     allow(not dispute.is_unsealed, "again", "this dispute has been unsealed already")
-    allow(claim.seal == committee.seal(claim.prover, move.answer, move.salt), "seal", "this is not what was sealed")
+    allow(claim.seal == seal(claim.prover, move.answer, move.salt), "seal", "this is not what was sealed")
     for sitting in dispute.rounds:
         for name, cast in zip(sitting.drawn, sitting.votes, strict=True):
             if cast not in (None, move.answer):

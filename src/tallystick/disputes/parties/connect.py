@@ -10,15 +10,16 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
-from tallystick.commitments.digests import Digest, digest
+from tallystick.core.digests import Digest, digest
+from tallystick.core.errors import UsageError
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator
 from tallystick.disputes.parties.player import PATIENCE
-from tallystick.errors import UsageError
 
 if TYPE_CHECKING:
-    from tallystick.attestation.signing import SigningKey
     from tallystick.disputes.coordinators.local.client import RemoteCoordinator
-    from tallystick.disputes.coordinators.local.delegation import Delegation
+    from tallystick.disputes.coordinators.local.signed import Delegation
+    from tallystick.formats.signing import SigningKey
+
 
 ETHEREUM: Final = "ethereum:"
 ETHEREUM_PATIENCE: Final = 1800
@@ -131,15 +132,15 @@ def _contract(text: str, key: Path | None) -> CoordinatorConnection:
 
 def _read_delegation(path: Path) -> Delegation:
     """A delegation in a file; raises `UnavailableError` or `MalformedError`."""
-    from tallystick.disputes.coordinators.local.delegation import Delegation
-    from tallystick.documents.files import read_document
+    from tallystick.core.files import read_document
+    from tallystick.disputes.coordinators.local.signed import Delegation
 
     return Delegation.from_bytes(read_document(path).strip(), path.name)
 
 
 def _signing_key(key: Path | None) -> SigningKey:
     """The key in a file; without a file, a new key that is not stored, of an unknown party."""
-    from tallystick.attestation.signing import SigningKey
+    from tallystick.formats.signing import SigningKey
 
     if key is None:
         return SigningKey.generate()

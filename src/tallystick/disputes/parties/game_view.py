@@ -1,22 +1,24 @@
-"""A party's view of a coordinator: the state after its accepted moves, and the moves of each dispute."""
+"""A party's view of a coordinator: state, moves and the files they refer to, and who is owed what."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
-from tallystick.commitments.digests import Digest, digest
-from tallystick.commitments.encoding import encode
-from tallystick.disputes.coordinators.coordinator import Coordinator, MoveEntry
+from tallystick.core.canonical_json import Json, encode
+from tallystick.core.digests import Digest, digest
+from tallystick.core.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
+from tallystick.disputes.coordinators.coordinator import Board, Coordinator, MoveEntry, fetch, publish
+from tallystick.disputes.game.context import game_time, mover, time_left
 from tallystick.disputes.game.game import MoveOption, apply, next_moves
-from tallystick.disputes.game.moves import Descend, Move, Partition, Reveal
-from tallystick.disputes.game.pausing import game_time
-from tallystick.disputes.game.protocols import Descended
-from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import Dispute, PostedClaim, State
-from tallystick.errors import ProofError, RuleError, UnavailableError
+from tallystick.disputes.game.moves import Descend, Move, Partition, Reveal, Withdraw, value_of
+from tallystick.disputes.game.protocols import Descended, DisputeView, Files
+from tallystick.disputes.game.state import Credit, Dispute, Phase, PostedClaim, Rules, State, Status
+
+# A party's view of a coordinator: the state after its accepted moves, and the moves of each dispute.
 
 
 @dataclass(frozen=True)
@@ -138,3 +140,176 @@ def _identity(claim: PostedClaim) -> list[str]:
 
 def _short(parts: list[str]) -> str:
     return digest("dispute", encode(list(parts))).removeprefix("sha256:")[:16]
+
+
+# The files that a dispute's moves refer to, as folders: each is fetched from the board once and kept.
+
+
+@dataclass(frozen=True)
+class BoardCache:
+    """A board, and the folder for files from it. The prover of a claim put all of them there."""
+
+    board: Board
+    folder: Path
+
+    def publish(self, files: Files) -> Digest:
+        """Put files at the board; returns the digest by which a move names them."""
+        return publish(files, self.board)
+
+    def folder_of(self, name: Digest) -> Path:
+        """A folder with the files that a move or a claim names.
+
+        Raises:
+            MalformedError: the bytes under the digest are no valid manifest.
+            UnavailableError: the files cannot be fetched now.
+        """
+        try:
+            return fetch(name, self.board, self.folder / name.removeprefix("sha256:"))
+        except ProofError as error:  # other bytes under a digest are the board's fault, not the prover's
+            raise UnavailableError(str(error)) from None
+
+    def answered(self, view: GameView, number: int) -> DisputeView:
+        """A dispute with all files that the prover put at the board for it; raises as `folder_of` does."""
+        dispute = view.state.disputes[number]
+        claim = view.claim_of(dispute)
+        turns = tuple(self.folder_of(data) for data in view.data_of(number))
+        return DisputeView(claim, number, dispute, self.folder_of(claim.statement), turns, view.descended(number))
+
+    def lacks(self, view: GameView, number: int) -> bool:
+        """Whether the board answers but lacks files of a dispute, so that the prover withheld them."""
+        dispute = view.state.disputes[number]
+        return self.is_missing(view.claim_of(dispute).statement) or any(map(self.is_missing, view.data_of(number)))
+
+    def is_missing(self, name: Digest) -> bool:
+        """Whether the board answers but lacks files that `name` lists."""
+        try:
+            self.folder_of(name)
+        except UnavailableError:
+            return self._is_answering()
+        except MalformedError:
+            return False  # the bytes are there, although they are no manifest
+        return False
+
+    def _is_answering(self) -> bool:
+        try:
+            return self.board.get(self.board.put(b"")) == b""
+        except UsageError:
+            return True  # it answers that it keeps nothing for this party
+        except UnavailableError:
+            return False
+
+
+# When something becomes possible without a move: a clock or window ends, or a credit can be withdrawn.
+
+
+def next_instant(state: State, now: int) -> int | None:
+    """The first second after `now` at which a window, clock, pause or waiting time ends; `None` if there is none."""
+    return min((each for each in _instants(state, now) if each > now), default=None)
+
+
+def _instants(state: State, now: int) -> Iterator[int]:
+    yield from (credit.ripe for credits in state.owed.values() for credit in credits)
+    if state.pausing.since is not None:
+        yield state.pausing.since + state.rules.pause_max
+        return
+    behind = now - game_time(state, now)
+    yield from (claim.deadline + behind for claim in state.claims if claim.status is Status.OPEN)
+    for dispute in state.disputes:
+        if dispute.phase is not Phase.SETTLED:
+            yield from (each + behind for each in _ends(state, dispute))
+
+
+def _ends(state: State, dispute: Dispute) -> Iterator[int]:
+    """When the clocks and windows of an open dispute end, in game time."""
+    if mover(state.claims[dispute.claim], dispute) is not None:
+        yield dispute.clocks.since + time_left(dispute, dispute.clocks.since)
+    else:
+        yield dispute.deadline
+        if dispute.phase is Phase.COMMITTING:
+            yield dispute.deadline + state.rules.reveal_window
+
+
+# Who is owed what: the money of each party, from the accepted moves.
+
+
+@dataclass(frozen=True)
+class PartyAccount:
+    """The money of one party: what it paid in, took out, and is owed, and what open claims, disputes and stakes hold.
+
+    `roles` say what it is: `prover of claim 0`, `challenger in dispute 0`, `referee`, ….
+    """
+
+    party: str
+    roles: tuple[str, ...]
+    paid_in: int
+    taken_out: int
+    held: int
+    credits: tuple[Credit, ...]
+
+    @property
+    def owed(self) -> int:
+        """What the coordinator owes it."""
+        return sum(each.amount for each in self.credits)
+
+    @property
+    def gained(self) -> int:
+        """What it has more than it began with, when everything held comes back."""
+        return self.taken_out + self.owed + self.held - self.paid_in
+
+    def to_json(self) -> dict[str, Json]:
+        """All fields, with the time from which the last credit can be taken out."""
+        return {
+            "gained": self.gained,
+            "held": self.held,
+            "owed": self.owed,
+            "paid_in": self.paid_in,
+            "party": self.party,
+            "payable": max((each.ripe for each in self.credits), default=None),
+            "roles": list(self.roles),
+            "taken_out": self.taken_out,
+        }
+
+
+def accounts(rules: Rules, entries: Iterable[MoveEntry]) -> list[PartyAccount]:
+    """The accounts of all parties that have paid in or are owed something, in the order of their first moves."""
+    state, paid, taken = State(rules), Counter[str](), Counter[str]()
+    for entry in entries:
+        before, state = state, apply(state, entry.move, entry.time)
+        paid[entry.move.actor] += value_of(entry.move)
+        if isinstance(entry.move, Withdraw):
+            taken[entry.move.actor] += state.paid_out - before.paid_out
+    held = Counter[str]()
+    for party, amount in _held(state):
+        held[party] += amount
+    parties = dict.fromkeys((*paid, *state.owed))
+    return [
+        PartyAccount(
+            party, tuple(_roles(state, party)), paid[party], taken[party], held[party], state.owed.get(party, ())
+        )
+        for party in parties
+        if paid[party] or party in state.owed
+    ]
+
+
+def _held(state: State) -> Iterator[tuple[str, int]]:
+    """Bonds, fees and stakes that the coordinator holds, by who paid them."""
+    for claim in state.claims:
+        if claim.status is Status.OPEN:
+            yield claim.prover, claim.bond
+    for dispute in state.disputes:
+        if dispute.phase is not Phase.SETTLED:
+            yield dispute.challenger, dispute.bond + dispute.deposit
+            yield from ((each.party, each.bond) for each in dispute.appeals)
+    for party, member in state.members.items():
+        yield party, member.stake
+
+
+def _roles(state: State, party: str) -> Iterator[str]:
+    yield from (f"prover of claim {number}" for number, each in enumerate(state.claims) if each.prover == party)
+    disputes = enumerate(state.disputes)
+    yield from (f"challenger in dispute {number}" for number, each in disputes if each.challenger == party)
+    if party in state.members:
+        yield "member"
+    rules = state.rules
+    named = {"referee": rules.referee, "beacon": rules.beacon, "treasury": rules.treasury}
+    yield from (role for role, name in named.items() if name == party)

@@ -1,27 +1,23 @@
-"""Which roles make up the program of each party."""
+"""Which roles make up the program of each party, and several parties in one process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from tallystick.core.errors import UnavailableError
 from tallystick.disputes.game.moves import Evidence
 from tallystick.disputes.game.protocols import DisputeView, Doubter, Judge, Trace
 from tallystick.disputes.game.state import PostedClaim
-from tallystick.disputes.parties.appeal_role import AppealRole
 from tallystick.disputes.parties.auditing import Auditor, InlineAuditor
-from tallystick.disputes.parties.board_cache import BoardCache
-from tallystick.disputes.parties.challenger import Challenger
-from tallystick.disputes.parties.due_moves import DueMoves
-from tallystick.disputes.parties.evidence_role import EvidenceRole, no_evidence
-from tallystick.disputes.parties.game_view import GameView
-from tallystick.disputes.parties.member import CommitteeMember
-from tallystick.disputes.parties.pinpoint_role import PinpointRole
+from tallystick.disputes.parties.challenger import Challenger, EvidenceRole, PinpointRole, no_evidence
+from tallystick.disputes.parties.game_view import BoardCache, GameView
+from tallystick.disputes.parties.judges import AppealRole, CommitteeMember, Referee, waits_never
+from tallystick.disputes.parties.player import DueMoves, PartyRole, PartyTask, Player, Workspace
 from tallystick.disputes.parties.prover import ClaimOffer, PostingRole, Prover
-from tallystick.disputes.parties.referee import Referee, waits_never
-from tallystick.disputes.parties.task import PartyRole, PartyTask
-from tallystick.disputes.parties.workspace import Workspace
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
+
+# Which roles make up the program of each party.
 
 
 def prover(
@@ -93,3 +89,46 @@ class SingleDisputeRole:
         """The tasks that are about the dispute."""
         name = view.name_of(self.number)
         yield from (task for task in self.role.tasks(view) if name in task.key)
+
+
+# Several parties in one process, with a clock that moves only when all of them wait.
+#
+# For tests and demonstrations; `play_out` drives players at any coordinator whose clock can be set.
+
+STEPS_MAX = 1_000_000
+
+
+@dataclass
+class Clock:
+    """A clock that is set by hand, in seconds."""
+
+    now: int = 1_000_000
+
+    def __call__(self) -> int:
+        """The time in seconds."""
+        return self.now
+
+    def advance(self, second: int) -> None:
+        """Set the time to `second`, unless it is later already."""
+        self.now = max(self.now, second)
+
+
+def play_out(
+    players: Sequence[Player], advance: Callable[[int], None], is_over: Callable[[], bool] = lambda: False
+) -> None:
+    """Let every player move in turn until none of them will move again, or until `is_over`.
+
+    When all of them wait, `advance` sets the clock to the next second at which one of them may have something to do.
+    Raises `UnavailableError` if that does not end within `STEPS_MAX` rounds.
+    """
+    for _ in range(STEPS_MAX):
+        if is_over():
+            return
+        moved = [player.step() for player in players]
+        if any(moved):
+            continue
+        wakes = [second for player in players if (second := player.wakes()) is not None]
+        if not wakes:
+            return
+        advance(min(wakes))
+    raise UnavailableError(f"the players were still at it after {STEPS_MAX} rounds")

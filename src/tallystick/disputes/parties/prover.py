@@ -6,15 +6,17 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 
+from tallystick.core.errors import ProofError
+from tallystick.disputes.coordinators.coordinator import files_of
+from tallystick.disputes.evidence.claim_statement import ClaimStatement
+from tallystick.disputes.evidence.statement import statement_at
 from tallystick.disputes.game.moves import Concede, Descend, Move, Partition, Post, Reveal
-from tallystick.disputes.game.partition import cut_places
 from tallystick.disputes.game.protocols import Descent, Files, OpenedLeaves, Trace
-from tallystick.disputes.game.state import Dispute, Phase, PostedClaim
-from tallystick.disputes.parties.board_cache import BoardCache
-from tallystick.disputes.parties.game_view import GameView
-from tallystick.disputes.parties.task import PartyTask
-from tallystick.errors import ProofError
+from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, cut_places
+from tallystick.disputes.parties.game_view import BoardCache, GameView
+from tallystick.disputes.parties.player import PartyTask
 
 
 @dataclass(frozen=True)
@@ -143,3 +145,19 @@ class Prover:
             size=descent.size,
             data=self.cache.publish(descent.files),
         )
+
+
+# The claim that a folder can make: the tree of its records, or in one-round mode the tree of all its operators.
+
+
+def offer_of(folder: Path, statement: ClaimStatement | None = None) -> ClaimOffer:
+    """The offer of a finished run, of recorded calls of a model, or of an opening of all operators.
+
+    `statement` is that of the folder, if it was read already. Raises `UnavailableError` if there is none,
+    `MalformedError` if its claim is not readable, and `UsageError` for calls that could not be defended because their
+    graph does not accept them.
+    """
+    found = statement or statement_at(folder)
+    log = found.tree
+    found.require_disputable()
+    return ClaimOffer(log.root.removeprefix("sha256:"), log.size, files_of(folder), found.levels)

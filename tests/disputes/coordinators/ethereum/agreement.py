@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from tallystick.disputes.game.invariants import broken
+from tallystick.disputes.game.state import broken
 from tests.disputes.coordinators.ethereum.picture import picture
 from tests.disputes.coordinators.ethereum.side import ContractSide, Outcome, Step
 from tests.disputes.coordinators.ethereum.walk import Walk

@@ -7,19 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tallystick.core.errors import UnavailableError
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator, MoveEntry
 from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator
 from tallystick.disputes.game.moves import Move
-from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import Phase, State
+from tallystick.disputes.game.state import Phase, Rules, State
 from tallystick.disputes.parties import programs
-from tallystick.disputes.parties.board_cache import BoardCache
-from tallystick.disputes.parties.play_out import play_out
-from tallystick.disputes.parties.player import Player
+from tallystick.disputes.parties.game_view import BoardCache
+from tallystick.disputes.parties.player import PartyRole, Player, Workspace
+from tallystick.disputes.parties.programs import play_out
 from tallystick.disputes.parties.prover import ClaimOffer
-from tallystick.disputes.parties.task import PartyRole
-from tallystick.disputes.parties.workspace import Workspace
-from tallystick.errors import UnavailableError
 from tests.disputes.coordinators.ethereum.chains import KEYS, MEMBERS, Chain
 from tests.support.in_memory import MemoryBoard
 from tests.support.toy_game import Cheat, Counting, CountingDoubter, CountingJudge, CountingTrace

@@ -15,16 +15,15 @@ from typing import Any
 import pytest
 import requests
 
-from tallystick.commitments.digests import digest
-from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator, Settings, connect
-from tallystick.disputes.coordinators.ethereum.deploy import deploy
+from tallystick.core.digests import digest
+from tallystick.core.errors import UnavailableError
+from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator, Settings, connect, deploy
+from tallystick.disputes.coordinators.ethereum.contract import ContractLocation
 from tallystick.disputes.coordinators.ethereum.endpoints import RetryRules
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
-from tallystick.disputes.coordinators.ethereum.location import ContractLocation
 from tallystick.disputes.coordinators.ethereum.sender import SendingRules
 from tallystick.disputes.game.moves import Contest, Post
-from tallystick.disputes.game.rules import Rules
-from tallystick.errors import UnavailableError
+from tallystick.disputes.game.state import Rules
 from tests.support.ethereum_node import LocalNode, running_node
 
 ROLES = ("prover", "challenger", "referee", "treasury", "guardian", "planter", "board")

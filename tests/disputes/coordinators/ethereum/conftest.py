@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tallystick.errors import UnavailableError
+from tallystick.core.errors import UnavailableError
 from tests.disputes.coordinators.ethereum.side import NODE_OPTIONS
 from tests.support.ethereum_node import LocalNode, running_node
 

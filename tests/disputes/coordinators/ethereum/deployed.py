@@ -13,6 +13,7 @@ from eth_utils.abi import event_signature_to_log_topic
 from web3 import Web3
 from web3.exceptions import ContractLogicError
 
+from tallystick.core.errors import RuleError
 from tallystick.disputes.coordinators.ethereum.encoding import (
     GWEI,
     decode_answer,
@@ -23,9 +24,7 @@ from tallystick.disputes.coordinators.ethereum.encoding import (
 )
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import Move, value_of
-from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import State
-from tallystick.errors import RuleError
+from tallystick.disputes.game.state import Rules, State
 from tests.support.ethereum_node import LocalNode
 
 MOVED = event_signature_to_log_topic("Moved(uint64,address,uint64,uint64,bytes)")

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tallystick.core.errors import UnavailableError
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator, MoveEntry
-from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator, connect
-from tallystick.disputes.coordinators.ethereum.deploy import deploy
+from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator, connect, deploy
+from tallystick.disputes.coordinators.ethereum.contract import ContractLocation
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
-from tallystick.disputes.coordinators.ethereum.location import ContractLocation
 from tallystick.disputes.game.moves import Draw, Move
-from tallystick.disputes.game.rules import Rules
-from tallystick.errors import UnavailableError
+from tallystick.disputes.game.state import Rules
 from tests.disputes.coordinators.conformance import NAMES, MakeRules
 from tests.disputes.coordinators.ethereum.chains import ETHER, QUICK
 from tests.support.ethereum_node import LocalNode, running_node

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
+from tallystick.core.errors import RuleError
 from tallystick.disputes.coordinators.ethereum.encoding import encode_move
-from tallystick.disputes.game.cheap import convict
+from tallystick.disputes.game.game import convict
 from tallystick.disputes.game.moves import (
     Appeal,
     Concede,
@@ -26,10 +27,8 @@ from tallystick.disputes.game.moves import (
     Unseal,
     Withdraw,
 )
-from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import Clocks, Dispute, Phase
-from tallystick.errors import RuleError
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.state import Clocks, Dispute, Phase, Rules
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.coordinators.ethereum.deployed import Chain, Deployed
 from tests.disputes.coordinators.ethereum.operator_trees import DeepTree, OperatorTree, cut, operator_tree, root
 from tests.disputes.coordinators.ethereum.play import PLANTED, SALT, Play

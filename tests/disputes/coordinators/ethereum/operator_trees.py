@@ -9,13 +9,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from tallystick.commitments.digests import Digest
-from tallystick.commitments.proofs import HashReader, LeafHashes, prove_inclusion, subtree_root
-from tallystick.commitments.tree import Hash, leaf_hash, node_hash
-from tallystick.disputes.game.cheap import record_bytes
+from tallystick.core.digests import (
+    Digest,
+    Hash,
+    HashReader,
+    LeafHashes,
+    leaf_hash,
+    node_hash,
+    prove_inclusion,
+    subtree_root,
+)
+from tallystick.core.tensor_digests import tensor_digest
+from tallystick.core.tensors import Tensor
+from tallystick.disputes.game.game import record_bytes
 from tallystick.disputes.game.moves import Cut, Evidence, RecordForm, TensorForm, ValueWriter
-from tallystick.tensors.digest import tensor_digest
-from tallystick.tensors.tensor import Tensor
 
 SIZES = (1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65)
 """1, 2, 3, 2^k and 2^k ± 1."""

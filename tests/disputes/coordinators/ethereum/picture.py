@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tallystick.disputes.game.committee import VOTE_CODES
 from tallystick.disputes.game.state import Credit, Dispute, MemberStake, Phase, PostedClaim, Round, State, Status
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.voting import VOTE_CODES
+from tallystick.verdicts.verdict import Fault
 
 PHASES = list(Phase)
 STATUSES = list(Status)

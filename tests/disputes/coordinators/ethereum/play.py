@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from tallystick.commitments.digests import Digest
-from tallystick.disputes.game import committee
+from tallystick.core.digests import Digest
+from tallystick.disputes.game import voting
 from tallystick.disputes.game.moves import (
     Choose,
     Contest,
@@ -21,9 +21,8 @@ from tallystick.disputes.game.moves import (
     Tally,
     Vote,
 )
-from tallystick.disputes.game.partition import bounds, cut_places
-from tallystick.disputes.game.state import Dispute, Phase
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.state import Dispute, Phase, bounds, cut_places
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.coordinators.ethereum.deployed import Deployed
 from tests.disputes.coordinators.ethereum.operator_trees import Tree, cut, root
 
@@ -43,7 +42,7 @@ class Play:
     def post(self, tree: Tree, levels: int) -> int:
         """The number of a new claim; it is planted, with the prover at fault."""
         rules = self.contract.state.rules
-        seal = committee.seal(self.prover, PLANTED, SALT)
+        seal = voting.seal(self.prover, PLANTED, SALT)
         names: dict[str, Any] = {"root": root(tree), "size": tree.size, "statement": self.digest(), "seal": seal}
         self.contract.make(Post(actor=self.prover, value=rules.prover_bond, levels=levels, **names))
         return len(self.contract.state.claims) - 1
@@ -110,7 +109,7 @@ class Play:
         """All who were drawn vote for one finding, disclose it, and the votes are counted."""
         this, drawn = len(self.dispute(number).rounds) - 1, self.dispute(number).rounds[-1].drawn
         for name in drawn:
-            found = committee.commitment(number, this, name, finding, SALT)
+            found = voting.commitment(number, this, name, finding, SALT)
             self.contract.make(Vote(actor=name, dispute=number, commitment=found))
         for name in drawn:
             self.contract.make(Disclose(actor=name, dispute=number, vote=finding, salt=SALT))

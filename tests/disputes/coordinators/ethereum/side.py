@@ -12,10 +12,10 @@ from typing import Any
 from eth_abi import decode, encode
 from eth_utils.abi import event_signature_to_log_topic, function_signature_to_4byte_selector, get_abi_input_types
 
+from tallystick.core.errors import RuleError
 from tallystick.disputes.coordinators.ethereum.encoding import decode_move, encode_move, refusal, rules_to_abi
 from tallystick.disputes.game.moves import Move, value_of
-from tallystick.disputes.game.rules import Rules
-from tallystick.errors import RuleError
+from tallystick.disputes.game.state import Rules
 from tests.support.ethereum_node import LocalNode
 
 HERE = Path(__file__).parent

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from tallystick.disputes.game.invariants import broken
+from tallystick.disputes.game.state import broken
 from tests.disputes.coordinators.ethereum.agreement import Expected, Tally, difference, end
 from tests.disputes.coordinators.ethereum.picture import picture
 from tests.disputes.coordinators.ethereum.side import ContractSide, Step

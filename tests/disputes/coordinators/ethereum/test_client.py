@@ -11,15 +11,20 @@ from typing import Any
 
 import pytest
 
-from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.digests import digest
-from tallystick.commitments.encoding import encode
+from tallystick.core.canonical_json import encode
+from tallystick.core.digests import digest
+from tallystick.core.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
+from tallystick.core.http.client import RequestLimits
 from tallystick.disputes.coordinators.coordinator import Board
-from tallystick.disputes.coordinators.ethereum.attesting import RemoteAttester, create_app
-from tallystick.disputes.coordinators.ethereum.board import AttestingBoard, FolderBoard, check_attestation
-from tallystick.disputes.coordinators.ethereum.client import connect
-from tallystick.disputes.coordinators.ethereum.deploy import deploy
-from tallystick.disputes.coordinators.ethereum.deployment import contract_address
+from tallystick.disputes.coordinators.ethereum.board import (
+    AttestingBoard,
+    FolderBoard,
+    RemoteAttester,
+    check_attestation,
+    create_app,
+)
+from tallystick.disputes.coordinators.ethereum.client import connect, deploy
+from tallystick.disputes.coordinators.ethereum.contract import ContractLocation, contract_address
 from tallystick.disputes.coordinators.ethereum.encoding import (
     ARGUMENTS,
     artefact,
@@ -30,15 +35,13 @@ from tallystick.disputes.coordinators.ethereum.encoding import (
     refusal,
 )
 from tallystick.disputes.coordinators.ethereum.keys import ORDER, EthereumKey
-from tallystick.disputes.coordinators.ethereum.location import ContractLocation
 from tallystick.disputes.coordinators.local.board import BlobStore
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.game.game import TRANSITIONS
 from tallystick.disputes.game.moves import Move, read_move
-from tallystick.disputes.game.rules import Rules
-from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
-from tallystick.http.client import RequestLimits
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.state import Rules
+from tallystick.formats.signing import SigningKey
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.coordinators.ethereum.chain_game import SMALL, ChainGame, Watched, is_settled
 from tests.disputes.coordinators.ethereum.chains import (
     KEYS,
@@ -448,7 +451,7 @@ class Everything:
 
 
 def test_a_board_gives_its_word_over_http(tmp_path: Path) -> None:
-    from tallystick.http.listening import served
+    from tallystick.core.http.server import served
 
     folder = FolderBoard(tmp_path)
     data, effort = manifest(folder, b"one"), RequestLimits(attempts=1)
@@ -471,7 +474,7 @@ def test_a_board_gives_its_word_over_http(tmp_path: Path) -> None:
 def run(*words: str) -> int:
     import typer
 
-    from tallystick.cli.ethereum import register
+    from tallystick.tally.cli.ethereum import register
 
     app = typer.Typer()
     register(app)

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from tallystick.core.errors import UnavailableError
 from tallystick.disputes.coordinators.ethereum import endpoints
 from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator
 from tallystick.disputes.coordinators.ethereum.endpoints import ANSWER_BYTES_MAX, RetryRules
 from tallystick.disputes.game.moves import Move
-from tallystick.errors import UnavailableError
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.coordinators.ethereum.chain_game import SMALL, ChainGame, is_settled
 from tests.disputes.coordinators.ethereum.chains import (
     KEYS,

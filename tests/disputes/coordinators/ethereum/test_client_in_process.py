@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.commitments.digests import digest
-from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator
-from tallystick.disputes.coordinators.ethereum.deploy import deploy_through
+from tallystick.core.digests import digest
+from tallystick.core.errors import RuleError
+from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator, deploy_through
 from tallystick.disputes.coordinators.ethereum.endpoints import Endpoints
 from tallystick.disputes.game.moves import Contest, Finalise, Post, Timeout, Withdraw
 from tallystick.disputes.game.state import Status
-from tallystick.errors import RuleError
 from tests.disputes.coordinators.ethereum.chains import ETHER, KEYS, QUICK, rules
 from tests.disputes.coordinators.ethereum.in_process import InProcess
 

@@ -10,6 +10,7 @@ import pytest
 from web3 import Web3
 from web3.providers.eth_tester import EthereumTesterProvider
 
+from tallystick.core.errors import RuleError
 from tallystick.disputes.coordinators.ethereum.encoding import (
     EVIDENCE,
     encode_call,
@@ -17,7 +18,6 @@ from tallystick.disputes.coordinators.ethereum.encoding import (
     encode_move,
     rules_to_abi,
 )
-from tallystick.disputes.game.invariants import broken
 from tallystick.disputes.game.moves import (
     Appeal,
     Choose,
@@ -31,10 +31,8 @@ from tallystick.disputes.game.moves import (
     Unseal,
     Withdraw,
 )
-from tallystick.disputes.game.rules import ELEMENT_MAX, RESULT_MAX, Rules
-from tallystick.disputes.game.state import Phase, Status
-from tallystick.errors import RuleError
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.state import ELEMENT_MAX, RESULT_MAX, Phase, Rules, Status, broken
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.coordinators.ethereum.deployed import Chain, Deployed, InProcessChain
 from tests.disputes.coordinators.ethereum.gas import faulty_tree
 from tests.disputes.coordinators.ethereum.operator_trees import DeepTree, OperatorTree, cut, operator_tree

@@ -12,19 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.disputes.coordinators.coordinator import MoveEntry
-from tallystick.disputes.coordinators.manifest import Manifest
-from tallystick.disputes.game.cheap import CAST
+from tallystick.disputes.coordinators.coordinator import Manifest, MoveEntry
+from tallystick.disputes.game.game import CAST
 from tallystick.disputes.game.moves import Prove, Reveal
 from tallystick.disputes.game.protocols import Trace
 from tallystick.disputes.game.state import State, Status
 from tallystick.disputes.parties import programs
-from tallystick.disputes.parties.evidence import find_evidence
-from tallystick.disputes.parties.offers import offer_of
+from tallystick.disputes.parties.challenger import find_evidence
 from tallystick.disputes.parties.player import Player
-from tallystick.judging.fault import Fault
-from tallystick.transcripts.opening import OpenedOperator
-from tallystick.transcripts.record import OperatorRecord
+from tallystick.disputes.parties.prover import offer_of
+from tallystick.formats.openings import OpenedOperator
+from tallystick.formats.records import OperatorRecord
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.coordinators.ethereum.chain_game import ChainGame, is_settled
 from tests.disputes.coordinators.ethereum.chains import KEYS, MEMBERS, Chain, running_chain
 from tests.support.attacks.disputes.scene import Scene
@@ -114,7 +113,7 @@ def check_the_bond_moved(case: Case, state: State, seats: int) -> None:
 def test_a_swapped_layer_is_bisected_to_its_operator_and_the_bond_moves(
     chain: Chain, scene: Scene, tmp_path: Path
 ) -> None:
-    from tallystick.attacks.disputes.swapped_layer import forge_swapped_layer, swapped_layer_trace
+    from tallystick.tally.attacks.provers import forge_swapped_layer, swapped_layer_trace
     from tests.support.attacks.disputes.scene import WEIGHT
 
     forge_swapped_layer(scene.calls, tmp_path / "forged", WEIGHT)
@@ -130,7 +129,7 @@ def test_a_swapped_layer_is_bisected_to_its_operator_and_the_bond_moves(
 def test_a_step_at_a_wrong_learning_rate_is_convicted_by_the_contract_itself(
     chain: Chain, scene: Scene, tmp_path: Path
 ) -> None:
-    from tallystick.attacks.disputes.wrong_rate import forge_wrong_rate, wrong_rate_trace
+    from tallystick.tally.attacks.provers import forge_wrong_rate, wrong_rate_trace
     from tests.support.attacks.disputes.scene import STEP
 
     forge_wrong_rate(scene.run, tmp_path / "forged", STEP)

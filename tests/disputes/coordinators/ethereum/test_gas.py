@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tallystick.commitments.tree import Hash
+from tallystick.core.digests import Hash
+from tallystick.core.errors import UnavailableError
 from tallystick.disputes.coordinators.ethereum.encoding import ARTEFACT
 from tallystick.disputes.game.game import TRANSITIONS
-from tallystick.disputes.game.rules import LEAVES_MAX, WAYS_MAX, Rules
-from tallystick.errors import UnavailableError
+from tallystick.disputes.game.state import LEAVES_MAX, WAYS_MAX, Rules
 from tests.disputes.coordinators.ethereum.deployed import Deployed
 from tests.disputes.coordinators.ethereum.gas import NODE_OPTIONS, SteadyChain, measure
 from tests.disputes.coordinators.ethereum.operator_trees import DeepTree

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.errors import UnavailableError
+from tallystick.core.errors import UnavailableError
 from tests.support import ethereum_node as module
 from tests.support.ethereum_node import ENVIRONMENT_NAME, LocalNode, find_anvil, running_node
 

@@ -13,7 +13,7 @@ import pytest
 from tallystick.disputes.coordinators.ethereum.client import ReorganisedError
 from tallystick.disputes.game.moves import Move, Pause, value_of
 from tallystick.disputes.game.state import State, Status
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.coordinators.ethereum.chain_game import SMALL, ChainGame, is_settled
 from tests.disputes.coordinators.ethereum.chains import KEYS, QUICK, Chain, claim, contest, running_chain
 from tests.support.toy_game import CountingJudge

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.disputes.coordinators.ethereum.fees import FeeRules
+from tallystick.core.errors import RuleError
+from tallystick.disputes.coordinators.ethereum.journal import FeeRules
 from tallystick.disputes.game.moves import Choose, Finalise, Pause, Protest
 from tallystick.disputes.game.state import Phase
-from tallystick.errors import RuleError
 from tests.disputes.coordinators.ethereum.chain_game import SMALL, ChainGame
 from tests.disputes.coordinators.ethereum.chains import KEYS, QUICK, Chain, claim, contest, running_chain
 

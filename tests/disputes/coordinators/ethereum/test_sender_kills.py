@@ -14,9 +14,16 @@ from typing import Any, TextIO
 
 import pytest
 
-from tallystick.disputes.coordinators.ethereum.fees import FeeRules, GasOffer, first_offer, raised
-from tallystick.disputes.coordinators.ethereum.journal import JournalLockedError, Signed, TransactionJournal
-from tallystick.errors import MalformedError, UnavailableError
+from tallystick.core.errors import MalformedError, UnavailableError
+from tallystick.disputes.coordinators.ethereum.journal import (
+    FeeRules,
+    GasOffer,
+    JournalLockedError,
+    Signed,
+    TransactionJournal,
+    first_offer,
+    raised,
+)
 from tests.disputes.coordinators.ethereum.chains import KEYS, Ask, Chain, Proxy, claim, running_chain
 
 GWEI = 10**9

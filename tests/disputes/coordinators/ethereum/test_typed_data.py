@@ -9,12 +9,11 @@ import pytest
 from eth_account.messages import encode_typed_data
 from eth_utils import keccak
 
-from tallystick.commitments.digests import digest
-from tallystick.disputes.coordinators.ethereum.keys import ORDER, signer_of
-from tallystick.disputes.coordinators.ethereum.relay import Relayed, sign_relayed
-from tallystick.disputes.coordinators.ethereum.typed_data import TYPES, kept_data, relayed_move
+from tallystick.core.digests import digest
+from tallystick.core.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
+from tallystick.disputes.coordinators.ethereum.client import Relayed, sign_relayed
+from tallystick.disputes.coordinators.ethereum.keys import ORDER, TYPES, kept_data, relayed_move, signer_of
 from tallystick.disputes.game.moves import Enlist, Move
-from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
 from tests.disputes.coordinators.ethereum.chains import KEYS, Chain, claim, contest, running_chain
 
 HERE, THERE = "0x" + "11" * 20, "0x" + "22" * 20
@@ -145,7 +144,7 @@ def check_is_refused(chain: Chain, foreign: Relayed) -> None:
 
 def refused_by_contract(chain: Chain, relayed: Relayed) -> str | None:
     """The code by which the contract itself refuses a relayed move, as a simulation says."""
-    from tallystick.disputes.coordinators.ethereum import chain as asked
+    from tallystick.disputes.coordinators.ethereum import endpoints as asked
     from tallystick.disputes.coordinators.ethereum.encoding import GWEI, encode_call, refusal
 
     fields = {"from": KEYS["treasury"].address, "to": chain.place.contract, "value": hex(relayed.value * GWEI)}

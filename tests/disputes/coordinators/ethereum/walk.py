@@ -6,9 +6,10 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from tallystick.commitments.digests import Digest
-from tallystick.commitments.tree import Hash
-from tallystick.disputes.game import committee
+from tallystick.core.digests import Digest, Hash
+from tallystick.core.errors import RuleError
+from tallystick.disputes.game import voting
+from tallystick.disputes.game.context import game_time
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import (
     Appeal,
@@ -42,12 +43,8 @@ from tallystick.disputes.game.moves import (
     Vote,
     Withdraw,
 )
-from tallystick.disputes.game.partition import cut_places
-from tallystick.disputes.game.pausing import game_time
-from tallystick.disputes.game.rules import ELEMENT_MAX, RESULT_MAX, Rules
-from tallystick.disputes.game.state import Dispute, Phase, State, Status
-from tallystick.errors import RuleError
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.state import ELEMENT_MAX, RESULT_MAX, Dispute, Phase, Rules, State, Status, cut_places
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.coordinators.ethereum.operator_trees import (
     DEEP_SIZES,
     SIZES,
@@ -191,7 +188,7 @@ class Walk:
         if self.rng.random() < 0.5:
             answer, salt = self.rng.choice(FAULTS), self.rng.randbytes(32).hex()
             self._planted[len(self.state.claims)] = (answer, salt)
-            seal = committee.seal(actor, answer, salt)
+            seal = voting.seal(actor, answer, salt)
         value = self.rules.prover_bond
         return Post(
             actor=actor, value=value, root=root(tree), size=tree.size, levels=levels, statement=statement, seal=seal
@@ -353,7 +350,7 @@ class Walk:
             return None
         name, salt = self.rng.choice(waiting), self.rng.randbytes(32).hex()
         vote = self.rng.choice([Fault.PROVER, Fault.PROVER, Fault.CHALLENGER, Fault.NOBODY])
-        found = committee.commitment(number, len(dispute.rounds) - 1, name, vote, salt)
+        found = voting.commitment(number, len(dispute.rounds) - 1, name, vote, salt)
         if self.rng.random() < 0.02:
             found = "00" * 32
         self._votes.setdefault((number, len(dispute.rounds) - 1, name), (vote, salt))

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from tallystick.core.http.client import RequestLimits
+from tallystick.core.http.server import served
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
 from tallystick.disputes.coordinators.local.server import BodyTimeouts, create_app
-from tallystick.http.client import RequestLimits
-from tallystick.http.listening import served
 from tests.disputes.coordinators.local.keys import LocalWorld, set_up
 from tests.disputes.coordinators.local.script import rules
 

@@ -6,11 +6,11 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tallystick.attestation.signing import SigningKey
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
-from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.parties.play_out import Clock
+from tallystick.disputes.game.state import Rules
+from tallystick.disputes.parties.programs import Clock
+from tallystick.formats.signing import SigningKey
 from tests.disputes.coordinators.conformance import NAMES, MakeRules
 
 PURSE = 10_000_000

@@ -24,7 +24,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
-from tallystick.disputes.parties.play_out import Clock
+from tallystick.disputes.parties.programs import Clock
 from tests.disputes.coordinators.local.keys import LocalWorld, key_of, set_up
 from tests.disputes.coordinators.local.script import rules, second_of
 

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tallystick.disputes.game.moves import Contest, Convene, Disclose, Draw, Enlist, Move, Post, Settle, Tally, Vote
-from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import Phase, State
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.state import Phase, Rules, State
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.coordinators.conformance import MEMBERS, NO_SEAL, RECORDS, SALT, Play, usual_rules
 from tests.disputes.coordinators.local.keys import LocalWorld, party_of
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.digests import digest
-from tallystick.commitments.encoding import Json, decode, encode
+from tallystick.core.canonical_json import Json, decode, encode
+from tallystick.core.digests import digest
+from tallystick.core.errors import MalformedError, ProofError, RuleError, TallyError, UsageError
 from tallystick.disputes.coordinators.local.signed import (
     MOVE_DOMAIN,
     SIGNED_MOVE_BYTES_MAX,
@@ -19,9 +19,8 @@ from tallystick.disputes.coordinators.local.signed import (
     signed_body,
 )
 from tallystick.disputes.game.moves import Concede, Finalise, Partition, Post, Timeout
-from tallystick.disputes.game.partition import cut_places
-from tallystick.disputes.game.state import Phase
-from tallystick.errors import MalformedError, ProofError, RuleError, TallyError, UsageError
+from tallystick.disputes.game.state import Phase, cut_places
+from tallystick.formats.signing import SigningKey
 from tests.disputes.coordinators.conformance import RECORDS, Play
 from tests.disputes.coordinators.local.keys import LocalWorld, key_of, party_of, set_up
 from tests.disputes.coordinators.local.script import a_claim, rules

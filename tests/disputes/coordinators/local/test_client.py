@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 from fastapi.responses import Response
 
-from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.digests import digest
-from tallystick.commitments.encoding import decode, encode
+from tallystick.core.canonical_json import decode, encode
+from tallystick.core.digests import digest
+from tallystick.core.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
+from tallystick.core.http.client import RequestLimits
+from tallystick.core.http.server import served
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.coordinators.local.server import create_app
@@ -30,12 +32,8 @@ from tallystick.disputes.coordinators.local.signed import (
     signed_body,
 )
 from tallystick.disputes.game.moves import Choose, Timeout
-from tallystick.disputes.parties.due_moves import DueMoves
-from tallystick.disputes.parties.player import Player, Polling
-from tallystick.disputes.parties.workspace import Workspace
-from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
-from tallystick.http.client import RequestLimits
-from tallystick.http.listening import served
+from tallystick.disputes.parties.player import DueMoves, Player, Polling, Workspace
+from tallystick.formats.signing import SigningKey
 from tests.disputes.coordinators.conformance import Play
 from tests.disputes.coordinators.local.keys import LocalWorld, key_of, party_of
 from tests.disputes.coordinators.local.script import a_claim, a_contest, rules, take_next

@@ -16,18 +16,20 @@ from typing import Any
 import pytest
 import typer
 
-from tallystick.cli import coordinator
-from tallystick.commitments.encoding import encode
+from tallystick.core.canonical_json import encode
+from tallystick.core.errors import MalformedError, TallyError, UnavailableError, UsageError
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.game.moves import Concede
 from tallystick.disputes.game.state import Status
-from tallystick.errors import MalformedError, TallyError, UnavailableError, UsageError
-from tallystick.judging.fault import Fault
+from tallystick.tally.cli import coordinator
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.coordinators.conformance import MEMBERS, Play, usual_rules
 from tests.disputes.coordinators.local.keys import PURSE, key_of, party_of
 
-COMMAND = "import typer; from tallystick.cli import coordinator; app = typer.Typer(); coordinator.register(app); app()"
+COMMAND = (
+    "import typer; from tallystick.tally.cli import coordinator; app = typer.Typer(); coordinator.register(app); app()"
+)
 
 
 def tally(*words: object) -> Any:

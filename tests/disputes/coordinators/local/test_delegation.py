@@ -8,15 +8,13 @@ import pytest
 
 pytest.importorskip("sqlalchemy")
 
-from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.digests import digest
-from tallystick.disputes.coordinators.local.admission import admit
-from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
-from tallystick.disputes.coordinators.local.delegation import ANSWERS, Delegation, sign_delegation
-from tallystick.disputes.coordinators.local.signed import SignedMove, sign_move
+from tallystick.core.digests import digest
+from tallystick.core.errors import ProofError, RuleError
+from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator, admit
+from tallystick.disputes.coordinators.local.signed import ANSWERS, Delegation, SignedMove, sign_delegation, sign_move
 from tallystick.disputes.game.moves import Concede, Contest, Descend, Finalise, Move, Withdraw
-from tallystick.disputes.game.rules import Rules
-from tallystick.errors import ProofError, RuleError
+from tallystick.disputes.game.state import Rules
+from tallystick.formats.signing import SigningKey
 
 PARTY, TOWER, OTHER = (SigningKey.generate() for _ in range(3))
 NOW = 1_000_000

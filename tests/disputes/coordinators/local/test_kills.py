@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.coordinators.local.signed import read_signed_move
 from tallystick.disputes.game.moves import read_move
 from tallystick.disputes.game.state import Phase, State
-from tallystick.errors import MalformedError, UnavailableError
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.coordinators.conformance import Play
 from tests.disputes.coordinators.local.keys import key_of, set_up
 from tests.disputes.coordinators.local.mortal import Workshop, reopened, workshop

@@ -14,18 +14,17 @@ from typing import Any
 
 import pytest
 
-from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.digests import digest
+from tallystick.core.digests import digest
+from tallystick.core.errors import UsageError
+from tallystick.core.http.problems import Problem
+from tallystick.core.http.server import AT_ONCE, OF_ONE_OWNER, Uploads, served
 from tallystick.disputes.coordinators.local.board import BlobStore, Quotas
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.coordinators.local.server import BodyTimeouts, create_app
 from tallystick.disputes.coordinators.local.signed import put_message, sign_move
 from tallystick.disputes.game.moves import Concede
-from tallystick.errors import UsageError
-from tallystick.http.listening import served
-from tallystick.http.problems import Problem
-from tallystick.http.uploads import AT_ONCE, OF_ONE_OWNER, Uploads
+from tallystick.formats.signing import SigningKey
 from tests.disputes.coordinators.conformance import Play
 from tests.disputes.coordinators.local.keys import LocalWorld, key_of, set_up
 from tests.disputes.coordinators.local.script import a_claim, rules

@@ -10,19 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.attestation.signing import SigningKey
-from tallystick.disputes.coordinators.local.beacon import NONCES, hashed, nonce as beacon_nonce
+from tallystick.core.errors import MalformedError, RuleError, UnavailableError, UsageError
 from tallystick.disputes.coordinators.local.board import Quotas
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
-from tallystick.disputes.coordinators.local.signed import sign_move
+from tallystick.disputes.coordinators.local.signed import NONCES, hashed, nonce as beacon_nonce, sign_move
 from tallystick.disputes.game.moves import Concede, Convene, Draw, Finalise, Withdraw
 from tallystick.disputes.game.state import Phase, Status
-from tallystick.disputes.parties.due_moves import DueMoves
-from tallystick.disputes.parties.play_out import Clock, play_out
-from tallystick.disputes.parties.player import Player
-from tallystick.disputes.parties.workspace import Workspace
-from tallystick.errors import MalformedError, RuleError, UnavailableError, UsageError
-from tallystick.judging.fault import Fault
+from tallystick.disputes.parties.player import DueMoves, Player, Workspace
+from tallystick.disputes.parties.programs import Clock, play_out
+from tallystick.formats.signing import SigningKey
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.coordinators.conformance import NAMES, Play
 from tests.disputes.coordinators.local.founders import postgresql
 from tests.disputes.coordinators.local.keys import PURSE, LocalWorld, key_of, party_of, set_up

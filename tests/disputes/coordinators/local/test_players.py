@@ -8,19 +8,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from tallystick.core.http.server import served
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.coordinators.local.server import create_app
 from tallystick.disputes.game.state import Status
 from tallystick.disputes.parties import programs
-from tallystick.disputes.parties.board_cache import BoardCache
-from tallystick.disputes.parties.play_out import play_out
-from tallystick.disputes.parties.player import Player
+from tallystick.disputes.parties.game_view import BoardCache
+from tallystick.disputes.parties.player import PartyRole, Player, Workspace
+from tallystick.disputes.parties.programs import play_out
 from tallystick.disputes.parties.prover import ClaimOffer
-from tallystick.disputes.parties.task import PartyRole
-from tallystick.disputes.parties.workspace import Workspace
-from tallystick.http.listening import served
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.disputes.coordinators.conformance import usual_rules
 from tests.disputes.coordinators.local.keys import PURSE, LocalWorld, key_of, party_of, set_up
 from tests.support.toy_game import Cheat, Counting, CountingDoubter, CountingJudge, CountingTrace

@@ -12,9 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.digests import digest
-from tallystick.commitments.encoding import decode, encode
+from tallystick.core.canonical_json import decode, encode
+from tallystick.core.digests import digest
 from tallystick.disputes.coordinators.local.board import BlobStore, Quotas
 from tallystick.disputes.coordinators.local.signed import (
     MOVE_DOMAIN,
@@ -26,6 +25,7 @@ from tallystick.disputes.coordinators.local.signed import (
     signed_body,
 )
 from tallystick.disputes.game.moves import Choose, Partition
+from tallystick.formats.signing import SigningKey
 from tests.disputes.coordinators.conformance import RECORDS, Play
 from tests.disputes.coordinators.local.keys import LocalWorld, key_of, party_of
 from tests.disputes.coordinators.local.script import a_claim, take_next
@@ -209,7 +209,7 @@ def test_a_failure_of_our_own_is_told_and_leaves_no_trace(
 def test_a_move_that_would_break_the_books_is_not_accepted(
     http: httpx.Client, world: LocalWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, path = claim_bytes(world), "tallystick.disputes.coordinators.local.chain_state.broken"
+    data, path = claim_bytes(world), "tallystick.disputes.coordinators.local.signed.broken"
     with monkeypatch.context() as patch:
         patch.setattr(path, lambda _: ["money appeared"])
         assert code_of(posted(http, data)) == (500, "failed")

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from tallystick.attestation.signatures import check_signature
-from tallystick.commitments.digests import Digest
-from tallystick.disputes.coordinators.local.beacon import check_nonce
-from tallystick.disputes.coordinators.local.chain_state import ChainState
+from tallystick.core.digests import Digest
+from tallystick.core.errors import MalformedError, ProofError, RuleError
 from tallystick.disputes.coordinators.local.signed import (
     Accepted,
+    ChainState,
     Charter,
     MoveReceipt,
     SignedMove,
+    check_nonce,
     put_message,
     read_signed_move,
 )
-from tallystick.errors import MalformedError, ProofError, RuleError
+from tallystick.formats.signing import check_signature
 
 ROOT = Path(__file__).parents[4]
 FOLDER = ROOT / "vectors" / "signed-move"

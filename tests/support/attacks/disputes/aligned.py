@@ -5,22 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from tallystick.attacks.disputes.dishonest import Change, ChangingEngine
-from tallystick.disputes.evidence.gathering import gather_whole
-from tallystick.disputes.evidence.opening_sources import source_of_call
+from tallystick.audits.opening import gather_whole, open_operators, source_of_call
+from tallystick.core.tensors import Tensor
 from tallystick.disputes.evidence.traces import torch_engine
-from tallystick.disputes.evidence.view import OpeningView
-from tallystick.disputes.evidence.whole import read_operators
-from tallystick.frameworks.torch.tensors import from_tensor, to_tensor
-from tallystick.graphs.engine import Arguments, Engine
-from tallystick.graphs.graph import Node
-from tallystick.judging.opening.budget import ROUNDS, Accumulated, accumulate
-from tallystick.operators.balls.bound import ResultBound, bound
-from tallystick.operators.registry import operator
-from tallystick.recorders.inference import record_graph_inference
-from tallystick.recorders.step_opening import open_operators
-from tallystick.store.inference import InferenceDirectory
-from tallystick.tensors.tensor import Tensor
+from tallystick.disputes.evidence.view import OpeningView, read_operators
+from tallystick.engines.torch.tensors import from_tensor, to_tensor
+from tallystick.formats.store.directories import InferenceDirectory
+from tallystick.programs.execution import Arguments, Engine
+from tallystick.programs.graph import Node
+from tallystick.programs.operators.balls.bound import ResultBound, bound
+from tallystick.programs.operators.definition import operator
+from tallystick.recording.inference import record_graph_inference
+from tallystick.tally.attacks.provers import Change, ChangingEngine
+from tallystick.verdicts.opening.budget import ROUNDS, Accumulated, accumulate
 from tests.support.attacks.disputes.scene import CALL, Scene
 
 SHARE: Final = 0.9

@@ -10,24 +10,22 @@ from typing import Any, Final
 
 import numpy as np
 
-from tallystick.attacks.disputes.dishonest import Change, ChangingEngine
-from tallystick.attacks.disputes.swapped_layer import seal
-from tallystick.audits.inference import Calls
-from tallystick.disputes.evidence.gathering import gather_whole
+from tallystick.audits.calls import Calls
+from tallystick.audits.opening import gather_whole
+from tallystick.core.safetensors import write_state
+from tallystick.core.tensors import FEWER_BITS, State, Tensor
+from tallystick.disputes.evidence.rounding import CheapEngine, products_of, weights_of
 from tallystick.disputes.evidence.statement import statement_at
 from tallystick.disputes.evidence.traces import torch_engine, trace_of_calls
-from tallystick.disputes.evidence.unseen import CheapEngine, products_of, weights_of
-from tallystick.frameworks.torch.engine import TorchEngine
-from tallystick.frameworks.torch.tensors import from_tensor
-from tallystick.graphs.engine import Arguments, Engine
-from tallystick.graphs.graph import Graph, Node
-from tallystick.judging.fault import Fault
-from tallystick.recorders.inference import record_graph_inference, record_inference
-from tallystick.store.inference import InferenceDirectory
-from tallystick.tensors.fewer_bits import FEWER_BITS
-from tallystick.tensors.safetensors import write_state
-from tallystick.tensors.tensor import State, Tensor
-from tallystick.transcripts.inference import call_file
+from tallystick.engines.torch.engine import TorchEngine
+from tallystick.engines.torch.tensors import from_tensor
+from tallystick.formats.claims import call_file
+from tallystick.formats.store.directories import InferenceDirectory
+from tallystick.programs.execution import Arguments, Engine
+from tallystick.programs.graph import Graph, Node
+from tallystick.recording.inference import record_graph_inference, record_inference
+from tallystick.tally.attacks.provers import Change, ChangingEngine, seal
+from tallystick.verdicts.verdict import Fault
 from tests.support.attacks.disputes.deception import Deception, Staged
 from tests.support.attacks.disputes.scene import CALL, Scene
 from tests.support.attacks.disputes.values import bound_of

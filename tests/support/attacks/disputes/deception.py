@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from tallystick.disputes.game.protocols import Doubt, Trace
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.support.attacks.disputes.scene import Scene
 
 Ground = Literal["leaf", "structure", "budget"]

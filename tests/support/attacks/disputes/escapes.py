@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tallystick.attacks.disputes.swapped_layer import forge_swapped_layer
+from tallystick.audits.opening import OpeningSource
 from tallystick.disputes.evidence.statement import statement_at
 from tallystick.disputes.evidence.traces import RecordTrace
 from tallystick.disputes.game.protocols import Descent, Files, OpenedLeaves, Trace
 from tallystick.disputes.game.state import Dispute
-from tallystick.graphs.files import load_program, save_program
-from tallystick.graphs.graph import Graph, Node, Output
-from tallystick.graphs.root import graph_root
-from tallystick.judging.fault import Fault
-from tallystick.judging.leaf.bundling import WholeOpening
-from tallystick.judging.opening.files import GRAPH, OPENING, OPERATOR
-from tallystick.recorders.step_opening import OpeningSource
-from tallystick.transcripts.opening import Opening
-from tallystick.workloads.names import BATCH
+from tallystick.formats.openings import Opening
+from tallystick.programs.encoding import graph_root
+from tallystick.programs.files import load_program, save_program
+from tallystick.programs.graph import Graph, Node, Output
+from tallystick.programs.step_names import BATCH
+from tallystick.tally.attacks.provers import forge_swapped_layer
+from tallystick.verdicts.leaf.bundling import WholeOpening
+from tallystick.verdicts.opening.files import GRAPH, OPENING, OPERATOR
+from tallystick.verdicts.verdict import Fault
 from tests.support.attacks.disputes.deception import Deception, Staged
 from tests.support.attacks.disputes.openings import OtherSubject
 from tests.support.attacks.disputes.scene import WEIGHT, Scene

@@ -10,15 +10,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from tallystick.attacks.disputes.dishonest import Change, ChangingEngine
-from tallystick.errors import MalformedError, UnavailableError
-from tallystick.frameworks.torch.tensors import from_tensor, to_tensor
-from tallystick.graphs.engine import Arguments
-from tallystick.graphs.graph import Node
-from tallystick.operators.definition import Exactness
-from tallystick.operators.precision import FORMATS
-from tallystick.operators.registry import operator
-from tallystick.tensors.tensor import Tensor
+from tallystick.core.errors import MalformedError, UnavailableError
+from tallystick.core.tensors import Tensor
+from tallystick.engines.torch.tensors import from_tensor, to_tensor
+from tallystick.programs.execution import Arguments
+from tallystick.programs.graph import Node
+from tallystick.programs.operators.definition import Exactness, operator
+from tallystick.programs.operators.precision import FORMATS
+from tallystick.tally.attacks.provers import Change, ChangingEngine
 from tests.support.attacks.disputes.values import bound_of
 
 NOISY: Final = frozenset({Exactness.ACCUMULATES, Exactness.LIBRARY})

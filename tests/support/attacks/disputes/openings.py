@@ -9,21 +9,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tallystick.attacks.step_graph_edited import larger_epsilon
-from tallystick.commitments.encoding import encode
-from tallystick.disputes.evidence.opening_sources import source_of_step
+from tallystick.audits.opening import OpeningSource, open_operators, source_of_step
+from tallystick.core.canonical_json import encode
+from tallystick.core.files import write_atomically
 from tallystick.disputes.evidence.statement import statement_at
 from tallystick.disputes.evidence.traces import RecordTrace, torch_engine
 from tallystick.disputes.game.protocols import Descent, Files, OpenedLeaves, Trace
 from tallystick.disputes.game.state import Dispute
-from tallystick.documents.files import write_atomically
-from tallystick.judging.fault import Fault
-from tallystick.judging.opening.files import OPENING, OPERATOR, OPERATORS
-from tallystick.judging.opening.values import VALUES
-from tallystick.recorders.step_opening import OpeningSource, open_operators
-from tallystick.store.log import read_lines
-from tallystick.store.log_writer import LogWriter
-from tallystick.transcripts.opening import Opening
+from tallystick.formats.openings import Opening
+from tallystick.formats.store.log import LogWriter, read_lines
+from tallystick.tally.attacks.step_graphs import larger_epsilon
+from tallystick.verdicts.opening.files import OPENING, OPERATOR, OPERATORS, VALUES
+from tallystick.verdicts.verdict import Fault
 from tests.support.attacks.disputes.deception import Deception, Staged
 from tests.support.attacks.disputes.scene import STEP, Scene
 from tests.support.attacks.disputes.values import contested_step, stage_wrong_rate

@@ -9,15 +9,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from tallystick.attacks.forging import place_of_step, read_records
+from tallystick.audits.calls import Calls
 from tallystick.audits.checked_run import CheckedRun
-from tallystick.audits.inference import Calls
-from tallystick.disputes.evidence.gathering import gather_whole
+from tallystick.audits.opening import gather_whole
 from tallystick.disputes.evidence.traces import RecordTrace, torch_engine, trace_of_calls, trace_of_training
-from tallystick.graphs.engine import Engine
-from tallystick.graphs.graph import Graph, Node
-from tallystick.store.inference import InferenceDirectory
-from tallystick.store.run import RunDirectory
+from tallystick.formats.store.directories import InferenceDirectory
+from tallystick.formats.store.run import RunDirectory
+from tallystick.programs.execution import Engine
+from tallystick.programs.graph import Graph, Node
+from tallystick.tally.attacks.forging import place_of_step, read_records
 from tests.support.attacks.reference import RECIPE, train_by
 
 STEP: Final = 5
@@ -85,7 +85,7 @@ def record_calls(out: Path, calls: int = 3) -> None:
     """Record calls of a small network: embedding, two linear layers with normalisation between them, softmax."""
     import torch
 
-    from tallystick.recorders.inference import record_inference
+    from tallystick.recording.inference import record_inference
 
     torch.manual_seed(3)
     model = _network(torch)

@@ -1,6 +1,6 @@
 """A state is edited where no operator and no sketch shows it: only a replay tells, and members of a committee replay.
 
-The sketch binds nothing, because its seed is known (`tolerances.projection`), and it leaves out the optimizer's memory.
+The sketch binds nothing, because its seed is known (`verdicts.distances`), and it leaves out the optimizer's memory.
 """
 
 from __future__ import annotations
@@ -11,22 +11,31 @@ from typing import Any, Final
 
 import numpy as np
 
-from tallystick.attacks.dishonest import Batches, DishonestTrainer, train_on
-from tallystick.attacks.forging import copy_run, place_of_step, read_anchor, read_records, summariser_of, write_records
+from tallystick.audits.opening import OpeningSource
+from tallystick.core.safetensors import write_state
+from tallystick.core.tensor_digests import state_digest
+from tallystick.core.tensors import State, Tensor
 from tallystick.disputes.evidence.statement import statement_at
 from tallystick.disputes.evidence.traces import RecordTrace
 from tallystick.disputes.game.protocols import Doubt
-from tallystick.frameworks.torch.training.trainer import Observation
-from tallystick.judging.fault import Fault
-from tallystick.recorders.step_opening import OpeningSource
-from tallystick.store.run import RunDirectory
-from tallystick.tensors.digest import state_digest
-from tallystick.tensors.safetensors import write_state
-from tallystick.tensors.tensor import State, Tensor
-from tallystick.tolerances.projection import Projection
-from tallystick.transcripts.record import AnchorRecord, Record, anchor_file
-from tallystick.transcripts.spec import Spec
-from tallystick.workloads.plan import projection_seed
+from tallystick.engines.torch.training.trainer import Observation
+from tallystick.formats.records import AnchorRecord, Record, anchor_file
+from tallystick.formats.spec import Spec
+from tallystick.formats.step_program import projection_seed
+from tallystick.formats.store.run import RunDirectory
+from tallystick.tally.attacks.forging import (
+    Batches,
+    DishonestTrainer,
+    copy_run,
+    place_of_step,
+    read_anchor,
+    read_records,
+    summariser_of,
+    train_on,
+    write_records,
+)
+from tallystick.verdicts.distances import Projection
+from tallystick.verdicts.verdict import Fault
 from tests.support.attacks.disputes.deception import Deception, Staged
 from tests.support.attacks.disputes.openings import OtherSubject
 from tests.support.attacks.disputes.scene import STEP, TRAINED, Scene

@@ -7,16 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tallystick.attacks.disputes.dishonest import ChangingEngine, PractisingEngine
-from tallystick.attacks.disputes.swapped_layer import forge_swapped_layer, swapped_layer_trace
-from tallystick.attacks.disputes.wrong_rate import forge_wrong_rate, wrong_rate_trace
 from tallystick.disputes.game.protocols import Doubt
-from tallystick.frameworks.torch.tensors import to_tensor
-from tallystick.graphs.engine import Arguments, Engine
-from tallystick.graphs.graph import Graph, Node
-from tallystick.judging.fault import Fault
-from tallystick.operators.balls.bound import ResultBound, bound
-from tallystick.operators.registry import operator
+from tallystick.engines.torch.tensors import to_tensor
+from tallystick.programs.execution import Arguments, Engine
+from tallystick.programs.graph import Graph, Node
+from tallystick.programs.operators.balls.bound import ResultBound, bound
+from tallystick.programs.operators.definition import operator
+from tallystick.tally.attacks.provers import (
+    ChangingEngine,
+    PractisingEngine,
+    forge_swapped_layer,
+    forge_wrong_rate,
+    swapped_layer_trace,
+    wrong_rate_trace,
+)
+from tallystick.verdicts.verdict import Fault
 from tests.support.attacks.disputes.deception import Deception, Staged
 from tests.support.attacks.disputes.scene import CALL, STEP, WEIGHT, Scene
 

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-from tallystick.tolerances.fingerprints.wire import wire_bytes
-from tallystick.transcripts.receipt import Fingerprint
-from tallystick.workloads.fingerprints import fingerprint_of, settings_of
+from tallystick.formats.fingerprints import FingerprintSettings
+from tallystick.formats.receipt import Fingerprint
+from tallystick.verdicts.fingerprints import fingerprint_of, settings_of, wire_bytes
 
 Rows = npt.NDArray[np.floating[Any]]
 Hidden = Mapping[int, Rows]

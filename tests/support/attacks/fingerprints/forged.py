@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-from tallystick.tolerances.fingerprints.signs import direction_signs, position_signs
+from tallystick.formats.fingerprints import FingerprintSettings
+from tallystick.verdicts.fingerprints import direction_signs, position_signs
 
 Rows = npt.NDArray[np.float32]
 Numbers = npt.NDArray[np.float64]

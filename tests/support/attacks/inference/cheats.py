@@ -12,13 +12,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from tallystick.calibration.operators.workload import StudyWorkload, Values, run_values
-from tallystick.errors import UsageError
-from tallystick.graphs.engine import Arguments
-from tallystick.graphs.graph import Graph, Node, Operand, Role
-from tallystick.operators.rounding import DETERMINISTIC
-from tallystick.tensors.dtypes import bfloat16_to_float32, round_to_bfloat16
-from tallystick.tensors.tensor import Tensor
+from tallystick.core.errors import UsageError
+from tallystick.core.tensors import Tensor, bfloat16_to_float32, round_to_bfloat16
+from tallystick.programs.execution import Arguments
+from tallystick.programs.graph import Graph, Node, Operand, Role
+from tallystick.programs.operators.rounding import DETERMINISTIC
+from tallystick.tally.calibration.operators.stacks import StudyWorkload, ValuesByRef, run_values
 from tests.support.attacks.inference.regions import place, radii_of
 
 
@@ -28,16 +27,16 @@ class Cheat:
 
     name: str
     change: str
-    forge: Callable[[StudyWorkload], Values]
+    forge: Callable[[StudyWorkload], ValuesByRef]
 
 
-def _other_weights(workload: StudyWorkload, change: Callable[[str, Tensor], Tensor]) -> Values:
+def _other_weights(workload: StudyWorkload, change: Callable[[str, Tensor], Tensor]) -> ValuesByRef:
     weights = {value.name: value for value in workload.graph.inputs if value.role is Role.WEIGHT}
     changed = {name: change(name, workload.bindings[name]) for name in weights}
     return {**run_values(workload.with_bindings(changed)), **{name: workload.bindings[name] for name in weights}}
 
 
-def _swapped(workload: StudyWorkload) -> Values:
+def _swapped(workload: StudyWorkload) -> ValuesByRef:
     """Another model of the same shape: every matrix with its rows in another order."""
 
     def permuted(name: str, tensor: Tensor) -> Tensor:
@@ -57,11 +56,11 @@ def quantised(tensor: Tensor, bits: int) -> Tensor:
     return Tensor.of((np.round(rows / scale) * scale).astype("<f4").reshape(tensor.shape))
 
 
-def _quantised(bits: int) -> Callable[[StudyWorkload], Values]:
+def _quantised(bits: int) -> Callable[[StudyWorkload], ValuesByRef]:
     return lambda workload: _other_weights(workload, lambda _, tensor: quantised(tensor, bits))
 
 
-def _in_bfloat16(workload: StudyWorkload) -> Values:
+def _in_bfloat16(workload: StudyWorkload) -> ValuesByRef:
     """Every result rounded to bfloat16 before it is passed on."""
 
     def rounded(node: Node, _: Arguments, results: Any) -> Any:
@@ -77,7 +76,7 @@ def _round_result(workload: StudyWorkload, spec: Any, result: Any) -> Any:
     return workload.engine.load(Tensor.of(bfloat16_to_float32(round_to_bfloat16(values))))
 
 
-def _layer_skipped(workload: StudyWorkload) -> Values:
+def _layer_skipped(workload: StudyWorkload) -> ValuesByRef:
     """The last residual branch is left out: `x + f(x)` becomes `x`."""
     node, operand = _last_residual(workload.graph)
 
@@ -107,7 +106,7 @@ def _depends(graph: Graph, ref: Operand, origin: Operand) -> bool:
     return ref in reached
 
 
-def _operator_replaced(workload: StudyWorkload) -> Values:
+def _operator_replaced(workload: StudyWorkload) -> ValuesByRef:
     """One operator computed by a relative: GELU's tanh form for its erf form, or another epsilon."""
     replaced = next(_relatives(workload.graph), None)
     if replaced is None:
@@ -134,7 +133,7 @@ def _relatives(graph: Graph) -> Iterator[Node]:
             yield replace(node, attributes={**node.attributes, "other": 10 * summand})
 
 
-def _output_edited(workload: StudyWorkload) -> Values:
+def _output_edited(workload: StudyWorkload) -> ValuesByRef:
     """The scores of the best and the second-best answer exchanged, nothing else."""
     values = run_values(workload)
     held = values[workload.decision_ref]
@@ -144,7 +143,7 @@ def _output_edited(workload: StudyWorkload) -> Values:
     return {**values, workload.decision_ref: Tensor.of(scores.reshape(held.shape))}
 
 
-def _one_element_moved(workload: StudyWorkload) -> Values:
+def _one_element_moved(workload: StudyWorkload) -> ValuesByRef:
     """One element of the middle result moved by twice its deterministic bound; what follows is computed from it."""
     radii = radii_of(workload.graph, run_values(workload), DETERMINISTIC)
     chosen = sorted(radii, key=lambda ref: int(ref[1:].partition(".")[0]))[len(radii) // 2]
@@ -168,17 +167,17 @@ def _with_element_moved(workload: StudyWorkload, result: Any, by: Any) -> Any:
     return workload.engine.load(Tensor.of(values.astype("<f4")))
 
 
-def _aligned(share: float) -> Callable[[StudyWorkload], Values]:
+def _aligned(share: float) -> Callable[[StudyWorkload], ValuesByRef]:
     """Every element of every result moved up by one share of its deterministic bound: all errors in one direction."""
 
-    def forge(workload: StudyWorkload) -> Values:
+    def forge(workload: StudyWorkload) -> ValuesByRef:
         radii = radii_of(workload.graph, run_values(workload), DETERMINISTIC)
         return place(workload, {ref: np.full(radius.shape, share) for ref, radius in radii.items()}, DETERMINISTIC)
 
     return forge
 
 
-def honest(workload: StudyWorkload) -> Values:
+def honest(workload: StudyWorkload) -> ValuesByRef:
     """The control: what was committed is what was done."""
     return run_values(workload)
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tallystick.calibration.operators.workload import StudyWorkload, Values, answer, run_values
-from tallystick.graphs.graph import Ref
-from tallystick.operators.rounding import Model
+from tallystick.programs.graph import Ref
+from tallystick.programs.operators.rounding import Model
+from tallystick.tally.calibration.operators.stacks import StudyWorkload, ValuesByRef, answer, run_values
 from tests.support.attacks.inference.regions import Radii, Ranks, place
 
 SCALES: Final = (0.98, 0.9, 0.8, 0.65, 0.5)
@@ -40,7 +40,7 @@ class Nudged:
     answer changed and that the judge `accepted`, else the widest one of all.
     """
 
-    values: Values
+    values: ValuesByRef
     flipped: bool
     accepted: bool
     gained: float
@@ -54,7 +54,7 @@ class Target:
     model: Model
     radii: Radii
     ranks: Callable[[Ref, int], Ranks]
-    accepts: Callable[[Values], bool]
+    accepts: Callable[[ValuesByRef], bool]
 
 
 def nudge(workload: StudyWorkload, target: Target, effort: Effort, seed: int) -> Nudged:

@@ -13,16 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.calibration.operators.workload import StudyWorkload, Values
-from tallystick.graphs.graph import Graph, Ref
-from tallystick.graphs.values import float_results, operands_of, results_of
-from tallystick.operators.balls.bound import ResultBound, bound
-from tallystick.operators.registry import operator
-from tallystick.operators.rounding import Model
-from tallystick.tensors.dtypes import numpy_dtype
-from tallystick.tensors.spec import TensorSpec
-from tallystick.tensors.tensor import Tensor
-from tallystick.tolerances.threshold import QUANTILES, SUPPORT, Threshold
+from tallystick.core.tensors import Tensor, TensorSpec, numpy_dtype
+from tallystick.programs.graph import Graph, Ref, float_results, operands_of, results_of
+from tallystick.programs.operators.balls.bound import ResultBound, bound
+from tallystick.programs.operators.definition import operator
+from tallystick.programs.operators.rounding import Model
+from tallystick.tally.calibration.operators.stacks import StudyWorkload, ValuesByRef
+from tallystick.verdicts.bounds import QUANTILES, SUPPORT, Threshold
 
 Floats = npt.NDArray[np.float64]
 Radii = dict[Ref, Floats]
@@ -60,14 +57,14 @@ def ranks_of(threshold: Threshold | None, elements: int) -> Ranks:
     return Ranks(shares, threshold.bias_allowed(elements) if elements >= SUPPORT[1] else math.inf)
 
 
-def place(workload: StudyWorkload, shares: Mapping[Ref, Floats], model: Model) -> Values:
+def place(workload: StudyWorkload, shares: Mapping[Ref, Floats], model: Model) -> ValuesByRef:
     """The run in which each result that `shares` names lies so many radii from its exact value.
 
     Exact values and radii are those on the operands of this run, so that a judge of the same model finds these very
     shares, but for the rounding to the dtype of the result, which is towards the exact value.
     """
     graph, engine = workload.graph, workload.engine
-    values: Values = {source.name: workload.bindings[source.name] for source in graph.sources}
+    values: ValuesByRef = {source.name: workload.bindings[source.name] for source in graph.sources}
     for node in graph.nodes:
         wanted = [(ref, spec) for ref, spec in results_of(node) if ref in shares]
         if len(wanted) < len(results_of(node)):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tallystick.errors import MalformedError, ProofError, UnavailableError
-from tallystick.judging.opening.judge import OpeningRequest, judge_opening
-from tallystick.judging.published import Published
-from tallystick.judging.verdict import Verdict
-from tallystick.transcripts.claim import Claim
-from tallystick.transcripts.spec import Spec
+from tallystick.core.errors import MalformedError, ProofError, UnavailableError
+from tallystick.formats.claims import Claim
+from tallystick.formats.spec import Spec
+from tallystick.verdicts.opening.judge import OpeningRequest, judge_opening
+from tallystick.verdicts.opening.published import Published
+from tallystick.verdicts.verdict import Verdict
 from tests.support.attacks.examine import Answer, of_verdict
 from tests.support.attacks.openings.attack import Judge
 from tests.support.attacks.openings.scene import CLAIM, SPEC

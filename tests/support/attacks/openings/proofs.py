@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from tallystick.attacks.attack import rejected
-from tallystick.attacks.step_graph_edited import larger_epsilon
-from tallystick.commitments.encoding import encode
-from tallystick.graphs.root import prove_node
+from tallystick.core.canonical_json import encode
+from tallystick.programs.encoding import prove_node
+from tallystick.tally.attacks.forging import rejected
+from tallystick.tally.attacks.step_graphs import larger_epsilon
 from tests.support.attacks.openings.attack import Forge, OpeningAttack
 from tests.support.attacks.openings.scene import Document, Scene
 

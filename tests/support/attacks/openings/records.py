@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from tallystick.attacks.attack import accepted, rejected
-from tallystick.attacks.step_graph_edited import larger_epsilon
-from tallystick.tensors.digest import tensor_digest
-from tallystick.tensors.tensor import Tensor
-from tallystick.tolerances.loss import quantise
-from tallystick.workloads.optimizer import rule_of_recipe
-from tallystick.workloads.program import schedule_tensors
-from tallystick.workloads.schedule import learning_rate
+from tallystick.core.tensor_digests import tensor_digest
+from tallystick.core.tensors import Tensor
+from tallystick.formats.optimizers import rule_of_recipe
+from tallystick.formats.recipe import learning_rate
+from tallystick.formats.step_program import schedule_tensors
+from tallystick.tally.attacks.forging import accepted, rejected
+from tallystick.tally.attacks.step_graphs import larger_epsilon
+from tallystick.verdicts.exact import quantise
 from tests.support.attacks.openings.attack import OpeningAttack
 from tests.support.attacks.openings.scene import (
     DECIMALS,

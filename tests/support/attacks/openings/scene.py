@@ -10,32 +10,28 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tallystick.attacks.forging import place_of_step, read_records
 from tallystick.audits.checked_run import CheckedRun
-from tallystick.audits.gathering import gather_evidence
+from tallystick.audits.opening import OpeningSource, gather_evidence, open_operators
 from tallystick.audits.policy import Policy
-from tallystick.commitments.digests import Digest, digest_from
-from tallystick.commitments.encoding import encode
-from tallystick.commitments.tree import leaf_hash, tree_root
-from tallystick.documents.files import write_atomically
-from tallystick.errors import UsageError
-from tallystick.frameworks.torch.engine import TorchEngine
-from tallystick.frameworks.torch.training.graph_replayer import GraphReplayer
-from tallystick.graphs.engine import Arguments
-from tallystick.graphs.graph import Graph, Node, Ref
-from tallystick.judging.opening.values import OpenedValues
-from tallystick.recorders.step_opening import OpeningSource, open_operators
-from tallystick.store.log import open_line
-from tallystick.store.log_writer import LogWriter
-from tallystick.store.run import RunDirectory
-from tallystick.tensors.tensor import Tensor
-from tallystick.tolerances.loss import quantise
-from tallystick.transcripts.claim import Log
-from tallystick.transcripts.opening import Opening, state_digest_of
-from tallystick.transcripts.record import StepRecord
-from tallystick.transcripts.summary import StateSummary
-from tallystick.workloads.names import STATE_PREFIXES
-from tallystick.workloads.program import StepProgram
+from tallystick.core.canonical_json import encode
+from tallystick.core.digests import Digest, digest_from, leaf_hash, tree_root
+from tallystick.core.errors import UsageError
+from tallystick.core.files import write_atomically
+from tallystick.core.tensors import Tensor
+from tallystick.engines.torch.engine import TorchEngine
+from tallystick.engines.torch.training.verifier_stack import GraphReplayer
+from tallystick.formats.claims import Log
+from tallystick.formats.openings import Opening, state_digest_of
+from tallystick.formats.records import StateSummary, StepRecord
+from tallystick.formats.step_program import StepProgram
+from tallystick.formats.store.log import LogWriter, open_line
+from tallystick.formats.store.run import RunDirectory
+from tallystick.programs.execution import Arguments
+from tallystick.programs.graph import Graph, Node, Ref
+from tallystick.programs.step_names import STATE_PREFIXES
+from tallystick.tally.attacks.forging import place_of_step, read_records
+from tallystick.verdicts.exact import quantise
+from tallystick.verdicts.opening.files import OpenedValues
 from tests.support.attacks.reference import RECIPE, train_by
 
 STEP = 2

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from tallystick.attacks.attack import accepted, inconclusive, rejected
-from tallystick.commitments.digests import Digest
-from tallystick.frameworks.torch.tensors import to_tensor
-from tallystick.graphs.engine import Arguments
-from tallystick.graphs.graph import Node
-from tallystick.operators.balls.bound import bound
-from tallystick.operators.registry import operator
+from tallystick.core.digests import Digest
+from tallystick.engines.torch.tensors import to_tensor
+from tallystick.programs.execution import Arguments
+from tallystick.programs.graph import Node
+from tallystick.programs.operators.balls.bound import bound
+from tallystick.programs.operators.definition import operator
+from tallystick.tally.attacks.forging import accepted, inconclusive, rejected
 from tests.support.attacks.openings.attack import Forge, OpeningAttack
 from tests.support.attacks.openings.scene import Change, Scene, TamperingEngine, loss_of, recommit
 from tests.support.opened_values import read_values, write_values

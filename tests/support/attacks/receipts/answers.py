@@ -6,10 +6,10 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
-from tallystick.answers.delivered import UNFINISHED
-from tallystick.answers.response import REASONS
-from tallystick.transcripts.receipt import Tokens
-from tallystick.workloads.fingerprints import make_fingerprint, settings_of
+from tallystick.audits.answers.delivery import UNFINISHED
+from tallystick.audits.answers.response import REASONS
+from tallystick.formats.receipt import Tokens
+from tallystick.verdicts.fingerprints import make_fingerprint, settings_of
 from tests.support.attacks.receipts.forgery import Forgery
 from tests.support.attacks.receipts.forging import Body, billed, cut, fingerprints_of, restate, usage_of
 from tests.support.attacks.receipts.scene import Presented, Scene, choice_of

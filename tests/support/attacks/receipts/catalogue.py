@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tallystick.answers.policy import ReceiptPolicy
-from tallystick.answers.reading import read_response
-from tallystick.answers.stream import verify_stream
-from tallystick.answers.verify import ReceiptContext, verification_of
-from tallystick.errors import MalformedError
-from tallystick.judging.verdict import Verdict
-from tallystick.workloads.language_model import LanguageModel
+from tallystick.audits.answers.policy import ReceiptPolicy
+from tallystick.audits.answers.reading import read_response
+from tallystick.audits.answers.stream import verify_stream
+from tallystick.audits.answers.verify import ReceiptContext, verification_of
+from tallystick.core.errors import MalformedError
+from tallystick.verdicts.language_model import LanguageModel
+from tallystick.verdicts.verdict import Verdict
 from tests.support.attacks.receipts import adjustments, answers, bodies, evasions, requests, settings, states, streams
 from tests.support.attacks.receipts.forgery import HONEST, Forge, Forgery, Outcome
 from tests.support.attacks.receipts.scene import NONCE, Presented, Scene

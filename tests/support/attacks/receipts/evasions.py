@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from tallystick.commitments.digests import digest
-from tallystick.commitments.encoding import Json
-from tallystick.tolerances.fingerprints.settings import FingerprintSettings
-from tallystick.transcripts.receipt import PROXY, Tokens
-from tallystick.workloads.fingerprints import make_fingerprint
+from tallystick.core.canonical_json import Json
+from tallystick.core.digests import digest
+from tallystick.formats.fingerprints import FingerprintSettings
+from tallystick.formats.receipt import PROXY, Tokens
+from tallystick.verdicts.fingerprints import make_fingerprint
 from tests.support.attacks.receipts.forgery import Forgery
 from tests.support.attacks.receipts.forging import Body, evidence, restate
 from tests.support.attacks.receipts.scene import (

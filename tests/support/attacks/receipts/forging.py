@@ -9,13 +9,13 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tallystick.answers.response import REASONS
-from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.encoding import Json, encode
-from tallystick.tolerances.fingerprints.settings import Rows
-from tallystick.transcripts.receipt import SIGNED, Fingerprint, Tokens
-from tallystick.workloads.fingerprints import make_fingerprint, settings_of
-from tallystick.workloads.hidden_states import CommittedStates, commit_states
+from tallystick.audits.answers.response import REASONS
+from tallystick.core.canonical_json import Json, encode
+from tallystick.formats.fingerprints import Rows
+from tallystick.formats.hidden_states import CommittedStates, commit_states
+from tallystick.formats.receipt import SIGNED, Fingerprint, Tokens
+from tallystick.formats.signing import SigningKey
+from tallystick.verdicts.fingerprints import make_fingerprint, settings_of
 from tests.support.attacks.receipts.scene import Answered, Scene, choice_of
 
 Changes = Mapping[str, Json]

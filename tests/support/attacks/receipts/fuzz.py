@@ -14,9 +14,9 @@ from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
-from tallystick.commitments.encoding import Json, encode, parse
-from tallystick.errors import MalformedError, UnavailableError
-from tallystick.transcripts.receipt import Fingerprint, Receipt, SignedReceipt
+from tallystick.core.canonical_json import Json, encode, parse
+from tallystick.core.errors import MalformedError, UnavailableError
+from tallystick.formats.receipt import Fingerprint, Receipt, SignedReceipt
 from tests.support.attacks.receipts.catalogue import judge
 from tests.support.attacks.receipts.forging import changed, sign
 from tests.support.attacks.receipts.scene import Answered, Presented, Scene

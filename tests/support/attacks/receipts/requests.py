@@ -54,7 +54,7 @@ def foreign_fingerprints(scene: Scene) -> tuple[Presented, ...]:
 
 def identity_of(body: Body) -> str:
     """The identity of the receipt of a response."""
-    from tallystick.transcripts.receipt import SignedReceipt
+    from tallystick.formats.receipt import SignedReceipt
 
     return SignedReceipt.from_json(body["receipt"], "receipt").receipt.identity
 

@@ -9,23 +9,22 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from tallystick.answers.policy import ReceiptPolicy
-from tallystick.answers.request import ExpectedRequest
-from tallystick.answers.states import StatesChallenge
-from tallystick.attacks.serving.weights import coarse_head
-from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.encoding import Json
-from tallystick.tolerances.fingerprints.logits import logit_rows
-from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED
-from tallystick.tolerances.fingerprints.standard import standard_fingerprints
-from tallystick.transcripts.sampler import Sampler
-from tallystick.workloads.hidden_states import CommittedStates
-from tallystick.workloads.language_model import LanguageModel, Rows
+from tallystick.audits.answers.policy import ReceiptPolicy
+from tallystick.audits.answers.request import ExpectedRequest
+from tallystick.audits.answers.states import StatesChallenge
+from tallystick.core.canonical_json import Json
+from tallystick.formats.fingerprints import PUBLIC_SEED, standard_fingerprints
+from tallystick.formats.hidden_states import CommittedStates
+from tallystick.formats.receipt import Sampler
+from tallystick.formats.signing import SigningKey
+from tallystick.tally.attacks.provers import coarse_head
+from tallystick.verdicts.fingerprints import logit_rows
+from tallystick.verdicts.language_model import LanguageModel, Rows
 
 if TYPE_CHECKING:
-    from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
-    from tallystick.recorders.generation import Generated
-    from tallystick.tolerances.fingerprints.settings import FingerprintSettings
+    from tallystick.engines.torch.generation.language_models import TorchLanguageModel
+    from tallystick.formats.fingerprints import FingerprintSettings
+    from tallystick.recording.generation import Generated
 
 TEMPERATURE: Final = 0.8
 HOTTER: Final = 2.5
@@ -155,8 +154,8 @@ def make_scene(
 
 def answer(language_model: TorchLanguageModel, wishes: Wishes, requests: Sequence[ExpectedRequest]) -> list[Answered]:
     """Honest answers to one batch of requests, with receipts that count from 1."""
-    from tallystick.recorders.generation import AnswerRequest, generate_plain
-    from tallystick.recorders.receipts import ReceiptIssuer, RecordSettings
+    from tallystick.recording.generation import AnswerRequest, generate_plain
+    from tallystick.recording.receipts import ReceiptIssuer, RecordSettings
 
     fingerprints = wishes.fingerprints or standard_fingerprints(language_model.card.layers, language_model.card.dtype)
     final = language_model.card.layers

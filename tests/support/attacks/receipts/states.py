@@ -6,12 +6,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tallystick.answers.states import StatesChallenge
-from tallystick.transcripts.receipt import PARTS_MAX
-from tallystick.transcripts.states_opening import StatesOpening
-from tallystick.workloads.fingerprints import settings_of
-from tallystick.workloads.hidden_states import CommittedStates, challenged
-from tallystick.workloads.language_model import Rows
+from tallystick.audits.answers.states import StatesChallenge
+from tallystick.formats.hidden_states import CommittedStates, StatesOpening, challenged
+from tallystick.formats.receipt import PARTS_MAX
+from tallystick.verdicts.fingerprints import settings_of
+from tallystick.verdicts.language_model import Rows
 from tests.support.attacks.fingerprints.forged import forge_states
 from tests.support.attacks.receipts.forgery import Forgery, opened
 from tests.support.attacks.receipts.forging import Body, evidence, fingerprints_of, restate

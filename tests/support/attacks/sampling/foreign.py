@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from tallystick.transcripts.sampler import Sampler
-from tallystick.workloads.language_model import Rows
+from tallystick.formats.receipt import Sampler
+from tallystick.verdicts.language_model import Rows
 from tests.support.attacks.sampling.generation import NextLogits, generate, teacher_forced
 
 

@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tallystick.sampling.choice import choose
-from tallystick.transcripts.sampler import Sampler
-from tallystick.workloads.language_model import Rows
+from tallystick.formats.receipt import Sampler
+from tallystick.verdicts.language_model import Rows
+from tallystick.verdicts.sampling.choice import choose
 
 NextLogits: TypeAlias = Callable[[Sequence[int]], Rows]
 """From the tokens so far to the logits of the next one, F32 [vocabulary]."""

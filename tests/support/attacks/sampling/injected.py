@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from tallystick.transcripts.sampler import Sampler
+from tallystick.formats.receipt import Sampler
 from tests.support.attacks.sampling.generation import NextLogits, generate
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.sampling.surprisal import probabilities
-from tallystick.transcripts.sampler import Sampler
-from tallystick.workloads.language_model import Rows
+from tallystick.formats.receipt import Sampler
+from tallystick.verdicts.language_model import Rows
+from tallystick.verdicts.sampling.margin import probabilities
 from tests.support.attacks.sampling.generation import NextLogits
 
 Probabilities = np.ndarray[Any, np.dtype[np.float64]]

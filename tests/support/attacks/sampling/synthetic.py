@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tallystick.workloads.language_model import Rows
+from tallystick.verdicts.language_model import Rows
 from tests.support.attacks.sampling.generation import NextLogits
 
 CONTEXT = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from tallystick.transcripts.sampler import Sampler
+from tallystick.formats.receipt import Sampler
 from tests.support.attacks.sampling.generation import NextLogits, generate
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tallystick.transcripts.sampler import Sampler
+from tallystick.formats.receipt import Sampler
 
 if TYPE_CHECKING:
-    from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
+    from tallystick.engines.torch.generation.language_models import TorchLanguageModel
 
 Choice: TypeAlias = Callable[[int, Any], Any]
 """Row number and logits [batch, vocabulary] to token ids [batch]."""
@@ -59,7 +59,7 @@ class Decoding:
         import torch
         from transformers import DynamicCache
 
-        from tallystick.frameworks.torch.generation.hidden_states import watching_layers
+        from tallystick.engines.torch.generation.layer_tap import watching_layers
 
         cache, fed = DynamicCache(config=self.model.config), torch.tensor([list(each) for each in self.prompts])
         chosen: list[list[int]] = [[] for _ in self.prompts]
@@ -84,7 +84,7 @@ class Decoding:
     def _choose(self, row: int, logits: Any, chosen: Sequence[Sequence[int]]) -> Any:
         import torch
 
-        from tallystick.frameworks.torch.generation.sampler import TorchSampler
+        from tallystick.engines.torch.generation.sampler import TorchSampler
 
         if self.forced is not None:
             return torch.tensor([[answer[row]] for answer in self.forced])

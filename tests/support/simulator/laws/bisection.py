@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tallystick.disputes.game import moves as m
-from tallystick.disputes.game.partition import bounds
-from tallystick.disputes.game.state import Dispute, Phase, State
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.state import Dispute, Phase, State, bounds
+from tallystick.verdicts.verdict import Fault
 
 BISECTING: Final = (Phase.PARTITION, Phase.CHOOSE, Phase.LEAF)
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from tallystick.disputes.game import moves as m
-from tallystick.disputes.game.committee import commitment, seal
 from tallystick.disputes.game.state import Dispute, Phase, State, Status
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.voting import commitment, seal
+from tallystick.verdicts.verdict import Fault
 
 
 def _convene(state: State, move: m.Convene, old: Dispute, new: Dispute, time: int) -> Iterator[str]:

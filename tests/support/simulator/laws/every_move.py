@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tallystick.disputes.game import moves as m
-from tallystick.disputes.game.pausing import game_time
+from tallystick.disputes.game.context import game_time
 from tallystick.disputes.game.state import State
 from tests.support.simulator.laws.bisection import BISECTION_LAWS
 from tests.support.simulator.laws.committees import COMMITTEE_LAWS

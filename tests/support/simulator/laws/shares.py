@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tallystick.disputes.game.state import Dispute, Phase, State, Status
-from tallystick.judging.fault import Fault
+from tallystick.verdicts.verdict import Fault
 from tests.support.simulator.laws.money import credited
 
 

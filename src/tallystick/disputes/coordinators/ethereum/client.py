@@ -1,35 +1,101 @@
-"""A coordinator that is a contract: the protocol `Coordinator` for one account, through any of several RPC servers.
-
-It reads the contract's log only up to the last block that cannot be undone. A move is signed here, and first tried as a
-call without a transaction, so that a refusal costs nothing. Its transaction is then watched until its block is final.
-"""
+"""A coordinator that is a contract: set up, and used for one account or through a relay."""
 
 from __future__ import annotations
 
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Literal, Protocol
 
-from tallystick.commitments.digests import Digest
+from pydantic import Field
+
+from tallystick.core.digests import Digest
+from tallystick.core.documents import Count, Document
+from tallystick.core.errors import ProofError, RuleError, UnavailableError, UsageError
 from tallystick.disputes.coordinators.coordinator import MoveEntry
-from tallystick.disputes.coordinators.ethereum import chain
-from tallystick.disputes.coordinators.ethereum.deployment import Deployment, read_deployment
-from tallystick.disputes.coordinators.ethereum.encoding import ATTESTED, GWEI, encode_call, encode_move
+from tallystick.disputes.coordinators.ethereum import endpoints, endpoints as chain
+from tallystick.disputes.coordinators.ethereum.contract import (
+    ContractLocation,
+    Deployment,
+    History,
+    LogReader,
+    ask,
+    read_deployment,
+)
+from tallystick.disputes.coordinators.ethereum.encoding import (
+    ATTESTED,
+    GWEI,
+    encode_call,
+    encode_deployment,
+    encode_move,
+)
 from tallystick.disputes.coordinators.ethereum.endpoints import Endpoint, Endpoints, HttpEndpoint, RetryRules
 from tallystick.disputes.coordinators.ethereum.journal import TransactionJournal
-from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
-from tallystick.disputes.coordinators.ethereum.location import ContractLocation
-from tallystick.disputes.coordinators.ethereum.reader import History, LogReader
-from tallystick.disputes.coordinators.ethereum.relay import Relayed, check_relayed, sign_relayed
-from tallystick.disputes.coordinators.ethereum.sender import Call, Sender, SendingRules
-from tallystick.disputes.coordinators.ethereum.view import ask
+from tallystick.disputes.coordinators.ethereum.keys import EthereumKey, relayed_move, signer_of
+from tallystick.disputes.coordinators.ethereum.sender import NOWHERE, Call, Sender, SendingRules
 from tallystick.disputes.game.moves import BisectionMove, Draw, Move, value_of
-from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import State
-from tallystick.errors import RuleError, UnavailableError, UsageError
+from tallystick.disputes.game.state import Money, Rules, State
+
+# A move that its party signs and another account sends and pays for, so that the party's account needs no money.
+
+CALL_HEX_MAX = 1 << 19
+
+
+class Relayed(Document):
+    """One signed move, valid once, until `deadline` in seconds, at one contract of one chain; `value` in gwei."""
+
+    kind: Literal["relayed"] = "relayed"
+    version: Literal[1] = 1
+    chain: Count
+    contract: Annotated[str, Field(pattern=r"^0x[0-9a-f]{40}$")]
+    signer: Annotated[str, Field(pattern=r"^0x[0-9a-f]{40}$")]
+    nonce: Count
+    deadline: Count
+    value: Money
+    call: Annotated[str, Field(pattern=r"^([0-9a-f]{2})+$", max_length=CALL_HEX_MAX)]
+    signature: Annotated[str, Field(pattern=r"^[0-9a-f]{130}$")]
+
+    @property
+    def arguments(self) -> tuple[str, int, int, bytes, bytes]:
+        """The arguments of the contract's `relay`."""
+        call, signature = bytes.fromhex(self.call), bytes.fromhex(self.signature)
+        return self.signer, self.nonce, self.deadline, call, signature
+
+
+def sign_relayed(
+    key: EthereumKey, chain: int, contract: str, nonce: int, deadline: int, call: bytes, value: int
+) -> Relayed:
+    """A signed move of the key's account, for anybody to send."""
+    document = relayed_move(chain, contract, key.address, nonce, deadline, call)
+    return Relayed(
+        chain=chain,
+        contract=contract,
+        signer=key.address,
+        nonce=nonce,
+        deadline=deadline,
+        value=value,
+        call=call.hex(),
+        signature=key.sign_typed(document).hex(),
+    )
+
+
+def check_relayed(relayed: Relayed, chain: int, contract: str) -> None:
+    """Raise `ProofError` unless the move was signed by its signer for this contract on this chain."""
+    if (relayed.chain, relayed.contract) != (chain, contract):
+        raise ProofError("the move was signed for another chain or another contract")
+    signer, nonce, deadline, call, signature = relayed.arguments
+    document = relayed_move(chain, contract, signer, nonce, deadline, call)
+    if signer_of(document, signature) != signer:
+        raise ProofError("the signature is not one of the signer over this move")
+
+
+# A coordinator that is a contract: the protocol `Coordinator` for one account, through any of several RPC servers.
+#
+# It reads the contract's log only up to the last block that cannot be undone. A move is signed here, and first tried as
+# a call without a transaction, so that a refusal costs nothing. Its transaction is then watched until its block is
+# final.
 
 LOG: Final = logging.getLogger(__name__)
 NOBODY: Final = "0x" + "00" * 20
@@ -111,7 +177,7 @@ class EthereumCoordinator:
 
     def now(self) -> int:
         """The time of the latest block in seconds: the median of all servers, and never before the last final block."""
-        heads = self.endpoints.each(lambda server: chain.header(server, "latest"))
+        heads = self.endpoints.each(lambda server: endpoints.header(server, "latest"))
         times = sorted(head.timestamp for _, head in heads)
         return max(times[(len(times) - 1) // 2], self._reader.known.timestamp)
 
@@ -216,7 +282,7 @@ def default_folder() -> Path:
 
 
 def _chain_id(server: Endpoint) -> int:
-    return chain.quantity(server, "eth_chainId")
+    return endpoints.quantity(server, "eth_chainId")
 
 
 def _of_one_chain(endpoints: Endpoints, chain_id: int) -> Endpoints:
@@ -230,15 +296,60 @@ def _of_one_chain(endpoints: Endpoints, chain_id: int) -> Endpoints:
     return Endpoints(kept, endpoints.patience, endpoints.sleep)
 
 
-def _beginning(server: Endpoint, place: ContractLocation) -> tuple[Deployment, chain.Header]:
+def _beginning(server: Endpoint, place: ContractLocation) -> tuple[Deployment, endpoints.Header]:
     """The deployment of the contract, and the header of the block before it."""
     found = read_deployment(server, place.contract, place.block or 0)
-    return found, chain.header(server, max(0, found.block - 1))
+    return found, endpoints.header(server, max(0, found.block - 1))
 
 
 def _attester(place: ContractLocation, chain_id: int, board: str | None) -> Attester | None:
     if board is None or place.board is None:
         return None
-    from tallystick.disputes.coordinators.ethereum.attesting import RemoteAttester  # needs an HTTP server's libraries
+    from tallystick.disputes.coordinators.ethereum.board import RemoteAttester  # needs an HTTP server's libraries
 
     return RemoteAttester(place.board, board, chain_id, place.contract)
+
+
+# Set up a contract. The transaction that makes it fixes its rules permanently.
+
+
+def deploy(
+    urls: Sequence[str],
+    rules: Rules,
+    key: EthereumKey,
+    board: str | None = None,
+    folder: Path | None = None,
+    settings: Settings | None = None,
+) -> ContractLocation:
+    """Make a contract with these rules, and wait until a block contains it; the same call after a crash continues.
+
+    `board` is the address whose attestation the contract requires for the data of moves; without one it requires none.
+
+    Raises:
+        MalformedError: A party in the rules is no Ethereum address.
+        RuleError: The contract refuses the rules.
+        UnavailableError: No server takes the transaction, or no block contains it within the timeout.
+    """
+    given = settings or Settings()
+    endpoints = Endpoints([HttpEndpoint(url, given.timeout_s) for url in urls], given.patience)
+    found = deploy_through(endpoints, rules, key, board, folder, given)
+    return replace(found, urls=tuple(urls))
+
+
+def deploy_through(
+    endpoints: Endpoints,
+    rules: Rules,
+    key: EthereumKey,
+    board: str | None = None,
+    folder: Path | None = None,
+    settings: Settings | None = None,
+) -> ContractLocation:
+    """As `deploy`, through connected servers; the location in the result names no URL."""
+    data, given = encode_deployment(rules, board), settings or Settings()
+    chain_id = endpoints.agreed(lambda server: chain.quantity(server, "eth_chainId"))
+    journal = TransactionJournal((folder or default_folder()) / f"{chain_id}-{key.address}.jsonl", endpoints.sleep)
+    sender = Sender(endpoints, key, chain_id, journal, given.depth, given.sending)
+    receipt = sender.submit(Call(NOWHERE, data, 0, f"found {rules.identity} {board}"))
+    if receipt is None or receipt.contract is None:
+        raise UnavailableError("the contract is not in a block yet: ask again later with the same rules")
+    return ContractLocation((), receipt.contract, receipt.block)

@@ -25,12 +25,12 @@ from eth_utils.abi import (
     get_abi_output_types,
 )
 
-from tallystick.commitments.digests import digest_bytes, digest_from
-from tallystick.commitments.encoding import Json, encode
+from tallystick.core.canonical_json import Json, encode
+from tallystick.core.digests import digest_bytes, digest_from
+from tallystick.core.errors import MalformedError, RuleError, UnavailableError
 from tallystick.disputes.game.moves import Move, read_move
-from tallystick.disputes.game.rules import Rules
-from tallystick.errors import MalformedError, RuleError, UnavailableError
-from tallystick.judging.fault import Fault
+from tallystick.disputes.game.state import Rules
+from tallystick.verdicts.verdict import Fault
 
 ARTEFACT: Final = Path(__file__).with_name("Coordinator.json")
 GWEI: Final = 10**9

@@ -15,21 +15,29 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
+from tallystick.core.errors import RuleError, UnavailableError
 from tallystick.disputes.coordinators.coordinator import NotSentError
-from tallystick.disputes.coordinators.ethereum import chain
-from tallystick.disputes.coordinators.ethereum.chain import Reverted, TransactionReceipt
+from tallystick.disputes.coordinators.ethereum import endpoints
 from tallystick.disputes.coordinators.ethereum.encoding import refusal
-from tallystick.disputes.coordinators.ethereum.endpoints import Endpoint, Endpoints, RemoteError
-from tallystick.disputes.coordinators.ethereum.fees import FeeRules, GasOffer, first_offer, raised
+from tallystick.disputes.coordinators.ethereum.endpoints import (
+    Endpoint,
+    Endpoints,
+    RemoteError,
+    Reverted,
+    TransactionReceipt,
+)
 from tallystick.disputes.coordinators.ethereum.journal import (
+    FeeRules,
+    GasOffer,
     JournalLockedError,
     OpenJournal,
     Pending,
     Signed,
     TransactionJournal,
+    first_offer,
+    raised,
 )
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
-from tallystick.errors import RuleError, UnavailableError
 
 LOG: Final = logging.getLogger(__name__)
 NOWHERE: Final = "0x"
@@ -210,7 +218,7 @@ class Sender:
 
     def _push(self, journal: OpenJournal, pending: Pending, servers: Sequence[Endpoint]) -> None:
         """Send the highest offer to servers without a receipt, and a higher one if that is stuck or outbid."""
-        number = self.endpoints.agreed(lambda server: chain.header(server, "latest").number)
+        number = self.endpoints.agreed(lambda server: endpoints.header(server, "latest").number)
         sent_at = self._sent_at.setdefault(pending.last.hash, number)
         is_stuck = number - sent_at >= self.rules.resend_blocks
         attempt = (self._raise(journal, pending) if is_stuck else None) or pending.last
@@ -285,12 +293,12 @@ class Sender:
     def _refused(self, servers: Sequence[Endpoint], call: Call) -> RuleError | UnavailableError | None:
         """Why the contract would refuse a call on the latest block; `None` if any server says that it would not."""
         fields = self._fields(call)
-        answers = [answer for _, answer in self.endpoints.each(lambda server: chain.call(server, fields), servers)]
+        answers = [answer for _, answer in self.endpoints.each(lambda server: endpoints.call(server, fields), servers)]
         refusals = [answer for answer in answers if isinstance(answer, Reverted)]
         return refusal(refusals[0].data) if len(refusals) == len(answers) else None
 
     def _estimated(self, fields: dict[str, Any]) -> int:
-        answers = self.endpoints.each(lambda server: chain.estimate(server, fields))
+        answers = self.endpoints.each(lambda server: endpoints.estimate(server, fields))
         amounts = [answer for _, answer in answers if isinstance(answer, int)]
         if not amounts:
             raise next(refusal(answer.data) for _, answer in answers if isinstance(answer, Reverted))
@@ -302,14 +310,14 @@ class Sender:
 
     def _free_nonce(self, journal: OpenJournal) -> int:
         taken = {pending.nonce for pending in journal.pending}
-        nonce = self.endpoints.agreed(lambda server: chain.nonce(server, self.key.address))
+        nonce = self.endpoints.agreed(lambda server: endpoints.nonce(server, self.key.address))
         while nonce in taken:
             nonce += 1
         return nonce
 
     def _fill_gaps(self, journal: OpenJournal) -> None:
         """Sign an empty transfer to the own account for every unused nonce that blocks a higher, pending one."""
-        count = self.endpoints.agreed(lambda server: chain.nonce(server, self.key.address))
+        count = self.endpoints.agreed(lambda server: endpoints.nonce(server, self.key.address))
         taken = [pending.nonce for pending in journal.pending]
         missing = [nonce for nonce in range(count, max(taken)) if nonce not in taken][: self.rules.gap_max]
         for nonce in missing:
@@ -319,16 +327,16 @@ class Sender:
 
     def _finally_used(self, nonce: int) -> bool:
         def used(server: Endpoint) -> bool:
-            final = chain.final_header(server, self.depth)
-            return chain.nonce(server, self.key.address, final.number) > nonce
+            final = endpoints.final_header(server, self.depth)
+            return endpoints.nonce(server, self.key.address, final.number) > nonce
 
         return self.endpoints.agreed(used)
 
     def _is_final(self, receipt: TransactionReceipt) -> bool:
         def final(server: Endpoint) -> bool:
-            if chain.final_header(server, self.depth).number < receipt.block:
+            if endpoints.final_header(server, self.depth).number < receipt.block:
                 return False
-            return chain.header(server, receipt.block).hash == receipt.block_hash
+            return endpoints.header(server, receipt.block).hash == receipt.block_hash
 
         return self.endpoints.agreed(final)
 
@@ -343,16 +351,16 @@ class Sender:
 
 
 def _fees_at(server: Endpoint) -> tuple[int, int]:
-    base_fee = chain.header(server, "latest").base_fee
+    base_fee = endpoints.header(server, "latest").base_fee
     try:
-        return base_fee, chain.quantity(server, "eth_maxPriorityFeePerGas")
+        return base_fee, endpoints.quantity(server, "eth_maxPriorityFeePerGas")
     except RemoteError:  # not every node suggests a tip
         return base_fee, USUAL_TIP
 
 
 def _seen(server: Endpoint, pending: Pending) -> TransactionReceipt | None:
     for attempt in reversed(pending.attempts):
-        found = chain.receipt(server, attempt.hash)
+        found = endpoints.receipt(server, attempt.hash)
         if found is not None and found.hash == attempt.hash:
             return found
     return None

@@ -1,21 +1,129 @@
-"""The board of a local coordinator: data under blob digests, in pieces, with a quota for each party."""
+"""The tables of a local coordinator, and its board: data under digests, with a quota for each party."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from io import BytesIO
+from pathlib import Path
 from typing import IO, Final
 
 import sqlalchemy as sa
 
-from tallystick.commitments.digests import Digest, digest_from
-from tallystick.disputes.coordinators.local.allowance import Allowance
-from tallystick.disputes.coordinators.local.database import BLOBS, CHUNKS, CoordinatorDatabase
-from tallystick.disputes.coordinators.manifest import BLOB_BYTES_MAX
-from tallystick.disputes.coordinators.whole import WholeManifests
-from tallystick.errors import MalformedError, RuleError, UnavailableError, UsageError
+from tallystick.core.digests import Digest, digest_from
+from tallystick.core.errors import MalformedError, RuleError, UnavailableError, UsageError
+from tallystick.core.sql import SqlEngine
+from tallystick.disputes.coordinators.coordinator import BLOB_BYTES_MAX, WholeManifests
+from tallystick.disputes.game.state import Rules, State, Status
+
+# The tables of a local coordinator, on SQLite (one file) or PostgreSQL, and transactions over them.
+#
+# There is one writer at a time: a writing transaction holds a lock from its first statement to its last, also against
+# other servers on the same database.
+
+FORMAT: Final = 1
+METADATA: Final = sa.MetaData()
+CHARTER: Final = sa.Table(
+    "charter",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("format", sa.Integer, nullable=False),
+    sa.Column("document", sa.LargeBinary, nullable=False),
+)
+ENTRIES: Final = sa.Table(
+    "entries",
+    METADATA,
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("move", sa.String(71), nullable=False, unique=True),
+    sa.Column("signed", sa.LargeBinary, nullable=False),
+    sa.Column("receipt", sa.LargeBinary, nullable=False),
+)
+GRANTS: Final = sa.Table(
+    "grants",
+    METADATA,
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("time", sa.BigInteger, nullable=False),
+    sa.Column("party", sa.String(64), nullable=False),
+    sa.Column("amount", sa.BigInteger, nullable=False),
+)
+BLOBS: Final = sa.Table(
+    "blobs",
+    METADATA,
+    sa.Column("name", sa.String(71), primary_key=True),
+    sa.Column("size", sa.BigInteger, nullable=False),
+    sa.Column("owner", sa.String(64), nullable=False, index=True),
+)
+CHUNKS: Final = sa.Table(
+    "chunks",
+    METADATA,
+    sa.Column("name", sa.String(71), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("data", sa.LargeBinary, nullable=False),
+)
+
+
+class CoordinatorDatabase(SqlEngine):
+    """The tables of one coordinator."""
+
+    def __init__(self, place: str | Path) -> None:
+        super().__init__(place, "a coordinator")
+
+    def create(self, charter: bytes) -> None:
+        """Make the tables and write the charter, all or nothing; raises `UsageError` if there are tables already."""
+        with self.writing() as connection:
+            if sa.inspect(connection).get_table_names():
+                raise UsageError(f"{self.name}: there is a database already")
+            METADATA.create_all(connection)
+            connection.execute(sa.insert(CHARTER).values(id=1, format=FORMAT, document=charter))
+
+    def charter(self) -> bytes:
+        """The charter's bytes; raises `UnavailableError` without a database, `MalformedError` for another program's."""
+        self.require_file("`tally coordinator init` makes one")
+        with self.reading() as connection:
+            if not sa.inspect(connection).has_table(CHARTER.name):
+                raise MalformedError(f"{self.name}: no database of a coordinator")
+            found = connection.execute(sa.select(CHARTER.c.format, CHARTER.c.document)).one_or_none()
+        if found is None or found.format != FORMAT:
+            raise MalformedError(f"{self.name}: no coordinator's database of format {FORMAT}")
+        return bytes(found.document)
+
+
+# How full the board may be for a party to put more, which depends on what the party has at stake.
+
+IDLE: Final = Fraction(1, 2)
+"""For parties that have no claim and cannot pay for one: any number of them leaves half of the board free."""
+CLAIMING: Final = Fraction(3, 4)
+"""For provers of open claims, and for parties whose purse holds the bond of a claim; that money is not lost."""
+ANSWERING: Final = Fraction(1)
+"""For provers in open disputes, whose clock runs, and for parties that the rules name."""
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """The share up to which the board may be full for a party, and the number of all disputes over its claims."""
+
+    share: Fraction = IDLE
+    disputes: int = 0
+
+
+def allowance_of(party: str, state: State, purse: int) -> Allowance:
+    """The allowance of a party, by its role, claims and disputes, and by the money in its purse."""
+    claims = {number: claim for number, claim in enumerate(state.claims) if claim.prover == party}
+    disputes = sum(dispute.claim in claims for dispute in state.disputes)
+    if is_named(party, state.rules) or any(claim.disputes for claim in claims.values()):
+        return Allowance(ANSWERING, disputes)
+    is_claiming = purse >= state.rules.prover_bond or any(each.status is Status.OPEN for each in claims.values())
+    return Allowance(CLAIMING if is_claiming else IDLE, disputes)
+
+
+def is_named(party: str, rules: Rules) -> bool:
+    """Whether the rules name a party in any role."""
+    return party in (*rules.members, rules.referee, rules.beacon, rules.planter, rules.guardian, rules.treasury)
+
+
+# The board of a local coordinator: data under blob digests, in pieces, with a quota for each party.
 
 CHUNK_BYTES: Final = 1 << 20
 NAMES_AT_ONCE: Final = 500

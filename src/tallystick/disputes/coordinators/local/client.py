@@ -1,12 +1,8 @@
-"""A party's client of a local coordinator behind HTTP. It checks everything that it can check.
-
-Every entry is checked when it comes: both signatures, its place in the hash chain, its time, and whether the rules
-allow the move. If a coordinator changes or drops an entry that it once showed, or leaves out a move for which it gave a
-receipt, a party that saw the entry notices it, and has the coordinator's signature as evidence.
-"""
+"""A party's client of a local coordinator behind HTTP, with the receipts by which it checks everything."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,28 +11,90 @@ from io import BytesIO
 from pathlib import Path
 from typing import Final
 
-from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.digests import Digest, parse_digest
-from tallystick.commitments.encoding import Json, decode
-from tallystick.disputes.coordinators.coordinator import MoveEntry
+from tallystick.core.canonical_json import Json, decode
+from tallystick.core.digests import Digest, parse_digest
+from tallystick.core.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
+from tallystick.core.files import sync_folder
+from tallystick.core.http.client import HttpAnswer, HttpClient, RequestLimits
+from tallystick.core.http.problems import PROBLEM_BYTES_MAX, error_of
+from tallystick.disputes.coordinators.coordinator import BLOB_BYTES_MAX, MoveEntry
 from tallystick.disputes.coordinators.local.board import blob_digest
-from tallystick.disputes.coordinators.local.chain_state import ChainState
-from tallystick.disputes.coordinators.local.delegation import Delegation
-from tallystick.disputes.coordinators.local.receipts import ReceiptFile
 from tallystick.disputes.coordinators.local.signed import (
     ACCEPTED_BYTES_MAX,
     Accepted,
+    ChainEntry,
+    ChainState,
     Charter,
+    Delegation,
     MoveReceipt,
     put_message,
     sign_move,
 )
-from tallystick.disputes.coordinators.manifest import BLOB_BYTES_MAX
 from tallystick.disputes.game.moves import Move
-from tallystick.disputes.game.rules import Rules
-from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
-from tallystick.http.client import HttpAnswer, HttpClient, RequestLimits
-from tallystick.http.problems import PROBLEM_BYTES_MAX, error_of
+from tallystick.disputes.game.state import Rules
+from tallystick.formats.signing import SigningKey
+
+# The receipts that a party keeps, and with which it compares the entries that the coordinator shows later.
+
+
+class ReceiptFile:
+    """Receipts by number, in memory and, if there is a path, as one canonical line each in a file."""
+
+    def __init__(self, path: Path | None, charter: Charter) -> None:
+        self._path, self._charter, self._lock = path, charter, threading.Lock()
+        self._entries: dict[int, ChainEntry] = {}
+        for line in [] if path is None else _lines(path):
+            receipt = MoveReceipt.from_bytes(line, str(path))
+            if receipt.entry.coordinator != charter.identity:
+                raise MalformedError(f"{path}: the receipts of another coordinator")
+            receipt.check(charter)
+            self._hold(receipt.entry)
+
+    def add(self, receipt: MoveReceipt) -> None:
+        """Keep a receipt, on disk before this returns; raises `ProofError` if another entry has its number."""
+        with self._lock:
+            is_new = receipt.entry.number not in self._entries
+            self._hold(receipt.entry)
+            if is_new and self._path is not None:
+                with self._path.open("ab") as file:
+                    file.write(receipt.to_bytes() + b"\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                if len(self._entries) == 1:
+                    sync_folder(self._path.parent)
+
+    def compare(self, entry: ChainEntry) -> None:
+        """Raise `ProofError` if a receipt says that another entry has this number."""
+        held = self._entries.get(entry.number)
+        if held is not None and held != entry:
+            raise ProofError(f"entry {entry.number}: the coordinator signed a receipt for another move at this number")
+
+    @property
+    def count(self) -> int:
+        """The number of entries that the coordinator must have at least."""
+        return max(self._entries, default=-1) + 1
+
+    def _hold(self, entry: ChainEntry) -> None:
+        self.compare(entry)
+        self._entries[entry.number] = entry
+
+
+def _lines(path: Path) -> list[bytes]:
+    """The complete lines of a file; a line that a crash left unfinished is cut off. Empty if there is no file."""
+    if not path.exists():
+        return []
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) < len(data):
+        os.truncate(path, len(whole))
+    return whole.splitlines()
+
+
+# A party's client of a local coordinator behind HTTP. It checks everything that it can check.
+#
+# Every entry is checked when it comes: both signatures, its place in the hash chain, its time, and whether the rules
+# allow the move. If a coordinator changes or drops an entry that it once showed, or leaves out a move for which it gave
+# a receipt, a party that saw the entry notices it, and has the coordinator's signature as evidence.
 
 ANSWER_BYTES_MAX: Final = 1 << 20
 PAGE_BYTES_MAX: Final = (8 << 20) + ACCEPTED_BYTES_MAX

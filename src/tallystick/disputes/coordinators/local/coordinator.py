@@ -1,4 +1,4 @@
-"""A coordinator in a database: it accepts moves one after the other, and gives a signed receipt for each."""
+"""A coordinator in a database: it admits moves one after the other, and gives a signed receipt for each."""
 
 from __future__ import annotations
 
@@ -14,31 +14,119 @@ from typing import IO, Final, Self
 
 import sqlalchemy as sa
 
-from tallystick.attestation.points import check_public
-from tallystick.attestation.signing import SigningKey
-from tallystick.commitments.digests import Digest
+from tallystick.core.digests import Digest
+from tallystick.core.ed25519 import check_public
+from tallystick.core.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
 from tallystick.disputes.coordinators.coordinator import MoveEntry
-from tallystick.disputes.coordinators.local import beacon
-from tallystick.disputes.coordinators.local.admission import admit, data_of
-from tallystick.disputes.coordinators.local.allowance import Allowance, allowance_of, is_named
-from tallystick.disputes.coordinators.local.balances import Balances
-from tallystick.disputes.coordinators.local.board import BlobStore, Quotas, blob_digest
-from tallystick.disputes.coordinators.local.chain_state import ChainState
-from tallystick.disputes.coordinators.local.database import ENTRIES, CoordinatorDatabase
-from tallystick.disputes.coordinators.local.delegation import Delegation
+from tallystick.disputes.coordinators.local import signed
+from tallystick.disputes.coordinators.local.board import (
+    ENTRIES,
+    GRANTS,
+    Allowance,
+    BlobStore,
+    CoordinatorDatabase,
+    Quotas,
+    allowance_of,
+    blob_digest,
+    is_named,
+)
 from tallystick.disputes.coordinators.local.signed import (
     Accepted,
     ChainEntry,
+    ChainState,
     Charter,
+    Delegation,
     MoveReceipt,
     SignedMove,
+    read_signed_move,
     sign_entry,
     sign_move,
 )
-from tallystick.disputes.game.moves import Move, value_of
-from tallystick.disputes.game.rules import Rules
-from tallystick.disputes.game.state import State
-from tallystick.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
+from tallystick.disputes.game.moves import Descend, Move, Partition, Post, Reveal, read_move, value_of
+from tallystick.disputes.game.state import MONEY_MAX, Rules, State
+from tallystick.formats.signing import SigningKey
+
+# The checks on a move before the rules of the game, and the HTTP status of each refusal.
+
+WRONG: Final = frozenset(
+    {"cuts", "child", "range", "value", "proof", "evidence", "commitment", "seal", "level", "data"}
+)
+"""Codes of moves with wrong content; the other codes mean a wrong time or phase."""
+FORBIDDEN: Final = frozenset({"actor", "self", "standing"})
+
+
+def admit(data: bytes, charter: Charter) -> tuple[SignedMove, Move]:
+    """A party's bytes as a signed move for this coordinator.
+
+    Raises:
+        MalformedError: too many bytes, or no signed move in canonical form.
+        ProofError: the signature is not one of its key.
+        RuleError: with code `coordinator`, it was signed for another coordinator; with code `actor`, it was signed by
+            another party than its actor or a delegate of the actor.
+    """
+    signed = read_signed_move(data)
+    move = read_move(signed.move.encode())
+    signed.check()
+    if signed.coordinator != charter.identity:
+        raise RuleError("coordinator", "the move was signed for another coordinator")
+    signed.check_actor(move)
+    return signed, move
+
+
+def data_of(move: Move) -> Digest | None:
+    """The manifest that the board needs, with everything it lists, before the move is accepted; `None` for none."""
+    if isinstance(move, Post):
+        return move.statement
+    return move.data if isinstance(move, Partition | Descend | Reveal) else None
+
+
+def status_of(code: str) -> int:
+    """The HTTP status of a refusal with the code of a rule."""
+    if code in FORBIDDEN:
+        return 403
+    if code == "quota":
+        return 413
+    return 422 if code in WRONG else 409
+
+
+# Balances: the operator's grants to a party, less the payments of its moves, plus its withdrawals.
+
+
+class Balances:
+    """The grants in one database."""
+
+    def __init__(self, database: CoordinatorDatabase) -> None:
+        self._database = database
+
+    def granted(self, connection: sa.Connection, party: str) -> int:
+        """The sum of a party's grants, less what was paid out to it in real money."""
+        total = sa.select(sa.func.coalesce(sa.func.sum(GRANTS.c.amount), 0)).where(GRANTS.c.party == party)
+        return int(connection.execute(total).scalar_one())
+
+    def is_known(self, connection: sa.Connection, party: str) -> bool:
+        """Whether a party was ever granted anything."""
+        return connection.execute(sa.select(GRANTS.c.number).where(GRANTS.c.party == party)).first() is not None
+
+    def grant(self, connection: sa.Connection, party: str, amount: int, now: int, spent: int) -> int:
+        """Write one grant; a negative one pays out. Returns the money in the purse then.
+
+        Raises `UsageError` if the purse would be below zero, or the sum of grants above `MONEY_MAX`.
+        """
+        total = self.granted(connection, party) + amount
+        if total < spent or total > MONEY_MAX:
+            raise UsageError(f"grant {amount}: the purse of {party[:10]}… would hold {total - spent}")
+        last = connection.execute(sa.select(sa.func.max(GRANTS.c.number))).scalar_one()
+        number = 0 if last is None else last + 1
+        connection.execute(sa.insert(GRANTS).values(number=number, time=now, party=party, amount=amount))
+        return total - spent
+
+    def parties(self) -> list[str]:
+        """All parties that were ever granted anything."""
+        with self._database.reading() as connection:
+            return sorted(connection.execute(sa.select(GRANTS.c.party).distinct()).scalars())
+
+
+# A coordinator in a database: it accepts moves one after the other, and gives a signed receipt for each.
 
 KEY_SUFFIX: Final = ".key"
 Clock = Callable[[], int]
@@ -66,7 +154,7 @@ class LocalCoordinator:
         self.balances = Balances(database)
         self._chain, self._entries, self._latest = ChainState.empty(self.charter), list[MoveEntry](), 0
         self._lock = threading.RLock()
-        self._nonce = lru_cache(1)(partial(beacon.nonce, key, self.charter.genesis))
+        self._nonce = lru_cache(1)(partial(signed.nonce, key, self.charter.genesis))
         with self._lock, database.reading() as connection:
             self._catch_up(connection)
 
@@ -79,7 +167,7 @@ class LocalCoordinator:
         database = CoordinatorDatabase(place)
         key = key or key_beside(database)
         genesis = secrets.token_hex(32)
-        charter = Charter(beacon=beacon.chain_end(key, genesis), genesis=genesis, key=key.public, rules=rules)
+        charter = Charter(beacon=signed.chain_end(key, genesis), genesis=genesis, key=key.public, rules=rules)
         database.create(charter.to_bytes())
         return cls(database, key, clock)
 

@@ -14,20 +14,22 @@ from pydantic import TypeAdapter
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from tallystick.attestation.signatures import check_signature
-from tallystick.commitments.digests import Digest, parse_digest
-from tallystick.commitments.encoding import Json, encode
-from tallystick.disputes.coordinators.local.admission import admit, status_of
+from tallystick.core.canonical_json import Json, encode
+from tallystick.core.digests import Digest, parse_digest
+from tallystick.core.errors import MalformedError, RuleError, TallyError
+from tallystick.core.http.problems import Problem, answer_errors, problem_of, problem_response
+from tallystick.core.http.server import Uploads, declared_size, read_body, spool_body
 from tallystick.disputes.coordinators.local.board import blob_digest
-from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
-from tallystick.disputes.coordinators.local.delegation import DELEGATION_BYTES_MAX, Delegation
-from tallystick.disputes.coordinators.local.signed import SIGNED_MOVE_BYTES_MAX, put_message
-from tallystick.disputes.game.ledger import withdrawable
+from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator, admit, status_of
+from tallystick.disputes.coordinators.local.signed import (
+    DELEGATION_BYTES_MAX,
+    SIGNED_MOVE_BYTES_MAX,
+    Delegation,
+    put_message,
+)
+from tallystick.disputes.game.context import withdrawable
 from tallystick.disputes.game.state import Dispute
-from tallystick.errors import MalformedError, RuleError, TallyError
-from tallystick.http.bodies import declared_size, read_body, spool_body
-from tallystick.http.problems import Problem, answer_errors, problem_of, problem_response
-from tallystick.http.uploads import Uploads
+from tallystick.formats.signing import check_signature
 
 PAGE_ENTRIES: Final = 256
 PAGE_BYTES: Final = 4 << 20

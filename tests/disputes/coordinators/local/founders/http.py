@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 
+from tallystick.core.http.server import served
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator
 from tallystick.disputes.coordinators.local.client import RemoteCoordinator
 from tallystick.disputes.coordinators.local.server import create_app
-from tallystick.http.listening import served
 from tests.disputes.coordinators.conformance import MakeRules
 from tests.disputes.coordinators.local.founders import sqlite
 from tests.disputes.coordinators.local.keys import LocalWorld, key_of, party_of

@@ -1,1 +1,0 @@
-"""Provers that cheat and defend the result in a dispute."""

@@ -1,1 +1,0 @@
-"""Ways to serve a cheaper language model than the promised one."""

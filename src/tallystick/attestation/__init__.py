@@ -1,1 +1,0 @@
-"""Signatures: who made a statement."""

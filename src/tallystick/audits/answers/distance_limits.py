@@ -1,0 +1,207 @@
+"""Limits on the distance of honest rows from the verifier's own, and the rule that picks one.
+
+A row is the hidden states or logits of one token. Rounding adds up over layers, and a final norm and an output matrix
+scale it, so each place of a model has limits of its own. They are measured on the rows themselves: what a fingerprint
+adds is the chance of its random directions, which follows from the number of its numbers.
+
+`research/shipped_limits.py` puts measured tables into the shipped one. A verifier may use its own table, for example
+one measured on the promised model. A provider cannot choose the table. Limits say nothing about models that are deeper
+or wider than those they were measured on: each states that range, and outside it a distance decides nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from importlib import resources
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Field
+
+from tallystick.core.documents import Count, Document, Positive
+from tallystick.formats.claims import ModelCard
+from tallystick.formats.receipt import PARTS_MAX
+
+Dtype = Literal["F32", "BF16", "F16"]
+Limit = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Kind = Literal["projection", "toploc", "states"]
+Place = Literal["block", "final", "logits"]
+CHANCE: Final = 1e-6
+"""The probability at most by which directions carry the largest honest distance beyond a limit."""
+_NORMAL: Final = 4.7534243
+"""The quantile of the normal distribution that is exceeded with probability `CHANCE`."""
+
+
+class MeasuredModels(Document):
+    """Models on which limits were tested: in `dtype`, up to `layers` blocks deep and `width` elements wide.
+
+    `answers` honest answers of `models` were compared; none of them was rejected.
+    """
+
+    dtype: Dtype
+    layers: Positive
+    width: Positive
+    models: tuple[str, ...] = ()
+    answers: Positive = 1
+
+    def covers(self, card: ModelCard) -> bool:
+        """Whether a model has this dtype and is not deeper or wider."""
+        return self.dtype == card.dtype and card.layers <= self.layers and card.width <= self.width
+
+
+TOPLOC_TRIED: Final = (
+    MeasuredModels(dtype="F32", layers=30, width=576, models=("SmolLM2-135M-Instruct",), answers=37),
+    MeasuredModels(dtype="BF16", layers=6, width=128, models=("demo", "served"), answers=64),
+    MeasuredModels(dtype="F16", layers=6, width=128, models=("demo", "served"), answers=64),
+)
+"""Models on which the published limits of TOPLOC rejected no honest answer. Of SmolLM2-135M-Instruct in BF16 they
+rejected 2 of 80."""
+
+
+class MarginBin(Document):
+    """Of `tokens` honest tokens, `beyond` had a margin of more than `margin` logits."""
+
+    margin: Limit
+    tokens: Positive
+    beyond: Count
+
+
+class TokenLimits(MeasuredModels):
+    """How honest tokens and logits differ from a verifier's own, for models that this covers.
+
+    An honest token is not the verifier's choice with probability `mismatches` at most, and its margin is beyond `band`
+    logits with probability 0.001 at most. `rms` is the drift of one logit: it turns the order of two scores with a gap
+    of m logits round with probability 1 / (1 + exp(m / rms)) at most. `bins` are the margins that were seen, `largest`
+    is the largest of them. `calibration.answers` says how the bounds follow.
+    """
+
+    band: Annotated[float, Field(gt=0.0, le=1e6)]
+    mismatches: Annotated[float, Field(gt=0.0, lt=1.0)]
+    rms: Annotated[float, Field(gt=0.0, le=1e6)] | None = None
+    largest: Limit = 0.0
+    bins: tuple[MarginBin, ...] = ()
+
+
+class RowLimits(MeasuredModels):
+    """How far `tokens` rows or more at one place lie from the verifier's own, for models that this covers.
+
+    The distance of several blocks is the root of the mean of their squares, each relative to the norm of its rows and
+    weighed by its tokens. Limits of blocks hold up to layer `layer_max`; without it for all. `honest` runs of rows were
+    compared, and the largest distance was `honest_largest`.
+    """
+
+    place: Place
+    tokens: Positive = 1
+    layer_max: Count | None = None
+    largest: Limit
+    honest: Positive = 1
+    honest_largest: Limit = 0.0
+
+    def allowed(self, numbers: float, margin: float = 1.0) -> float:
+        """The largest distance of a projection with `numbers` numbers in all.
+
+        Each number is about normal with the distance as its deviation. So the sum of squares follows a chi-squared
+        distribution, whose quantile is that of Wilson and Hilferty (1931), a little too large in this tail.
+        """
+        part = 2.0 / (9.0 * numbers)
+        chance = math.pow(1.0 - part + _NORMAL * math.sqrt(part), 1.5)
+        return margin * max(self.largest, chance * self.honest_largest)
+
+
+class RoundingLimits(MeasuredModels):
+    """How much more honest stacks round than the verifier's own, for models of this depth and width.
+
+    Both are compared with a pass in F32: at `place`, an honest stack lies at most `ratio` times as far from it, in any
+    block of a fingerprint, as the verifier's own pass does. `largest` is the largest such ratio that was seen.
+    """
+
+    place: Place
+    ratio: Annotated[float, Field(ge=1.0, le=100.0)]
+    largest: Limit = 0.0
+
+
+class FingerprintCalibration(Document):
+    """A table of limits and where it was measured."""
+
+    version: Literal[2] = 2
+    machine: str
+    software: str
+    stacks: tuple[str, ...]
+    held_out: tuple[str, ...] = ()
+    rows: tuple[RowLimits, ...]
+    tokens: tuple[TokenLimits, ...] = ()
+    rounding: tuple[RoundingLimits, ...] = ()
+
+
+class FingerprintRule(Document):
+    """The distances that one verifier allows: limits times `margin`; and how many parts of the states are opened.
+
+    Without `rows`, the shipped limits hold. `measured` lists further models for which the widest limits of their dtype
+    are to hold, and those of TOPLOC.
+
+    With `wide`, models of 16 bits are passed a second time in F32, which tells rounding from other changes: what lies
+    `rounding` times farther from that pass than the verifier's own rounding does is evidence against the provider, who
+    is accused with probability `alpha` at most if honest, over all answers judged together.
+    """
+
+    rows: tuple[RowLimits, ...] | None = None
+    measured: tuple[MeasuredModels, ...] = ()
+    margin: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
+    parts: Annotated[int, Field(ge=1, le=PARTS_MAX)] = 4
+    wide: bool = False
+    rounding: tuple[RoundingLimits, ...] | None = None
+    alpha: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-6
+
+    def rounding_for(self, card: ModelCard) -> dict[Place, float]:
+        """By place, how many times the verifier's own rounding that of honest stacks may be; empty if not measured.
+
+        How rounding adds up depends on the model, so this holds for models of the measured depth and width alone.
+        """
+        held = shipped_calibration().rounding if self.rounding is None else self.rounding
+        size = (card.dtype, card.layers, card.width)
+        return {each.place: each.ratio for each in held if (each.dtype, each.layers, each.width) == size}
+
+    @property
+    def table(self) -> tuple[RowLimits, ...]:
+        """All limits of this rule."""
+        return shipped_calibration().rows if self.rows is None else self.rows
+
+    def measured_for(self, kind: Kind) -> tuple[MeasuredModels, ...]:
+        """The models for which limits hold. A verifier has no own limits for TOPLOC."""
+        return (*(TOPLOC_TRIED if kind == "toploc" else self.table), *self.measured)
+
+    def for_model(self, card: ModelCard) -> Self:
+        """This rule with the limits for one model alone, which are found faster; unchanged if there are none."""
+        alike = self._models_like(card)
+        return self.model_copy(update={"rows": tuple(alike)}) if alike else self
+
+    def limits_for(self, card: ModelCard, layer: int, tokens: int) -> RowLimits | None:
+        """The limits for `tokens` rows of a layer; None if there are none for the model or the layer."""
+        place: Place = "block" if layer < card.layers else "final" if layer == card.layers else "logits"
+        found = [
+            each
+            for each in self._models_like(card)
+            if each.place == place and each.tokens <= tokens and (each.layer_max is None or layer <= each.layer_max)
+        ]
+        return max(found, key=_rank, default=None)
+
+    def _models_like(self, card: ModelCard) -> list[RowLimits]:
+        """The limits of the smallest models that cover a model; of the largest, if only `measured` covers it."""
+        covering = [each for each in self.table if each.covers(card)]
+        pick, among = min, covering
+        if not covering and any(each.covers(card) for each in self.measured):
+            pick, among = max, [each for each in self.table if each.dtype == card.dtype]
+        size = pick(((each.layers, each.width) for each in among), default=None)
+        return [each for each in among if (each.layers, each.width) == size]
+
+
+def _rank(limits: RowLimits) -> tuple[float, int]:
+    """The rank of limits: fewer layers rank highest, then longer runs."""
+    return -math.inf if limits.layer_max is None else -limits.layer_max, limits.tokens
+
+
+@cache
+def shipped_calibration() -> FingerprintCalibration:
+    """The table that comes with the package."""
+    data = resources.files("tallystick.audits.answers").joinpath("fingerprints.json").read_bytes()
+    return FingerprintCalibration.from_bytes(data.strip(), "fingerprints.json")

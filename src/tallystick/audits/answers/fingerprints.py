@@ -1,0 +1,376 @@
+"""Judges fingerprints against the verifier's own pass, and whether rounding explains their distance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tallystick.audits.answers.distance_limits import Dtype, FingerprintRule, Place
+from tallystick.audits.answers.power import MEASURE, unmeasured_limits
+from tallystick.core.errors import MalformedError
+from tallystick.formats.claims import ModelCard
+from tallystick.formats.fingerprints import Distance, FingerprintSettings, Rows, reach
+from tallystick.formats.receipt import Fingerprint, Receipt
+from tallystick.verdicts.evidence import ScaleTrials
+from tallystick.verdicts.fingerprints import block_norms, distances, residuals, rows_for, settings_of
+from tallystick.verdicts.language_model import Prefill
+from tallystick.verdicts.tolerance import Finding
+
+# Judges the fingerprints of a receipt against the verifier's own pass over the tokens.
+#
+# Of every layer, the distances of all blocks together must stay below a limit: many numbers vary little, so that this
+# rejects a model that differs a little everywhere. Each block must stay below a limit of its own, which is generous,
+# because a block has few numbers.
+
+HiddenRows: TypeAlias = npt.NDArray[np.floating[Any]]
+Hidden: TypeAlias = Mapping[int, HiddenRows]
+RowsFor: TypeAlias = Callable[[Fingerprint], Hidden]
+
+FINGERPRINTS: Final = "fingerprint"
+SPREAD: Final = 2.7
+"""Three standard deviations of the squares of random codes, in units of their mean, for one number: 3 × 0.894."""
+COARSE_MATRIX_MOVES: Final = 0.02
+"""By how much of their norm an output matrix in 8 bits by row moves the logits (`docs/real_model_distances.md`)."""
+COARSE_MATRIX: Final = "an output matrix in 8 bits by row is one of them, it moves logits by about 0.02"
+BLOCKS_TRIED: Final = 64
+"""The most blocks of which the report says that so many would do."""
+TOPLOC_LIMITS: Final[Mapping[Dtype, tuple[int, float, float]]] = {"BF16": (37, 10.0, 8.0), "F32": (7, 256.0, 128.0)}
+"""Limits of 128 values: differing exponents, mean and median of mantissa errors (Ong et al. 2025, §5).
+
+Values are written as bfloat16, whose mantissas differ by at most 127: the last two limits never reject F32.
+"""
+TOPLOC_VALUES: Final = 128
+
+
+def judge_fingerprints(
+    receipt: Receipt, rows_for: RowsFor, rule: FingerprintRule, card: ModelCard
+) -> tuple[Finding, ...]:
+    """Compare every fingerprint of a receipt with the verifier's rows [answer tokens, d] of its layers.
+
+    `rows_for` gives the rows of a fingerprint; `card` is the promised model. What `unjudged_fingerprints` lists gives
+    no finding.
+
+    Raises:
+        MalformedError: a fingerprint has another number of tokens than the answer, or its bytes are malformed.
+        UnavailableError: the verifier's own hidden states are not finite.
+    """
+    count = receipt.answer.tokens.count
+    for place, fingerprint in enumerate(receipt.fingerprints):
+        if fingerprint.tokens != count:
+            raise MalformedError(f"fingerprints.{place}.tokens: {fingerprint.tokens}, and the answer has {count}")
+    return tuple(
+        finding for each in receipt.fingerprints for finding in judge_fingerprint(each, rows_for(each), rule, card)
+    )
+
+
+def judge_fingerprint(
+    fingerprint: Fingerprint, hidden: Hidden, rule: FingerprintRule, card: ModelCard
+) -> tuple[Finding, ...]:
+    """Compare one fingerprint with the verifier's rows [tokens, d]; no finding where the rule has no limits for it.
+
+    Raises as `judge_fingerprints` does.
+    """
+    found = distances(fingerprint, hidden)
+    if fingerprint.method == "toploc":
+        return (_toploc_finding(found, card.dtype),) if found and not _unjudged_toploc(rule, card) else ()
+    settings = settings_of(fingerprint)
+    return tuple(_judge_projection(found, settings, rule, card)) if found else ()
+
+
+def unjudged_fingerprints(receipt: Receipt, rule: FingerprintRule, card: ModelCard) -> tuple[str, ...]:
+    """One line with the reason for each fingerprint, and each layer of one, that the rule has no useful limits for.
+
+    A layer that several projections have needs only one line, that of the first.
+    """
+    lines = []
+    told: set[int] = set()
+    for place, fingerprint in enumerate(receipt.fingerprints):
+        if fingerprint.method == "toploc":
+            reasons = [_unjudged_toploc(rule, card)]
+        elif line := unmeasured_limits(rule, "projection", card):
+            reasons = [line]
+        else:
+            settings = settings_of(fingerprint)
+            new = [each for each in settings.layers if each not in told]
+            reasons = [_unjudged_layer(each, fingerprint.tokens, settings, rule, card) for each in new]
+            told.update(new)
+        lines += [f"fingerprint {place}: {reason}" for reason in dict.fromkeys(reasons) if reason]
+    return tuple(lines)
+
+
+def unseen_changes(receipt: Receipt, rule: FingerprintRule, card: ModelCard) -> str:
+    """A line with the changes that the fingerprints of an answer cannot tell from honest ones; empty without limits.
+
+    A change of so much in a layer, relative to its norm, is seen with probability 0.95. A change may leave a number in
+    its cell; one by a cell more than the limit is seen that often by 4 numbers and more (simulated).
+    """
+    seen: dict[int, float] = {}
+    for each in receipt.fingerprints if receipt.answer.tokens.count else ():
+        if each.method == "projection":
+            settings = settings_of(each)
+            for layer in settings.layers:
+                spans = _spans(settings, each.tokens)
+                allowed = _allowed(layer, spans, settings, rule, card)
+                if allowed is not None:
+                    share = allowed / _low(_numbers(settings, spans)) + _cell(settings)
+                    seen[layer] = min(seen.get(layer, math.inf), share)
+    parts = ", ".join(f"{share:.2g} of the norm of layer {layer}" for layer, share in sorted(seen.items()))
+    if not parts:
+        return ""
+    matrix = f"; {COARSE_MATRIX}" if seen.get(card.layers + 1, 0.0) > COARSE_MATRIX_MOVES else ""
+    return f"fingerprint: changes of less than {parts}: honest stacks may differ so, or the grid hides it{matrix}"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The distance of one block, and what is allowed."""
+
+    found: Distance
+    allowed: float
+
+    @property
+    def excess(self) -> float:
+        """The distance divided by its limit: above 1 it is not allowed; infinite for NaN."""
+        if self.found.distance <= self.allowed:
+            return self.found.distance / self.allowed if self.allowed else 0.0
+        excess = self.found.distance / self.allowed if self.allowed else math.inf
+        return math.inf if math.isnan(excess) else excess
+
+
+def largest(compared: Sequence[Compared], name: str, detail: str) -> Finding:
+    """The finding on the distance with the largest excess; `name` is the check."""
+    worst = max(compared, key=lambda each: each.excess)
+    return Finding(worst.found.distance, worst.allowed, name, _where(worst.found), detail)
+
+
+def together(found: Sequence[Distance]) -> float:
+    """The distance of several blocks: the root of the mean of their squares, weighed by tokens; NaN is infinite."""
+    tokens = sum(each.tokens for each in found)
+    size = math.sqrt(sum(each.tokens * each.distance**2 for each in found) / tokens)
+    return math.inf if math.isnan(size) else size
+
+
+def _judge_projection(
+    found: Sequence[Distance], settings: FingerprintSettings, rule: FingerprintRule, card: ModelCard
+) -> Iterator[Finding]:
+    detail, blocks = f"{settings.width} numbers of {settings.bits} bits", []
+    for layer in settings.layers:
+        alike = [each for each in found if each.layer == layer]
+        allowed = _allowed(layer, [each.tokens for each in alike], settings, rule, card)
+        if allowed is not None:
+            of = f"layer {layer}, all {sum(each.tokens for each in alike)} answer tokens"
+            yield Finding(together(alike), allowed, FINGERPRINTS, of, detail)
+        limits = {count: _allowed(layer, [count], settings, rule, card) for count in {each.tokens for each in alike}}
+        one = [(each, limits[each.tokens]) for each in alike]
+        blocks += [Compared(each, limit) for each, limit in one if limit is not None]
+    if blocks:
+        yield largest(blocks, FINGERPRINTS, detail)
+
+
+def _allowed(
+    layer: int, tokens: Sequence[int], settings: FingerprintSettings, rule: FingerprintRule, card: ModelCard
+) -> float | None:
+    """The largest distance of blocks with so many tokens each; None without limits, or if the codes cannot show it."""
+    limits = rule.limits_for(card, layer, sum(tokens))
+    if limits is None:
+        return None
+    numbers = _numbers(settings, tokens)
+    allowed = limits.allowed(numbers, rule.margin)
+    share = math.sqrt(max(0.25, 1.0 - SPREAD / math.sqrt(numbers)))
+    is_shown = allowed <= share * reach(settings.bits, settings.resolution)
+    return allowed if is_shown and not _is_too_coarse(settings, allowed) else None
+
+
+def _is_too_coarse(settings: FingerprintSettings, allowed: float) -> bool:
+    """Whether a grid that the provider chose coarser than the usual one has cells wider than the limit.
+
+    A gap is what lies outside the claimed cell. Of differences as large as a cell, 0.69 is left in the gaps; of smaller
+    ones less, so that wider cells would hide what the limit is to show.
+    """
+    return settings.resolution < settings.usual and _cell(settings) > allowed
+
+
+def _cell(settings: FingerprintSettings) -> float:
+    """The width of a cell of the grid, relative to the norm of a block."""
+    return 0.0 if settings.bits == 32 else 2.0**-settings.resolution
+
+
+def _numbers(settings: FingerprintSettings, tokens: Sequence[int]) -> float:
+    """The numbers of equal blocks that vary as much as blocks with so many tokens each, weighed by them."""
+    return settings.width * sum(tokens) ** 2 / sum(each**2 for each in tokens)
+
+
+def _low(numbers: float) -> float:
+    """How much smaller than its deviation the size of `numbers` numbers is, with probability 0.05 (as `allowed`)."""
+    part = 2.0 / (9.0 * numbers)
+    return math.pow(max(0.05, 1.0 - part - 1.645 * math.sqrt(part)), 1.5)
+
+
+def _unjudged_layer(
+    layer: int, tokens: int, settings: FingerprintSettings, rule: FingerprintRule, card: ModelCard
+) -> str:
+    if not tokens or _allowed(layer, _spans(settings, tokens), settings, rule, card) is not None:
+        return ""
+    limits = rule.limits_for(card, layer, tokens)
+    if limits is None:
+        return f"no limits were measured for layer {layer} of {card.layers} in {card.dtype}: {MEASURE}"
+    allowed = limits.allowed(_numbers(settings, _spans(settings, tokens)), rule.margin)
+    if _is_too_coarse(settings, allowed):
+        return f"layer {layer}: a grid of {_cell(settings):.2g} of the norm is too coarse for a limit of {allowed:.2g}"
+    kind = f"{settings.width} numbers of {settings.bits} bits"
+    enough = [count * settings.block for count in range(1, BLOCKS_TRIED + 1)]
+    needed = next((n for n in enough if _allowed(layer, _spans(settings, n), settings, rule, card) is not None), None)
+    if needed is None or needed <= tokens:
+        return f"layer {layer}: no limits tell honest {kind} in {card.dtype} from others"
+    return f"layer {layer}: {tokens} tokens are too few to tell honest {kind} in {card.dtype} from others: {needed} do"
+
+
+def _spans(settings: FingerprintSettings, tokens: int) -> list[int]:
+    return [count for _, count in settings.spans(tokens)]
+
+
+def _unjudged_toploc(rule: FingerprintRule, card: ModelCard) -> str:
+    if card.dtype not in TOPLOC_LIMITS:
+        return f"no limits tell honest TOPLOC in {card.dtype} from others"
+    return unmeasured_limits(rule, "toploc", card)
+
+
+def _toploc_finding(found: Sequence[Distance], dtype: Dtype) -> Finding:
+    exponents, mean, middle = TOPLOC_LIMITS[dtype]
+
+    def excess(each: Distance) -> float:
+        share = each.distance * TOPLOC_VALUES / exponents
+        return max(share, each.mantissa_mean / mean, each.mantissa_median / middle)
+
+    worst = max(found, key=excess)
+    detail = f"{worst.distance:.0%} of exponents differ; mantissas by {worst.mantissa_mean:.1f} on average"
+    return Finding(excess(worst), 1.0, "fingerprint", _where(worst), f"TOPLOC, blind to signs: {detail}")
+
+
+def _where(distance: Distance) -> str:
+    return f"layer {distance.layer}, answer tokens {distance.first} to {distance.first + distance.tokens - 1}"
+
+
+# Judges whether a claimed fingerprint lies as near to the promised model as rounding explains.
+#
+# An honest provider of a model of 16 bits rounds, and so does the verifier. A pass in F32 with the same weights says
+# how far the verifier's own rounding carried each block of each layer. An honest stack is carried about as far,
+# whatever the text is; other weights, another prompt or other positions are carried farther. So distances are compared
+# with this scale, block by block, which a limit for all texts cannot do. Every number of a fingerprint is one piece of
+# evidence, and those of several answers of a provider add up (`verdicts.evidence`).
+
+NAME: Final = "rounding"
+NO_TRIALS: Final = ScaleTrials()
+CELL: Final = 1.0 / 12.0
+"""The variance of a number inside its cell, in squares of the cell; the number is known no better."""
+Reals = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RoundingEvidence:
+    """The evidence of the fingerprints of one answer, or of several added up, judged at error `alpha`."""
+
+    alpha: float
+    trials: ScaleTrials = NO_TRIALS
+
+    def __add__(self, other: RoundingEvidence) -> RoundingEvidence:
+        assert self.alpha == other.alpha, "evidence at different errors does not add"
+        return RoundingEvidence(self.alpha, self.trials + other.trials)
+
+    @property
+    def assumption(self) -> str:
+        """A line that states what honest stacks may do, and how often one is accused nevertheless."""
+        return (
+            f"an honest stack rounds a block of a fingerprint no farther than was measured; then it is accused with "
+            f"probability {self.alpha:g} at most, over all answers judged together"
+        )
+
+    @property
+    def finding(self) -> Finding:
+        """Whether the numbers lie farther off than rounding explains."""
+        shown = ", ".join(f"{name} {ratio:.2f}" for name, ratio in self.trials.ratios.items())
+        detail = (
+            f"log e-value that {sum(self.trials.numbers)} numbers lie farther from a pass in F32 than honest rounding "
+            f"carries them; in units of what is allowed: {shown}"
+        )
+        return Finding(self.trials.log_against(), -math.log(self.alpha), NAME, "", detail)
+
+
+def judge_rounding(
+    receipt: Receipt, passed: Prefill, wide: Prefill, rule: FingerprintRule, card: ModelCard
+) -> RoundingEvidence | None:
+    """The evidence of a receipt's projections; None if there are none with limits.
+
+    `passed` is the verifier's own pass and `wide` the one in F32, with the layers of the fingerprints. Raises as
+    `fingerprints.measure` for malformed bytes and for own states that are not finite.
+    """
+
+    def rows_of(fingerprint: Fingerprint) -> tuple[Rows, Rows]:
+        return rows_for(fingerprint, passed, card.layers), rows_for(fingerprint, wide, card.layers)
+
+    return rounding_of(receipt.fingerprints, rows_of, rule, card)
+
+
+def rounding_of(
+    fingerprints: Iterable[Fingerprint],
+    rows_of: Callable[[Fingerprint], tuple[Rows, Rows]],
+    rule: FingerprintRule,
+    card: ModelCard,
+) -> RoundingEvidence | None:
+    """As `judge_rounding`; `rows_of` gives own rows and those of the pass in F32 for a fingerprint."""
+    allowed = rule.rounding_for(card)
+    held = [each for each in fingerprints if each.method == "projection" and each.bits < 32 and each.tokens]
+    parts: dict[int, list[tuple[Reals, Reals]]] = {}
+    seen: set[tuple[int, int, str | None]] = set()
+    for each in held:
+        settings = settings_of(each)
+        own, true = rows_of(each)
+        found = residuals(each.raw, true, settings)
+        for layer in settings.layers if each.block == held[0].block else ():
+            # Other directions are other evidence; the same ones once more would only repeat it.
+            form = (layer, settings.width, settings.seed)
+            ratio = allowed.get(place_of(layer, card.layers))
+            if form not in seen and ratio is not None:
+                seen.add(form)
+                variance = (ratio * own_rounding(own, true, layer, settings)) ** 2 + CELL * found[layer].cells ** 2
+                gaps = found[layer].gaps
+                parts.setdefault(layer, []).append((gaps, np.broadcast_to(variance, gaps.shape)))
+    if not parts:
+        return None
+    named = {_name(layer, card.layers): pieces for layer, pieces in sorted(parts.items())}
+    numbers, variances = (
+        {name: np.hstack([each[n] for each in pieces]) for name, pieces in named.items()} for n in (0, 1)
+    )
+    return RoundingEvidence(rule.alpha, ScaleTrials.of(numbers, variances))
+
+
+def summed(evidence: Iterable[RoundingEvidence]) -> tuple[RoundingEvidence, ...]:
+    """The evidence of several answers of one provider, summed where it is on the same places of a model."""
+    found: dict[tuple[str, ...], RoundingEvidence] = {}
+    for each in evidence:
+        groups = each.trials.groups
+        found[groups] = found[groups] + each if groups in found else each
+    return tuple(found.values())
+
+
+def _name(layer: int, final: int) -> str:
+    place = place_of(layer, final)
+    return f"block {layer}" if place == "block" else place
+
+
+def place_of(layer: int, final: int) -> Place:
+    """The place of a layer of a fingerprint in a model of `final` blocks."""
+    return "block" if layer < final else "final" if layer == final else "logits"
+
+
+def own_rounding(own: Rows, true: Rows, layer: int, settings: FingerprintSettings) -> Reals:
+    """How far own rounding carried each block of a layer, F64[blocks, 1]: in the block, or in the answer if more."""
+    gaps = np.asarray(own[layer], np.float64) - np.asarray(true[layer], np.float64)
+    norms, sizes = block_norms(gaps, settings.block), block_norms(np.asarray(true[layer]), settings.block)
+    overall = math.sqrt(float(np.square(norms).sum()) / max(float(np.square(sizes).sum()), 1e-300))
+    return np.maximum(norms, overall * sizes)[:, None]

@@ -1,0 +1,209 @@
+"""Opened hidden states and the tokens they belong to, against the verifier's own pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from tallystick.audits.answers.distance_limits import FingerprintRule
+from tallystick.audits.answers.fingerprints import Compared, Hidden, HiddenRows, largest, together
+from tallystick.audits.answers.policy import ReceiptPolicy
+from tallystick.audits.answers.power import other_form, unmeasured_limits
+from tallystick.audits.answers.report import CheckLog
+from tallystick.audits.answers.response import Response
+from tallystick.core.errors import MalformedError, ProofError, UnavailableError
+from tallystick.formats.claims import ModelCard
+from tallystick.formats.fingerprints import BLOCK_MAX, Distance, FingerprintSettings
+from tallystick.formats.hidden_states import Place, StatesOpening, check_states_opening, direction_seed
+from tallystick.formats.receipt import StatesCommitment, Tokens, tokens_digest
+from tallystick.verdicts.fingerprints import summarise
+from tallystick.verdicts.tolerance import Finding, euclidean
+
+# The tokens that a verifier computes with: they match the digests in the receipt.
+
+Ids = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class KnownTokens:
+    """The tokens of prompt and answer, None if unknown; both match the receipt's digests."""
+
+    prompt: Ids | None
+    answer: Ids | None
+
+
+def known_tokens(log: CheckLog, response: Response, own_prompt: Ids | None) -> KnownTokens:
+    """The tokens to compute with, from receipt, response and request; tokens with another digest are ignored."""
+    receipt = response.receipt.receipt
+    prompt = _matching(receipt.request.prompt, (response.prompt_token_ids, own_prompt))
+    answer = _matching(receipt.answer.tokens, (response.choice.token_ids,))
+    for name, ids in (("prompt", prompt), ("tokens", answer)):
+        if ids is None:
+            log.unavailable(name, "the receipt holds their digest alone, and nothing else at hand belongs to it")
+    return KnownTokens(prompt, answer)
+
+
+def _matching(stated: Tokens, candidates: tuple[Ids | None, ...]) -> Ids | None:
+    if stated.ids is not None or stated.over is not None:
+        return stated.ids
+    known = (ids for ids in candidates if ids is not None)
+    return next((ids for ids in known if (len(ids), tokens_digest(ids)) == (stated.count, stated.digest)), None)
+
+
+# Compares the hidden states that a provider opened after a challenge with the verifier's own pass over the tokens.
+
+NONCE_WIDTH: Final = 16
+"""The number of fresh directions for each opened part."""
+FRESH: Final = 2.0
+"""Under 16 fresh directions a gap looks twice as large less than once in 10⁶ times: P(χ² > 64) = 1.1e-7."""
+
+
+@dataclass(frozen=True)
+class StatesChallenge:
+    """A challenge that the verifier drew after it had the receipt, and the provider's opening.
+
+    It is for `count` parts that the nonce selects; with `layer`, for those of this layer and the one before.
+    """
+
+    nonce: bytes
+    count: int
+    opening: StatesOpening
+    layer: int | None = None
+
+    @property
+    def size(self) -> int:
+        """The size of the opened hidden states in bytes."""
+        return sum(len(part.data) * 3 // 4 for part in self.opening.parts)
+
+
+def judge_challenge(
+    log: CheckLog,
+    statement: StatesCommitment | None,
+    challenge: StatesChallenge,
+    hidden: Hidden,
+    card: ModelCard,
+    policy: ReceiptPolicy,
+) -> None:
+    """Compare the opening with the states of the verifier's own pass; raises as `judge_states`."""
+    if statement is None:
+        log.unavailable("states", "the receipt commits to no hidden states")
+        return
+    rule = policy.fingerprints
+    rounded = other_form(statement.dtype, card)
+    with log.timing("states", challenge.size):
+        found = judge_states(
+            challenge.opening,
+            statement,
+            challenge.nonce,
+            hidden,
+            rule,
+            card,
+            count=challenge.count,
+            layer=challenge.layer,
+            advisory=bool(rounded),
+        )
+    for finding in found:
+        log.add(finding)
+    if rounded:
+        log.unavailable("states", rounded)
+    log.assumptions.append("the nonce of the challenge was drawn by the verifier after it had the receipt")
+
+
+def judge_states(
+    opening: StatesOpening,
+    statement: StatesCommitment,
+    nonce: bytes,
+    hidden: Hidden,
+    rule: FingerprintRule,
+    card: ModelCard,
+    *,
+    count: int | None = None,
+    layer: int | None = None,
+    advisory: bool = False,
+) -> tuple[Finding, ...]:
+    """Compare opened hidden states with the verifier's rows [committed rows, d] of the committed layers.
+
+    The opened parts must be the `count` that the nonce selects (default `rule.parts`), or those of `layer`. Each part,
+    and all parts of a layer together, are compared with the own rows of the promised model directly, and each under
+    directions drawn from the nonce. With `advisory`, distances decide nothing; an opening that does not match the
+    commitment always rejects.
+
+    Raises:
+        MalformedError: the bytes of a part are not rows, or have another width or number than the verifier's rows.
+        UnavailableError: own rows are not finite, or there are no limits for a layer.
+    """
+    try:
+        parts = check_states_opening(opening, statement, nonce, rule.parts if count is None else count, layer)
+    except ProofError as error:
+        return (Finding(1.0, 0.0, "states", detail=str(error)),)
+    lacking = [layer for _, layer in parts if rule.limits_for(card, layer, 1) is None]
+    if lacking:
+        reason = f"no limits were measured for layer {lacking[0]} of {card.layers} in {card.dtype}"
+        raise UnavailableError(f"states: {unmeasured_limits(rule, 'states', card) or reason}")
+    own = {place: _own_rows(place, rows, statement, hidden) for place, rows in parts.items()}
+    with np.errstate(invalid="ignore"):  # NaN stays NaN, and a NaN distance is never allowed
+        gaps = {place: rows - own[place] for place, rows in parts.items()}
+    direct = [_part_distance(place, _relative(gaps[place], own[place]), statement) for place in parts]
+    seed = direction_seed(nonce, statement)
+    projected = [
+        _part_distance(place, _relative(_projected(gaps[place], place[1], seed), own[place]), statement)
+        for place in parts
+    ]
+
+    def compared(found: Sequence[Distance], factor: float) -> list[Compared]:
+        return [Compared(each, factor * _largest(rule, card, each.layer, each.tokens)) for each in found]
+
+    found = (
+        largest(compared(direct, 1.0), "states", "rows as they are"),
+        *_layers(direct, rule, card),
+        largest(compared(projected, FRESH), "states", f"{NONCE_WIDTH} directions of the nonce"),
+    )
+    return tuple(replace(each, advisory=advisory) for each in found)
+
+
+def _layers(found: Sequence[Distance], rule: FingerprintRule, card: ModelCard) -> Iterator[Finding]:
+    """All opened parts of each layer together."""
+    for layer in sorted({each.layer for each in found}):
+        alike = [each for each in found if each.layer == layer]
+        tokens = sum(each.tokens for each in alike)
+        where = f"layer {layer}, {tokens} opened rows"
+        yield Finding(together(alike), _largest(rule, card, layer, tokens), "states", where, "rows as they are")
+
+
+def _largest(rule: FingerprintRule, card: ModelCard, layer: int, tokens: int) -> float:
+    limits = rule.limits_for(card, layer, tokens)
+    assert limits is not None  # there are limits for one row
+    return rule.margin * limits.largest
+
+
+def _part_distance(place: Place, distance: float, statement: StatesCommitment) -> Distance:
+    first = place[0] * statement.block
+    return Distance(place[1], first, min(statement.block, statement.rows - first), distance)
+
+
+def _own_rows(place: Place, opened: HiddenRows, statement: StatesCommitment, hidden: Hidden) -> HiddenRows:
+    block, layer = place
+    if layer not in hidden or len(hidden[layer]) != statement.rows:
+        raise MalformedError(f"states.rows: {statement.rows} rows are not those of the tokens fed")
+    own = np.asarray(hidden[layer])[block * statement.block : (block + 1) * statement.block].astype(np.float64)
+    if own.shape != opened.shape:
+        raise MalformedError(f"states opening: layer {layer} is {opened.shape[1]} wide; the model is {own.shape[1]}")
+    if not np.isfinite(own).all():
+        raise UnavailableError(f"layer {layer}: a hidden state is not finite")
+    return own
+
+
+def _relative(difference: HiddenRows, own: HiddenRows) -> float:
+    gap, size = (euclidean(each.astype(np.float64)) for each in (difference, own))
+    return gap / size if size else (np.inf if gap else 0.0)
+
+
+def _projected(gap: HiddenRows, layer: int, seed: str) -> HiddenRows:
+    """The gap under fresh directions, scaled so that the expected square of its norm is that of the gap."""
+    settings = FingerprintSettings(layers=(layer,), block=BLOCK_MAX, width=NONCE_WIDTH, bits=32, seed=seed)
+    with np.errstate(invalid="ignore"):
+        return summarise(gap, layer, settings) / math.sqrt(NONCE_WIDTH)

@@ -1,1 +1,0 @@
-"""Limits of receipts: how far honest rows of language models lie apart."""

@@ -1,1 +1,0 @@
-"""One encoding, one digest, one tree, one source of public randomness."""

@@ -1,0 +1,1 @@
+"""Bytes, digests, tensors, files and errors: what everything else stands on."""

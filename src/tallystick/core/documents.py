@@ -1,0 +1,254 @@
+"""Strict documents: the only way in which JSON becomes a typed object, and what is said where it does not."""
+
+from __future__ import annotations
+
+import tomllib
+from itertools import chain
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, Union, get_args, get_origin
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from tallystick.core.canonical_json import DEPTH_MAX, Json, decode, encode, parse, shown
+from tallystick.core.digests import NO_DIGEST, Digest, digest, is_digest
+from tallystick.core.errors import MalformedError, meant_by
+from tallystick.core.files import read_document
+
+# Strict documents: the only way in which JSON of a prover becomes a typed object.
+
+SAFE_INTEGER_MAX = 2**53 - 1
+
+
+def _as_digest(text: str) -> str:
+    if not is_digest(text):
+        raise ValueError(NO_DIGEST)
+    return text
+
+
+DigestText = Annotated[Digest, Field(strict=False), AfterValidator(_as_digest)]
+Count = Annotated[int, Field(ge=0, le=SAFE_INTEGER_MAX)]
+Positive = Annotated[int, Field(ge=1, le=SAFE_INTEGER_MAX)]
+Reason = Annotated[str, Field(min_length=1, max_length=1024)]
+"""A line that says why something is not there."""
+Number = Annotated[float, Field(allow_inf_nan=False)] | Literal["nan", "inf", "-inf"]
+"""A binary64 number; RFC 8785 has no NaN or infinity, so these are written as strings."""
+
+
+class Document(BaseModel):
+    """A frozen JSON object whose bytes, digest and meaning determine each other.
+
+    Unknown keys, missing keys and explicit nulls are refused: an optional value that is not there is absent.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    def to_json(self) -> Json:
+        """The object as JSON values, absent options left out."""
+        value: Json = self.model_dump(mode="json", exclude_none=True)
+        return value
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON (RFC 8785)."""
+        return encode(self.to_json())
+
+    def digest_as(self, noun: str) -> Digest:
+        """The digest of the canonical bytes under the domain of `noun`."""
+        return digest(noun, self.to_bytes())
+
+    @classmethod
+    def from_bytes(cls, data: bytes, what: str) -> Self:
+        """Read canonical bytes; raises `MalformedError` naming `what` and the field."""
+        decode(data, what)
+        document = cls._validated(data, what)
+        if document.to_bytes() != data:
+            raise MalformedError(f"{what}: not in canonical form (a null or an equivalent spelling)")
+        return document
+
+    @classmethod
+    def from_json(cls, value: Json, what: str) -> Self:
+        """Read parsed JSON; raises `MalformedError` naming `what` and the field."""
+        try:
+            data = encode(value)
+        except MalformedError as error:
+            raise MalformedError(f"{what}: {refused_field(value)}: {error}") from None
+        return cls._validated(data, what)
+
+    @classmethod
+    def _validated(cls, data: bytes, what: str) -> Self:
+        try:
+            return cls.model_validate_json(data)
+        except ValidationError as error:
+            raise MalformedError(f"{what}: {explain(error, cls, what)}") from None
+        except MalformedError as error:
+            raise MalformedError(f"{what}: {error}") from None
+
+
+# What is wrong with a document, in words of this project; loaded only where something is.
+
+UNKNOWN: Final = "extra_forbidden"
+MISSING: Final = ("missing", "union_tag_not_found")
+OURS: Final = ("value_error", "assertion_error")
+TEXT_MAX: Final = 200
+OTHER: Final = "of the form in the specification"
+WANTED: Final = {
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "dict_type": "{table}",
+    "enum": "{expected}",
+    "finite_number": "a finite number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "{ge} or more",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a smaller whole number",
+    "int_type": "a whole number",
+    "json_invalid": "valid JSON",
+    "less_than": "less than {lt}",
+    "less_than_equal": "{le} or less",
+    "list_type": "a list",
+    "literal_error": "{expected}",
+    "model_attributes_type": "{table}",
+    "model_type": "{table}",
+    "none_required": "left out, or null",
+    "string_pattern_mismatch": "text like {pattern}",
+    "string_too_long": "text of {max_length} characters or fewer",
+    "string_too_short": "text of {min_length} characters or more",
+    "string_type": "text",
+    "string_unicode": "text in UTF-8",
+    "too_long": "a list of {max_length} or fewer",
+    "too_short": "a list of {min_length} or more",
+    "tuple_type": "a list",
+    "union_tag_invalid": "{expected_tags}",
+}
+"""What a field must be, by the kinds of pydantic's problems that documents of ours can have."""
+FIELD_SHOWN: Final = 200
+
+
+def explain(error: ValidationError, kind: Any = None, what: str = "") -> str:
+    """The problem of a validation error as `field: what it must be`, for a document `what` of the type `kind`.
+
+    A field that nobody knows is told before one that is missing: often it is that one, misspelt.
+    """
+    found = error.errors(include_url=False)
+    first = min(found, key=lambda each: (each["type"] in MISSING, each["type"] != UNKNOWN))
+    place, names = _walk(kind, first["loc"], first["type"] in (UNKNOWN, "missing"))
+    field = _shortened(".".join(place)) or "document"
+    is_toml = what.endswith(".toml")
+    if first["type"] == UNKNOWN:
+        near = meant_by(str(first["loc"][-1]), names)
+        return f"{field}: no such {'setting' if is_toml else 'field'}" + _or_rather(near)
+    return f"{field}: {complaint(first, 'a table' if is_toml else 'an object')}"
+
+
+def _shortened(field: str) -> str:
+    return field if len(field) <= FIELD_SHOWN else f"{field[:FIELD_SHOWN]}…"
+
+
+def complaint(problem: Any, table: str = "an object") -> str:
+    """What is wrong with one field: `must be graph or recipe, not 'grap'; did you mean graph?`."""
+    if problem["type"] in MISSING:
+        return "is missing"
+    if problem["type"] in OURS:
+        return str(problem["ctx"]["error"])
+    context = {name: _written(value) for name, value in problem.get("ctx", {}).items()} | {"table": table}
+    given = context.get("tag", problem["input"])
+    choices = (context.get("expected") or context.get("expected_tags", "")).replace("'", "").replace(" or ", ", ")
+    near = meant_by(given, choices.split(", ")) if isinstance(given, str) else ""
+    wanted = WANTED.get(problem["type"], OTHER).format_map(context).replace("'", "")
+    return f"must be {wanted[:TEXT_MAX]}, not {shown(given)}" + _or_rather(near)
+
+
+def refused_field(value: Json, place: str = "") -> str:
+    """The dotted path to the first entry that canonical JSON cannot hold, such as NaN or a date."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, entry in entries:
+        try:
+            encode(entry)
+        except MalformedError:
+            return refused_field(entry, f"{place}.{name}" if place else str(name))
+    return place or "document"
+
+
+def _written(value: object) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _or_rather(near: str) -> str:
+    return f"; did you mean {near}?" if near else ""
+
+
+def _walk(kind: Any, location: tuple[int | str, ...], names_a_field: bool) -> tuple[list[str], list[str]]:
+    """The path to a field as it stands in the document, and the names of all fields there.
+
+    pydantic's own path also names the members of unions that it tried. They stand in no document. Where `kind` is
+    None, nothing is known of the document, and the path is pydantic's.
+    """
+    if kind is None:
+        return [str(part) for part in location], []
+    here, place = _members(kind), []
+    for part in location[:-1] if names_a_field else location:
+        inside = [each for member in here for each in _inside(member, part)]
+        if inside:
+            place.append(str(part))
+            here = inside
+    names = [name for each in here if _is_model(each) for name in each.model_fields]
+    return [*place, *map(str, location[-1:] if names_a_field else ())], names
+
+
+def _inside(kind: Any, part: int | str) -> list[Any]:
+    """The types that an entry `part` of a value of type `kind` can have; none where it has no such entry."""
+    if _is_model(kind):
+        found = next((each for name, each in kind.model_fields.items() if part in (name, each.alias)), None)
+        return _members(found.annotation) if found is not None else []
+    entries = {list: int, tuple: int, dict: str}.get(get_origin(kind))
+    if entries is None or not isinstance(part, entries):
+        return []
+    return [each for argument in get_args(kind)[entries is str :] for each in _members(argument)]
+
+
+def _members(kind: Any) -> list[Any]:
+    """The types of a union, or the type itself."""
+    if get_origin(kind) is Annotated:
+        return _members(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        return [each for member in get_args(kind) for each in _members(member)]
+    return [kind]
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+# What a person wrote for this program: TOML or JSON, read into a typed object.
+
+Settings = TypeVar("Settings", bound=Document)
+
+
+def read_settings(path: Path, kind: type[Settings]) -> Settings:
+    """Read what a verifier wrote, TOML or JSON by the file's name; raises `MalformedError` naming the field."""
+    data = read_document(path)
+    if path.suffix == ".json":
+        return kind.from_json(parse(data, path.name), path.name)
+    return kind.from_json(parse_toml(data, path.name), path.name)
+
+
+def parse_toml(data: bytes, what: str) -> dict[str, Any]:
+    """A table of TOML; raises `MalformedError` for anything else, and for one nested deeper than JSON may be."""
+    try:
+        table = tomllib.loads(data.decode())
+    except (ValueError, RecursionError) as error:  # too long a number is a ValueError and no TOMLDecodeError
+        raise MalformedError(f"{what}: no valid TOML: {error}") from None
+    _check_depth(table, what)
+    return table
+
+
+def _check_depth(table: dict[str, Any], what: str) -> None:
+    level: list[Any] = [table]
+    for _ in range(DEPTH_MAX):
+        inner = chain.from_iterable(each.values() if isinstance(each, dict) else each for each in level)
+        level = [each for each in inner if isinstance(each, dict | list)]
+    if level:
+        raise MalformedError(f"{what}: nested deeper than {DEPTH_MAX}")

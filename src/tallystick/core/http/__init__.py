@@ -1,0 +1,1 @@
+"""What every HTTP server here shares, and the client of one."""

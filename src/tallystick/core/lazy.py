@@ -1,0 +1,92 @@
+"""What is loaded late: public names, and libraries that an extra of this package brings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final
+
+from tallystick.core.errors import UnavailableError
+
+# Public names that are loaded when they are asked for (PEP 562).
+
+
+def lazy(module: str, homes: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """`__all__`, `__getattr__` and `__dir__` of `module`; `homes` names what each defining module gives, by spaces."""
+    home_of = {name: home for home, names in homes.items() for name in names.split()}
+
+    def load(name: str) -> Any:
+        if name not in home_of:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        return getattr(import_module(home_of[name]), name)
+
+    return sorted(home_of), load, lambda: sorted(home_of)
+
+
+# Libraries that are not installed, and the extra of this package that brings them.
+
+DISTRIBUTIONS: Final[Mapping[str, str]] = {
+    "mlflow": "mlflow-skinny",
+    "opentelemetry": "opentelemetry-exporter-otlp-proto-http",
+    "sklearn": "scikit-learn",
+    "iree": "iree-base-compiler",
+    "starlette": "fastapi",
+    "yaml": "pyyaml",
+    "markupsafe": "jinja2",
+    **dict.fromkeys(("huggingface_hub", "safetensors"), "transformers"),
+    **dict.fromkeys(("eth_abi", "eth_account", "eth_keys", "eth_utils", "requests", "rlp"), "web3"),
+}
+"""The distribution that brings a module, where it has another name or comes with another one."""
+REQUIREMENT: Final = re.compile(r"([\w.-]+)(?:\[([\w.,-]+)\])?.*\bextra == ['\"]([\w-]+)['\"]")
+
+
+def require(*modules: str) -> None:
+    """Raise `UnavailableError` for those of `modules` that are not installed, before any work is begun."""
+    missing = [module for module in modules if find_spec(module) is None]
+    if missing:
+        raise not_installed(*missing)
+
+
+def not_installed(*modules: str) -> UnavailableError:
+    """The error that names modules which are missing, and the command that installs them."""
+    roots = list(dict.fromkeys(module.partition(".")[0] for module in modules))
+    named, verb = ", ".join(roots), "is" if len(roots) == 1 else "are"
+    return UnavailableError(f"{named} {verb} not installed: pip install {_to_install(roots, _requirements())}")
+
+
+def _to_install(modules: Iterable[str], requirements: Iterable[str]) -> str:
+    """The first extra that brings all of the modules; the distributions themselves where no extra does."""
+    wanted = {_normalised(DISTRIBUTIONS.get(module, module)) for module in modules}
+    for extra, brought in extras_of(requirements).items():
+        if wanted <= brought:
+            return f"'tallystick[{extra}]'"
+    return " ".join(sorted(wanted))
+
+
+def extras_of(requirements: Iterable[str]) -> dict[str, frozenset[str]]:
+    """The distributions that each extra brings, in the order of `requirements` (the core metadata's `Requires-Dist`).
+
+    An extra that names extras of this package brings what they bring; so these have to stand before it.
+    """
+    found: dict[str, frozenset[str]] = {}
+    for name, options, extra in (match.groups() for match in map(REQUIREMENT.match, requirements) if match):
+        parts = [found[each] for each in options.split(",")] if name == "tallystick" else [{_normalised(name)}]
+        found[extra] = found.get(extra, frozenset()).union(*parts)
+    return found
+
+
+def _requirements() -> list[str]:
+    """What the installed package states; nothing where it runs from a folder and is not installed."""
+    from importlib import metadata  # 20 ms that only a message costs
+
+    try:
+        return metadata.requires("tallystick") or []
+    except metadata.PackageNotFoundError:
+        return []
+
+
+def _normalised(name: str) -> str:
+    """The name by which packages are compared (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()

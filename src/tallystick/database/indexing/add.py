@@ -1,0 +1,198 @@
+"""Reads whatever stands at a place into the database, also the disputes of a coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from shlex import quote
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import sqlalchemy as sa
+
+from tallystick.core.canonical_json import encode
+from tallystick.core.digests import Digest, digest_from
+from tallystick.core.errors import UnavailableError, UsageError
+from tallystick.database.bulk import inserted
+from tallystick.database.indexing.audits import add_audit_file, add_receipts
+from tallystick.database.indexing.graphs import add_graph_file, add_graphs_of, add_tensors, add_trace
+from tallystick.database.indexing.runs import add_calls, add_run
+from tallystick.database.indexing.sources import source_of
+from tallystick.database.schema import DISPUTE, MOVE
+from tallystick.database.workload_database import WorkloadDatabase
+from tallystick.disputes.coordinators.coordinator import Coordinator
+from tallystick.disputes.parties.connect import connected
+from tallystick.disputes.parties.game_view import BoardCache, GameFollower, GameView
+from tallystick.disputes.parties.history import HistoryEntry, dispute_ending, dispute_history, ending_of
+from tallystick.disputes.parties.progress import DisputeProgress, progress_of
+from tallystick.formats.store.directories import InferenceDirectory, claims_inference
+from tallystick.formats.store.folders import RECEIPTS as RECEIPTS_FOLDER, RUN, TRACE, is_kind, looks_like
+from tallystick.formats.store.run import RunDirectory
+from tallystick.formats.traces import TraceFolder, traces_of
+
+# Reads the disputes of a coordinator into the database: how each stands, and every move.
+
+SECOND: Final = 1_000_000_000
+
+
+def add_disputes(database: WorkloadDatabase, coordinator: str, name: str) -> str:
+    """Read every dispute of the coordinator that `coordinator` names, or what is new; returns its name.
+
+    User and password of its URL are not kept: to read it again, the environment has to bring them (`PGPASSWORD`).
+
+    Raises `UnavailableError` where the coordinator does not answer, `UsageError` where the name makes no sense.
+    """
+    with connected(coordinator) as connection:
+        view = GameFollower(connection.coordinator).look()
+        with TemporaryDirectory() as folder:
+            fetched = BoardCache(connection.board, Path(folder)).folder_of
+            rows = [
+                _dispute(connection.coordinator, view, number, name, fetched)
+                for number in range(len(view.state.disputes))
+            ]
+    place = without_user(coordinator)
+    with database.writing(place) as writing:
+        source = source_of(writing, "coordinator", place, name)
+        for row, moves in rows:
+            _write(writing, source, row, moves)
+    return name
+
+
+def without_user(place: str) -> str:
+    """A URL without user and password, which nobody may read in a database; another place as it is."""
+    parts = urlsplit(place)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl() if "@" in parts.netloc else place
+
+
+def _dispute(
+    coordinator: Coordinator, view: GameView, number: int, name: str, fetched: Callable[[Digest], Path]
+) -> tuple[dict[str, Any], list[HistoryEntry]]:
+    history = dispute_history(coordinator.rules, coordinator.entries(), number)
+    dispute, now = view.state.disputes[number], progress_of(view.state, number, view.now)
+    claim = view.claim_of(dispute)
+    row = {
+        "name": f"{name}/{number}",
+        "number": number,
+        "root": digest_from(bytes.fromhex(claim.root)),
+        "prover": claim.prover,
+        "challenger": dispute.challenger,
+        **_standing(now),
+        "mover": now.mover,
+        "fault": now.fault,
+        "ending": dispute_ending(dispute, number, ending_of(history, fetched)) if now.fault else "",
+        "moves": len(history),
+    }
+    return row, history
+
+
+def _standing(now: DisputeProgress) -> dict[str, Any]:
+    return {"phase": now.phase, "level": now.level, "low": now.low, "high": now.high, "size": now.size}
+
+
+def _write(connection: sa.Connection, source: int, row: dict[str, Any], history: list[HistoryEntry]) -> None:
+    found = sa.select(DISPUTE.c.id).where(DISPUTE.c.source == source, DISPUTE.c.number == row["number"])
+    number = connection.execute(found).scalar()
+    if number is None:
+        number = inserted(connection, DISPUTE, source=source, **row)
+    else:
+        connection.execute(sa.update(DISPUTE).where(DISPUTE.c.id == number).values(**row))
+    known = connection.execute(sa.select(sa.func.count()).where(MOVE.c.dispute == number)).scalar_one()
+    moves = [_move(number, place, each) for place, each in enumerate(history) if place >= known]
+    if moves:
+        connection.execute(sa.insert(MOVE), moves)
+
+
+def _move(dispute: int, place: int, each: HistoryEntry) -> dict[str, Any]:
+    move = each.entry.move
+    return {
+        "dispute": dispute,
+        "number": place,
+        "role": each.role,
+        "party": move.actor,
+        "kind": move.kind,
+        "summary": each.summary,
+        "made_ns": each.entry.time * SECOND,
+        **_standing(each.after),
+        "body": encode(move.to_json()).decode(),
+    }
+
+
+GRAPH: Final = b'{"constants":['
+RECEIPTS: Final = "receipts.jsonl"
+COORDINATORS: Final = ("http://", "https://", "ethereum:", "postgresql:")
+SQLITE: Final = b"SQLite format 3\0"
+
+
+def add_place(
+    database: WorkloadDatabase, place: Path | str, name: str | None = None, *, tensors: bool = True, whole: bool = True
+) -> str:
+    """Read what stands at a place, or what is new there; returns its name in the database.
+
+    A place is a run directory, a trace, a graph, a folder or file of receipts, a report that `--json` printed, or a
+    coordinator of disputes: its database or its URL. With `tensors`, every anchor of a run is read once, and its
+    tensors are named by their digests. With `whole`, what was read before is compared with the files.
+
+    Raises:
+        MalformedError: something there is not what it should be, or not what was read before.
+        UnavailableError: nothing that the database takes stands there.
+        UsageError: the name belongs to something else, or is no line of text.
+    """
+    if isinstance(place, str) and place.startswith(COORDINATORS):
+        return add_disputes(database, place, name or without_user(place).split("://")[-1].strip("/"))
+    path = Path(place)
+    _require_utf8(str(path.absolute()))
+    if path.is_file():
+        return _add_file(database, path, name)
+    if (path / RECEIPTS).is_file():
+        return add_receipts(database, path / RECEIPTS, name)
+    if TraceFolder(path).statement_path.is_file():
+        return add_trace(database, TraceFolder(path), name)
+    if claims_inference(path):
+        return add_calls(database, InferenceDirectory(path), name)
+    if not RunDirectory(path).spec_path.is_file():
+        raise UnavailableError(f"{path}: {looks_like(path)}; {_advice(path)}")
+    return _add_run(database, RunDirectory(path), name, tensors, whole)
+
+
+TAKEN: Final = "a run directory, a trace, a graph, receipts, a report in JSON or a coordinator's database is asked for"
+
+
+def _require_utf8(place: str) -> None:
+    try:
+        place.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{place!a}: the database keeps paths as UTF-8, which this one is not; rename it") from None
+
+
+def _advice(path: Path) -> str:
+    """What to do with a folder that is none of what is taken."""
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    if any(is_kind(each, kind) for each in inside for kind in (RUN, RECEIPTS_FOLDER, TRACE)):
+        return f"name what stands in it: `tally db add {quote(str(path))}/*`"
+    return TAKEN
+
+
+def _add_file(database: WorkloadDatabase, path: Path, name: str | None) -> str:
+    if path.suffix == ".jsonl":
+        return add_receipts(database, path, name)
+    if _begins(path, SQLITE):
+        return add_disputes(database, str(path.absolute()), name or path.stem)
+    if _begins(path, GRAPH):
+        return add_graph_file(database, path)
+    return add_audit_file(database, path)
+
+
+def _begins(path: Path, mark: bytes) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(mark)) == mark
+
+
+def _add_run(database: WorkloadDatabase, run: RunDirectory, name: str | None, tensors: bool, whole: bool) -> str:
+    found = add_run(database, run, name, whole=whole)
+    add_graphs_of(database, run, found)
+    if tensors:
+        add_tensors(database, run, found)
+    for trace in traces_of(run.path):
+        add_trace(database, trace, f"{found}/{trace.path.name}")
+    return found

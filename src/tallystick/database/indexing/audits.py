@@ -1,0 +1,324 @@
+"""Reads the reports of audits and of checks of receipts, and receipts themselves, into the database."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+from shlex import quote
+from typing import Any, Final, Literal
+
+import sqlalchemy as sa
+from pydantic import ConfigDict, Field
+
+from tallystick.core.canonical_json import Json, encode, parse
+from tallystick.core.digests import digest, digest_from
+from tallystick.core.documents import Count, Document, Number
+from tallystick.core.errors import MalformedError
+from tallystick.core.files import read_document
+from tallystick.database.bulk import insert_many, inserted
+from tallystick.database.indexing.sources import IN_DATABASE, LogLine, LogPosition, position_of, read_on, source_of
+from tallystick.database.schema import AUDIT, AUDITED_SEGMENT, FINDING, RECEIPT, RECEIPT_VERDICT, RUN, SOURCE, STREAM
+from tallystick.database.workload_database import WorkloadDatabase
+from tallystick.formats.receipt import RECEIPT_BYTES_MAX, SignedReceipt
+
+# What the database reads of a report that `--json` printed; a report holds more, which is kept whole.
+
+VerdictName = Literal["accepted", "rejected", "inconclusive"]
+
+
+class ReportPart(Document):
+    """A part of a report: the fields that are read have their types, and others may stand beside them."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class ReportedSegment(ReportPart):
+    """A segment that was replayed, from anchor `start` to anchor `to`."""
+
+    start: Count = Field(alias="from")
+    to: Count
+    state: str | None = None
+    trajectory: str | None = None
+    seconds: float | None = None
+
+    @property
+    def outcome(self) -> str:
+        """`agrees`, or what was found of the state and of the way there."""
+        found = {self.state, self.trajectory} - {None}
+        return "agrees" if found == {"agrees"} else ", ".join(sorted(str(each) for each in found - {"agrees"}))
+
+
+class ReportedFinding(ReportPart):
+    """One comparison."""
+
+    check: str = ""
+    where: str = ""
+    distance: Number | None = None
+    allowed: Number | None = None
+    agrees: bool | None = None
+    advisory: bool | None = None
+    detail: str = ""
+
+
+class ReportedReceipt(ReportPart):
+    """What was found of one receipt."""
+
+    receipt: str
+    verdict: VerdictName
+    sentence: str | None = None
+    rung: str | int | None = None
+
+
+class ReportedPolicy(ReportPart):
+    """How was compared."""
+
+    mode: str | None = None
+
+
+class AuditReport(ReportPart):
+    """The report of an audit, of a judgement of operators, or of a check of receipts."""
+
+    verdict: VerdictName
+    findings: tuple[ReportedFinding, ...]
+    claim: str | None = None
+    sentence: str | None = None
+    policy: ReportedPolicy | None = None
+    nonce: str | None = None
+    steps: Count | None = None
+    replayed_steps: Count | None = None
+    reading_seconds: float | None = None
+    replay_seconds: float | None = None
+    date: str | None = None
+    segments: tuple[ReportedSegment, ...] = ()
+    reports: tuple[ReportedReceipt, ...] = ()
+    receipt: str | None = None
+    rung: str | int | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """The time that it took, where it was noted."""
+        noted = [each for each in (self.reading_seconds, self.replay_seconds) if each is not None]
+        return sum(noted) if noted else None
+
+
+# Reads the reports of audits and of checks of receipts, as `--json` prints them, into the database.
+#
+# A report is the verifier's own. It is named by the digest of its canonical bytes, and kept whole.
+
+REPORT_BYTES_MAX: Final = 256 << 20
+_STEP: Final = re.compile(r"\bstep ([0-9]{1,15})\b")
+
+
+def add_audit_file(database: WorkloadDatabase, path: Path) -> str:
+    """Read the report in a file; returns the digest by which the database names it. Raises what `add_audit` raises."""
+    return add_audit(database, _read(path), str(path.absolute()))
+
+
+def add_audit(
+    database: WorkloadDatabase, report: Mapping[str, Json], place: str | None = None, run: Path | None = None
+) -> str:
+    """Add the report of an audit, once; returns the digest by which the database names it.
+
+    `run` is the directory that was audited. Without it, the report belongs to the run that has its claim, if exactly
+    one has: a forged directory may hold the claim of an honest one.
+
+    Raises `MalformedError` where it is not the report of an audit of a run or of a check of receipts.
+    """
+    kind = _kind(report)
+    read = AuditReport.from_json(dict(report), "report")
+    body = encode(dict(report))
+    name = digest("report", body)
+    with database.writing("audits") as connection:
+        if connection.execute(sa.select(AUDIT.c.id).where(AUDIT.c.digest == name)).first() is not None:
+            return name
+        source = source_of(connection, "audit", place or f"{IN_DATABASE}{name}", name)
+        # Anybody can open operators in a prover's name, so of these only what was accepted is of the claim.
+        claim = None if kind == "operators" and read.verdict != "accepted" else read.claim
+        of = _run(connection, claim, run)
+        facts = _facts(read) | {"claim": claim, "kind": kind, "body": body.decode()}
+        number = inserted(connection, AUDIT, digest=name, source=source, run=of, **facts)
+        _insert(connection, AUDITED_SEGMENT, _segments(number, read))
+        _insert(connection, FINDING, _findings(number, read))
+        _insert(connection, RECEIPT_VERDICT, _receipts(number, read))
+    return name
+
+
+def _read(path: Path) -> dict[str, Json]:
+    data = read_document(path, REPORT_BYTES_MAX)
+    found = parse(data, path.name, bytes_max=REPORT_BYTES_MAX)
+    if not isinstance(found, dict):
+        raise MalformedError(f"{path.name}: no report of an audit")
+    return found
+
+
+def _run(connection: sa.Connection, claim: str | None, path: Path | None) -> int | None:
+    """The number of the run that was audited; `None` where it cannot be known."""
+    if path is None and claim is None:
+        return None
+    known = RUN.c.claim == claim if path is None else SOURCE.c.place == str(path.absolute())
+    columns = (RUN.c.id, RUN.c.transcript, RUN.c.bytes_read, RUN.c.records, RUN.c.frontier)
+    found = connection.execute(sa.select(*columns).join(SOURCE).where(SOURCE.c.kind == "run", known)).all()
+    runs = [row.id for row in found if path is not None or _holds_what_it_claims(row)]
+    return runs[0] if len(runs) == 1 else None
+
+
+def _holds_what_it_claims(run: Any) -> bool:
+    """Whether the records of a run are those of its claim: the file of a claim can be copied beside any records."""
+    frontier = LogPosition.of(run.bytes_read, run.records, run.frontier).frontier
+    return bool(digest_from(frontier.root()) == run.transcript)
+
+
+def _kind(report: Mapping[str, Json]) -> str:
+    if not isinstance(report.get("verdict"), str) or not isinstance(report.get("findings"), list):
+        raise MalformedError(
+            "no report of an audit: it has no verdict and findings, as `tally audit --json` prints them"
+        )
+    if "receipt" in report or "reports" in report:
+        return "receipts"
+    if "segments" in report:
+        return "training"
+    return "operators" if "operators" in report else "inference"
+
+
+def _facts(report: AuditReport) -> dict[str, Any]:
+    return {
+        "outcome": report.verdict,
+        "sentence": report.sentence or "",
+        "mode": None if report.policy is None else report.policy.mode,
+        "nonce": report.nonce,
+        "steps": report.steps,
+        "replayed_steps": report.replayed_steps,
+        "seconds": report.seconds,
+        "made": report.date,
+    }
+
+
+def _segments(audit: int, report: AuditReport) -> list[dict[str, Any]]:
+    found = {each.start: each for each in report.segments}
+    return [
+        {
+            "audit": audit,
+            "first_step": each.start + 1,
+            "last_step": each.to,
+            "outcome": each.outcome,
+            "seconds": each.seconds,
+        }
+        for each in found.values()
+    ]
+
+
+def _findings(audit: int, report: AuditReport) -> list[dict[str, Any]]:
+    return [
+        {
+            "audit": audit,
+            "number": number,
+            "check": each.check,
+            "place": each.where,
+            "step": _step(each.where),
+            "distance": _number(each.distance),
+            "allowed": _number(each.allowed),
+            "agrees": each.agrees is True,
+            "advisory": each.advisory is True,
+            "detail": each.detail,
+        }
+        for number, each in enumerate(report.findings)
+    ]
+
+
+def _receipts(audit: int, report: AuditReport) -> list[dict[str, Any]]:
+    checked: Iterable[AuditReport | ReportedReceipt] = report.reports or (report,)
+    return [
+        {
+            "audit": audit,
+            "receipt": each.receipt,
+            "outcome": each.verdict,
+            "sentence": each.sentence or "",
+            "rung": None if each.rung is None else str(each.rung),
+        }
+        for each in checked
+        if each.receipt is not None
+    ]
+
+
+def _insert(connection: sa.Connection, table: sa.Table, rows: list[dict[str, Any]]) -> None:
+    if rows:
+        connection.execute(sa.insert(table), rows)
+
+
+def _step(place: str) -> int | None:
+    found = _STEP.search(place)
+    return int(found[1]) if found else None
+
+
+def _number(value: float | str | None) -> float | None:
+    """A finite number; a report writes the others as text."""
+    return None if isinstance(value, str) else value
+
+
+# Reads the receipts of a provider into the database, in the order in which they were issued.
+
+BATCH: Final = 5000
+COLUMNS: Final = (
+    *("stream", "number", "sequence", "key", "request", "digest", "model", "engine", "environment", "sampler"),
+    *("prompt_tokens", "answer_tokens", "finish", "bytes"),
+)
+
+
+def add_receipts(database: WorkloadDatabase, path: Path, name: str | None = None) -> str:
+    """Read a file of signed receipts, or what is new of it; returns the name of the stream.
+
+    Signatures are not checked here: `tally verify-response` does that.
+
+    Raises:
+        MalformedError: a line is no receipt, or not the one that was read before.
+        UnavailableError: there is no such file.
+    """
+    place = str(path.absolute())
+    name = name or path.absolute().parent.name
+    with database.writing(place) as connection:
+        source = source_of(connection, "receipts", place, name)
+        _, position = _position(connection, source)
+    if position.lines and position_of(path, position.lines) != position:
+        raise MalformedError(f"{path}: other receipts than in the database; `tally db forget {quote(name)}` first")
+    end = path.stat().st_size
+    while _read_batch(database, path, source, end):
+        continue
+    return name
+
+
+def _read_batch(database: WorkloadDatabase, path: Path, source: int, end: int) -> bool:
+    """Read some receipts behind those in the database, which others may be reading too; whether any were left."""
+    with database.writing(str(path.absolute())) as connection:
+        number, position = _position(connection, source)
+        batch = list(islice(read_on(path, position, RECEIPT_BYTES_MAX, end), BATCH))
+        if batch:
+            _write(connection, path, number, batch)
+    return bool(batch)
+
+
+def _position(connection: sa.Connection, source: int) -> tuple[int, LogPosition]:
+    found = connection.execute(sa.select(STREAM).where(STREAM.c.source == source)).one_or_none()
+    if found is not None:
+        return int(found.id), LogPosition.of(found.bytes_read, found.receipts, found.frontier)
+    return inserted(connection, STREAM, source=source, receipts=0, bytes_read=0, frontier=b""), LogPosition()
+
+
+def _write(connection: sa.Connection, path: Path, stream: int, batch: list[LogLine]) -> None:
+    rows = [_row(stream, each, path) for each in batch]
+    insert_many(connection, RECEIPT, COLUMNS, rows)
+    behind = batch[-1].behind
+    values = {"receipts": behind.lines, "bytes_read": behind.bytes_read, "frontier": behind.peaks, "key": rows[-1][3]}
+    connection.execute(sa.update(STREAM).where(STREAM.c.id == stream).values(**values))
+
+
+def _row(stream: int, line: LogLine, path: Path) -> tuple[Any, ...]:
+    number = line.behind.lines - 1
+    signed = SignedReceipt.from_bytes(line.line, f"{path.name}: line {number + 1}")
+    receipt = signed.receipt
+    engine = f"{receipt.engine.name} {receipt.engine.version}"
+    named = (receipt.request.id, receipt.identity, receipt.model, engine, receipt.engine.environment)
+    counts = (receipt.request.prompt.count, receipt.answer.tokens.count, receipt.answer.finish, len(line.line))
+    sampler = receipt.sampler.to_bytes().decode()
+    return (stream, number, receipt.sequence, signed.key, *named, sampler, *counts)

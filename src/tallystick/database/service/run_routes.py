@@ -1,0 +1,376 @@
+"""Routes for runs: their files, whole or by range, records with proofs, and segments that are opened."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import shutil
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Annotated, Any, Final
+
+from fastapi import APIRouter, Path as InPath, Request
+from fastapi.responses import Response, StreamingResponse
+
+from tallystick.core.errors import MalformedError, UnavailableError, UsageError
+from tallystick.core.http.problems import Problem
+from tallystick.database.indexing.discovery import discover
+from tallystick.database.indexing.replayable import ReplayKind
+from tallystick.database.indexing.sources import place_of
+from tallystick.database.service.access import AskedBy, Opener, Reader
+from tallystick.database.service.described import answers
+from tallystick.database.service.row_routes import json_response
+from tallystick.database.service.watching import files_of_a_run
+from tallystick.database.workload_database import WorkloadDatabase
+from tallystick.formats.store.directories import InferenceDirectory, claims_inference
+from tallystick.formats.store.folders import OPEN_TO_READERS, check_file_name, files_of
+from tallystick.formats.store.log import open_line
+from tallystick.formats.store.run import RunDirectory
+from tallystick.recording.segment_opening import open_segment
+
+# Segments that were opened for verifiers: each is written once, and kept while it is asked for.
+
+Key = tuple[str, str, int, int]
+AT_ONCE = 2
+
+
+@dataclass
+class OpenedSegments:
+    """At most `most` segments lie in a folder of their own, the one that was not used longest goes first."""
+
+    most: int
+    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="tally-segments-")))
+    _held: OrderedDict[Key, Path] = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _writing: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(AT_ONCE))
+    _count: int = 0
+
+    def opened(self, name: str, run: RunDirectory, start: int, end: int) -> Path:
+        """The folder of a segment; raises `Problem` 429 while too many others are written, and as `open_segment`."""
+        key = (name, str(run.claim().identity), start, end)
+        with self._lock:
+            if key in self._held:
+                self._held.move_to_end(key)
+                return self._held[key]
+        if not self._writing.acquire(blocking=False):
+            raise Problem(429, "busy", "other segments are being opened; come back", headers={"Retry-After": "1"})
+        try:
+            return self._written(key, run)
+        finally:
+            self._writing.release()
+
+    def close(self) -> None:
+        """Delete all of them."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _written(self, key: Key, run: RunDirectory) -> Path:
+        with self._lock:
+            self._count += 1
+            out = self.folder / str(self._count)
+        try:
+            open_segment(run, key[2], key[3], out)
+        except BaseException:
+            shutil.rmtree(out, ignore_errors=True)
+            raise
+        with self._lock:
+            if key in self._held:  # somebody else was as fast
+                shutil.rmtree(out, ignore_errors=True)
+            else:
+                self._held[key] = out
+            gone = [self._held.popitem(last=False)[1] for _ in range(len(self._held) - self.most)]
+            found = self._held[key]
+        for folder in gone:
+            shutil.rmtree(folder, ignore_errors=True)
+        return found
+
+
+# Where the runs of the database lie, and which of their files are sent.
+
+Recorded = RunDirectory | InferenceDirectory
+
+
+def find_run(database: WorkloadDatabase, name: str) -> Recorded:
+    """The training run or the recorded calls of that name; raises `Problem` 404 where there are none."""
+    try:
+        with database.sql.reading() as connection:
+            path = Path(place_of(connection, "run", name if "\0" not in name else ""))
+        return InferenceDirectory(path) if claims_inference(path) else RunDirectory(path)
+    except UnavailableError:
+        raise Problem(404, "absent", "there is no run of that name") from None
+
+
+def find_training(database: WorkloadDatabase, name: str) -> RunDirectory:
+    """The training run of that name; raises `Problem` 404 where there is none."""
+    run = find_run(database, name)
+    if not isinstance(run, RunDirectory):
+        raise Problem(
+            404, "absent", "these are calls of a model, which have no steps; an audit of the whole replays them"
+        )
+    return run
+
+
+def find_file(folder: Path, name: str) -> Path:
+    """A file of a run or segment; raises `Problem` 404 for all that is none, whatever stands there."""
+    try:
+        found = (folder / check_file_name(name)).resolve()
+        if found.is_relative_to(folder.resolve()) and found.is_file():
+            return found
+    except (MalformedError, OSError):
+        pass
+    raise Problem(404, "absent", "there is no such file")
+
+
+def scope_of(file: str) -> str:
+    """What a caller must be allowed for this file of a run."""
+    return "claims" if file == "claim.json" else "read" if file in OPEN_TO_READERS else "open"
+
+
+# Files as the bodies of responses: streamed in pieces, whole or a range of bytes (RFC 9110).
+
+PIECE: Final = 1 << 18
+_RANGE: Final = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
+
+
+async def file_response(request: Request, path: Path) -> Response:
+    """The file, or the range of it that the request asks for; raises `Problem` 416 for one that lies outside."""
+    try:
+        file = await asyncio.to_thread(path.open, "rb")
+    except OSError:
+        raise Problem(404, "absent", "there is no such file") from None
+    try:
+        status = path.stat()
+        tag = f'"{status.st_size:x}-{status.st_mtime_ns:x}"'
+        start, end = _range(request, status.st_size, tag)
+        headers = {"Accept-Ranges": "bytes", "Content-Length": str(end - start), "ETag": tag}
+        is_part = (start, end) != (0, status.st_size)
+        if is_part:
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{status.st_size}"
+        if request.method == "HEAD":
+            file.close()
+            return Response(headers=headers, media_type="application/octet-stream")
+        pieces = _pieces(file, start, end - start)
+        return StreamingResponse(pieces, 206 if is_part else 200, headers, "application/octet-stream")
+    except BaseException:
+        file.close()
+        raise
+
+
+def _range(request: Request, size: int, tag: str) -> tuple[int, int]:
+    """First byte and the one behind the last; the whole file where the client's copy is of another state of it."""
+    text = request.headers.get("range")
+    if text is None or request.headers.get("if-range", tag) != tag or request.method == "HEAD":
+        return 0, size
+    found = _RANGE.fullmatch(text.strip())
+    if found is None or found[0] == "bytes=-":
+        raise Problem(416, "range", "one range is sent: bytes=A-B", headers={"Content-Range": f"bytes */{size}"})
+    first, last = found[1], found[2]
+    start = int(first) if first else max(size - int(last), 0)
+    end = min(int(last) + 1, size) if first and last else size
+    if start >= end:
+        raise Problem(416, "range", f"the file has {size} bytes", headers={"Content-Range": f"bytes */{size}"})
+    return start, end
+
+
+async def _pieces(file: IO[bytes], start: int, length: int) -> AsyncIterator[bytes]:
+    with file:
+        await asyncio.to_thread(file.seek, start)
+        while length > 0:
+            piece = await asyncio.to_thread(file.read, min(PIECE, length))
+            if not piece:
+                raise EOFError("the file became shorter while it was sent")
+            length -= len(piece)
+            yield piece
+
+
+# Routes for runs: their files, records with proofs, and segments that are opened for a verifier.
+
+NUMBER_MAX: Final = 10**15
+Number = Annotated[int, InPath(ge=0, le=NUMBER_MAX)]
+BYTES: Final = {"type": "string", "format": "binary"}
+FILES: Final = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "required": ["path", "size"],
+        "additionalProperties": False,
+        "properties": {
+            "path": {"type": "string"},
+            "size": {"type": "integer", "minimum": 0},
+            "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+        },
+    },
+}
+_LISTED: Final = {
+    "type": "object",
+    "required": ["run", "files"],
+    "additionalProperties": False,
+    "properties": {"run": {"type": "string"}, "files": FILES},
+}
+SEGMENT: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["run", "claim", "start", "end", "files"],
+    "additionalProperties": False,
+    "properties": {
+        "run": {"type": "string"},
+        "claim": {"type": "string"},
+        "start": {"type": "integer"},
+        "end": {"type": "integer"},
+        "files": FILES,
+    },
+}
+_STEPS: Final = {"type": "integer", "minimum": 0}
+_DISCOVERY: Final = {
+    "type": "object",
+    "required": ["run", "anchors", "ranges"],
+    "additionalProperties": False,
+    "properties": {
+        "run": {"type": "string"},
+        "anchors": {"type": "array", "items": _STEPS},
+        "ranges": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["first", "last", "replay", "missing", "mend"],
+                "additionalProperties": False,
+                "properties": {
+                    "first": _STEPS,
+                    "last": _STEPS,
+                    "replay": {"enum": [str(each) for each in ReplayKind]},
+                    "missing": {"type": "string"},
+                    "mend": {"type": "string"},
+                },
+            },
+        },
+    },
+}
+_RECORD: Final = {
+    "type": "object",
+    "required": ["index", "proof", "record", "root", "size"],
+    "additionalProperties": False,
+    "properties": {
+        "index": {"type": "integer"},
+        "proof": {"type": "array", "items": {"type": "string", "pattern": "^[0-9a-f]{64}$"}},
+        "record": {"type": "string", "description": "The line of the record; its leaf hash stands under the root."},
+        "root": {"type": "string"},
+        "size": {"type": "integer"},
+    },
+}
+
+
+def run_routes(database: WorkloadDatabase, segments: OpenedSegments) -> APIRouter:
+    """The routes over the runs that the database names."""
+    routes = APIRouter(tags=["runs"])
+    whole = answers(BYTES, "The file.", "application/octet-stream")
+    part = {206: {"description": "The part that `Range` asks for.", "content": whole[200]["content"]}}
+
+    @routes.get("/v1/runs/{name}/files", responses=answers(_LISTED, "The files of the run."))
+    async def files(name: str, caller: Reader) -> Response:
+        """The files of a run with their sizes."""
+        run = await asyncio.to_thread(find_run, database, name)
+        return json_response({"run": name, "files": await asyncio.to_thread(listed_files, run.path)})
+
+    @routes.get("/v1/runs/{name}/files/{path:path}", responses=whole | part)
+    async def file(request: Request, name: str, path: str, caller: AskedBy) -> Response:
+        """A file of a run, or a range of its bytes."""
+        caller.require(scope_of(path), name)
+        run = await asyncio.to_thread(find_run, database, name)
+        return await file_response(request, await asyncio.to_thread(find_file, run.path, path))
+
+    @routes.get("/v1/runs/{name}/discovery", responses=answers(_DISCOVERY, "How its steps can be replayed."))
+    async def discovery(name: str, caller: Reader) -> Response:
+        """What of a training run can be replayed exactly, what only from outside, and what is missing."""
+        return Response(await asyncio.to_thread(_discovery, database, name), media_type="application/json")
+
+    @routes.get("/v1/runs/{name}/records/{number}", responses=answers(_RECORD, "The record with its proof."))
+    async def record(name: str, number: Number, caller: Reader) -> Response:
+        """A record of a finished run, with the proof that it stands under the root of the claim."""
+        return json_response(await asyncio.to_thread(_opened_record, database, name, number))
+
+    segment = "/v1/runs/{name}/segments/{start}-{end}"
+
+    @routes.get(segment, responses=answers(SEGMENT, "The files of the segment."))
+    async def opened(name: str, start: Number, end: Number, caller: Opener) -> Response:
+        """Open the segment between two anchors: the list of its files, which are then asked for one by one."""
+        return json_response(await asyncio.to_thread(opened_segment, database, segments, name, start, end))
+
+    @routes.get(f"{segment}/files/{{path:path}}", responses=whole | part)
+    async def opened_file(
+        request: Request, name: str, start: Number, end: Number, path: str, caller: Opener
+    ) -> Response:
+        """A file of an opened segment, or a range of its bytes."""
+        _, folder = await asyncio.to_thread(_segment_folder, database, segments, name, start, end)
+        return await file_response(request, await asyncio.to_thread(find_file, folder, path))
+
+    return routes
+
+
+def listed_files(folder: Path, hashed: bool = False) -> list[dict[str, Any]]:
+    """The files of a run or segment with their sizes, and with their SHA-256 where `hashed`."""
+    found = []
+    for name in files_of(folder):
+        entry: dict[str, Any] = {"path": name, "size": (folder / name).stat().st_size}
+        found.append(entry | ({"sha256": sha256_of(folder / name)} if hashed else {}))
+    return found
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def require_claim(run: Recorded) -> None:
+    """Raise `Problem` 409 unless the run is finished."""
+    if not run.claim_path.is_file():
+        raise Problem(409, "unfinished", "the run has no claim yet, so there is no root to prove anything against")
+
+
+def _discovery(database: WorkloadDatabase, name: str) -> bytes:
+    find_training(database, name)
+    with files_of_a_run():
+        return discover(database, name).to_json()
+
+
+def _opened_record(database: WorkloadDatabase, name: str, number: int) -> dict[str, Any]:
+    run = find_run(database, name)
+    require_claim(run)
+    with files_of_a_run():
+        log = run.claim().transcript
+        if number >= log.size:
+            raise Problem(404, "absent", f"the run has {log.size} records, counted from 0")
+        opened = open_line(run.transcript_path, number, log.size)
+        opened.check(log)
+    proof = [each.hex() for each in opened.proof]
+    return {
+        "index": number,
+        "proof": proof,
+        "record": opened.line.decode(),
+        "root": str(log.root),
+        "size": log.size,
+    }
+
+
+def opened_segment(
+    database: WorkloadDatabase, segments: OpenedSegments, name: str, start: int, end: int
+) -> dict[str, Any]:
+    """What a segment is of, and its files; raises `Problem` 404 where there are no two such anchors."""
+    run, folder = _segment_folder(database, segments, name, start, end)
+    files = listed_files(folder, hashed=True)
+    return {"run": name, "claim": str(run.claim().identity), "start": start, "end": end, "files": files}
+
+
+def _segment_folder(
+    database: WorkloadDatabase, segments: OpenedSegments, name: str, start: int, end: int
+) -> tuple[RunDirectory, Path]:
+    run = find_training(database, name)
+    require_claim(run)
+    with files_of_a_run():
+        try:
+            return run, segments.opened(name, run, start, end)
+        except UsageError:
+            raise Problem(404, "absent", "there are no two such anchors: /v1/anchors names them") from None

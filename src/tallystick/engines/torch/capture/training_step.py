@@ -1,0 +1,413 @@
+"""Captures forward, backward and optimizer of one training step as one functional graph."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import fx, nn
+from torch.func import functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from tallystick.core.errors import UnavailableError, UsageError
+from tallystick.core.tensors import TensorSpec
+from tallystick.engines.torch.capture.export import Replaying, exported_calls, tracing_errors
+from tallystick.engines.torch.capture.lowering import lower
+from tallystick.engines.torch.capture.module_trail import CLIPPING, UPDATE, ModuleTrail, Trail
+from tallystick.engines.torch.capture.step import (
+    NO_EDITS,
+    Batch,
+    CapturedStep,
+    Draws,
+    Edits,
+    Loss,
+    Precision,
+    Reduction,
+    StepInputs,
+    TrainingStep,
+    batch_of,
+    batch_prefix,
+    check_bits,
+    drawn_from,
+    group_suffix,
+    is_state,
+    role_of,
+    step_inputs,
+)
+from tallystick.engines.torch.optimizers.catalogue import Scalars, Tensors, arithmetic_dtype, updates_of
+from tallystick.engines.torch.randomness import (
+    ExplicitRandomness,
+    GeneratorRandomness,
+    explicit_randomness,
+    mt19937_move,
+    native_mask,
+)
+from tallystick.engines.torch.tensors import spec_of, to_tensor
+from tallystick.formats.optimizers import GroupRule, schedule_scalars
+from tallystick.programs.graph import GraphForm, Input
+from tallystick.programs.step_names import (
+    BATCH,
+    GENERATOR,
+    GENERATOR_MOVE,
+    POSITION,
+    SEED,
+    UPDATED,
+    WEIGHTS,
+    full_masks,
+)
+
+if TYPE_CHECKING:
+    from tallystick.engines.torch.wrappers import Ema
+
+
+# The step as a function from named tensors to named tensors, which is traced.
+#
+# It differentiates the exported model with `torch.autograd.grad`, which sums in the order of `backward()`, and then
+# applies the optimizer's arithmetic.
+
+
+@dataclass(frozen=True)
+class StepFunction:
+    """One step, called with its tensors in the order of `names`; `unallocated` are slots that may stay unused."""
+
+    step: TrainingStep
+    calls: Sequence[nn.Module]
+    names: Sequence[str]
+    unallocated: frozenset[str]
+    trail: Trail
+
+    def __call__(self, *values: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The outputs of one step by name."""
+        tensors = dict(zip(self.names, values, strict=True))
+        with self._drawing(tensors) as stream:
+            gradients, buffers, seen = self._gradients(tensors)
+        self.trail.enter(CLIPPING)
+        with torch.no_grad():
+            norm, gradients = _clipped(gradients, self.step.clip_norm)
+            gradients |= self.step.edits.edited(gradients, tensors)
+            kept = {name: value for name, value in tensors.items() if is_state(name) and name not in self.unallocated}
+            kept |= buffers | self._updated(tensors, gradients) | {POSITION: tensors[POSITION] + 1}
+            kept |= {GENERATOR: stream.place} if self.step.draws == "generator" and stream is not None else {}
+            edited = self.step.edits.edited_weights(gradients, kept)
+            updated = {UPDATED + name.removeprefix(WEIGHTS): kept[name] for name in edited}
+            kept |= edited
+            kept |= {} if self.step.ema is None else self.step.ema.updated(kept)
+        shown = {f"gradients.{name}": value for name, value in gradients.items()}
+        return {**kept, **updated, **shown, **seen, "gradient_norm": norm}
+
+    def _drawing(self, tensors: Tensors) -> AbstractContextManager[ExplicitRandomness | None]:
+        if self.step.draws == "seed":
+            return explicit_randomness(tensors[SEED])
+        if self.step.draws == "generator":
+            return GeneratorRandomness(mt19937_move(tensors[GENERATOR], tensors[BATCH + GENERATOR_MOVE]))
+        return nullcontext()
+
+    def _gradients(self, tensors: Tensors) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], Tensors]:
+        """Gradients and buffers after all micro-batches, and the observed values."""
+        model, count = self.step.model, self.step.accumulation
+        leaves = {name: tensors[f"weights.{name}"].detach() for name, _ in model.named_parameters()}
+        trained = {name: leaves[name].requires_grad_() for name in self.step.trained}
+        buffers = {name: tensors[f"buffers.{name}"].clone() for name, _ in model.named_buffers()}
+        replaying = Replaying(model, itertools.cycle(self.calls), leaves | buffers, self.trail)
+        total: dict[str, torch.Tensor] = {}
+        losses, watched = [], None
+        for index in range(count):
+            with torch.enable_grad(), self.step.precision():
+                loss, watched = self.step.objective(replaying, batch_of(tensors, index, count))
+            share = self.step.share(loss)
+            self.trail.follow(share)
+            _accumulate(total, trained, share)
+            losses.append(loss.detach())
+        state = {f"buffers.{name}": value for name, value in buffers.items()}
+        return total, state, {"loss": self.step.reduced(losses)} | _moments(watched)
+
+    def _updated(self, tensors: Tensors, gradients: Tensors) -> dict[str, torch.Tensor]:
+        """The weights with a gradient, and their slots, after the optimizer's update."""
+        changed: dict[str, torch.Tensor] = {}
+        rules, groups = self.step.rules, self.step.groups
+        updates = updates_of(self.step.optimizer)
+        for index, (rule, names, update) in enumerate(zip(rules, groups, updates, strict=True)):
+            scalars = _GroupScalars(rule, tensors, group_suffix(index, len(rules)))
+            for name in (name for name in names if name in gradients):
+                self.trail.enter(UPDATE + name)
+                weight = tensors[f"weights.{name}"]
+                slots = {slot: tensors[f"optimizer.{name}.{slot}"] for slot in rule.slots(spec_of(weight))}
+                moved, kept = update(rule, weight, gradients[name], slots, scalars.of(weight.dtype))
+                changed[f"weights.{name}"] = moved
+                changed |= {f"optimizer.{name}.{slot}": value for slot, value in kept.items()}
+        return changed
+
+
+class _GroupScalars:
+    """The schedule of one parameter group; each scalar is rounded once to each dtype of its weights."""
+
+    def __init__(self, rule: GroupRule, tensors: Tensors, suffix: str) -> None:
+        self._named = {name: tensors[f"schedule.{name}{suffix}"] for name in schedule_scalars(rule, 0.0, 1)}
+        self._rounded: dict[torch.dtype, Tensors] = {}
+
+    def of(self, dtype: torch.dtype) -> Scalars:
+        """The scalars as they are, in `dtype`, and in the dtype that kernels compute in on weights of `dtype`."""
+        return Scalars(self._named, self._in(dtype), self._in(arithmetic_dtype(dtype)))
+
+    def _in(self, dtype: torch.dtype) -> Tensors:
+        if dtype not in self._rounded:
+            self._rounded[dtype] = {name: value.to(dtype) for name, value in self._named.items()}
+        return self._rounded[dtype]
+
+
+def _accumulate(total: dict[str, torch.Tensor], trained: Tensors, loss: torch.Tensor) -> None:
+    """Add the gradients of one backward pass, each with the strides of its parameter, as `backward()` stores them."""
+    found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+    for (name, parameter), gradient in zip(trained.items(), found, strict=True):
+        if gradient is not None:
+            same = gradient.stride() == parameter.stride()
+            laid = gradient if same else gradient.clone(memory_format=torch.contiguous_format)
+            total[name] = total[name] + laid if name in total else laid
+
+
+def _clipped(gradients: Tensors, clip_norm: float | None) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """As `torch.nn.utils.clip_grad_norm_`, gradient by gradient."""
+    norm = torch.nn.utils.get_total_norm(list(gradients.values()), foreach=False)
+    if clip_norm is None:
+        return norm, dict(gradients)
+    share = torch.clamp(clip_norm / (norm + 1e-6), max=1.0)
+    return norm, {name: value * share for name, value in gradients.items()}
+
+
+def _moments(watched: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    """Mean and root mean square in float64, as the trainer records them."""
+    if watched is None:
+        return {}
+    values = watched.detach().double()
+    return {"activation.mean": values.mean(), "activation.rms": values.square().mean().sqrt()}
+
+
+# Traces a step with `make_fx` into one flat program that writes nothing in place.
+
+Program = Callable[..., dict[str, torch.Tensor]]
+
+FAKE: Final[Mapping[str, Any]] = {"tracing_mode": "fake", "_allow_non_fake_inputs": True}
+"""Tensors that the loss brings along, as weights of classes, are constants of the program."""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A traced program, and the names of its outputs in their order."""
+
+    module: fx.GraphModule
+    names: tuple[str, ...]
+
+    @property
+    def placeholders(self) -> list[fx.Node]:
+        """The nodes of the inputs, in order."""
+        return [node for node in self.module.graph.nodes if node.op == "placeholder"]
+
+    @property
+    def outputs(self) -> list[tuple[str, fx.Node]]:
+        """The nodes of the outputs by name."""
+        results = self.module.graph.output_node().args[0]
+        return list(zip(self.names, results, strict=True))  # type: ignore[arg-type]
+
+    def attribute(self, name: str) -> torch.Tensor:
+        """A tensor of the program by its dotted name; raises `UnavailableError` for anything else."""
+        value: Any = self.module
+        for part in name.split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            raise UnavailableError(f"{name} cannot be captured: it is a part of the program, and no tensor")
+        return value
+
+
+def traced(
+    program: Program, inputs: Mapping[str, torch.Tensor], trail: Trail, stand_ins: Mapping[Any, Callable[..., Any]]
+) -> Traced:
+    """The program for inputs like these; raises `UnavailableError` for what cannot be traced.
+
+    `stand_ins` are operators that a library calls only where it is traced, by what an eager step runs.
+
+    It traces twice: first to differentiate, then to remove mutations. `functionalize` refuses `requires_grad_`.
+    """
+    names: list[str] = []
+
+    def step(*values: torch.Tensor) -> list[torch.Tensor]:
+        results = program(*values)
+        names[:] = sorted(results)
+        return [results[name] for name in names]
+
+    with tracing_errors(), trail.kept():
+        differentiated = make_fx(step, DECLARED | dict(stand_ins), **FAKE)(*inputs.values())
+        trail.mark_step(differentiated)
+        with torch.no_grad():
+            functional = functionalize(differentiated, remove="mutations")
+            return Traced(make_fx(functional, **FAKE)(*inputs.values()), tuple(names))
+
+
+def _batch_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    mean: torch.Tensor | None,
+    variance: torch.Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """Batch norm through the overload that declares that it writes into the running statistics."""
+    if not training or mean is None or variance is None:
+        return NotImplemented
+    return torch.ops.aten._native_batch_norm_legit.default(x, weight, bias, mean, variance, training, momentum, eps)
+
+
+DECLARED: Final[dict[Any, Callable[..., Any]]] = {torch.ops.aten.native_batch_norm.default: _batch_norm}
+"""Replacements for operators whose schema does not declare that they write in place."""
+
+
+# Captures a step as a graph: export, trace, lower, and compare with the eager step bit by bit.
+
+GROUPED: Final = "transformers.grouped_mm_fallback"
+
+
+def captured_step(step: TrainingStep, batches: Sequence[Batch], trail: Trail) -> CapturedStep:
+    """The graph of `step` for micro-batches like these; `trail` knows the modules of its nodes.
+
+    Raises `UnavailableError` if the step cannot be captured, or if its graph does not give the eager step's bits.
+    """
+    if step.draws == "generator" and native_mask() is None:
+        raise UnavailableError("what dropout draws on this processor is not known; give the recorder a seed (`seed=1`)")
+    inputs = step_inputs(step, batches)
+    are_alike = all(_kind(batch) == _kind(batches[0]) for batch in batches)
+    exported = [exported_calls(step, batch, trail) for batch in (batches[:1] if are_alike else batches)]
+    calls = [call for each in exported for call in each.calls]
+    program = StepFunction(step, calls, tuple(inputs.examples), inputs.unallocated, trail)
+    found = traced(program, inputs.examples, trail, _stand_ins(calls))
+    declared = _declared(inputs, found)
+    named = zip(found.placeholders, inputs.examples, strict=True)
+    lowered = lower(
+        found.module.graph,
+        {node.name: declared[name] for node, name in named if name in declared},
+        {},
+        found.outputs,
+        attributes=found.attribute,
+        place=trail.module_of,
+        form=GraphForm.VERIFICATION,
+    )
+    reads_masks = any(each.reads_masks for each in exported)
+    captured = CapturedStep(
+        lowered.graph, lowered.constants, step.rules, lowered.modules, reads_masks, starts=inputs.starts
+    )
+    _check(
+        captured, step, _shuffled(batches) if are_alike else batches, {name: inputs.examples[name] for name in declared}
+    )
+    return captured
+
+
+def _stand_ins(calls: Sequence[nn.Module]) -> Mapping[Any, Callable[..., Any]]:
+    """Those of experts whose rows are multiplied in groups, where there are any."""
+    graphs = (module.graph for call in calls for module in call.modules() if isinstance(module, fx.GraphModule))
+    if not any(str(node.target).startswith(GROUPED) for graph in graphs for node in graph.nodes):
+        return {}
+    from tallystick.engines.torch.capture.export import grouped_decompositions
+
+    return grouped_decompositions()
+
+
+def _declared(inputs: StepInputs, found: Traced) -> dict[str, Input]:
+    """The inputs of the graph: all except slots of parameters that get no gradient."""
+    wanted = (name for name in inputs.examples if name not in inputs.unallocated or name in found.names)
+    return {name: Input(name, role_of(name), spec_of(inputs.examples[name])) for name in wanted}
+
+
+def _kind(batch: Batch) -> tuple[dict[str, TensorSpec], frozenset[str]]:
+    """What decides which program a micro-batch is computed with."""
+    specs = {name: spec_of(value) for name, value in batch.items()}
+    return specs, full_masks({name: to_tensor(value) for name, value in batch.items()})
+
+
+def _shuffled(batches: Sequence[Batch]) -> list[Batch]:
+    """Each micro-batch with its elements in another order."""
+    return [
+        {name: value.roll(index, 0) if value.dim() else value for name, value in batch.items()}
+        for index, batch in enumerate(batches)
+    ]
+
+
+def _check(
+    captured: CapturedStep, step: TrainingStep, batches: Sequence[Batch], inputs: Mapping[str, torch.Tensor]
+) -> None:
+    """Compare with the eager step."""
+    given = {name: torch.zeros_like(value) for name, value in inputs.items() if not is_state(name)}
+    for index, each in enumerate(batches):
+        given |= {batch_prefix(index, step.accumulation) + name: value for name, value in each.items()}
+    given |= drawn_from(step)
+    check_bits(captured, step, batches, given)
+
+
+# Captures forward, backward and optimizer of one training step as one functional graph.
+#
+# Replaying the graph with the kernels of the same stack gives the bits of the native loop.
+
+
+def capture_training_step(
+    model: nn.Module,
+    loss: Loss,
+    optimizer: torch.optim.Optimizer,
+    batch: Batch | Sequence[Batch],
+    *,
+    clip_norm: float | None = None,
+    accumulation: int = 1,
+    draws: Draws = "nothing",
+    precision: Precision = nullcontext,
+    reduction: Reduction = "mean",
+    ema: Ema | None = None,
+    edits: Edits = NO_EDITS,
+) -> CapturedStep:
+    """One step of `model` as a graph: `loss(model, batch)`, its gradients, clipping, the optimizer.
+
+    Inputs are the state by its usual names, `inputs.<name>` (`inputs.<k>.<name>` for micro-batch k of several) and
+    `schedule.<name>`. Outputs are the state, `loss`, `gradient_norm`, and `gradients.<parameter>` as the optimizer
+    receives them. A parameter without a gradient is skipped, as in `torch.optim`.
+
+    Args:
+        model: in training mode; it is neither changed nor moved.
+        loss: calls the model it is given on a batch, and returns one number.
+        optimizer: AdamW, Adam or SGD over parameters of `model`.
+        batch: example tensors by name; only shapes and dtypes matter. A list has an example for each micro-batch, and
+            one example stands for all of them.
+        clip_norm: the limit for `clip_grad_norm_` before the optimizer's step.
+        accumulation: the number of micro-batches.
+        draws: "seed" if dropout draws from the input `rng.seed`, see `explicit_randomness`; "generator" if it draws as
+            PyTorch does on a CPU, from the state `position.generator`.
+        precision: returns the context of the forward pass, for example `torch.autocast`; the model itself sets none.
+        reduction: with "mean", the loss of a micro-batch is divided by their number; with "sum", it is a share already.
+        ema: averages of the weights that the loop keeps: the state then holds them too.
+        edits: what the loop writes into gradients or weights besides.
+
+    Raises:
+        UnavailableError: something in the step cannot be captured, and the line names the operator or the control flow;
+            or the graph does not give the bits of the eager step on `batch`.
+        UsageError: `batch` is not a mapping from names to tensors.
+    """
+
+    def objective(called: Any, examples: Batch) -> tuple[torch.Tensor, None]:
+        return loss(called, examples), None
+
+    step = TrainingStep(model, optimizer, objective, clip_norm, accumulation, draws, precision, reduction, ema, edits)
+    return captured_step(step, _examples(batch, accumulation), ModuleTrail())
+
+
+def _examples(batch: Batch | Sequence[Batch], count: int) -> list[Batch]:
+    """An example for each micro-batch; raises `UsageError` unless each is a mapping from names to tensors."""
+    given = [batch] if isinstance(batch, Mapping) else list(batch)
+    if not given or not all(map(_is_batch, given)):
+        raise UsageError('a batch is a mapping from names to tensors, such as {"x": x, "y": y}')
+    if len(given) not in {1, count}:
+        raise UsageError(f"{len(given)} examples are given for {count} micro-batches")
+    return [dict(each) for each in (given if len(given) == count else given * count)]
+
+
+def _is_batch(given: object) -> bool:
+    return isinstance(given, Mapping) and all(isinstance(value, torch.Tensor) for value in given.values())

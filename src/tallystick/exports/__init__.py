@@ -1,1 +1,0 @@
-"""Shows runs and their verdicts where people already look."""

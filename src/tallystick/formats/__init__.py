@@ -1,0 +1,1 @@
+"""Every page of `spec/`: read and written here and nowhere else."""

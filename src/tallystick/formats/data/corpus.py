@@ -1,0 +1,343 @@
+"""Corpora: a directory of shards under one digest, read in the order of their names and hashed by threads."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from io import RawIOBase
+from pathlib import Path
+from typing import Final
+
+from tallystick.core.canonical_json import Json, constant, decode, encode, fields, hash_field, integer, items, text
+from tallystick.core.digests import LEAF_PREFIX, Hash, leaf_hash, tree_root
+from tallystick.core.errors import MalformedError, ProofError, UnavailableError
+from tallystick.formats.data.records import NameOrder, RecordTree, check_name, chunk_count, shown
+from tallystick.formats.dataset import CHUNK_BYTES, RecordCommit
+
+# Corpora: a directory of shards named by one digest, so that each shard and each chunk of it can be shown.
+#
+# Every shard has an RFC 6962 root over its own 1 MiB chunks. The shards, in the order of their names, are the records
+# of a tree of their own: its root names the corpus. See `spec/corpus.md`.
+
+COMMIT_BYTES_MAX = 256 << 20
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A file of a corpus: its name below the directory, its bytes, and the root over their chunks."""
+
+    name: str
+    size: int
+    root: Hash
+
+    @property
+    def chunks(self) -> int:
+        """The number of 1 MiB chunks."""
+        return chunk_count(self.size)
+
+    @property
+    def record(self) -> bytes:
+        """The record by which the corpus commits to this shard."""
+        return encode(self.to_json())
+
+    def to_json(self) -> Json:
+        """The object as JSON values."""
+        return {"bytes": self.size, "name": self.name, "root": self.root.hex()}
+
+    @classmethod
+    def from_json(cls, value: Json, what: str) -> Shard:
+        """Read what `to_json` gives; raises `MalformedError` naming the field under `what`."""
+        parts = fields(value, ("bytes", "name", "root"), what)
+        size = integer(parts["bytes"], f"{what}.bytes")
+        return cls(text(parts["name"], f"{what}.name"), size, hash_field(parts["root"], f"{what}.root"))
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The shards of a directory in the order of their names."""
+
+    shards: tuple[Shard, ...]
+
+    @property
+    def size(self) -> int:
+        """The bytes of all shards."""
+        return sum(shard.size for shard in self.shards)
+
+    @cached_property
+    def tree(self) -> RecordTree:
+        """The tree of which the shards are the records."""
+        return RecordTree("shards", tuple(leaf_hash(shard.record) for shard in self.shards))
+
+    @property
+    def commit(self) -> RecordCommit:
+        """The number of shards and the root over them; its digest is the name of the corpus."""
+        return self.tree.commit
+
+    def to_bytes(self) -> bytes:
+        """The content of `commit.json`: canonical JSON."""
+        return encode(
+            {
+                "chunk_bytes": CHUNK_BYTES,
+                "corpus": self.commit.digest,
+                "shards": [shard.to_json() for shard in self.shards],
+                "version": 1,
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes, what: str = "commit") -> Corpus:
+        """Read a commit whose parts agree with each other; raises `MalformedError`."""
+        value = decode(data, what, bytes_max=COMMIT_BYTES_MAX)
+        parts = fields(value, ("chunk_bytes", "corpus", "shards", "version"), what)
+        constant(parts["version"], 1, f"{what}.version")
+        constant(parts["chunk_bytes"], CHUNK_BYTES, f"{what}.chunk_bytes")
+        entries = enumerate(items(parts["shards"], f"{what}.shards"))
+        corpus = cls(tuple(Shard.from_json(entry, f"{what}.shards[{index}]") for index, entry in entries))
+        check_names(shard.name for shard in corpus.shards)
+        if parts["corpus"] != corpus.commit.digest:
+            raise MalformedError(f"{what}.corpus: not the digest of the shards")
+        return corpus
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise `MalformedError` unless there are names, portable, unlike each other, and sorted by their bytes."""
+    order, count = NameOrder(), 0
+    for name in names:
+        order.add(name)
+        if name.endswith("/"):
+            raise MalformedError(f"{shown(name)}: a directory, not a shard")
+        count += 1
+    if not count:
+        raise MalformedError("a corpus without a shard")
+
+
+def check_shards_named(claimed: Corpus, found: Iterable[tuple[str, int]]) -> None:
+    """Compare names and sizes, which takes no reading.
+
+    Raises:
+        ProofError: naming the first shard, in the order of names, that is missing, was added or has another size.
+    """
+    expected, present = {shard.name: shard.size for shard in claimed.shards}, dict(found)
+    for name in sorted(expected.keys() | present.keys(), key=str.encode):
+        if name not in present:
+            raise ProofError(f"{shown(name)} is missing")
+        if name not in expected:
+            raise ProofError(f"{shown(name)} is not part of the commit")
+        if present[name] != expected[name]:
+            raise ProofError(f"{shown(name)} differs: {present[name]} bytes, not {expected[name]}")
+
+
+# Reading the shards of a corpus: listed in the order of their names, and hashed by threads, each byte once.
+
+HASH_BYTES: Final = 32
+PIECE_CHUNKS: Final = 32
+"""What a thread hashes at a time, so that the threads also share one large shard."""
+
+Hashed = Callable[[int], object]
+"""Told how many more bytes were hashed, or were known already."""
+
+
+def silent(_count: int) -> None:
+    """Report nothing."""
+
+
+@dataclass(frozen=True)
+class ShardFile:
+    """A file below the directory of a corpus; `identity` is another one after every change of the file."""
+
+    name: str
+    path: Path
+    size: int
+    identity: str
+
+
+@dataclass(frozen=True)
+class HashedShard:
+    """A shard with the leaf hashes of its chunks, 32 bytes each."""
+
+    shard: Shard
+    leaves: bytes
+
+
+def split_hashes(leaves: bytes) -> list[Hash]:
+    """Leaf hashes one by one."""
+    return [Hash(leaves[at : at + HASH_BYTES]) for at in range(0, len(leaves), HASH_BYTES)]
+
+
+def list_shards(directory: Path) -> list[ShardFile]:
+    """Every file below `directory`, whatever its name, sorted by the UTF-8 bytes of the names.
+
+    Raises:
+        MalformedError: for a link, device, pipe or socket, a name that is not portable, or a directory without files.
+        UnavailableError: for a directory that cannot be read.
+    """
+    found = sorted(_walk(directory, ""), key=lambda file: os.fsencode(file.name))
+    if not found:
+        raise MalformedError(f"{directory}: holds no file; put shards into it, or name another directory")
+    check_names(file.name for file in found)
+    return found
+
+
+def find_shard(directory: Path, name: str) -> ShardFile:
+    """One shard by its name; raises `UnavailableError` where it is not there, and `MalformedError` for a link."""
+    check_name(name)
+    if not os.path.lexists(directory / name):
+        raise UnavailableError(f"{shown(name)}: not there (looked in {directory})")
+    found = list(_visit(name, directory / name))
+    if len(found) != 1 or found[0].name != name:
+        raise UnavailableError(f"{shown(name)}: a directory, not a shard")
+    return found[0]
+
+
+def hash_shards(
+    files: Iterable[ShardFile],
+    known: Mapping[str, bytes] | None = None,
+    hashed: Hashed = silent,
+    threads: int | None = None,
+) -> Iterator[HashedShard]:
+    """The shards in their order, with the leaf hashes of their chunks; a few MiB are in memory at a time.
+
+    Args:
+        files: the shards as listed.
+        known: leaf hashes by the identity of a file; such a file is not read.
+        hashed: told about progress, in bytes.
+        threads: how many threads hash; as many as there are cores by default.
+
+    Raises:
+        UnavailableError: for a file that cannot be read, or that changes while it is read.
+    """
+    leaves = bytearray()
+    for piece, found in _in_order(_cut(files, known or {}), threads or os.cpu_count() or 1):
+        leaves += found
+        hashed(piece.size)
+        if piece.is_last:
+            yield _put_together(piece.file, bytes(leaves))
+            leaves.clear()
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Consecutive bytes of a shard from `start`, and their leaf hashes where they are known already."""
+
+    file: ShardFile
+    start: int
+    size: int
+    known: bytes | None = None
+
+    @property
+    def is_last(self) -> bool:
+        return self.start + self.size == self.file.size
+
+
+def _cut(files: Iterable[ShardFile], known: Mapping[str, bytes]) -> Iterator[_Piece]:
+    step = PIECE_CHUNKS * CHUNK_BYTES
+    for file in files:
+        if file.identity in known:
+            yield _Piece(file, 0, file.size, known[file.identity])
+            continue
+        for start in range(0, max(file.size, 1), step):
+            yield _Piece(file, start, min(step, file.size - start))
+
+
+def _in_order(pieces: Iterable[_Piece], threads: int) -> Iterator[tuple[_Piece, bytes]]:
+    """The pieces with their leaf hashes; few are waited for at a time, so that a corpus may be larger than memory."""
+    waiting: deque[tuple[_Piece, Future[bytes]]] = deque()
+    pool = ThreadPoolExecutor(threads)
+    try:
+        for piece in pieces:
+            waiting.append((piece, pool.submit(_hash_piece, piece)))
+            if len(waiting) > 2 * threads:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        for first, future in waiting:
+            yield first, future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _hash_piece(piece: _Piece) -> bytes:
+    if piece.known is not None:
+        return piece.known
+    file, left, leaves = piece.file, piece.size, []
+    chunk = memoryview(bytearray(min(CHUNK_BYTES, piece.size)))
+    try:
+        with open_shard(file) as opened:
+            opened.seek(piece.start)
+            while left:
+                count = _fill(opened, chunk[:left])
+                leaf = hashlib.sha256(LEAF_PREFIX)
+                leaf.update(chunk[:count])
+                leaves.append(leaf.digest())
+                left -= count
+    except OSError as error:
+        raise UnavailableError(f"{shown(file.name)}: {error.strerror}") from None
+    return b"".join(leaves)
+
+
+@contextmanager
+def open_shard(file: ShardFile) -> Iterator[RawIOBase]:
+    """The shard opened for reading, unbuffered; a link put in its place after the listing is not followed.
+
+    Raises `OSError` where it cannot be read, or changed between the listing and the end.
+    """
+    handle = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        with open(handle, "rb", buffering=0, closefd=False) as opened:
+            yield opened
+        if identify(os.fstat(handle)) != file.identity:
+            raise OSError(0, "changed while it was read")
+    finally:
+        os.close(handle)
+
+
+def identify(status: os.stat_result) -> str:
+    """What tells a file from any other and from itself before a change: device, number, size, and two times in ns."""
+    numbers = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    return "-".join(str(number) for number in numbers)
+
+
+def _fill(opened: RawIOBase, chunk: memoryview) -> int:
+    """Read until `chunk` is full; a file that ends before was cut short."""
+    count = 0
+    while count < len(chunk):
+        more = opened.readinto(chunk[count:])
+        if not more:
+            raise OSError(0, "was cut short while it was read")
+        count += more
+    return count
+
+
+def _put_together(file: ShardFile, leaves: bytes) -> HashedShard:
+    if len(leaves) != HASH_BYTES * chunk_count(file.size):
+        raise MalformedError(f"{shown(file.name)}: {len(leaves)} bytes of leaf hashes for {file.size} bytes")
+    return HashedShard(Shard(file.name, file.size, tree_root(split_hashes(leaves))), leaves)
+
+
+def _walk(directory: Path, prefix: str) -> Iterator[ShardFile]:
+    try:
+        names = sorted(os.listdir(directory))
+    except (OSError, ValueError) as error:
+        raise UnavailableError(f"{directory}: {error}") from None
+    for name in names:
+        check_name(prefix + name)
+        yield from _visit(prefix + name, directory / name)
+
+
+def _visit(name: str, path: Path) -> Iterator[ShardFile]:
+    try:
+        status = path.lstat()
+    except OSError as error:
+        raise UnavailableError(f"{shown(name)}: {error.strerror}") from None
+    if stat.S_ISDIR(status.st_mode):
+        yield from _walk(path, f"{name}/")
+    elif stat.S_ISREG(status.st_mode):
+        yield ShardFile(name, path, status.st_size, identify(status))
+    else:
+        raise MalformedError(f"{shown(name)}: a link, device, pipe or socket; only files can be committed to")

@@ -1,0 +1,323 @@
+"""OpenAI's Responses API: requests, answers, and the events in which they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from tallystick.core.canonical_json import parse
+from tallystick.core.errors import MalformedError
+from tallystick.formats.completions import (
+    DETAILS,
+    ITEM,
+    PART,
+    RESPONSE,
+    CompletionReader,
+    Fields,
+    Form,
+    ReadCall,
+    ReadChoice,
+    Remark,
+    is_nothing,
+    scan,
+    texts_in,
+)
+
+# Server-sent events, read strictly: what readers would split or skip in different ways is refused.
+
+BYTES_MAX: Final = 64 << 20
+DONE: Final = "[DONE]"
+BOM: Final = "\ufeff"
+
+
+class StreamEvent(NamedTuple):
+    """The name of an event, empty if it has none, and its object."""
+
+    name: str
+    data: dict[str, Any]
+
+
+def events_of(stream: bytes) -> Iterator[StreamEvent]:
+    """The events up to `[DONE]`.
+
+    Raises `MalformedError` for a byte order mark, a carriage return alone, what is no UTF-8 or no JSON object, an event
+    behind `[DONE]`, and one that the stream breaks off.
+    """
+    try:
+        text = stream.decode()
+    except UnicodeDecodeError:
+        raise MalformedError("stream: no UTF-8") from None
+    lines = text.replace("\r\n", "\n")
+    if "\r" in lines or lines.startswith(BOM):
+        raise MalformedError("stream: a carriage return alone, or a byte order mark: readers differ about these")
+    is_done = False
+    *events, rest = lines.split("\n\n")
+    if _fields_of(rest)[1] not in (None, DONE):
+        raise MalformedError("stream: it breaks off inside an event")
+    for event in events:
+        name, data = _fields_of(event)
+        if data is None:
+            continue
+        if is_done:
+            raise MalformedError(f"stream: an event behind {DONE}")
+        is_done = data == DONE
+        if not is_done:
+            value = parse(data.encode(), "stream", bytes_max=BYTES_MAX)
+            if not isinstance(value, Mapping):
+                raise MalformedError("stream: an event that is no object")
+            yield StreamEvent(name, dict(value))
+
+
+def _fields_of(event: str) -> tuple[str, str | None]:
+    """The name of an event, and the lines of its data; None without data. Comments are skipped."""
+    name, data = "", list[str]()
+    for line in event.split("\n"):
+        field, _, value = line.partition(":")
+        if field == "event":
+            name = value.removeprefix(" ")
+        elif field == "data":
+            data.append(value.removeprefix(" "))
+    return name, "\n".join(data).strip() if data else None
+
+
+# Requests of OpenAI's Responses API as those of chat completions: both sides read them the same way.
+
+OUT: Final = ("input", "instructions", "max_output_tokens", "text", "store", "truncation", "previous_response_id")
+TEXTS: Final = ("input_text", "output_text", "text")
+
+
+def is_responses_request(body: Mapping[str, Any]) -> bool:
+    """Whether a request is one of the Responses API."""
+    return "input" in body and "messages" not in body and "prompt" not in body
+
+
+def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The request as one for a chat completion; raises `MalformedError` for what no chat completion asks."""
+    if body.get("previous_response_id") is not None:
+        raise MalformedError("previous_response_id: no answers are kept; send the whole conversation as input")
+    left = {name: value for name, value in body.items() if name not in OUT}
+    left["messages"] = [*_instructions(body.get("instructions")), *_messages(body["input"])]
+    if body.get("max_output_tokens") is not None:
+        left["max_completion_tokens"] = body["max_output_tokens"]
+    wanted = (body.get("text") or {}).get("format")
+    return left if wanted is None else {**left, "response_format": _response_format(wanted)}
+
+
+def _instructions(text: Any) -> list[dict[str, Any]]:
+    return [] if text is None else [{"role": "system", "content": text}]
+
+
+def _messages(given: Any) -> list[dict[str, Any]]:
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    if not isinstance(given, list):
+        raise MalformedError("input: a text or a list of messages is needed")
+    return [_message(each) for each in given]
+
+
+def _message(item: Any) -> dict[str, Any]:
+    if not isinstance(item, Mapping) or item.get("type", "message") != "message" or "role" not in item:
+        raise MalformedError("input: only messages are offered")
+    return {"role": item["role"], "content": _text(item.get("content"))}
+
+
+def _text(content: Any) -> Any:
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else [None]
+    shown = [each for each in parts if isinstance(each, Mapping) and each.get("type") in TEXTS]
+    texts = [each["text"] for each in shown if isinstance(each.get("text"), str)]
+    if len(texts) < len(parts):
+        raise MalformedError("input: only text is offered")
+    return "".join(texts)
+
+
+def _response_format(wanted: Any) -> Any:
+    if not isinstance(wanted, Mapping) or wanted.get("type") != "json_schema":
+        return wanted
+    return {"type": "json_schema", "json_schema": {name: each for name, each in wanted.items() if name != "type"}}
+
+
+# Answers of OpenAI's Responses API, whole or in events: what was shown while they came is compared with the end.
+
+Place = tuple[Any, Any]
+"""The numbers of an item and of its part."""
+FRAMES: Final = ("response.created", "response.queued", "response.in_progress")
+ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
+SAID: Final[Mapping[str, str]] = {
+    **{f"response.{name}.delta": "delta" for name in ("output_text", "reasoning_text", "function_call_arguments")},
+    "response.output_text.done": "text",
+    "response.reasoning_text.done": "text",
+    "response.function_call_arguments.done": "arguments",
+    "response.content_part.added": "part",
+    "response.content_part.done": "part",
+    "response.output_item.added": "item",
+    "response.output_item.done": "item",
+}
+"""The field of an event that says something, by its type."""
+IDLE: Final = ("type", "sequence_number", "item_id", "output_index", "content_index", "obfuscation")
+
+
+class ResponsesReader(CompletionReader):
+    """Reads one response: the whole object by `add`, or the events of a stream by `add_event`."""
+
+    def __init__(self) -> None:
+        super().__init__("responses")
+        self._shown: dict[Place, str] = {}
+        self._whole: dict[Place, str] = {}
+        self._last = -1
+        self._ends = 0
+
+    def add_event(self, event: Mapping[str, Any]) -> None:
+        """Add an event; the last one has the whole response."""
+        kind, number = str(event.get("type")), event.get("sequence_number")
+        if isinstance(number, int):
+            if number <= self._last:
+                self._refuse("sequence_number", f"{number} behind {self._last}")
+            self._last = number
+        if kind in ENDS or kind in FRAMES:
+            self._frame(kind, event.get("response"))
+        elif kind in SAID:
+            self._said(kind, event)
+        elif any(texts_in({name: each for name, each in event.items() if name not in IDLE})):
+            is_foreign = "refusal" in kind or "annotation" in kind
+            detail = "an event that no token of the answer speaks for"
+            self.remarks[Remark("foreign" if is_foreign else "open", kind[:64], detail)] = None
+
+    def add(self, part: Mapping[str, Any]) -> None:
+        """Add the whole response."""
+        kept = self._scanned(RESPONSE, part)
+        if kept.get("object") not in (None, "response"):
+            self._refuse("object", f"{str(kept['object'])[:60]!r}, and a response was read")
+        if kept.get("usage") is not None:
+            self.fields["usage"] = self._usage(kept["usage"])
+        for name in ("id", "model", "system_fingerprint", "receipt", "prompt_token_ids"):
+            self._once(name, kept.get(name))
+        choice = self.choices[0] = ReadChoice(ids=kept.get("token_ids"), finish=self._finish(kept))
+        output = kept.get("output")
+        if not isinstance(output, list):
+            raise MalformedError("response: output: a list of items is needed")
+        for place, each in enumerate(output):
+            self._add_item(choice, each, place)
+        if kept.get("output_text") not in (None, choice.text):
+            self._refuse("output_text", "not the text of the output")
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the whole response has come."""
+        return bool(self._ends)
+
+    def _frame(self, kind: str, response: Any) -> None:
+        if not isinstance(response, Mapping):
+            raise MalformedError(f"response: {kind} without a response")
+        if kind in FRAMES:
+            if not is_nothing(response.get("output")):
+                self._refuse(kind, "an output before the answer began")
+            return
+        self._ends += 1
+        if self._ends > 1:
+            self._refuse(kind, "the end of the answer, a second time")
+            return
+        self.add(response)
+        for place, shown in self._shown.items():
+            if shown != self._whole.get(place):
+                self._refuse("delta", f"the stream showed {shown[:60]!r}, and the end does not")
+
+    def _said(self, kind: str, event: Mapping[str, Any]) -> None:
+        """Add what an event shows, at its place."""
+        value, item = event.get(SAID[kind]), event.get("output_index")
+        strange = {name: each for name, each in event.items() if name not in (*IDLE, SAID[kind], "logprobs", "name")}
+        if any(texts_in(strange)):
+            self.remarks[Remark("open", f"{kind}: {next(iter(strange))}"[:128], "no check covers this field")] = None
+        if self._ends:
+            self._refuse(kind, "more of an answer that has ended")
+        shown: dict[Place, str] = {}
+        if SAID[kind] == "item":
+            shown = self._item_texts(value, item)
+        elif SAID[kind] == "part":
+            shown = {(item, event.get("content_index")): self._part_text(value)}
+        elif isinstance(value, str):
+            shown = {(item, event.get("content_index")): value}
+        else:
+            raise MalformedError(f"response: {kind}: {SAID[kind]}: text is needed")
+        for place, text in shown.items():
+            before = self._shown.get(place, "")
+            if kind.endswith(".delta"):
+                self._shown[place] = before + text
+            elif kind.endswith(".added"):
+                if text:
+                    self._refuse(kind, f"text before the answer began: {text[:60]!r}")
+            elif self._shown.setdefault(place, text) != text:
+                self._refuse(kind, f"{text[:60]!r}, and the stream showed {before[:60]!r}")
+
+    def _item_texts(self, item: Any, place: Any) -> dict[Place, str]:
+        """The texts of an item, each at its place."""
+        kept = self._kept(ITEM, item, f"output.{place}.")
+        if kept.get("type") == "function_call":
+            return {(place, None): str(kept.get("arguments") or "")}
+        parts = kept.get("content") or ()
+        return {(place, number): self._part_text(part) for number, part in enumerate(parts)}
+
+    def _part_text(self, part: Any) -> str:
+        return str(self._kept(PART, part, "content.").get("text") or "")
+
+    def _kept(self, tables: Mapping[str, Fields], value: Any, where: str) -> dict[str, Any]:
+        """The kept fields of an item or part; one of an unknown type is nothing that tokens speak for."""
+        if not isinstance(value, Mapping):
+            raise MalformedError(f"response: {where.rstrip('.')}: an object is needed")
+        kind = value.get("type")
+        if kind not in tables:
+            self.remarks[Remark("foreign", where.rstrip("."), f"{str(kind)[:60]!r} is no text of the answer")] = None
+            return {}
+        kept, remarks = scan(tables[str(kind)], value, where)
+        self.remarks |= dict.fromkeys(remarks)
+        return kept
+
+    def _add_item(self, choice: ReadChoice, item: Any, place: int) -> None:
+        where = f"output.{place}."
+        kept = self._kept(ITEM, item, where)
+        texts = self._item_texts(item, place)
+        self._whole |= texts
+        if kept.get("type") == "function_call":
+            choice.calls[place] = ReadCall(str(kept.get("name") or ""), str(kept.get("arguments") or ""))
+        elif kept.get("type") == "reasoning":
+            choice.reasoning += "".join(texts.values())
+        elif kept.get("type") == "message":
+            if kept.get("role") not in (None, "assistant"):
+                choice.refuse(where + "role", f"{str(kept['role'])[:60]!r}, and an answer is the assistant's")
+            choice.text = (choice.text or "") + "".join(texts.values())
+            for part in kept.get("content") or ():
+                listed = part.get("logprobs") if isinstance(part, Mapping) else None
+                found = [self.logprob(each, where + "logprobs.") for each in listed or ()]
+                choice.logprobs.setdefault("content", []).extend(found)
+
+    def _finish(self, kept: Mapping[str, Any]) -> str | None:
+        """The finish reason of a completion for the status of a response."""
+        status, details = kept.get("status"), kept.get("incomplete_details")
+        reason = None if details is None else self._scanned(DETAILS, details, "incomplete_details.").get("reason")
+        if status == "incomplete":
+            return "length" if reason in (None, "max_output_tokens") else str(reason)
+        if reason is not None:
+            self._refuse("incomplete_details", f"{str(reason)[:60]!r}, and the response is {status!r}")
+        return "stop" if status in (None, "completed") else str(status)
+
+
+def reader_of(form: Form) -> CompletionReader:
+    """A reader of whole answers of a form."""
+    return ResponsesReader() if form == "responses" else CompletionReader(form)
+
+
+def form_of_request(body: Mapping[str, Any]) -> Form:
+    """The form of the answer to a request, from the request alone."""
+    if "messages" in body:
+        return "chat"
+    return "responses" if "input" in body and "prompt" not in body else "text"
+
+
+def form_of_answer(body: Mapping[str, Any]) -> Form:
+    """The form of an answer where nobody has the request; whoever has it compares (`audits.answers.statements`)."""
+    choices = body.get("choices")
+    if not isinstance(choices, list):
+        return "responses" if "output" in body or body.get("object") == "response" else "text"
+    parts = [each.get(name) for each in choices if isinstance(each, Mapping) for name in ("message", "delta")]
+    return "chat" if any(each is not None for each in parts) else "text"

@@ -1,0 +1,216 @@
+"""The step graph of a run with all that a replay of it reads besides an anchor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tallystick.core.canonical_json import encode
+from tallystick.core.digests import digest, digest_bytes
+from tallystick.core.errors import MalformedError
+from tallystick.core.tensors import State, Tensor, TensorSpec
+from tallystick.formats.data.preparation import open_dataset
+from tallystick.formats.data.samples import BatchPlan, Dataset
+from tallystick.formats.optimizers import GroupRule, SlotSpec, rule_of_recipe, schedule_scalars
+from tallystick.formats.recipe import Recipe, learning_rate
+from tallystick.formats.spec import Spec
+from tallystick.programs.random_words import KEY_BYTES
+from tallystick.programs.step_names import BATCH, POSITION, SEED, STATE_PREFIXES, STEP_SLOT, parameter_of
+
+if TYPE_CHECKING:
+    from tallystick.programs.graph import Graph, Ref
+
+
+# How a spec and its data become the batches of a step: one definition for prover and verifier.
+
+DIGIT_CLASSES = 10
+
+
+def batch_plan(spec: Spec, dataset: Dataset) -> BatchPlan:
+    """Which examples each step consumes, from the data root and the seed alone."""
+    recipe, root = spec.recipe, spec.data_root
+    assert recipe is not None  # a batch plan exists only for a recipe
+    assert root is not None
+    return BatchPlan(
+        root,
+        recipe.training.seed,
+        dataset.count,
+        recipe.data.validation,
+        recipe.examples_per_step,
+    )
+
+
+def open_data(spec: Spec, folder: Path) -> Dataset:
+    """The committed data of a run, cut into the windows of its recipe; raises what `open_dataset` raises."""
+    recipe, commitment = spec.recipe, spec.data
+    assert recipe is not None  # only a recipe has data
+    assert commitment is not None
+    return open_dataset(folder, commitment, recipe.training.sequence)
+
+
+def classes(spec: Spec) -> int:
+    """How many tokens or labels the model of a recipe tells apart."""
+    commitment = spec.data
+    assert commitment is not None
+    return DIGIT_CLASSES if commitment.tokens is None else commitment.tokens.vocabulary
+
+
+def micro_batches(recipe: Recipe, dataset: Dataset, indices: np.ndarray) -> Iterator[dict[str, np.ndarray]]:
+    """The batches of one step in the order in which their gradients are summed."""
+    for part in np.split(indices, recipe.training.accumulation):
+        yield dataset.batch(part)
+
+
+def projection_seed(spec: Spec) -> bytes:
+    """The public seed of the projections of a run: 32 bytes, fixed with the spec."""
+    return digest_bytes(spec.identity)
+
+
+# The random numbers of a step: a stream that follows from the seed of a run and the number of the step alone.
+#
+# See `spec/spec.md`; its vectors stand in `vectors/philox/`.
+
+
+def step_key(seed: int, step: int) -> bytes:
+    """The 32 bytes that key the stream of a step, which is counted from 1."""
+    return digest_bytes(digest("seed", encode({"seed": seed, "step": step})))
+
+
+def step_seed(seed: int, step: int) -> Tensor:
+    """The key of a step's stream as its graph reads it: I64[2], the two little-endian words."""
+    return Tensor.of(np.frombuffer(step_key(seed, step)[:KEY_BYTES], "<i8"))
+
+
+# The step graph of a run with all that a replay of it reads besides an anchor.
+#
+# inputs.<name>      the batch of a step; inputs.<k>.<name> for micro-batch k of several schedule.<name>    what follows
+# from settings, learning rate and step number; schedule.<name>.<g> for group g of several rng.seed           the key of
+# the step's random numbers, for a run with a seed
+
+Bind = Callable[[int], State]
+
+
+@dataclass(frozen=True)
+class Further:
+    """What is another in a step than in the spec: graph and constants, or the rules of the optimizer, or both."""
+
+    graph: Graph | None = None
+    constants: State | None = None
+    rules: tuple[GroupRule, ...] | None = None
+
+
+@dataclass(frozen=True)
+class StepProgram:
+    """A step graph, the bytes of its constants, and where batches and learning rates come from.
+
+    `batch` gives the batch of a step by the names of the graph's inputs, `rates` one learning rate for each rule;
+    `seed` is that of a run whose steps draw random numbers. `further` says what is another in a step; it raises
+    `UnavailableError` for a step that has no graph, and `ProofError` for a graph that is not one of this training.
+    `grows` says that parameters may begin to train later, with slots that `graph` has not.
+    """
+
+    graph: Graph
+    constants: State
+    rules: tuple[GroupRule, ...]
+    batch: Bind
+    rates: Callable[[int], tuple[float, ...]]
+    seed: int | None = None
+    further: Callable[[int], Further | None] = lambda _: None
+    grows: bool = False
+
+    def __post_init__(self) -> None:
+        given = {output.name for output in self.graph.outputs}
+        missing = sorted((self.state_names | {POSITION, "loss"}) - given)
+        if missing or POSITION not in self.state_names:
+            raise MalformedError(f"step graph: no step of a training; it lacks {missing[0] if missing else POSITION}")
+
+    def at(self, index: int) -> StepProgram:
+        """The program of step `index`; raises what `further` raises."""
+        found = self.further(index)
+        if found is None:
+            return self
+        graph, constants = found.graph or self.graph, found.constants if found.graph else self.constants
+        return replace(self, graph=graph, constants=constants or {}, rules=found.rules or self.rules)
+
+    @property
+    def state_names(self) -> frozenset[Ref]:
+        """The tensors of the state that a step reads and writes."""
+        return frozenset(each.name for each in self.graph.inputs if each.name.startswith(STATE_PREFIXES))
+
+    def bindings(self, state: State, index: int) -> dict[Ref, Tensor]:
+        """Everything that step `index` reads, given the state before it.
+
+        Raises `MalformedError` where the step's batch or the state is not one of this graph.
+        """
+        found = {**state, **self.constants, **self.batch(index), **self.schedule(state, index)}
+        if self.seed is not None:
+            found[SEED] = step_seed(self.seed, index)
+        for each in self.graph.inputs:
+            if each.name not in found:
+                raise MalformedError(f"step {index}: {each.name} is not there")
+            if TensorSpec.of(found[each.name]) != each.spec:
+                given = TensorSpec.of(found[each.name])
+                raise MalformedError(f"step {index}: {each.name} is {given}, and {each.spec} in the step graph")
+        return found
+
+    def first_slot(self, name: Ref) -> SlotSpec:
+        """How a slot of the optimizer begins when its parameter begins to train.
+
+        Raises `MalformedError` where no rule of the step has that slot, or two begin it with different numbers.
+        """
+        specs = {each.name: each.spec for each in self.graph.inputs}
+        weight, slot = specs.get(f"weights.{parameter_of(name)}"), name.rpartition(".")[2]
+        found = [rule.slots(weight).get(slot) for rule in self.rules] if weight else []
+        slots = {each for each in found if each is not None and each.spec == specs[name]}
+        if len(slots) != 1:
+            raise MalformedError(f"step graph: {name} is no slot of its optimizer")
+        return slots.pop()
+
+    def schedule(self, state: State, index: int) -> dict[Ref, Tensor]:
+        """The schedule's scalars at step `index`; an optimizer that had stepped before the run goes on counting."""
+        counts = {float(t.values()) for name, t in state.items() if _counts_steps(name, t)}
+        step = int(max(counts)) + 1 if counts else index
+        return schedule_tensors(self.rules, self.rates(index), step)
+
+
+def schedule_tensors(rules: Sequence[GroupRule], rates: Sequence[float], step: int) -> dict[Ref, Tensor]:
+    """The scalars of `step` as 0-dimensional F64 tensors by the names of the graph's inputs."""
+    if len(rates) != len(rules):
+        raise MalformedError(f"step {step}: {len(rates)} learning rates for {len(rules)} parameter groups")
+    suffixes = [""] if len(rules) == 1 else [f".{group}" for group in range(len(rules))]
+    return {
+        f"schedule.{name}{suffix}": Tensor.of(np.asarray(value, np.float64))
+        for rule, rate, suffix in zip(rules, rates, suffixes, strict=True)
+        for name, value in schedule_scalars(rule, rate, step).items()
+    }
+
+
+def recipe_batch(recipe: Recipe, dataset: Dataset, plan: BatchPlan, index: int) -> dict[Ref, Tensor]:
+    """The batch of step `index` as the step graph of a recipe names it."""
+    parts = list(micro_batches(recipe, dataset, plan.indices(index)))
+    return {
+        f"{BATCH}{name}" if len(parts) == 1 else f"{BATCH}{number}.{name}": Tensor.of(np.ascontiguousarray(value))
+        for number, part in enumerate(parts)
+        for name, value in part.items()
+    }
+
+
+def recipe_program(
+    recipe: Recipe, graph: Graph, constants: Mapping[str, Tensor], dataset: Dataset, plan: BatchPlan
+) -> StepProgram:
+    """The step graph of a recipe, fed from its committed data."""
+    return StepProgram(
+        graph,
+        constants,
+        (rule_of_recipe(recipe.optimizer),),
+        lambda index: recipe_batch(recipe, dataset, plan, index),
+        lambda index: (learning_rate(recipe, index),),
+    )
+
+
+def _counts_steps(name: str, tensor: Tensor) -> bool:
+    return name.startswith("optimizer.") and name.endswith(STEP_SLOT) and tensor.shape == ()

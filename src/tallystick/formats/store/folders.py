@@ -1,0 +1,125 @@
+"""What a folder holds, told before anything heavy is loaded, and which files it may hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tallystick.core.errors import MalformedError, UnavailableError
+
+# What a folder looks like: told to whoever gave another one than was asked for, before anything heavy is loaded.
+
+NAMES_SHOWN: Final = 3
+
+
+@dataclass(frozen=True)
+class FolderKind:
+    """A kind of folder: known by any one of its `marks`, and said to hold `holds`."""
+
+    name: str
+    marks: tuple[str, ...]
+    holds: str
+
+
+RUN: Final = FolderKind(
+    "run directory",
+    ("claim.json", "spec.json", "transcript.jsonl"),
+    "claim.json, spec.json and transcript.jsonl, as `tally train --out` and `record_training` write them",
+)
+MODEL: Final = FolderKind(
+    "model directory",
+    ("config.json",),
+    "config.json, a tokenizer and safetensors, as `tally export-model RUN OUT` writes them",
+)
+OPENING: Final = FolderKind(
+    "folder of opened operators", ("opening.json",), "opening.json, as `tally open --operators` writes it"
+)
+RECEIPTS: Final = FolderKind(
+    "folder of receipts", ("receipts.jsonl",), "receipts.jsonl, as `tally generate --out` writes it"
+)
+TRACE: Final = FolderKind(
+    "trace",
+    ("trace.json", "events.jsonl"),
+    "trace.json, cluster.json and events.jsonl, as `tally import-trace` writes them",
+)
+KINDS: Final = (RUN, OPENING, MODEL, RECEIPTS, TRACE)
+
+
+def require_folder(path: Path, *kinds: FolderKind) -> Path:
+    """`path`, if it is a folder of one of `kinds`.
+
+    Raises `UnavailableError` that says what such a folder holds, and what this one looks like.
+    """
+    if any(is_kind(path, kind) for kind in kinds):
+        return path
+    first = kinds[0]
+    raise UnavailableError(f"{path}: {looks_like(path)}, and not a {first.name}; that holds {first.holds}")
+
+
+def looks_like(path: Path) -> str:
+    """What stands at a path, in a few words."""
+    if not path.exists():
+        return "not there"
+    if not path.is_dir():
+        return "a file"
+    known = next((kind for kind in KINDS if is_kind(path, kind)), None)
+    if known is not None:
+        return f"a {known.name}"
+    names = sorted(each.name for each in path.iterdir())
+    if not names:
+        return "an empty folder"
+    more = len(names) - NAMES_SHOWN
+    return f"a folder with {', '.join(names[:NAMES_SHOWN])}" + (f" and {more} more" if more > 0 else "")
+
+
+def is_kind(path: Path, kind: FolderKind) -> bool:
+    """Whether a folder holds one of the marks of a kind."""
+    return any((path / mark).is_file() for mark in kind.marks)
+
+
+# Which files a run directory, recorded calls or a segment may hold: no others are sent or taken over a network.
+
+DEPTH_MAX: Final = 12
+_FILES: Final = frozenset(
+    (
+        *("claim.json", "spec.json", "environment.json", "segment.json", "records.jsonl"),
+        *("transcript.jsonl", "transcript.index", "trace.jsonl", "trace.index", "weights.safetensors"),
+    )
+)
+_FOLDERS: Final = frozenset(("anchors", "batches", "blobs", "calls", "data", "graphs", "tiles", "traces"))
+_PART: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=,-]{0,199}")
+OPEN_TO_READERS: Final = frozenset(
+    ("claim.json", "spec.json", "environment.json", "transcript.jsonl", "transcript.index", "trace.jsonl")
+)
+"""What a run states about itself; all other files hold tensors, graphs or data."""
+
+
+def check_file_name(name: str) -> str:
+    """`name`, if a run directory may hold a file of that relative path; raises `MalformedError` otherwise."""
+    parts = name.split("/")
+    is_known = name in _FILES or (parts[0] in _FOLDERS and 1 < len(parts) <= DEPTH_MAX)
+    if not is_known or not all(_PART.fullmatch(part) for part in parts):
+        raise MalformedError("no file of a run directory has that name")
+    return name
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a run directory may hold a file of that relative path."""
+    try:
+        check_file_name(name)
+    except MalformedError:
+        return False
+    return True
+
+
+def files_of(folder: Path) -> Iterator[str]:
+    """The relative paths of the files in a run directory that it may hold, in ascending order.
+
+    A link that leads out of it is none of them.
+    """
+    root = folder.resolve()
+    found = (path for path in folder.rglob("*") if path.is_file() and path.resolve().is_relative_to(root))
+    yield from sorted(name for name in (path.relative_to(folder).as_posix() for path in found) if is_file_name(name))

@@ -1,0 +1,360 @@
+"""Traces: what a device did, when, and for which operator; on disk, and as Chrome trace JSON."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
+
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
+
+from tallystick.core.canonical_json import decode
+from tallystick.core.digests import Digest, Frontier, digest_from, leaf_hash
+from tallystick.core.documents import Count, DigestText, Document
+from tallystick.core.errors import MalformedError, ProofError, UnavailableError
+from tallystick.core.files import read_document, write_atomically
+from tallystick.formats.claims import Log
+from tallystick.formats.cluster import Cluster, DeviceName
+from tallystick.formats.store.log import appending, read_lines
+
+# One event of a trace: what a device did, when, and for which operator of the graph.
+
+EVENT_BYTES_MAX: Final = 1 << 20
+FUSED_MAX: Final = 1 << 16
+EventKind = Literal["challenge", "checkpoint", "collective", "kernel", "memcpy", "response", "sample", "sync"]
+EventName = Annotated[str, Field(min_length=1, max_length=256)]
+Members = Annotated[tuple[DeviceName, ...], Field(min_length=1, max_length=4096)]
+
+
+class TraceEvent(Document):
+    """An event: `start` and `duration` in nanoseconds of the clock of the trace.
+
+    `operator` is the number of a node of the graph, and `fused` are further nodes that the same kernel computed.
+    `moved` are the bytes of a copy or a collective, `members` the devices of a collective, `memory` the bytes in use
+    on the device after the event, `subject` the digest of the anchor, challenge or response that it is about.
+    """
+
+    # in ascending order, so that pydantic writes the canonical bytes (RFC 8785) itself: there are no floats
+    device: DeviceName
+    duration: Count
+    fused: Annotated[tuple[Count, ...], Field(min_length=1, max_length=FUSED_MAX)] | None = None
+    kind: EventKind
+    members: Members | None = None
+    memory: Count | None = None
+    moved: Count | None = None
+    name: EventName
+    operator: Count | None = None
+    start: Count
+    step: Count | None = None
+    stream: Count | None = None
+    subject: DigestText | None = None
+
+    @model_validator(mode="after")
+    def _is_of_its_kind(self) -> Self:
+        if (self.kind == "collective") != (self.members is not None):
+            raise ValueError("a collective has members, and no other event has")
+        if self.members is not None and (list(self.members) != sorted(set(self.members))):
+            raise ValueError("members stand once each, in ascending order")
+        if self.members is not None and self.device not in self.members:
+            raise ValueError("the device is one of the members of its collective")
+        if self.fused is not None and self.operator is None:
+            raise ValueError("further operators stand beside a first one")
+        return self
+
+    @property
+    def end(self) -> int:
+        """When it ended, in nanoseconds."""
+        return self.start + self.duration
+
+    @property
+    def operators(self) -> tuple[int, ...]:
+        """The nodes that it computed, none where it names none."""
+        return () if self.operator is None else (self.operator, *(self.fused or ()))
+
+    def to_bytes(self) -> bytes:  # noqa: D102
+        return self.__pydantic_serializer__.to_json(self, exclude_none=True)
+
+
+_READER: Final = TypeAdapter(TraceEvent).validator
+
+
+def read_event(line: bytes, what: str) -> TraceEvent:
+    """Read one canonical event; raises `MalformedError` naming `what` and the field."""
+    problem = "not in canonical form (a null or an equivalent spelling)"
+    try:
+        event: TraceEvent = _READER.validate_json(line[: EVENT_BYTES_MAX + 1])
+        if len(line) <= EVENT_BYTES_MAX and event.to_bytes() == line:
+            return event
+    except ValidationError as error:
+        from tallystick.core.documents import explain
+
+        problem = explain(error)
+    decode(line, what, bytes_max=EVENT_BYTES_MAX)  # an error of the JSON itself is reported first
+    raise MalformedError(f"{what}: {problem}")
+
+
+# What a trace is about, and the root of its events: the statement that stands beside them.
+
+Text = Annotated[str, Field(min_length=1, max_length=256)]
+TRACE_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._\-]{0,63}"
+"""What the folder of a trace in a run directory may be called, as a regular expression."""
+
+
+class TraceStatement(Document):
+    """The header of a trace and the root of its events.
+
+    `cluster` is the digest of the devices, `graph` the root of the graph whose nodes events name, `claim` the digest of
+    the claim of the run. `clock` says which clock the events were timed by, and `began` the microseconds from
+    1970-01-01 (UTC) to its zero. `source` says what reported the events.
+    """
+
+    trace: Literal["events"] = "events"
+    version: Literal[1] = 1
+    cluster: DigestText
+    graph: DigestText | None = None
+    claim: DigestText | None = None
+    clock: Text
+    began: Count | None = None
+    source: Text
+    events: Log
+
+    @property
+    def identity(self) -> Digest:
+        """The digest that identifies this trace."""
+        return self.digest_as("trace")
+
+
+# A trace on disk: a folder of its own, or `traces/NAME` in a run directory.
+#
+# trace.json      the statement: header and root, written last
+# cluster.json    the devices that the events name
+# events.jsonl    the events, one canonical line each; events.index and tiles/events/ beside it
+
+TRACES: Final = "traces/"
+"""The folder of a run directory in which its traces lie."""
+BATCH: Final = 64
+"""Lines that are hashed into the tree together, which takes a third of the time."""
+EMPTY: Final = Log(root=digest_from(Frontier.empty().root()), size=0)
+
+
+class StoredEvent(NamedTuple):
+    """An event as a plain row: its place in the log, the byte at which its line starts, and its fields."""
+
+    place: int
+    offset: int
+    kind: str
+    start: int
+    duration: int
+    device: str
+    stream: int | None
+    operator: int | None
+    fused: tuple[int, ...]
+    step: int | None
+    name: str
+    members: tuple[str, ...]
+    memory: int | None
+    moved: int | None
+    subject: str | None
+
+
+@dataclass(frozen=True)
+class TraceFolder:
+    """Names and reads the parts of a trace."""
+
+    path: Path
+
+    @property
+    def statement_path(self) -> Path:
+        """The header and the root."""
+        return self.path / "trace.json"
+
+    @property
+    def events_path(self) -> Path:
+        """The events, one canonical line each."""
+        return self.path / "events.jsonl"
+
+    @property
+    def cluster_path(self) -> Path:
+        """The devices."""
+        return self.path / "cluster.json"
+
+    def statement(self) -> TraceStatement:
+        """The statement; raises `UnavailableError` where there is none, `MalformedError` where it is no statement."""
+        if self.events_path.is_file() and not self.statement_path.exists():
+            raise UnavailableError(f"trace.json: not there; {self.path} is unfinished, import the trace anew")
+        return TraceStatement.from_bytes(read_document(self.statement_path), "trace.json")
+
+    def cluster(self) -> Cluster:
+        """The devices that the statement names; raises `ProofError` where other devices stand there."""
+        found = Cluster.from_bytes(read_document(self.cluster_path), "cluster.json")
+        if found.identity != self.statement().cluster:
+            raise ProofError("cluster.json does not hold the cluster that trace.json names")
+        return found
+
+    def events(self) -> Iterator[TraceEvent]:
+        """The events, one at a time.
+
+        Raises `MalformedError` at a line that is no event, and behind the last one `ProofError` unless they are those
+        under the root of the statement.
+        """
+        return (event for _, event in self._placed_events())
+
+    def rows(self) -> Iterator[StoredEvent]:
+        """The events as plain rows with their places; raises what `events` raises."""
+        for place, (offset, event) in enumerate(self._placed_events()):
+            yield StoredEvent(
+                place,
+                offset,
+                event.kind,
+                event.start,
+                event.duration,
+                event.device,
+                event.stream,
+                event.operator,
+                event.fused or (),
+                event.step,
+                event.name,
+                event.members or (),
+                event.memory,
+                event.moved,
+                event.subject,
+            )
+
+    def _placed_events(self) -> Iterator[tuple[int, TraceEvent]]:
+        """Every event with the byte at which its line starts."""
+        log = self.statement().events
+        lines, frontier, offset = read_lines(self.events_path, EVENT_BYTES_MAX), Frontier.empty(), 0
+        while batch := list(islice(lines, BATCH)):
+            for number, line in enumerate(batch, frontier.size):
+                yield offset, read_event(line, f"event {number}")
+                offset += len(line) + 1
+            frontier = frontier.extend([leaf_hash(line) for line in batch])
+        if (digest_from(frontier.root()), frontier.size) != (log.root, log.size):
+            raise ProofError(f"events.jsonl: its {frontier.size} events are not those under the root in trace.json")
+
+
+def write_trace(folder: Path, header: TraceStatement, cluster: Cluster, events: Iterable[TraceEvent]) -> TraceStatement:
+    """Write a trace of these events into a new folder, one event at a time; returns the statement with their root.
+
+    Raises `UnavailableError` if the folder holds anything already. Where reading the events fails, nothing stays.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise UnavailableError(f"{folder}: already there; remove it, or name another folder")
+    assert header.cluster == cluster.identity
+    draft = folder.with_name(f".{folder.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        statement = _write(TraceFolder(draft), header, cluster, events)
+        if folder.exists():
+            folder.rmdir()
+        draft.replace(folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return statement
+
+
+def _write(
+    folder: TraceFolder, header: TraceStatement, cluster: Cluster, events: Iterable[TraceEvent]
+) -> TraceStatement:
+    with appending(folder.events_path) as log:
+        for event in events:
+            log.append(event.to_bytes())
+        log.sync()
+        statement = header.model_copy(update={"events": log.close()})
+    write_atomically(folder.cluster_path, cluster.to_bytes())
+    write_atomically(folder.statement_path, statement.to_bytes())
+    return statement
+
+
+def traces_of(run: Path) -> list[TraceFolder]:
+    """The traces in a run directory, by name."""
+    return [TraceFolder(path.parent) for path in sorted((run / TRACES).glob("*/trace.json"))]
+
+
+# A trace as Chrome trace JSON, which Perfetto opens: one process a device, one thread a stream.
+
+SHOWN: Final = ("operator", "fused", "step", "moved", "members", "memory", "subject")
+Entry = dict[str, Any]
+
+
+def chrome_json(statement: TraceStatement, cluster: Cluster, events: Iterable[TraceEvent]) -> Iterator[str]:
+    """The text of the file in pieces; events are read one at a time, and times become microseconds."""
+    header = {"graph": statement.graph, "claim": statement.claim, "clock": statement.clock, "source": statement.source}
+    yield f'{{"displayTimeUnit":"ns","otherData":{_text({k: v for k, v in header.items() if v is not None})},'
+    yield '"traceEvents":['
+    for number, entry in enumerate(_Tracks(cluster).entries(events)):
+        yield ("\n" if number == 0 else ",\n") + _text(entry)
+    yield "\n]}\n"
+
+
+class _Tracks:
+    """Numbers processes by device and threads by stream; names each when it is first met."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.processes = {name: number for number, name in enumerate(cluster.by_name, 1)}
+        self.known: set[tuple[str, int]] = set()
+        self.flows: Counter[tuple[str, str, tuple[str, ...]]] = Counter()
+        self.joined: Counter[tuple[str, tuple[str, ...], int]] = Counter()
+
+    def entries(self, events: Iterable[TraceEvent]) -> Iterator[Entry]:
+        """All entries of the file, in the order of the events."""
+        for event in events:
+            place = self._place(event)
+            yield from self._names(event, place)
+            yield self._slice(event, place)
+            if event.memory is not None:
+                yield _counter(event, place["pid"])
+            if event.members is not None:
+                yield self._arrow(event, event.members, place)
+
+    def _place(self, event: TraceEvent) -> Entry:
+        process = self.processes.setdefault(event.device, len(self.processes) + 1)
+        return {"pid": process, "tid": 0 if event.stream is None else event.stream + 1}
+
+    def _names(self, event: TraceEvent, place: Entry) -> Iterator[Entry]:
+        track = (event.device, place["tid"])
+        if not any(device == event.device for device, _ in self.known):
+            yield {"ph": "M", "name": "process_name", **place, "args": {"name": event.device}}
+        if track not in self.known:
+            name = "no stream" if event.stream is None else f"stream {event.stream}"
+            yield {"ph": "M", "name": "thread_name", **place, "args": {"name": name}}
+            self.known.add(track)
+
+    def _slice(self, event: TraceEvent, place: Entry) -> Entry:
+        shown = {name: value for name in SHOWN if (value := getattr(event, name)) is not None}
+        times = {"ts": _microseconds(event.start), "dur": _microseconds(event.duration)}
+        return {"ph": "X", "name": event.name, "cat": event.kind, **place, **times, "args": shown}
+
+    def _arrow(self, event: TraceEvent, members: tuple[str, ...], place: Entry) -> Entry:
+        """One end of the arrows between the members of the n-th collective of this name."""
+        count = self.flows[event.name, event.device, members]
+        self.flows[event.name, event.device, members] += 1
+        joined = self.joined[event.name, members, count]
+        self.joined[event.name, members, count] += 1
+        phase = "s" if joined == 0 else "f" if joined == len(members) - 1 else "t"
+        name = f"{event.name} {','.join(members)} {count}"
+        times = {"ts": _microseconds(event.start)}
+        return {"ph": phase, "bp": "e", "id": name, "name": event.name, "cat": "members", **place, **times}
+
+
+def _counter(event: TraceEvent, process: int) -> Entry:
+    return {
+        "ph": "C",
+        "name": "memory",
+        "pid": process,
+        "ts": _microseconds(event.end),
+        "args": {"bytes": event.memory},
+    }
+
+
+def _microseconds(nanoseconds: int) -> float | int:
+    return nanoseconds // 1000 if nanoseconds % 1000 == 0 else nanoseconds / 1000
+
+
+def _text(value: Entry) -> str:
+    return json.dumps(value, separators=(",", ":"))

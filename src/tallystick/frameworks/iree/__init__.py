@@ -1,1 +1,0 @@
-"""IREE: graphs compiled to its byte code."""

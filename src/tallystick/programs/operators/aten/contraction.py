@@ -1,0 +1,293 @@
+"""Products of matrices and vectors, also one matrix per group of rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from tallystick.core.errors import MalformedError
+from tallystick.programs.operators.algebra import Algebra, Number, Typed, V
+from tallystick.programs.operators.definition import Exactness, Family, Scalar
+from tallystick.programs.operators.types import FLOATS, INTEGERS, broadcast_shapes
+
+# Products of matrices and vectors, with what is added to them.
+#
+# Kernels multiply and accumulate in F32 for F16 and BF16 and round once at the end. They may begin their sum with the
+# added term and add to it in any order, so it has its share of the additions: see `summand`.
+
+FAMILY: Final = Family()
+
+_ADDING: Final = "*, Scalar beta=1, Scalar alpha=1"
+
+
+@FAMILY.operator("aten.mm.default", "Tensor self, Tensor mat2", "matrix product", Exactness.ACCUMULATES)
+def mm(a: Algebra[V], self: V, mat2: V) -> V:
+    """Shapes [n,k] and [k,m] give [n,m]; dtypes are equal."""
+    check_rank(self, 2)
+    check_rank(mat2, 2)
+    return a.cast(product(a, *widened(a, self, mat2)), self.dtype)
+
+
+@FAMILY.operator("aten.bmm.default", "Tensor self, Tensor mat2", "one matrix product per index", Exactness.ACCUMULATES)
+def bmm(a: Algebra[V], self: V, mat2: V) -> V:
+    """Shapes [b,n,k] and [b,k,m] give [b,n,m]; the first axis does not broadcast."""
+    return a.cast(_batched(a, *widened(a, self, mat2)), self.dtype)
+
+
+@FAMILY.operator("aten.mv.default", "Tensor self, Tensor vec", "matrix times vector", Exactness.ACCUMULATES)
+def mv(a: Algebra[V], self: V, vec: V) -> V:
+    """Shapes [n,k] and [k] give [n]."""
+    check_rank(self, 2)
+    check_rank(vec, 1)
+    return a.cast(product(a, *widened(a, self, vec)), self.dtype)
+
+
+@FAMILY.operator("aten.dot.default", "Tensor self, Tensor tensor", "inner product", Exactness.ACCUMULATES)
+def dot(a: Algebra[V], self: V, tensor: V) -> V:
+    """Two vectors of equal length give a 0-dimensional tensor."""
+    check_rank(self, 1)
+    check_rank(tensor, 1)
+    return a.cast(product(a, *widened(a, self, tensor)), self.dtype)
+
+
+@FAMILY.operator("aten.vdot.default", "Tensor self, Tensor other", "inner product", Exactness.ACCUMULATES)
+def vdot(a: Algebra[V], self: V, other: V) -> V:
+    """As `dot`, for real numbers."""
+    result: V = dot(a, self, other)
+    return result
+
+
+@FAMILY.operator(
+    "aten.addmm.default",
+    f"Tensor self, Tensor mat1, Tensor mat2, {_ADDING}",
+    "beta·self + alpha·(mat1·mat2)",
+    Exactness.ACCUMULATES,
+)
+def addmm(a: Algebra[V], self: V, mat1: V, mat2: V, beta: Scalar, alpha: Scalar) -> V:
+    """`self` broadcasts to the product; where beta is 0 it is not read."""
+    check_rank(mat1, 2)
+    check_rank(mat2, 2)
+    addend, x, y = widened(a, self, mat1, mat2)
+    result = _scaled_product(a, product, x, y, alpha)
+    return a.cast(_added(a, addend, result, beta, mat1.shape[1]), mat1.dtype)
+
+
+@FAMILY.operator(
+    "aten.addmv.default",
+    f"Tensor self, Tensor mat, Tensor vec, {_ADDING}",
+    "beta·self + alpha·(mat·vec)",
+    Exactness.ACCUMULATES,
+)
+def addmv(a: Algebra[V], self: V, mat: V, vec: V, beta: Scalar, alpha: Scalar) -> V:
+    """`self` broadcasts to the product; where beta is 0 it is not read."""
+    check_rank(mat, 2)
+    check_rank(vec, 1)
+    addend, x, y = widened(a, self, mat, vec)
+    result = _scaled_product(a, product, x, y, alpha)
+    return a.cast(_added(a, addend, result, beta, mat.shape[1]), mat.dtype)
+
+
+@FAMILY.operator(
+    "aten.baddbmm.default",
+    f"Tensor self, Tensor batch1, Tensor batch2, {_ADDING}",
+    "beta·self + alpha·(batch1·batch2), one matrix product per index",
+    Exactness.ACCUMULATES,
+)
+def baddbmm(a: Algebra[V], self: V, batch1: V, batch2: V, beta: Scalar, alpha: Scalar) -> V:
+    """`self` broadcasts to the products; where beta is 0 it is not read."""
+    addend, x, y = widened(a, self, batch1, batch2)
+    result = _scaled_product(a, _batched, x, y, alpha)
+    return a.cast(_added(a, addend, result, beta, batch1.shape[2]), batch1.dtype)
+
+
+@FAMILY.operator(
+    "aten.matmul.default",
+    "Tensor self, Tensor other",
+    "matrix product over broadcast axes",
+    Exactness.ACCUMULATES,
+)
+def matmul(a: Algebra[V], self: V, other: V) -> V:
+    """As NumPy's `matmul`: vectors lose their axis, axes before the last two broadcast."""
+    return a.cast(product(a, *widened(a, self, other)), self.dtype)
+
+
+@FAMILY.operator(
+    "aten.linear.default", "Tensor input, Tensor weight, Tensor? bias=None", "x·Wᵀ + b", Exactness.ACCUMULATES
+)
+def linear(a: Algebra[V], input: V, weight: V, bias: V | None) -> V:
+    """Shapes [...,k] and [m,k] give [...,m]; [...,k] and [k] give [...]."""
+    if not input.shape or len(weight.shape) not in (1, 2):
+        raise MalformedError(f"a linear layer with {len(weight.shape)} axes of weights, {len(input.shape)} of inputs")
+    axes = ((len(input.shape) - 1,), (len(weight.shape) - 1,))
+    x, w, *addends = widened(a, input, weight, *optional(bias))
+    result = a.dot(x, w, axes)
+    for addend in addends:
+        result = _added(a, addend, result, 1, weight.shape[-1])
+    return a.cast(result, input.dtype)
+
+
+def product(a: Algebra[V], x: V, y: V) -> V:
+    """`matmul` of operands of one dtype, without rounding to a narrower one."""
+    if not x.shape or not y.shape:
+        raise MalformedError("a 0-dimensional tensor has no matrix product")
+    last, summed = len(x.shape) - 1, max(len(y.shape) - 2, 0)
+    if len(y.shape) <= 2 or len(x.shape) == 1:
+        return a.dot(x, y, ((last,), (summed,)))
+    batch = broadcast_shapes([x.shape[:-2], y.shape[:-2]])
+    x, y = a.broadcast(x, batch + x.shape[-2:]), a.broadcast(y, batch + y.shape[-2:])
+    front = tuple(range(len(batch)))
+    return a.dot(x, y, ((len(batch) + 1,), (len(batch),)), (front, front))
+
+
+def summand(a: Algebra[V], x: V, additions: int) -> V:
+    """`x` itself, with the error of a term that goes through `additions` additions of a longer sum.
+
+    The factor is 1 + 0 + … + 0. Written as `add(x, sum)` alone, `x` would have the error of one addition, while a
+    kernel may begin with `x` and add every other term to it.
+    """
+    if x.dtype not in FLOATS:
+        return x
+    one = a.pad(a.full((1,), 1, x.dtype), 0, (0,), (additions,), (0,))
+    return a.mul(x, a.sum(one, (0,)))
+
+
+def widened(a: Algebra[V], *tensors: V) -> list[V]:
+    """`tensors` in the type in which kernels accumulate. Raises `MalformedError` unless they have one dtype."""
+    if len({tensor.dtype for tensor in tensors}) != 1:
+        raise MalformedError(f"dtypes {', '.join(tensor.dtype for tensor in tensors)} where one is needed")
+    return [a.wide(tensor) for tensor in tensors]
+
+
+def optional(x: V | None) -> tuple[V, ...]:
+    """The value, if there is one."""
+    return () if x is None else (x,)
+
+
+def check_rank(x: Typed, rank: int) -> None:
+    """Raise `MalformedError` unless `x` has `rank` axes."""
+    if len(x.shape) != rank:
+        raise MalformedError(f"a tensor with {len(x.shape)} axes where {rank} are needed")
+
+
+def _batched(a: Algebra[V], x: V, y: V) -> V:
+    check_rank(x, 3)
+    check_rank(y, 3)
+    return a.dot(x, y, ((2,), (1,)), ((0,), (0,)))
+
+
+def _scaled_product(a: Algebra[V], multiply: Callable[[Algebra[V], V, V], V], x: V, y: V, factor: Number) -> V:
+    """Kernels scale the sum or either factor; the bound covers an overflow or underflow in each of these orders."""
+    if factor == 1:
+        return multiply(a, x, y)
+    on_the_left, on_the_right = multiply(a, a.mul(x, factor), y), multiply(a, x, a.mul(y, factor))
+    return a.maximum(a.maximum(on_the_left, on_the_right), a.mul(multiply(a, x, y), factor))
+
+
+def _added(a: Algebra[V], x: V, result: V, beta: Number, terms: int) -> V:
+    scaled = x if beta == 1 else a.mul(x, beta)
+    broadcast = a.broadcast(summand(a, scaled, terms), result.shape)
+    return result if beta == 0 else a.add(broadcast, result)
+
+
+# Rows that belong to groups: counted by `histc`, multiplied by one matrix per group in `_grouped_mm`.
+#
+# Mixtures of experts are trained with them: rows are sorted by expert, `histc` counts them, and each expert multiplies
+# its own rows.
+
+COUNTED: Final = frozenset({"F32", "F64", *INTEGERS})
+
+
+@FAMILY.operator(
+    "aten.histc.default",
+    "Tensor self, int bins=100, Scalar min=0, Scalar max=0",
+    "how many elements lie in each of equal bins from min to max",
+    Exactness.COMPOSITE,
+)
+def histc(a: Algebra[V], self: V, bins: int, min: Scalar, max: Scalar) -> V:
+    """In the dtype of `self`; the last bin includes `max`, and what lies outside, or is NaN, is not counted.
+
+    min < max: equal ones stand for the extremes of the data. The bin is (x − min)·bins / (max − min), cut to a whole
+    number.
+    """
+    if self.dtype not in COUNTED or bins < 1 or not min < max:
+        raise MalformedError(
+            f"{bins} bins from {min!r:.40} to {max!r:.40} of {self.dtype}: the limits have to be stated"
+        )
+    x = a.reshape(self, (math.prod(self.shape), 1))
+    inside = a.logical_and(a.compare(x, min, "ge"), a.compare(x, max, "le"))
+    bin_of = _bins(a, a.where(inside, x, min), bins, min, max)
+    hit = a.logical_and(inside, a.compare(bin_of, a.iota((1, bins), 1, "I64"), "eq"))
+    return a.cast(a.sum(a.cast(hit, "I64"), (0,)), self.dtype)
+
+
+@FAMILY.operator(
+    "aten._grouped_mm.default",
+    "Tensor self, Tensor mat2, Tensor? offs=None, Tensor? bias=None, dtype? out_dtype=None",
+    "one matrix product per group of rows, or of summed places",
+    Exactness.COMPOSITE,
+)
+def grouped_mm(a: Algebra[V], self: V, mat2: V, offs: V | None, bias: V | None, out_dtype: str | None) -> V:
+    """Group i ends before `offs[i]`, I32, and begins where the group before it ends.
+
+    Shapes [n,k] and [g,k,m] give [n,m]: groups of rows. Shapes [n,k] and [k,m] give [g,n,m]: groups of the k places
+    that are summed. Kernels leave rows of no group as they find them, so these are NaN and have no bound.
+    """
+    if offs is None or offs.dtype != "I32" or bias is not None or out_dtype not in (None, self.dtype):
+        raise MalformedError("groups end at I32 offsets, without a bias, and keep their dtype")
+    check_rank(self, 2)
+    check_rank(offs, 1)
+    x, y = widened(a, self, mat2)
+    if len(mat2.shape) == 2:
+        return a.cast(_sums(a, x, y, offs), self.dtype)
+    check_rank(mat2, 3)
+    if mat2.shape[0] != offs.shape[0]:
+        raise MalformedError(f"{offs.shape[0]} groups for {mat2.shape[0]} matrices")
+    return a.cast(_rows(a, x, y, offs), self.dtype)
+
+
+def _bins(a: Algebra[V], x: V, bins: int, low: Scalar, high: Scalar) -> V:
+    """The bin of each element between the limits: integers divide as integers."""
+    if x.dtype in INTEGERS:
+        if int(low) != low or int(high) != high:
+            raise MalformedError(f"integers between {low!r:.40} and {high!r:.40}")
+        wide = a.mul(a.sub(a.cast(x, "I64"), int(low)), bins)
+        return a.minimum(a.floor_divide(wide, int(high) - int(low)), bins - 1)
+    quotient = a.div(a.mul(a.sub(x, low), bins), a.sub(a.full((), high, x.dtype), low))
+    return a.cast(a.minimum(quotient, bins - 1), "I64")
+
+
+def _rows(a: Algebra[V], x: V, matrices: V, offs: V) -> V:
+    """Each row times the matrix of its group."""
+    count, (_, inner, columns) = x.shape[0], matrices.shape
+    result = a.full((count, columns), math.nan, x.dtype)
+    for group in range(matrices.shape[0]):
+        matrix = a.reshape(_part(a, matrices, group), (inner, columns))
+        product = a.dot(x, matrix, ((1,), (0,)))
+        result = a.where(a.reshape(_members(a, offs, group, count), (count, 1)), product, result)
+    return result
+
+
+def _sums(a: Algebra[V], x: V, y: V, offs: V) -> V:
+    """One product per group, over the places of the group."""
+    check_rank(y, 2)
+    places, products = x.shape[1], []
+    for group in range(offs.shape[0]):
+        inside = _members(a, offs, group, places)
+        left = a.where(a.reshape(inside, (1, places)), x, 0)
+        right = a.where(a.reshape(inside, (places, 1)), y, 0)
+        products.append(a.reshape(a.dot(left, right, ((1,), (0,))), (1, x.shape[0], y.shape[1])))
+    return a.concat(products, 0) if products else a.full((0, x.shape[0], y.shape[1]), 0, x.dtype)
+
+
+def _members(a: Algebra[V], offs: V, group: int, count: int) -> V:
+    """BOOL of `count` places: whether each is of the group."""
+    places = a.iota((count,), 0, "I32")
+    before_end = a.compare(places, _part(a, offs, group), "lt")
+    return before_end if group == 0 else a.logical_and(before_end, a.compare(places, _part(a, offs, group - 1), "ge"))
+
+
+def _part(a: Algebra[V], x: V, index: int) -> V:
+    """Entry `index` of the first axis, which stays with side 1."""
+    rest = len(x.shape) - 1
+    return a.slice(x, (index, *(0,) * rest), (index + 1, *x.shape[1:]), (1,) * (rest + 1))

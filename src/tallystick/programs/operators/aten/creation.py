@@ -1,0 +1,207 @@
+"""Tensors from numbers: filled, counted, and like another tensor in dtype or shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from tallystick.core.errors import MalformedError
+from tallystick.programs.operators.algebra import Algebra, Number, V
+from tallystick.programs.operators.aten.arguments import FLOATS, constant, wide_dtype
+from tallystick.programs.operators.definition import Exactness, Family, Scalar
+from tallystick.programs.operators.types import NUMBERS, check_number
+
+FAMILY = Family()
+SIGNIFICANDS: Final = {"F16": 2**11, "BF16": 2**8, "F32": 2**24, "F64": 2**53}
+"""The largest magnitude up to which a float dtype holds every integer."""
+
+
+@FAMILY.operator("aten.full.default", "int[] size, Scalar fill_value, *, dtype? dtype=None", "c", Exactness.MOVES)
+def full(a: Algebra[V], size: Sequence[int], fill_value: Scalar, dtype: str | None) -> V:
+    """Without a dtype: BOOL, I64 or F32, as the number is written."""
+    return a.full(size, fill_value, dtype or dtype_of_number(fill_value))
+
+
+@FAMILY.operator("aten.empty.memory_format", "int[] size, *, dtype? dtype=None", "0", Exactness.MOVES)
+@FAMILY.operator("aten.zeros.default", "int[] size, *, dtype? dtype=None", "0", Exactness.MOVES)
+def zeros(a: Algebra[V], size: Sequence[int], dtype: str | None) -> V:
+    """F32 without a dtype; memory that nobody has written is 0."""
+    return a.full(size, 0, dtype or "F32")
+
+
+@FAMILY.operator("aten.ones.default", "int[] size, *, dtype? dtype=None", "1", Exactness.MOVES)
+def ones(a: Algebra[V], size: Sequence[int], dtype: str | None) -> V:
+    """F32 without a dtype."""
+    return a.full(size, 1, dtype or "F32")
+
+
+@FAMILY.operator("aten.full_like.default", "Tensor self, Scalar fill_value, *, dtype? dtype=None", "c", Exactness.MOVES)
+def full_like(a: Algebra[V], self: V, fill_value: Scalar, dtype: str | None) -> V:
+    """The shape of `self`, and its dtype where none is given."""
+    return a.full(self.shape, fill_value, dtype or self.dtype)
+
+
+@FAMILY.operator("aten.empty_like.default", "Tensor self, *, dtype? dtype=None", "0", Exactness.MOVES)
+@FAMILY.operator("aten.zeros_like.default", "Tensor self, *, dtype? dtype=None", "0", Exactness.MOVES)
+def zeros_like(a: Algebra[V], self: V, dtype: str | None) -> V:
+    """As `full_like`."""
+    return a.full(self.shape, 0, dtype or self.dtype)
+
+
+@FAMILY.operator("aten.ones_like.default", "Tensor self, *, dtype? dtype=None", "1", Exactness.MOVES)
+def ones_like(a: Algebra[V], self: V, dtype: str | None) -> V:
+    """As `full_like`."""
+    return a.full(self.shape, 1, dtype or self.dtype)
+
+
+@FAMILY.operator(
+    "aten.new_full.default", "Tensor self, int[] size, Scalar fill_value, *, dtype? dtype=None", "c", Exactness.MOVES
+)
+def new_full(a: Algebra[V], self: V, size: Sequence[int], fill_value: Scalar, dtype: str | None) -> V:
+    """The dtype of `self` where none is given."""
+    return a.full(size, fill_value, dtype or self.dtype)
+
+
+@FAMILY.operator("aten.new_empty.default", "Tensor self, int[] size, *, dtype? dtype=None", "0", Exactness.MOVES)
+@FAMILY.operator("aten.new_zeros.default", "Tensor self, int[] size, *, dtype? dtype=None", "0", Exactness.MOVES)
+def new_zeros(a: Algebra[V], self: V, size: Sequence[int], dtype: str | None) -> V:
+    """As `new_full`."""
+    return a.full(size, 0, dtype or self.dtype)
+
+
+@FAMILY.operator("aten.new_ones.default", "Tensor self, int[] size, *, dtype? dtype=None", "1", Exactness.MOVES)
+def new_ones(a: Algebra[V], self: V, size: Sequence[int], dtype: str | None) -> V:
+    """As `new_full`."""
+    return a.full(size, 1, dtype or self.dtype)
+
+
+@FAMILY.operator("aten.fill.Scalar", "Tensor self, Scalar value", "c", Exactness.MOVES)
+def fill(a: Algebra[V], self: V, value: Scalar) -> V:
+    """The dtype and shape of `self`."""
+    return a.full(self.shape, value, self.dtype)
+
+
+@FAMILY.operator("aten.fill.Tensor", "Tensor self, Tensor value", "c", Exactness.ROUNDS)
+def fill_tensor(a: Algebra[V], self: V, value: V) -> V:
+    """A 0-dimensional `value`, in the dtype of `self`."""
+    if value.shape:
+        raise MalformedError(f"a tensor is filled with one number, not with {len(value.shape)} axes of them")
+    return a.broadcast(a.cast(value, self.dtype), self.shape)
+
+
+@FAMILY.operator("aten.zero.default", "Tensor self", "0", Exactness.MOVES)
+def zero(a: Algebra[V], self: V) -> V:
+    """The dtype and shape of `self`."""
+    return a.full(self.shape, 0, self.dtype)
+
+
+@FAMILY.operator("aten.scalar_tensor.default", "Scalar s, *, dtype? dtype=None", "c", Exactness.MOVES)
+def scalar_tensor(a: Algebra[V], s: Scalar, dtype: str | None) -> V:
+    """0-dimensional; F32 without a dtype, whatever the number."""
+    return a.full((), s, dtype or "F32")
+
+
+@FAMILY.operator("aten.eye.m", "int n, int m, *, dtype? dtype=None", "1 on the diagonal", Exactness.MOVES)
+def eye(a: Algebra[V], n: int, m: int, dtype: str | None) -> V:
+    """F32 without a dtype."""
+    rows, columns = a.iota((n, m), 0, "I64"), a.iota((n, m), 1, "I64")
+    return a.cast(a.compare(rows, columns, "eq"), dtype or "F32")
+
+
+@FAMILY.operator("aten.eye.default", "int n, *, dtype? dtype=None", "1 on the diagonal", Exactness.MOVES)
+def square_eye(a: Algebra[V], n: int, dtype: str | None) -> V:
+    """F32 without a dtype."""
+    return eye(a, n, n, dtype)
+
+
+# ---- counting
+
+
+@FAMILY.operator("aten.arange.default", "Scalar end, *, dtype? dtype=None", "0, 1, …", Exactness.ROUNDS)
+def arange(a: Algebra[V], end: Scalar, dtype: str | None) -> V:
+    """As `arange_step` from 0 in steps of 1."""
+    return arange_step(a, 0, end, 1, dtype or dtype_of_counts(end))
+
+
+@FAMILY.operator("aten.arange.start", "Scalar start, Scalar end, *, dtype? dtype=None", "s, s+1, …", Exactness.ROUNDS)
+def arange_start(a: Algebra[V], start: Scalar, end: Scalar, dtype: str | None) -> V:
+    """As `arange_step` in steps of 1."""
+    return arange_step(a, start, end, 1, dtype)
+
+
+@FAMILY.operator(
+    "aten.arange.start_step",
+    "Scalar start, Scalar end, Scalar step=1, *, dtype? dtype=None",
+    "start + i · step, before end",
+    Exactness.ROUNDS,
+)
+def arange_step(a: Algebra[V], start: Scalar, end: Scalar, step: Scalar, dtype: str | None) -> V:
+    """I64 without a dtype if all three are integers, else F32.
+
+    Exact where all numbers are whole and the dtype holds each; else a kernel rounds start, step, product and sum.
+    """
+    dtype = dtype or dtype_of_counts(start, end, step)
+    count = _count(start, end, step)
+    if dtype not in NUMBERS:
+        raise MalformedError(f"{dtype} does not count")
+    if _are_whole(start, step) and max(abs(start), abs(start + step * count)) <= SIGNIFICANDS.get(dtype, 2**53):
+        for number in (start, start + step * (count - 1)) if count else ():
+            check_number(number, dtype)
+        index = a.iota((count,), 0, "I64")
+        steps = index if step == 1 else a.mul(index, int(step))
+        return a.cast(a.add(steps, int(start)) if start else steps, dtype)
+    if dtype not in FLOATS:
+        raise MalformedError(f"{dtype} numbers from {start!r:.40} in steps of {step!r:.40}")
+    wide = wide_dtype(dtype)
+    steps = a.mul(a.iota((count,), 0, wide), constant(a, step, wide))
+    return a.cast(a.add(steps, constant(a, start, wide)), dtype)
+
+
+@FAMILY.operator(
+    "aten.linspace.default",
+    "Scalar start, Scalar end, int steps, *, dtype? dtype=None",
+    "from start to end in equal steps",
+    Exactness.COMPOSITE,
+)
+def linspace(a: Algebra[V], start: Scalar, end: Scalar, steps: int, dtype: str | None) -> V:
+    """Counted from the nearer end: start + i·step, end − (steps − 1 − i)·step; floats only."""
+    dtype = dtype or "F32"
+    if dtype not in FLOATS or steps < 0 or not all(math.isfinite(number) for number in (start, end)):
+        raise MalformedError(f"{steps} {dtype} numbers from {start!r:.40} to {end!r:.40}")
+    wide = wide_dtype(dtype)
+    first, last = constant(a, start, wide), constant(a, end, wide)
+    if steps < 2:
+        return a.cast(a.broadcast(first, (steps,)), dtype)
+    step = a.div(a.sub(last, first), steps - 1)
+    index = a.iota((steps,), 0, "I64")
+    below = a.add(a.mul(a.cast(index, wide), step), first)
+    above = a.sub(last, a.mul(a.cast(a.sub(steps - 1, index), wide), step))
+    return a.cast(a.where(a.compare(index, steps // 2, "lt"), below, above), dtype)
+
+
+def dtype_of_number(number: Scalar) -> str:
+    """The dtype that PyTorch infers for a number in `full`."""
+    return "BOOL" if isinstance(number, bool) else "I64" if isinstance(number, int) else "F32"
+
+
+def dtype_of_counts(*numbers: Scalar) -> str:
+    """The dtype that PyTorch infers for the numbers of `arange`."""
+    return "F32" if any(isinstance(number, float) for number in numbers) else "I64"
+
+
+def _count(start: Number, end: Number, step: Number) -> int:
+    if not all(math.isfinite(number) for number in (start, end, step)) or step == 0:
+        raise MalformedError(f"a range from {start!r:.40} to {end!r:.40} in steps of {step!r:.40}")
+    if (end - start) * step < 0:
+        raise MalformedError(f"steps of {step!r:.40} do not lead from {start!r:.40} to {end!r:.40}")
+    if _are_whole(start, end, step):
+        return -((int(start) - int(end)) // int(step))
+    count = (end - start) / step
+    if not math.isfinite(count):
+        raise MalformedError(f"a range from {start!r:.40} to {end!r:.40} in steps of {step!r:.40}")
+    return math.ceil(count)
+
+
+def _are_whole(*numbers: Number) -> bool:
+    return all(number == int(number) for number in numbers)

@@ -1,0 +1,394 @@
+"""Arithmetic and functions of one element at a time, also those with three operands that optimizers use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tallystick.core.errors import MalformedError
+from tallystick.programs.operators.algebra import Algebra, V
+from tallystick.programs.operators.aten.arguments import (
+    FLOATS,
+    brought,
+    common_dtype,
+    divided,
+    float_dtype,
+    met,
+    real,
+    stored,
+    stored_number,
+    wide_dtype,
+)
+from tallystick.programs.operators.definition import Definition, Exactness, Family, Scalar
+
+# Arithmetic and functions of one element at a time; their gradients are in `activation.py`.
+
+FAMILY = Family()
+_TWO = "Tensor self, Tensor other"
+_NUMBER = "Tensor self, Scalar other"
+
+
+# ---- arithmetic
+
+
+@FAMILY.operator("aten.add.Tensor", f"{_TWO}, *, Scalar alpha=1", "self + alpha · other", Exactness.ROUNDS)
+@FAMILY.operator("aten.add.Scalar", f"{_NUMBER}, Scalar alpha=1", "self + alpha · other", Exactness.ROUNDS)
+def add(a: Algebra[V], self: V, other: V | Scalar, alpha: Scalar) -> V:
+    """Kernels round the product, or contract it with the sum; BOOL: logical or."""
+    dtype, (x, y) = _summands(a, self, other)
+    if dtype == "BOOL":
+        return a.maximum(x, _times(a, y, alpha, dtype))
+    return a.cast(a.add(x, _times(a, y, alpha, dtype)), dtype)
+
+
+@FAMILY.operator("aten.sub.Tensor", f"{_TWO}, *, Scalar alpha=1", "self − alpha · other", Exactness.ROUNDS)
+@FAMILY.operator("aten.sub.Scalar", f"{_NUMBER}, Scalar alpha=1", "self − alpha · other", Exactness.ROUNDS)
+def sub(a: Algebra[V], self: V, other: V | Scalar, alpha: Scalar) -> V:
+    """As `add`; not for BOOL."""
+    dtype, (x, y) = _summands(a, self, other)
+    return a.cast(a.sub(x, _times(a, y, alpha, dtype)), dtype)
+
+
+@FAMILY.operator("aten.rsub.Tensor", f"{_TWO}, *, Scalar alpha=1", "other − alpha · self", Exactness.ROUNDS)
+@FAMILY.operator("aten.rsub.Scalar", f"{_NUMBER}, Scalar alpha=1", "other − alpha · self", Exactness.ROUNDS)
+def rsub(a: Algebra[V], self: V, other: V | Scalar, alpha: Scalar) -> V:
+    """`sub` with its operands exchanged."""
+    dtype, (x, y) = _summands(a, self, other)
+    return a.cast(a.sub(y, _times(a, x, alpha, dtype)), dtype)
+
+
+@FAMILY.operator("aten.mul.Tensor", _TWO, "self · other", Exactness.ROUNDS)
+@FAMILY.operator("aten.mul.Scalar", _NUMBER, "self · other", Exactness.ROUNDS)
+def mul(a: Algebra[V], self: V, other: V | Scalar) -> V:
+    """BOOL: logical and."""
+    dtype, (x, y) = met(a, self, other)
+    if dtype == "BOOL":
+        return a.minimum(x, y)
+    return a.cast(a.mul(x, y), dtype)
+
+
+@FAMILY.operator("aten.div.Tensor", _TWO, "self / other", Exactness.ROUNDS)
+@FAMILY.operator("aten.div.Scalar", _NUMBER, "self / other", Exactness.ROUNDS)
+def div(a: Algebra[V], self: V, other: V | Scalar) -> V:
+    """Integers become F32; by one number for all elements, some kernels multiply by its inverse."""
+    return _div(a, self, other)
+
+
+@FAMILY.operator("aten.reciprocal.default", "Tensor self", "1 / self", Exactness.ROUNDS)
+def reciprocal(a: Algebra[V], self: V) -> V:
+    """Integers become F32."""
+    dtype, x = real(a, self)
+    return a.cast(a.div(1, x), dtype)
+
+
+@FAMILY.operator("aten.div.Tensor_mode", f"{_TWO}, *, str? rounding_mode", "self / other, whole", Exactness.COMPOSITE)
+@FAMILY.operator(
+    "aten.div.Scalar_mode", f"{_NUMBER}, *, str? rounding_mode", "self / other, whole", Exactness.COMPOSITE
+)
+def div_mode(a: Algebra[V], self: V, other: V | Scalar, rounding_mode: str | None) -> V:
+    """`floor` or `trunc` of the quotient, which for integers is computed exactly."""
+    return _div(a, self, other) if rounding_mode is None else _div_whole(a, self, other, rounding_mode)
+
+
+@FAMILY.operator("aten.floor_divide.default", _TWO, "⌊self / other⌋", Exactness.COMPOSITE)
+@FAMILY.operator("aten.floor_divide.Scalar", _NUMBER, "⌊self / other⌋", Exactness.COMPOSITE)
+def floor_divide(a: Algebra[V], self: V, other: V | Scalar) -> V:
+    """Exact for integers."""
+    return _div_whole(a, self, other, "floor")
+
+
+@FAMILY.operator("aten.remainder.Tensor", _TWO, "self − ⌊self / other⌋ · other", Exactness.COMPOSITE)
+@FAMILY.operator("aten.remainder.Scalar", _NUMBER, "self − ⌊self / other⌋ · other", Exactness.COMPOSITE)
+@FAMILY.operator("aten.remainder.Scalar_Tensor", "Scalar self, Tensor other", "as .Tensor", Exactness.COMPOSITE)
+def remainder(a: Algebra[V], self: V | Scalar, other: V | Scalar) -> V:
+    """Has the sign of `other`; exact for integers. Kernels for floats reduce exactly (C's `fmod`)."""
+    dtype, (x, y) = _tensors_met(a, self, other)
+    if dtype not in FLOATS:
+        return a.remainder(x, y)
+    return a.cast(a.sub(x, a.mul(a.floor(a.div(x, y)), y)), dtype)
+
+
+@FAMILY.operator("aten.fmod.Tensor", _TWO, "self − trunc(self / other) · other", Exactness.COMPOSITE)
+@FAMILY.operator("aten.fmod.Scalar", _NUMBER, "self − trunc(self / other) · other", Exactness.COMPOSITE)
+def fmod(a: Algebra[V], self: V, other: V | Scalar) -> V:
+    """Has the sign of `self`; exact for integers. Kernels for floats reduce exactly (C's `fmod`)."""
+    dtype, (x, y) = _tensors_met(a, self, other)
+    if dtype not in FLOATS:
+        return a.sub(x, a.mul(_truncated_quotient(a, x, y), y))
+    return a.cast(a.sub(x, a.mul(a.trunc(a.div(x, y)), y)), dtype)
+
+
+@FAMILY.operator("aten.square.default", "Tensor self", "self²", Exactness.ROUNDS)
+def square(a: Algebra[V], self: V) -> V:
+    """One product."""
+    x = a.wide(self)
+    return a.cast(a.mul(x, x), self.dtype)
+
+
+@FAMILY.operator("aten.pow.Tensor_Scalar", "Tensor self, Scalar exponent", "self ^ exponent", Exactness.LIBRARY)
+def pow_scalar(a: Algebra[V], self: V, exponent: Scalar) -> V:
+    """1 for exponent 0, NaN included, and `self` for 1; small exponents are products and roots (`Algebra.pow`)."""
+    dtype, (x, _) = met(a, self, exponent)
+    if exponent == 0:
+        return a.full(self.shape, 1, dtype)
+    return a.cast(x if exponent == 1 else _power(a, x, exponent, dtype), dtype)
+
+
+@FAMILY.operator("aten.pow.Scalar", "Scalar self, Tensor exponent", "self ^ exponent", Exactness.LIBRARY)
+def scalar_pow(a: Algebra[V], self: Scalar, exponent: V) -> V:
+    """1 for base 1, NaN included."""
+    dtype, (base, y) = met(a, self, exponent)
+    return a.full(exponent.shape, 1, dtype) if self == 1 else a.cast(a.pow(stored_number(a, base, dtype), y), dtype)
+
+
+@FAMILY.operator("aten.pow.Tensor_Tensor", "Tensor self, Tensor exponent", "self ^ exponent", Exactness.LIBRARY)
+def pow_tensor(a: Algebra[V], self: V, exponent: V) -> V:
+    """Floats only."""
+    dtype, (x, y) = met(a, self, exponent)
+    return a.cast(a.pow(x, y), dtype)
+
+
+@FAMILY.operator("aten.xlogy.Tensor", _TWO, "self · log other", Exactness.LIBRARY)
+@FAMILY.operator("aten.xlogy.Scalar_Other", _NUMBER, "self · log other", Exactness.LIBRARY)
+@FAMILY.operator("aten.xlogy.Scalar_Self", "Scalar self, Tensor other", "self · log other", Exactness.LIBRARY)
+def xlogy(a: Algebra[V], self: V | Scalar, other: V | Scalar) -> V:
+    """0 where `self` is 0, and NaN where `other` is."""
+    return _times_logarithm(a, self, other, a.log)
+
+
+@FAMILY.operator("aten.special_xlog1py.default", _TWO, "self · log(1 + other)", Exactness.LIBRARY)
+def xlog1py(a: Algebra[V], self: V, other: V) -> V:
+    """As `xlogy`."""
+    return _times_logarithm(a, self, other, a.log1p)
+
+
+def _times_logarithm(a: Algebra[V], self: V | Scalar, other: V | Scalar, logarithm: Callable[[V], V]) -> V:
+    dtype = float_dtype(common_dtype(self, other))
+    x, y = (a.full((), each, wide_dtype(dtype)) if isinstance(each, bool | int | float) else brought(a, each, dtype)
+            for each in (self, other))  # fmt: skip
+    product = a.where(a.compare(x, 0, "eq"), 0, a.mul(x, logarithm(y)))
+    return a.cast(a.where(a.compare(y, y, "ne"), math.nan, product), dtype)
+
+
+# ---- functions
+
+
+@FAMILY.operator("aten.neg.default", "Tensor self", "−self", Exactness.EXACT)
+def neg(a: Algebra[V], self: V) -> V:
+    """Numbers only."""
+    return a.neg(self)
+
+
+@FAMILY.operator("aten.abs.default", "Tensor self", "|self|", Exactness.EXACT)
+def absolute(a: Algebra[V], self: V) -> V:
+    """Numbers only."""
+    return a.abs(self)
+
+
+@FAMILY.operator("aten.sign.default", "Tensor self", "−1, 0 or 1", Exactness.EXACT)
+@FAMILY.operator("aten.sgn.default", "Tensor self", "−1, 0 or 1", Exactness.EXACT)
+def sign(a: Algebra[V], self: V) -> V:
+    """0 for NaN, as PyTorch's kernels have it."""
+    if self.dtype not in FLOATS:
+        return self if self.dtype == "BOOL" else a.sign(self)
+    return a.where(a.compare(self, self, "eq"), a.sign(self), 0)
+
+
+def _add_whole(name: str, meaning: str) -> None:
+    @FAMILY.operator(f"aten.{name}.default", "Tensor self", meaning, Exactness.EXACT)
+    def rounded(a: Algebra[V], self: V) -> V:
+        """Integers are whole."""
+        function: Definition = getattr(a, name)
+        return function(self) if self.dtype in FLOATS else self
+
+
+def _add_function(name: str, meaning: str, exactness: Exactness = Exactness.LIBRARY) -> None:
+    @FAMILY.operator(f"aten.{name}.default", "Tensor self", meaning, exactness)
+    def computed(a: Algebra[V], self: V) -> V:
+        """Integers become F32."""
+        dtype, x = real(a, self)
+        function: Definition = getattr(a, name)
+        return a.cast(function(x), dtype)
+
+
+for _name, _meaning in (
+    ("floor", "⌊self⌋"),
+    ("ceil", "⌈self⌉"),
+    ("trunc", "towards zero"),
+    ("round", "to the nearest integer, ties to even"),
+):
+    _add_whole(_name, _meaning)
+_add_function("sqrt", "√self", Exactness.ROUNDS)
+for _name, _meaning in (
+    ("exp", "e ^ self"),
+    ("expm1", "e ^ self − 1"),
+    ("log", "ln self"),
+    ("log1p", "ln (1 + self)"),
+    ("sin", "sin self"),
+    ("cos", "cos self"),
+    ("tanh", "tanh self"),
+    ("erf", "error function"),
+    ("sigmoid", "1 / (1 + e ^ −self)"),
+):
+    _add_function(_name, _meaning)
+
+
+@FAMILY.operator("aten.rsqrt.default", "Tensor self", "1 / √self", Exactness.LIBRARY)
+def rsqrt(a: Algebra[V], self: V) -> V:
+    """Integers become F32; in 16 bits some kernels round the root before they divide."""
+    dtype, x = real(a, self)
+    return a.cast(_power(a, x, -0.5, dtype) if dtype in {"F16", "BF16"} else a.rsqrt(x), dtype)
+
+
+@FAMILY.operator("aten.exp2.default", "Tensor self", "2 ^ self", Exactness.LIBRARY)
+def exp2(a: Algebra[V], self: V) -> V:
+    """Kernels have a function of its own, or e ^ (self · ln 2) with an extended product."""
+    dtype, x = real(a, self)
+    return a.cast(a.pow(2.0, x), dtype)
+
+
+@FAMILY.operator("aten.log2.default", "Tensor self", "log₂ self", Exactness.LIBRARY)
+def log2(a: Algebra[V], self: V) -> V:
+    """A quotient of natural logarithms; kernels have a function of its own."""
+    return _logarithm(a, self, 2)
+
+
+@FAMILY.operator("aten.log10.default", "Tensor self", "log₁₀ self", Exactness.LIBRARY)
+def log10(a: Algebra[V], self: V) -> V:
+    """A quotient of natural logarithms; kernels have a function of its own."""
+    return _logarithm(a, self, 10)
+
+
+@FAMILY.operator("aten.tan.default", "Tensor self", "sin self / cos self", Exactness.LIBRARY)
+def tan(a: Algebra[V], self: V) -> V:
+    """A quotient; kernels have a function of its own."""
+    dtype, x = real(a, self)
+    return a.cast(a.div(a.sin(x), a.cos(x)), dtype)
+
+
+def _div(a: Algebra[V], x: V, y: V | Scalar) -> V:
+    dtype, (left, right) = met(a, x, y, floats=True)
+    one_number = isinstance(right, int | float) or (left.shape and not right.shape)
+    return a.cast(divided(a, left, right) if one_number else a.div(left, right), dtype)
+
+
+def _div_whole(a: Algebra[V], x: V, y: V | Scalar, mode: str) -> V:
+    if mode not in {"floor", "trunc"}:
+        raise MalformedError(f"rounding mode {mode[:40]!r} is neither floor nor trunc")
+    dtype, (left, right) = met(a, x, y)
+    if dtype in FLOATS:
+        quotient = stored(a, a.div(left, right), dtype)
+        return a.cast(_floor_of(a, left, right, quotient) if mode == "floor" else a.trunc(quotient), dtype)
+    return a.floor_divide(left, right) if mode == "floor" else _truncated_quotient(a, left, right)
+
+
+def _floor_of(a: Algebra[V], x: V, y: V | Scalar, quotient: V) -> V:
+    """⌊x / y⌋; as in Python −1 where x is finite, y infinite and the signs differ."""
+    divisor = a.full((), y, x.dtype) if isinstance(y, int | float) else y
+    differ = a.compare(a.mul(a.sign(x), a.sign(divisor)), 0, "lt")
+    is_below = a.logical_and(a.compare(a.abs(divisor), math.inf, "eq"), a.logical_and(a.is_finite(x), differ))
+    return a.where(is_below, -1, a.floor(quotient))
+
+
+def _power(a: Algebra[V], x: V, exponent: Scalar, dtype: str) -> V:
+    """In 16 bits, kernels of PyTorch round the exponent, and between the products and roots of a small one."""
+    if dtype not in {"F16", "BF16"} or exponent in {2, 0.5, -1}:
+        return a.pow(x, exponent)
+    if exponent == -0.5:
+        return a.div(1, stored(a, a.sqrt(x), dtype))
+    if exponent not in {3, -2}:
+        return a.pow(x, stored_number(a, exponent, dtype))
+    product = stored(a, a.mul(x, x), dtype)
+    return a.mul(product, x) if exponent == 3 else a.div(1, product)
+
+
+def _logarithm(a: Algebra[V], x: V, base: int) -> V:
+    dtype, x = real(a, x)
+    return a.cast(a.div(a.log(x), a.log(a.full((), base, x.dtype))), dtype)
+
+
+def _summands(a: Algebra[V], x: V, y: V | Scalar) -> tuple[str, list[Any]]:
+    dtype, found = met(a, x, y)
+    return dtype, [stored_number(a, each, dtype) for each in found]
+
+
+def _times(a: Algebra[V], x: V | Scalar, alpha: Scalar, dtype: str) -> V | Scalar:
+    """In 16 bits, some kernels round `alpha` and the product."""
+    if alpha == 1:
+        return x
+    tensor = _as_tensor(a, x, dtype)
+    if dtype == "BOOL":
+        return a.minimum(tensor, alpha)
+    product = a.mul(tensor, stored_number(a, alpha, dtype))
+    return stored(a, product, dtype) if dtype in FLOATS else product
+
+
+def _tensors_met(a: Algebra[V], *operands: V | Scalar) -> tuple[str, list[Any]]:
+    """As `met`, with tensors for numbers too."""
+    dtype, found = met(a, *operands)
+    held = next(x.dtype for x in found if not isinstance(x, int | float))
+    return dtype, [a.full((), x, held) if isinstance(x, int | float) else x for x in found]
+
+
+def _truncated_quotient(a: Algebra[V], x: V, y: V | Scalar) -> V:
+    """⌊x / y⌋, plus 1 where that lies below a quotient that is negative and not whole."""
+    below = a.compare(a.mul(a.floor_divide(x, y), y), x, "ne")
+    signs_differ = a.logical_xor(a.compare(x, 0, "lt"), a.compare(_as_tensor(a, y, x.dtype), 0, "lt"))
+    return a.add(a.floor_divide(x, y), a.cast(a.logical_and(below, signs_differ), x.dtype))
+
+
+def _as_tensor(a: Algebra[V], x: V | Scalar, dtype: str) -> V:
+    return a.full((), x, dtype) if isinstance(x, int | float) else x
+
+
+# The arithmetic with three operands that optimizers use.
+
+_THREE = "Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1"
+
+
+@FAMILY.operator("aten.addcmul.default", _THREE, "self + value · tensor1 · tensor2", Exactness.COMPOSITE)
+def addcmul(a: Algebra[V], self: V, tensor1: V, tensor2: V, value: Scalar) -> V:
+    """Kernels multiply in either order, and may contract the last product with the sum."""
+    dtype, (x, y, z) = met(a, self, tensor1, tensor2)
+    return a.cast(a.add(x, _scaled(a, a.mul(y, z), value)), dtype)
+
+
+@FAMILY.operator("aten.addcdiv.default", _THREE, "self + value · tensor1 / tensor2", Exactness.COMPOSITE)
+def addcdiv(a: Algebra[V], self: V, tensor1: V, tensor2: V, value: Scalar) -> V:
+    """Floats only; kernels multiply before they divide, or after."""
+    dtype, (x, y, z) = met(a, self, tensor1, tensor2)
+    return a.cast(a.add(x, _scaled(a, a.div(y, z), value)), dtype)
+
+
+@FAMILY.operator(
+    "aten.lerp.Scalar", "Tensor self, Tensor end, Scalar weight", "self + weight · (end − self)", Exactness.COMPOSITE
+)
+def lerp(a: Algebra[V], self: V, end: V, weight: Scalar) -> V:
+    """From the nearer of both ends: from `self` if |weight| < 1/2, else end − (end − self) · (1 − weight)."""
+    x, y = a.wide(self), a.wide(end)
+    number = a.full((), float(weight), x.dtype)
+    nearer = _from_start if abs(weight) < 0.5 else _from_end
+    return a.cast(nearer(a, x, y, number), self.dtype)
+
+
+@FAMILY.operator(
+    "aten.lerp.Tensor", "Tensor self, Tensor end, Tensor weight", "self + weight · (end − self)", Exactness.COMPOSITE
+)
+def lerp_tensor(a: Algebra[V], self: V, end: V, weight: V) -> V:
+    """As `lerp`, for each weight."""
+    x, y, w = (a.wide(each) for each in (self, end, weight))
+    is_near = a.compare(a.abs(w), 0.5, "lt")
+    return a.cast(a.where(is_near, _from_start(a, x, y, w), _from_end(a, x, y, w)), self.dtype)
+
+
+def _from_start(a: Algebra[V], x: V, y: V, weight: V) -> V:
+    return a.add(x, a.mul(weight, a.sub(y, x)))
+
+
+def _from_end(a: Algebra[V], x: V, y: V, weight: V) -> V:
+    return a.sub(y, a.mul(a.sub(y, x), a.sub(1, weight)))
+
+
+def _scaled(a: Algebra[V], x: V, value: Scalar) -> Any:
+    return x if value == 1 else a.mul(x, value)

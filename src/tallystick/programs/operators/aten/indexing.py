@@ -1,0 +1,381 @@
+"""Elements read and written where indices say, sorted elements, and triangles of matrices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tallystick.core.errors import MalformedError
+from tallystick.programs.operators.algebra import Algebra, Comparison, Typed, V
+from tallystick.programs.operators.aten.arguments import axis_of, lifted
+from tallystick.programs.operators.aten.joining import cat, part
+from tallystick.programs.operators.definition import Exactness, Family, Scalar
+from tallystick.programs.operators.types import taken
+
+# Elements read and written where indices say: gather, scatter, index, index_put and their like.
+#
+# What a mask chooses has a size that depends on data: BOOL and U8 indices are refused.
+
+FAMILY = Family()
+
+
+# ---- one index per element
+
+
+@FAMILY.operator(
+    "aten.gather.default",
+    "Tensor self, int dim, Tensor index, *, bool sparse_grad=False",
+    "self[…, index, …]",
+    Exactness.MOVES,
+)
+def gather(a: Algebra[V], self: V, dim: int, index: V, sparse_grad: bool) -> V:
+    """Beside `dim` the index may be smaller; the result has its shape."""
+    axis, x, places = axis_of(self, dim), lifted(a, self), lifted(a, index)
+    _check_index(places)
+    read = _first(a, x, [x.shape[axis] if i == axis else side for i, side in enumerate(places.shape)])
+    return a.reshape(a.take_along(read, places, axis), index.shape)
+
+
+@FAMILY.operator(
+    "aten.take_along_dim.default", "Tensor self, Tensor indices, int? dim=None", "self[…, index, …]", Exactness.MOVES
+)
+def take_along_dim(a: Algebra[V], self: V, indices: V, dim: int | None) -> V:
+    """Both are broadcast beside `dim`, and flattened where there is none."""
+    _check_index(indices)
+    if dim is None:
+        return a.take_along(_flat(a, self), _flat(a, indices), 0)
+    axis = axis_of(self, dim)
+    if not self.shape or len(self.shape) != len(indices.shape):
+        raise MalformedError(f"{len(indices.shape)} axes of indices for {len(self.shape)} axes")
+    read = [here if i == axis or there == 1 else there for i, (here, there) in _sides(self, indices)]
+    places = [there if i == axis or here == 1 else here for i, (here, there) in _sides(self, indices)]
+    return a.take_along(a.broadcast(self, read), a.broadcast(indices, places), axis)
+
+
+@FAMILY.operator(
+    "aten.scatter.src", "Tensor self, int dim, Tensor index, Tensor src", "self with self[index] = src", Exactness.MOVES
+)
+def scatter(a: Algebra[V], self: V, dim: int, index: V, src: V) -> V:
+    """The index may be smaller than `self` beside `dim`, and than `src`."""
+    return _scattered(a, self, dim, index, src, add=False)
+
+
+@FAMILY.operator(
+    "aten.scatter.value",
+    "Tensor self, int dim, Tensor index, Scalar value",
+    "self with self[index] = value",
+    Exactness.MOVES,
+)
+def scatter_value(a: Algebra[V], self: V, dim: int, index: V, value: Scalar) -> V:
+    """As `scatter` of one number."""
+    return _scattered(a, self, dim, index, a.full(index.shape, value, self.dtype), add=False)
+
+
+@FAMILY.operator(
+    "aten.scatter_add.default",
+    "Tensor self, int dim, Tensor index, Tensor src",
+    "self with self[index] += src",
+    Exactness.ACCUMULATES,
+)
+def scatter_add(a: Algebra[V], self: V, dim: int, index: V, src: V) -> V:
+    """As `scatter`, in any order."""
+    return _scattered(a, self, dim, index, src, add=True)
+
+
+# ---- one index per row
+
+
+@FAMILY.operator("aten.index_select.default", "Tensor self, int dim, Tensor index", "self[index]", Exactness.MOVES)
+def index_select(a: Algebra[V], self: V, dim: int, index: V) -> V:
+    """A vector of indices along `dim`."""
+    x, axis, rows = lifted(a, self), axis_of(self, dim), _rows(a, index)
+    chosen = a.take(x, (rows,), axis)
+    return chosen if self.shape else a.reshape(chosen, ())
+
+
+@FAMILY.operator(
+    "aten.index_add.default",
+    "Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1",
+    "self with self[index] += alpha · source",
+    Exactness.ACCUMULATES,
+)
+def index_add(a: Algebra[V], self: V, dim: int, index: V, source: V, alpha: Scalar) -> V:
+    """In any order."""
+    scaled = source if alpha == 1 else a.mul(source, alpha)
+    return _written(a, self, dim, index, scaled, add=True)
+
+
+@FAMILY.operator(
+    "aten.index_copy.default",
+    "Tensor self, int dim, Tensor index, Tensor source",
+    "self with self[index] = source",
+    Exactness.MOVES,
+)
+def index_copy(a: Algebra[V], self: V, dim: int, index: V, source: V) -> V:
+    """A vector of indices along `dim`."""
+    return _written(a, self, dim, index, source, add=False)
+
+
+@FAMILY.operator(
+    "aten.index_fill.int_Scalar",
+    "Tensor self, int dim, Tensor index, Scalar value",
+    "self with self[index] = value",
+    Exactness.MOVES,
+)
+def index_fill(a: Algebra[V], self: V, dim: int, index: V, value: Scalar) -> V:
+    """A vector of indices along `dim`."""
+    return index_fill_tensor(a, self, dim, index, a.full((), value, self.dtype))
+
+
+@FAMILY.operator(
+    "aten.index_fill.int_Tensor",
+    "Tensor self, int dim, Tensor index, Tensor value",
+    "self with self[index] = value",
+    Exactness.ROUNDS,
+)
+def index_fill_tensor(a: Algebra[V], self: V, dim: int, index: V, value: V) -> V:
+    """A 0-dimensional value."""
+    if value.shape:
+        raise MalformedError(f"rows are filled with one number, not with {len(value.shape)} axes of them")
+    sides, axis, rows = self.shape or (1,), axis_of(self, dim), _rows(a, index)
+    filled = a.broadcast(a.cast(value, self.dtype), (*sides[:axis], rows.shape[0], *sides[axis + 1 :]))
+    return _written(a, self, dim, index, filled, add=False)
+
+
+# ---- indices of several axes
+
+
+@FAMILY.operator("aten.index.Tensor", "Tensor self, Tensor?[] indices", "self[i, j, …]", Exactness.MOVES)
+@FAMILY.operator("aten._unsafe_index.Tensor", "Tensor self, Tensor?[] indices", "self[i, j, …]", Exactness.MOVES)
+def index(a: Algebra[V], self: V, indices: Sequence[V | None]) -> V:
+    """`None` keeps an axis; what is indexed comes in front unless its axes are adjacent."""
+    order, axis, chosen = _indexed(self, indices)
+    return a.take(a.transpose(self, order), chosen, axis)
+
+
+@FAMILY.operator(
+    "aten.index_put.default",
+    "Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False",
+    "self with self[i, j, …] = values",
+    Exactness.ACCUMULATES,
+)
+@FAMILY.operator(
+    "aten._unsafe_index_put.default",
+    "Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False",
+    "self with self[i, j, …] = values",
+    Exactness.ACCUMULATES,
+)
+def index_put(a: Algebra[V], self: V, indices: Sequence[V | None], values: V, accumulate: bool) -> V:
+    """Written or added in any order; the values, of the same dtype, may be broadcast."""
+    order, axis, chosen = _indexed(self, indices)
+    x = a.transpose(self, order)
+    updates = a.broadcast(values, taken(x.shape, [each.shape for each in chosen], axis))
+    return a.transpose(a.scatter(x, chosen, axis, updates, accumulate), [order.index(i) for i in range(len(order))])
+
+
+@FAMILY.operator("aten.one_hot.default", "Tensor self, int num_classes=-1", "1 where the class is", Exactness.EXACT)
+def one_hot(a: Algebra[V], self: V, num_classes: int) -> V:
+    """I64; the number of classes has to be stated."""
+    if self.dtype != "I64" or num_classes < 1:
+        raise MalformedError(f"{num_classes} classes, counted in {self.dtype}: they are stated, and counted in I64")
+    classes = a.iota((num_classes,), 0, "I64")
+    return a.cast(a.compare(a.reshape(self, (*self.shape, 1)), classes, "eq"), "I64")
+
+
+# ---- a diagonal
+
+
+@FAMILY.operator(
+    "aten.diagonal.default", "Tensor self, int offset=0, int dim1=0, int dim2=1", "self[i, i + offset]", Exactness.MOVES
+)
+def diagonal(a: Algebra[V], self: V, offset: int, dim1: int, dim2: int) -> V:
+    """Along a new last axis."""
+    order, places = _diagonal(a, self, offset, dim1, dim2)
+    return a.take(a.transpose(self, order), places, len(order) - 2)
+
+
+@FAMILY.operator(
+    "aten.diagonal_backward.default",
+    "Tensor grad_output, int[] input_sizes, int offset, int dim1, int dim2",
+    "∂ of a diagonal",
+    Exactness.MOVES,
+)
+def diagonal_backward(
+    a: Algebra[V], grad_output: V, input_sizes: Sequence[int], offset: int, dim1: int, dim2: int
+) -> V:
+    """0 beside the diagonal."""
+    empty = a.full(input_sizes, 0, grad_output.dtype)
+    order, places = _diagonal(a, empty, offset, dim1, dim2)
+    x = a.scatter(a.transpose(empty, order), places, len(order) - 2, grad_output, add=False)
+    return a.transpose(x, [order.index(i) for i in range(len(order))])
+
+
+def _scattered(a: Algebra[V], self: V, dim: int, index: V, src: V, add: bool) -> V:
+    axis, x, places, updates = axis_of(self, dim), lifted(a, self), lifted(a, index), lifted(a, src)
+    _check_index(places)
+    if any(i != axis and there > here for i, (here, there) in _sides(x, places)):
+        raise MalformedError(f"indices of shape {list(places.shape)} for shape {list(x.shape)} along axis {axis}")
+    if 0 in places.shape:
+        return self
+    everywhere = [places if i == axis else a.iota(places.shape, i, "I64") for i in range(len(x.shape))]
+    same = [a.cast(each, "I64") for each in everywhere]
+    return a.reshape(a.scatter(x, same, 0, _first(a, updates, places.shape), add), self.shape)
+
+
+def _written(a: Algebra[V], self: V, dim: int, index: V, source: V, add: bool) -> V:
+    x, axis, rows = lifted(a, self), axis_of(self, dim), _rows(a, index)
+    return a.reshape(a.scatter(x, (rows,), axis, lifted(a, source), add), self.shape)
+
+
+def _first(a: Algebra[V], x: V, sides: Sequence[int]) -> V:
+    """The first elements along every axis; raises `MalformedError` where there are not enough."""
+    return a.slice(x, (0,) * len(x.shape), tuple(sides), (1,) * len(x.shape))
+
+
+def _sides(x: Typed, other: Typed) -> list[tuple[int, tuple[int, int]]]:
+    if len(x.shape) != len(other.shape):
+        raise MalformedError(f"{len(other.shape)} axes of indices for {len(x.shape)} axes")
+    return list(enumerate(zip(x.shape, other.shape, strict=True)))
+
+
+def _rows(a: Algebra[V], index: V) -> V:
+    _check_index(index)
+    if len(index.shape) > 1:
+        raise MalformedError(f"a vector of indices is needed, not {len(index.shape)} axes")
+    return lifted(a, index)
+
+
+def _indexed(x: V, indices: Sequence[V | None]) -> tuple[list[int], int, list[V]]:
+    """An order of the axes in which the indexed ones are adjacent, where they begin, and their indices."""
+    axes = [i for i, each in enumerate(indices) if each is not None]
+    chosen = [each for each in indices if each is not None]
+    if not axes or len(indices) > len(x.shape):
+        raise MalformedError(f"{len(axes)} of {len(indices)} axes indexed, of a tensor with {len(x.shape)} axes")
+    for each in chosen:
+        _check_index(each)
+    if axes == list(range(axes[0], axes[-1] + 1)):
+        return list(range(len(x.shape))), axes[0], chosen
+    return axes + [i for i in range(len(x.shape)) if i not in axes], 0, chosen
+
+
+def _diagonal(a: Algebra[V], x: V, offset: int, dim1: int, dim2: int) -> tuple[list[int], list[V]]:
+    """An order of the axes in which both come last, and the indices of the diagonal in them."""
+    first, second = axis_of(x, dim1), axis_of(x, dim2)
+    if first == second or len(x.shape) < 2:
+        raise MalformedError(f"axes {dim1} and {dim2} of a tensor with {len(x.shape)} axes have no diagonal")
+    low, right = max(-offset, 0), max(offset, 0)
+    length = max(min(x.shape[first] - low, x.shape[second] - right), 0)
+    steps = a.iota((length,), 0, "I64")
+    order = [i for i in range(len(x.shape)) if i not in (first, second)] + [first, second]
+    return order, [a.add(steps, low), a.add(steps, right)] if length else [steps, steps]
+
+
+def _check_index(x: Typed) -> None:
+    if x.dtype not in {"I64", "I32"}:
+        raise MalformedError(f"indices are I64 or I32, not {x.dtype}")
+
+
+def _flat(a: Algebra[V], x: V) -> V:
+    return a.reshape(x, (math.prod(x.shape),))
+
+
+# Sorted elements, triangles of matrices, and differences of neighbours.
+
+
+@FAMILY.operator(
+    "aten.sort.default", "Tensor self, int dim=-1, bool descending=False", "sorted, and from where", Exactness.MOVES
+)
+def sort(a: Algebra[V], self: V, dim: int, descending: bool) -> tuple[V, V]:
+    """Values and I64 indices; of equal values, first the first."""
+    values, indices = a.sort(lifted(a, self), axis_of(self, dim), descending)
+    return a.reshape(values, self.shape), a.reshape(indices, self.shape)
+
+
+@FAMILY.operator(
+    "aten.sort.stable",
+    "Tensor self, *, bool? stable, int dim=-1, bool descending=False",
+    "sorted, and from where",
+    Exactness.MOVES,
+)
+def sort_stable(a: Algebra[V], self: V, stable: bool | None, dim: int, descending: bool) -> tuple[V, V]:
+    """Stable in any case."""
+    return sort(a, self, dim, descending)
+
+
+@FAMILY.operator(
+    "aten.argsort.default", "Tensor self, int dim=-1, bool descending=False", "from where, sorted", Exactness.MOVES
+)
+def argsort(a: Algebra[V], self: V, dim: int, descending: bool) -> V:
+    """I64."""
+    return sort(a, self, dim, descending)[1]
+
+
+@FAMILY.operator(
+    "aten.argsort.stable",
+    "Tensor self, *, bool stable, int dim=-1, bool descending=False",
+    "from where, sorted",
+    Exactness.MOVES,
+)
+def argsort_stable(a: Algebra[V], self: V, stable: bool, dim: int, descending: bool) -> V:
+    """Stable in any case."""
+    return argsort(a, self, dim, descending)
+
+
+@FAMILY.operator(
+    "aten.topk.default",
+    "Tensor self, int k, int dim=-1, bool largest=True, bool sorted=True",
+    "the k greatest, and from where",
+    Exactness.MOVES,
+)
+def topk(a: Algebra[V], self: V, k: int, dim: int, largest: bool, sorted: bool) -> tuple[V, V]:
+    """Sorted in any case; values and I64 indices."""
+    axis, x = axis_of(self, dim), lifted(a, self)
+    if not 0 <= k <= x.shape[axis]:
+        raise MalformedError(f"{k} of {x.shape[axis]} elements")
+    values, indices = (part(a, each, axis, 0, k) for each in a.sort(x, axis, largest))
+    return (values, indices) if self.shape or k != 1 else (a.reshape(values, ()), a.reshape(indices, ()))
+
+
+@FAMILY.operator("aten.tril.default", "Tensor self, int diagonal=0", "0 above a diagonal", Exactness.MOVES)
+def tril(a: Algebra[V], self: V, diagonal: int) -> V:
+    """What is kept: column ≤ row + diagonal."""
+    return _triangle(a, self, diagonal, "le")
+
+
+@FAMILY.operator("aten.triu.default", "Tensor self, int diagonal=0", "0 below a diagonal", Exactness.MOVES)
+def triu(a: Algebra[V], self: V, diagonal: int) -> V:
+    """What is kept: column ≥ row + diagonal."""
+    return _triangle(a, self, diagonal, "ge")
+
+
+@FAMILY.operator(
+    "aten.diff.default",
+    "Tensor self, int n=1, int dim=-1, Tensor? prepend=None, Tensor? append=None",
+    "differences of neighbours, n times",
+    Exactness.COMPOSITE,
+)
+def diff(a: Algebra[V], self: V, n: int, dim: int, prepend: V | None, append: V | None) -> V:
+    """BOOL: whether neighbours differ."""
+    if n < 0 or not self.shape:
+        raise MalformedError(f"{n} differences along a tensor with {len(self.shape)} axes")
+    parts = [x for x in (prepend, self, append) if x is not None]
+    x, axis = cat(a, parts, dim) if len(parts) > 1 else self, axis_of(self, dim)
+    for _ in range(min(n, x.shape[axis])):
+        x = _neighbours(a, x, axis)
+    return x
+
+
+def _triangle(a: Algebra[V], x: V, diagonal: int, how: Comparison) -> V:
+    if len(x.shape) < 2:
+        raise MalformedError(f"a matrix has 2 axes, not {len(x.shape)}")
+    sides = x.shape[-2:]
+    limit = a.add(a.iota((sides[0], 1), 0, "I64"), diagonal)
+    return a.where(a.compare(a.iota((1, sides[1]), 1, "I64"), limit, how), x, 0)
+
+
+def _neighbours(a: Algebra[V], x: V, axis: int) -> V:
+    side = x.shape[axis]
+    after, before = part(a, x, axis, min(1, side), side), part(a, x, axis, 0, max(side - 1, 0))
+    if x.dtype == "BOOL":
+        return a.logical_xor(after, before)
+    return a.cast(a.sub(a.wide(after), a.wide(before)), x.dtype)

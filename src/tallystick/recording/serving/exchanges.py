@@ -1,0 +1,395 @@
+"""Requests and answers as a proxy saw them, and the receipts that a server issued, numbered and linked."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final, Literal, Protocol, TypeGuard
+
+from tallystick.core.canonical_json import Json, encode
+from tallystick.core.digests import Digest, digest
+from tallystick.core.documents import SAFE_INTEGER_MAX
+from tallystick.core.errors import MalformedError, TallyError, UnavailableError, UsageError
+from tallystick.formats.completions import CompletionReader, ReadChoice
+from tallystick.formats.receipt import (
+    PROXY,
+    RECEIPT_BYTES_MAX,
+    TOKENS_MAX,
+    Answer,
+    EngineStatement,
+    Receipt,
+    Request,
+    Sampler,
+    SignedReceipt,
+    Tokens,
+)
+from tallystick.formats.requests import biases, listed
+from tallystick.formats.responses_api import form_of_request
+from tallystick.formats.signing import SigningKey, sign_receipt
+from tallystick.formats.store.log import read_lines
+from tallystick.formats.store.receipts import ReceiptLog
+from tallystick.recording.serving.errors import AnswerSpans, invalid
+
+# The receipts that a server has issued, in the order of their numbers, for customers and auditors.
+
+KEPT_MAX: Final = 4096
+KEPT_BYTES_MAX: Final = 256 << 20
+PAGE: Final = 1000
+"""The most receipts in one listing."""
+
+
+class ReceiptBook:
+    """Receipts by request and by number. The latest are in memory; the journal, if there is one, has all.
+
+    New ones are reported as `spans`, if there are any.
+    """
+
+    def __init__(self, journal: Path | None = None, spans: AnswerSpans | None = None) -> None:
+        self._journal, self._spans = journal, spans
+        self._kept: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
+        self._bytes = self._latest = 0
+        self._lock = Lock()
+        if journal is not None and journal.exists():
+            for line in read_lines(journal, RECEIPT_BYTES_MAX):
+                self._keep(SignedReceipt.from_bytes(line, journal.name))
+
+    def add(self, signed: SignedReceipt, started_ns: int) -> None:
+        """Add a receipt of an answer that was asked for at `started_ns`, nanoseconds since 1970."""
+        self._keep(signed)
+        if self._spans is not None:
+            self._spans.ended(signed, started_ns)
+
+    def close(self) -> None:
+        """Send the spans that still wait."""
+        if self._spans is not None:
+            self._spans.close()
+
+    def _keep(self, signed: SignedReceipt) -> None:
+        """Keep a receipt in memory; the oldest ones are dropped."""
+        line = signed.to_bytes()
+        with self._lock:
+            self._latest = signed.receipt.sequence
+            self._kept[signed.receipt.request.id] = signed.receipt.sequence, line
+            self._bytes += len(line)
+            while len(self._kept) > KEPT_MAX or (self._bytes > KEPT_BYTES_MAX and len(self._kept) > 1):
+                self._bytes -= len(self._kept.popitem(last=False)[1][1])
+
+    def of(self, request_id: str) -> bytes:
+        """The canonical JSON of the receipt of a request; raises `UnavailableError` if it is not in memory."""
+        with self._lock:
+            if request_id not in self._kept:
+                raise UnavailableError("no receipt of this request is held")
+            return self._kept[request_id][1]
+
+    def after(self, sequence: int) -> list[bytes]:
+        """The receipts with numbers above `sequence`, in order, at most `PAGE`."""
+        if self._journal is not None and self._journal.exists():
+            return list(islice(self._journalled(sequence), PAGE))
+        with self._lock:
+            return [line for number, line in self._kept.values() if number > sequence][:PAGE]
+
+    def _journalled(self, sequence: int) -> Iterator[bytes]:
+        """Line k of a journal is receipt number k; a line that is still being written is skipped."""
+        assert self._journal is not None
+        return islice(read_lines(self._journal, RECEIPT_BYTES_MAX), sequence, max(sequence, self._latest))
+
+
+# Receipts without hidden states: numbered, linked and signed by one key; any engine may have computed the answers.
+
+
+@dataclass(frozen=True)
+class ReceiptContents:
+    """The contents of one receipt, before it is numbered and signed."""
+
+    request: Request
+    answer: Answer
+    sampler: Sampler
+    engine: EngineStatement
+    started_ns: int
+
+
+class ReceiptChain:
+    """Signs receipts for the model `model` in the order of the calls; thread-safe.
+
+    Raises `UsageError` if another process writes to the journal, or if the journal belongs to another key.
+    """
+
+    def __init__(
+        self,
+        model: Digest,
+        key: SigningKey,
+        journal: Path | None = None,
+        *,
+        private: bool = False,
+        spans: AnswerSpans | None = None,
+    ) -> None:
+        self.model, self.key, self._is_private = model, key, private
+        self._log = None if journal is None else ReceiptLog(journal)
+        self._last: Receipt | None = None
+        if self._log is not None and self._log.last is not None:
+            self._check_own(self._log.last)
+            self._last = self._log.last.receipt
+        self.book = ReceiptBook(journal, spans)
+        self._lock = Lock()
+
+    def issue(self, statement: ReceiptContents) -> SignedReceipt:
+        """Sign a receipt and write it to the journal, then return it; raises `OSError` if it cannot be written."""
+        with self._lock:
+            receipt = Receipt(
+                model=self.model,
+                **self._shown(statement),
+                sequence=self._last.sequence + 1 if self._last else 1,
+                previous=self._last.identity if self._last else None,
+            )
+            signed = sign_receipt(receipt, self.key)
+            if self._log is not None:
+                self._log.append(signed)
+            self._last = receipt
+            self.book.add(signed, statement.started_ns)
+        return signed
+
+    def close(self) -> None:
+        """Close the journal."""
+        if self._log is not None:
+            self._log.close()
+        self.book.close()
+
+    def _shown(self, statement: ReceiptContents) -> dict[str, Any]:
+        """The fields of the receipt; a private chain states digests and counts of tokens, not the ids."""
+        prompt, tokens = self._tokens(statement.request.prompt), self._tokens(statement.answer.tokens)
+        return {
+            "request": statement.request.model_copy(update={"prompt": prompt}),
+            "answer": statement.answer.model_copy(update={"tokens": tokens}),
+            "sampler": statement.sampler,
+            "engine": statement.engine,
+        }
+
+    def _tokens(self, tokens: Tokens) -> Tokens:
+        return tokens.model_copy(update={"ids": None}) if self._is_private else tokens
+
+    def _check_own(self, last: SignedReceipt) -> None:
+        if last.key != self.key.public:
+            assert self._log is not None
+            self._log.close()
+            raise UsageError(f"{self._log.path}: the journal of another key; give each key its own")
+
+
+# One request and its answer as a proxy saw them, and the contents of their receipts.
+#
+# A proxy sees text; it sees token ids only if the server sends them. Without them, the receipt binds the answer by the
+# digest of its text, as a blob: text alone does not determine the generated tokens. The proxy encodes the prompt itself
+# if it has the model's tokenizer and template; if not, the receipt binds the digest of the prompt or messages as
+# canonical JSON. `engine.version` says which of the three was done. A proxy does not see what the server computed.
+
+Source = Literal["token ids by the server", "prompt made again, digest of the answer's text", "digest of the text"]
+UNKNOWN: Final = "unknown"
+SETTINGS: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+ADJUSTMENTS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    **dict.fromkeys(("presence_penalty", "frequency_penalty", "min_tokens"), lambda value: value),
+    **dict.fromkeys(("allowed_token_ids", "bad_token_ids"), listed),
+    "logit_bias": biases,
+}
+IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_\-]{1,120}")
+NONCE: Final = re.compile(r"([0-9a-f]{2}){1,64}")
+FINISHES: Final[Mapping[str, Literal["end", "stop", "length"]]] = {
+    "stop": "end",
+    "length": "length",
+    "eos_token": "end",
+    "stop_sequence": "stop",  # the names of text-generation-inference
+}
+
+
+class Tokenizes(Protocol):
+    """Encodes text as the served model does."""
+
+    def encode_text(self, text: str) -> list[int]:
+        """The tokens of a prompt."""
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """The tokens of messages in the chat template."""
+
+
+@dataclass
+class Exchange:
+    """A request (`body`) and the part of its response that has arrived."""
+
+    body: Mapping[str, Any]
+    nonce: str | None
+    tokenizer: Tokenizes | None = None
+    id: str | None = None
+    started_ns: int = field(default_factory=time.time_ns)
+    _reader: CompletionReader | None = None
+    _is_over: bool = False
+
+    def add(self, part: Mapping[str, Any]) -> dict[str, Any]:
+        """Add a response, or one chunk of a stream; returns it under the id that the receipt states.
+
+        That is the server's own, unless it is missing or a receipt cannot state it.
+        """
+        told = part.get("id")
+        is_usable = isinstance(told, str) and IDENTIFIER.fullmatch(told)
+        if self.id is None:
+            self.id = told if is_usable else f"proxied-{secrets.token_hex(16)}"
+        self._read(part)
+        return dict(part) if is_usable else {**part, "id": self.id}
+
+    def _read(self, part: Mapping[str, Any]) -> None:
+        """Read a part in the form that was asked for; what has not this form gets no receipt."""
+        if self._reader is None:
+            self._reader = CompletionReader(form_of_request(self.body))
+        try:
+            self._reader.add(part)
+        except MalformedError:
+            self._is_over = True
+
+    @property
+    def choices(self) -> Mapping[int, ReadChoice]:
+        """The answers as far as they have arrived."""
+        return {} if self._reader is None or self._is_over else self._reader.choices
+
+    @property
+    def prompt(self) -> Json:
+        """The fields of the request that hold the prompt."""
+        return {name: self.body[name] for name in ("messages", "prompt") if name in self.body}
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether some choice has a finish reason."""
+        return any(choice.finish for choice in self.choices.values())
+
+    def close(self, *, is_whole: bool) -> list[ReceiptContents]:
+        """The receipt contents of each choice; none for answers that are not text, or of which nothing arrived.
+
+        A second call returns an empty list.
+        """
+        statements, self._is_over = self._statements(is_whole), True
+        return statements
+
+    def _statements(self, is_whole: bool) -> list[ReceiptContents]:
+        name = self.id or f"proxied-{secrets.token_hex(16)}"
+        seen = [(number, each) for number, each in sorted(self.choices.items()) if each.is_text]
+        several = len(self.choices) > 1
+        return [
+            self._statement(f"{name}-{number}" if several else name, number, choice, is_whole)
+            for number, choice in seen
+            if is_whole or choice.text or choice.ids
+        ]
+
+    def _statement(self, name: str, number: int, choice: ReadChoice, is_whole: bool) -> ReceiptContents:
+        source, prompt, tokens = self._tokens(choice)
+        finish = self._finish(choice, is_whole)
+        request = Request(id=name, prompt=prompt, max_tokens=self._limit(finish, tokens.count), nonce=self.nonce)
+        return ReceiptContents(
+            request, Answer(tokens=tokens, finish=finish), self.sampler(number), engine_behind(source), self.started_ns
+        )
+
+    def _tokens(self, choice: ReadChoice) -> tuple[Source, Tokens, Tokens]:
+        prompt_ids, ids = self._told("prompt_token_ids"), choice.ids
+        if is_token_ids(prompt_ids) and is_token_ids(ids):
+            return "token ids by the server", Tokens.of(prompt_ids), Tokens.of(ids)
+        text = (choice.text or "").encode(errors="surrogatepass")
+        answer = Tokens(count=self._billed("completion_tokens"), digest=digest("blob", text), over="text")
+        made = self._made_again()
+        if made is not None:
+            return "prompt made again, digest of the answer's text", Tokens.of(made), answer
+        prompt = Tokens(count=self._billed("prompt_tokens"), digest=digest("blob", encode(self.prompt)), over="text")
+        return "digest of the text", prompt, answer
+
+    def _made_again(self) -> list[int] | None:
+        if self.tokenizer is None:
+            return None
+        try:
+            return self._fed(self.tokenizer)
+        except (TallyError, LookupError, TypeError, ValueError):
+            return None
+
+    def _fed(self, tokenizer: Tokenizes) -> list[int]:
+        """The prompt's tokens; raises `TypeError` or `LookupError` if it is not one prompt of text or tokens."""
+        if "messages" in self.body:
+            return tokenizer.encode_chat([{"role": m["role"], "content": m["content"]} for m in self.body["messages"]])
+        prompt = self.body["prompt"]
+        if isinstance(prompt, list) and len(prompt) == 1 and not is_token_ids(prompt):
+            prompt = prompt[0]
+        if isinstance(prompt, str):
+            return tokenizer.encode_text(prompt)
+        if not is_token_ids(prompt):
+            raise TypeError("not one prompt")
+        return list(prompt)
+
+    def _finish(self, choice: ReadChoice, is_whole: bool) -> Literal["end", "stop", "length", "cancelled"]:
+        if not is_whole and choice.finish is None:
+            return "cancelled"
+        finish = FINISHES.get(choice.finish or "", "stop")
+        is_asked = self.body.get("stop") or self.body.get("stop_token_ids")
+        return "stop" if finish == "end" and is_asked else finish
+
+    def _limit(self, finish: str, answer: int) -> int:
+        """The requested limit. Without one: the answer's length if it ended by length, else the largest limit."""
+        asked = self.body.get("max_completion_tokens") or self.body.get("max_tokens")
+        if isinstance(asked, int) and 1 <= asked <= TOKENS_MAX:
+            return asked
+        return answer if finish == "length" else TOKENS_MAX
+
+    def sampler(self, number: int) -> Sampler:
+        """The requested settings; the form is `unknown`, because the proxy does not know how the server draws.
+
+        The seed is 0 if none was requested or it is not a count. Answer `number` of several has seed + number.
+        """
+        fields = {name: self.body[name] for name in SETTINGS if self.body.get(name) is not None}
+        seed = fields.get("seed", 0)
+        fields["seed"] = seed + number if isinstance(seed, int) and 0 <= seed <= SAFE_INTEGER_MAX - number else 0
+        fields |= {name: stated(self.body[name]) for name, stated in ADJUSTMENTS.items() if self.body.get(name)}
+        settings = {**fields, "top_k": max(0, fields.get("top_k", 0)), "form": "unknown"}
+        return Sampler.from_json(settings, "request")
+
+    def _told(self, name: str) -> Any:
+        return None if self._reader is None else self._reader.fields.get(name)
+
+    def _billed(self, name: str) -> int:
+        """The count in `usage` if there is only one choice; 0 if there are several or the server states none."""
+        count = (self._told("usage") or {}).get(name)
+        is_count = isinstance(count, int) and 0 <= count <= TOKENS_MAX
+        return count if is_count and len(self.choices) == 1 else 0  # type: ignore[return-value]
+
+
+def begin_exchange(body: Mapping[str, Any], tokenizer: Tokenizes | None) -> tuple[Exchange, dict[str, Any]]:
+    """An exchange, and the body to forward without `tally_nonce`; raises `Problem` for invalid fields."""
+    sent = {name: value for name, value in body.items() if name != "tally_nonce"}
+    nonce = body.get("tally_nonce")
+    if nonce is not None and not (isinstance(nonce, str) and NONCE.fullmatch(nonce)):
+        raise invalid("tally_nonce: 1 to 64 bytes in lower-case hexadecimal", "tally_nonce")
+    exchange = Exchange(sent, nonce, tokenizer)
+    try:
+        exchange.sampler(0)
+        encode(exchange.prompt)
+    except (MalformedError, TypeError) as error:
+        raise invalid(str(error)) from None
+    return exchange, sent
+
+
+def engine_behind(source: Source) -> EngineStatement:
+    """The engine statement of a proxy: everything is unknown except where the tokens come from."""
+    return EngineStatement(
+        name=PROXY,
+        version=source,
+        device=UNKNOWN,
+        attention=UNKNOWN,
+        kv_cache=UNKNOWN,
+        environment=digest("environment", encode({"proxy": 1})),
+    )
+
+
+def is_token_ids(value: Any) -> TypeGuard[list[int]]:
+    """Whether a JSON value is a list of at most `TOKENS_MAX` token ids."""
+    return (
+        isinstance(value, list)
+        and len(value) <= TOKENS_MAX
+        and all(type(each) is int and 0 <= each < 1 << 31 for each in value)
+    )

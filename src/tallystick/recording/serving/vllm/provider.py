@@ -1,0 +1,314 @@
+"""The provider of a model that vLLM serves: what it checks, what was sent, and the receipts it issues."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from shlex import quote
+from threading import Lock
+from typing import Any, Final
+
+from fastapi import FastAPI
+from starlette.requests import Request as HttpRequest
+from starlette.types import ASGIApp
+
+from tallystick.core.errors import UnavailableError, UsageError
+from tallystick.core.http.problems import Problem, check_key, read_keys
+from tallystick.engines.model_cards import card_of
+from tallystick.engines.torch.generation.language_models import chat_tokens, end_tokens_in, load_tokenizer
+from tallystick.engines.torch.generation.model_files import DTYPES
+from tallystick.formats.claims import ModelCard
+from tallystick.formats.completions import CompletionReader, Form, ReadChoice
+from tallystick.formats.fingerprints import FingerprintSettings, standard_fingerprints
+from tallystick.formats.receipt import Answer, EngineStatement, Request, SignedReceipt, Tokens
+from tallystick.formats.signing import SigningKey
+from tallystick.recording.receipts import ReceiptIssuer, RecordSettings
+from tallystick.recording.serving.application import ServerOptions, add_key, add_receipts, answer_errors_alike
+from tallystick.recording.serving.errors import answer_spans
+from tallystick.recording.serving.exchanges import ReceiptBook, is_token_ids
+from tallystick.recording.serving.vllm.asking import Asked
+from tallystick.recording.serving.vllm.receipts import Kept, finish_of
+from tallystick.recording.serving.vllm.start import KEY, ReceiptVariables, check_start
+
+# What vLLM has sent of the answers to one request.
+
+UNFINISHED = "abort"
+"""vLLM's reason for an answer that did not come to its end."""
+
+
+class SeenAnswers:
+    """The answers of one response by their index, as far as they have arrived, and the tokens of the prompt.
+
+    Raises `MalformedError` for what vLLM would not send.
+    """
+
+    def __init__(self, form: Form) -> None:
+        self._reader = CompletionReader(form)
+        self.failed = False
+
+    def add(self, part: Mapping[str, Any]) -> None:
+        """Add a response, or one chunk of a stream. Chat gives the prompt's tokens once, text with each choice."""
+        self.failed |= "error" in part
+        self._reader.add(part)
+
+    @property
+    def prompt(self) -> list[int] | None:
+        """The tokens of the prompt, if they have come."""
+        ids = self._reader.fields.get("prompt_token_ids")
+        return ids if is_token_ids(ids) else None
+
+    @property
+    def answers(self) -> Mapping[int, ReadChoice]:
+        """The answers so far."""
+        return self._reader.choices
+
+    @property
+    def arrived(self) -> Mapping[int, ReadChoice]:
+        """The answers of which a token has arrived."""
+        return {number: each for number, each in self.answers.items() if each.ids}
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether some answer has ended."""
+        return any(each.finish is not None for each in self.answers.values())
+
+
+# Receipts of answers that vLLM's engine computes, with the rows that its workers keep.
+
+SECONDS_MAX: Final = 60.0
+"""How long a worker may take to hand over rows."""
+
+
+Encode = Callable[[Sequence[Mapping[str, Any]], str | None], list[int]]
+
+
+class Workers:
+    """The methods of `TallyWorkerExtension`, called through vLLM's engine client."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    async def describe(self) -> dict[str, Any]:
+        """What runs, from the first worker."""
+        told: dict[str, Any] = await self._call("tally_describe")
+        return told
+
+    async def watch(self, *arguments: Any) -> None:
+        """Keep rows from now on."""
+        await self._call("tally_watch", *arguments)
+
+    async def take(self, engine_id: str, tokens: int) -> Kept:
+        """What is kept of the first tokens of a request, which is then dropped."""
+        return Kept.of(await self._call("tally_take", engine_id, tokens))
+
+    async def drop(self, engine_id: str) -> None:
+        """Free the rows of a request."""
+        await self._call("tally_drop", engine_id)
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        try:
+            return (await self._client.collective_rpc(method, SECONDS_MAX, arguments))[0]
+        except Exception as error:  # vLLM raises a bare `Exception` if a worker's method fails
+            line = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            raise UnavailableError(f"{method}: {line[:300]}") from error
+
+
+class AnswerIssuer:
+    """Issues the receipts of one model served by vLLM; `context` is the most tokens of prompt and answer.
+
+    `encode` gives the tokens of messages and tools by the model's own template, which vLLM's have to be.
+    """
+
+    def __init__(
+        self, workers: Workers, issuer: ReceiptIssuer, book: ReceiptBook, context: int, encode: Encode
+    ) -> None:
+        self.workers, self.issuer, self.book, self.context = workers, issuer, book, context
+        self._encode, self._turn = encode, Lock()
+
+    async def issue(
+        self, asked: Asked, prompt: list[int] | None, answers: Mapping[int, ReadChoice]
+    ) -> list[SignedReceipt]:
+        """The receipts of the answers to a request, in the order of their index.
+
+        Raises `UnavailableError` if vLLM did not give the tokens or their rows, `OSError` if the journal cannot be
+        written.
+        """
+        if asked.tools is not None and prompt != await asyncio.to_thread(self._own_prompt, asked):
+            raise UnavailableError("vLLM shows the tools otherwise than the model's template, so the prompt is another")
+        return [await self._issue(asked, prompt, number, answer) for number, answer in sorted(answers.items())]
+
+    def _own_prompt(self, asked: Asked) -> list[int]:
+        with self._turn:
+            return self._encode(asked.body["messages"], asked.tools)
+
+    async def drop(self, asked: Asked) -> None:
+        """Free the rows of a request whose answers get no receipts."""
+        for number in range(asked.choices):
+            await self.workers.drop(asked.engine_id(number))
+
+    async def _issue(self, asked: Asked, prompt: list[int] | None, number: int, answer: ReadChoice) -> SignedReceipt:
+        ids = answer.ids or []
+        if prompt is None or not is_token_ids(ids):
+            raise UnavailableError("vLLM did not give the tokens of the prompt and of the answer")
+        request = Request(
+            id=asked.choice_id(number),
+            prompt=Tokens.of(prompt),
+            max_tokens=self._limit(asked, len(prompt), answer),
+            nonce=asked.nonce,
+        )
+        kept = await self.workers.take(asked.engine_id(number), len(ids))
+        stated = Answer(
+            tokens=Tokens.of(ids), finish=finish_of(answer.finish or UNFINISHED, answer.stop, asked.stop_tokens)
+        )
+        sampler = asked.sampler_of(number)
+        issued = await asyncio.to_thread(self.issuer.issue, request, stated, sampler, kept.rows, kept.batch)
+        self.book.add(issued.signed, asked.started_ns)
+        return issued.signed
+
+    def _limit(self, asked: Asked, prompt: int, answer: ReadChoice) -> int:
+        """What was asked for, or the rest of the context; the length of an answer that was ended by its limit."""
+        if answer.finish == "length":
+            return len(answer.ids or ())
+        return self.context - prompt if asked.limit is None else asked.limit
+
+
+# The provider of a model that vLLM serves: what it checks at the start, and what it needs to issue receipts.
+
+LOG: Final = logging.getLogger("vllm.tallystick")
+
+
+@dataclass(frozen=True)
+class VllmProvider:
+    """Issues receipts; `app` serves them.
+
+    `defaults` are sampling settings of the model's generation configuration, `ends` its end tokens.
+    """
+
+    issuer: AnswerIssuer
+    app: ASGIApp
+    defaults: Mapping[str, Any]
+    keys: frozenset[str]
+    ends: frozenset[int] = frozenset()
+
+    def admits(self, request: HttpRequest) -> bool:
+        """Whether vLLM will admit this client."""
+        try:
+            if self.keys:
+                check_key(request, self.keys)
+        except Problem:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the journal."""
+        self.issuer.issuer.close()
+        self.issuer.book.close()
+
+
+async def start_provider(state: Any, variables: ReceiptVariables) -> VllmProvider:
+    """The provider of a server of vLLM by the state of its application.
+
+    Raises:
+        UsageError: vLLM was started with an option under which no receipt is true, or a variable is wrong.
+        UnavailableError: a worker does not answer, or the model is no directory.
+    """
+    check_server(state.args, state.vllm_config)
+    workers, config = Workers(state.engine_client), state.vllm_config.model_config
+    told = await workers.describe()
+    card = await asyncio.to_thread(_card, Path(told["model"]), config.dtype)
+    settings = RecordSettings(_fingerprints(variables, card, told["layers"]), private=variables.private)
+    engine = EngineStatement.from_json(told["engine"], "vllm")
+    issuer = ReceiptIssuer(card, _key(variables.key), settings, variables.receipts, engine=engine)
+    await workers.watch(list(settings.layers), settings.seed)  # also of no layers: it frees vLLM's own generators
+    LOG.info("tallystick: receipts of model %s, signed by key %s", card.identity, issuer.public)
+    options, book = _options(state.args, variables), _book(state.args, variables)
+    tokenizer = await asyncio.to_thread(load_tokenizer, Path(told["model"]))
+    answers = AnswerIssuer(workers, issuer, book, told["context"], partial(chat_tokens, tokenizer))
+    app = _own_routes(issuer.public, card, book, options)
+    ends = await asyncio.to_thread(end_tokens_in, Path(told["model"]))
+    return VllmProvider(answers, app, config.get_diff_sampling_param(), options.keys, ends)
+
+
+def check_server(args: Any, config: Any) -> None:
+    """Raise `UsageError` that names the option under which no receipt would be true."""
+    try:
+        check_start(config)
+    except ValueError as error:
+        raise UsageError(str(error).removeprefix("tally: ")) from None
+    for option, is_set, reason in REFUSED:
+        if is_set(args):
+            raise UsageError(f"start vLLM without {option}: {reason}")
+
+
+def _is_set(name: str, *neutral: Any) -> Callable[[Any], bool]:
+    return lambda args: getattr(args, name, None) not in (None, "", *neutral)
+
+
+REFUSED: Final[tuple[tuple[str, Callable[[Any], bool], str], ...]] = (
+    ("--api-server-count above 1", _is_set("api_server_count", 0, 1), "one process numbers the receipts"),
+    ("--chat-template", _is_set("chat_template"), "the model root names the template of the directory"),
+    ("--default-chat-template-kwargs", _is_set("default_chat_template_kwargs", {}), "no customer knows the prompt"),
+    ("--tokenizer", lambda args: args.tokenizer not in (None, args.model), "the model root names the directory's"),
+    ("--hf-overrides", _is_set("hf_overrides", {}), "the model root names the configuration of the directory"),
+    ("--exclude-tools-when-tool-choice-none", _is_set("exclude_tools_when_tool_choice_none", False), "tools are shown"),
+    ("--reasoning-parser", _is_set("reasoning_parser"), "the delivered text would not be that of the tokens"),
+)
+"""Options of the server, and why no receipt is true under them."""
+
+
+def _card(model: Path, dtype: Any) -> ModelCard:
+    if not model.is_dir():
+        raise UnavailableError(f"{model}: no directory; give vLLM the directory of the model")
+    for name, known in DTYPES.items():
+        if known == dtype:
+            return card_of(model, name)
+    raise UsageError(f"start vLLM with --dtype float32, bfloat16 or float16: {dtype} has no model card")
+
+
+def _fingerprints(
+    variables: ReceiptVariables, card: ModelCard, visible: Collection[int]
+) -> tuple[FingerprintSettings, ...]:
+    """The standard fingerprints of the layers that vLLM shows, or those of the layers that were asked for."""
+    if variables.layers is not None:
+        return standard_fingerprints(card.layers, card.dtype, variables.layers) if variables.layers else ()
+    standard = standard_fingerprints(card.layers, card.dtype)
+    wanted = standard[0].layers
+    shown = tuple(layer for layer in wanted if layer in visible)
+    if shown == wanted:
+        return standard
+    LOG.warning("tallystick: layers %s are recorded, of %s; with --enforce-eager all are", shown, wanted)
+    return standard_fingerprints(card.layers, card.dtype, shown)
+
+
+def _key(path: Path | None) -> SigningKey:
+    if path is None:
+        LOG.warning("tallystick: no %s: receipts are signed by a key that is forgotten at the end", KEY)
+        return SigningKey.generate()
+    if not path.is_file():
+        raise UsageError(f"{KEY}={path}: not there; `tally new-key {quote(str(path))}` makes one")
+    return SigningKey.read(path)
+
+
+def _book(args: Any, variables: ReceiptVariables) -> ReceiptBook:
+    """The receipts of the model that vLLM serves under the first of its names."""
+    names = args.served_model_name or [args.model]
+    return ReceiptBook(variables.receipts, answer_spans(str(names[0])))
+
+
+def _options(args: Any, variables: ReceiptVariables) -> ServerOptions:
+    """The keys of vLLM's customers, and those of auditors."""
+    keys = frozenset(key for key in (args.api_key or [os.environ.get("VLLM_API_KEY")]) if key)
+    return ServerOptions("", keys, frozenset() if variables.auditors is None else read_keys(variables.auditors))
+
+
+def _own_routes(key: str, card: ModelCard, book: ReceiptBook, options: ServerOptions) -> FastAPI:
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    answer_errors_alike(app)
+    add_key(app, key, card.identity, card)
+    add_receipts(app, book, options)
+    return app

@@ -1,0 +1,405 @@
+"""`tallystick.audit`, `open_segment` and `verify_segment`: replay what was recorded, compare, and give the verdict."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Final
+
+from tallystick.audits.calls import audit_inference
+from tallystick.audits.circumstances import (
+    audit_command,
+    circumstances_of,
+    opened_segment_command,
+    segment_command,
+    stated_environment,
+)
+from tallystick.audits.policy import Policy, draw_nonce, parse_nonce, read_policy
+from tallystick.audits.report import Report, claim_named
+from tallystick.core.canonical_json import Json
+from tallystick.core.errors import UnavailableError, UsageError
+from tallystick.formats.store.directories import SEGMENT, InferenceDirectory, OpeningDirectory, read_statement
+from tallystick.formats.store.run import RunDirectory
+from tallystick.verdicts.tolerance import Finding
+from tallystick.verdicts.verdict import Findings, Judgement, Outcome, Verdict
+
+if TYPE_CHECKING:
+    from tallystick.audits.calls import InferenceReport
+    from tallystick.audits.circumstances import Circumstances
+    from tallystick.audits.training import Progress
+    from tallystick.formats.data.rows import CommittedRows
+    from tallystick.formats.spec import Environment, Origin
+    from tallystick.formats.store.directories import SegmentDirectory
+    from tallystick.verdicts.replayer import VerifierStack
+    from tallystick.verdicts.words import VerdictText
+
+
+# How many threads PyTorch computes with while a verifier works.
+
+THREADS_MAX: Final = 256
+
+
+@contextmanager
+def threads_of(stated: Environment | None) -> Iterator[None]:
+    """As many threads as an environment states, if there is one: a matter of speed, and of the last bits."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if stated is None else min(stated.threads, THREADS_MAX))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# What every audit begins with: the run, the policy, and this machine as it replays.
+
+RunSource = RunDirectory | InferenceDirectory | Path | str
+PolicySource = Policy | Path | str | None
+
+
+def path_of(run: RunSource) -> Path:
+    """The directory of a run, however it is given."""
+    return Path(run) if isinstance(run, str | Path) else run.path
+
+
+def policy_of(policy: PolicySource) -> Policy:
+    """A policy, however it is given; raises `MalformedError` and `UnavailableError` for a file."""
+    if policy is None:
+        return Policy()
+    return policy if isinstance(policy, Policy) else read_policy(Path(policy))
+
+
+def directory_of(corpus: Path | str | None) -> Path | None:
+    """The directory of shards, however it is given; raises `UnavailableError` where it is not there."""
+    if corpus is not None and not Path(corpus).is_dir():
+        raise UnavailableError(f"{corpus}: no such directory of shards")
+    return None if corpus is None else Path(corpus)
+
+
+def origin_of(initial: Path | str | None) -> Origin | None:
+    """The weights of a directory; raises `UnavailableError` where it holds none."""
+    if initial is None:
+        return None
+    from tallystick.formats.store.directories import open_origin
+
+    return open_origin(Path(initial))
+
+
+def with_origin(stack: VerifierStack, origin: Origin | None, corpus: Path | None) -> VerifierStack:
+    """The stack of a verifier who has these weights and, with shards too, makes rows of conversations again."""
+    found = replace(stack, origin=origin)
+    if origin is None or corpus is None:
+        return found
+    shards, model = corpus, origin.path
+
+    def check(rows: CommittedRows, places: Sequence[int]) -> None:
+        from tallystick.engines.tokenizers import check_made_again  # raises where a library is missing
+
+        check_made_again(rows, places, shards, model)
+
+    return replace(found, made_again=check)
+
+
+def verifier_stack(run: RunDirectory, device: str | None, policy: Policy) -> VerifierStack:
+    """This machine as it replays `run`; raises what `replay_device` raises."""
+    from tallystick.engines.torch.training.verifier_stack import torch_verifier_stack
+
+    stated = run.environment()
+    return torch_verifier_stack(stated, replay_device(device, stated), policy.parameters_max)
+
+
+def replay_device(device: str | None, stated: Environment | None) -> str:
+    """Where to replay: on `device`, or on the one that was stated, if it is here.
+
+    Raises `UsageError` for a device of no known kind, `UnavailableError` for one that was asked for and is not here.
+    """
+    import torch
+
+    if device is not None:
+        from tallystick.engines.torch.tensors import require_device
+
+        require_device(device)
+    return device or (stated.device if stated is not None and torch.cuda.is_available() else "cpu")
+
+
+# `tallystick.AuditResult`: the verdict of an audit with its report, as text, page and JSON.
+
+
+@dataclass(frozen=True, repr=False)
+class AuditResult(Judgement):
+    """The verdict of an audit; `print` shows the text of `tally audit`, and a notebook the page of `--html`.
+
+    It is true if accepted, and false if rejected or inconclusive, which `outcome` tells apart. `report` holds
+    everything that was found: the nonce, the sample, each replayed segment and what it cost; `made` says when, with
+    which tools and on which stacks.
+    """
+
+    report: Report | InferenceReport
+    made: Circumstances
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict with its findings, and with what was not checked."""
+        return self.report.verdict
+
+    @property
+    def outcome(self) -> Outcome:
+        """`"accepted"`, `"rejected"` or `"inconclusive"`."""
+        return self.verdict.outcome
+
+    @property
+    def gist(self) -> str:
+        """How much was replayed, and of which claim."""
+        return f"{self.verdict.gist}, {claim_named(self.report.claim)[:21]}…"
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Every comparison, in the order in which they were made."""
+        return self.verdict.findings
+
+    @property
+    def objections(self) -> tuple[Finding, ...]:
+        """The findings that decide, and disagree."""
+        return self.verdict.objections
+
+    def to_json(self) -> dict[str, Json]:
+        """The report as `tally audit --json` prints it."""
+        from tallystick.audits.report_page import audit_json
+
+        return audit_json(self.report, self.made)
+
+    def text(self, verbose: bool = False) -> str:
+        """The report as `tally audit` prints it; with `verbose`, every check."""
+        return "\n".join(self.lines().lines(verbose))
+
+    def page(self) -> str:
+        """The report as one self-contained page of HTML, as `tally audit --html` writes it."""
+        from tallystick.audits.report_page import render_page
+
+        return render_page(self.report, self.made)
+
+    def lines(self) -> VerdictText:
+        """What the text says, by its parts."""
+        from tallystick.audits.report_page import audit_text
+
+        return audit_text(self.report, self.made)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        from tallystick.audits.report_page import frame
+
+        return frame(self.page())
+
+
+def unread_result(run: RunDirectory, policy: Policy, findings: Findings, command: str) -> AuditResult:
+    """The result for a run of which claim, spec or environment cannot be read."""
+    from tallystick.audits.circumstances import circumstances_of
+    from tallystick.audits.report import report_unread
+
+    return AuditResult(report_unread(run, policy, findings), circumstances_of(run, command, None, 0.0))
+
+
+# `tallystick.verify_segment` and `open_segment`: one segment that the caller chose, replayed or handed over.
+
+
+def verify_segment(
+    run: RunSource,
+    start: int,
+    end: int,
+    policy: PolicySource = None,
+    *,
+    device: str | None = None,
+    initial: Path | str | None = None,
+    anchors: str | None = None,
+    progress: Progress = lambda *_: None,
+) -> AuditResult:
+    """Replay the segment from the anchor `start` to the anchor `end`, and ask for equality of every bit of the state.
+
+    With `initial`, a segment from anchor 0 is to begin with the weights of this directory; another says that it does
+    not show them.
+
+    Raises what `audit` raises, and `UsageError` where `start` or `end` is no anchor.
+    """
+    from tallystick.audits.checked_run import read_stated
+    from tallystick.audits.opened_segment import verify_segment as replay_chosen
+
+    started = time.perf_counter()
+    directory, asked = read_statement(path_of(run)), policy_of(policy)
+    if not isinstance(directory, RunDirectory):
+        raise UsageError(f"{directory.path}: holds no training run, and only such a run has segments")
+    directory = replace(directory, anchors_url=anchors)
+    directory.anchors.present(())  # a store that cannot be read is said at once
+    origin = origin_of(initial)
+    command = segment_command(
+        directory.path, asked, start, end, device, anchors, None if origin is None else origin.path
+    )
+    findings = Findings(keeps_going=True)
+    stated = read_stated(directory, asked, findings)
+    if stated is None:
+        return unread_result(directory, asked, findings, command)
+    with threads_of(stated.environment):
+        stack = with_origin(verifier_stack(directory, device, asked), origin, None)
+        progress(0, 0)
+        ready = time.perf_counter()
+        report = replay_chosen(directory, asked, start, end, stack, progress)
+    return AuditResult(report, circumstances_of(directory, command, stack.environment, ready - started))
+
+
+def audit_segment(
+    path: Path,
+    policy: Policy,
+    device: str | None,
+    progress: Progress,
+    started: float,
+    corpus: Path | None = None,
+    origin: Origin | None = None,
+) -> AuditResult:
+    """Audit a segment that was handed over alone; `started` is when that began, by `time.perf_counter`.
+
+    Raises `UsageError` where a corpus is given and the segment is not one of a run on rows.
+    """
+    from tallystick.audits.checked_run import read_stated
+    from tallystick.audits.opened_segment import audit_opened_segment
+    from tallystick.formats.store.directories import SegmentDirectory
+
+    segment = SegmentDirectory(path)
+    begun = None if origin is None else origin.path
+    findings = Findings(keeps_going=True)
+    command = opened_segment_command(segment.path, policy, device, corpus, begun)
+    stated = read_stated(segment.run, policy, findings)
+    if stated is None:
+        return unread_result(segment.run, policy, findings, command)
+    if corpus is not None and stated.spec.rows is None:
+        raise UsageError(f"{path}: shows its tokens under the root of the spec; --corpus takes the whole run")
+    with threads_of(stated.environment):
+        stack = with_origin(verifier_stack(segment.run, device, policy), origin, corpus)
+        progress(0, 0)
+        ready = time.perf_counter()
+        report = audit_opened_segment(segment, policy, stack, progress)
+    return AuditResult(report, circumstances_of(segment.run, command, stack.environment, ready - started))
+
+
+def open_segment(
+    run: RunSource, start: int, end: int, out: Path | str, *, anchors: str | None = None
+) -> SegmentDirectory:
+    """Write the segment from the anchor `start` to the anchor `end` into `out`, so that it can be audited alone.
+
+    Args:
+        run: the directory of a finished run.
+        start: the step after which the first anchor was written.
+        end: the step after which the second one was written.
+        out: a directory that is empty or not there.
+        anchors: where anchors are that the run directory lacks, as a URL that fsspec knows.
+
+    Raises:
+        ProofError: the run is not the one that its claim is about.
+        UnavailableError: a file of the run is missing, or `out` cannot be written.
+        UsageError: `start` or `end` is no anchor, or `out` is not empty.
+    """
+    from pathlib import Path
+
+    from tallystick.core.files import require_empty_folder
+    from tallystick.recording.segment_opening import open_segment as write_segment
+
+    found = read_statement(path_of(run))
+    if not isinstance(found, RunDirectory):
+        raise UsageError(f"{found.path}: holds no training run, and only such a run has segments")
+    require_empty_folder(Path(out))
+    return write_segment(replace(found, anchors_url=anchors), start, end, Path(out))
+
+
+# The audit of the recorded calls of a model, for `tallystick.audit`.
+
+
+def audit_calls(
+    run: InferenceDirectory, policy: Policy, nonce: bytes, device: str | None, progress: Progress, started: float
+) -> AuditResult:
+    """Audit recorded calls; `started` is when the audit began, on the clock of `time.perf_counter`."""
+    from tallystick.engines.torch.engine import TorchEngine
+    from tallystick.engines.torch.environment import describe_environment
+
+    if policy.tolerance is not None:
+        raise UsageError("the policy's tolerance compares states of a training; calls are compared by their outputs")
+    stated = stated_environment(run)
+    on = replay_device(device, stated)
+    progress(0, 0)
+    with threads_of(stated):
+        environment = describe_environment("cuda" if on == "cuda" else "cpu")
+        ready = time.perf_counter()
+        report = audit_inference(run, policy, nonce, environment, TorchEngine(on), progress)
+    command = audit_command(run.path, policy, nonce, device)
+    return AuditResult(report, circumstances_of(run, command, environment, ready - started))
+
+
+# `tallystick.audit`: replay what was recorded, compare, and give the verdict.
+
+
+def audit(
+    run: RunSource,
+    policy: PolicySource = None,
+    *,
+    nonce: bytes | str | None = None,
+    device: str | None = None,
+    corpus: Path | str | None = None,
+    initial: Path | str | None = None,
+    anchors: str | None = None,
+    progress: Progress = lambda *_: None,
+) -> AuditResult:
+    """Recheck every digest of a run, replay sampled steps and compare; likewise the recorded calls of a model.
+
+    Args:
+        run: the directory of a finished run, or of a segment that was opened of one; the latter is replayed whole.
+        policy: what the verifier asks, or its file as TOML or JSON; by default 16 steps are sampled.
+        nonce: 32 bytes, or 64 hexadecimal digits, to repeat an audit; by default they are drawn.
+        device: replay on `cpu` or `cuda`; by default on the device that the run names.
+        corpus: the directory of the shards that the run was trained on, some of which are hashed and tokenized again.
+            With a segment, the shards of its rows.
+        initial: the directory of the weights that the run is to begin with: a model directory, or an earlier run.
+            A segment that begins later says that it does not show them.
+        anchors: where anchors are that the run directory lacks, as a URL that fsspec knows.
+        progress: called with the steps replayed so far, and with how many there are to replay; first with 0 and 0,
+            before digests are rechecked.
+
+    Whatever is wrong with the run is in the verdict.
+
+    Raises:
+        MalformedError: the policy is not what it should be.
+        UnavailableError: there is no run, corpus or origin, or a library is missing, or the device that was asked for.
+        UsageError: the nonce or the device makes no sense.
+    """
+    started = time.perf_counter()
+    drawn = draw_nonce() if nonce is None else parse_nonce(nonce.hex() if isinstance(nonce, bytes) else nonce)
+    asked, path = policy_of(policy), path_of(run)
+    if (path / SEGMENT).is_file():
+        if anchors is not None:
+            raise UsageError(f"{path}: a segment holds its anchors: leave --anchors out")
+        return audit_segment(path, asked, device, progress, started, directory_of(corpus), origin_of(initial))
+    found = read_statement(path)
+    if isinstance(found, OpeningDirectory):
+        raise UsageError(f"{found.path}: holds opened operators; `tally judge {quote(str(found.path))}` judges them")
+    if isinstance(found, InferenceDirectory):
+        return audit_calls(found, asked, drawn, device, progress, started)
+    from tallystick.audits.checked_run import read_stated
+    from tallystick.audits.training import audit_training
+
+    found = replace(found, anchors_url=anchors)
+    found.anchors.present(())  # a store that cannot be read is said at once
+    findings = Findings(keeps_going=True)
+    stated = read_stated(found, asked, findings)
+    shards, origin = directory_of(corpus), origin_of(initial)
+    command = audit_command(found.path, asked, drawn, device, shards, anchors, None if origin is None else origin.path)
+    if stated is None:
+        return unread_result(found, asked, findings, command)
+    with threads_of(stated.environment):
+        stack = replace(with_origin(verifier_stack(found, device, asked), origin, shards), corpus=shards)
+        progress(0, 0)
+        ready = time.perf_counter()
+        report = audit_training(found, asked, drawn, stack, progress)
+    return AuditResult(report, circumstances_of(found, command, stack.environment, ready - started))

@@ -1,0 +1,284 @@
+"""Calibrates a model for receipts: honest answers of several stacks, each judged by one pass."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+
+from tallystick.audits.answers.distance_limits import FingerprintCalibration, MeasuredModels
+from tallystick.core.errors import UnavailableError
+from tallystick.engines.torch.generation.language_models import TorchLanguageModel, load_language_model
+from tallystick.formats.claims import Dtype
+from tallystick.formats.fingerprints import PUBLIC_SEED
+from tallystick.formats.receipt import Sampler
+from tallystick.recording.serving.batching import BatchingEngine
+from tallystick.recording.serving.jobs import Event, Job, JobResult, Piece, Slot
+from tallystick.tally.calibration.answer_limits import (
+    Class,
+    SeenRuns,
+    SeenTokens,
+    add_up,
+    at_depths,
+    compare_answer,
+    observe,
+    row_limits,
+    token_limits,
+)
+from tallystick.tally.calibration.training.study import machine
+from tallystick.verdicts.fingerprints import logit_rows
+
+if TYPE_CHECKING:
+    import torch
+
+
+# What a model is asked to be calibrated: questions and tasks of many subjects, for short answers and long ones.
+
+PROMPTS: Final = (
+    "Explain how a bicycle stays upright while it is moving.",
+    "Write a short story about a lighthouse keeper who finds a message in a bottle.",
+    "What is the capital of France, and what is it known for?",
+    "Give me a recipe for vegetable soup with exact amounts.",
+    "Write a Python function that checks whether a number is prime, and explain it.",
+    "Summarise the causes of the First World War in a few paragraphs.",
+    "What is the difference between a virus and a bacterium?",
+    "Translate into French: The weather is nice today and we are going to the beach.",
+    "List ten tips for learning a new language.",
+    "Compute 17 times 23 step by step.",
+    "Describe the life cycle of a star.",
+    "Write a polite email asking for a deadline to be extended by one week.",
+    "What are the advantages and disadvantages of electric cars?",
+    "Tell me about the history of the printing press.",
+    "Write a poem about the sea in winter.",
+    "How does a refrigerator work?",
+    "Explain recursion to a ten-year-old child.",
+    "Who wrote Pride and Prejudice, and what is it about?",
+    "Plan a three-day trip to Rome for a family with two children.",
+    "What is photosynthesis? Answer in one sentence.",
+    "Write a dialogue between a teacher and a student about climate change.",
+    "How do I sort a list of dictionaries by a key in Python?",
+    "Give five synonyms of the word quick.",
+    "Explain the rules of chess to a beginner.",
+    "What should I do if I have a cold?",
+    "Write a product description of a wooden chair.",
+    "Describe the water cycle.",
+    "What is inflation, and how do central banks respond to it?",
+    "Write a SQL query that finds the three customers with the largest orders.",
+    "Tell me a joke about computers.",
+    "Explain Newton's three laws of motion with examples.",
+    "How can I save money on groceries every month?",
+    "Write an introduction to a report on renewable energy in Europe.",
+    "What is the meaning of the proverb: a stitch in time saves nine?",
+    "Compare the novels of Charles Dickens and Leo Tolstoy.",
+    "Write a bash script that renames all files of a folder to lower case.",
+    "How does the human heart pump blood?",
+    "Write a long essay on the importance of reading books.",
+    "What are the main ingredients of bread, and what does each of them do?",
+    "Tell me a very long fairy tale about a fox, a crow and a clever child.",
+)
+
+
+# Answers of the server's own engine, on the caller's thread, with what calibration compares of every token.
+
+SETTINGS: Final[tuple[Mapping[str, float], ...]] = (
+    {"temperature": 0.0},
+    {"temperature": 0.7},
+    {"temperature": 1.0},
+    {"temperature": 1.0, "top_p": 0.9},
+    {"temperature": 0.7, "top_p": 0.9},
+)
+LARGEST: Final = 64
+"""The logits of a row that are kept: those of the tokens that a sampler chooses from."""
+SHORTEST: Final = 8
+
+
+@dataclass(frozen=True)
+class Question:
+    """What one customer asked: prompt, sampler, and the most tokens."""
+
+    prompt: tuple[int, ...]
+    sampler: Sampler
+    max_tokens: int
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One answer: its tokens, the rows by layer, and the largest logits F32 [tokens, n] with their entries."""
+
+    asked: Question
+    answer: tuple[int, ...]
+    rows: Mapping[int, torch.Tensor]
+    logits: torch.Tensor
+    entries: torch.Tensor
+
+
+class KeepingEngine(BatchingEngine):
+    """The server's engine, which also keeps the largest logits of every token."""
+
+    def __init__(self, model: TorchLanguageModel, rows: int, layers: Collection[int] = ()) -> None:
+        super().__init__(model, rows=rows, layers=layers)
+        self.kept: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+
+    def answer(self, jobs: Sequence[Job]) -> None:
+        """Generate all answers in continuous batches."""
+        import torch
+
+        self._waiting.extend(Slot(job, self._language_model) for job in jobs)
+        with torch.inference_mode(), self._tap:
+            while self._active or self._waiting:
+                self._turn()
+
+    def _choose(self, slots: Sequence[Slot], logits: torch.Tensor) -> list[int]:
+        import torch
+
+        largest, entries = torch.topk(logits.float(), min(LARGEST, logits.shape[-1]))
+        for slot, *kept in zip(slots, largest, entries, strict=True):
+            self.kept.setdefault(slot.job.id, []).append((kept[0], kept[1]))
+        return super()._choose(slots, logits)
+
+
+def questions(
+    model: TorchLanguageModel,
+    prompts: Sequence[str],
+    count: int,
+    longest: int,
+    seed: int,
+    settings: Sequence[Mapping[str, float]] = SETTINGS,
+) -> list[Question]:
+    """What `count` customers ask: lengths are log-uniform up to `longest` tokens, seeds are their own."""
+    rng = random.Random(seed)
+    least, most = math.log(min(SHORTEST, longest)), math.log(longest)
+    return [
+        Question(
+            _encoded(model, rng.choice(prompts)),
+            Sampler(**rng.choice(settings), seed=rng.randrange(2**32)),  # type: ignore[arg-type]
+            round(math.exp(rng.uniform(least, most))),
+        )
+        for _ in range(count)
+    ]
+
+
+def answers_to(engine: KeepingEngine, asked: Sequence[Question]) -> Iterator[Answered]:
+    """The answers, one after the other as they end; raises `UnavailableError` where one fails."""
+    import torch
+
+    events: list[Event] = []
+    jobs = [Job(str(n), each.prompt, each.max_tokens, each.sampler, events.append) for n, each in enumerate(asked)]
+    engine.answer(jobs)
+    for event in events:
+        if isinstance(event, JobResult):
+            logits, entries = (torch.stack(kept) for kept in zip(*engine.kept.pop(event.job.id), strict=True))
+            yield Answered(asked[int(event.job.id)], event.ids, event.rows, logits, entries)
+        elif not isinstance(event, Piece):
+            raise UnavailableError(f"an answer failed: {event.reason}")
+
+
+def _encoded(model: TorchLanguageModel, text: str) -> tuple[int, ...]:
+    """A prompt in the chat template, or as plain text for a model without one."""
+    if model.tokenizer.chat_template is None:
+        return tuple(model.encode_text(text))
+    return tuple(model.encode_chat([{"role": "user", "content": text}]))
+
+
+# Calibrates a model for receipts: honest answers of several stacks, each judged by one pass, and the limits.
+#
+# Honest stacks differ in batch size, attention and threads. Every answer is compared with a pass with fused attention,
+# and every fourth also with a pass without it.
+
+Attention = Literal["eager", "sdpa"]
+Tell = Callable[[str], None]
+AGAIN: Final = 4
+"""One answer of so many is also compared with a pass without fused attention."""
+
+
+@dataclass(frozen=True)
+class ServingStack:
+    """How answers are computed: the most rows of a batch, the attention, the threads."""
+
+    rows: int
+    attention: Attention = "sdpa"
+    threads: int = 1
+
+    def __str__(self) -> str:
+        return f"batches of {self.rows}, {self.attention}, {self.threads} thread{'s' if self.threads > 1 else ''}"
+
+
+STACKS: Final = (
+    ServingStack(8),
+    ServingStack(16),
+    ServingStack(8, "eager"),
+    ServingStack(1),
+    ServingStack(8, threads=2),
+)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is answered: answers in all, and the most tokens of one."""
+
+    answers: int = 100
+    tokens: int = 256
+
+
+def calibrate_answers(
+    directory: Path, dtype: Dtype = "F32", effort: Effort = Effort(), tell: Tell = lambda _: None
+) -> FingerprintCalibration:
+    """The limits of a model in a directory, for models of its dtype that are no deeper and no wider.
+
+    Raises as `load_language_model`, and `UnavailableError` where an answer fails.
+    """
+    import torch
+
+    verifiers = {each: load_language_model(directory, dtype, each) for each in ("sdpa", "eager")}
+    card = verifiers["sdpa"].card
+    tokens: list[SeenTokens] = []
+    distances: list[dict[Class, SeenRuns]] = []
+    for number, found in enumerate(_answered(verifiers, effort, tell)):
+        for attention in ("sdpa", "eager") if number % AGAIN == 0 else ("sdpa",):
+            seen, apart = _compared(verifiers[attention], found)
+            tokens.append(seen)
+            distances.append(apart)
+    models = MeasuredModels(
+        dtype=dtype, layers=card.layers, width=card.width, models=(directory.resolve().name,), answers=effort.answers
+    )
+    return FingerprintCalibration(
+        machine=machine(),
+        software=f"torch {torch.__version__}",
+        stacks=tuple(str(each) for each in STACKS),
+        rows=row_limits(at_depths(add_up(distances), card.layers), models),
+        tokens=(token_limits(tokens, models),),
+    )
+
+
+def _answered(verifiers: Any, effort: Effort, tell: Tell) -> Iterator[Answered]:
+    """The answers of all stacks, the same number each; the threads are as before afterwards."""
+    import torch
+
+    threads = torch.get_num_threads()
+    for number, stack in enumerate(STACKS):
+        model: TorchLanguageModel = verifiers[stack.attention]
+        count = effort.answers * (number + 1) // len(STACKS) - effort.answers * number // len(STACKS)
+        tell(f"{count} answers in {stack}")
+        engine = KeepingEngine(model, stack.rows, range(model.card.layers + 2))
+        try:
+            torch.set_num_threads(stack.threads)
+            found = list(answers_to(engine, questions(model, PROMPTS, count, effort.tokens, number)))
+        finally:
+            torch.set_num_threads(threads)
+        tell(f"{sum(len(each.answer) for each in found)} tokens, judged by one pass")
+        yield from found
+
+
+def _compared(model: TorchLanguageModel, found: Answered) -> tuple[SeenTokens, dict[Class, SeenRuns]]:
+    asked, answer, final = found.asked, found.answer, model.card.layers
+    hidden = [layer for layer in found.rows if layer <= final]
+    passed = model.prefill([*asked.prompt, *answer[:-1]], len(asked.prompt) - 1, hidden)
+    seen = observe(passed.logits, asked.prompt, answer, asked.sampler, found.logits.numpy(), found.entries.numpy())
+    own = {**passed.hidden, final + 1: logit_rows(passed.logits, PUBLIC_SEED)}
+    claimed = {layer: np.asarray(rows.float().numpy()) for layer, rows in found.rows.items()}
+    return seen, compare_answer(claimed, own, final)

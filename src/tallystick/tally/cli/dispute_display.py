@@ -1,0 +1,251 @@
+"""States, claims and moves of disputes, as lines and as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.live import Live
+    from rich.table import Table
+
+    from tallystick.disputes.coordinators.coordinator import Coordinator
+    from tallystick.disputes.game.state import State
+    from tallystick.disputes.parties.game_view import BoardCache, GameView, PartyAccount
+    from tallystick.disputes.parties.history import HistoryEntry
+    from tallystick.disputes.parties.player import Player
+    from tallystick.disputes.parties.progress import DisputeProgress, Wait
+
+
+# Claims, and the moves of a dispute, as tables.
+
+PIPE_WIDTH: Final = 200
+BAR: Final = 12
+
+
+def disputes_table(progress: Sequence[DisputeProgress], now: int) -> Table:
+    """Disputes with their ranges and clocks at the coordinator's time `now`."""
+    from rich.table import Column, Table
+
+    from tallystick.disputes.parties.progress import bar
+
+    columns = (Column(name, no_wrap=True) for name in ("dispute", "claim", "level", "leaves", "", "phase"))
+    table = Table(*columns, "to move", box=None)
+    for each in progress:
+        leaves = f"{each.low}–{each.high - 1} of {each.size}"
+        shown = bar(each.low, each.high, each.size, BAR)
+        table.add_row(
+            f"{each.number}", f"{each.claim}", each.level, leaves, shown, each.phase, ended_or_turn(each, now)
+        )
+    return table
+
+
+def ended_or_turn(each: DisputeProgress, now: int) -> str:
+    """How a dispute ended, or who is to move, and until when."""
+    from tallystick.disputes.parties.history import ENDS
+    from tallystick.disputes.parties.progress import deadline
+
+    if each.phase == "settled":
+        return ENDS[each.fault or "nobody"]
+    return each.mover + deadline(None if each.seconds is None else now + each.seconds, now)
+
+
+def claims_table(state: State, time: int) -> Table:
+    """Claims with what is left of their windows at game time `time`."""
+    from rich.table import Column, Table
+
+    from tallystick.disputes.parties.progress import span
+
+    names = ("claim", "prover", "root", "leaves", "status", "window", "disputes", "bond")
+    table = Table(*(Column(name, no_wrap=True) for name in names), box=None)
+    for number, claim in enumerate(state.claims):
+        window = span(max(0, claim.deadline - time)) if claim.status == "open" else ""
+        cells = (claim.prover[:12], claim.root[:12], f"{claim.size}", claim.status.value, window)
+        table.add_row(f"{number}", *cells, f"{claim.disputes}", f"{claim.bond:,}")
+    return table
+
+
+def accounts_table(accounts: Sequence[PartyAccount], now: int) -> Table:
+    """Who paid in, took out and is owed what; `gained` counts what is held as coming back."""
+    from rich.table import Column, Table
+
+    money = ("paid in", "held", "taken out", "owed", "gained")
+    table = Table(Column("party", no_wrap=True), box=None)
+    for name in money:
+        table.add_column(name, no_wrap=True, justify="right")
+    table.add_column("payable", no_wrap=True)
+    table.add_column("role")
+    for each in accounts:
+        sums = (f"{each.paid_in:,}", f"{each.held:,}", f"{each.taken_out:,}", f"{each.owed:,}", f"{each.gained:+,}")
+        table.add_row(each.party[:12], *sums, _payable(each, now), roles_in_words(each))
+    return table
+
+
+def account_line(account: PartyAccount, view: GameView) -> str:
+    """The money of one party, on one line."""
+    who = f"{roles_in_words(account)} {account.party[:12]}".strip()
+    own = " (this party)" if account.party == view.party else ""
+    parts = [f"paid in {account.paid_in:,}", f"took out {account.taken_out:,}"]
+    parts += [f"has {account.held:,} held"] if account.held else []
+    parts += [f"is owed {account.owed:,}, payable {_payable(account, view.now)}"] if account.owed else []
+    return f"{who}{own}: {', '.join(parts)}; {account.gained:+,}"
+
+
+def claim_line(view: GameView, number: int) -> str:
+    """What became of a claim, on one line."""
+    claim = view.state.claims[number]
+    disputes = [f"{n}" for n, each in enumerate(view.state.disputes) if each.claim == number]
+    over = f"contested in dispute {', '.join(disputes)}" if disputes else "nobody has contested it"
+    return f"claim {number} is {claim.status.value}: {over}"
+
+
+def roles_in_words(account: PartyAccount) -> str:
+    """The roles of a party, at most three of them."""
+    more = f" and {len(account.roles) - 3} more" if len(account.roles) > 3 else ""
+    return ", ".join(account.roles[:3]) + more
+
+
+def _payable(account: PartyAccount, now: int) -> str:
+    """From when on the last credit can be taken out."""
+    from tallystick.disputes.parties.progress import clock_time
+
+    ripe = max((each.ripe for each in account.credits), default=None)
+    if ripe is None:
+        return ""
+    return f"from {clock_time(ripe, now)}" if ripe > now else "now"
+
+
+def moves_table(history: Sequence[HistoryEntry]) -> Table:
+    """Every move of a dispute with the range that it left."""
+    from rich.table import Column, Table
+
+    from tallystick.disputes.parties.progress import bar, span
+
+    table = Table(Column("after", justify="right", no_wrap=True), Column("who", no_wrap=True), "move", box=None)
+    table.add_column("leaves", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for each in history:
+        at, passed = each.after, each.entry.time - history[0].entry.time
+        leaves, shown = f"{at.level} {at.low}–{at.high - 1}", bar(at.low, at.high, at.size, BAR)
+        table.add_row(span(passed) if passed else "", each.role, each.summary, leaves, shown)
+    return table
+
+
+def print_table(table: Table) -> None:
+    """Print a table on stdout, as wide as it is where no terminal has to show it."""
+    from tallystick.tally.cli.output import page
+
+    console = page()
+    if not console.is_terminal:
+        console.width = max(console.width, PIPE_WIDTH)
+    console.print(table)
+
+
+# What the programs of disputes show while they play: states of disputes, and what is waited for.
+
+
+@dataclass
+class Display:
+    """The open disputes of one party, and what it waits for: live in a terminal, elsewhere a line for each change."""
+
+    changes: DisputeChanges
+    live: Live | None
+    print: Callable[[str], None]
+    waits: Callable[[GameView], Iterable[Wait]]
+    waited: set[str] = field(default_factory=set)
+    progress: Sequence[DisputeProgress] = ()
+
+    @classmethod
+    @contextmanager
+    def on(cls, player: Player, cache: BoardCache, waits: Callable[[GameView], Iterable[Wait]]) -> Iterator[Display]:
+        """Show what `player` sees, and what it says, for as long as this lasts; `cache` has what lies at the board."""
+        from rich.live import Live
+
+        from tallystick.tally.cli.output import talk
+
+        console = talk()
+
+        def say(line: str) -> None:
+            console.print(line, soft_wrap=True)
+
+        player.say, changes = say, DisputeChanges(player.coordinator, cache, say)
+        if not console.is_terminal:
+            yield cls(changes, None, say, waits)
+            return
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            yield cls(changes, live, say, waits)
+
+    def show(self, view: GameView) -> None:
+        """Show where this party's disputes stand."""
+        from tallystick.disputes.parties.progress import progress_of
+
+        progress = [progress_of(view.state, n, view.now) for n in range(len(view.state.disputes)) if view.is_in(n)]
+        self.changes.show(view, progress, self.live is not None)
+        if self.live is not None:
+            self.live.update(self._live(view, [each for each in progress if each.phase != "settled"]), refresh=True)
+
+    def wait(self, view: GameView) -> bool:
+        """Show what is waited for, now that nothing is left to do; outside a terminal once, until it changes.
+
+        Returns `False`: the program goes on.
+        """
+        waits = list(self.waits(view))
+        if self.live is not None:
+            self.live.update(self._live(view, self.progress, [each.sentence(view.now) for each in waits]), refresh=True)
+            return False
+        apart = [each for each in waits if not each.is_in_dispute]  # the line of a dispute says its own
+        for each in apart:
+            if each.what not in self.waited:
+                self.print(each.sentence(view.now))
+        self.waited = {each.what for each in apart}
+        return False
+
+    def _live(self, view: GameView, progress: Sequence[DisputeProgress], lines: Sequence[str] = ()) -> Group:
+        from rich.console import Group
+        from rich.text import Text
+
+        self.progress = progress
+        return Group(*([disputes_table(progress, view.now)] if progress else []), *map(Text, lines))
+
+
+@dataclass
+class DisputeChanges:
+    """A line for each new state of a dispute: what it waits for, and at its end how and why it ended."""
+
+    coordinator: Coordinator
+    cache: BoardCache
+    print: Callable[[str], None]
+    seen: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+
+    def show(self, view: GameView, progress: Iterable[DisputeProgress], only_ends: bool = False) -> None:
+        """Print the states that are new; with `only_ends`, those of disputes that have ended."""
+        for each in progress:
+            stands = (each.phase, each.level, each.low, each.high, each.fault)
+            if self.seen.get(each.number) == stands:
+                continue
+            self.seen[each.number] = stands
+            if each.phase == "settled":
+                self._show_end(view, each.number)
+            elif not only_ends:
+                self.print(line(view, each))
+
+    def _show_end(self, view: GameView, number: int) -> None:
+        from tallystick.disputes.parties.history import dispute_ending, dispute_history, ending_of
+        from tallystick.verdicts.words import printable
+
+        history = dispute_history(self.coordinator.rules, self.coordinator.entries(), number)
+        ending = ending_of(history, self.cache.folder_of)
+        self.print(printable(dispute_ending(view.state.disputes[number], number, ending)))
+        if ending.why:
+            self.print(f"because: {printable(ending.why)}")
+
+
+def line(view: GameView, each: DisputeProgress) -> str:
+    """Where an open dispute stands, and what it waits for, on one line."""
+    from tallystick.disputes.parties.progress import bar, wait_in
+
+    where = f"{each.level} {each.low}–{each.high - 1} of {each.size} {bar(each.low, each.high, each.size, BAR)}"
+    return f"dispute {each.number}: {where} {wait_in(view, each.number).sentence(view.now)}"

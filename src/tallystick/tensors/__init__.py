@@ -1,1 +1,0 @@
-"""Tensors, their bytes, their digests and their files."""

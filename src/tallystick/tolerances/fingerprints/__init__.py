@@ -1,1 +1,0 @@
-"""Fingerprints: lossy summaries of hidden states, compared by distance."""

@@ -1,1 +1,0 @@
-"""What happened on which device when: clusters, events of a trace, and what speaks against a trace."""

@@ -1,1 +1,0 @@
-"""Clusters out of the configuration of SLURM."""

@@ -1,1 +1,0 @@
-"""Formats: specs, environments, records and their order, claims, receipts and openings."""

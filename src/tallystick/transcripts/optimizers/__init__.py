@@ -1,1 +1,0 @@
-"""The settings of optimizers, one file for each."""

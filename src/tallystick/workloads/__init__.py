@@ -1,1 +1,0 @@
-"""What is run: a plan of batches, a program of steps, a language model."""

@@ -1,0 +1,4 @@
+from __future__ import annotations
+
+from tests.recording.serving.conftest import loopback_only as loopback_only
+from tests.support.services import service as service, unheard as unheard

@@ -1,5 +1,0 @@
-"""Servers on this machine's own addresses."""
-
-from tests.serving.conftest import loopback_only
-
-__all__ = ["loopback_only"]
