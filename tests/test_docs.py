@@ -24,3 +24,14 @@ def test_every_link_leads_to_a_file(page: Path) -> None:
 
 def test_the_index_names_every_page() -> None:
     assert {path.name for path in DOCS.glob("*.md")} - links(DOCS / "README.md") == {"README.md"}
+
+
+def test_the_map_names_modules_that_are_there() -> None:
+    package = ROOT / "src" / "tallystick"
+    doors = {path.name for path in package.iterdir() if path.is_dir()}
+    names = re.findall(r"`([a-z_]+(?:\.\w+)+)`", (DOCS / "map.md").read_text())
+    modules = [name.split(".") for name in names if name.partition(".")[0] in doors]
+    modules = [parts[:-1] if parts[-1][0].isupper() else parts for parts in modules]
+    assert len(modules) > 20
+    places = [package.joinpath(*parts) for parts in modules]
+    assert [str(place) for place in places if not (place.is_dir() or place.with_suffix(".py").is_file())] == []
