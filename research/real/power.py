@@ -31,6 +31,7 @@ from research.real.power_answers import named_answers
 from research.real.power_page import render
 from research.real.serving import Answered, read_answer
 from research.shipped_limits import write_table
+from tallystick.answers.cheaper_tokens import CHEAPER, shows_weights, with_cheaper
 from tallystick.answers.distance_limits import FingerprintRule, Place, RoundingLimits, shipped_calibration
 from tallystick.answers.fingerprints import judge_fingerprint
 from tallystick.answers.power import CheatPower, ModelPower, PowerTable, Subject, shipped_power
@@ -90,6 +91,7 @@ class Judged:
     others: dict[int, bool] = field(default_factory=dict)
     trials: Trials = NO_TRIALS
     log_others: tuple[float, ...] = ()
+    log_cheaper: tuple[float, ...] = ()
 
     def is_seen(self, length: int, wide: bool = True) -> bool:
         """Whether any check rejects the first `length` tokens, with or without the pass in F32."""
@@ -135,7 +137,11 @@ def keep_passes(model: TorchLanguageModel, folder: Path, out: Path, each: int) -
         prompt, answer = found.asked.prompt, found.answer
         fed = ((*prompt, *answer[:-1]), len(prompt) - 1, layers)
         own, true = model.prefill(*fed), wide.prefill(*fed)
-        evidence = judge_sampler(own.logits, prompt, answer, found.asked.sampler, rule, model.end_tokens)
+        sampler = found.asked.sampler
+        evidence = judge_sampler(own.logits, prompt, answer, sampler, rule, model.end_tokens)
+        if AGAIN not in name and shows_weights(evidence, sampler):
+            coarse = {form: wide.in_fewer_bits(form).prefill(*fed[:2]).logits for form in CHEAPER}
+            evidence = with_cheaper(evidence, prompt, answer, sampler, (own.logits, true.logits, coarse))
         kept: dict[str, Any] = {f"o{layer}": rows for layer, rows in own.hidden.items()}
         kept |= {f"w{layer}": rows for layer, rows in true.hidden.items()}
         kept |= {f"{p}{final + 1}": logit_rows(e.logits, PUBLIC_SEED) for p, e in (("o", own), ("w", true))}
@@ -144,6 +150,7 @@ def keep_passes(model: TorchLanguageModel, folder: Path, out: Path, each: int) -
             "graded": evidence.trials.graded,
             "trials": [evidence.trials.tokens, evidence.trials.mismatches],
             "others": evidence.others.against,
+            "cheaper": evidence.cheaper.against,
             "acc": decided,
         }
         everything: dict[str, Any] = kept | {key: np.array(value) for key, value in told.items()}
@@ -257,6 +264,7 @@ def judge(
         counted, beyond = (int(each) for each in kept["trials"])
         entry.trials = Trials(counted, beyond, tuple(kept["graded"].tolist()))
         entry.log_others = tuple(kept["others"].tolist())
+        entry.log_cheaper = tuple(kept["cheaper"].tolist())
     return entry
 
 
@@ -383,9 +391,9 @@ def _pool(answers: Sequence[Judged], wide: bool = True) -> bool:
 def log_tokens(answers: Iterable[Judged]) -> float:
     """The logarithm of the e-value of all tokens together against the stated sampler."""
     held = [*answers]
-    others = [each.log_others for each in held if each.log_others]
-    parts = [sum((each.trials for each in held), NO_TRIALS).log_against()]
-    return log_mean([*parts, *([log_mean([sum(column) for column in zip(*others, strict=True)])] if others else [])])
+    told = [[each.log_others for each in held], [each.log_cheaper for each in held]]
+    sums = [[sum(column) for column in zip(*filter(None, each), strict=True)] for each in told]
+    return log_mean([sum((each.trials for each in held), NO_TRIALS).log_against(), *map(log_mean, filter(None, sums))])
 
 
 def _logs(found: Sequence[Judged]) -> dict[str, Any]:

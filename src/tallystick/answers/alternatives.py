@@ -51,13 +51,13 @@ def other_samplers(view: ClaimedAnswer, drift: float) -> Likelihoods:
     rows = (view.logits, view.sampler, places, view.histories)
     claimed, least = np.asarray(view.answer, np.int64), view.rule.far_rate
     found = {
-        f"temperature x{factor:g}": _wagers(each, claimed, drift, least)
+        f"temperature x{factor:g}": wagers(each, claimed, drift, least)
         for factor, each in zip(FACTORS, rivals(*rows, FACTORS, view.band), strict=True)
     }
     filters = other_filters(view.sampler)
     found |= dict.fromkeys(FILTERS, (np.zeros(len(claimed)),) * 2)
     for name, each in zip(filters, filter_rivals(*rows, [*filters.values()], drift), strict=True):
-        found[name] = _wagers(each, claimed, drift, least)
+        found[name] = wagers(each, claimed, drift, least)
     against, in_favour = zip(*found.values(), strict=True)
     return Likelihoods.of([*found], np.stack(against), np.stack(in_favour))
 
@@ -80,7 +80,7 @@ def other_filters(sampler: Sampler) -> dict[str, Sampler]:
     return {name: sampler.model_copy(update={key: value}) for name, (key, value, is_other) in named if is_other}
 
 
-def _wagers(pairs: Rivals, claimed: npt.NDArray[np.int64], drift: float, least: float) -> tuple[Reals, Reals]:
+def wagers(pairs: Rivals, claimed: npt.NDArray[np.int64], drift: float | Reals, least: float) -> tuple[Reals, Reals]:
     """The logarithms of both factors, each F64[tokens]."""
     here, there = _turned(pairs.lead / drift), _turned(pairs.lead_there / drift)
     is_rival, is_own = claimed == pairs.rival, claimed == pairs.own

@@ -25,7 +25,7 @@ from tallystick.transcripts.receipt import PARTS_MAX
 Dtype = Literal["F32", "BF16", "F16"]
 Limit = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Kind = Literal["projection", "toploc", "states"]
-Place = Literal["block", "final", "logits"]
+Place = Literal["block", "final", "logits", "layer"]
 CHANCE: Final = 1e-6
 """The probability at most by which directions carry the largest honest distance beyond a limit."""
 _NORMAL: Final = 4.7534243
@@ -112,11 +112,12 @@ class RoundingLimits(MeasuredModels):
     """How much more honest stacks round than the verifier's own, for models of this depth and width.
 
     Both are compared with a pass in F32: at `place`, an honest stack lies at most `ratio` times as far from it, in any
-    block of a fingerprint, as the verifier's own pass does. `largest` is the largest such ratio that was seen.
+    block of a fingerprint, as the verifier's own pass does. At `layer`, it is how far one layer lies from the
+    nearest of the verifier's own stacks (`answers.reruns`). `largest` is the largest such ratio that was seen.
     """
 
     place: Place
-    ratio: Annotated[float, Field(ge=1.0, le=100.0)]
+    ratio: Annotated[float, Field(gt=0.0, le=100.0)]
     largest: Limit = 0.0
 
 

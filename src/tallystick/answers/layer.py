@@ -18,7 +18,7 @@ from tallystick.answers.cheaper_layer import ERRORS, HALFWAY, compare_with_cheap
 from tallystick.answers.error_bounds import BoundedValue, bounded_outputs
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.report import CheckLog
-from tallystick.answers.states import StatesChallenge
+from tallystick.answers.states import opened_layers
 from tallystick.answers.verify import ReceiptContext
 from tallystick.errors import ProofError, UnavailableError
 from tallystick.graphs.graph import Graph, Ref
@@ -29,7 +29,7 @@ from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import Tensor
 from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.receipt import StatesCommitment
-from tallystick.workloads.hidden_states import Rows, check_states_opening, drawn_layer
+from tallystick.workloads.hidden_states import Rows, drawn_layer
 
 INPUT: Final = "inputs.input_ids"
 RELATIVE: Final[Mapping[str, float]] = {"F32": 2e-5, "F16": 2e-3, "BF16": 2e-2}
@@ -106,15 +106,6 @@ def check_program(graph: Graph, policy: ReceiptPolicy) -> None:
     for setting, needed in (("memory_max", BALL_BYTES * seen.peak_bytes), ("work_max", BALL_WORK * seen.flops)):
         if needed > (allowed := getattr(policy, setting)):
             raise UnavailableError(f"judging it takes up to {needed}, more than {setting} of {allowed}")
-
-
-def opened_layers(challenge: StatesChallenge, statement: StatesCommitment) -> dict[int, Rows]:
-    """The layers whose rows are all opened, each [rows, width]; raises `ProofError` for a wrong opening."""
-    parts = check_states_opening(challenge.opening, statement, challenge.nonce, challenge.count, challenge.layer)
-    blocks = range(-(-statement.rows // statement.block))
-    whole = [layer for layer in sorted(statement.layers) if all((block, layer) in parts for block in blocks)]
-    found = {layer: [parts[block, layer] for block in blocks] for layer in whole}
-    return {layer: np.concatenate(rows) for layer, rows in found.items() if len({r.shape[1] for r in rows}) == 1}
 
 
 def _judge(

@@ -25,7 +25,7 @@ BITS: Final = "replayed bits"
 """The check of an exact replay of hidden states; the check `replay` compares tokens."""
 RUNG_OF: Final[Mapping[str, int]] = {
     **dict.fromkeys(("sampler", "surprisal", "evidence"), 1),
-    **dict.fromkeys(("fingerprint", "rounding", "states"), 2),
+    **dict.fromkeys(("fingerprint", "rounding", "states", "rerun"), 2),
     "layer": 3,
     **dict.fromkeys(("replay", BITS), 4),
 }
@@ -35,9 +35,9 @@ PASSES: Final[Mapping[str, int]] = {"prefill": 1, "wide pass": 2}
 RUNG_NAMES: Final = {1: "token test", 2: "fingerprints", 3: "one layer by operators", 4: "exact replay"}
 STATED: Final = ("signature", "model")
 COUNTED: Final = ("usage", "tokens")
-SEEN: Final = ("evidence", "fingerprint", "rounding", "states", "replay")
+SEEN: Final = ("evidence", "fingerprint", "rounding", "states", "rerun", "replay")
 """Checks that each show that the promised model computed the answer."""
-EXACT: Final = ("fingerprint", "rounding", "states", BITS)
+EXACT: Final = ("fingerprint", "rounding", "states", "rerun", BITS)
 """Checks that show the precision; tokens, replayed or not, rarely differ between precisions."""
 
 

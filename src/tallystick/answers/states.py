@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tallystick.answers.distance_limits import FingerprintRule
 from tallystick.answers.fingerprints import Compared, Hidden, Rows, largest, together
@@ -46,6 +47,15 @@ class StatesChallenge:
     def size(self) -> int:
         """The size of the opened hidden states in bytes."""
         return sum(len(part.data) * 3 // 4 for part in self.opening.parts)
+
+
+def opened_layers(challenge: StatesChallenge, statement: StatesCommitment) -> dict[int, npt.NDArray[np.float32]]:
+    """The layers whose rows are all opened, each [rows, width]; raises `ProofError` for a wrong opening."""
+    parts = check_states_opening(challenge.opening, statement, challenge.nonce, challenge.count, challenge.layer)
+    blocks = range(-(-statement.rows // statement.block))
+    whole = [layer for layer in sorted(statement.layers) if all((block, layer) in parts for block in blocks)]
+    found = {layer: [parts[block, layer] for block in blocks] for layer in whole}
+    return {layer: np.concatenate(rows) for layer, rows in found.items() if len({r.shape[1] for r in rows}) == 1}
 
 
 def judge_challenge(
@@ -127,10 +137,29 @@ def judge_states(
 
     found = (
         largest(compared(direct, 1.0), "states", "rows as they are"),
+        _worst_row(gaps, own, statement, rule, card),
         *_layers(direct, rule, card),
         largest(compared(projected, FRESH), "states", f"{NONCE_WIDTH} directions of the nonce"),
     )
     return tuple(replace(each, advisory=advisory) for each in found)
+
+
+def _worst_row(
+    gaps: Mapping[Place, Rows],
+    own: Mapping[Place, Rows],
+    statement: StatesCommitment,
+    rule: FingerprintRule,
+    card: ModelCard,
+) -> Finding:
+    """The one row that lies farthest off: one other word of a prompt moves its own row most."""
+    rows = []
+    for (block, layer), gap in gaps.items():
+        away, size = (np.linalg.norm(each.astype(np.float64), axis=1) for each in (gap, own[block, layer]))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found = np.where(away == 0.0, 0.0, away / size)
+        place = int(np.argmax(np.where(np.isnan(found), np.inf, found)))
+        rows.append(Distance(layer, block * statement.block + place, 1, float(found[place])))
+    return largest([Compared(each, _largest(rule, card, each.layer, 1)) for each in rows], "states", "one row")
 
 
 def _layers(found: Sequence[Distance], rule: FingerprintRule, card: ModelCard) -> Iterator[Finding]:

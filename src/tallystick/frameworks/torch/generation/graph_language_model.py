@@ -59,6 +59,16 @@ class GraphLanguageModel:
         """None: the graph was captured in one precision."""
         return None
 
+    def in_fewer_bits(self, name: str) -> LanguageModel | None:
+        """None: the graph has its weights bound."""
+        del name
+        return None
+
+    def reruns(self, tokens: Sequence[int], given: Mapping[int, Rows]) -> tuple[Mapping[int, Rows], ...]:
+        """None: the graph is of the whole pass."""
+        del tokens, given
+        return ()
+
     def encode_text(self, text: str) -> list[int]:
         """The tokens of a prompt."""
         return self.source.encode_text(text)

@@ -21,13 +21,14 @@ from tallystick.documents.files import read_document
 from tallystick.errors import MalformedError, UnavailableError, UsageError
 from tallystick.frameworks.torch.generation.hidden_states import watching_layers
 from tallystick.frameworks.torch.generation.model_directory import DTYPES, check_directory, describe, shared_tensors
+from tallystick.frameworks.torch.generation.twins import attention_twin, coarse_twin, run_layers
 from tallystick.frameworks.torch.refusals import REFUSALS
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.tensors.digest import state_digest
 from tallystick.transcripts.model_card import Dtype, ModelCard
 from tallystick.transcripts.requested import template_message
 from tallystick.transcripts.sampler import Grammar
-from tallystick.workloads.language_model import Prefill, TokenMasks
+from tallystick.workloads.language_model import Prefill, Rows, TokenMasks
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,20 @@ class TorchLanguageModel:
     @cached_property
     def _wide(self) -> TorchLanguageModel:
         return replace(self, model=copy.deepcopy(self.model).float())
+
+    def in_fewer_bits(self, name: str) -> TorchLanguageModel | None:
+        """The model with its matrices in a format of `tensors.fewer_bits`, rounded when they are used."""
+        return replace(self, model=coarse_twin(self.model, name, DTYPES[self.card.dtype]))
+
+    def reruns(self, tokens: Sequence[int], given: Mapping[int, Rows]) -> tuple[Mapping[int, Rows], ...]:
+        """The layers behind `given` with fused attention and with the eager one; raises as `prefill`."""
+        check_tokens(tokens, self.card.vocabulary)
+        ids = torch.tensor([list(tokens)], device=self.device)
+        return tuple(run_layers(each, ids, given) for each in self._stacks)
+
+    @cached_property
+    def _stacks(self) -> tuple[Any, ...]:
+        return tuple(attention_twin(self.model, each) for each in ("sdpa", "eager"))
 
     def encode_text(self, text: str) -> list[int]:
         """The tokens of a prompt, with the special tokens that the tokenizer adds."""

@@ -1,0 +1,57 @@
+"""Evidence about weights in fewer bits under the same seed: which of two tokens an answer holds, token by token.
+
+A provider who chooses tokens with cheaper weights can state fingerprints of the promised ones for them. The tokens are
+still those of the cheaper model. The verifier runs it too: where it would choose another token than the promised model,
+the answer holds one of the two. Honest drift turns their order round with a probability that is known
+(`answers.alternatives`), so that each such token is a trial, and answers together tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from tallystick.answers.alternatives import wagers
+from tallystick.answers.sampler import SamplerEvidence, histories_of
+from tallystick.sampling.margin import stretch
+from tallystick.sampling.rivals import rivals_of_models
+from tallystick.tolerances.likelihoods import Likelihoods
+from tallystick.transcripts.sampler import Sampler
+from tallystick.workloads.language_model import Rows
+
+CHEAPER: Final = ("int8 by row", "int8 in groups of 64")
+"""The formats of weights that are tried; those with fewer bits choose other tokens so often that no trial is needed."""
+COMPARED: Final = 32
+"""Logits of a row whose drift is measured: its largest."""
+LEAST_DRIFT: Final = 1e-6
+Passes = tuple[Rows, Rows, Mapping[str, Rows]]
+"""Logits of the promised model in its precision, of it in F32, and of each cheaper one in F32."""
+
+
+def shows_weights(evidence: SamplerEvidence, sampler: Sampler) -> bool:
+    """Whether tokens were drawn by scores under a known seed, with logits as the model gives them."""
+    is_seeded = bool(evidence.trials.tokens) and (sampler.is_greedy or sampler.form == "gumbel")
+    return is_seeded and not evidence.undecided and not sampler.adjustments and evidence.rule.rms is not None
+
+
+def with_cheaper(
+    evidence: SamplerEvidence, prompt: Sequence[int], answer: Sequence[int], sampler: Sampler, seen: Passes
+) -> SamplerEvidence:
+    """The evidence, extended by that for and against each cheaper form of the model.
+
+    How far the verifier's precision carries the logits of a row is the drift of an honest one there: a row in which the
+    verifier rounds much is one for everybody.
+    """
+    own, true, cheaper = seen
+    rule, histories = evidence.rule, histories_of(prompt, answer, sampler)
+    assert rule.band is not None
+    order = np.argpartition(-true, COMPARED, axis=1)[:, :COMPARED]
+    away = np.take_along_axis(own.astype(np.float64) - true, order, axis=1).std(axis=1)
+    drift = np.maximum(away * (stretch(sampler) if sampler.repetition_penalty != 1.0 else 1.0), LEAST_DRIFT)
+    claimed, places = np.asarray(answer, np.int64), range(len(answer))
+    pairs = [rivals_of_models(true, each, sampler, places, histories, rule.band) for each in cheaper.values()]
+    against, in_favour = zip(*(wagers(each, claimed, drift, rule.honest) for each in pairs), strict=True)
+    return replace(evidence, cheaper=Likelihoods.of([*cheaper], np.stack(against), np.stack(in_favour)))
