@@ -34,7 +34,7 @@ from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.workloads.hidden_states import commit_states, drawn_layer, judged_layers
 
 DATA: Final = Path("docs/data/real_opened.json")
-DRAWN: Final = 6
+DRAWN: Final = 4
 BLOCK: Final = 32
 Judged = dict[str, Any]
 
@@ -90,7 +90,7 @@ def ratios_of(model: TorchLanguageModel, tokens: tuple[int, ...], claimed: Mappi
     wide = model.widened()
     assert wide is not None
     given = {layer - 1: claimed.get(layer - 1, claimed[layer]) for layer in claimed}
-    near, true = model.reruns(tokens, given), wide.reruns(tokens, given)[0]
+    near, true = [*model.reruns(tokens, given)], next(wide.reruns(tokens, given))
     return [nearest(rows, [each[layer] for each in near], true[layer]) for layer, rows in claimed.items()]
 
 

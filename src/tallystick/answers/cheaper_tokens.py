@@ -13,9 +13,11 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tallystick.answers.alternatives import wagers
 from tallystick.answers.sampler import SamplerEvidence, histories_of
+from tallystick.sampling.fast_path import USUAL_REACH
 from tallystick.sampling.margin import stretch
 from tallystick.sampling.rivals import rivals_of_models
 from tallystick.tolerances.likelihoods import Likelihoods
@@ -25,8 +27,9 @@ from tallystick.workloads.language_model import Rows
 CHEAPER: Final = ("int8 by row", "int8 in groups of 64")
 """The formats of weights that are tried; those with fewer bits choose other tokens so often that no trial is needed."""
 COMPARED: Final = 32
-"""Logits of a row whose drift is measured: its largest."""
+"""The most logits of a row whose drift is measured: the largest of those that a sampler chooses from."""
 LEAST_DRIFT: Final = 1e-6
+Reals = npt.NDArray[np.float64]
 Passes = tuple[Rows, Rows, Mapping[str, Rows]]
 """Logits of the promised model in its precision, of it in F32, and of each cheaper one in F32."""
 
@@ -35,6 +38,18 @@ def shows_weights(evidence: SamplerEvidence, sampler: Sampler) -> bool:
     """Whether tokens were drawn by scores under a known seed, with logits as the model gives them."""
     is_seeded = bool(evidence.trials.tokens) and (sampler.is_greedy or sampler.form == "gumbel")
     return is_seeded and not evidence.undecided and not sampler.adjustments and evidence.rule.rms is not None
+
+
+def drift_of(own: Rows, true: Rows, temperature: float) -> Reals:
+    """The deviation of own logits from those in F32 over the likely tokens of each row, F64[rows]."""
+    order = np.argpartition(-true, COMPARED, axis=1)[:, :COMPARED]
+    there = np.take_along_axis(true, order, axis=1).astype(np.float64)
+    away = np.take_along_axis(own, order, axis=1) - there
+    likely = there >= there.max(axis=1, keepdims=True) - temperature * USUAL_REACH
+    count = likely.sum(axis=1)
+    mean = (away * likely).sum(axis=1) / count
+    squares = (np.square(away - mean[:, None]) * likely).sum(axis=1) / count
+    return np.maximum(np.sqrt(squares), LEAST_DRIFT)
 
 
 def with_cheaper(
@@ -48,9 +63,8 @@ def with_cheaper(
     own, true, cheaper = seen
     rule, histories = evidence.rule, histories_of(prompt, answer, sampler)
     assert rule.band is not None
-    order = np.argpartition(-true, COMPARED, axis=1)[:, :COMPARED]
-    away = np.take_along_axis(own.astype(np.float64) - true, order, axis=1).std(axis=1)
-    drift = np.maximum(away * (stretch(sampler) if sampler.repetition_penalty != 1.0 else 1.0), LEAST_DRIFT)
+    drift = drift_of(own, true, 1.0 if sampler.is_greedy else sampler.temperature)
+    drift *= stretch(sampler) if sampler.repetition_penalty != 1.0 else 1.0
     claimed, places = np.asarray(answer, np.int64), range(len(answer))
     pairs = [rivals_of_models(true, each, sampler, places, histories, rule.band) for each in cheaper.values()]
     against, in_favour = zip(*(wagers(each, claimed, drift, rule.honest) for each in pairs), strict=True)

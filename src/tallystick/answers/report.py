@@ -217,6 +217,11 @@ class ReceiptReport(Judgement):
             found[rung] = replace(held, seconds=held.seconds + cost.seconds, bytes=held.bytes + cost.bytes)
         return dict(sorted(found.items()))
 
+    @property
+    def is_opened(self) -> bool:
+        """Whether an opened layer was run again, and decides."""
+        return any(each.name == "rerun" and not each.advisory for each in self.findings)
+
     def to_json(self) -> dict[str, Json]:
         """The report as JSON values."""
         from tallystick.answers.report_json import report_json

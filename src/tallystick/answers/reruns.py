@@ -48,9 +48,9 @@ def judge_reruns(
     given = {layer: rows for layer, rows in given.items() if layer + 1 < card.layers}
     if not given:
         return
-    near, wide = models[0].reruns(tokens, given), models[1].reruns(tokens, given)
+    near, wide = [*models[0].reruns(tokens, given)], next(models[1].reruns(tokens, given), {})
     for layer in sorted(each + 1 for each in given) if near and wide else ():
-        ratio = nearest(opened[layer], [each[layer] for each in near], wide[0][layer])
+        ratio = nearest(opened[layer], [each[layer] for each in near], wide[layer])
         known = is_measured(receipt.engine)
         detail = f"of own rounding from the nearest of {len(near)} own stacks, run from the layer before"
         where = f"layer {layer}, {len(opened[layer])} rows"

@@ -27,6 +27,9 @@ from tallystick.workloads.hidden_states import Place, check_states_opening, dire
 
 NONCE_WIDTH: Final = 16
 """The number of fresh directions for each opened part."""
+ROW: Final = 1.5
+"""One row may lie so many limits off: of 24 honest answers one row lay 1.1 off; that of another word of a prompt lies
+1.9 and more off."""
 FRESH: Final = 2.0
 """Under 16 fresh directions a gap looks twice as large less than once in 10⁶ times: P(χ² > 64) = 1.1e-7."""
 
@@ -159,7 +162,7 @@ def _worst_row(
             found = np.where(away == 0.0, 0.0, away / size)
         place = int(np.argmax(np.where(np.isnan(found), np.inf, found)))
         rows.append(Distance(layer, block * statement.block + place, 1, float(found[place])))
-    return largest([Compared(each, _largest(rule, card, each.layer, 1)) for each in rows], "states", "one row")
+    return largest([Compared(each, ROW * _largest(rule, card, each.layer, 1)) for each in rows], "states", "one row")
 
 
 def _layers(found: Sequence[Distance], rule: FingerprintRule, card: ModelCard) -> Iterator[Finding]:

@@ -217,7 +217,8 @@ def _power(pools: Sequence[Sequence[ReceiptReport]], card: ModelCard) -> tuple[t
         return (), reasons[0]
     least = min(computed, key=lambda pool: sum(each.tokens for each in pool))
     wide = all(each.rounding is not None for each in least)
-    return power_at(card, sum(each.tokens for each in least), len(least), wide), ""
+    opened = sum(each.is_opened for each in least)
+    return power_at(card, sum(each.tokens for each in least), len(least), wide, opened), ""
 
 
 def combined(evidence: Iterable[SamplerEvidence]) -> tuple[SamplerEvidence, ...]:

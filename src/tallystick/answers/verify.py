@@ -114,6 +114,10 @@ class Verification:
         """Whether the receipt names the verifier's model, by its present root or by that of an earlier card."""
         return any(each.where == "model root" and each.agrees for each in self.log.findings.seen)
 
+    @property
+    def _opened(self) -> int:
+        return sum(each.name == "rerun" and not each.advisory for each in self.log.findings.seen)
+
     def report(self, rung: int) -> ReceiptReport:
         """The report on everything checked so far."""
         receipt, log, card = self.context.receipt, self.log, self.model.card
@@ -131,7 +135,9 @@ class Verification:
             tuple(log.costs),
             self.evidence,
             self.rounding,
-            () if unmeasured else power_at(card, receipt.answer.tokens.count, wide=self.rounding is not None),
+            ()
+            if unmeasured
+            else power_at(card, receipt.answer.tokens.count, 1, self.rounding is not None, self._opened),
             unmeasured,
         )
 

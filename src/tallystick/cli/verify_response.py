@@ -53,7 +53,7 @@ def verify_response(
     challenge: str | None = typer.Option(
         None,
         help="The provider's address (…/v1): ask it to open the states around a layer, and judge that on rung 3; of "
-        "several receipts, parts of the share that the policy's `open_sample` names.",
+        "several receipts, a layer of the share that the policy's `open_sample` names.",
     ),
     save_opening: Path | None = typer.Option(None, "--save-opening", help="Where to keep what the provider opened."),
     opening: Path | None = typer.Option(None, help="The provider's answer to a challenge of committed states."),
@@ -142,7 +142,7 @@ def _sampled_opening(
     is_drawn = is_sampled(nonce + OPENED, subject.identity, policy.open_sample)
     if subject.receipt.states is None or not is_drawn:
         return subject
-    return challenge_provider(subject, url, nonce, count or policy.fingerprints.parts)[0]
+    return challenge_provider(subject, url, nonce, count)[0]
 
 
 def _fresh_nonce() -> bytes:

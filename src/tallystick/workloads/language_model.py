@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -57,7 +57,7 @@ class LanguageModel(Protocol):
     def in_fewer_bits(self, name: str) -> LanguageModel | None:
         """The model with its matrices rounded to a format of `tensors.fewer_bits`; None where there is no such pass."""
 
-    def reruns(self, tokens: Sequence[int], given: Mapping[int, Rows]) -> tuple[Mapping[int, Rows], ...]:
+    def reruns(self, tokens: Sequence[int], given: Mapping[int, Rows]) -> Iterator[Mapping[int, Rows]]:
         """For each stack that is at hand, the layer behind each of `given` computed from these rows of it.
 
         Rows are those of all tokens; layer −1 stands for the tokens themselves. Empty where no layer can be run alone.

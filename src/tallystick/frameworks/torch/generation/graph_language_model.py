@@ -6,7 +6,7 @@ the framework that captured them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
@@ -64,10 +64,10 @@ class GraphLanguageModel:
         del name
         return None
 
-    def reruns(self, tokens: Sequence[int], given: Mapping[int, Rows]) -> tuple[Mapping[int, Rows], ...]:
+    def reruns(self, tokens: Sequence[int], given: Mapping[int, Rows]) -> Iterator[Mapping[int, Rows]]:
         """None: the graph is of the whole pass."""
         del tokens, given
-        return ()
+        return iter(())
 
     def encode_text(self, text: str) -> list[int]:
         """The tokens of a prompt."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -62,15 +62,15 @@ class TorchLanguageModel:
     def _wide(self) -> TorchLanguageModel:
         return replace(self, model=copy.deepcopy(self.model).float())
 
-    def in_fewer_bits(self, name: str) -> TorchLanguageModel | None:
+    def in_fewer_bits(self, name: str) -> TorchLanguageModel:
         """The model with its matrices in a format of `tensors.fewer_bits`, rounded when they are used."""
         return replace(self, model=coarse_twin(self.model, name, DTYPES[self.card.dtype]))
 
-    def reruns(self, tokens: Sequence[int], given: Mapping[int, Rows]) -> tuple[Mapping[int, Rows], ...]:
+    def reruns(self, tokens: Sequence[int], given: Mapping[int, Rows]) -> Iterator[Mapping[int, Rows]]:
         """The layers behind `given` with fused attention and with the eager one; raises as `prefill`."""
         check_tokens(tokens, self.card.vocabulary)
         ids = torch.tensor([list(tokens)], device=self.device)
-        return tuple(run_layers(each, ids, given) for each in self._stacks)
+        return (run_layers(each, ids, given) for each in self._stacks)
 
     @cached_property
     def _stacks(self) -> tuple[Any, ...]:
