@@ -73,6 +73,8 @@ def tokens_seen(model: TorchLanguageModel, folder: Path, passes: Path) -> dict[s
     """By way, how many whole answers and pools of 8 are rejected for their tokens, and the largest log e-value."""
     found: dict[str, list[Any]] = {}
     for _, answered, _, _, kept in passed_answers(model, folder, passes):
+        if answered.way not in ("honest", TOKENS):
+            continue
         counted, beyond = (int(each) for each in kept["trials"])
         trials = Trials(counted, beyond, tuple(kept["graded"].tolist()))
         one = Seen(len(answered.answer), trials, tuple(kept["others"].tolist()), tuple(kept["cheaper"].tolist()))
@@ -109,15 +111,16 @@ def token_pairs(model: TorchLanguageModel, folder: Path, count: int) -> Iterator
     """Of answers of int8 tokens: how likely the rival is in each row, honestly and with int8 weights."""
     wide = model.widened()
     assert wide is not None
-    coarse, rule = wide.in_fewer_bits("int8 by row"), SamplerRule().for_model(model.card)
+    coarse, rule = wide.in_fewer_bits("int8 by row, steps in 16 bits"), SamplerRule().for_model(model.card)
     whole = [f for _, f in named_answers(folder) if f.way == TOKENS and len(f.answer) == WHOLE]
     for found in whole[:count]:
         fed = ((*found.asked.prompt, *found.answer[:-1]), len(found.asked.prompt) - 1)
-        own, true, there = (each.prefill(*fed).logits for each in (model, wide, coarse))
+        own, true, other = (each.prefill(*fed).logits for each in (model, wide, coarse))
         histories, sampler = histories_of(found.asked.prompt, found.answer, found.asked.sampler), found.asked.sampler
-        pairs = rivals_of_models(true, there, sampler, range(WHOLE), histories, rule.band or 0.0)
+        pairs = rivals_of_models(true, other, sampler, range(WHOLE), histories, rule.band or 0.0)
         drift = FITTED * drift_of(own, true, 1.0 if sampler.is_greedy else sampler.temperature)
-        yield tuple(0.5 * (1 - np.tanh(0.5 * each / drift)) for each in (pairs.lead, pairs.lead_there))
+        here, there = (0.5 * (1 - np.tanh(0.5 * each / drift)) for each in (pairs.lead, pairs.lead_there))
+        yield here, there
 
 
 def token_ceiling(pairs: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from tallystick.tolerances.likelihoods import Likelihoods
 from tallystick.transcripts.sampler import Sampler
 from tallystick.workloads.language_model import Rows
 
-CHEAPER: Final = ("int8 by row", "int8 in groups of 64")
+CHEAPER: Final = ("int8 by row", "int8 by row, steps in 16 bits", "int8 in groups of 64, steps in 16 bits")
 """The formats of weights that are tried; those with fewer bits choose other tokens so often that no trial is needed."""
 COMPARED: Final = 32
 """The most logits of a row whose drift is measured: the largest of those that a sampler chooses from."""
@@ -49,7 +49,7 @@ def drift_of(own: Rows, true: Rows, temperature: float) -> Reals:
     count = likely.sum(axis=1)
     mean = (away * likely).sum(axis=1) / count
     squares = (np.square(away - mean[:, None]) * likely).sum(axis=1) / count
-    return np.maximum(np.sqrt(squares), LEAST_DRIFT)
+    return np.asarray(np.maximum(np.sqrt(squares), LEAST_DRIFT))
 
 
 def with_cheaper(

@@ -55,7 +55,7 @@ class LanguageModel(Protocol):
         """The same weights computed with in F32; None for a model of F32, or where there is no such pass."""
 
     def in_fewer_bits(self, name: str) -> LanguageModel | None:
-        """The model with its matrices rounded to a format of `tensors.fewer_bits`; None where there is no such pass."""
+        """The model with matrices in a format of fewer bits; None where there is no such pass."""
 
     def reruns(self, tokens: Sequence[int], given: Mapping[int, Rows]) -> Iterator[Mapping[int, Rows]]:
         """For each stack that is at hand, the layer behind each of `given` computed from these rows of it.

@@ -63,7 +63,7 @@ class TorchLanguageModel:
         return replace(self, model=copy.deepcopy(self.model).float())
 
     def in_fewer_bits(self, name: str) -> TorchLanguageModel:
-        """The model with its matrices in a format of `tensors.fewer_bits`, rounded when they are used."""
+        """The model with its matrices in one of `twins.FORMATS`, rounded when they are used."""
         return replace(self, model=coarse_twin(self.model, name, DTYPES[self.card.dtype]))
 
     def reruns(self, tokens: Sequence[int], given: Mapping[int, Rows]) -> Iterator[Mapping[int, Rows]]:

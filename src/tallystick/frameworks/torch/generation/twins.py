@@ -13,8 +13,15 @@ from torch import nn
 from tallystick.frameworks.torch.generation.hidden_states import decoder_blocks
 from tallystick.workloads.language_model import Rows
 
-GROUPS: Final[Mapping[str, int | None]] = {"int8 by row": None, "int8 in groups of 64": 64}
-"""The formats of `tensors.fewer_bits` that are run here: so many weights of a row share a step, or all."""
+FORMATS: Final[Mapping[str, tuple[int | None, bool]]] = {
+    "int8 by row": (None, False),
+    "int8 by row, steps in 16 bits": (None, True),
+    "int8 in groups of 64, steps in 16 bits": (64, True),
+}
+"""How many weights of a row share a step, or all; and whether steps and quotients have the model's precision, not F32.
+
+It matters: the two roundings by row move a token's logits in directions that differ about as much as they agree.
+"""
 LARGEST: Final = 127
 TOKENS: Final = -1
 """The number of the layer ahead of the first one."""
@@ -23,13 +30,13 @@ TOKENS: Final = -1
 class CoarseLinear(nn.Module):
     """A linear layer that rounds its matrix when it is used, so that nobody holds it twice."""
 
-    def __init__(self, exact: nn.Linear, group: int | None, dtype: torch.dtype) -> None:
+    def __init__(self, exact: nn.Linear, group: int | None, steps: torch.dtype, dtype: torch.dtype) -> None:
         super().__init__()
-        self.exact, self.group, self.dtype = exact, group, dtype
+        self.exact, self.group, self.steps, self.dtype = exact, group, steps, dtype
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The product with the rounded matrix."""
-        weight = self.exact.weight.float()
+        weight = self.exact.weight.to(self.steps)
         fits = self.group is not None and weight.shape[1] % self.group == 0
         grouped = weight.reshape(-1, self.group) if fits and self.group else weight
         step = grouped.abs().amax(1, keepdim=True).clamp_min(1e-12) / LARGEST
@@ -45,13 +52,13 @@ def attention_twin(model: nn.Module, attention: str) -> Any:
 
 
 def coarse_twin(model: nn.Module, name: str, dtype: torch.dtype) -> Any:
-    """The model with the matrices of its blocks in a format of `GROUPS`, whose products with the steps are `dtype`."""
-    twin = _twin(model)
+    """The model with the matrices of its blocks in one of `FORMATS`; products with the steps are `dtype`."""
+    twin, (group, is_narrow) = _twin(model), FORMATS[name]
     for part in [*decoder_blocks(twin)]:
         for inner in [*part.modules()]:
             for child, layer in [*inner.named_children()]:
                 if isinstance(layer, nn.Linear):
-                    setattr(inner, child, CoarseLinear(layer, GROUPS[name], dtype))
+                    setattr(inner, child, CoarseLinear(layer, group, dtype if is_narrow else torch.float32, dtype))
     return twin
 
 
