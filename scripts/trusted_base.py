@@ -34,7 +34,7 @@ class Verifier:
 VERIFIERS: Final = {
     verifier.name: verifier
     for verifier in (
-        Verifier("receipt", "tallystick.answers.verify", 6_700),
+        Verifier("receipt", "tallystick.answers.verify", 6_900),
         Verifier("audit", "tallystick.audits.training", 16_100),
         Verifier("referee", "tallystick.judging.leaf.judge", 12_000),
         Verifier("judge", "tallystick.disputes.evidence.judging", 27_000),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What anybody could see of two small cheats in today's receipts, beside what the verifier sees of tokens.
+"""What anybody could see of two small cheats in receipts without opened states.
 
 Usage: python -m research.real.ceilings MODEL ANSWERS --passes DIR [--out FILE] [--each N]
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from research.real.power import POOLED, POOLS, SEED, log_tokens, passed_answers
+from research.real.power import SEED, passed_answers
 from research.real.power_answers import CHEATS, named_answers
 from tallystick.answers.cheaper_tokens import drift_of
 from tallystick.answers.rounding import CELL, own_rounding
@@ -32,7 +31,6 @@ from tallystick.answers.sampler import SamplerRule, histories_of
 from tallystick.calibration.training.calibrate import machine
 from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel, load_language_model
 from tallystick.sampling.rivals import rivals_of_models
-from tallystick.tolerances.evidence import Trials
 from tallystick.tolerances.fingerprints.logits import logit_rows
 from tallystick.tolerances.fingerprints.projection import block_norms, summarise
 from tallystick.tolerances.fingerprints.settings import PUBLIC_SEED
@@ -60,51 +58,12 @@ def main() -> int:
     torch.set_num_threads(1)
     model = load_language_model(options.model, "BF16")
     figures: dict[str, Any] = {"machine": machine(), "software": f"torch {torch.__version__}"}
-    figures["tokens"] = tokens_seen(model, options.answers, options.passes)
     pairs = [*token_pairs(model, options.answers, options.each)]
     figures["int8 tokens"] = {"answers": len(pairs), **token_ceiling(pairs)}
     shifts = [*shifts_of(model, options.answers, options.passes, options.each)]
     figures["tuned"] = {"answers": len(shifts), **shift_ceiling(np.array(shifts))}
     options.out.write_text(json.dumps(figures, indent=1) + "\n")
     return 0
-
-
-def tokens_seen(model: TorchLanguageModel, folder: Path, passes: Path) -> dict[str, Any]:
-    """By way, how many whole answers and pools of 8 are rejected for their tokens, and the largest log e-value."""
-    found: dict[str, list[Any]] = {}
-    for _, answered, _, _, kept in passed_answers(model, folder, passes):
-        if answered.way not in ("honest", TOKENS):
-            continue
-        counted, beyond = (int(each) for each in kept["trials"])
-        trials = Trials(counted, beyond, tuple(kept["graded"].tolist()))
-        one = Seen(len(answered.answer), trials, tuple(kept["others"].tolist()), tuple(kept["cheaper"].tolist()))
-        found.setdefault(answered.way, []).append(one)
-    limit, rng, told = -math.log(SamplerRule().alpha / 2), np.random.default_rng(SEED), {}
-    for way, held in found.items():
-        whole = [each for each in held if each.tokens == WHOLE]
-        if len(whole) < POOLED:
-            continue
-        draws = [[whole[place] for place in rng.permutation(len(whole))[:POOLED]] for _ in range(POOLS)]
-        pools = [log_tokens(draw) for draw in draws]
-        single = [log_tokens([each]) for each in whole]
-        told[way] = {
-            "answers": len(held),
-            "tokens": sum(each.tokens for each in held),
-            "largest": round(max(log_tokens([each]) for each in held), 1),
-            "seen": sum(each > limit for each in single),
-            "of": len(single),
-            "pools_seen": sum(each > limit for each in pools),
-            "pools": len(pools),
-            "pools_median": round(float(np.median(pools)), 1),
-        }
-    return told
-
-
-class Seen:
-    """The evidence of the tokens of one answer, as `research.real.power` keeps it."""
-
-    def __init__(self, tokens: int, trials: Trials, others: tuple[float, ...], cheaper: tuple[float, ...]) -> None:
-        self.tokens, self.trials, self.log_others, self.log_cheaper = tokens, trials, others, cheaper
 
 
 def token_pairs(model: TorchLanguageModel, folder: Path, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

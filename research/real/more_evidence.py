@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Puts what tokens and opened layers show, and what nobody could see, into the page and the shipped tables.
+"""Puts what opened layers show, and what nobody could see, into the page and the shipped tables.
 
 Usage: python -m research.real.more_evidence [--out DIR]
 
@@ -20,7 +20,7 @@ import numpy as np
 from research.real.power import DATA as POWER, PAGE, POOLED, POOLS, SEED, SUBJECTS, TABLE
 from research.real.power_page import render
 from research.shipped_limits import write_table
-from tallystick.answers.distance_limits import RoundingLimits, shipped_calibration
+from tallystick.answers.distance_limits import shipped_calibration
 from tallystick.answers.power import CheatPower, PowerTable, shipped_power
 from tallystick.tolerances.confidence import clopper_pearson
 
@@ -28,12 +28,11 @@ OPENED: Final = Path("docs/data/real_opened.json")
 CEILINGS: Final = Path("docs/data/real_ceilings.json")
 SETTING: Final = ("honest: batches of 16, sdpa", "honest: batches of 8, eager")
 """The stacks that set the limit; the others try it."""
-ROOM: Final = 1.5
+ROOM: Final = 1.25
 """How far the limit of a layer lies above the largest distance on those stacks."""
 SHARE: Final = 4
 """So many of eight answers are opened: the default share of a policy."""
 WHOLE: Final = 128
-HIDDEN: Final = "int8 tokens under honest fingerprints"
 Figures = Mapping[str, Any]
 
 
@@ -46,19 +45,16 @@ def main() -> int:
     (out / PAGE).write_text("\n".join([*render(figures), *render_more(opened, ceilings)]) + "\n")
     shipped = shipped_calibration()
     others = [each for each in shipped.rounding if each.place != "layer"]
-    model = next(each for each in others if each.place == "block")
+    model = next(each for each in others if (each.place, each.tokens) == ("block", 1))
     largest, allowed = limit_of(opened)
     answers = sum(map(len, honest_of(opened).values()))
-    layer = model.model_copy(
-        update={"place": "layer", "ratio": allowed, "largest": largest, "answers": answers, "models": model.models}
-    )
-    assert isinstance(layer, RoundingLimits)
+    layer = model.model_copy(update={"place": "layer", "ratio": allowed, "largest": largest, "answers": answers})
     write_table(shipped.model_copy(update={"rounding": (*others, layer)}), out)
     table = shipped_power()
     [one] = [each for each in table.models if each.model == figures["model"]]
-    more = [*cheats_of(opened, ceilings)]
-    new = {_key(each) for each in more}
-    held = [each for each in one.cheats if _key(each) not in new and not each.opened]
+    more = [*cheats_of(opened)]
+
+    held = [each for each in one.cheats if not each.opened]
     whole = PowerTable(
         machine=table.machine,
         models=tuple(
@@ -67,10 +63,6 @@ def main() -> int:
     )
     (out / TABLE).write_bytes(whole.to_bytes() + b"\n")
     return 0
-
-
-def _key(each: CheatPower) -> tuple[Any, ...]:
-    return each.cheat, each.tokens, each.pooled, each.wide, each.opened
 
 
 def honest_of(opened: Figures) -> dict[str, list[Any]]:
@@ -92,8 +84,8 @@ def drawn_of(answer: Figures, allowed: float) -> list[bool]:
     return [far or answer["ratios"][layer] > allowed for layer, far in answer["drawn"]]
 
 
-def cheats_of(opened: Figures, ceilings: Figures) -> Iterator[CheatPower]:
-    """The power of opened layers, in one answer and in pools of eight, and that of tokens."""
+def cheats_of(opened: Figures) -> Iterator[CheatPower]:
+    """The power of opened layers, in one answer and in pools of eight."""
     _, allowed = limit_of(opened)
     for way, held in opened["ways"].items():
         if way.startswith("honest"):
@@ -104,14 +96,10 @@ def cheats_of(opened: Figures, ceilings: Figures) -> Iterator[CheatPower]:
         yield CheatPower(seen=sum(seen), of=len(seen), opened=1, **told)
         pools = [any(seen[place] for place in rng.permutation(len(seen))[:SHARE]) for _ in range(POOLS)]
         yield CheatPower(seen=sum(pools), of=POOLS, pooled=POOLED, opened=SHARE, **told)
-    tokens = ceilings["tokens"][HIDDEN]
-    told = {"subject": SUBJECTS[HIDDEN], "cheat": HIDDEN, "wide": True, "tokens": WHOLE}
-    yield CheatPower(seen=tokens["seen"], of=tokens["of"], **told)
-    yield CheatPower(seen=tokens["pools_seen"], of=tokens["pools"], pooled=POOLED, **told)
 
 
 def render_more(opened: Figures, ceilings: Figures) -> Iterator[str]:
-    """The sections on opened layers, tokens and ceilings."""
+    """The sections on opened layers and ceilings."""
     largest, allowed = limit_of(opened)
     honest = honest_of(opened)
     drawn = [each for held in honest.values() for one in held for each in drawn_of(one, allowed)]
@@ -141,28 +129,14 @@ honest layers [{low:.1%}, {high:.1%}]; rejected challenges, with all checks of s
 Who states another engine or device than transformers on a CPU, where this was measured, is not rejected for it: how far
 such a stack lies is not known. The verdict then lists small changes of weights as not checked.
 """
-    yield from _tokens(ceilings)
+    yield from _ceilings(ceilings)
 
 
-def _tokens(ceilings: Figures) -> Iterator[str]:
-    yield f"""## Tokens against cheaper weights
+def _ceilings(ceilings: Figures) -> Iterator[str]:
+    int8, tuned = ceilings["int8 tokens"], ceilings["tuned"]
+    yield f"""## Ceilings
 
 By `python -m research.real.ceilings`, from [data/real_ceilings.json](data/real_ceilings.json); {ceilings["machine"]}.
-The verifier runs the model in int8 by row and in groups of 64, too. Where one of them would choose another
-token under the same seed, the answer holds one of the two (`answers.cheaper_tokens`). Drift of a row is how far its
-logits lie from F32 in the verifier's own precision. This replaces the figures of tokens alone in the tables above.
-
-| provider | answers | tokens | answers of 128 tokens rejected | pools of 8 rejected | median log e-value of pools |
-|---|--:|--:|--:|--:|--:|"""
-    for way, each in ceilings["tokens"].items():
-        yield (
-            f"| {way} | {each['answers']} | {each['tokens']} | {each['seen']} of {each['of']} | "
-            f"{each['pools_seen']} of {each['pools']} | {each['pools_median']} |"
-        )
-    int8, tuned = ceilings["int8 tokens"], ceilings["tuned"]
-    yield f"""
-## Ceilings
-
 What an oracle sees that knows the cheater's weights and how honest stacks round: the likelihood-ratio test on what a
 receipt without opened states holds. Of int8 tokens ({int8["answers"]} answers) it sees tokens, of the tuned model
 ({tuned["answers"]} answers) numbers of fingerprints. Power at false accusations of 10⁻³ and 10⁻⁶, drawn from these

@@ -67,8 +67,10 @@ AGAIN: Final = "--one_pass"
 POOLED: Final = 8
 POOLS: Final = 20
 SEED: Final = 11
-SETTING: Final = ("batches of 16, sdpa", "batches of 16, eager", "one pass, eager")
+SETTING: Final = ("batches of 16, sdpa", "batches of 16, eager", "one pass, eager", "one pass, sdpa, ATen AVX2")
 """The stacks whose answers set the limits; all others try them."""
+LONG: Final = 64
+"""So many tokens are a long answer: in shorter ones a single text may round much more on one stack than on another."""
 ROOM: Final = {"block": 1.1, "final": 1.0, "logits": 1.0}
 """How far a limit lies above the largest ratio of a whole honest answer. A stack that rounds a little more than that is
 not accused either: the least scale that the test looks for is 1.25."""
@@ -198,8 +200,8 @@ def answers_named(folders: Sequence[Path], name: str) -> Iterator[Answered]:
     yield from (read_answer(folder / f"{name}.json") for folder in folders if (folder / f"{name}.json").is_file())
 
 
-def ratios_of(model: TorchLanguageModel, folder: Path, passes: Path) -> Iterator[tuple[str, dict[Place, float]]]:
-    """Of every honest answer its stack, and by place how many times own rounding its own is."""
+def ratios_of(model: TorchLanguageModel, folder: Path, passes: Path) -> Iterator[tuple[str, int, dict[Place, float]]]:
+    """Of every honest answer its stack and length, and by place how many times own rounding its own is."""
     card = model.card
     [settings] = standard_fingerprints(card.layers, card.dtype, (card.layers // 3, card.layers, card.layers + 1))
     for _, found, own, true, _ in passed_answers(model, folder, passes):
@@ -207,29 +209,34 @@ def ratios_of(model: TorchLanguageModel, folder: Path, passes: Path) -> Iterator
             claimed = claimed_rows(model, found)
             yield (
                 found.stack,
+                len(found.answer),
                 {place_of(layer, card.layers): _ratio(claimed, own, true, layer, settings) for layer in own},
             )
 
 
 def limits_of(
-    honest: Sequence[tuple[str, Mapping[Place, float]]], card: ModelCard, name: str
+    honest: Sequence[tuple[str, int, Mapping[Place, float]]], card: ModelCard, name: str
 ) -> tuple[RoundingLimits, ...]:
-    """The limits that the setting stacks give, for models of this size."""
-    setting = [ratios for stack, ratios in honest if stack in SETTING]
-    largest = {place: max(each[place] for each in setting) for place in setting[0]}
-    return tuple(
-        RoundingLimits(
-            place=place,
-            ratio=round(max(1.0, ROOM[place] * found), 3),
-            largest=round(found, 4),
-            dtype=card.dtype,
-            layers=card.layers,
-            width=card.width,
-            models=(name,),
-            answers=len(setting),
-        )
-        for place, found in largest.items()
-    )
+    """The limits that the setting stacks give, for models of this size, for any answer and for long ones."""
+    found = []
+    for tokens in (1, LONG):
+        setting = [ratios for stack, count, ratios in honest if stack in SETTING and count >= tokens]
+        for place in setting[0]:
+            largest = max(each[place] for each in setting)
+            found.append(
+                RoundingLimits(
+                    place=place,
+                    tokens=tokens,
+                    ratio=round(max(1.0, ROOM[place] * largest), 3),
+                    largest=round(largest, 4),
+                    dtype=card.dtype,
+                    layers=card.layers,
+                    width=card.width,
+                    models=(name,),
+                    answers=len(setting),
+                )
+            )
+    return tuple(found)
 
 
 def claimed_rows(model: TorchLanguageModel, found: Answered) -> Rows:
@@ -280,7 +287,7 @@ def _ratio(claimed: Rows, own: Rows, true: Rows, layer: int, settings: Fingerpri
 
 def write(
     judged: Sequence[Judged],
-    ratios: Sequence[tuple[str, Mapping[Place, float]]],
+    ratios: Sequence[tuple[str, int, Mapping[Place, float]]],
     limits: tuple[RoundingLimits, ...],
     card: ModelCard,
     name: str,
@@ -295,7 +302,10 @@ def write(
     size: dict[str, Any] = {"dtype": card.dtype, "layers": card.layers, "width": card.width}
     figures: dict[str, Any] = {"machine": machine(), "software": f"torch {torch.__version__}", "model": name, **size}
     figures["bytes"] = sum(wire_bytes(32, card.width, each) for each in standard_fingerprints(card.layers, card.dtype))
-    figures |= {"limits": {each.place: [each.largest, each.ratio] for each in limits}, "ratios": _ratios(ratios)}
+    figures |= {
+        "limits": {f"{each.place}, {each.tokens}": [each.largest, each.ratio] for each in limits},
+        "ratios": _ratios(ratios),
+    }
     figures |= {"honest": _honest(honest), "cheats": [each.to_json() for each in cheats]}
     figures["logs"] = {way: _logs(each) for way, each in by_way.items()}
     (out / DATA).parent.mkdir(parents=True, exist_ok=True)
@@ -341,10 +351,10 @@ def _honest(honest: Sequence[Judged]) -> dict[str, Any]:
     }
 
 
-def _ratios(honest: Sequence[tuple[str, Mapping[Place, float]]]) -> dict[str, Any]:
+def _ratios(honest: Sequence[tuple[str, int, Mapping[Place, float]]]) -> dict[str, Any]:
     """By stack and place, how many times own rounding that of whole answers is: median and largest."""
     found: dict[str, list[Mapping[Place, float]]] = defaultdict(list)
-    for stack, ratios in honest:
+    for stack, _, ratios in honest:
         found[stack].append(ratios)
     return {
         stack: {

@@ -31,7 +31,7 @@ def _honest(figures: Figures) -> Iterator[str]:
     honest = figures["honest"]
     low, high = clopper_pearson(honest["rejected"], honest["answers"])
     allowed = ", ".join(
-        f"{place} {ratio:.2f} (largest {seen:.2f})" for place, (seen, ratio) in figures["limits"].items()
+        f"{place} tokens {ratio:.2f} (largest {seen:.2f})" for place, (seen, ratio) in figures["limits"].items()
     )
     yield f"""## Honest stacks
 
@@ -48,8 +48,8 @@ e-value beyond 13.8 rejects.
         cells = " | ".join(f"{a:.2f}, {b:.2f}" for a, b in ratios.values()) if ratios else "– | – | –"
         yield f"| {stack} | {row['answers']} | {row['rejected']} | {row['largest']:.1f} | {cells} |"
     yield f"""
-Eager stacks and batches of 16 with fused attention set what is allowed, a little above their largest; the others are
-held out. Allowed: {allowed}.
+One pass, eager stacks and batches of 16 with fused attention set what is allowed; the others are held out. Allowed from
+so many tokens on: {allowed}.
 """
 
 
@@ -99,7 +99,9 @@ LIMITS: Final = """
 ## What is not seen
 
 * Tokens of another model under fingerprints of the promised one show in the tokens alone. That provider computes both.
-* A few steps of training at a small rate move states less than rounding does. Only many answers, or the weights, tell.
+  Int8 weights are tried by name; a model that nobody named is seen where it chooses other tokens often.
+* A few steps of training at a small rate move states less than rounding does. Fingerprints do not show them; an opened
+  layer does, or the weights.
 * A watermark as weak as this changes one token in many; answers together show it where the last table says so.
 * Stacks on a GPU were not measured. One that rounds a tenth more than is allowed is not accused for that: the least
   scale that the test looks for is 1.25.

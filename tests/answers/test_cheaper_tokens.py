@@ -46,6 +46,23 @@ def test_honest_answers_are_not_accused() -> None:
     assert max(logs) < -math.log(RULE.alpha)
 
 
+def test_a_watermark_is_seen_over_answers() -> None:
+    sampler, logs = Sampler(temperature=1.0, seed=5), []
+    for is_marked in (False, True):
+        found = []
+        for seed in range(8):
+            rng = np.random.default_rng(seed)
+            true = (2.0 * rng.standard_normal((ROWS, WIDTH))).astype(np.float32)
+            own, theirs = (DRIFT * rng.standard_normal(true.shape).astype(np.float32) for _ in range(2))
+            served = true + theirs + 0.5 * is_marked * (rng.random(true.shape) < 0.5).astype(np.float32)
+            tokens = tuple(choose(served, sampler, range(ROWS), [()] * ROWS))
+            judged = judge_sampler(true + own, (1,), tokens, sampler, RULE)
+            found.append(with_cheaper(judged, (1,), tokens, sampler, (true + own, true, {})))
+        logs.append(combine(found).cheaper.log_against())
+    assert logs[0] < 0.0
+    assert logs[1] > -math.log(RULE.alpha)
+
+
 def test_the_drift_is_that_of_the_likely_tokens() -> None:
     true = np.zeros((1, 64), np.float32)
     true[0, 32:] = -50.0

@@ -274,7 +274,7 @@ def test_one_foreign_row_is_seen_among_many():
     rows = {layer: each.copy() for layer, each in states().items()}
     allowed = RULE.limits_for(CARD, LAYERS[0], 1).largest
     for each in rows.values():
-        each[5] *= 1.0 + 1.7 * allowed
+        each[5] *= 1.0 + 2.0 * RULE.margin * allowed
     for claimed, is_seen in ((rows, True), (states(), False)):
         committed = commit_states(claimed, LAYERS, 32)
         findings = judge_states(committed.open(NONCE, 6), committed.statement, NONCE, states(), RULE, CARD, count=6)

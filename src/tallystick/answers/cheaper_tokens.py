@@ -3,7 +3,8 @@
 A provider who chooses tokens with cheaper weights can state fingerprints of the promised ones for them. The tokens are
 still those of the cheaper model. The verifier runs it too: where it would choose another token than the promised model,
 the answer holds one of the two. Honest drift turns their order round with a probability that is known
-(`answers.alternatives`), so that each such token is a trial, and answers together tell.
+(`answers.alternatives`), so that each such token is a trial, and answers together tell. So are logits that something
+moved at random, such as a watermark: the closest rival is chosen from farther off than drift explains.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.answers.alternatives import wagers
+from tallystick.answers.alternatives import turned, wager, wagers
 from tallystick.answers.sampler import SamplerEvidence, histories_of
 from tallystick.sampling.fast_path import USUAL_REACH
 from tallystick.sampling.margin import stretch
@@ -29,6 +30,10 @@ CHEAPER: Final = ("int8 by row", "int8 by row, steps in 16 bits", "int8 in group
 COMPARED: Final = 32
 """The most logits of a row whose drift is measured: the largest of those that a sampler chooses from."""
 LEAST_DRIFT: Final = 1e-6
+MOVED: Final = (0.25, 0.5, 1.0)
+"""How far something may move logits at random, as a watermark does: a sum that a token gets and its rival does not."""
+CHOSEN: Final = 0.25
+"""How likely the closest rival within that distance is chosen then: it gets the sum, and the other one does not."""
 Reals = npt.NDArray[np.float64]
 Passes = tuple[Rows, Rows, Mapping[str, Rows]]
 """Logits of the promised model in its precision, of it in F32, and of each cheaper one in F32."""
@@ -55,7 +60,7 @@ def drift_of(own: Rows, true: Rows, temperature: float) -> Reals:
 def with_cheaper(
     evidence: SamplerEvidence, prompt: Sequence[int], answer: Sequence[int], sampler: Sampler, seen: Passes
 ) -> SamplerEvidence:
-    """The evidence, extended by that for and against each cheaper form of the model.
+    """The evidence, extended by that for and against each cheaper form of the model, and against moved logits.
 
     How far the verifier's precision carries the logits of a row is the drift of an honest one there: a row in which the
     verifier rounds much is one for everybody.
@@ -66,6 +71,15 @@ def with_cheaper(
     drift = drift_of(own, true, 1.0 if sampler.is_greedy else sampler.temperature)
     drift *= stretch(sampler) if sampler.repetition_penalty != 1.0 else 1.0
     claimed, places = np.asarray(answer, np.int64), range(len(answer))
-    pairs = [rivals_of_models(true, each, sampler, places, histories, rule.band) for each in cheaper.values()]
-    against, in_favour = zip(*(wagers(each, claimed, drift, rule.honest) for each in pairs), strict=True)
-    return replace(evidence, cheaper=Likelihoods.of([*cheaper], np.stack(against), np.stack(in_favour)))
+    pairs = {
+        name: rivals_of_models(true, each, sampler, places, histories, rule.band) for name, each in cheaper.items()
+    }
+    found = {name: wagers(each, claimed, drift, rule.honest) for name, each in pairs.items()}
+    closest = rivals_of_models(true, true, sampler, places, histories, rule.band)
+    honest = turned(closest.lead / drift)
+    for moved in MOVED:
+        likely = np.where(closest.lead < moved, CHOSEN, 0.0)
+        against = wager(honest, likely, claimed == closest.rival, rule.honest)
+        found[f"logits moved by {moved:g} at random"] = against, np.zeros(len(claimed))
+    logs = np.array([*found.values()])
+    return replace(evidence, cheaper=Likelihoods.of([*found], logs[:, 0], logs[:, 1]))

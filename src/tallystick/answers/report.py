@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
@@ -217,11 +217,6 @@ class ReceiptReport(Judgement):
             found[rung] = replace(held, seconds=held.seconds + cost.seconds, bytes=held.bytes + cost.bytes)
         return dict(sorted(found.items()))
 
-    @property
-    def is_opened(self) -> bool:
-        """Whether an opened layer was run again, and decides."""
-        return any(each.name == "rerun" and not each.advisory for each in self.findings)
-
     def to_json(self) -> dict[str, Json]:
         """The report as JSON values."""
         from tallystick.answers.report_json import report_json
@@ -250,3 +245,8 @@ def shown(value: object) -> str:
     """A value as text of at most 90 characters."""
     text = str(value)
     return text if len(text) <= 90 else f"{text[:87]}…"
+
+
+def was_opened(findings: Iterable[Finding]) -> bool:
+    """Whether an opened layer was run again, and decides."""
+    return any(each.name == "rerun" and not each.advisory for each in findings)

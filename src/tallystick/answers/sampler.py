@@ -150,7 +150,7 @@ class SamplerEvidence:
 
     `tokens` counts the tokens that had an alternative, `trials` those with a margin and those beyond the tie band.
     `others` compares the stated sampler with others under the same seed, `cheaper` the promised weights with some in
-    fewer bits; `likelihoods` needs no seed.
+    fewer bits, and with logits that were moved; `likelihoods` needs no seed.
     `single` is the finding on the worst single token, `ends` are the findings on end tokens. If `undecided` gives a
     reason, the findings are shown but decide nothing.
     """

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from tallystick.answers.order import CHECK, check_order
 from tallystick.answers.policy import ReceiptPolicy
 from tallystick.answers.power import SUBJECTS, CheatPower, power_at, power_lines
-from tallystick.answers.report import ReceiptReport
+from tallystick.answers.report import ReceiptReport, was_opened
 from tallystick.answers.rounding import RoundingEvidence, summed
 from tallystick.answers.sampler import SamplerEvidence, SamplerRule
 from tallystick.answers.verify import ReceiptContext, Verification, begin_verification, check_statements, compute
@@ -217,7 +217,7 @@ def _power(pools: Sequence[Sequence[ReceiptReport]], card: ModelCard) -> tuple[t
         return (), reasons[0]
     least = min(computed, key=lambda pool: sum(each.tokens for each in pool))
     wide = all(each.rounding is not None for each in least)
-    opened = sum(each.is_opened for each in least)
+    opened = sum(was_opened(each.findings) for each in least)
     return power_at(card, sum(each.tokens for each in least), len(least), wide, opened), ""
 
 

@@ -14,8 +14,8 @@ from tallystick.answers.known_tokens import Ids, KnownTokens, known_tokens
 from tallystick.answers.limits import check_consistency, check_sizes, check_vocabulary
 from tallystick.answers.measured import unmeasured_rounding, unmeasured_tokens
 from tallystick.answers.policy import STANDARD_DEMANDS, ReceiptPolicy
-from tallystick.answers.power import power_at, why_unmeasured
-from tallystick.answers.report import RUNG_OF, CheckLog, ReceiptReport
+from tallystick.answers.power import CheatPower, power_at, why_unmeasured
+from tallystick.answers.report import RUNG_OF, CheckLog, ReceiptReport, was_opened
 from tallystick.answers.response import BARE, Response
 from tallystick.answers.rounding import NAME as ROUNDING, RoundingEvidence, judge_rounding
 from tallystick.answers.sampler import SamplerEvidence, SamplerRule, judge_sampler
@@ -115,8 +115,9 @@ class Verification:
         return any(each.where == "model root" and each.agrees for each in self.log.findings.seen)
 
     @property
-    def _opened(self) -> int:
-        return sum(each.name == "rerun" and not each.advisory for each in self.log.findings.seen)
+    def _power(self) -> tuple[CheatPower, ...]:
+        tokens, opened = self.context.receipt.answer.tokens.count, was_opened(self.log.findings.seen)
+        return power_at(self.model.card, tokens, wide=self.rounding is not None, opened=opened)
 
     def report(self, rung: int) -> ReceiptReport:
         """The report on everything checked so far."""
@@ -135,9 +136,7 @@ class Verification:
             tuple(log.costs),
             self.evidence,
             self.rounding,
-            ()
-            if unmeasured
-            else power_at(card, receipt.answer.tokens.count, 1, self.rounding is not None, self._opened),
+            () if unmeasured else self._power,
             unmeasured,
         )
 

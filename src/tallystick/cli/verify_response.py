@@ -135,14 +135,16 @@ def _challenged_at(
 def _sampled_opening(
     url: str, subject: ReceiptContext, nonce: bytes, count: int | None, policy: ReceiptPolicy
 ) -> ReceiptContext:
-    """The receipt with parts of its states opened, if it has states and belongs to the sample that is opened."""
+    """The receipt with a layer opened, or parts where none can be judged, if it belongs to the sample that is opened."""
     from tallystick.answers.stream import is_sampled
     from tallystick.api.challenges import challenge_provider
+    from tallystick.workloads.hidden_states import judged_layers
 
     is_drawn = is_sampled(nonce + OPENED, subject.identity, policy.open_sample)
     if subject.receipt.states is None or not is_drawn:
         return subject
-    return challenge_provider(subject, url, nonce, count)[0]
+    parts = count or (None if judged_layers(subject.receipt.states) else policy.fingerprints.parts)
+    return challenge_provider(subject, url, nonce, parts)[0]
 
 
 def _fresh_nonce() -> bytes:
