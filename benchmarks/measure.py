@@ -10,6 +10,7 @@ time also sees the waiting for a disk.
 from __future__ import annotations
 
 import gc
+import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,7 @@ CLOCKS: tuple[Clock, Clock] = ("cpu", "wall")
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds of one unit: of all threads of this process together, and on the wall."""
+    """Seconds of one unit: of all threads of this process and of the children that ended in it, and on the wall."""
 
     cpu: float
     wall: float
@@ -49,8 +50,13 @@ Statistic: TypeAlias = Callable[[Sequence[Round]], float]
 
 def stopwatch() -> Callable[[], Spent]:
     """Start both clocks; calling the result reads them."""
-    cpu, wall = time.process_time(), time.perf_counter()
-    return lambda: Spent(time.process_time() - cpu, time.perf_counter() - wall)
+    cpu, wall = _cpu_seconds(), time.perf_counter()
+    return lambda: Spent(_cpu_seconds() - cpu, time.perf_counter() - wall)
+
+
+def _cpu_seconds() -> float:
+    ended = os.times()
+    return time.process_time() + ended.children_user + ended.children_system
 
 
 def time_arm(arm: Arm) -> Spent:

@@ -33,6 +33,7 @@ from tests.operators.measured import DRAWS, MODELS, SIZED, Tightness, mean_ratio
 DATA: Final = ROOT / "docs" / "data" / "operators.json"
 PAGE: Final = ROOT / "docs" / "operators.md"
 RANDOM: Final = {"tally.dropout_mask", "tally.philox_uniform"}
+NATIVE: Final = {"tally.mcg31_mask", "tally.mt19937_mask", "tally.mt19937_move"}
 BOUNDS: Final = {
     Exactness.MOVES: "0",
     Exactness.EXACT: "0",
@@ -118,6 +119,8 @@ def _tested(described: Operator, calls: list[Call]) -> str:
         return "—"
     if described.dialect == "stablehlo":
         return "test_soundness_xla"
+    if described.name in NATIVE:
+        return "test_generator"
     return "test_randomness" if described.name in RANDOM else "test_sampling"
 
 

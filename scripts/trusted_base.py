@@ -35,9 +35,9 @@ VERIFIERS: Final = {
     verifier.name: verifier
     for verifier in (
         Verifier("receipt", "tallystick.answers.verify", 6_900),
-        Verifier("audit", "tallystick.audits.training", 16_100),
-        Verifier("referee", "tallystick.judging.leaf.judge", 12_000),
-        Verifier("judge", "tallystick.disputes.evidence.judging", 27_000),
+        Verifier("audit", "tallystick.audits.training", 16_400),
+        Verifier("referee", "tallystick.judging.leaf.judge", 12_100),
+        Verifier("judge", "tallystick.disputes.evidence.judging", 27_500),
     )
 }
 

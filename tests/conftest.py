@@ -292,3 +292,22 @@ def answered(audited: Callable[..., Any]) -> Callable[..., str]:
             return f"{type(error).__name__}: {error}"
 
     return answer
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Kernels that add up in the order of threads, in this test alone."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def unknown_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor on which nobody knows what dropout draws."""
+    for place in ("dropout", "capture.step_capture", "randomness"):
+        monkeypatch.setattr(f"tallystick.frameworks.torch.{place}.native_mask", lambda: None)
+    monkeypatch.setattr("tallystick.recorders.loop_recorder.native_mask", lambda: None)

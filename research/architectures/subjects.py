@@ -88,7 +88,12 @@ def _training_step(architecture: str) -> Subject:
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.1)
     _native_step(example, optimizer, example.batch(0))
     captured = capture_training_step(
-        model, example.loss, optimizer, example.batch(0), clip_norm=CLIP_NORM, seeded=example.seeded
+        model,
+        example.loss,
+        optimizer,
+        example.batch(0),
+        clip_norm=CLIP_NORM,
+        draws="seed" if example.seeded else "nothing",
     )
     state = {name: _copied(value) for name, value in live_tensors(model, optimizer).items()}
     state["position.step"] = Tensor.of(np.asarray(1, np.int64))

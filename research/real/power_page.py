@@ -30,9 +30,6 @@ The verifier makes two passes over the tokens, one in the model's precision and 
 def _honest(figures: Figures) -> Iterator[str]:
     honest = figures["honest"]
     low, high = clopper_pearson(honest["rejected"], honest["answers"])
-    allowed = ", ".join(
-        f"{place} tokens {ratio:.2f} (largest {seen:.2f})" for place, (seen, ratio) in figures["limits"].items()
-    )
     yield f"""## Honest stacks
 
 Rejected: {honest["rejected"]} of {honest["answers"]} verdicts [{low:.1%}, {high:.1%}] on {honest["texts"]} answers; of
@@ -48,9 +45,14 @@ e-value beyond 13.8 rejects.
         cells = " | ".join(f"{a:.2f}, {b:.2f}" for a, b in ratios.values()) if ratios else "– | – | –"
         yield f"| {stack} | {row['answers']} | {row['rejected']} | {row['largest']:.1f} | {cells} |"
     yield f"""
-One pass, eager stacks and batches of 16 with fused attention set what is allowed; the others are held out. Allowed from
-so many tokens on: {allowed}.
-"""
+One pass, eager stacks and batches of 16 with fused attention set what is allowed; the others are held out.
+
+| place | answers from | largest | allowed |
+|---|--:|--:|--:|"""
+    for place, (seen, ratio) in figures["limits"].items():
+        name, tokens = place.split(", ")
+        yield f"| {name} | {tokens} tokens | {seen:.2f} | {ratio:.2f} |"
+    yield ""
 
 
 def _cheats(figures: Figures) -> Iterator[str]:

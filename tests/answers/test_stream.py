@@ -248,11 +248,130 @@ def test_a_nonce_that_a_customer_used_twice_rejects_no_stream(
     assert verified([*made, made[0]]).outcome == "rejected"  # one receipt for two requests
 
 
-def test_a_broken_link_is_rejected(receipts: list[Any], resigned: Callable[..., Any]) -> None:
-    forged = resigned(receipts[2], {"previous": str(digest("receipt", b"another"))})
-    assert outcome_of([*receipts[:2], forged], complete=False) == ["number 3"]
+def test_a_link_that_no_honest_journal_has_is_rejected(receipts: list[Any], resigned: Callable[..., Any]) -> None:
     first = resigned(receipts[0], {"previous": str(digest("receipt", b"another"))})
     assert outcome_of([first], complete=False) == ["number 1"]
+    none = resigned(receipts[2], {"previous": None})
+    assert outcome_of([none], complete=False) == ["number 3"]
+    skipped = resigned(receipts[3], {"previous": str(receipts[0].receipt.identity)})
+    assert outcome_of([receipts[0], skipped], complete=False) == ["number 4"]
+
+
+@pytest.fixture(scope="module")
+def others(answered: Callable[..., Any], language_model: Any, provider_key: Any) -> list[Any]:
+    """Three receipts of another journal of the same key."""
+    from tallystick.recorders.receipts import ReceiptIssuer
+
+    issuer = ReceiptIssuer(language_model, provider_key)
+    return [
+        answered(issuer=issuer, seed=seed, request_id=f"s{seed}", nonce=f"{seed:02x}ff").issued.signed
+        for seed in range(10, 13)
+    ]
+
+
+@pytest.mark.parametrize("mix", [lambda a, b: [*a, *b], lambda a, b: [b[0], a[0], *b[1:], *a[1:]]])
+def test_two_whole_journals_of_one_key_are_accepted_and_counted(
+    receipts: list[Any], others: list[Any], verified: Callable[..., Any], mix: Callable[..., list[Any]]
+) -> None:
+    report = verified(mix(receipts, others))
+    assert report.outcome == "accepted", report.verdict
+    told = " / ".join(report.verdict.not_checked)
+    assert "2 journals of one key, each from number 1" in told
+    assert told.count("were withheld") == 2
+    assert "missing" not in told
+    assert verified(mix(receipts, others), complete=True, journals=2).outcome == "accepted"
+
+
+def test_a_stream_that_must_be_complete_has_as_many_journals_as_the_policy_accepts(
+    receipts: list[Any], others: list[Any], verified: Callable[..., Any]
+) -> None:
+    report = verified([*receipts, *others], complete=True)
+    assert report.outcome == "rejected"
+    assert [each.detail for each in report.verdict.objections] == ["2 journals of one key, and the policy accepts 1"]
+
+
+def test_a_journal_for_each_answer_is_counted_and_never_complete(
+    answered: Callable[..., Any], language_model: Any, provider_key: Any, verified: Callable[..., Any]
+) -> None:
+    from tallystick.recorders.receipts import ReceiptIssuer
+
+    made = [
+        answered(issuer=ReceiptIssuer(language_model, provider_key), seed=seed, request_id=f"t{seed}").issued.signed
+        for seed in range(3)
+    ]
+    assert {each.receipt.sequence for each in made} == {1}
+    report = verified(made)
+    assert any("3 journals of one key" in line for line in report.verdict.not_checked)
+    assert any("whether the key has other journals" in line for line in report.verdict.not_checked)
+    assert verified(made, complete=True).outcome == "rejected"
+
+
+def test_a_fork_within_one_journal_is_rejected_beside_a_second_journal(
+    receipts: list[Any], others: list[Any], resigned: Callable[..., Any]
+) -> None:
+    fork = resigned(receipts[3], {"request.id": "other", "request.nonce": "ee"})
+    assert outcome_of([*receipts, *others, fork], complete=False) == ["number 4"]
+    assert outcome_of([fork, receipts[3], *others], complete=False) == [
+        "number 4"
+    ]  # also where the one before is not here
+
+
+@pytest.mark.parametrize(
+    ("place", "where"),
+    [(1, "number 3"), (2, "number 4")],
+)
+def test_an_exchanged_record_is_no_record_of_a_second_journal(
+    receipts: list[Any],
+    others: list[Any],
+    resigned: Callable[..., Any],
+    verified: Callable[..., Any],
+    place: int,
+    where: str,
+) -> None:
+    """The liar signs another answer in the place of one, and may say that the rest is of another journal."""
+    exchanged = [*receipts]
+    exchanged[place] = resigned(
+        receipts[place], {"sampler.seed": receipts[place].receipt.sampler.seed, "request.nonce": "ee"}
+    )
+    for stream in (exchanged, [*exchanged, *others]):
+        report = verified(stream)
+        assert report.outcome == "inconclusive"
+        assert any(
+            f"sequence: {where}: " in line and "one was exchanged" in line for line in report.verdict.unavailable
+        )
+        assert verified(stream, complete=True, journals=2).outcome == "rejected"
+
+
+def test_one_number_twice_stays_open_where_no_link_shows_two_journals(
+    receipts: list[Any], others: list[Any], verified: Callable[..., Any]
+) -> None:
+    report = verified([receipts[2], others[2]])
+    assert report.outcome == "inconclusive"
+    assert any("number 3: two different receipts under one number" in line for line in report.verdict.unavailable)
+    assert verified([*receipts[:3], others[2]]).outcome == "inconclusive"
+    assert verified([*receipts[:3], *others]).outcome == "accepted"
+
+
+def test_a_missing_record_is_named_by_its_journal(
+    receipts: list[Any], others: list[Any], verified: Callable[..., Any]
+) -> None:
+    name = others[0].receipt.identity[:19]
+    found = [*receipts[:3], receipts[4], *others]
+    assert any("number 5" in line for line in verified(found).verdict.not_checked)
+    assert verified(found, complete=True, journals=2).outcome == "rejected"
+    assert any(f"{name}: whether receipts after number 3" in line for line in verified(found).verdict.not_checked)
+
+
+def test_names_are_compared_within_a_journal(
+    receipts: list[Any], answered: Callable[..., Any], language_model: Any, provider_key: Any
+) -> None:
+    from tallystick.recorders.receipts import ReceiptIssuer
+
+    issuer = ReceiptIssuer(language_model, provider_key)
+    same = answered(issuer=issuer, seed=20, request_id="r0", nonce="cc").issued.signed
+    assert outcome_of([*receipts, same], complete=False) == []
+    later = answered(issuer=issuer, seed=21, request_id="r1", nonce="dd").issued.signed
+    assert outcome_of([*receipts, later], complete=False) == ["request.id"]  # no link shows another journal
 
 
 def test_receipts_with_a_false_signature_have_no_place_in_the_order(

@@ -93,6 +93,23 @@ def test_a_line_that_is_no_conversation_is_named(model_directory: Path, tmp_path
         tallystick.write_rows(tmp_path / "corpus", model_directory, tmp_path / "rows", length=LENGTH)
 
 
+def test_a_conversation_without_a_token_is_left_out_to_pack_rows(model_directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    kept, empty = ({"messages": [{"role": "user", "content": each}]} for each in ("a b c", ""))
+    (tmp_path / "model").mkdir()
+    shutil.copytree(model_directory, tmp_path / "model", dirs_exist_ok=True)
+    (tmp_path / "model" / "chat_template.jinja").write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+    packed = {"length": LENGTH, "packing": "joined"}
+    file = tmp_path / "corpus" / "a.jsonl"
+    file.write_text("".join(json.dumps(each) + "\n" for each in (kept, empty)))
+    with pytest.raises(MalformedError, match="conversation 1 gives no token: leave it out to pack rows"):
+        tallystick.write_rows(tmp_path / "corpus", tmp_path / "model", tmp_path / "rows", **packed)
+    file.write_text(json.dumps(kept) + "\n")
+    shutil.rmtree(tmp_path / "rows", ignore_errors=True)
+    tallystick.write_rows(tmp_path / "corpus", tmp_path / "model", tmp_path / "rows", **packed)
+    assert len(tallystick.rows(tmp_path / "rows")) == 1
+
+
 def test_rows_that_are_not_those_of_the_root_are_refused(made: Path, tmp_path: Path) -> None:
     shutil.copytree(made, tmp_path / "rows")
     leaves = bytearray((tmp_path / "rows" / "rows.leaves").read_bytes())

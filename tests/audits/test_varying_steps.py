@@ -104,6 +104,32 @@ def test_the_command_takes_a_root_and_the_strictest_policy(
     assert "--graph: not a digest" in capfd.readouterr().err
 
 
+STRICT_LINE = (
+    "checked: one step, one rule and a schedule of rates: a run by a recipe has its recipe's, so --strict adds nothing"
+)
+GRAPH_LINE = "not checked: the graphs approved with --graph: a run by a recipe has the step of its recipe"
+
+
+def test_demands_on_loops_say_what_they_mean_in_a_run_by_a_recipe(
+    plain: Path, honest: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from tallystick.cli.entry import run as command
+
+    def said(run: Path, *options: str) -> str:
+        assert command(["audit", str(run), *options]) == 0
+        return capfd.readouterr().out
+
+    root = "sha256:" + "0" * 64
+    both = said(plain, "--strict", "--graph", root)
+    assert (both.count(STRICT_LINE), both.count(GRAPH_LINE)) == (1, 1)
+    neither = said(plain)
+    assert STRICT_LINE not in neither
+    assert GRAPH_LINE not in neither
+    loop = said(honest, "--strict", "--graph", root)
+    assert STRICT_LINE not in loop
+    assert GRAPH_LINE not in loop
+
+
 def test_a_gradient_that_the_first_graph_does_not_have_is_no_reason_to_change_a_weight(
     tmp_path: Path, one_thread: None
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tallystick.attestation.signing import SigningKey, sign_receipt
 from tallystick.cli.entry import run
+from tallystick.commitments.digests import digest
 from tallystick.commitments.encoding import encode
 from tallystick.transcripts.receipt import SIGNED, tokens_digest
 
@@ -275,6 +276,43 @@ def test_a_signed_token_that_the_model_lacks_is_rejected_with_a_report(
     assert "objection: numbers: receipt.answer.tokens.ids: 1048576 is outside the vocabulary" in out
 
 
+@pytest.mark.parametrize("requests", [False, True])
+def test_an_altered_receipt_of_a_file_is_rejected_by_name_and_the_others_are_judged(
+    tally: Callable[..., Any], files: Path, requests: bool
+) -> None:
+    lines = (files / "receipts.jsonl").read_text().splitlines()
+    altered = json.loads(lines[1])
+    altered["receipt"]["answer"]["tokens"]["ids"][0] ^= 1  # no longer those of the digest
+    name = digest("receipt", encode(altered["receipt"]))
+    (files / "altered.jsonl").write_text("\n".join([lines[0], json.dumps(altered), lines[2]]) + "\n")
+    body = json.loads((files / "request.json").read_text())
+    asked = [json.dumps(body | {"seed": seed, "tally_nonce": f"{seed:02x}"}) for seed in range(3)]
+    (files / "asked.jsonl").write_text("\n".join(asked) + "\n")
+    options = ("--request", str(files / "asked.jsonl")) if requests else ()
+    code, out, _ = tally("altered.jsonl", *options)
+    assert code == 1, out
+    assert f"single receipts: 2 accepted, 1 rejected (receipt {name})" in out
+    assert f"objection: form at receipt {name}" in out
+    assert f"objection: signature at receipt {name}" in out
+    assert out.count("objection: ") == 2
+    assert out.splitlines()[1].startswith("3 receipts, 2 computed")
+    report = json.loads(tally("altered.jsonl", *options, "--json")[1])
+    assert [each["verdict"] for each in report["reports"]] == ["accepted", "accepted"]
+    assert [(each["verdict"], each["subject"]) for each in report["unread"]] == [("rejected", f"receipt {name}")]
+    code, out, _ = tally("receipts.jsonl", *options)
+    assert (code, "single receipts: 3 accepted\n" in out) == (0, True)
+
+
+def test_two_altered_receipts_alone_are_both_named(tally: Callable[..., Any], files: Path) -> None:
+    altered = [json.loads(each) for each in (files / "receipts.jsonl").read_text().splitlines()[:2]]
+    for each in altered:
+        each["receipt"]["answer"]["tokens"]["count"] += 1
+    (files / "altered.jsonl").write_text("".join(json.dumps(each) + "\n" for each in altered))
+    code, out, _ = tally("altered.jsonl")
+    assert code == 1, out
+    assert all(f"form at receipt {digest('receipt', encode(each['receipt']))}" in out for each in altered)
+
+
 def tokens_of(count: int, last: int) -> dict[str, Any]:
     ids = [*range(count), last]
     return {"ids": ids, "count": len(ids), "digest": str(tokens_digest(ids))}
@@ -293,7 +331,7 @@ def test_a_receipt_of_a_later_version_is_inconclusive_and_so_is_a_stream_with_on
         code, out, _ = tally(name)
         assert code == 3, out
         assert "form: a receipt of version 2, and version 1 is known here" in out
-    assert "not checked: the other receipts" in out
+    assert "single receipts: 2 accepted, 1 inconclusive (receipt sha256:" in out
     assert json.loads(tally("later.json", "--json")[1])["verdict"] == "inconclusive"
 
 
@@ -506,3 +544,36 @@ def test_two_passes_are_the_default_without_a_policy(files: Path, model_director
         False,
         True,
     ]
+
+
+def test_a_kept_pass_gives_the_same_verdict(
+    tally: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tallystick.frameworks.torch.generation import kept_pass
+
+    def unless_timed(text: str) -> list[str]:
+        return [each for each in text.splitlines() if "seconds" not in each]
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    code, out, err = tally("receipt.json", "--rung", "2", "--keep-pass")
+    assert code == 0
+    assert "kept the graph of the model's pass" in err
+    monkeypatch.setattr(kept_pass, "load_language_model", None)  # nothing but the kept pass can answer
+    again, same, silence = tally("receipt.json", "--rung", "2", "--keep-pass")
+    assert (again, unless_timed(same), silence) == (0, unless_timed(out), "")
+
+
+def test_a_pass_that_cannot_be_kept_costs_no_verdict(
+    tally: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tallystick.errors import UnavailableError
+    from tallystick.frameworks.torch.generation import pass_keeping
+
+    def refuse(*_: object) -> Path:
+        raise UnavailableError("aten.nonzero cannot be captured")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(pass_keeping, "keep_pass", refuse)
+    code, _, err = tally("receipt.json", "--rung", "2", "--keep-pass")
+    assert code == 0
+    assert "the graph of the model's pass is not kept: aten.nonzero" in " ".join(err.split())

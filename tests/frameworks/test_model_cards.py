@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tallystick.errors import MalformedError
 from tallystick.frameworks import model_cards
 from tallystick.frameworks.model_cards import SETTLED_NS, card_of
 
@@ -104,6 +105,20 @@ def test_a_template_in_the_configuration_of_the_tokenizer_is_bound(copied: Path,
         roots.add(card_of(copied).identity)
         (copied / "chat_template.jinja").write_text(template)
     assert len(roots) == 5
+
+
+def test_a_tokenizer_without_a_limit_and_a_template_file_is_read(copied: Path, language_model: Any) -> None:
+    """Transformers writes 10³⁰, as a row of digits, for the length of a tokenizer that has no limit."""
+    from tallystick.frameworks.torch.generation.language_models import load_language_model
+
+    template_moved(copied, (copied / "chat_template.jinja").read_text())
+    path = copied / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": int(1e30)}))
+    assert "1000000000000000019884624838656" in path.read_text()
+    assert card_of(copied) == load_language_model(copied).card == language_model.card
+    path.write_text(path.read_text().replace("1000000000000000019884624838656", "1" + "0" * 400))
+    with pytest.raises(MalformedError, match="overflows"):
+        card_of(copied)
 
 
 def test_another_folder_at_the_same_path_is_read(copied: Path, reads: list[str]) -> None:

@@ -63,6 +63,8 @@ class Loop:
     batches: Callable[[], Sequence[Any]] = rows
     given: Callable[[int, Any], Any] = whole
     set_to_none: bool = True
+    backward: Callable[[Any], None] = lambda loss: loss.backward()
+    norm: Callable[[Any], float | None] = lambda model: None
     settings: dict[str, Any] = field(default_factory=dict)
 
     def train(self, out: Path) -> list[float]:
@@ -84,12 +86,14 @@ class Loop:
                     for each in optimizer if isinstance(optimizer, list) else [optimizer]:
                         each.step()
                 self.after_step(step, model, optimizer)
-                recorder.step(loss, self.given(step, batch if count == 1 else parts))
+                norm = self.norm(model)
+                recorder.step(loss, self.given(step, batch if count == 1 else parts), gradient_norm=norm)
                 self.after_record(step, model, optimizer)
                 losses.append(float(loss))
         return losses
 
     def _backward(self, step: int, model: Any, part: Any, count: int) -> Any:
         loss = self.loss(step, model, part)
-        (loss * self.scaled(step) / count if count > 1 or self.scaled(step) != 1 else loss).backward()
+        scaled = loss if self.scaled(step) == 1 else loss * self.scaled(step)
+        self.backward(scaled / count if count > 1 else scaled)
         return loss.detach()

@@ -96,7 +96,10 @@ def test_calls_that_their_graph_gives_are_claimed_and_accepted(tmp_path: Path, c
     ("calls", "reason"),
     [
         ((plain, doubled), "factor is 2.0 in it, and not there in the first call, where it is a constant"),
-        ((plain, trains), "layer.weight was changed after the first call"),
+        (
+            (plain, trains),
+            "layer.weight was changed after the first call; record the calls before and after that in runs of their",
+        ),
         ((hooked,), "it ran with hooks or settings that are gone"),
     ],
     ids=["number", "weights", "hook"],

@@ -238,7 +238,6 @@ class Checked(torch.autograd.Function):
 @pytest.mark.parametrize(
     ("loop", "reason"),
     [
-        (Loop(model=drops), "dropout draws random numbers (layer 1); set its probability to 0 (p=0)"),
         (Loop(loss=noisy), "random numbers (aten.randn_like.default)"),
         (Loop(batch=from_a_list, given=lambda batch: batch[0]), "that is not in batch=; give batch=(inputs, targets)"),
         (
@@ -263,7 +262,6 @@ class Checked(torch.autograd.Function):
         (Loop(optimizer=lambda model: torch.optim.Rprop(model.parameters())), "use one of them"),
     ],
     ids=[
-        "dropout",
         "noise",
         "targets",
         "shaken",

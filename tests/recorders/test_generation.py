@@ -341,7 +341,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "batches that others join": ({"cache_implementation": "paged"}, "continuous batching"),
     "embeddings": ({"inputs_embeds": torch.zeros(2, 7, 32)}, "inputs_embeds"),
     "a temperature beyond all": ({"do_sample": True, "temperature": 1e9}, "temperature"),
-    "padding on the right": ({"attention_mask": padded()["attention_mask"].flip(1)}, "on the left"),
+    "padding on the right": ({"attention_mask": padded()["attention_mask"].flip(1)}, "pad prompts on the left"),
 }
 
 

@@ -94,3 +94,17 @@ def test_what_holds_no_model_is_one_line(tmp_path: Path, make: Callable, kind: t
     with pytest.raises(kind, match=said) as refused:
         find_source(str(make(tmp_path)))
     assert "\n" not in str(refused.value)
+
+
+def test_what_mends_a_source_that_holds_no_model_or_several(packages: Path, tmp_path: Path) -> None:
+    install(packages, "some-model", "model_of_theirs", ["a.gguf", "b.gguf"])
+    with pytest.raises(UsageError, match="name one of them: ") as several:
+        find_source("some-model")
+    named = str(several.value).rpartition("name one of them: ")[2].split(", ")
+    assert [find_source(each).path.name for each in named] == ["a.gguf", "b.gguf"]
+    with pytest.raises(UnavailableError, match="convert them first"):
+        find_source(str(pickled(tmp_path)))
+    (tmp_path / "model.safetensors").write_bytes(b"converted")
+    assert find_source(str(tmp_path)).kind == "directory"
+    with pytest.raises(MalformedError, match="name the directory that holds it"):
+        find_source(str(tmp_path / "model.safetensors"))

@@ -77,7 +77,7 @@ def test_the_example_is_accepted_as_it_stands(one_thread: None, tmp_path: Path) 
 
 
 @pytest.fixture
-def dropped(one_thread: None, tmp_path: Path) -> Path:
+def dropped(one_thread: None, unknown_draws: None, tmp_path: Path) -> Path:
     with pytest.warns(RuntimeWarning, match=r"will be inconclusive: dropout draws random numbers \(layer 2\)"):
         fit(tmp_path / "dropped", anchor_stride=3, drops=0.5)
     return tmp_path / "dropped"

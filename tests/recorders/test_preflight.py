@@ -28,14 +28,14 @@ def loader(**settings: Any) -> Any:
     return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(10, 3)), batch_size=4, **settings)
 
 
-def test_all_blockers_are_listed_together_each_with_what_mends_it() -> None:
+def test_all_blockers_are_listed_together_each_with_what_mends_it(unknown_draws: None) -> None:
     found = model()
     assert lines(found, adamw(found, amsgrad=True, fused=True), loader()) == [
         "AdamW with fused=True cannot be replayed; set fused=False",
         "dropout draws random numbers (layer 1); "
         "set its probability to 0 (p=0), or give the recorder a seed (`seed=1`)",
-        "the last batch of an epoch has 2 rows and the others 4: its step cannot be replayed; set drop_last=True, or "
-        "give the recorder `loss=` and `example=`",
+        "the last batch of an epoch has 2 rows and the others 4: with dropout its step cannot be replayed; "
+        "set drop_last=True, or give the recorder `loss=` and `example=`",
     ]
 
 
@@ -95,6 +95,11 @@ def test_a_batch_norm_that_averages_over_all_batches_is_named() -> None:
     assert lines(fading, adamw(fading)) == []
 
 
-def test_dropout_inside_attention_is_named() -> None:
+def test_dropout_whose_draws_are_known_is_no_blocker() -> None:
+    layer = nn.MultiheadAttention(4, 2, dropout=0.1)
+    assert lines(layer, adamw(layer)) == []
+
+
+def test_dropout_inside_attention_is_named(unknown_draws: None) -> None:
     layer = nn.MultiheadAttention(4, 2, dropout=0.1)
     assert "dropout draws random numbers (layer MultiheadAttention)" in lines(layer, adamw(layer))[0]

@@ -188,12 +188,14 @@ def test_one_journal_has_one_writer(issuer_of: Any) -> None:
     issuer_of().close()
 
 
-def test_a_journal_is_one_keys(issuer_of: Any) -> None:
+def test_a_journal_is_one_keys(issuer_of: Any, tmp_path: Path) -> None:
     with issuer_of() as issuer:
         issue(issuer)
-    with pytest.raises(UsageError, match="another key"):
-        issuer_of(key=SigningKey.generate())
+    other = SigningKey.generate()
+    with pytest.raises(UsageError, match="the journal of another key; give each key its own"):
+        issuer_of(key=other)
     issuer_of().close()
+    issuer_of(key=other, journal=tmp_path / "other.jsonl").close()
 
 
 def test_a_journal_that_holds_something_else_is_left_alone(issuer_of: Any, tmp_path: Path) -> None:

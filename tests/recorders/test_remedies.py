@@ -161,7 +161,7 @@ REMEDIES: dict[str, tuple[str, Loop, Loop]] = {
         Loop(loss=times_a_tensor, batches=with_factors),
     ),
     "another loss than that of backward": (
-        "the loss that was recorded is not the one of backward(); give that",
+        "the loss that was recorded is not the one of backward(); give that, or the mean of its micro-batches",
         Loop(scaled=loops.always_scaled),
         Loop(loss=doubled),
     ),
@@ -171,7 +171,7 @@ REMEDIES: dict[str, tuple[str, Loop, Loop]] = {
         Loop(loss=loops.annealed_by_a_tensor, batches=loops.with_numbers),
     ),
     "a number of the batch": (
-        "make it a tensor",
+        "make it a tensor, or leave it out of the batch where the loss does not use it",
         Loop(given=loops.as_floats, loss=honest.squares),
         Loop(batches=loops.with_numbers, loss=loops.annealed_by_a_tensor),
     ),
@@ -185,11 +185,6 @@ REMEDIES: dict[str, tuple[str, Loop, Loop]] = {
         "give in batch= what the loop itself draws",
         Loop(loss=loops.drawn_noise),
         Loop(loss=noise_of_the_batch, batches=with_noise),
-    ),
-    "dropout": (
-        "or give the recorder a seed (`seed=1`)",
-        Loop(model=loops.dropping),
-        Loop(model=loops.dropping, settings={"seed": 1}),
     ),
     "noise on gradients": ("record the loop without them", Loop(after_backward=loops.adds_noise), PLAIN),
     "weights changed behind the record": (

@@ -112,9 +112,9 @@ def test_a_step_that_draws_from_a_seed_is_replayed(tmp_path: Path, audit: Audit,
     assert RunDirectory(tmp_path / "run").spec().seed == 5
 
 
-def test_without_a_seed_the_line_names_both_ways_out(tmp_path: Path, audit: Audit) -> None:
+def test_without_a_seed_the_line_names_the_way_out(tmp_path: Path, audit: Audit) -> None:
     (line,) = fit(tmp_path / "run", model_of(), seed=None)
-    assert "set its probability to 0 (p=0), or give the recorder a seed (`seed=1`)" in line
+    assert "draws other random numbers than dropout does; give the recorder a seed (`seed=1`)" in line
     assert RunDirectory(tmp_path / "run").spec().seed is None
     assert audit(tmp_path / "run").outcome == "inconclusive"
 
@@ -131,7 +131,7 @@ def test_what_is_recomputed_in_the_backward_pass_draws_the_same_again(
 def test_a_claim_of_another_seed_is_rejected(tmp_path: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
     from tallystick.workloads.draws import step_key
 
-    monkeypatch.setattr("tallystick.recorders.seeded_draws.step_key", lambda seed, step: step_key(seed + 1, step))
+    monkeypatch.setattr("tallystick.recorders.draws.step_key", lambda seed, step: step_key(seed + 1, step))
     monkeypatch.setattr("tallystick.recorders.self_check.SelfCheck.difference", lambda *_: "")
     monkeypatch.setattr("tallystick.recorders.self_audit.SelfAudit.replay", lambda *_: None)
     fit(tmp_path / "run", model_of(), loss=squares, example=batch_of(0))

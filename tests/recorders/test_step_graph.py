@@ -194,7 +194,7 @@ def test_a_record_with_another_learning_rate_is_rejected(
     assert "state" in {finding.name for finding in report.verdict.objections}
 
 
-def test_a_loop_that_cannot_be_captured_goes_on_without_a_graph(tmp_path: Path) -> None:
+def test_a_loop_that_cannot_be_captured_goes_on_without_a_graph(tmp_path: Path, unknown_draws: None) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.Dropout(0.5))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     (batch,) = batches(1)

@@ -448,7 +448,7 @@ def test_threads_that_begin_at_once_load_the_model_once(
     language_model: Any, model_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tallystick.answers import verification
-    from tallystick.frameworks.torch.generation import language_models
+    from tallystick.frameworks.torch.generation import kept_pass
 
     verification._load.cache_clear()
     loads: list[object] = []
@@ -459,7 +459,7 @@ def test_threads_that_begin_at_once_load_the_model_once(
         entered.wait(0.2)  # long enough for others to come while the first is at it
         return language_model
 
-    monkeypatch.setattr(language_models, "load_language_model", load)
+    monkeypatch.setattr(kept_pass, "load_promised", load)
     start = threading.Barrier(6)
 
     def use() -> None:

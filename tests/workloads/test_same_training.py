@@ -63,11 +63,72 @@ def test_a_changed_setting_explains_its_own_numbers_and_nothing_else(first: Any,
     assert "updated otherwise" in departure(first, step_of(4, eps=1e-6), decayed)
 
 
+def grouped(*settings: dict[str, Any]) -> Any:
+    from tallystick.frameworks.torch.capture.training_step import capture_training_step
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    groups = [{"params": [*model[layer].parameters()], **own} for layer, own in zip((0, 2), settings, strict=True)]
+    batch = {"x": torch.ones(4, 3)}
+    optimizer = torch.optim.AdamW(groups)
+    return capture_training_step(model, lambda called, given: called(given["x"]).sum(), optimizer, batch).graph
+
+
+def between(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> Any:
+    from tallystick.transcripts.optimizers.adam import AdamRule
+    from tallystick.workloads.same_training import SettingChanges
+
+    return SettingChanges.between(
+        [AdamRule(kind="adamw", **each) for each in before], [AdamRule(kind="adamw", **each) for each in now]
+    )
+
+
+SLOW, FAST = {"betas": (0.9, 0.999)}, {"betas": (0.8, 0.999)}
+ALIKE, ONE, BOTH = ({"betas": betas} for betas in ((0.9, 0.9), (0.8, 0.9), (0.8, 0.8)))
+PLAIN, DECAYS = {"weight_decay": 0.0}, {"weight_decay": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("before", "stated", "done", "named"),
+    [
+        ([SLOW, SLOW], [FAST, SLOW], [FAST, SLOW], ""),
+        ([SLOW, SLOW], [FAST, SLOW], [SLOW, FAST], "still has weight"),
+        ([SLOW, SLOW], [FAST, SLOW], [FAST, FAST], "optimizer.2.bias.exp_avg is updated otherwise"),
+        ([ALIKE, SLOW], [BOTH, SLOW], [BOTH, SLOW], ""),
+        ([ALIKE, SLOW], [ONE, SLOW], [BOTH, SLOW], "betas of parameter group 0 had the number of another setting"),
+        ([PLAIN, DECAYS], [DECAYS, DECAYS], [DECAYS, DECAYS], ""),
+    ],
+    ids=["honest", "liar: the other group", "liar: both groups", "honest: alike", "liar: alike", "honest: decay"],
+)
+def test_a_changed_number_is_that_of_its_group_and_its_setting(
+    before: list[dict[str, Any]], stated: list[dict[str, Any]], done: list[dict[str, Any]], named: str
+) -> None:
+    from tallystick.workloads.same_training import departure
+
+    found = departure(grouped(*before), grouped(*done), between(before, stated))
+    assert named in found if named else not found, found
+
+
+def test_a_decay_that_is_turned_on_is_that_of_its_own_group() -> None:
+    """The liar multiplies the weights of one group with the decay of another, whose rate is larger."""
+    from tallystick.workloads.same_training import departure
+
+    graph = grouped(DECAYS, DECAYS)
+    names = {"schedule.decay.0": "schedule.decay.1"}
+    nodes = [
+        replace(each, operands={k: names.get(v, v) if isinstance(v, str) else v for k, v in each.operands.items()})
+        for each in graph.nodes
+    ]
+    changes, plain = between([PLAIN, DECAYS], [DECAYS, DECAYS]), grouped(PLAIN, DECAYS)
+    assert departure(plain, graph, changes) == ""
+    assert "weights.0.bias is updated otherwise" in departure(plain, replace(graph, nodes=tuple(nodes)), changes)
+
+
 def test_a_setting_that_another_one_happens_to_equal_is_looked_for_all_the_same(first: Any, rules: Any) -> None:
     from tallystick.workloads.same_training import SettingChanges, departure
 
     before, now = (rules(betas=(beta, 0.999), weight_decay=1 - 0.9) for beta in (0.9, 0.99))
-    assert "a setting that the record says was changed" in departure(first, first, SettingChanges.between(before, now))
+    assert "had the number of another setting" in departure(first, first, SettingChanges.between(before, now))
 
 
 def test_a_decay_that_is_turned_on_explains_its_own_number_alone(rules: Any) -> None:
@@ -172,6 +233,70 @@ def test_a_frozen_parameter_leaves_its_own_norm_out_of_the_clip_and_no_other(fir
         assert (departure(first, other, UNCHANGED) == "") is (place == 1)  # the norms of 0.weight, 0.bias, …
 
 
+def of_micro_batches(count: int, rows: int = 4) -> Any:
+    from tallystick.frameworks.torch.capture.training_step import capture_training_step
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+
+    def loss(called: Any, batch: Any) -> Any:
+        return (called(batch["x"]) - batch["y"]).square().mean()
+
+    part = {"x": torch.ones(rows, 3), "y": torch.ones(rows, 1)}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    batch = [part] * count if count > 1 else part
+    return capture_training_step(model, loss, optimizer, batch, accumulation=count, clip_norm=1.0).graph
+
+
+@pytest.mark.parametrize(("before", "now"), [(1, 2), (2, 1), (1, 3), (2, 3), (3, 2)])
+def test_a_mean_over_another_number_of_micro_batches_is_the_same_program(before: int, now: int) -> None:
+    from tallystick.workloads.same_training import UNCHANGED, departure
+
+    assert departure(of_micro_batches(before), of_micro_batches(now), UNCHANGED) == ""
+    assert departure(of_micro_batches(before), of_micro_batches(now, rows=8 // now), UNCHANGED) == ""
+
+
+def with_divisor(graph: Any, old: int, new: int) -> Any:
+    nodes = [
+        replace(each, attributes={**each.attributes, "other": new})
+        if each.operator == "aten.div.Scalar" and each.attributes["other"] == old
+        else each
+        for each in graph.nodes
+    ]
+    return replace(graph, nodes=tuple(nodes))
+
+
+def with_summed_losses(graph: Any) -> Any:
+    """The losses of all micro-batches summed, and gradients as before."""
+    stacks = {each.outputs[0] for each in graph.nodes if each.operator == "aten.stack.default"}
+    nodes = [
+        replace(each, operator="aten.sum.default")
+        if each.operator == "aten.mean.default" and each.operands["self"] in stacks
+        else each
+        for each in graph.nodes
+    ]
+    return replace(graph, nodes=tuple(nodes))
+
+
+def test_gradients_of_micro_batches_are_shared_as_their_losses_are() -> None:
+    """Liars: a mean whose gradients are summed, one divided by the old number, and a loss that alone is summed."""
+    from tallystick.workloads.same_training import UNCHANGED, departure
+
+    one, two, three = (of_micro_batches(count, rows=5) for count in (1, 2, 3))
+    assert "gradient" in departure(one, with_divisor(two, 2, 1), UNCHANGED)
+    assert "gradient" in departure(two, with_divisor(three, 3, 2), UNCHANGED)
+    assert "gradient" in departure(one, with_summed_losses(two), UNCHANGED)
+    assert "a sum in the other" in departure(two, with_summed_losses(three), UNCHANGED)
+
+
+def test_a_mean_over_other_rows_is_divided_by_their_number(first: Any) -> None:
+    """The liar divides by the 4 rows of the first batch where there are 7: the gradient counts 7 / 4 times."""
+    from tallystick.workloads.same_training import UNCHANGED, departure
+
+    assert departure(first, step_of(7), UNCHANGED) == ""
+    assert "still has other 4, a size of the first batch" in departure(first, with_divisor(step_of(7), 7, 4), UNCHANGED)
+
+
 def test_micro_batches_that_are_mixed_or_left_out_are_named() -> None:
     from tallystick.frameworks.torch.capture.training_step import capture_training_step
     from tallystick.workloads.same_training import UNCHANGED, departure
@@ -217,3 +342,58 @@ def test_a_decay_that_is_turned_on_is_that_of_the_gradient_s_own_weight(rules: A
     outputs = [replace(each, value=f"n{number}") if each.name == name else each for each in plain.outputs]
     forged = replace(plain, nodes=(*plain.nodes, added), outputs=tuple(outputs))
     assert "updated otherwise" in departure(plain, forged, turned_on)
+
+
+def selecting(rows: int, end: int) -> Any:
+    """A loss over one row of a batch."""
+    from tallystick.frameworks.torch.capture.training_step import capture_training_step
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    batch = {"x": torch.ones(rows, 3)}
+    return capture_training_step(model, lambda called, given: called(given["x"])[end].sum(), optimizer, batch).graph
+
+
+@pytest.mark.parametrize(
+    ("ends", "named"),
+    [([7, 7, 7], ""), ([7, 11, 15], ""), ([7, 11, 7], "unlike in another further graph")],
+    ids=["honest: a number", "honest: the last", "liar: as it suits"],
+)
+def test_a_place_follows_the_end_of_a_side_in_all_further_graphs_or_in_none(ends: list[int], named: str) -> None:
+    from tallystick.workloads.paired_sizes import Followed
+    from tallystick.workloads.same_training import UNCHANGED, departure
+
+    first, followed = selecting(8, ends[0]), Followed()
+    found = [
+        departure(first, selecting(rows, end), UNCHANGED, followed=followed)
+        for rows, end in zip((12, 16), ends[1:], strict=True)
+    ]
+    assert found[0] == ""
+    assert named in found[1] if named else not found[1]
+
+
+def test_a_place_in_the_stream_of_a_seed_follows_from_the_draws_before_it() -> None:
+    """A draw that is taken from another place gives masks that a prover chose."""
+    from tallystick.frameworks.torch.capture.training_step import capture_training_step
+    from tallystick.workloads.same_training import UNCHANGED, departure
+
+    model = torch.nn.Sequential(
+        torch.nn.Linear(3, 5), torch.nn.Dropout(0.5), torch.nn.Linear(5, 4), torch.nn.Dropout(0.5)
+    )
+
+    def graph_of(rows: int) -> Any:
+        batch = {"x": torch.zeros(rows, 3)}
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return capture_training_step(model, lambda m, b: m(b["x"]).sum(), optimizer, batch, draws="seed").graph
+
+    first, other = graph_of(8), graph_of(5)
+    assert departure(first, other, UNCHANGED) == ""
+    for offset in (0, 24, 32):
+        nodes = tuple(
+            replace(node, attributes=dict(node.attributes) | {"offset": offset})
+            if node.attributes.get("offset")
+            else node
+            for node in other.nodes
+        )
+        assert "has offset" in departure(first, replace(other, nodes=nodes), UNCHANGED), offset

@@ -71,5 +71,5 @@ def check_vocabulary(tokens: KnownTokens, sampler: Sampler, card: ModelCard) -> 
 
 def context_length_of(model: LanguageModel) -> int | None:
     """The context length of a model of transformers, if its configuration states one."""
-    found = getattr(getattr(getattr(model, "model", None), "config", None), "max_position_embeddings", None)
-    return found if isinstance(found, int) else None
+    found: int | None = getattr(model, "context_length", None)
+    return found

@@ -84,9 +84,10 @@ class ReceiptPolicy(Document):
     fingerprints: none if empty; if absent, `STANDARD_DEMANDS` wherever fingerprints are judged. `seed` says whether the
     seed must be the customer's. `layer` limits the distance of a layer's output from its replay, relative to its norm.
     `replay` says whether other bits in an exact replay on an equal stack are an objection; by default only other tokens
-    are. `complete` says whether a stream must hold every number. `audit_sample` is the share of a stream that is
-    computed, and `open_sample` the share of it whose committed states a provider is asked to open, where its address is
-    known: fingerprints can be made to fit by whoever knows their directions, states that were committed before cannot.
+    are. `complete` says whether a stream must hold every number of each journal, and `journals` how many journals of a
+    key are accepted then. `audit_sample` is the share of a stream that is computed, and `open_sample` the share of it
+    whose committed states a provider is asked to open, where its address is known: fingerprints can be made to fit by
+    whoever knows their directions, states that were committed before cannot.
     `sampler.alpha` is the probability of ever accusing an honest provider.
 
     The cost of one receipt is bounded before it is computed: tokens, bytes, and operations of about a nanosecond each
@@ -107,6 +108,7 @@ class ReceiptPolicy(Document):
     layer: Share | None = None
     replay: Literal["tokens", "bits"] = "tokens"
     complete: bool = False
+    journals: Positive = 1
     tokens_max: Positive = 1 << 16
     memory_max: Positive = 8 << 30
     work_max: Positive = 1 << 40

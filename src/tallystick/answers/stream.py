@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tallystick.answers.order import CHECK, check_order
 from tallystick.answers.policy import ReceiptPolicy
@@ -25,6 +25,9 @@ from tallystick.tolerances.tolerance import Finding
 from tallystick.transcripts.model_card import ModelCard
 from tallystick.workloads.language_model import LanguageModel
 
+if TYPE_CHECKING:
+    from tallystick.answers.unread_receipt import UnreadReport
+
 EVIDENCE: Final = "evidence"
 CHOICE: Final = "which answers are judged together was settled by the verifier, and none left out for what it showed"
 Part = TypeVar("Part")
@@ -41,7 +44,7 @@ class StreamReport(Judgement):
     `reports` covers all receipts that could be judged; those outside the sample are judged by their statements alone.
     `evidence` sums the evidence about the sampler over all computed receipts of a key, one entry per key and rule;
     `rounding` that of their fingerprints. `power` is what such pools show of a cheat; if it is not known, `unmeasured`
-    says why.
+    says why. `unread` are the verdicts on signed receipts that have not the form of one.
     """
 
     nonce: bytes
@@ -54,6 +57,7 @@ class StreamReport(Judgement):
     rounding: tuple[RoundingEvidence, ...] = ()
     power: tuple[CheatPower, ...] = ()
     unmeasured: str = ""
+    unread: tuple[UnreadReport, ...] = ()
 
     @property
     def told(self) -> tuple[str, ...]:
@@ -93,6 +97,7 @@ class StreamReport(Judgement):
             "power": [each.to_json() for each in self.power],
             "power_unknown": self.unmeasured,
             "reports": [each.to_json() for each in self.reports],
+            "unread": [each.to_json() for each in self.unread],
         }
 
 
@@ -133,11 +138,13 @@ def verify_stream(
     nonce: bytes,
     judge: Judge = two_rungs,
     progress: Callable[[int], None] = lambda done: None,
+    unread: Sequence[UnreadReport] = (),
 ) -> StreamReport:
     """Judge the receipts of a provider in the order in which they were received.
 
     Statements and order are checked for all. `judge` is called for the share `policy.audit_sample` that `nonce`
-    selects. Draw the nonce after the receipts are fixed. A stream with a receipt that cannot be judged is not accepted.
+    selects. Draw the nonce after the receipts are fixed. A stream with a receipt that cannot be judged is not accepted;
+    `unread` are the verdicts on those of its receipts that have no form.
     """
     seen = StreamProgress()
     for done, context in enumerate(contexts, 1):
@@ -155,19 +162,31 @@ def verify_stream(
         except Refused as error:
             seen.refused.append(f"receipt number {context.receipt.sequence}: {error}")
         progress(done)
-    return _report(seen, len(contexts), policy, nonce, model.card)
+    return _report(seen, len(contexts) + len(unread), policy, nonce, model.card, unread)
 
 
-def _report(seen: StreamProgress, count: int, policy: ReceiptPolicy, nonce: bytes, card: ModelCard) -> StreamReport:
+def _report(
+    seen: StreamProgress,
+    count: int,
+    policy: ReceiptPolicy,
+    nonce: bytes,
+    card: ModelCard,
+    unread: Sequence[UnreadReport],
+) -> StreamReport:
     pools = [*_pools(seen)]
     evidence = tuple(each for pool in pools for each in combined(_present(report.evidence for report in pool)))
     rounding = tuple(each for pool in pools for each in summed(_present(report.rounding for report in pool)))
-    findings, not_checked = _order_of(seen, policy)
+    findings, not_checked, unplaced = _order_of(seen, policy)
     findings += _of_receipts(seen.reports)
+    findings += [
+        replace(each, where=report.subject) for report in unread for each in report.verdict.findings if not each.agrees
+    ]
     findings += [finding for each in evidence for finding in each.findings]
     findings += [each.finding for each in rounding]
     # Too few tokens in one receipt are no open point: the evidence of all receipts counts.
     missing = [str(line) for each in seen.reports for line in each.missing if line.check != EVIDENCE]
+    missing += unplaced
+    missing += [f"{report.subject}: {line}" for report in unread for line in report.verdict.unavailable]
     missing += [line for each in evidence for line in each.unavailable]
     not_checked += [line for each in evidence for line in each.not_excluded]
     if not seen.computed:
@@ -194,6 +213,7 @@ def _report(seen: StreamProgress, count: int, policy: ReceiptPolicy, nonce: byte
         rounding,
         power,
         unmeasured,
+        tuple(unread),
     )
 
 
@@ -229,17 +249,20 @@ def combined(evidence: Iterable[SamplerEvidence]) -> tuple[SamplerEvidence, ...]
     return tuple(reduce(add, group) for group in groups.values())
 
 
-def _order_of(seen: StreamProgress, policy: ReceiptPolicy) -> tuple[list[Finding], list[str]]:
+def _order_of(seen: StreamProgress, policy: ReceiptPolicy) -> tuple[list[Finding], list[str], list[str]]:
+    """What is found about numbers and links, what stays unchecked, and what could not be checked."""
     findings: list[Finding] = []
     not_checked: list[str] = []
+    missing: list[str] = []
     for key, receipts in seen.signed.items():
-        order = check_order(_handed_over(receipts), policy.complete)
+        order = check_order(_handed_over(receipts), policy.complete, policy.journals)
         prefix = f"key {key[:16]}: " if len(seen.signed) > 1 else ""
         findings += [replace(each, where=prefix + each.where) for each in order.findings.seen]
         not_checked += [prefix + line for line in order.not_checked]
+        missing += [prefix + line for line in order.missing]
     if len(seen.signed) > 1:
         not_checked.append(f"the order between receipts of {len(seen.signed)} keys")
-    return findings, not_checked
+    return findings, not_checked, missing
 
 
 def _handed_over(responses: Sequence[Sequence[ReceiptContext]]) -> list[ReceiptContext]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,20 +43,21 @@ class UnreadReport(Judgement):
         return {**self.verdict.to_json(), "subject": self.subject}
 
 
-def judge_unread(values: Sequence[tuple[str, Json]]) -> UnreadReport | None:
-    """The first signed receipt without form in named JSON values, and the verdict on all of them.
+def judge_unread(what: str, value: Json) -> UnreadReport | None:
+    """The verdict on the first signed receipt without form in a JSON value that messages name `what`.
 
     `None` where there is none: then the bytes are no receipt, or something beside the receipt is malformed. A version
     that is not known here is inconclusive; what states to be of this version and is not, or was edited, is rejected.
     """
-    for what, value in values:
-        for signed in _signed(value):
-            try:
-                SignedReceipt.from_json(dict(signed), what)
-            except MalformedError as error:
-                left = (LEFT,) if len(values) == 1 else (LEFT, "the other receipts")
-                subject = f"receipt {digest('receipt', encode(signed['receipt']))}"
-                return UnreadReport(subject, _verdict(signed, str(error), left))
+    signed = [*_signed(value)]
+    for each in signed:
+        try:
+            SignedReceipt.from_json(dict(each), what)
+        except MalformedError as error:
+            left = (LEFT,) if len(signed) == 1 else (LEFT, "the other receipts of the response")
+            return UnreadReport(
+                f"receipt {digest('receipt', encode(each['receipt']))}", _verdict(each, str(error), left)
+            )
     return None
 
 

@@ -49,7 +49,7 @@ def responses_of(response: object) -> tuple[Response, ...] | UnreadReport:
     try:
         return delivered(response) if isinstance(response, CompletionReader) else read_responses(body)
     except MalformedError:
-        unread = judge_unread([("response", body)])
+        unread = judge_unread("response", body)
         if unread is None:
             raise
         return unread
@@ -117,6 +117,6 @@ def _loaded(path: Path, dtype: Dtype) -> TorchLanguageModel:
 
 @lru_cache(maxsize=MODELS_HELD)
 def _load(path: Path, dtype: Dtype) -> TorchLanguageModel:
-    from tallystick.frameworks.torch.generation.language_models import load_language_model  # PyTorch takes seconds
+    from tallystick.frameworks.torch.generation.kept_pass import load_promised  # PyTorch takes seconds
 
-    return load_language_model(path, dtype)
+    return load_promised(path, dtype)

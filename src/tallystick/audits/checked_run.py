@@ -45,7 +45,7 @@ from tallystick.transcripts.record import (
 )
 from tallystick.transcripts.spec import Spec
 from tallystick.transcripts.summary import StateSummary
-from tallystick.workloads.names import BATCH, POSITION, weights_of
+from tallystick.workloads.names import BATCH, GENERATOR_MOVE, POSITION, weights_of
 from tallystick.workloads.plan import batch_plan, open_data
 from tallystick.workloads.schedule import learning_rate
 
@@ -74,7 +74,8 @@ class CheckedRun:
     audit needed; `derived` counts the shards of a corpus that were tokenized again, and all of them. `varying` counts
     what differs between the steps of a loop. `begins` is the anchor at which a segment that is judged alone begins, and
     0 for a run. `first_weights` is how the first state stands to an origin with which it agrees, and `unexplained`
-    names the tensors of a loop's first state whose values nothing shows. `shown` and `left_out` are further lines of
+    names the tensors of a loop's first state whose values nothing shows. `moves` says of each batch that was read how
+    PyTorch's generator was moved before its step. `shown` and `left_out` are further lines of
     the verdict, on what was checked and what was not.
     """
 
@@ -97,6 +98,7 @@ class CheckedRun:
     unread: tuple[int, ...] = ()
     first_weights: FirstWeights | None = None
     unexplained: frozenset[str] = frozenset()
+    moves: dict[int, Tensor] = field(default_factory=dict)
     shown: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     _places: array[int] = field(default_factory=lambda: array("Q"))
@@ -160,6 +162,8 @@ class CheckedRun:
         batch = _named_state(
             lambda: read_state(path, canonical=True), batch_file(name), name, f"the batch of step {index}"
         )
+        if (move := batch.get(GENERATOR_MOVE)) is not None and (move.dtype, move.shape) == ("I64", (2,)):
+            self.moves[index] = move
         return {f"{BATCH}{tensor}": value for tensor, value in batch.items()}
 
     def rates(self, index: int) -> tuple[float, ...]:

@@ -12,19 +12,21 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from tallystick.audits.checked_run import CheckedRun
+from tallystick.commitments.mt19937 import STATE_SIDE, seeded
 from tallystick.judging.findings import AGREES, DIFFERS
 from tallystick.judging.first_weights import FirstWeights, compare_first_weights
 from tallystick.tensors.conversion import in_dtype
 from tallystick.tensors.spec import TensorSpec
 from tallystick.tensors.tensor import State, Tensor
 from tallystick.tolerances.exact import describe_difference
-from tallystick.workloads.names import AVERAGE, AVERAGED, POSITION, WEIGHTS, parameter_of
+from tallystick.workloads.names import AVERAGE, AVERAGED, GENERATOR, POSITION, WEIGHTS, parameter_of
 from tallystick.workloads.origin import Origin
 from tallystick.workloads.same_training import trained_by
 
 SHOWN = 4
 OPTIMIZER = "optimizer."
-BUFFERS = "buffers."
+UNWEIGHTED = ("buffers.", GENERATOR)
+"""What moves no weight by itself: buffers, and the generator of dropout."""
 
 
 def judge_first_state(evidence: CheckedRun, origin: Origin | None, state: State) -> None:
@@ -35,8 +37,8 @@ def judge_first_state(evidence: CheckedRun, origin: Origin | None, state: State)
     """
     if evidence.spec.recipe is None:
         evidence.unexplained = frozenset(unexplained(evidence, origin, state))
-        memory = sorted(name for name in evidence.unexplained if not name.startswith(BUFFERS))
-        stored = sorted(name for name in evidence.unexplained if name.startswith(BUFFERS))
+        memory = sorted(name for name in evidence.unexplained if not name.startswith(UNWEIGHTED))
+        stored = sorted(name for name in evidence.unexplained if name.startswith(UNWEIGHTED))
         if memory and origin is not None:
             given = f"neither what the optimizer starts with nor what {origin.path} ended with"
             mend = "give the run that ended with them as --initial"
@@ -45,6 +47,8 @@ def judge_first_state(evidence: CheckedRun, origin: Origin | None, state: State)
             evidence.left_out.append(f"where the first values of {_some(memory)} come from, which no new run has")
         if stored and origin is not None:
             evidence.left_out.append(f"the first values of {_some(stored)}, which {origin.path} does not hold")
+        elif stored:
+            evidence.left_out.append(f"where the first values of {_some(stored)} come from, which no new run has")
     if origin is not None:
         _judge_weights(evidence, origin, state)
 
@@ -63,6 +67,9 @@ def _is_fresh(evidence: CheckedRun, name: str, tensor: Tensor, state: State) -> 
     """Whether a tensor is what it is at the start of a new run: an average is its weight, memory is empty."""
     if name.startswith(AVERAGE):
         return _equal(state.get(WEIGHTS + name.removeprefix(AVERAGE)), tensor)
+    if name == GENERATOR:
+        words = tensor.array()
+        return words.shape == (STATE_SIDE,) and bool(np.array_equal(seeded(int(words[0])), words))
     if name == AVERAGED:
         return not np.any(tensor.array())
     weight = state.get(WEIGHTS + parameter_of(name)) if name.startswith(OPTIMIZER) else None

@@ -16,6 +16,7 @@ from tallystick.tensors.tensor import State
 from tallystick.transcripts.record import StepRecord
 from tallystick.workloads.attention_masks import attention_kind
 from tallystick.workloads.masks import full_masks
+from tallystick.workloads.paired_sizes import Followed
 from tallystick.workloads.paired_values import micro_batches
 from tallystick.workloads.program import Further
 from tallystick.workloads.same_training import SettingChanges, departure, difference, trained_by
@@ -48,7 +49,7 @@ class FurtherGraphs:
     def __init__(self, evidence: CheckedRun, first: Graph, approved: Collection[Digest]) -> None:
         self._evidence, self._first, self._approved = evidence, first, frozenset(approved)
         self._kept: dict[GraphKind, Further] = {}
-        self._judged = set[GraphKind]()
+        self._judged, self._followed = set[GraphKind](), Followed()
 
     def __call__(self, index: int) -> Further | None:
         """The graph of step `index` with its constants, and its settings; `None` where they are those of the spec.
@@ -92,7 +93,7 @@ class FurtherGraphs:
         root, rules, masks_differ = kind
         before = self._evidence.spec.optimizer or ()
         changes = SettingChanges.between(before, before if rules is None else rules)
-        other = departure(self._first, graph, changes, masks_differ)
+        other = departure(self._first, graph, changes, masks_differ, self._followed)
         if other and root is None:
             self._evidence.findings.undecided.append(f"step {index} states settings that its graph has not: {other}")
         elif other and root not in self._approved:

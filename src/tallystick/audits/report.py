@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tallystick.audits.checked_run import CheckedRun
+from tallystick.audits.generator_moves import described_moves
 from tallystick.audits.policy import Policy
 from tallystick.audits.replay import Lost, SegmentReport
 from tallystick.audits.sampling import Selection, detection_probability, unreachable_share
@@ -117,7 +118,7 @@ def make_report(
         (*map(str, lost), *_not_checked(evidence, policy, share)),
         tuple(_assumptions(evidence, policy, nonce, graph)),
         _coverage(evidence.steps, policy, selection, segments, graph, nonce),
-        tuple(evidence.shown),
+        (*evidence.shown, *_of_a_recipe(evidence, policy)),
     )
     return Report(
         verdict,
@@ -152,6 +153,12 @@ def _coverage(
     return VerdictCoverage(done, steps, "steps", how, drawn if nonce else 0, CLOSELY[policy.mode])
 
 
+def _of_a_recipe(evidence: CheckedRun, policy: Policy) -> Iterable[str]:
+    """What a demand on loops means in a run by a recipe."""
+    if evidence.spec.recipe is not None and (policy.one_graph or policy.one_rule or policy.scheduled_rates):
+        yield "one step, one rule and a schedule of rates: a run by a recipe has its recipe's, so --strict adds nothing"
+
+
 def _not_checked(evidence: CheckedRun, policy: Policy, share: float) -> Iterable[str]:
     """What was left out besides steps, of which the coverage says how many were replayed."""
     if share:
@@ -160,6 +167,8 @@ def _not_checked(evidence: CheckedRun, policy: Policy, share: float) -> Iterable
             "the anchor stride exceeds it"
         )
     yield from _unread(evidence)
+    if policy.graphs and evidence.spec.recipe is not None:
+        yield "the graphs approved with --graph: a run by a recipe has the step of its recipe, and no further one"
     if evidence.claim.weights is None:
         yield "the claim names no weights: which weights were published, nothing ties to this run"
     if without := evidence.varying.steps_without_graph:
@@ -180,6 +189,8 @@ def _not_checked(evidence: CheckedRun, policy: Policy, share: float) -> Iterable
         batches = "" if evidence.spec.rows is not None else "which data the batches are, and "
         rates = evidence.varying.stated_rates()
         yield f"{origin}{batches}what set the learning rates{rates and f' ({rates})'}"
+    if evidence.moves:
+        yield f"what chose the random numbers of dropout: {described_moves(evidence.moves)}"
     yield from _unstated_origin(evidence)
     yield from evidence.left_out
     data = evidence.spec.data

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ import typer
 from tallystick.cli.options import device_option, dtype_of, dtype_option
 from tallystick.cli.recording import check_choices
 from tallystick.cli.verdicts import VERBOSE, print_verdict
-from tallystick.errors import MalformedError, UsageError
+from tallystick.errors import MalformedError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from tallystick.answers.ladder import Tools
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tallystick.answers.request import ExpectedRequest
     from tallystick.answers.response import Response
     from tallystick.answers.stream import StreamReport
+    from tallystick.answers.unread_receipt import UnreadReport
     from tallystick.answers.verify import ReceiptContext, Verification
     from tallystick.commitments.encoding import Json
     from tallystick.frameworks.torch.generation.language_models import TorchLanguageModel
@@ -70,6 +72,12 @@ def verify_response(
     dtype: str | None = dtype_option("The promised precision"),
     attention: str = typer.Option("sdpa", help="sdpa or eager."),
     device: str = device_option("Compute on cpu or cuda."),
+    keep_pass: bool = typer.Option(
+        False,
+        "--keep-pass",
+        help="After the verdict, keep the graph of the model's pass in your cache folder: later verifications on this "
+        "machine start without transformers. It takes seconds for a small model, half a minute for 30 layers.",
+    ),
     json: bool = typer.Option(False, "--json", help="Print the report as JSON."),
     verbose: bool = VERBOSE,
 ) -> int:
@@ -82,6 +90,7 @@ def verify_response(
     """
     started = time.perf_counter()
     from tallystick.answers.ladder import climb
+    from tallystick.answers.unread_receipt import UnreadReport
 
     if not (model / "config.json").is_file():
         from tallystick.store.folders import MODEL, require_folder
@@ -90,14 +99,15 @@ def verify_response(
     check_choices(attention=(attention, ("sdpa", "eager")))
     promised_dtype = dtype_of(model, dtype)
     stated = [each for path in receipts for each in _stated(path)]
-    try:
-        responses = [response for what, value in stated for response in _responses(value, what)]
-    except MalformedError as error:
-        return _show_unread(stated, error, json, verbose)
-    if not responses:
+    read = [_responses(value, what) for what, value in stated]
+    responses = [response for each in read if not isinstance(each, UnreadReport) for response in each]
+    unread = [each for each in read if isinstance(each, UnreadReport)]
+    if len(stated) == len(unread) == 1:
+        return _show_unread(unread[0], json, verbose)
+    if not stated:
         raise UsageError(f"{receipts[0].name}: no receipt in it")
     asked = _policy(policy, trust_key, limits, audit_sample, wide)
-    subjects = _subjects(responses, request)
+    subjects = _subjects(responses, request, [not isinstance(each, UnreadReport) for each in read])
     drawn = None if nonce is None else _nonce(nonce)
     if opening is not None and len(subjects) > 1:
         raise UsageError("--opening: of one receipt; give that one alone")
@@ -115,9 +125,14 @@ def verify_response(
     subjects = [_placed(each, promised) for each in subjects]
     with _tools(promised, environment, layer, rung) as tools:
         ready = time.perf_counter()
-        if len(subjects) == 1:
-            return _show(climb(subjects[0], promised, asked, rung, tools), ready - started, json, verbose)
-        return _show_stream(_stream(subjects, promised, asked, drawn, rung, tools), ready - started, json, verbose)
+        if len(subjects) == 1 and not unread:
+            code = _show(climb(subjects[0], promised, asked, rung, tools), ready - started, json, verbose)
+        else:
+            stream = _stream(subjects, unread, promised, asked, drawn, rung, tools)
+            code = _show_stream(stream, ready - started, json, verbose)
+    if keep_pass:
+        _keep_pass(promised, attention)
+    return code
 
 
 def _challenged_at(
@@ -191,10 +206,18 @@ def _stated(path: Path) -> Iterator[tuple[str, Json]]:
         yield path.name, parse(read_document(path), path.name)
 
 
-def _responses(value: Json, what: str) -> tuple[Response, ...]:
+def _responses(value: Json, what: str) -> tuple[Response, ...] | UnreadReport:
+    """The responses in a value, or the verdict on a signed receipt in it that has not the form of one."""
     from tallystick.answers.reading import read_responses
+    from tallystick.answers.unread_receipt import judge_unread
 
-    return read_responses(value, what)
+    try:
+        return read_responses(value, what)
+    except MalformedError:
+        found = judge_unread(what, value)
+        if found is None:
+            raise
+        return found
 
 
 def _policy(
@@ -222,12 +245,15 @@ def _policy(
     return held if audit_sample is None else held.model_copy(update={"audit_sample": audit_sample})
 
 
-def _subjects(responses: list[Response], request: Path | None) -> list[ReceiptContext]:
+def _subjects(responses: list[Response], request: Path | None, is_read: list[bool]) -> list[ReceiptContext]:
+    """The responses with their requests; a request may be given for each of the values, those without form too."""
     from tallystick.answers.verify import ReceiptContext
 
     asked: list[ExpectedRequest | None] = [None] * len(responses)
     if request is not None:
         held = [*_requests(request)]
+        if len(held) == len(is_read):
+            held = [*compress(held, is_read)]
         asked = [*held] if len(held) == len(responses) else [*_for_each_answer(held, responses)]
         if len(asked) != len(responses):
             raise UsageError(f"--request: {len(held)} requests for {len(responses)} receipts")
@@ -256,9 +282,23 @@ def _requests(path: Path) -> Iterator[ExpectedRequest]:
 
 
 def _load(path: Path, dtype: Dtype, attention: str, device: str) -> TorchLanguageModel:
-    from tallystick.frameworks.torch.generation.language_models import load_language_model
+    from tallystick.frameworks.torch.generation.kept_pass import load_promised
 
-    return load_language_model(path, dtype, attention, device)  # type: ignore[arg-type]
+    return load_promised(path, dtype, attention, device)  # type: ignore[arg-type]
+
+
+def _keep_pass(model: TorchLanguageModel, attention: str) -> None:
+    """Keep the pass unless it is kept; a model whose pass cannot be kept has its verdict all the same."""
+    from tallystick.cli.output import talk
+    from tallystick.frameworks.torch.generation.kept_pass import KeptLanguageModel
+    from tallystick.frameworks.torch.generation.pass_keeping import keep_pass
+
+    if isinstance(model, KeptLanguageModel):
+        return
+    try:
+        talk().print(f"kept the graph of the model's pass: {keep_pass(model, attention)}")  # type: ignore[arg-type]
+    except UnavailableError as error:
+        talk().print(f"the graph of the model's pass is not kept: {error}")
 
 
 def _placed(subject: ReceiptContext, model: TorchLanguageModel) -> ReceiptContext:
@@ -271,6 +311,7 @@ def _placed(subject: ReceiptContext, model: TorchLanguageModel) -> ReceiptContex
 
 def _stream(
     subjects: list[ReceiptContext],
+    unread: list[UnreadReport],
     model: TorchLanguageModel,
     policy: ReceiptPolicy,
     nonce: bytes | None,
@@ -290,9 +331,10 @@ def _stream(
             bar.update(task, seen=f"receipt {report.sequence}: {report.outcome}")
             return report
 
-        return verify_stream(
-            subjects, model, policy, nonce or draw_nonce(), judged, lambda done: bar.update(task, completed=done)
-        )
+        def show(done: int) -> None:
+            bar.update(task, completed=done)
+
+        return verify_stream(subjects, model, policy, nonce or draw_nonce(), judged, show, unread)
 
 
 def _show(report: ReceiptReport, seconds: float, as_json: bool, verbose: bool) -> int:
@@ -306,15 +348,10 @@ def _show(report: ReceiptReport, seconds: float, as_json: bool, verbose: bool) -
     return report.exit_code
 
 
-def _show_unread(stated: list[tuple[str, Json]], error: MalformedError, as_json: bool, verbose: bool) -> int:
-    """The verdict on a signed receipt that has not the form of one; raises `error` where there is none."""
-    from tallystick.answers.unread_receipt import judge_unread
+def _show_unread(found: UnreadReport, as_json: bool, verbose: bool) -> int:
     from tallystick.cli.output import print_json
     from tallystick.presentation.verdict_text import VerdictText
 
-    found = judge_unread(stated)
-    if found is None:
-        raise error
     if as_json:
         print_json(found.to_json())
     else:

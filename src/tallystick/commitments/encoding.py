@@ -61,13 +61,16 @@ def _are_plain(values: Iterable[Any], depth: int = DEPTH_MAX) -> bool:
     return True
 
 
-def parse(data: bytes, what: str, *, bytes_max: int = BYTES_MAX, depth_max: int = DEPTH_MAX) -> Json:
+def parse(
+    data: bytes, what: str, *, bytes_max: int = BYTES_MAX, depth_max: int = DEPTH_MAX, long_integers: bool = False
+) -> Json:
     """Strict JSON in any layout; raises `MalformedError` naming `what`.
 
     Refused: duplicate keys, NaN and infinities, numbers that overflow, integers of 2⁵³ and more in magnitude,
     a byte order mark, invalid UTF-8, lone surrogates, trailing bytes, and more bytes or nesting than allowed.
     A longer row of digits is read as a float if it is the canonical spelling of one: RFC 8785 writes 1e20 without
-    an exponent.
+    an exponent. With `long_integers` every longer row is, as other libraries write them into their files: 10³⁰ for
+    "no limit".
     """
     if len(data) > bytes_max:
         raise MalformedError(f"{what}: {len(data)} bytes, more than the {bytes_max} allowed")
@@ -76,7 +79,7 @@ def parse(data: bytes, what: str, *, bytes_max: int = BYTES_MAX, depth_max: int 
         value: Json = json.loads(
             data.decode("utf-8"),
             object_pairs_hook=_object,
-            parse_int=_integer,
+            parse_int=_long_integer if long_integers else _integer,
             parse_float=_number,
             parse_constant=_refuse_constant,
         )
@@ -109,6 +112,10 @@ def _integer(text: str) -> int | float:
     if encode(_number(text)).decode() != text:
         raise ValueError(f"integer {text[:24]} lies beyond 2^53 - 1")
     return float(text)
+
+
+def _long_integer(text: str) -> int | float:
+    return int(text) if len(text) <= 17 and abs(int(text)) <= INTEGER_MAX else _number(text)
 
 
 def _number(text: str) -> float:

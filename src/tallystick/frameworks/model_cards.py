@@ -36,7 +36,7 @@ class KeptCard(Document):
 def stated_dtype(directory: Path) -> Dtype:
     """The precision that the configuration of a model states; F32 if it states none that is known."""
     try:
-        config = parse(read_document(directory / "config.json"), "config.json")
+        config = parse(read_document(directory / "config.json"), "config.json", long_integers=True)
     except (UnavailableError, MalformedError):
         return "F32"  # loading the model says what is wrong with its directory
     stated = config.get("dtype", config.get("torch_dtype")) if isinstance(config, dict) else None

@@ -232,6 +232,15 @@ class Algebra(Protocol[V]):
         """`x` where the BOOL `condition` is true, else `y`; at least one of the two is a tensor."""
         ...
 
+    # ---- random words
+
+    def mersenne(self, state: V, move: V, count: int) -> tuple[V, V]:
+        """I64 [count]: words of MT19937, below 2³²; and I64 [625]: the state behind them (`commitments.mt19937`).
+
+        `state` is I64 [625]; `move` is I64 [2]: a seed, or -1 to go on from `state`, and how many words to skip.
+        """
+        ...
+
     # ---- many elements to one
 
     def sum(self, x: V, axes: Axes, keep: bool = False, short: int = 0) -> V:

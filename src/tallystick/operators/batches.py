@@ -167,6 +167,14 @@ class Batches(ByElement[Batched]):
         self._note("cumsum", axis)
         return self._result(self.types.cumsum(x.spec, axis), (x, _all_but((axis,))))
 
+    def mersenne(self, state: Batched, move: Batched, count: int) -> tuple[Batched, Batched]:
+        """The same for every example."""
+        if state.axis is not None or move.axis is not None:
+            raise Mixes("random words depend on the whole batch")
+        self._note("mersenne", count)
+        words, after = self.types.mersenne(state.spec, move.spec, count)
+        return Batched(words), Batched(after)
+
     def sort(self, x: Batched, axis: int, descending: bool) -> tuple[Batched, Batched]:
         """Along another axis than the batch's."""
         self._note("sort", axis, descending)

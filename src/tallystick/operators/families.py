@@ -186,6 +186,9 @@ FAMILIES: Final[Mapping[str, str]] = {
     "tallystick.operators.stablehlo.reduction": """
         stablehlo.reduce stablehlo.reduce_window stablehlo.select_and_scatter
     """,
+    "tallystick.operators.tally.generator": """
+        tally.mcg31_mask tally.mt19937_mask tally.mt19937_move
+    """,
     "tallystick.operators.tally.optimizer": """
         tally.fused_adam
     """,

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tallystick.commitments.mt19937 import STATE_SIDE
 from tallystick.errors import MalformedError
 from tallystick.operators import shapes
 from tallystick.operators.algebra import Axes, Comparison, Number
@@ -180,6 +181,13 @@ class Types:
         _check_dtype(x, "numbers", NUMBERS)
         shapes.check_axes(x.shape, (axis,))
         return self._computed(x, x)
+
+    def mersenne(self, state: TensorSpec, move: TensorSpec, count: int) -> tuple[TensorSpec, TensorSpec]:
+        """I64 [count], and I64 [625]."""
+        for name, given, shape in (("state", state, (STATE_SIDE,)), ("move", move, (2,))):
+            if (given.dtype, given.shape) != ("I64", shape):
+                raise MalformedError(f"{name} is {given}, not I64{list(shape)}")
+        return self._made("I64", (count,)), self._made("I64", (STATE_SIDE,))
 
     def sort(self, x: TensorSpec, axis: int, descending: bool) -> tuple[TensorSpec, TensorSpec]:
         """Any dtype, and I64."""

@@ -17,7 +17,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from tallystick.errors import MalformedError
+from tallystick.commitments.mt19937 import draw
+from tallystick.errors import MalformedError, UnavailableError
 from tallystick.operators.algebra import Axes, Comparison, Number
 from tallystick.operators.arrays import Array, ArrayLibrary, exact_float64
 from tallystick.tensors.dtypes import bfloat16_to_float32, dtype_of, numpy_dtype, round_to_bfloat16
@@ -286,6 +287,15 @@ class Values:
         """See `Algebra.cumsum`."""
         _check_axes(x, (axis,))
         return self._made(self.library.xp.cumulative_sum, x.dtype, x.array, axis=axis, dtype=x.array.dtype)
+
+    def mersenne(self, state: Value, move: Value, count: int) -> tuple[Value, Value]:
+        """See `Algebra.mersenne`; by NumPy, so not on traced arrays."""
+        if not (self.library.is_known(state.array) and self.library.is_known(move.array)):
+            raise UnavailableError(f"{self.library.name} cannot draw from a generator of PyTorch; record with `seed=1`")
+        seed, skipped = self.library.storage(move.array).tolist()
+        drawn = draw(self.library.storage(state.array), seed, skipped, count)
+        words, after = (Value(self.library.asarray(each, "I64"), "I64") for each in drawn)
+        return words, after
 
     def sort(self, x: Value, axis: int, descending: bool) -> tuple[Value, Value]:
         """See `Algebra.sort`; NaN counts as the largest."""

@@ -12,11 +12,11 @@ import torch
 from tallystick.frameworks.torch.wrappers import inner_model, require_whole
 from tallystick.recorders.attachments import NOTHING, Attachments
 from tallystick.recorders.boundary import say
+from tallystick.recorders.draws import require_seed
 from tallystick.recorders.graph_source import captured
 from tallystick.recorders.loop_recorder import OwnLoopRecorder
 from tallystick.recorders.own_kernels import own_kernels
 from tallystick.recorders.preflight import Blocker
-from tallystick.recorders.seeded_draws import require_seed
 from tallystick.recorders.step_graph import StepGraph
 from tallystick.store.lock import RunLock, lock_new_run, require_free
 from tallystick.store.run import RunDirectory

@@ -147,6 +147,7 @@ class FirstStep:
             accumulation=watched.accumulation,
             fixed=watched.loss.fixed,
             seed=self._seed,
+            is_native=self._is_native,
             ema=self._ema,
         )
 
@@ -164,6 +165,7 @@ class FirstStep:
             edits=edits,
             accumulation=given.accumulation,
             seed=self._seed,
+            is_native=self._is_native,
             ema=self._ema,
         )
 
@@ -199,6 +201,11 @@ class FirstStep:
         counts = _writes(writes(summed, self._used), between, stepped)
         reads = any(each is not None and each.reads_back for each in (gradients, behind))
         return clip_norm, Edits(gradients, behind, counts, _writes(self._weight_writes, after, held), reads)
+
+    @property
+    def _is_native(self) -> bool:
+        """Whether the model draws from PyTorch's generator."""
+        return self._seed is None and any(call.is_seeded for call in self._log.calls)
 
     @property
     def _live(self) -> dict[int, str]:

@@ -14,9 +14,9 @@ import torch
 from tallystick.commitments.digests import Digest
 from tallystick.errors import UnavailableError
 from tallystick.recorders.boundary import printed, say, sheltered, unsaid
+from tallystick.recorders.draws import OTHER_COUNT, OTHER_NATIVE, draws_natively, native_words_of, words_of
 from tallystick.recorders.freed_memory import give_back
 from tallystick.recorders.likely_cause import GraphMismatch
-from tallystick.recorders.seeded_draws import OTHER_COUNT, words_of
 from tallystick.recorders.self_audit import UNSEEN, Departure, RecordedStep, SelfAudit, Sketch
 from tallystick.recorders.self_check import SelfCheck, TakenStep
 from tallystick.recorders.set_aside import set_aside
@@ -238,6 +238,8 @@ class GraphGuard:
         """How a step drew more or fewer random words than the captured one; empty if it drew as many."""
         if step.words is None:
             return ""
+        if draws_natively(graph.captured.graph):
+            return "" if step.words == native_words_of(graph.captured.graph) else OTHER_NATIVE
         is_first = graph is self._graphs.first
         wanted = self._words.setdefault(graph.root, step.words if is_first else words_of(graph.captured.graph))
         return "" if step.words == wanted else OTHER_COUNT.format(step.words, wanted)

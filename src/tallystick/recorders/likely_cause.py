@@ -30,8 +30,8 @@ CLIPPED_OTHERWISE: Final = (
     "gradients are scaled by another factor than in the captured step; clip in every step, to the same norm"
 )
 OF_BUFFER: Final = (
-    "a forward pass outside of the step writes into it (call model.eval() before a validation), or it is assigned anew "
-    "(write into it in place, as with `copy_`)"
+    "a forward pass outside of the step writes into it (call model.eval() before a validation), or it is assigned "
+    "anew, or changed after the forward pass (write into it in place, as with `copy_`, in every step before that pass)"
 )
 READ_BACK: Final = (
     "gradients or weights are changed by a number that is read back (`float()`, `.item()`, or a branch); keep it a "

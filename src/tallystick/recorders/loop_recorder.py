@@ -14,6 +14,7 @@ import torch
 
 from tallystick.errors import UnavailableError, UsageError
 from tallystick.frameworks.torch.environment import describe_environment
+from tallystick.frameworks.torch.generator_operators import native_mask
 from tallystick.frameworks.torch.state import generator_state, live_tensors
 from tallystick.frameworks.torch.tensors import from_tensor, to_tensor
 from tallystick.frameworks.torch.training.sketch import Sketcher
@@ -22,6 +23,7 @@ from tallystick.frameworks.torch.wrappers import inner_model, inner_optimizer, r
 from tallystick.recorders.attachments import NOTHING, Attachments
 from tallystick.recorders.batches import describe_batch
 from tallystick.recorders.boundary import say, sheltered, unsaid
+from tallystick.recorders.draws import Draws, NativeDraws, SeededDraws, draws_natively, generator_of, moves_of
 from tallystick.recorders.first_step import FirstStep
 from tallystick.recorders.first_weights import stated_digest
 from tallystick.recorders.freed_memory import give_back
@@ -29,10 +31,9 @@ from tallystick.recorders.graph_guard import STEPS_BETWEEN, GraphGuard, Observed
 from tallystick.recorders.graph_source import GraphSource, without_graph
 from tallystick.recorders.new_batches import NewBatches
 from tallystick.recorders.run_recorder import RunRecorder
-from tallystick.recorders.seeded_draws import SeededDraws
 from tallystick.recorders.self_audit import RecordedStep, Sketch
 from tallystick.recorders.self_check import SelfCheck, TakenStep
-from tallystick.recorders.step_graph import StepGraph, count_of, keep_batch, named_tensors
+from tallystick.recorders.step_graph import StepGraph, count_of, keep_batch, named_tensors, the_only_one
 from tallystick.recorders.step_watch import Stepped, StepWatch
 from tallystick.recorders.watched_again import WatchedAgain
 from tallystick.store.run import RunDirectory
@@ -80,7 +81,7 @@ class OwnLoopRecorder:
         self._first: FirstStep | None = None
         self._guard: GraphGuard | None = None
         self._watch: StepWatch | None = None
-        self._draws: SeededDraws | None = None
+        self._draws: Draws | None = None
         self._new_batches: NewBatches | None = None
         self._again: WatchedAgain | None = None
         self._recorder: RunRecorder | None = None
@@ -109,7 +110,7 @@ class OwnLoopRecorder:
             self._say_over()
             return
         with sheltered(self.stop), self._modes():
-            self._step(loss, batch, gradient_norm, learning_rates)
+            self._step(loss, the_only_one(batch), gradient_norm, learning_rates)
 
     def finish(self) -> None:
         """Save the last state and write the claim."""
@@ -187,9 +188,13 @@ class OwnLoopRecorder:
         self._last_step = time.perf_counter()
 
     def _draw(self, seed: int | None) -> None:
-        """Let the model draw its random numbers from a seed."""
+        """Let the model draw its random numbers from a seed, or follow the generator that it draws from."""
+        may_draw = self._first is not None or (self._graph is not None and draws_natively(self._graph.captured.graph))
         if seed is not None:
             self._draws = SeededDraws(self._model, seed, lambda: sheltered(self.stop))
+        elif self._device == "cpu" and may_draw and native_mask() is not None:
+            self._draws = NativeDraws(self._model, lambda: sheltered(self.stop))
+        if self._draws is not None:
             self._draws.start(None if self._first is None else self._first.log)
 
     def enter_forward(self, given: Mapping[str, Any]) -> None:
@@ -313,9 +318,11 @@ class OwnLoopRecorder:
         else:
             reasons.append(STEPS_BETWEEN.format(self.index, seen.count))
         if self._draws is not None:
-            self._draws.watched() if self._graph is not None else self._draws.close()
+            self._draws.watched()
+            if self._graph is None or not (self._graph.seed is not None or draws_natively(self._graph.captured.graph)):
+                self._draws.close()
+                self._draws = None
         if self._graph is None:
-            self._draws = None
             self._no_graph = without_graph(self._source.blockers, reasons[0]).no_graph
         else:
             self._graph = self._watching_again(self._graph)
@@ -330,7 +337,8 @@ class OwnLoopRecorder:
     def _before_as(self, graph: StepGraph) -> State:
         """The state before the first step as a graph carries it."""
         drawn = (name for name in self._before if not name.startswith("rng."))
-        return graph.empty_slots() | {name: self._before[name] for name in drawn}
+        named = {name: self._before[name] for name in drawn}
+        return graph.empty_slots() | named | generator_of(self._draws, graph.captured.graph, before=True)
 
     def _gives_step(
         self,
@@ -345,7 +353,8 @@ class OwnLoopRecorder:
         """Whether a graph gives the first step, which was just taken."""
         before, live = self._before_as(graph), self._state()
         after = graph.empty_slots() | {name: value for name, value in live.items() if not name.startswith("rng.")}
-        named = named_tensors(batch, count_of(batch, graph.accumulation))
+        after |= generator_of(self._draws, graph.captured.graph)
+        named = named_tensors(batch, count_of(batch, graph)) | moves_of(self._draws, graph.captured.graph)
         if graph.misfit(named):  # the example that was given has other shapes
             return True
         check = SelfCheck(self._device, self._recorded.loss_decimals, self._recorded.anchor_stride)
@@ -377,8 +386,9 @@ class OwnLoopRecorder:
         """
         if self._graph is None or self._guard is None or self._reason is not None:
             return describe_batch(batch), None
-        count = count_of(batch, self._graph.accumulation)
-        named, words = named_tensors(batch, count), None if self._draws is None else self._draws.words
+        count = count_of(batch, self._graph)
+        named = named_tensors(batch, count) | moves_of(self._draws, self._graph.captured.graph)
+        words = None if self._draws is None else self._draws.words
         found = self._guard.examine(Observed(self.index, seen, named, batch, count, rates, loss, norm, words))
         if self._guard.reason is not None:
             return describe_batch(batch), None
@@ -396,8 +406,10 @@ class OwnLoopRecorder:
         return {"graph": None if found.root == self._graph.root else found.root, "optimizer": rules}
 
     def _prepare_check(self) -> None:
-        """Keep the state if the next step is one to check."""
+        """Keep the state if the next step is one to check, and let it draw."""
         assert self._watch is not None
+        if self._draws is not None:
+            self._draws.begin(self.index + 1)
         if self._again is not None:
             self._again.forget()
         if self._new_batches is not None:
@@ -435,7 +447,8 @@ class OwnLoopRecorder:
         state["position.step"] = Tensor.of(np.asarray(self.index, np.int64))
         if self._graph is None:
             return state | generator_state(self._device, foreign=True)
-        return state | {name: empty for name, empty in self._graph.empty_slots().items() if name not in state}
+        state |= {name: empty for name, empty in self._graph.empty_slots().items() if name not in state}
+        return state | generator_of(self._draws, self._graph.captured.graph)
 
 
 def rates_of_step(seen: Stepped, given: Sequence[float] | None) -> tuple[float, ...]:

@@ -28,11 +28,11 @@ from tallystick.errors import UsageError
 from tallystick.frameworks.torch.ema import Ema
 from tallystick.frameworks.torch.wrappers import inner_model, sharding_of
 from tallystick.recorders.attachments import Attachments
+from tallystick.recorders.draws import require_seed
 from tallystick.recorders.first_step import GivenLoss
 from tallystick.recorders.graph_source import GraphSource, known_blockers, watched
 from tallystick.recorders.loop_recorder import SHARE, OwnLoopRecorder
 from tallystick.recorders.own_kernels import own_kernels
-from tallystick.recorders.seeded_draws import require_seed
 from tallystick.recorders.step_graph import LossOfBatch
 from tallystick.store.lock import lock_new_run
 from tallystick.store.run import RunDirectory

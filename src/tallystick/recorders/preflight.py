@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from tallystick.errors import UnavailableError
-from tallystick.frameworks.torch.dropout import config_that_drops, describe_dropout
+from tallystick.frameworks.torch.dropout import config_that_drops, describe_dropout, dropout_is_known
 from tallystick.frameworks.torch.optimizers.catalogue import begins_otherwise, rules_of, unsupported
 from tallystick.frameworks.torch.wrappers import inner_model, inner_optimizer, is_compiled, sharding_of
 
@@ -48,7 +48,7 @@ def preflight(model: nn.Module, optimizer: Any, loader: Any = None) -> list[Bloc
     optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
     inner = inner_model(model)
     found = [*_of_wrappers(model, inner), *_of_optimizers(inner, optimizers), *_dropout(inner), *_averages(inner)]
-    return [*found, *_numerics(inner), *of_loader(loader)]
+    return [*found, *_numerics(inner), *(of_loader(loader) if describe_dropout(inner) else ())]
 
 
 def reason_from(blockers: Iterable[Blocker], capture: str = "") -> str:
@@ -95,7 +95,8 @@ def _of_optimizer(inner: nn.Module, optimizer: torch.optim.Optimizer) -> Iterato
 
 
 def _dropout(inner: nn.Module) -> Iterator[Blocker]:
-    if drops := describe_dropout(inner):
+    """On a CPU, what dropout draws can be drawn again; on other devices nobody knows it."""
+    if (drops := describe_dropout(inner)) and not dropout_is_known(inner):
         settings = [f"{name}=0" for name in config_that_drops(inner)]
         without = f"make the config with {', '.join(settings)}" if settings else "set its probability to 0 (p=0)"
         yield Blocker(drops, f"{without}, {GIVE_SEED}", is_certain=False)
@@ -126,14 +127,18 @@ def _numerics(inner: nn.Module) -> Iterator[Blocker]:
 
 
 def of_loader(loader: Any) -> Iterator[Blocker]:
-    """A last batch of another size, which a `DataLoader` gives unless it drops it."""
+    """A last batch of another size, which a `DataLoader` gives unless it drops it.
+
+    A loop that draws from a seed is watched in its first step alone, so its loss is known for batches of one shape.
+    """
     sampler, rows = getattr(loader, "batch_sampler", None), getattr(loader, "dataset", None)
     size = getattr(sampler, "batch_size", None)
     if not size or getattr(sampler, "drop_last", True) or not isinstance(rows, Sized):
         return
     if rest := len(rows) % size:
         yield Blocker(
-            f"the last batch of an epoch has {rest} rows and the others {size}: its step cannot be replayed",
+            f"the last batch of an epoch has {rest} rows and the others {size}: "
+            "with dropout its step cannot be replayed",
             "set drop_last=True, or give the recorder `loss=` and `example=`",
             is_certain=False,
         )

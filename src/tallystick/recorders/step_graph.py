@@ -17,6 +17,7 @@ from tallystick.frameworks.torch.capture.captured_step import CapturedStep
 from tallystick.frameworks.torch.capture.edits import NO_EDITS, Edits
 from tallystick.frameworks.torch.capture.step import Loss, Precision, Reduction
 from tallystick.frameworks.torch.capture.training_step import capture_training_step
+from tallystick.frameworks.torch.dropout import dropout_is_known
 from tallystick.frameworks.torch.ema import Ema
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.files import save_program
@@ -38,7 +39,7 @@ ONE_SHAPE = (
 )
 UNEVEN = (
     "parameters that begin to train later count their steps on their own in this optimizer; "
-    "train them from the start with a learning rate of 0, or record a run of its own from there"
+    "train them from the start with a learning rate of 0, or record a run of its own from there, with a new optimizer"
 )
 Batch: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]"
 Batches: TypeAlias = "Batch | Sequence[Batch]"
@@ -152,17 +153,22 @@ def capture_loop(
     precision: Precision = nullcontext,
     reduction: Reduction = "mean",
     seed: int | None = None,
+    is_native: bool | None = None,
     ema: Ema | None = None,
     edits: Edits = NO_EDITS,
 ) -> StepGraph:
     """Capture the step of a loop; `loss(model, batch)` gets batches in the form of `example`, under `precision`.
 
-    With the `seed` of a run the step draws its random numbers from the input `rng.seed`.
+    With the `seed` of a run the step draws its random numbers from the input `rng.seed`; one that `is_native` draws
+    those of dropout as PyTorch does, from the state of its generator, as a step does by default whose layers drop.
 
     Raises `UnavailableError` with the reason if the step cannot be captured.
     """
+    if _counts_unevenly(model, optimizer):
+        raise UnavailableError(UNEVEN)
     parts = parts_of(example, accumulation)
     first = parts[0]
+    is_native = dropout_is_known(model) if is_native is None else is_native
 
     def of_tensors(called: Any, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
         result: torch.Tensor = loss(called, _like(first, tensors))
@@ -178,7 +184,7 @@ def capture_loop(
         accumulation=accumulation,
         precision=precision,
         reduction=reduction,
-        seeded=seed is not None,
+        draws="seed" if seed is not None else "generator" if is_native else "nothing",
         ema=ema,
         edits=edits,
     )
@@ -191,8 +197,6 @@ def capture_loop(
             raise UnavailableError(f"a step of {count} micro-batches, and {accumulation} are in the step graph")
         if fixed is not None and _shapes(batch, count) != shapes:
             raise UnavailableError(ONE_SHAPE)
-        if _counts_unevenly(model, optimizer):
-            raise UnavailableError(UNEVEN)
         return capture_loop(
             model,
             loss,
@@ -204,6 +208,7 @@ def capture_loop(
             precision=precision,
             reduction=reduction,
             seed=seed,
+            is_native=is_native,
             ema=ema,
             edits=edits,
         )
@@ -224,9 +229,25 @@ def _shapes(batch: Batches, count: int) -> dict[str, TensorSpec]:
     return {name: TensorSpec.of(value) for name, value in named_tensors(batch, count).items()}
 
 
-def count_of(batch: Batches, accumulation: int) -> int:
-    """The number of micro-batches of a step, in a loop whose first step has `accumulation` of them."""
-    return len(batch) if accumulation > 1 and isinstance(batch, list | tuple) else 1
+def count_of(batch: Batches, first: StepGraph) -> int:
+    """The number of micro-batches of a step, in a loop whose first step has the graph `first`.
+
+    A list of batches is no batch itself: none of its items is a tensor. Several tensors are micro-batches where those
+    of the first step are a lone tensor each.
+    """
+    if not isinstance(batch, list | tuple):
+        return 1
+    are_lone = first.accumulation > 1 and {name for name, _ in first.batch_specs if name.startswith("0.")} == {"0.x0"}
+    return len(batch) if are_lone or _are_batches(batch) else 1
+
+
+def the_only_one(batch: Any) -> Any:
+    """The micro-batch in a list of one; any other batch as it is."""
+    return batch[0] if isinstance(batch, list | tuple) and len(batch) == 1 and _are_batches(batch) else batch
+
+
+def _are_batches(parts: Sequence[Any]) -> bool:
+    return bool(parts) and all(not isinstance(part, torch.Tensor) and as_mapping(part) for part in parts)
 
 
 def named_tensors(batch: Batches, count: int) -> dict[str, Tensor]:

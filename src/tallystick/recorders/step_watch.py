@@ -37,7 +37,8 @@ RATE_MOVES = (
 SET_BEFORE = "other settings give other bits: set them before the recording, and put back what a validation changes"
 UNEVEN = (
     "was written to more or less often in this step than in the first one (model.train() or model.eval() called, or a "
-    "validation in training mode); call model.eval() before a validation and model.train() after it"
+    "validation in training mode); call model.eval() before a validation and model.train() after it, and write into it "
+    "in every step if the loop itself does"
 )
 
 

@@ -7,29 +7,15 @@ number of micro-batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import combinations
-from math import prod
 from operator import or_
 from typing import Final, TypeAlias
 
 from tallystick.graphs.graph import Graph, Node, Ref
-from tallystick.tensors.spec import TensorSpec
 from tallystick.workloads.names import BATCH, WEIGHTS
 
-FACTORS_MAX: Final = 4
-"""How many sides of a tensor are multiplied to explain an integer."""
-SIZES: Final = frozenset(
-    {"size", "sizes", "shape", "input_size", "input_sizes", "output_size", "split_size", "split_sizes"}
-    | {"repeats", "length", "end", "N", "HxW"}
-)
-"""Parameters of operators that hold sizes: they may follow the sides of the batch."""
-PLACES: Final = frozenset({"end", "index", "start"})
-"""Parameters that hold places: they may be as far from the end of a side as in the first graph."""
-DIVISORS: Final = frozenset({"aten.div.Scalar", "aten.mul.Scalar", "aten.div.Tensor"})
-"""Operators whose number may be a count of elements: that is how a mean is taken, and its gradient."""
 MASKS: Final = frozenset({"attn_mask", "attn_bias", "is_causal"})
 """Parameters of attention that tell which places see which; a full mask is often left out."""
 REPEATS: Final = (
@@ -40,6 +26,13 @@ REPEATS: Final = (
 TRAINED: Final = frozenset({"output_mask"})
 """Parameters that say which gradients an operator gives."""
 GRADIENTS: Final = "gradients."
+OF_ALL: Final = (GRADIENTS, "gradient_norm")
+"""Outputs that are made of every micro-batch."""
+SEED: Final = "seed of a backward pass"
+ONES: Final = "aten.ones_like.default"
+MEAN: Final = "aten.mean.default"
+SCHEDULE: Final = "schedule."
+DECAY: Final = "schedule.decay"
 NEW_GRADIENT: Final = f"new {GRADIENTS}"
 Pair: TypeAlias = tuple[Ref, Ref]
 Judge: TypeAlias = Callable[[Node, Node], str]
@@ -68,12 +61,42 @@ class GraphValues:
             named |= {ref: f"new {name}" for name, ref in outputs.items() if name.startswith(ends)}
         if not splits:
             return cls(outputs, made, named)
-        named |= {entry.name: _plain_name(entry.name) for entry in graph.inputs}
+        named |= {entry.name: plain_name(entry.name) for entry in graph.inputs}
         parts = {entry.name: 1 << (_micro_batch(entry.name) or 0) for entry in graph.inputs if _is_batch(entry.name)}
         for node in graph.nodes:
             made_of = reduce(or_, (parts.get(ref, 0) for ref in node.refs), 0)
             parts |= {ref: made_of for ref in node.outputs if ref is not None and made_of}
-        return cls(outputs, made, named, parts, (1 << micro_batches(graph)) - 1)
+        values = cls(outputs, made, named, parts, (1 << micro_batches(graph)) - 1)
+        named |= dict.fromkeys(values._seeds(), SEED)
+        return values
+
+    @property
+    def averages(self) -> bool:
+        """Whether the loss is the mean over micro-batches, and not their sum."""
+        loss = self.made.get(self.outputs.get("loss", ""))
+        return self.whole.bit_count() > 1 and loss is not None and loss[0].operator == MEAN
+
+    def _seeds(self) -> Iterator[Ref]:
+        """The gradients of the loss by itself that backward passes begin with: 1, or 1 / k where k losses are averaged.
+
+        Those of another share are none: they scale the gradients.
+        """
+        count = self.whole.bit_count()
+        losses = set(self.terms(self.outputs.get("loss", "")))
+        for ref, (node, _) in self.made.items():
+            if not self.averages:
+                if node.operator == ONES and node.operands["self"] in losses:
+                    yield ref
+            elif (ones := self._divided(ref, count)) in self.made:
+                of = self.made[ones][0]
+                if of.operator == ONES and self._divided(str(of.operands["self"]), count) in losses:
+                    yield ref
+
+    def _divided(self, ref: Ref, count: int) -> Ref:
+        """What was divided by `count` to give this value; empty if nothing was."""
+        node = self.made[ref][0] if ref in self.made else None
+        is_share = node is not None and node.operator == "aten.div.Scalar" and node.attributes["other"] == count
+        return str(node.operands["self"]) if node is not None and is_share else ""
 
     def terms(self, ref: Ref) -> list[Ref]:
         """The parts of a sum or mean over all micro-batches, one for each of them; otherwise the value itself."""
@@ -131,14 +154,31 @@ class GraphValues:
                 return source
         return ref
 
-    def without_decay(self, ref: Ref, decays: Set[float]) -> Ref:
-        """What a weight or a gradient was before decay: w of w·(1 − ηλ), and g of g + λ·w, with a λ of `decays`."""
+    def group_of(self, parameter: str) -> int | None:
+        """The group of a parameter: that of the numbers its update is fed with; `None` where they are of several."""
+        found, waiting, seen = set[int](), [self.outputs[WEIGHTS + parameter]], set[Ref]()
+        while waiting:
+            ref = waiting.pop()
+            if ref.startswith(SCHEDULE):
+                number = ref.rpartition(".")[2]
+                found.add(int(number) if number.isdecimal() else 0)
+            elif ref not in seen and ref not in self.named:
+                waiting += self.made[ref][0].refs
+            seen.add(ref)
+        return found.pop() if len(found) == 1 else None
+
+    def without_decay(self, ref: Ref, decays: Set[float], group: int | None) -> Ref:
+        """What a weight or a gradient was before decay: w of w·(1 − ηλ), and g of g + λ·w, with a λ of `decays`.
+
+        The product ηλ is that of the weight's own group.
+        """
         node = self.made[ref][0] if ref in self.made else None
         if node is None:
             return ref
         source, other = node.operands.get("self"), node.operands.get("other")
         if node.operator == "aten.mul.Tensor" and isinstance(source, str) and source.startswith(WEIGHTS):
-            return source if isinstance(other, str) and self._is_fed(other, "schedule.decay") else ref
+            is_own = isinstance(other, str) and self._is_fed(other, {DECAY, f"{DECAY}.{group}"})
+            return source if is_own else ref
         is_coupled = node.operator == "aten.add.Tensor" and node.attributes["alpha"] in decays
         return str(source) if is_coupled and self._is_gradient_of(str(source), other) else ref
 
@@ -169,10 +209,10 @@ class GraphValues:
         refs = self.made[ref][0].refs if made_of.bit_count() > 1 else ()
         return any(self.parts.get(each, made_of) != made_of for each in refs)
 
-    def _is_fed(self, ref: Ref, name: str) -> bool:
+    def _is_fed(self, ref: Ref, names: Set[str]) -> bool:
         node = self.made[ref][0] if ref in self.made else None
         source = ref if node is None else str(node.operands.get("self"))
-        return (node is None or node.operator == "aten._to_copy.default") and source.startswith(name)
+        return (node is None or node.operator == "aten._to_copy.default") and source in names
 
     def _chain(self, ref: Ref, operators: tuple[str, ...]) -> tuple[Node, ...] | None:
         """The nodes that made a value one after the other, last one first, where they are these operators."""
@@ -209,7 +249,7 @@ class ValuePairs:
         waiting = [(self.first.outputs[output], self.other.outputs[output])]
         (one, two), whole = waiting[0], (self.first.whole, self.other.whole)
         is_whole = self.first.parts.get(one, 0) == whole[0], self.other.parts.get(two, 0) == whole[1]
-        if whole[0] != whole[1] and output.startswith(GRADIENTS) and is_whole == (True, False):
+        if whole[0] != whole[1] and output.startswith(OF_ALL) and is_whole == (True, False):
             return "some micro-batches are left out"
         while waiting:
             pair = waiting.pop()
@@ -297,7 +337,7 @@ def _micro_batch(name: str) -> int | None:
     return int(number) if _is_batch(name) and number.isdecimal() and "." in name.removeprefix(BATCH) else None
 
 
-def _plain_name(name: str) -> str:
+def plain_name(name: str) -> str:
     """The name of an input without the number of its micro-batch."""
     return name if _micro_batch(name) is None else BATCH + name.removeprefix(BATCH).partition(".")[2]
 
@@ -315,75 +355,3 @@ def _integers(node: Node, name: str) -> tuple[int, ...]:
 def _listed(node: Node, name: str) -> list[Ref | None]:
     operand = node.operands[name]
     return list(operand) if isinstance(operand, tuple) else [operand]
-
-
-class SizePairs:
-    """Explains the integers in which two graphs differ by the sides of their tensors, from the batch on.
-
-    A side of a result follows from operands and attributes by the operator's types, which were checked when the graph
-    was read. So only attributes have to be explained, in the order of execution.
-    """
-
-    def __init__(self, first: Graph, other: Graph) -> None:
-        self._mine, self._theirs = first.specs(), other.specs()
-        counts = micro_batches(first), micro_batches(other)
-        named = _plain_name if counts[0] != counts[1] else str
-        theirs = [(named(entry.name), entry.spec) for entry in other.inputs if entry.name.startswith(BATCH)]
-        mine = [(named(entry.name), entry.spec) for entry in first.inputs if entry.name.startswith(BATCH)]
-        batch = ((one, two) for name, one in mine for its, two in theirs if its == name and one != two)
-        self._batch = [side for one, two in dict.fromkeys(batch) for side in _sides(one, two)]
-        self._batch += [counts] if counts[0] != counts[1] else []
-        self._results = set(self._batch)
-
-    def unexplained(self, nodes: Sequence[tuple[Node, Node]]) -> str:
-        """The first integer that does not follow from the sizes of the batch; empty if all do."""
-        for mine, theirs in sorted(nodes, key=lambda pair: (pair[0].number, pair[1].number)):
-            for name, value in mine.attributes.items():
-                for was, is_now in _unequal(value, theirs.attributes[name]):
-                    if name not in MASKS | TRAINED and not self._follows(mine, theirs, name, (was, is_now)):
-                        return (
-                            f"{mine.operator} has {name} {is_now}, and {was} in the first graph: no size of the batch"
-                        )
-            for one, two in zip(mine.results, theirs.results, strict=True):
-                if one is not None and two is not None:
-                    self._results |= set(_sides(one, two))
-        return ""
-
-    def _follows(self, mine: Node, theirs: Node, name: str, change: tuple[int, int]) -> bool:
-        operands = [(self._mine[one], self._theirs[two]) for one, two in zip(mine.refs, theirs.refs, strict=False)]
-        sides = [side for one, two in operands for side in _sides(one, two)]
-        if name in PLACES and any(_is_as_far_from_the_end(change, side) for side in (*sides, *self._batch)):
-            return True
-        if name in SIZES or mine.operator in DIVISORS or mine.operator.startswith("aten.arange."):
-            made = self._results if not operands else ()
-            known = [side for side in (*sides, *self._batch, *made) if side != (1, 1)]
-            return any(change == _product(chosen) for chosen in _choices(known))
-        return False
-
-
-def _is_as_far_from_the_end(change: tuple[int, int], side: tuple[int, int]) -> bool:
-    """Whether two places lie equally far before the ends of two sides; the beginning of a side is no such place."""
-    left = side[0] - change[0]
-    return change[0] != 0 and change[1] >= 0 and 0 <= left <= side[0] and left == side[1] - change[1]
-
-
-def _choices(sides: Sequence[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], ...]]:
-    return (chosen for count in range(1, FACTORS_MAX + 1) for chosen in combinations(sides, count))
-
-
-def _product(sides: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    return prod(one for one, _ in sides), prod(two for _, two in sides)
-
-
-def _sides(one: TensorSpec, two: TensorSpec) -> Iterator[tuple[int, int]]:
-    """The sides of two tensors in pairs; none where their numbers of dimensions differ."""
-    return iter(zip(one.shape, two.shape, strict=True) if len(one.shape) == len(two.shape) else ())
-
-
-def _unequal(value: object, its: object) -> Iterator[tuple[int, int]]:
-    """The pairs of integers in which two attributes differ."""
-    if isinstance(value, tuple) and isinstance(its, tuple):
-        for one, two in zip(value, its, strict=True):
-            yield from _unequal(one, two)
-    elif isinstance(value, int) and isinstance(its, int) and value != its:
-        yield value, its

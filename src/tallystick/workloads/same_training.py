@@ -11,28 +11,29 @@ settings of the optimizer. Which graph a step has is the prover's word. So a gra
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from tallystick.graphs.graph import Graph, Node
 from tallystick.transcripts.rule import GroupRule
-from tallystick.workloads.names import BATCH, WEIGHTS, parameter_of
+from tallystick.workloads.names import BATCH, GENERATOR, WEIGHTS, parameter_of
+from tallystick.workloads.paired_sizes import Followed, SizePairs
 from tallystick.workloads.paired_values import (
     GRADIENTS,
     MASKS,
+    SCHEDULE,
     TRAINED,
     GraphValues,
     Judge,
-    SizePairs,
-    Skip,
     ValuePairs,
     micro_batches,
 )
 
-SCHEDULE = "schedule."
 AVERAGES = "ema."
+NO_SHARES: Final = frozenset({"eps", "weight_decay"})
+"""Settings of which no optimizer takes 1 − x."""
 COUNTERS = "position."
 
 
@@ -46,24 +47,26 @@ def difference(first: Graph, other: Graph, is_updated_alike: bool = True) -> str
         _of_inputs(first, other, moved)
         or _of_outputs(first, other, moved)
         or _of_frozen(other)
-        or (_of_updates(first, other, _same_attributes) if is_updated_alike else "")
+        or (_of_updates(first, other, UNCHANGED) if is_updated_alike else "")
     )
 
 
-def departure(first: Graph, other: Graph, changes: SettingChanges, masks_differ: bool = False) -> str:
+def departure(
+    first: Graph, other: Graph, changes: SettingChanges, masks_differ: bool = False, followed: Followed | None = None
+) -> str:
     """Names the first result that `other` computes by another program than `first`; empty if it is the same program.
 
     `changes` are those of the optimizer's settings between the two, and `masks_differ` says that the masks of their
-    batches do: attention may then be given a mask in one of them alone.
+    batches do: attention may then be given a mask in one of them alone. `followed` remembers which places followed the
+    end of a side: these are the same ones in all further graphs.
     """
     if changes.of_structure:
         return f"{changes.of_structure}, which changes the program of the update"
-    skip = partial(GraphValues.without_decay, decays=changes.decays) if changes.decays else None
-    if changed := _of_updates(first, other, changes.judge, skip):
+    if changed := _of_updates(first, other, changes):
         return changed
     if added := sorted(trained_by(other) - trained_by(first)):
         return f"{added[0]} trains, and the first graph has no gradient to compare"
-    return _of_program(first, other, masks_differ)
+    return _of_program(first, other, masks_differ, {} if followed is None else followed)
 
 
 def trained_by(graph: Graph) -> frozenset[str]:
@@ -73,44 +76,14 @@ def trained_by(graph: Graph) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class SettingChanges:
-    """The numbers of an optimizer's settings that changed: (before, now), and as attributes of a graph hold them.
+class GroupChanges:
+    """The numbers of one parameter group's settings that changed: (before, now), as attributes of a graph hold them.
 
-    `kept` are old numbers of a changed setting that some group of parameters still has. `decays` are weight decays that
-    were turned on or off. `of_structure` names a setting that changed in another way than from one number to another.
+    `decays` are weight decays that were turned on or off.
     """
 
     numbers: frozenset[tuple[float, float]] = frozenset()
-    kept: frozenset[float] = frozenset()
     decays: frozenset[float] = frozenset()
-    of_structure: str = ""
-
-    @classmethod
-    def between(cls, before: Sequence[GroupRule], now: Sequence[GroupRule]) -> SettingChanges:
-        """The changes from the rules of the spec to those of a step."""
-        if [type(rule) for rule in before] != [type(rule) for rule in now]:
-            return cls(of_structure="the groups of parameters or their optimizers are others")
-        changed, kept, decays = set[tuple[str, float, float]](), set[tuple[str, float]](), set[float]()
-        for number, (old, new) in enumerate(zip(before, now, strict=True)):
-            for name in type(old).model_fields:
-                was, is_now = getattr(old, name), getattr(new, name)
-                pairs = list(zip(was, is_now, strict=True)) if isinstance(was, tuple) else [(was, is_now)]
-                for place, (one, two) in enumerate(pairs):
-                    setting = f"{name} {place}"
-                    if one == two:
-                        kept |= {(setting, one)} if _is_number(one) else set()
-                    elif _is_number(one) and _is_number(two) and one and two:
-                        changed.add((setting, one, two))
-                    elif name == "weight_decay":
-                        decays |= {one or two, -(one or two)}
-                    else:
-                        return cls(of_structure=f"{name} of parameter group {number} is {is_now}, and {was} before")
-        settings = {setting for setting, _, _ in changed}
-        return cls(
-            frozenset(pair for _, one, two in changed for pair in zip(_written(one), _written(two), strict=True)),
-            frozenset(value for setting, one in kept if setting in settings for value in _written(one)),
-            frozenset(decays),
-        )
 
     def judge(self, mine: Node, theirs: Node) -> str:
         """Why the attributes of two nodes of the update do not follow from the changed settings; empty if they do."""
@@ -118,17 +91,63 @@ class SettingChanges:
             is_now = theirs.attributes[name]
             if was != is_now and (was, is_now) not in self.numbers:
                 return f"{mine.operator} has {name} {is_now}, and {was} in the first graph"
-            if was == is_now and was not in self.kept and any(was == old for old, _ in self.numbers if _is_number(was)):
+            if was == is_now and any(was == old for old, _ in self.numbers if _is_number(was)):
                 return f"{mine.operator} still has {name} {was}, a setting that the record says was changed"
         return "" if mine.results == theirs.results else f"{mine.operator} has other results"
+
+
+@dataclass(frozen=True)
+class SettingChanges:
+    """The changes of an optimizer's settings, by parameter group.
+
+    `of_structure` names a setting that changed in another way than from one number to another, or whose number another
+    setting had that did not change alike: an attribute of the graph does not say which of both it holds.
+    """
+
+    groups: tuple[GroupChanges, ...] = ()
+    of_structure: str = ""
+
+    @classmethod
+    def between(cls, before: Sequence[GroupRule], now: Sequence[GroupRule]) -> SettingChanges:
+        """The changes from the rules of the spec to those of a step."""
+        if [type(rule) for rule in before] != [type(rule) for rule in now]:
+            return cls(of_structure="the groups of parameters or their optimizers are others")
+        groups = list[GroupChanges]()
+        for number, (old, new) in enumerate(zip(before, now, strict=True)):
+            held, decays = dict[float, float](), set[float]()
+            for name, one, two in sorted(_settings(old, new), key=lambda each: each[1] == each[2]):
+                if _is_number(one) and _is_number(two) and (one == two or (one and two)):
+                    pairs = list(zip(_written(name, one), _written(name, two), strict=True))
+                    if any(held.get(was, is_now) != is_now for was, is_now in pairs):
+                        return cls(of_structure=f"{name} of parameter group {number} had the number of another setting")
+                    held |= dict(pairs)
+                elif name == "weight_decay":
+                    decays |= {one or two, -(one or two)}
+                elif one != two:
+                    return cls(of_structure=f"{name} of parameter group {number} is {two}, and {one} before")
+            changed = frozenset((was, is_now) for was, is_now in held.items() if was != is_now)
+            groups.append(GroupChanges(changed, frozenset(decays)))
+        return cls(tuple(groups))
+
+    def of_group(self, number: int | None) -> GroupChanges:
+        """The changes of a group; none for what belongs to no group."""
+        return self.groups[number] if number is not None and number < len(self.groups) else GroupChanges()
+
+
+def _settings(old: GroupRule, new: GroupRule) -> Iterator[tuple[str, Any, Any]]:
+    """The settings of a group before and now, each number of a pair by itself."""
+    for name in type(old).model_fields:
+        was, is_now = getattr(old, name), getattr(new, name)
+        both = zip(was, is_now, strict=True) if isinstance(was, tuple) else [(was, is_now)]
+        yield from ((name, one, two) for one, two in both)
 
 
 UNCHANGED: Final = SettingChanges()
 
 
-def _written(number: float) -> tuple[float, float, float]:
-    """How attributes of a graph may hold a number of the settings."""
-    return number, 1 - number, -number
+def _written(name: str, number: float) -> tuple[float, ...]:
+    """How attributes of a graph may hold a number of the settings: a share also as what is left of 1."""
+    return (number, -number) if name in NO_SHARES else (number, -number, 1 - number)
 
 
 def _is_number(value: object) -> bool:
@@ -166,35 +185,49 @@ def _of_frozen(graph: Graph) -> str:
     return ""
 
 
-def _of_updates(first: Graph, other: Graph, judge: Judge, skip: Skip | None = None) -> str:
+def _of_updates(first: Graph, other: Graph, changes: SettingChanges) -> str:
     """Compares what is made of gradients: the nodes between `gradients.<parameter>` and the new weights and slots."""
-    pairs = ValuePairs(GraphValues.of(first, GRADIENTS), GraphValues.of(other, GRADIENTS), judge, skip=skip)
-    averaging = ValuePairs(GraphValues.of(first, WEIGHTS), GraphValues.of(other, WEIGHTS), judge)
+    mine, theirs = GraphValues.of(first, GRADIENTS), GraphValues.of(other, GRADIENTS)
+    groups = dict[int | None, ValuePairs]()
+    counting = ValuePairs(mine, theirs, _same_attributes)
+    averaging = ValuePairs(GraphValues.of(first, WEIGHTS), GraphValues.of(other, WEIGHTS), _same_attributes)
     both = trained_by(first) & trained_by(other)
-    for name in sorted(pairs.first.outputs.keys() & pairs.other.outputs.keys()):
-        compared = averaging if name.startswith(AVERAGES) else pairs
-        is_compared = name.startswith((COUNTERS, AVERAGES)) or parameter_of(name) in both
-        if is_compared and (unlike := compared.unlike(name)):
+    for name in sorted(mine.outputs.keys() & theirs.outputs.keys()):
+        parameter = parameter_of(name)
+        if name == GENERATOR:  # its draws have the sizes of the batch, as the loss has
+            continue
+        if name.startswith((COUNTERS, AVERAGES)):
+            pairs = averaging if name.startswith(AVERAGES) else counting
+        elif parameter in both:
+            group = mine.group_of(parameter)
+            own = changes.of_group(group)
+            skip = partial(GraphValues.without_decay, decays=own.decays, group=group) if own.decays else None
+            pairs = groups.setdefault(group, ValuePairs(mine, theirs, own.judge, skip=skip))
+        else:
+            continue
+        if unlike := pairs.unlike(name):
             return f"{name} is updated otherwise ({unlike})"
     return ""
 
 
-def _of_program(first: Graph, other: Graph, masks_differ: bool) -> str:
+def _of_program(first: Graph, other: Graph, masks_differ: bool, followed: Followed) -> str:
     """Compares what is made of batch and state, up to sizes: loss, gradients, buffers, all but the update."""
     moved = trained_by(first) ^ trained_by(other)
     free = (MASKS if masks_differ else frozenset()) | (TRAINED if moved else frozenset())
     skip = GraphValues.without_repeats if masks_differ else None
     splits = micro_batches(first) != micro_batches(other)
     values = GraphValues.of(first, splits=splits), GraphValues.of(other, splits=splits)
+    if splits and min(micro_batches(first), micro_batches(other)) > 1 and values[0].averages != values[1].averages:
+        return "loss is a mean over micro-batches in one of them, and a sum in the other"
     missing = values[0].norms_of(moved), values[1].norms_of(moved)
     pairs = ValuePairs(*values, _same_but_integers(free), free, missing, skip)
     for name in sorted(
         pairs.first.outputs.keys() & pairs.other.outputs.keys(), key=lambda name: (name != "loss", name)
     ):
-        is_updated = parameter_of(name) or name.startswith((AVERAGES, COUNTERS))
+        is_updated = parameter_of(name) or (name.startswith((AVERAGES, COUNTERS)) and name != GENERATOR)
         if not is_updated and name.removeprefix(GRADIENTS) not in moved and (unlike := pairs.unlike(name)):
             return f"{name} is computed otherwise ({unlike})"
-    return SizePairs(first, other).unexplained(pairs.nodes)
+    return SizePairs(first, other, followed).unexplained(pairs.nodes)
 
 
 def _same_attributes(mine: Node, theirs: Node) -> str:

@@ -10,6 +10,8 @@ import pytest
 from tallystick.audits.timeline.audit import audit_trace, open_trace
 from tallystick.audits.timeline.limits import TraceLimits
 from tallystick.errors import ProofError
+from tallystick.graphs.files import save_program
+from tallystick.graphs.root import graph_root
 from tallystick.judging.verdict import Verdict
 from tallystick.traces.cluster import Cluster
 from tallystick.traces.event import TraceEvent
@@ -158,6 +160,21 @@ def test_without_its_graph_a_trace_is_inconclusive(tmp_path: Path) -> None:
     verdict = audit_trace(open_trace(trace))
     assert verdict.outcome == "inconclusive"
     assert any("names no graph" in line for line in verdict.unavailable)
+
+
+def test_a_graph_that_is_named_mends_a_trace_without_it(tmp_path: Path) -> None:
+    trace = trace_at(tmp_path / "alone", honest_events(), graph=graph_root(small_graph()))
+    verdict = audit_trace(open_trace(trace))
+    assert any("the graph is not here; name its file with --graph" in line for line in verdict.unavailable)
+    file = save_program(tmp_path / "graph", small_graph(), {})
+    assert audit_trace(open_trace(trace, file)).accepted
+
+
+def test_marks_mend_a_trace_whose_events_name_no_operator(tmp_path: Path) -> None:
+    unnamed = [each.model_copy(update={"operator": None, "step": None}) for each in honest_events()]
+    verdict = audited(tmp_path / "unnamed", unnamed)
+    assert any("no event names one; record with marks, as docs/traces.md says" in line for line in verdict.unavailable)
+    assert audited(tmp_path / "named", honest_events()).accepted
 
 
 def test_another_graph_is_refused(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_dropout_from_a_seed_has_the_bits_of_the_eager_step() -> None:
     optimizer = OPTIMIZERS["adamw"](model.parameters())
     with pytest.raises(UnavailableError, match="random"):
         capture_training_step(model, loss, optimizer, batch(0))
-    captured = capture_training_step(model, loss, optimizer, batch(0), seeded=True)
+    captured = capture_training_step(model, loss, optimizer, batch(0), draws="seed")
     replay = Replay(captured, model, optimizer)
     for step in range(1, 4):
         seed, drawn = bytes([step]) * 16, [batch(step)]

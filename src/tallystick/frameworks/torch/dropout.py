@@ -8,6 +8,8 @@ from typing import Any, Final
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from tallystick.frameworks.torch.generator_operators import native_mask
+
 SETTINGS: Final = (
     "dropout",
     "dropout_p",
@@ -25,6 +27,12 @@ def describe_dropout(model: nn.Module) -> str:
     found = [name or type(module).__name__ for name, module in model.named_modules() if _drops(module)]
     others = f" and {len(found) - 1} more" if len(found) > 1 else ""
     return f"{DROPS} (layer {found[0]}{others})" if found else ""
+
+
+def dropout_is_known(model: nn.Module) -> bool:
+    """Whether layers drop, and what they draw here is known: on a CPU."""
+    on_cpu = all(value.device.type == "cpu" for value in model.parameters())
+    return on_cpu and bool(describe_dropout(model)) and native_mask() is not None
 
 
 def config_that_drops(model: nn.Module) -> Iterator[str]:

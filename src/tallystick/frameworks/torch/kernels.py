@@ -10,7 +10,8 @@ import torch
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.dtypes import DTYPES
 from tallystick.frameworks.torch.fused_adam import fused_adam
-from tallystick.frameworks.torch.philox_operators import dropout_mask, philox_uniform
+from tallystick.frameworks.torch.generator_operators import drawn_by_element, drawn_by_one_word, moved
+from tallystick.frameworks.torch.philox_operators import drawn_mask, drawn_uniform
 from tallystick.frameworks.torch.reuse import IN_PLACE
 from tallystick.graphs.graph import Node
 from tallystick.operators.definition import Operator
@@ -27,8 +28,11 @@ ZEROS: Final = {
 STRIDED: Final = "aten.new_empty_strided.default"
 ADDING: Final = frozenset({"aten.index_put.default", "aten._unsafe_index_put.default"})
 ADDED: Final[Mapping[str, Callable[..., Any]]] = {
-    "tally.philox_uniform": philox_uniform,
-    "tally.dropout_mask": dropout_mask,
+    "tally.philox_uniform": drawn_uniform,
+    "tally.dropout_mask": drawn_mask,
+    "tally.mt19937_move": moved,
+    "tally.mt19937_mask": drawn_by_element,
+    "tally.mcg31_mask": drawn_by_one_word,
     "tally.fused_adam": fused_adam,
 }
 """Operators that this project adds to PyTorch: faster than their definitions, or with a kernel's own roundings."""

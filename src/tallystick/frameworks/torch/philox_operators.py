@@ -23,25 +23,30 @@ def seed_tensor(seed: bytes) -> torch.Tensor:
     return torch.from_numpy(np.frombuffer(seed[:SEED_BYTES], "<i8").copy())
 
 
-@torch.library.custom_op(
-    "tally::philox_uniform",
-    mutates_args=(),
-    schema="(Tensor seed, int offset, SymInt[] size, ScalarType dtype) -> Tensor",
-)
-def philox_uniform(seed: torch.Tensor, offset: int, size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+def drawn_uniform(seed: torch.Tensor, offset: int, size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """The operator `tally.philox_uniform`, on words drawn by NumPy."""
     bits = _LEADING[dtype]
     return _fractions(seed, offset, size, bits).to(seed.device, dtype)
 
 
-@torch.library.custom_op(
+def drawn_mask(seed: torch.Tensor, offset: int, size: Sequence[int], keep: float, dtype: torch.dtype) -> torch.Tensor:
+    """The operator `tally.dropout_mask`, on words drawn by NumPy."""
+    return (_fractions(seed, offset, size, 53) < keep).to(seed.device, dtype)
+
+
+# Traces hold these; replays call the functions themselves, because PyTorch loads its compiler for a custom operator.
+philox_uniform = torch.library.custom_op(
+    "tally::philox_uniform",
+    drawn_uniform,
+    mutates_args=(),
+    schema="(Tensor seed, int offset, SymInt[] size, ScalarType dtype) -> Tensor",
+)
+dropout_mask = torch.library.custom_op(
     "tally::dropout_mask",
+    drawn_mask,
     mutates_args=(),
     schema="(Tensor seed, int offset, SymInt[] size, float keep, ScalarType dtype) -> Tensor",
 )
-def dropout_mask(seed: torch.Tensor, offset: int, size: Sequence[int], keep: float, dtype: torch.dtype) -> torch.Tensor:
-    """The operator `tally.dropout_mask`, on words drawn by NumPy."""
-    return (_fractions(seed, offset, size, 53) < keep).to(seed.device, dtype)
 
 
 @philox_uniform.register_fake

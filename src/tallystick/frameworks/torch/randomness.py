@@ -19,8 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tallystick.commitments.philox import WORDS_PER_BLOCK
 from tallystick.errors import UnavailableError
+from tallystick.frameworks.torch.generator_operators import mcg31_mask, mt19937_mask, native_mask
 from tallystick.frameworks.torch.philox_operators import dropout_mask, philox_uniform, seed_tensor
+from tallystick.operators.tally.generator import MT19937
 
+ONLY_DROPOUT: Final = "{} draws other random numbers than dropout does; give the recorder a seed (`seed=1`)"
 NO_SEED: Final = "{} draws random numbers that no seed determines; dropout and uniform numbers can be explicit"
 
 
@@ -53,6 +56,21 @@ class ExplicitRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.refuse(str(called))
         return called(*args, **kwargs)
 
+    @property
+    def place(self) -> Any:
+        """Where in the stream the next draw is."""
+        return self.offset
+
+    def at(self, place: Any) -> ExplicitRandomness:
+        """The stream from an earlier `place` on, for what runs a second time."""
+        return type(self)(self.seed, place)
+
+    def begins(self) -> None:
+        """A forward pass begins to draw from this stream."""
+
+    def ends(self) -> None:
+        """A forward pass draws from it no longer."""
+
     def refuse(self, name: str) -> None:
         """Raise `UnavailableError` for an operator that draws from a generator."""
         raise UnavailableError(NO_SEED.format(name))
@@ -71,6 +89,41 @@ class ExplicitRandomness(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _pass(self, size: Sequence[int]) -> None:
         self.offset += -(-math.prod(size) // WORDS_PER_BLOCK) * WORDS_PER_BLOCK
+
+
+class GeneratorRandomness(ExplicitRandomness):
+    """Draws what dropout draws from PyTorch's generator, whose state goes from draw to draw as a tensor."""
+
+    def __init__(self, state: torch.Tensor) -> None:
+        super().__init__(state)  # type: ignore[no-untyped-call]
+
+    @property
+    def place(self) -> Any:
+        """The state of the generator before the next draw."""
+        return self.seed
+
+    def at(self, place: Any) -> ExplicitRandomness:
+        """The stream from the state `place` on."""
+        return GeneratorRandomness(place)
+
+    def uniform(self, size: Sequence[int], dtype: torch.dtype, device: Any = None) -> torch.Tensor:
+        """Raise `UnavailableError`: only dropout draws in a way that graphs hold."""
+        raise UnavailableError(ONLY_DROPOUT.format("the step"))
+
+    def mask(self, like: torch.Tensor, keep: float) -> torch.Tensor:
+        """1 with probability `keep`, else 0, as `like.bernoulli_(keep)` draws it here."""
+        size, strides = list(like.shape), like.stride()
+        if native_mask() != MT19937:
+            drawn, self.seed = mcg31_mask(self.seed, size, keep, like.dtype)
+            return drawn  # type: ignore[no-any-return]
+        # PyTorch fills memory in its own order, whatever the order of the axes is.
+        order = sorted(range(like.dim()), key=lambda axis: -strides[axis])
+        drawn, self.seed = mt19937_mask(self.seed, [size[axis] for axis in order], keep, like.dtype)
+        return drawn.permute([order.index(axis) for axis in range(like.dim())])  # type: ignore[no-any-return]
+
+    def refuse(self, name: str) -> None:
+        """Raise `UnavailableError`: only dropout draws in a way that graphs hold."""
+        raise UnavailableError(ONLY_DROPOUT.format(name))
 
 
 def is_random(called: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -33,7 +33,7 @@ class SeededForward:
         self.asked: list[ExplicitRandomness] | None = None
         self._modules, self._sheltered = frozenset(model.modules()), sheltered
         self._outer: nn.Module | None = None
-        self._starts: dict[nn.Module, list[int]] = {}
+        self._starts: dict[nn.Module, list[Any]] = {}
         self._again: list[tuple[nn.Module, ExplicitRandomness]] = []
         self._hooks: list[Any] = []
 
@@ -67,7 +67,7 @@ class SeededForward:
             self._outer = module
             self._push(self.stream)
         if self._outer is not None:
-            self._starts.setdefault(module, []).append(self.stream.offset)
+            self._starts.setdefault(module, []).append(self.stream.place)
 
     def left(self, module: nn.Module) -> None:
         """A module has run, or failed."""
@@ -79,7 +79,7 @@ class SeededForward:
     def _run_again(self, module: nn.Module) -> None:
         assert self.stream is not None
         if not self._again and self._starts.get(module):
-            again = type(self.stream)(self.stream.seed, self._starts[module].pop())
+            again = self.stream.at(self._starts[module].pop())
             self._again.append((module, again))
             self._push(again)
 
@@ -93,8 +93,10 @@ class SeededForward:
             self.asked.append(stream)
         else:
             stream.__enter__()  # type: ignore[no-untyped-call]
+        stream.begins()
 
     def _pop(self, stream: ExplicitRandomness) -> None:
+        stream.ends()
         if self.asked is not None:
             self.asked.pop()
         else:

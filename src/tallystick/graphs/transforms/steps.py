@@ -182,6 +182,10 @@ class Steps(ByElement[Stacked]):
         self._check_apart(x.axes[axis], "adds up tokens or keys")
         return self._made(spec, x.axes, reduced("sum", later_of(x)))
 
+    def mersenne(self, state: Stacked, move: Stacked, count: int) -> tuple[Stacked, Stacked]:
+        """Refused: every token would move the state of the generator."""
+        raise Mixed("draws from a generator, which every token moves on")
+
     def sort(self, x: Stacked, axis: int, descending: bool) -> tuple[Stacked, Stacked]:
         """Along plain axes."""
         values, indices = self.types.sort(x.spec, axis, descending)

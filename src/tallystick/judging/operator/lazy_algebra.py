@@ -175,6 +175,19 @@ class LazyAlgebra(ByElement[LazyTensor]):
 
         return LazyTensor(spec, rule)
 
+    def mersenne(self, state: LazyTensor, move: LazyTensor, count: int) -> tuple[LazyTensor, LazyTensor]:
+        """See `Algebra.mersenne`; as a whole."""
+        specs = self.types.mersenne(state.spec, move.spec, count)
+        both: list[LazyTensor] = []
+
+        def rule(which: int, places: Places) -> Ball:
+            if not both:
+                drawn = self.balls.mersenne(self._whole(state), self._whole(move), count)
+                both.extend(map(self.load, drawn))
+            return both[which].at(places)
+
+        return LazyTensor(specs[0], partial(rule, 0)), LazyTensor(specs[1], partial(rule, 1))
+
     def sort(self, x: LazyTensor, axis: int, descending: bool) -> tuple[LazyTensor, LazyTensor]:
         """See `Algebra.sort`; as a whole."""
         specs = self.types.sort(x.spec, axis, descending)

@@ -2,7 +2,7 @@
 
 Variances are taken in two passes. Kernels write (x − mean)·rstd·weight + bias also as x·α + β (Ioffe & Szegedy 2015,
 arXiv:1502.03167, Algorithm 2): a sum of three terms in another order, which `summand` allows for. A kernel that takes
-the variance as E[x²] − E[x]² is another formula and outside the bound.
+the variance as E[x²] − E[x]² is another formula; only group normalization has it, in PyTorch's channels-last layout.
 """
 
 from __future__ import annotations
@@ -30,13 +30,23 @@ class Moments(Generic[V]):
     rstd: V
 
 
-def moments_of(a: Algebra[V], x: V, axes: Axes, eps: float) -> Moments[V]:
-    """The moments over `axes`, the variance in two passes."""
+def moments_of(a: Algebra[V], x: V, axes: Axes, eps: float, one_pass: bool = False) -> Moments[V]:
+    """The moments over `axes`, the variance in two passes; with `one_pass` also as far off as E[x²] − E[x]² may be."""
     count = math.prod(x.shape[axis] for axis in axes)
     mean = a.div(a.sum(x, axes, keep=True), count)
     away = a.sub(x, mean)
     squares = a.sum(a.mul(away, away), axes, keep=True)
-    return Moments(mean, squares, a.rsqrt(a.add(a.div(squares, count), eps)))
+    variance = a.div(squares, count)
+    if one_pass:
+        mean_square = a.div(a.sum(a.mul(x, x), axes, keep=True), count)
+        for each in (mean_square, a.mul(mean, mean)):
+            variance = a.add(variance, nothing(a, each))
+    return Moments(mean, squares, a.rsqrt(a.add(variance, eps)))
+
+
+def nothing(a: Algebra[V], x: V) -> V:
+    """0 with at least the error of `x`, as a term that cancels has it; 0 alone where `x` overflows."""
+    return a.where(a.is_finite(x), a.sub(x, x), 0.0)
 
 
 def normalize(a: Algebra[V], x: V, mean: V, rstd: V, gain: V | None, shift: V | None) -> V:

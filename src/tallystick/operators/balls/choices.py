@@ -120,6 +120,11 @@ class Choices(Rounding):
         )
         return Ball(centre, self._unless((crowd < 2) | (doubt == 0), centre))
 
+    def mersenne(self, state: Ball, move: Ball, count: int) -> tuple[Ball, Ball]:
+        """Exact."""
+        words, after = self.values.mersenne(state.centre, move.centre, count)
+        return Ball(words), Ball(after)
+
     def sort(self, x: Ball, axis: int, descending: bool) -> tuple[Ball, Ball]:
         """See `Algebra.sort`; an index is unknown if its neighbours in the order overlap or are equal."""
         centre, order = self.values.sort(x.centre, axis, descending)

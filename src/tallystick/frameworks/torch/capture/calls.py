@@ -32,10 +32,12 @@ RENAMED: Final = {"tally.grouped_mm.default": "aten._grouped_mm.default"}
 USUAL_FORMATS: Final = (None, 0, 1, torch.contiguous_format, torch.preserve_format)
 """Memory formats that are dropped. Schemas state defaults as in `c10::MemoryFormat`: contiguous 0, preserve 1."""
 TO_THE_END: Final = 2**63 - 1
+RECURRENT: Final = ("aten.gru", "aten.lstm", "aten.mkldnn_rnn", "aten.rnn_")
+"""The kernels of recurrent layers and cells; they count as drawing, because of dropout between layers."""
 MENDS: Final[Mapping[str, str]] = {
     "aten._scaled_dot_product": "load the model with attn_implementation='eager'",
     "aten.index.Tensor": "select rows with torch.where or a weight of 0 and 1, so that shapes stay the same",
-    "aten.mkldnn_rnn": "write the cells with nn.Linear, or use nn.RNNCell",
+    **dict.fromkeys(RECURRENT, "write the cells with nn.Linear, or use nn.RNNCell"),
 }
 """What the author of a program can do about an operator that cannot be captured, by the beginning of its name."""
 
@@ -82,7 +84,8 @@ def operator_name(target: torch._ops.OpOverload, given: Mapping[str, Any]) -> st
 
 def why_not(target: torch._ops.OpOverload) -> str:
     """The reason why graphs do not have an operator."""
-    if torch.Tag.nondeterministic_seeded in target.tags:
+    is_recurrent = str(target).startswith(RECURRENT)
+    if torch.Tag.nondeterministic_seeded in target.tags and not is_recurrent:
         return "it draws random numbers, which have to be explicit: turn that off, or give a recorder `seed=1`"
     return "it is not on the allow-list of operators (docs/operators.md)"
 

@@ -7,20 +7,26 @@ one that trains. Comparing loss and gradients is enough, because the optimizer's
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 from torch import nn
 from torch.func import functional_call
 
+from tallystick.commitments.mt19937 import GOES_ON, seeded
 from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.capture.captured_step import CapturedStep
 from tallystick.frameworks.torch.capture.step import Batch, TrainingStep
 from tallystick.frameworks.torch.engine import TorchEngine
+from tallystick.frameworks.torch.philox_operators import seed_tensor
+from tallystick.frameworks.torch.randomness import explicit_randomness
+from tallystick.frameworks.torch.seeded_forward import recomputed
 from tallystick.graphs.graph import Graph
+from tallystick.workloads.names import BATCH, GENERATOR, GENERATOR_MOVE, SEED
 
 SEED_OF_CHECK = bytes(range(16))
+GENERATOR_SEED = 1
 
 
 def check_bits(
@@ -88,12 +94,24 @@ def _giving(graph: Graph, wanted: Collection[str]) -> Graph:
     return replace(graph, inputs=inputs, nodes=tuple(reversed(nodes)), outputs=outputs)
 
 
-@contextmanager
-def _drawing(model: nn.Module) -> Iterator[None]:
-    from tallystick.frameworks.torch.randomness import explicit_randomness
-    from tallystick.frameworks.torch.seeded_forward import recomputed  # only recorders capture steps that draw
+def drawn_from(step: TrainingStep) -> dict[str, torch.Tensor]:
+    """The inputs of the captured step that its draws follow from, as the eager step is given them."""
+    if step.draws == "seed":
+        return {SEED: seed_tensor(SEED_OF_CHECK)}
+    if step.draws == "generator":
+        state = torch.from_numpy(seeded(GENERATOR_SEED))
+        return {GENERATOR: state, BATCH + GENERATOR_MOVE: torch.tensor([GOES_ON, 0])}
+    return {}
 
-    stream = explicit_randomness(SEED_OF_CHECK)
+
+@contextmanager
+def _drawing(step: TrainingStep) -> Iterator[None]:
+    """What the eager step draws from; its caller restores the generator."""
+    if step.draws != "seed":
+        torch.manual_seed(GENERATOR_SEED)
+        yield
+        return
+    stream, model = explicit_randomness(SEED_OF_CHECK), step.model
     with stream, recomputed(model, stream):
         yield
 
@@ -132,7 +150,7 @@ def _eager(step: TrainingStep, batches: Sequence[Batch]) -> dict[str, torch.Tens
     """What the eager step gives on copies of the model's tensors; the gradients of the loop stay as they are."""
     live = {name: p.detach().clone().requires_grad_(p.requires_grad) for name, p in step.model.named_parameters()}
     live |= {name: value.detach().clone() for name, value in step.model.named_buffers()}
-    with _drawing(step.model) if step.seeded else nullcontext():
+    with _drawing(step):
         found: dict[str, torch.Tensor] = functional_call(
             _Eager(step, batches), {f"model.{name}": value for name, value in live.items()}, ()
         )

@@ -26,6 +26,8 @@ Objective: TypeAlias = Callable[[Any, Batch], tuple[torch.Tensor, torch.Tensor |
 """Returns a loss, and a tensor to observe if there is one."""
 Reduction: TypeAlias = Literal["mean", "sum"]
 """How the losses of micro-batches make the loss of a step: with "sum", each is already its share of it."""
+Draws: TypeAlias = Literal["nothing", "seed", "generator"]
+"""What dropout draws from: a stream by the input `rng.seed`, or PyTorch's generator, whose state is part of the run."""
 Precision: TypeAlias = Callable[[], AbstractContextManager[object]]
 """Returns the context of the forward pass, for example `torch.autocast`."""
 
@@ -39,7 +41,7 @@ class TrainingStep:
     objective: Objective
     clip_norm: float | None = None
     accumulation: int = 1
-    seeded: bool = False
+    draws: Draws = "nothing"
     precision: Precision = nullcontext
     reduction: Reduction = "mean"
     ema: Ema | None = None

@@ -8,9 +8,10 @@ from typing import Any, Final
 import torch
 from torch import fx, nn
 
+from tallystick.errors import UnavailableError
 from tallystick.frameworks.torch.capture.captured_step import CapturedStep
 from tallystick.frameworks.torch.capture.exported_calls import exported_calls
-from tallystick.frameworks.torch.capture.faithful import SEED_OF_CHECK, check_bits
+from tallystick.frameworks.torch.capture.faithful import check_bits, drawn_from
 from tallystick.frameworks.torch.capture.lowering import lower
 from tallystick.frameworks.torch.capture.step import Batch, TrainingStep
 from tallystick.frameworks.torch.capture.step_inputs import StepInputs, step_inputs
@@ -19,12 +20,11 @@ from tallystick.frameworks.torch.capture.step_program import StepFunction
 from tallystick.frameworks.torch.capture.step_tracing import Traced, traced
 from tallystick.frameworks.torch.capture.trail import Trail
 from tallystick.frameworks.torch.dtypes import spec_of
-from tallystick.frameworks.torch.philox_operators import seed_tensor
+from tallystick.frameworks.torch.generator_operators import native_mask
 from tallystick.frameworks.torch.tensors import to_tensor
 from tallystick.graphs.graph import GraphForm, Input
 from tallystick.tensors.spec import TensorSpec
 from tallystick.workloads.masks import full_masks
-from tallystick.workloads.names import SEED
 
 GROUPED: Final = "transformers.grouped_mm_fallback"
 
@@ -34,6 +34,8 @@ def captured_step(step: TrainingStep, batches: Sequence[Batch], trail: Trail) ->
 
     Raises `UnavailableError` if the step cannot be captured, or if its graph does not give the eager step's bits.
     """
+    if step.draws == "generator" and native_mask() is None:
+        raise UnavailableError("what dropout draws on this processor is not known; give the recorder a seed (`seed=1`)")
     inputs = step_inputs(step, batches)
     are_alike = all(_kind(batch) == _kind(batches[0]) for batch in batches)
     exported = [exported_calls(step, batch, trail) for batch in (batches[:1] if are_alike else batches)]
@@ -98,5 +100,5 @@ def _check(
     given = {name: torch.zeros_like(value) for name, value in inputs.items() if not is_state(name)}
     for index, each in enumerate(batches):
         given |= {batch_prefix(index, step.accumulation) + name: value for name, value in each.items()}
-    given |= {SEED: seed_tensor(SEED_OF_CHECK)} if step.seeded else {}
+    given |= drawn_from(step)
     check_bits(captured, step, batches, given)

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 import torch
 
+from tallystick.commitments.mt19937 import STATE_SIDE
 from tallystick.frameworks.torch.capture.step import Batch, TrainingStep
 from tallystick.frameworks.torch.capture.step_names import batch_prefix, named_scalars
 from tallystick.frameworks.torch.dtypes import DTYPES, spec_of
 from tallystick.frameworks.torch.philox_operators import seed_tensor
 from tallystick.frameworks.torch.state import live_tensors
 from tallystick.transcripts.rule import SlotSpec
-from tallystick.workloads.names import POSITION, SEED
+from tallystick.workloads.names import BATCH, GENERATOR, GENERATOR_MOVE, POSITION, SEED
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ def _state(step: TrainingStep) -> dict[str, torch.Tensor]:
     live = live_tensors(step.model, step.optimizer)
     live |= {} if step.ema is None else step.ema.live(step.model)
     found = {name: torch.empty_like(value.detach()) for name, value in live.items()}
+    if step.draws == "generator":
+        found[GENERATOR] = torch.zeros(STATE_SIDE, dtype=torch.int64)
     return found | {POSITION: torch.zeros((), dtype=torch.int64)}
 
 
@@ -74,4 +77,6 @@ def _fed(step: TrainingStep, batches: Sequence[Batch]) -> dict[str, torch.Tensor
     }
     scalars = named_scalars(step.rules, [0.0] * len(step.rules), 1)
     found |= {name: torch.zeros((), dtype=torch.float64) for name in scalars}
-    return found | ({SEED: seed_tensor(bytes(16))} if step.seeded else {})
+    if step.draws == "generator":
+        found[BATCH + GENERATOR_MOVE] = torch.zeros(2, dtype=torch.int64)
+    return found | ({SEED: seed_tensor(bytes(16))} if step.draws == "seed" else {})

@@ -9,7 +9,7 @@ import torch
 
 from tallystick.graphs.graph import Role
 from tallystick.transcripts.rule import GroupRule
-from tallystick.workloads.names import STATE_PREFIXES
+from tallystick.workloads.names import BATCH, GENERATOR_MOVE, STATE_PREFIXES
 from tallystick.workloads.optimizer import schedule_scalars
 
 ROLES: Final = {
@@ -43,7 +43,11 @@ def batch_prefix(index: int, accumulation: int) -> str:
 def batch_of(tensors: Mapping[str, torch.Tensor], index: int, accumulation: int) -> dict[str, torch.Tensor]:
     """Micro-batch `index`, by the names that the loss uses."""
     prefix = batch_prefix(index, accumulation)
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix) and name != BATCH + GENERATOR_MOVE
+    }
 
 
 def group_suffix(index: int, count: int) -> str:

@@ -19,10 +19,16 @@ from tallystick.frameworks.torch.capture.step import TrainingStep
 from tallystick.frameworks.torch.capture.step_names import batch_of, group_suffix, is_state
 from tallystick.frameworks.torch.capture.trail import CLIPPING, UPDATE, Trail
 from tallystick.frameworks.torch.dtypes import spec_of
+from tallystick.frameworks.torch.generator_operators import mt19937_move
 from tallystick.frameworks.torch.optimizers.catalogue import updates_of
 from tallystick.frameworks.torch.optimizers.known import Scalars, Tensors, arithmetic_dtype
+from tallystick.frameworks.torch.randomness import (
+    ExplicitRandomness,
+    GeneratorRandomness,
+    explicit_randomness,
+)
 from tallystick.transcripts.rule import GroupRule
-from tallystick.workloads.names import POSITION, SEED, UPDATED, WEIGHTS
+from tallystick.workloads.names import BATCH, GENERATOR, GENERATOR_MOVE, POSITION, SEED, UPDATED, WEIGHTS
 from tallystick.workloads.optimizer import schedule_scalars
 
 
@@ -39,7 +45,7 @@ class StepFunction:
     def __call__(self, *values: torch.Tensor) -> dict[str, torch.Tensor]:
         """The outputs of one step by name."""
         tensors = dict(zip(self.names, values, strict=True))
-        with _drawing(tensors[SEED]) if self.step.seeded else nullcontext():
+        with self._drawing(tensors) as stream:
             gradients, buffers, seen = self._gradients(tensors)
         self.trail.enter(CLIPPING)
         with torch.no_grad():
@@ -47,12 +53,20 @@ class StepFunction:
             gradients |= self.step.edits.edited(gradients, tensors)
             kept = {name: value for name, value in tensors.items() if is_state(name) and name not in self.unallocated}
             kept |= buffers | self._updated(tensors, gradients) | {POSITION: tensors[POSITION] + 1}
+            kept |= {GENERATOR: stream.place} if self.step.draws == "generator" and stream is not None else {}
             edited = self.step.edits.edited_weights(gradients, kept)
             updated = {UPDATED + name.removeprefix(WEIGHTS): kept[name] for name in edited}
             kept |= edited
             kept |= {} if self.step.ema is None else self.step.ema.updated(kept)
         shown = {f"gradients.{name}": value for name, value in gradients.items()}
         return {**kept, **updated, **shown, **seen, "gradient_norm": norm}
+
+    def _drawing(self, tensors: Tensors) -> AbstractContextManager[ExplicitRandomness | None]:
+        if self.step.draws == "seed":
+            return explicit_randomness(tensors[SEED])
+        if self.step.draws == "generator":
+            return GeneratorRandomness(mt19937_move(tensors[GENERATOR], tensors[BATCH + GENERATOR_MOVE]))
+        return nullcontext()
 
     def _gradients(self, tensors: Tensors) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], Tensors]:
         """Gradients and buffers after all micro-batches, and the observed values."""
@@ -105,12 +119,6 @@ class _GroupScalars:
         if dtype not in self._rounded:
             self._rounded[dtype] = {name: value.to(dtype) for name, value in self._named.items()}
         return self._rounded[dtype]
-
-
-def _drawing(seed: torch.Tensor) -> AbstractContextManager[object]:
-    from tallystick.frameworks.torch.randomness import explicit_randomness  # only recorders capture steps that draw
-
-    return explicit_randomness(seed)
 
 
 def _accumulate(total: dict[str, torch.Tensor], trained: Tensors, loss: torch.Tensor) -> None:

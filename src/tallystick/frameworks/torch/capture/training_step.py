@@ -16,7 +16,7 @@ from tallystick.errors import UsageError
 from tallystick.frameworks.torch.capture.captured_step import CapturedStep
 from tallystick.frameworks.torch.capture.edits import NO_EDITS, Edits
 from tallystick.frameworks.torch.capture.module_trail import ModuleTrail
-from tallystick.frameworks.torch.capture.step import Batch, Loss, Precision, Reduction, TrainingStep
+from tallystick.frameworks.torch.capture.step import Batch, Draws, Loss, Precision, Reduction, TrainingStep
 from tallystick.frameworks.torch.capture.step_capture import captured_step
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def capture_training_step(
     *,
     clip_norm: float | None = None,
     accumulation: int = 1,
-    seeded: bool = False,
+    draws: Draws = "nothing",
     precision: Precision = nullcontext,
     reduction: Reduction = "mean",
     ema: Ema | None = None,
@@ -51,7 +51,8 @@ def capture_training_step(
             one example stands for all of them.
         clip_norm: the limit for `clip_grad_norm_` before the optimizer's step.
         accumulation: the number of micro-batches.
-        seeded: dropout draws from the input `rng.seed`, see `explicit_randomness`.
+        draws: "seed" if dropout draws from the input `rng.seed`, see `explicit_randomness`; "generator" if it draws as
+            PyTorch does on a CPU, from the state `position.generator`.
         precision: returns the context of the forward pass, for example `torch.autocast`; the model itself sets none.
         reduction: with "mean", the loss of a micro-batch is divided by their number; with "sum", it is a share already.
         ema: averages of the weights that the loop keeps: the state then holds them too.
@@ -66,7 +67,7 @@ def capture_training_step(
     def objective(called: Any, examples: Batch) -> tuple[torch.Tensor, None]:
         return loss(called, examples), None
 
-    step = TrainingStep(model, optimizer, objective, clip_norm, accumulation, seeded, precision, reduction, ema, edits)
+    step = TrainingStep(model, optimizer, objective, clip_norm, accumulation, draws, precision, reduction, ema, edits)
     return captured_step(step, _examples(batch, accumulation), ModuleTrail())
 
 

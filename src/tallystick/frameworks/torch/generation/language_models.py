@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 
@@ -29,6 +29,8 @@ from tallystick.transcripts.model_card import Dtype, ModelCard
 from tallystick.transcripts.requested import template_message
 from tallystick.transcripts.sampler import Grammar
 from tallystick.workloads.language_model import Prefill, Rows, TokenMasks
+
+Attention: TypeAlias = Literal["eager", "sdpa"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,12 @@ class TorchLanguageModel:
         if listed is None:
             listed = self.tokenizer.eos_token_id
         return frozenset() if listed is None else frozenset([listed] if isinstance(listed, int) else listed)
+
+    @property
+    def context_length(self) -> int | None:
+        """The most places of a sequence that the configuration states."""
+        found = getattr(self.model.config, "max_position_embeddings", None)
+        return found if isinstance(found, int) else None
 
     @property
     def knows_tools(self) -> bool:
@@ -147,7 +155,7 @@ def check_tokens(tokens: Sequence[int], vocabulary: int) -> None:
 
 
 def load_language_model(
-    directory: Path | str, dtype: Dtype = "F32", attention: Literal["eager", "sdpa"] = "sdpa", device: str = "cpu"
+    directory: Path | str, dtype: Dtype = "F32", attention: Attention = "sdpa", device: str = "cpu"
 ) -> TorchLanguageModel:
     """The model in a directory, its weights converted to `dtype`.
 
@@ -210,7 +218,9 @@ def chat_tokens(tokenizer: Any, messages: Sequence[Mapping[str, Any]], tools: st
 def end_tokens_in(path: Path) -> frozenset[int]:
     """The `end_tokens` of the model in a directory, without loading it."""
     generation = path / "generation_config.json"
-    config = parse(read_document(generation if generation.is_file() else path / "config.json"), str(path))
+    config = parse(
+        read_document(generation if generation.is_file() else path / "config.json"), str(path), long_integers=True
+    )
     listed: Any = config.get("eos_token_id") if isinstance(config, dict) else None
     listed = load_tokenizer(path).eos_token_id if listed is None else listed
     return frozenset() if listed is None else frozenset([listed] if isinstance(listed, int) else listed)

@@ -32,7 +32,7 @@ def check_directory(path: Path) -> None:
 
 
 def _object(path: Path) -> dict[str, Json]:
-    found = parse(read_document(path), str(path))
+    found = parse(read_document(path), str(path), long_integers=True)
     if not isinstance(found, dict):
         raise MalformedError(f"{path}: not a JSON object")
     return found
