@@ -44,7 +44,7 @@ e-value beyond 13.8 rejects.
         ratios = figures["ratios"].get(stack)
         cells = " | ".join(f"{a:.2f}, {b:.2f}" for a, b in ratios.values()) if ratios else "– | – | –"
         yield f"| {stack} | {row['answers']} | {row['rejected']} | {row['largest']:.1f} | {cells} |"
-    yield f"""
+    yield """
 One pass, eager stacks and batches of 16 with fused attention set what is allowed; the others are held out.
 
 | place | answers from | largest | allowed |

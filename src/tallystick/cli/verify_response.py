@@ -150,7 +150,7 @@ def _challenged_at(
 def _sampled_opening(
     url: str, subject: ReceiptContext, nonce: bytes, count: int | None, policy: ReceiptPolicy
 ) -> ReceiptContext:
-    """The receipt with a layer opened, or parts where none can be judged, if it belongs to the sample that is opened."""
+    """The receipt with a layer opened if the sample holds it; with parts of its states where no layer can be judged."""
     from tallystick.answers.stream import is_sampled
     from tallystick.api.challenges import challenge_provider
     from tallystick.workloads.hidden_states import judged_layers
