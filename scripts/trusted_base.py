@@ -34,7 +34,7 @@ class Verifier:
 VERIFIERS: Final = {
     verifier.name: verifier
     for verifier in (
-        Verifier("receipt", "tallystick.audits.answers.verify", 6_700),
+        Verifier("receipt", "tallystick.audits.answers.verify", 6_900),
         Verifier("audit", "tallystick.audits.training", 16_400),
         Verifier("referee", "tallystick.verdicts.leaf.judge", 12_300),
         Verifier("judge", "tallystick.disputes.evidence.judging", 27_500),

@@ -31,6 +31,7 @@ from research.real.power_answers import named_answers
 from research.real.power_page import render
 from research.real.serving import Answered, read_answer
 from research.shipped_limits import write_table
+from tallystick.audits.answers.cheaper_tokens import CHEAPER, shows_weights, with_cheaper
 from tallystick.audits.answers.distance_limits import FingerprintRule, Place, RoundingLimits, shipped_calibration
 from tallystick.audits.answers.fingerprints import (
     RoundingEvidence,
@@ -67,8 +68,10 @@ AGAIN: Final = "--one_pass"
 POOLED: Final = 8
 POOLS: Final = 20
 SEED: Final = 11
-SETTING: Final = ("batches of 16, sdpa", "batches of 16, eager", "one pass, eager")
+SETTING: Final = ("batches of 16, sdpa", "batches of 16, eager", "one pass, eager", "one pass, sdpa, ATen AVX2")
 """The stacks whose answers set the limits; all others try them."""
+LONG: Final = 64
+"""So many tokens are a long answer: in shorter ones a single text may round much more on one stack than on another."""
 ROOM: Final = {"block": 1.1, "final": 1.0, "logits": 1.0}
 """How far a limit lies above the largest ratio of a whole honest answer. A stack that rounds a little more than that is
 not accused either: the least scale that the test looks for is 1.25."""
@@ -91,6 +94,7 @@ class Judged:
     others: dict[int, bool] = field(default_factory=dict)
     trials: Trials = NO_TRIALS
     log_others: tuple[float, ...] = ()
+    log_cheaper: tuple[float, ...] = ()
 
     def is_seen(self, length: int, wide: bool = True) -> bool:
         """Whether any check rejects the first `length` tokens, with or without the pass in F32."""
@@ -136,7 +140,11 @@ def keep_passes(model: TorchLanguageModel, folder: Path, out: Path, each: int) -
         prompt, answer = found.asked.prompt, found.answer
         fed = ((*prompt, *answer[:-1]), len(prompt) - 1, layers)
         own, true = model.prefill(*fed), wide.prefill(*fed)
-        evidence = judge_sampler(own.logits, prompt, answer, found.asked.sampler, rule, model.end_tokens)
+        sampler = found.asked.sampler
+        evidence = judge_sampler(own.logits, prompt, answer, sampler, rule, model.end_tokens)
+        if AGAIN not in name and shows_weights(evidence, sampler):
+            coarse = {form: wide.in_fewer_bits(form).prefill(*fed[:2]).logits for form in CHEAPER}
+            evidence = with_cheaper(evidence, prompt, answer, sampler, (own.logits, true.logits, coarse))
         kept: dict[str, Any] = {f"o{layer}": rows for layer, rows in own.hidden.items()}
         kept |= {f"w{layer}": rows for layer, rows in true.hidden.items()}
         kept |= {f"{p}{final + 1}": logit_rows(e.logits, PUBLIC_SEED) for p, e in (("o", own), ("w", true))}
@@ -145,6 +153,7 @@ def keep_passes(model: TorchLanguageModel, folder: Path, out: Path, each: int) -
             "graded": evidence.trials.graded,
             "trials": [evidence.trials.tokens, evidence.trials.mismatches],
             "others": evidence.others.against,
+            "cheaper": evidence.cheaper.against,
             "acc": decided,
         }
         everything: dict[str, Any] = kept | {key: np.array(value) for key, value in told.items()}
@@ -192,8 +201,8 @@ def answers_named(folders: Sequence[Path], name: str) -> Iterator[Answered]:
     yield from (read_answer(folder / f"{name}.json") for folder in folders if (folder / f"{name}.json").is_file())
 
 
-def ratios_of(model: TorchLanguageModel, folder: Path, passes: Path) -> Iterator[tuple[str, dict[Place, float]]]:
-    """Of every honest answer its stack, and by place how many times own rounding its own is."""
+def ratios_of(model: TorchLanguageModel, folder: Path, passes: Path) -> Iterator[tuple[str, int, dict[Place, float]]]:
+    """Of every honest answer its stack and length, and by place how many times own rounding its own is."""
     card = model.card
     [settings] = standard_fingerprints(card.layers, card.dtype, (card.layers // 3, card.layers, card.layers + 1))
     for _, found, own, true, _ in passed_answers(model, folder, passes):
@@ -201,29 +210,34 @@ def ratios_of(model: TorchLanguageModel, folder: Path, passes: Path) -> Iterator
             claimed = claimed_rows(model, found)
             yield (
                 found.stack,
+                len(found.answer),
                 {place_of(layer, card.layers): _ratio(claimed, own, true, layer, settings) for layer in own},
             )
 
 
 def limits_of(
-    honest: Sequence[tuple[str, Mapping[Place, float]]], card: ModelCard, name: str
+    honest: Sequence[tuple[str, int, Mapping[Place, float]]], card: ModelCard, name: str
 ) -> tuple[RoundingLimits, ...]:
-    """The limits that the setting stacks give, for models of this size."""
-    setting = [ratios for stack, ratios in honest if stack in SETTING]
-    largest = {place: max(each[place] for each in setting) for place in setting[0]}
-    return tuple(
-        RoundingLimits(
-            place=place,
-            ratio=round(max(1.0, ROOM[place] * found), 3),
-            largest=round(found, 4),
-            dtype=card.dtype,
-            layers=card.layers,
-            width=card.width,
-            models=(name,),
-            answers=len(setting),
-        )
-        for place, found in largest.items()
-    )
+    """The limits that the setting stacks give, for models of this size, for any answer and for long ones."""
+    found = []
+    for tokens in (1, LONG):
+        setting = [ratios for stack, count, ratios in honest if stack in SETTING and count >= tokens]
+        for place in setting[0]:
+            largest = max(each[place] for each in setting)
+            found.append(
+                RoundingLimits(
+                    place=place,
+                    tokens=tokens,
+                    ratio=round(max(1.0, ROOM[place] * largest), 3),
+                    largest=round(largest, 4),
+                    dtype=card.dtype,
+                    layers=card.layers,
+                    width=card.width,
+                    models=(name,),
+                    answers=len(setting),
+                )
+            )
+    return tuple(found)
 
 
 def claimed_rows(model: TorchLanguageModel, found: Answered) -> Rows:
@@ -258,6 +272,7 @@ def judge(
         counted, beyond = (int(each) for each in kept["trials"])
         entry.trials = Trials(counted, beyond, tuple(kept["graded"].tolist()))
         entry.log_others = tuple(kept["others"].tolist())
+        entry.log_cheaper = tuple(kept["cheaper"].tolist())
     return entry
 
 
@@ -273,7 +288,7 @@ def _ratio(claimed: Rows, own: Rows, true: Rows, layer: int, settings: Fingerpri
 
 def write(
     judged: Sequence[Judged],
-    ratios: Sequence[tuple[str, Mapping[Place, float]]],
+    ratios: Sequence[tuple[str, int, Mapping[Place, float]]],
     limits: tuple[RoundingLimits, ...],
     card: ModelCard,
     name: str,
@@ -288,7 +303,10 @@ def write(
     size: dict[str, Any] = {"dtype": card.dtype, "layers": card.layers, "width": card.width}
     figures: dict[str, Any] = {"machine": machine(), "software": f"torch {torch.__version__}", "model": name, **size}
     figures["bytes"] = sum(wire_bytes(32, card.width, each) for each in standard_fingerprints(card.layers, card.dtype))
-    figures |= {"limits": {each.place: [each.largest, each.ratio] for each in limits}, "ratios": _ratios(ratios)}
+    figures |= {
+        "limits": {f"{each.place}, {each.tokens}": [each.largest, each.ratio] for each in limits},
+        "ratios": _ratios(ratios),
+    }
     figures |= {"honest": _honest(honest), "cheats": [each.to_json() for each in cheats]}
     figures["logs"] = {way: _logs(each) for way, each in by_way.items()}
     (out / DATA).parent.mkdir(parents=True, exist_ok=True)
@@ -334,10 +352,10 @@ def _honest(honest: Sequence[Judged]) -> dict[str, Any]:
     }
 
 
-def _ratios(honest: Sequence[tuple[str, Mapping[Place, float]]]) -> dict[str, Any]:
+def _ratios(honest: Sequence[tuple[str, int, Mapping[Place, float]]]) -> dict[str, Any]:
     """By stack and place, how many times own rounding that of whole answers is: median and largest."""
     found: dict[str, list[Mapping[Place, float]]] = defaultdict(list)
-    for stack, ratios in honest:
+    for stack, _, ratios in honest:
         found[stack].append(ratios)
     return {
         stack: {
@@ -384,9 +402,9 @@ def _pool(answers: Sequence[Judged], wide: bool = True) -> bool:
 def log_tokens(answers: Iterable[Judged]) -> float:
     """The logarithm of the e-value of all tokens together against the stated sampler."""
     held = [*answers]
-    others = [each.log_others for each in held if each.log_others]
-    parts = [sum((each.trials for each in held), NO_TRIALS).log_against()]
-    return log_mean([*parts, *([log_mean([sum(column) for column in zip(*others, strict=True)])] if others else [])])
+    told = [[each.log_others for each in held], [each.log_cheaper for each in held]]
+    sums = [[sum(column) for column in zip(*filter(None, each), strict=True)] for each in told]
+    return log_mean([sum((each.trials for each in held), NO_TRIALS).log_against(), *map(log_mean, filter(None, sums))])
 
 
 def _logs(found: Sequence[Judged]) -> dict[str, Any]:

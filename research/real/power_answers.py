@@ -2,10 +2,12 @@
 """Answers of one way of serving on one numerical stack, kept for `research.real.power`.
 
 Usage: python -m research.real.power_answers MODEL OUT WAY [--count N] [--rows B] [--attention A] [--seed S] [--stack S]
+       python -m research.real.power_answers MODEL OUT WAY --opened [--count N] …
        python -m research.real.power_answers MODEL OUT WAY --texts FOLDER [--each N] [--attention A] [--stack S]
 
 WAY is `honest` or a cheat of `CHEATS`. With --texts, the rows of such a provider are computed for answers that are kept
-already, N of each way, whoever gave them: what it would have claimed for the same tokens. The stack is
+already, N of each way, whoever gave them: what it would have claimed for the same tokens. With --opened, the rows of
+all blocks are kept, of prompt and answer, as a provider commits to them. The stack is
 that of this process, so its environment chooses vector code and kernels: ATEN_CPU_CAPABILITY=avx2,
 ONEDNN_MAX_CPU_ISA=AVX2, or --no-onednn. Half of the questions have a system prompt. Answers have 128 tokens at most.
 """
@@ -93,6 +95,7 @@ def main() -> None:
     parser.add_argument("--stack", default="")
     parser.add_argument("--texts", type=Path)
     parser.add_argument("--each", type=int, default=24)
+    parser.add_argument("--opened", action="store_true")
     parser.add_argument("--no-onednn", action="store_true")
     parser.add_argument("--dtype", default="BF16", choices=("F32", "BF16", "F16"))
     options = parser.parse_args()
@@ -110,9 +113,12 @@ def main() -> None:
     stack = f"batches of {options.rows}, {options.attention}" + (f", {options.stack}" if options.stack else "")
     for first in range(0, options.count, options.rows):
         part = slice(first, first + options.rows)
-        provider = engine(model, rows=options.rows, layers=(final // 3, final, final + 1))
+        layers = range(final) if options.opened else (final // 3, final, final + 1)
+        provider = engine(model, rows=options.rows, layers=layers, keeps_prompts=options.opened)
         for number, (question, result) in enumerate(generate(provider, asked[part], served[part]), first):
             rows = rows_of(promised, question, result.ids) if cheat.hides else result.rows
+            if options.opened:
+                rows = {layer: torch.cat([each, rows[layer]]) for layer, each in result.prompt_rows.items()}
             name = f"{options.way}-{options.stack}-{options.rows}-{options.seed}-{number:03}".replace(" ", "_")
             save(options.out, name, Answered(question, options.way, stack, result.ids, rows))
 

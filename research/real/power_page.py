@@ -30,9 +30,6 @@ The verifier makes two passes over the tokens, one in the model's precision and 
 def _honest(figures: Figures) -> Iterator[str]:
     honest = figures["honest"]
     low, high = clopper_pearson(honest["rejected"], honest["answers"])
-    allowed = ", ".join(
-        f"{place} {ratio:.2f} (largest {seen:.2f})" for place, (seen, ratio) in figures["limits"].items()
-    )
     yield f"""## Honest stacks
 
 Rejected: {honest["rejected"]} of {honest["answers"]} verdicts [{low:.1%}, {high:.1%}] on {honest["texts"]} answers; of
@@ -47,10 +44,15 @@ e-value beyond 13.8 rejects.
         ratios = figures["ratios"].get(stack)
         cells = " | ".join(f"{a:.2f}, {b:.2f}" for a, b in ratios.values()) if ratios else "– | – | –"
         yield f"| {stack} | {row['answers']} | {row['rejected']} | {row['largest']:.1f} | {cells} |"
-    yield f"""
-Eager stacks and batches of 16 with fused attention set what is allowed, a little above their largest; the others are
-held out. Allowed: {allowed}.
-"""
+    yield """
+One pass, eager stacks and batches of 16 with fused attention set what is allowed; the others are held out.
+
+| place | answers from | largest | allowed |
+|---|--:|--:|--:|"""
+    for place, (seen, ratio) in figures["limits"].items():
+        name, tokens = place.split(", ")
+        yield f"| {name} | {tokens} tokens | {seen:.2f} | {ratio:.2f} |"
+    yield ""
 
 
 def _cheats(figures: Figures) -> Iterator[str]:
@@ -99,7 +101,9 @@ LIMITS: Final = """
 ## What is not seen
 
 * Tokens of another model under fingerprints of the promised one show in the tokens alone. That provider computes both.
-* A few steps of training at a small rate move states less than rounding does. Only many answers, or the weights, tell.
+  Int8 weights are tried by name; a model that nobody named is seen where it chooses other tokens often.
+* A few steps of training at a small rate move states less than rounding does. Fingerprints do not show them; an opened
+  layer does, or the weights.
 * A watermark as weak as this changes one token in many; answers together show it where the last table says so.
 * Stacks on a GPU were not measured. One that rounds a tenth more than is allowed is not accused for that: the least
   scale that the test looks for is 1.25.

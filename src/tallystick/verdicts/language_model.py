@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -53,6 +53,15 @@ class LanguageModel(Protocol):
 
     def widened(self) -> LanguageModel | None:
         """The same weights computed with in F32; None for a model of F32, or where there is no such pass."""
+
+    def in_fewer_bits(self, name: str) -> LanguageModel | None:
+        """The model with matrices in a format of fewer bits; None where there is no such pass."""
+
+    def reruns(self, tokens: Sequence[int], given: Mapping[int, Rows]) -> Iterator[Mapping[int, Rows]]:
+        """For each stack that is at hand, the layer behind each of `given` computed from these rows of it.
+
+        Rows are those of all tokens; layer −1 stands for the tokens themselves. Empty where no layer can be run alone.
+        """
 
     def encode_text(self, text: str) -> list[int]:
         """The tokens of a prompt."""

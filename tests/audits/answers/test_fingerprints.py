@@ -263,9 +263,21 @@ def test_toploc_is_judged_by_the_published_thresholds():
 def test_states_opened_for_a_nonce_are_judged_by_rows_layers_and_fresh_directions():
     committed = commit_states(noisy(states(), 5e-4), LAYERS, 32)
     findings = judge_states(committed.open(NONCE, 6), committed.statement, NONCE, states(), RULE, CARD, count=6)
-    assert [each.agrees for each in findings] == [True] * 5
-    assert all(each.where.endswith("opened rows") for each in findings[1:4])
+    assert [each.agrees for each in findings] == [True] * 6
+    assert all(each.where.endswith("opened rows") for each in findings[2:5])
     assert {each.name for each in findings} == {"states"}
+
+
+def test_one_foreign_row_is_seen_among_many():
+    """Another word of a prompt: one row is foreign, which the distance of its block hides."""
+    rows = {layer: each.copy() for layer, each in states().items()}
+    allowed = RULE.limits_for(CARD, LAYERS[0], 1).largest
+    for each in rows.values():
+        each[5] *= 1.0 + 2.0 * RULE.margin * allowed
+    for claimed, is_seen in ((rows, True), (states(), False)):
+        committed = commit_states(claimed, LAYERS, 32)
+        findings = judge_states(committed.open(NONCE, 6), committed.statement, NONCE, states(), RULE, CARD, count=6)
+        assert any(each.detail == "one row" and not each.agrees for each in findings) == is_seen
 
 
 @pytest.mark.parametrize(

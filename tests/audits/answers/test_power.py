@@ -37,7 +37,9 @@ def test_every_subject_has_measured_cheats_and_the_figures_are_possible() -> Non
     for one in shipped_power().models:
         assert {each.subject for each in one.cheats} == {"model", "precision", "prompt", "sampler"}
         assert all(each.seen <= each.of for each in one.cheats)
-        assert len({(each.cheat, each.tokens, each.pooled, each.wide) for each in one.cheats}) == len(one.cheats)
+        assert len({(each.cheat, each.tokens, each.pooled, each.wide, each.opened) for each in one.cheats}) == len(
+            one.cheats
+        )
 
 
 def test_the_power_is_that_of_the_largest_measured_size_below() -> None:

@@ -490,15 +490,18 @@ def test_of_several_receipts_the_share_that_the_policy_names_is_opened(
     from dataclasses import replace
 
     from tallystick.audits.answers.states import StatesChallenge
+    from tallystick.formats.hidden_states import drawn_layer, judged_layers
     from tallystick.tally import answers as challenges
 
     asked: list[str] = []
 
-    def opened(subject: Any, url: str, nonce: bytes, count: int) -> Any:
+    def opened(subject: Any, url: str, nonce: bytes, count: int | None) -> Any:
+        assert count is None, "a layer is opened, not parts"
         asked.append(subject.receipt.request.id)
         held = next(each for each in answers if each.issued.signed.receipt == subject.receipt)
         states = answers[0].issued.states if forged else held.issued.states
-        return replace(subject, challenge=StatesChallenge(nonce, count, states.open(nonce, count))), b""
+        layer = drawn_layer(nonce, states.statement, judged_layers(states.statement))
+        return replace(subject, challenge=StatesChallenge(nonce, 1, states.open(nonce, layer=layer), layer)), b""
 
     monkeypatch.setattr(challenges, "challenge_provider", opened)
     told = ("--challenge", "http://127.0.0.1:1/v1", "--nonce", NONCE)

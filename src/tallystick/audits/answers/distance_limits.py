@@ -25,7 +25,7 @@ from tallystick.formats.receipt import PARTS_MAX
 Dtype = Literal["F32", "BF16", "F16"]
 Limit = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Kind = Literal["projection", "toploc", "states"]
-Place = Literal["block", "final", "logits"]
+Place = Literal["block", "final", "logits", "layer"]
 CHANCE: Final = 1e-6
 """The probability at most by which directions carry the largest honest distance beyond a limit."""
 _NORMAL: Final = 4.7534243
@@ -112,11 +112,14 @@ class RoundingLimits(MeasuredModels):
     """How much more honest stacks round than the verifier's own, for models of this depth and width.
 
     Both are compared with a pass in F32: at `place`, an honest stack lies at most `ratio` times as far from it, in any
-    block of a fingerprint, as the verifier's own pass does. `largest` is the largest such ratio that was seen.
+    block of a fingerprint, as the verifier's own pass does. At `layer`, it is how far one layer lies from the
+    nearest of the verifier's own stacks (`audits.answers.states`). `largest` is the largest such ratio seen in answers
+    of `tokens` tokens or more; in a long answer rounding varies less.
     """
 
     place: Place
-    ratio: Annotated[float, Field(ge=1.0, le=100.0)]
+    tokens: Positive = 1
+    ratio: Annotated[float, Field(gt=0.0, le=100.0)]
     largest: Limit = 0.0
 
 
@@ -152,14 +155,15 @@ class FingerprintRule(Document):
     rounding: tuple[RoundingLimits, ...] | None = None
     alpha: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-6
 
-    def rounding_for(self, card: ModelCard) -> dict[Place, float]:
-        """By place, how many times the verifier's own rounding that of honest stacks may be; empty if not measured.
+    def rounding_for(self, card: ModelCard, tokens: int = 1) -> dict[Place, float]:
+        """By place, how many times own rounding that of an honest answer of `tokens` may be; empty if not measured.
 
         How rounding adds up depends on the model, so this holds for models of the measured depth and width alone.
         """
         held = shipped_calibration().rounding if self.rounding is None else self.rounding
         size = (card.dtype, card.layers, card.width)
-        return {each.place: each.ratio for each in held if (each.dtype, each.layers, each.width) == size}
+        alike = [each for each in held if (each.dtype, each.layers, each.width) == size and each.tokens <= tokens]
+        return {each.place: each.ratio for each in sorted(alike, key=lambda each: each.tokens)}
 
     @property
     def table(self) -> tuple[RowLimits, ...]:

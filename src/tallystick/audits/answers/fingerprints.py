@@ -323,8 +323,8 @@ def rounding_of(
     card: ModelCard,
 ) -> RoundingEvidence | None:
     """As `judge_rounding`; `rows_of` gives own rows and those of the pass in F32 for a fingerprint."""
-    allowed = rule.rounding_for(card)
     held = [each for each in fingerprints if each.method == "projection" and each.bits < 32 and each.tokens]
+    allowed = rule.rounding_for(card, held[0].tokens) if held else {}
     parts: dict[int, list[tuple[Reals, Reals]]] = {}
     seen: set[tuple[int, int, str | None]] = set()
     for each in held:

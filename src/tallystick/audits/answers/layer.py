@@ -12,11 +12,11 @@ import numpy.typing as npt
 
 from tallystick.audits.answers.policy import ReceiptPolicy
 from tallystick.audits.answers.report import CheckLog
-from tallystick.audits.answers.states import StatesChallenge
+from tallystick.audits.answers.states import opened_layers
 from tallystick.audits.answers.verify import ReceiptContext
 from tallystick.core.errors import ProofError, UnavailableError
 from tallystick.core.tensors import FEWER_BITS, Tensor, TensorSpec, in_fewer_bits, round_to_bfloat16, round_to_float16
-from tallystick.formats.hidden_states import Rows, check_states_opening, drawn_layer
+from tallystick.formats.hidden_states import Rows, drawn_layer
 from tallystick.formats.receipt import StatesCommitment
 from tallystick.programs.execution import Arguments, execute
 from tallystick.programs.graph import Graph, Node, Ref
@@ -266,15 +266,6 @@ def check_program(graph: Graph, policy: ReceiptPolicy) -> None:
     for setting, needed in (("memory_max", BALL_BYTES * seen.peak_bytes), ("work_max", BALL_WORK * seen.flops)):
         if needed > (allowed := getattr(policy, setting)):
             raise UnavailableError(f"judging it takes up to {needed}, more than {setting} of {allowed}")
-
-
-def opened_layers(challenge: StatesChallenge, statement: StatesCommitment) -> dict[int, Rows]:
-    """The layers whose rows are all opened, each [rows, width]; raises `ProofError` for a wrong opening."""
-    parts = check_states_opening(challenge.opening, statement, challenge.nonce, challenge.count, challenge.layer)
-    blocks = range(-(-statement.rows // statement.block))
-    whole = [layer for layer in sorted(statement.layers) if all((block, layer) in parts for block in blocks)]
-    found = {layer: [parts[block, layer] for block in blocks] for layer in whole}
-    return {layer: np.concatenate(rows) for layer, rows in found.items() if len({r.shape[1] for r in rows}) == 1}
 
 
 def _judge(

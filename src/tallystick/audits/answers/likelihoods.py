@@ -142,13 +142,13 @@ def other_samplers(view: ClaimedAnswer, drift: float) -> Likelihoods:
     rows = (view.logits, view.sampler, places, view.histories)
     claimed, least = np.asarray(view.answer, np.int64), view.rule.far_rate
     found = {
-        f"temperature x{factor:g}": _wagers(each, claimed, drift, least)
+        f"temperature x{factor:g}": wagers(each, claimed, drift, least)
         for factor, each in zip(FACTORS, rivals(*rows, FACTORS, view.band), strict=True)
     }
     filters = other_filters(view.sampler)
     found |= dict.fromkeys(FILTERS, (np.zeros(len(claimed)),) * 2)
     for name, each in zip(filters, filter_rivals(*rows, [*filters.values()], drift), strict=True):
-        found[name] = _wagers(each, claimed, drift, least)
+        found[name] = wagers(each, claimed, drift, least)
     against, in_favour = zip(*found.values(), strict=True)
     return Likelihoods.of([*found], np.stack(against), np.stack(in_favour))
 
@@ -171,18 +171,18 @@ def other_filters(sampler: Sampler) -> dict[str, Sampler]:
     return {name: sampler.model_copy(update={key: value}) for name, (key, value, is_other) in named if is_other}
 
 
-def _wagers(pairs: Rivals, claimed: npt.NDArray[np.int64], drift: float, least: float) -> tuple[Reals, Reals]:
+def wagers(pairs: Rivals, claimed: npt.NDArray[np.int64], drift: float | Reals, least: float) -> tuple[Reals, Reals]:
     """The logarithms of both factors, each F64[tokens]."""
-    here, there = _turned(pairs.lead / drift), _turned(pairs.lead_there / drift)
+    here, there = turned(pairs.lead / drift), turned(pairs.lead_there / drift)
     is_rival, is_own = claimed == pairs.rival, claimed == pairs.own
-    against = _wager(here, there, is_rival, least)
+    against = wager(here, there, is_rival, least)
     in_favour = np.where(
-        pairs.lead_there >= 0.0, _wager(there, here, is_rival, least), _wager(1.0 - there, 1.0 - here, is_own, least)
+        pairs.lead_there >= 0.0, wager(there, here, is_rival, least), wager(1.0 - there, 1.0 - here, is_own, least)
     )
     return against, in_favour
 
 
-def _wager(bound: Reals, likely: Reals, happened: Any, least: float) -> Reals:
+def wager(bound: Reals, likely: Reals, happened: Any, least: float) -> Reals:
     """The logarithm of a factor of mean at most 1 wherever something happens with probability `bound` at most.
 
     It wagers that the probability is `likely`; where that is no more than the bound, nothing is wagered.
@@ -193,6 +193,6 @@ def _wager(bound: Reals, likely: Reals, happened: Any, least: float) -> Reals:
     return np.where(happened, np.log(likely / bound), np.log1p(-likely) - np.log1p(-bound))
 
 
-def _turned(leads: Reals) -> Reals:
+def turned(leads: Reals) -> Reals:
     """1 / (1 + exp(lead)), without overflow."""
     return 0.5 * (1.0 - np.tanh(0.5 * leads))

@@ -118,7 +118,7 @@ class ReceiptPolicy(Document):
     memory_max: Positive = 8 << 30
     work_max: Positive = 1 << 40
     audit_sample: Share = 1.0
-    open_sample: Share = 0.25
+    open_sample: Share = 0.5
 
 
 def read_receipt_policy(path: Path) -> ReceiptPolicy:

@@ -77,7 +77,8 @@ class CheatPower(Document):
     """Of `of` answers of `tokens` tokens with this cheat, `seen` were rejected.
 
     With `pooled`, `of` is a number of pools of so many answers, and each was judged as one. With `wide`, a second pass
-    in F32 told rounding from other changes (`audits.answers.fingerprints`).
+    in F32 told rounding from other changes (`audits.answers.fingerprints`). With `opened`, of so many of these answers
+    one layer was opened and run again (`audits.answers.states`).
     """
 
     subject: Subject
@@ -87,6 +88,7 @@ class CheatPower(Document):
     of: Positive
     pooled: Positive = 1
     wide: bool = False
+    opened: Count = 0
 
     def __str__(self) -> str:
         return f"{self.cheat} {self.seen} of {self.of}"
@@ -121,15 +123,18 @@ def shipped_power() -> PowerTable:
     return PowerTable.from_bytes(data.strip(), "power.json")
 
 
-def power_at(card: ModelCard, tokens: int, answers: int = 1, wide: bool = False) -> tuple[CheatPower, ...]:
+def power_at(
+    card: ModelCard, tokens: int, answers: int = 1, wide: bool = False, opened: int = 0
+) -> tuple[CheatPower, ...]:
     """For each measured cheat, the power at the largest measured size that `tokens` in so many answers reach.
 
     What was measured without a second pass holds with it too, but not the other way round.
     """
     found: dict[str, CheatPower] = {}
     measured = (each for one in shipped_power().models if one.is_of(card) for each in one.cheats)
-    for each in sorted(measured, key=lambda each: (each.wide, each.pooled, each.tokens)):
-        if each.pooled <= answers and each.pooled * each.tokens <= tokens and each.wide <= wide:
+    for each in sorted(measured, key=lambda each: (each.wide, each.opened > 0, each.pooled, each.tokens)):
+        fits = each.pooled <= answers and each.pooled * each.tokens <= tokens
+        if fits and each.wide <= wide and each.opened <= opened:
             found[each.cheat] = each
     return tuple(found.values())
 
@@ -165,16 +170,16 @@ def power_lines(fitting: Iterable[str], power: Sequence[CheatPower], reason: str
         subject: [each for each in power if each.subject == subject] for subject in subjects
     }
     for subject, cheats in by_subject.items():
-        sizes = sorted({(each.pooled, each.tokens) for each in cheats})
-        told = "; ".join(
-            f"{_answers(*size)} rejected for {', '.join(str(e) for e in cheats if (e.pooled, e.tokens) == size)}"
-            for size in sizes
-        )
+        sizes = sorted({(each.pooled, each.tokens, each.opened) for each in cheats})
+        alike = [(size, [each for each in cheats if (each.pooled, each.tokens, each.opened) == size]) for size in sizes]
+        told = "; ".join(f"{_answers(*size)} rejected for {', '.join(map(str, held))}" for size, held in alike)
         yield f"{subject}: nothing speaks against it; {told or 'what would is not measured'}"
 
 
-def _answers(pooled: int, tokens: int) -> str:
-    return f"of answers of {tokens} tokens," if pooled == 1 else f"of pools of {pooled} answers of {tokens} tokens,"
+def _answers(pooled: int, tokens: int, opened: int) -> str:
+    which = f"answers of {tokens} tokens" if pooled == 1 else f"pools of {pooled} answers of {tokens} tokens"
+    layer = f" with a layer opened{f' in {opened}' if pooled > 1 else ''}" if opened else ""
+    return f"of {which}{layer},"
 
 
 def _form(stated: Fingerprint | FingerprintSettings) -> tuple[object, ...]:

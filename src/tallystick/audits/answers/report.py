@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
@@ -58,7 +58,7 @@ BITS: Final = "replayed bits"
 """The check of an exact replay of hidden states; the check `replay` compares tokens."""
 RUNG_OF: Final[Mapping[str, int]] = {
     **dict.fromkeys(("sampler", "surprisal", "evidence"), 1),
-    **dict.fromkeys(("fingerprint", "rounding", "states"), 2),
+    **dict.fromkeys(("fingerprint", "rounding", "states", "rerun"), 2),
     "layer": 3,
     **dict.fromkeys(("replay", BITS), 4),
 }
@@ -68,9 +68,9 @@ PASSES: Final[Mapping[str, int]] = {"prefill": 1, "wide pass": 2}
 RUNG_NAMES: Final = {1: "token test", 2: "fingerprints", 3: "one layer by operators", 4: "exact replay"}
 STATED: Final = ("signature", "model")
 COUNTED: Final = ("usage", "tokens")
-SEEN: Final = ("evidence", "fingerprint", "rounding", "states", "replay")
+SEEN: Final = ("evidence", "fingerprint", "rounding", "states", "rerun", "replay")
 """Checks that each show that the promised model computed the answer."""
-EXACT: Final = ("fingerprint", "rounding", "states", BITS)
+EXACT: Final = ("fingerprint", "rounding", "states", "rerun", BITS)
 """Checks that show the precision; tokens, replayed or not, rarely differ between precisions."""
 
 
@@ -276,6 +276,11 @@ def shown(value: object) -> str:
     """A value as text of at most 90 characters."""
     text = str(value)
     return text if len(text) <= 90 else f"{text[:87]}…"
+
+
+def was_opened(findings: Iterable[Finding]) -> bool:
+    """Whether an opened layer was run again, and decides."""
+    return any(each.name == "rerun" and not each.advisory for each in findings)
 
 
 # The reports on receipts as text: on one, and on a stream of them.

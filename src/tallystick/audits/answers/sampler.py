@@ -149,7 +149,8 @@ class SamplerEvidence:
     """Evidence about a sampler from the tokens of one answer, or of several answers added up.
 
     `tokens` counts the tokens that had an alternative, `trials` those with a margin and those beyond the tie band.
-    `others` compares the stated sampler with others under the same seed; `likelihoods` needs no seed.
+    `others` compares the stated sampler with others under the same seed, `cheaper` the promised weights with some in
+    fewer bits, and with logits that were moved; `likelihoods` needs no seed.
     `single` is the finding on the worst single token, `ends` are the findings on end tokens. If `undecided` gives a
     reason, the findings are shown but decide nothing.
     """
@@ -158,6 +159,7 @@ class SamplerEvidence:
     tokens: int = 0
     trials: Trials = NO_TRIALS
     others: Likelihoods = NO_RATIOS
+    cheaper: Likelihoods = NO_RATIOS
     likelihoods: TokenLikelihoods | None = None
     single: Finding | None = None
     ends: tuple[Finding, ...] = ()
@@ -173,6 +175,7 @@ class SamplerEvidence:
             self.tokens + other.tokens,
             self.trials + other.trials,
             self.others + other.others,
+            self.cheaper + other.cheaper,
             _sum(self.likelihoods, other.likelihoods),
             max(singles, key=lambda each: each.distance, default=None),
             (*self.ends, *other.ends),
@@ -219,10 +222,11 @@ class SamplerEvidence:
         """What the tokens cannot tell from the stated sampler, and about how many more such tokens would."""
         if self.undecided or self._is_rejected:
             return ()
-        found, beta = self.others, self.rule.beta
-        missing = {name: found.tokens_missing(name, beta) for name in found.named}
-        like = ", ".join(f"{name} ({_more(count)})" for name, count in missing.items() if count != 0)
-        told = [f"{found.tokens} tokens cannot tell the stated sampler from {like}"] if like else []
+        told = []
+        for found, what in ((self.others, "the stated sampler"), (self.cheaper, "the promised weights")):
+            missing = {name: found.tokens_missing(name, self.rule.beta) for name in found.named}
+            like = ", ".join(f"{name} ({_more(count)})" for name, count in missing.items() if count != 0)
+            told += [f"{found.tokens} tokens cannot tell {what} from {like}"] if like else []
         return tuple(f"sampler: {line}" for line in (*told, *self._unseen()))
 
     @property
@@ -266,13 +270,15 @@ class SamplerEvidence:
             )
 
     def _log_against(self, trials: Trials) -> float:
-        return log_mean([trials.log_against(), *([self.others.log_against()] if self.others.tokens else [])])
+        held = [each for each in (self.others, self.cheaper) if each.tokens]
+        return log_mean([trials.log_against(), *(each.log_against() for each in held)])
 
     def _mismatches(self) -> Finding:
         rule, trials, others = self.rule, self.trials, self.others
         detail = (
             f"log e-value against the sampler: {trials.mismatches} of {trials.tokens} tokens beyond the tie band"
             + (f", closest other is {others.closest}" if others.tokens else "")
+            + (f", towards {self.cheaper.closest} {self.cheaper.log_against():.1f}" if self.cheaper.tokens else "")
             + f", for honesty {rule.test.in_favour(trials):.2f} of {-math.log(rule.beta):.2f}"
         )
         return Finding(self._log_against(trials), -math.log(rule.alpha / 2), "evidence", "", detail)
@@ -313,7 +319,7 @@ def judge_sampler(
 
         logits, forced = (logits, 0) if lost else adjusted_answer(logits, sampler, prompt, answer, masks)
     rule = rule if rule.band is not None else rule.model_copy(update={"band": BANDS["F32"]})
-    view = ClaimedAnswer(logits, answer, sampler, rule, _histories(prompt, answer, sampler))
+    view = ClaimedAnswer(logits, answer, sampler, rule, histories_of(prompt, answer, sampler))
     if not lost and not sampler.is_canonical and rule.seed != "unknown":
         lost = LOST
     evidence = SamplerEvidence(
@@ -423,7 +429,7 @@ def _check_tokens(prompt: Sequence[int], answer: Sequence[int], logits: Rows) ->
             raise MalformedError(f"{what}: token {outside[0]} is outside the vocabulary of {logits.shape[1]}")
 
 
-def _histories(prompt: Sequence[int], answer: Sequence[int], sampler: Sampler) -> Sequence[Any]:
+def histories_of(prompt: Sequence[int], answer: Sequence[int], sampler: Sampler) -> Sequence[Any]:
     """The tokens before each answer token; empty without a repetition penalty."""
     if sampler.repetition_penalty == 1.0:
         return [()] * len(answer)

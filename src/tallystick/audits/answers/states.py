@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tallystick.audits.answers.distance_limits import FingerprintRule
 from tallystick.audits.answers.fingerprints import Compared, Hidden, HiddenRows, largest, together
@@ -19,8 +20,9 @@ from tallystick.core.errors import MalformedError, ProofError, UnavailableError
 from tallystick.formats.claims import ModelCard
 from tallystick.formats.fingerprints import BLOCK_MAX, Distance, FingerprintSettings
 from tallystick.formats.hidden_states import Place, StatesOpening, check_states_opening, direction_seed
-from tallystick.formats.receipt import StatesCommitment, Tokens, tokens_digest
+from tallystick.formats.receipt import EngineStatement, Receipt, StatesCommitment, Tokens, tokens_digest
 from tallystick.verdicts.fingerprints import summarise
+from tallystick.verdicts.language_model import LanguageModel, Rows
 from tallystick.verdicts.tolerance import Finding, euclidean
 
 # The tokens that a verifier computes with: they match the digests in the receipt.
@@ -58,6 +60,9 @@ def _matching(stated: Tokens, candidates: tuple[Ids | None, ...]) -> Ids | None:
 
 NONCE_WIDTH: Final = 16
 """The number of fresh directions for each opened part."""
+ROW: Final = 1.5
+"""One row may lie so many limits off: of 24 honest answers one row lay 1.1 off; that of another word of a prompt lies
+1.9 and more off."""
 FRESH: Final = 2.0
 """Under 16 fresh directions a gap looks twice as large less than once in 10⁶ times: P(χ² > 64) = 1.1e-7."""
 
@@ -78,6 +83,15 @@ class StatesChallenge:
     def size(self) -> int:
         """The size of the opened hidden states in bytes."""
         return sum(len(part.data) * 3 // 4 for part in self.opening.parts)
+
+
+def opened_layers(challenge: StatesChallenge, statement: StatesCommitment) -> dict[int, npt.NDArray[np.float32]]:
+    """The layers whose rows are all opened, each [rows, width]; raises `ProofError` for a wrong opening."""
+    parts = check_states_opening(challenge.opening, statement, challenge.nonce, challenge.count, challenge.layer)
+    blocks = range(-(-statement.rows // statement.block))
+    whole = [layer for layer in sorted(statement.layers) if all((block, layer) in parts for block in blocks)]
+    found = {layer: [parts[block, layer] for block in blocks] for layer in whole}
+    return {layer: np.concatenate(rows) for layer, rows in found.items() if len({r.shape[1] for r in rows}) == 1}
 
 
 def judge_challenge(
@@ -159,10 +173,29 @@ def judge_states(
 
     found = (
         largest(compared(direct, 1.0), "states", "rows as they are"),
+        _worst_row(gaps, own, statement, rule, card),
         *_layers(direct, rule, card),
         largest(compared(projected, FRESH), "states", f"{NONCE_WIDTH} directions of the nonce"),
     )
     return tuple(replace(each, advisory=advisory) for each in found)
+
+
+def _worst_row(
+    gaps: Mapping[Place, HiddenRows],
+    own: Mapping[Place, HiddenRows],
+    statement: StatesCommitment,
+    rule: FingerprintRule,
+    card: ModelCard,
+) -> Finding:
+    """The one row that lies farthest off: one other word of a prompt moves its own row most."""
+    rows = []
+    for (block, layer), gap in gaps.items():
+        away, size = (np.linalg.norm(each.astype(np.float64), axis=1) for each in (gap, own[block, layer]))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found = np.where(away == 0.0, 0.0, away / size)
+        place = int(np.argmax(np.where(np.isnan(found), np.inf, found)))
+        rows.append(Distance(layer, block * statement.block + place, 1, float(found[place])))
+    return largest([Compared(each, ROW * _largest(rule, card, each.layer, 1)) for each in rows], "states", "one row")
 
 
 def _layers(found: Sequence[Distance], rule: FingerprintRule, card: ModelCard) -> Iterator[Finding]:
@@ -207,3 +240,73 @@ def _projected(gap: HiddenRows, layer: int, seed: str) -> HiddenRows:
     settings = FingerprintSettings(layers=(layer,), block=BLOCK_MAX, width=NONCE_WIDTH, bits=32, seed=seed)
     with np.errstate(invalid="ignore"):
         return summarise(gap, layer, settings) / math.sqrt(NONCE_WIDTH)
+
+
+# Runs opened layers again from the opened states of the layer before, and asks whether they are as near as one stack.
+#
+# Over many layers, rounding adds up until it hides a few steps of training. In one layer from an exact input there is
+# little of it, and most of that is the same on every stack: kernels differ in a few elements, other weights in most. So
+# the claimed rows are compared with those of the verifier's own stacks, in units of how far these lie from a run in
+# F32. An honest provider of the same library lies near one of them. Nobody knows how near a library with other kernels
+# lies: there the distance decides nothing, and the report says what is not excluded.
+
+NAME: Final = "rerun"
+MEASURED: Final = ("transformers", "cpu", "native")
+"""Engine, device and cache of the providers on which the limit was measured."""
+
+
+def judge_reruns(
+    log: CheckLog,
+    receipt: Receipt,
+    challenge: StatesChallenge,
+    tokens: Sequence[int],
+    models: tuple[LanguageModel, LanguageModel],
+    rule: FingerprintRule,
+) -> None:
+    """Compare each layer opened in full together with the one before; `models` are the promised one and that in F32.
+
+    Raises `ProofError` for a wrong opening.
+    """
+    card, states = models[0].card, receipt.states
+    allowed = rule.rounding_for(card).get("layer")
+    if states is None or not states.prompt or states.dtype != card.dtype or allowed is None:
+        return
+    opened = opened_layers(challenge, states)
+    given = {layer - 1: opened.get(layer - 1, opened[layer]) for layer in opened if layer == 0 or layer - 1 in opened}
+    given = {layer: rows for layer, rows in given.items() if layer + 1 < card.layers}
+    if not given:
+        return
+    near, wide = [*models[0].reruns(tokens, given)], next(models[1].reruns(tokens, given), {})
+    for layer in sorted(each + 1 for each in given) if near and wide else ():
+        ratio = nearest(opened[layer], [each[layer] for each in near], wide[layer])
+        known = is_measured(receipt.engine)
+        detail = f"of own rounding from the nearest of {len(near)} own stacks, run from the layer before"
+        where = f"layer {layer}, {len(opened[layer])} rows"
+        log.add(Finding(ratio, allowed, NAME, where, detail, advisory=not known))
+        if not known and not ratio <= allowed:
+            log.not_checked.append(
+                f"{NAME}: small changes of weights: layer {layer} lies {ratio:.2f} of own rounding away, and how far "
+                f"{receipt.engine.name} on {receipt.engine.device} does was not measured"
+            )
+
+
+def is_measured(engine: EngineStatement) -> bool:
+    """Whether the limit was measured on providers like this one; its word makes the check no milder than none."""
+    return (engine.name, engine.device, engine.kv_cache) == MEASURED
+
+
+def nearest(claimed: Rows, near: Sequence[Rows], wide: Rows) -> float:
+    """The least distance of claimed rows [tokens, width] from own ones, in units of how far these lie from F32.
+
+    Rows count relative to their norm, so that no large row decides. NaN is infinite.
+    """
+    size = np.maximum(np.linalg.norm(wide.astype(np.float64), axis=1, keepdims=True), 1e-300)
+
+    def ratio(own: Rows) -> float:
+        if own.shape != claimed.shape:
+            return math.inf
+        away, rounding = ((each.astype(np.float64) - own) / size for each in (claimed, wide))
+        found = float(np.linalg.norm(away)) / max(float(np.linalg.norm(rounding)), 1e-300)
+        return math.inf if math.isnan(found) else found
+
+    return min(map(ratio, near))

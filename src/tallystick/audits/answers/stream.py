@@ -13,7 +13,7 @@ from tallystick.audits.answers.fingerprints import RoundingEvidence, summed
 from tallystick.audits.answers.order import CHECK, check_order
 from tallystick.audits.answers.policy import ReceiptPolicy
 from tallystick.audits.answers.power import SUBJECTS, CheatPower, power_at, power_lines
-from tallystick.audits.answers.report import ReceiptReport
+from tallystick.audits.answers.report import ReceiptReport, was_opened
 from tallystick.audits.answers.sampler import SamplerEvidence, SamplerRule
 from tallystick.audits.answers.verify import ReceiptContext, Verification, begin_verification, check_statements, compute
 from tallystick.core.canonical_json import Json, encode
@@ -237,7 +237,8 @@ def _power(pools: Sequence[Sequence[ReceiptReport]], card: ModelCard) -> tuple[t
         return (), reasons[0]
     least = min(computed, key=lambda pool: sum(each.tokens for each in pool))
     wide = all(each.rounding is not None for each in least)
-    return power_at(card, sum(each.tokens for each in least), len(least), wide), ""
+    opened = sum(was_opened(each.findings) for each in least)
+    return power_at(card, sum(each.tokens for each in least), len(least), wide, opened), ""
 
 
 def combined(evidence: Iterable[SamplerEvidence]) -> tuple[SamplerEvidence, ...]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, Literal
 
+from tallystick.audits.answers.cheaper_tokens import CHEAPER, shows_weights, with_cheaper
 from tallystick.audits.answers.delivery import check_finish
 from tallystick.audits.answers.fingerprints import (
     NAME as ROUNDING,
@@ -17,8 +18,8 @@ from tallystick.audits.answers.fingerprints import (
 )
 from tallystick.audits.answers.identity import SIGNATURE_BYTES, check_model, check_signer
 from tallystick.audits.answers.policy import STANDARD_DEMANDS, ReceiptPolicy
-from tallystick.audits.answers.power import power_at, unmeasured_rounding, unmeasured_tokens, why_unmeasured
-from tallystick.audits.answers.report import RUNG_OF, CheckLog, ReceiptReport
+from tallystick.audits.answers.power import CheatPower, power_at, unmeasured_rounding, unmeasured_tokens, why_unmeasured
+from tallystick.audits.answers.report import RUNG_OF, CheckLog, ReceiptReport, was_opened
 from tallystick.audits.answers.response import BARE, Response
 from tallystick.audits.answers.sampler import SamplerEvidence, SamplerRule, judge_sampler
 from tallystick.audits.answers.statements import (
@@ -34,7 +35,7 @@ from tallystick.audits.answers.states import Ids, KnownTokens, known_tokens
 from tallystick.core.digests import Digest, digest
 from tallystick.formats.receipt import Receipt, Sampler, SignedReceipt
 from tallystick.verdicts.fingerprints import rows_for
-from tallystick.verdicts.language_model import LanguageModel, Prefill, TokenMasks
+from tallystick.verdicts.language_model import LanguageModel, Prefill, Rows, TokenMasks
 
 if TYPE_CHECKING:
     from tallystick.audits.answers.request import ExpectedRequest
@@ -125,6 +126,11 @@ class Verification:
         """Whether the receipt names the verifier's model, by its present root or by that of an earlier card."""
         return any(each.where == "model root" and each.agrees for each in self.log.findings.seen)
 
+    @property
+    def _power(self) -> tuple[CheatPower, ...]:
+        tokens, opened = self.context.receipt.answer.tokens.count, was_opened(self.log.findings.seen)
+        return power_at(self.model.card, tokens, wide=self.rounding is not None, opened=opened)
+
     def report(self, rung: int) -> ReceiptReport:
         """The report on everything checked so far."""
         receipt, log, card = self.context.receipt, self.log, self.model.card
@@ -142,7 +148,7 @@ class Verification:
             tuple(log.costs),
             self.evidence,
             self.rounding,
-            () if unmeasured else power_at(card, receipt.answer.tokens.count, wide=self.rounding is not None),
+            () if unmeasured else self._power,
             unmeasured,
         )
 
@@ -252,6 +258,8 @@ def compute(found: Verification, rung: Rung = 2) -> None:
         open_line, ends = unmeasured_tokens(found.policy.sampler, found.model.card), found.model.end_tokens
         masks, lost = _masks(found)
         found.evidence = judge_sampler(logits, prompt, answer, sampler, rule, ends, open_line, masks, lost)
+    wide = _wide(found) if rung > 1 else None
+    true = None if wide is None else _wide_pass(found, wide, (*prompt, *answer[:-1]), logits, sampler)
     if (reported := found.context.response.choice.logprobs) is not None:
         from tallystick.audits.answers.delivery import check_logprobs, check_spelling
 
@@ -265,8 +273,8 @@ def compute(found: Verification, rung: Rung = 2) -> None:
     log.assumptions.append(error_rates(found.evidence.rule))
     if rung > 1:
         _judge_fingerprints(found, passed)
-        _judge_rounding(found, passed, (*prompt, *answer[:-1]))
-        _judge_states(found, passed)
+        _judge_rounding(found, passed, true)
+        _judge_states(found, passed, wide, (*prompt, *answer[:-1]))
     elif receipt.fingerprints:
         log.not_checked.append("fingerprints: they stand on rung 2")
     _check_demands(found, rung)
@@ -335,33 +343,60 @@ def _judge_fingerprints(found: Verification, passed: Prefill) -> None:
     log.assumptions.append(FORGEABLE)
 
 
-def _judge_rounding(found: Verification, passed: Prefill, tokens: Ids) -> None:
-    log, receipt, card, rule = found.log, found.context.receipt, found.model.card, found.policy.fingerprints
-    if not rule.wide or not receipt.fingerprints or card.dtype == "F32":
-        return
+def _wide(found: Verification) -> LanguageModel | None:
+    """The promised model in F32, where the policy wants its pass and there is a scale for it."""
+    receipt, card, rule = found.context.receipt, found.model.card, found.policy.fingerprints
+    if not rule.wide or not (receipt.fingerprints or found.context.challenge) or card.dtype == "F32":
+        return None
     wide = found.model.widened()
     if wide is None or not rule.rounding_for(card):
-        log.not_checked.append(f"rounding: {'no pass in F32 here' if wide is None else unmeasured_rounding(card)}")
-        return
+        why = "no pass in F32 here" if wide is None else unmeasured_rounding(card)
+        found.log.not_checked.append(f"{ROUNDING}: {why}")
+        return None
+    return wide
+
+
+def _wide_pass(found: Verification, wide: LanguageModel, fed: Ids, logits: Rows, sampler: Sampler) -> Prefill:
+    """The pass in F32, and the evidence about cheaper weights that it gives."""
+    receipt, card, answer = found.context.receipt, found.model.card, found.tokens.answer
+    first = receipt.request.prompt.count - 1
     layers = {layer for each in receipt.fingerprints for layer in each.layers if layer <= card.layers}
-    with log.timing("wide pass"):
-        true = wide.prefill(tokens, receipt.request.prompt.count - 1, layers)
+    with found.log.timing("wide pass"):
+        true = wide.prefill(fed, first, layers)
+    assert found.evidence is not None
+    assert answer is not None
+    if shows_weights(found.evidence, sampler):
+        with found.log.timing("wide pass"):
+            coarse = {name: wide.in_fewer_bits(name) for name in CHEAPER}
+            cheaper = {name: each.prefill(fed, first).logits for name, each in coarse.items() if each is not None}
+        if cheaper:
+            seen = (logits, true.logits, cheaper)
+            found.evidence = with_cheaper(found.evidence, found.tokens.prompt or (), answer, sampler, seen)
+    return true
+
+
+def _judge_rounding(found: Verification, passed: Prefill, true: Prefill | None) -> None:
+    log, receipt = found.log, found.context.receipt
+    if true is None or not receipt.fingerprints:
+        return
     with log.timing(ROUNDING), log.judging(ROUNDING):
-        found.rounding = judge_rounding(receipt, passed, true, rule, card)
+        found.rounding = judge_rounding(receipt, passed, true, found.policy.fingerprints, found.model.card)
     if found.rounding is not None:
         log.add(found.rounding.finding)
         log.assumptions.append(found.rounding.assumption)
 
 
-def _judge_states(found: Verification, passed: Prefill) -> None:
+def _judge_states(found: Verification, passed: Prefill, wide: LanguageModel | None, fed: Ids) -> None:
     log, context = found.log, found.context
     if context.challenge is not None:
-        from tallystick.audits.answers.states import judge_challenge
+        from tallystick.audits.answers.states import NAME as RERUN, judge_challenge, judge_reruns
 
+        model, policy, challenge = found.model, found.policy, context.challenge
         with log.judging("states"):
-            judge_challenge(
-                log, context.receipt.states, context.challenge, passed.hidden, found.model.card, found.policy
-            )
+            judge_challenge(log, context.receipt.states, challenge, passed.hidden, model.card, policy)
+        if wide is not None and not log.findings.rejected:
+            with log.timing(RERUN), log.judging(RERUN):
+                judge_reruns(log, context.receipt, challenge, fed, (model, wide), policy.fingerprints)
     elif context.refusal is not None:
         log.unavailable("states", f"the provider does not open its states: {context.refusal}")
     elif context.receipt.states is not None:

@@ -54,7 +54,7 @@ def verify_response(
     challenge: str | None = typer.Option(
         None,
         help="The provider's address (…/v1): ask it to open the states around a layer, and judge that on rung 3; of "
-        "several receipts, parts of the share that the policy's `open_sample` names.",
+        "several receipts, a layer of the share that the policy's `open_sample` names.",
     ),
     save_opening: Path | None = typer.Option(None, "--save-opening", help="Where to keep what the provider opened."),
     opening: Path | None = typer.Option(None, help="The provider's answer to a challenge of committed states."),
@@ -149,14 +149,16 @@ def _challenged_at(
 def _sampled_opening(
     url: str, subject: ReceiptContext, nonce: bytes, count: int | None, policy: ReceiptPolicy
 ) -> ReceiptContext:
-    """The receipt with parts of its states opened, if it has states and belongs to the sample that is opened."""
+    """The receipt with a layer opened if the sample holds it; with parts of its states where no layer can be judged."""
     from tallystick.audits.answers.stream import is_sampled
+    from tallystick.formats.hidden_states import judged_layers
     from tallystick.tally.answers import challenge_provider
 
     is_drawn = is_sampled(nonce + OPENED, subject.identity, policy.open_sample)
     if subject.receipt.states is None or not is_drawn:
         return subject
-    return challenge_provider(subject, url, nonce, count or policy.fingerprints.parts)[0]
+    parts = count or (None if judged_layers(subject.receipt.states) else policy.fingerprints.parts)
+    return challenge_provider(subject, url, nonce, parts)[0]
 
 
 def _fresh_nonce() -> bytes:

@@ -25,6 +25,8 @@ from tallystick.verdicts.sampling.filters import Logits, relative_logits
 
 CONTENDERS: Final = 128
 """Tokens compared in a row: those of the largest logits."""
+PLAIN: Final = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+"""Greedy choice, as a sampler whose tokens get no noise."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,28 @@ def rivals(
     for factor, there in zip(factors, surely_kept(x[is_open], others, spread), strict=True):
         kept = here & ~is_open[:, None]
         kept[is_open] = here[is_open] & there
-        yield _pairs(tokens, x, noise, factor, kept)
+        yield _pairs(tokens, x + noise, x + factor * noise, kept)
+
+
+def rivals_of_models(
+    logits: Logits,
+    others: Logits,
+    sampler: Sampler,
+    positions: Sequence[int],
+    histories: Sequence[Sequence[int]],
+    spread: float,
+) -> Rivals:
+    """The rivals under the logits of another model, for the same sampler, which is greedy or of the Gumbel form."""
+    unknown, places = np.zeros(len(logits), np.int64), np.asarray(positions, np.int64)
+    plain = sampler.model_copy(update=PLAIN) if sampler.is_greedy else sampler
+    here, there = (Rows(each, unknown, places, histories, plain) for each in (logits, others))
+    tokens, x = _contenders(here)
+    (kept,) = surely_kept(x, [plain], spread)
+    row = np.nonzero(kept)[0]
+    noise = np.zeros(len(row)) if sampler.is_greedy else here.noise(row, tokens[kept])
+    scores, scores_there = np.zeros(x.shape), np.zeros(x.shape)
+    scores[kept], scores_there[kept] = x[kept] + noise, there.penalised(row, tokens[kept]) + noise
+    return _pairs(tokens, scores, scores_there, kept)
 
 
 def _contenders(rows: Rows) -> tuple[Integers, Reals]:
@@ -89,9 +112,9 @@ def likely_tokens(row: Logits | Reals, reach: float) -> Integers:
     return near if len(near) <= CONTENDERS else near[np.argpartition(row[near], -CONTENDERS)[-CONTENDERS:]]
 
 
-def _pairs(tokens: Integers, x: Reals, noise: Reals, factor: float, kept: Flags) -> Rivals:
+def _pairs(tokens: Integers, scores: Reals, scores_there: Reals, kept: Flags) -> Rivals:
     each = np.arange(len(tokens))
-    here, there = (np.where(kept, x + share * noise, -np.inf) for share in (1.0, factor))
+    here, there = (np.where(kept, one, -np.inf) for one in (scores, scores_there))
     own = here.argmax(axis=1)
     others = there.copy()
     others[each, own] = -np.inf

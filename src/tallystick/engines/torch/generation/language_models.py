@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -23,6 +23,7 @@ from tallystick.engines.tokenizers import REFUSALS
 from tallystick.engines.torch.generation.decoding import capture_prefill
 from tallystick.engines.torch.generation.layer_tap import watching_layers
 from tallystick.engines.torch.generation.model_files import DTYPES, check_directory, describe, shared_tensors
+from tallystick.engines.torch.generation.twins import attention_twin, coarse_twin, run_layers
 from tallystick.engines.torch.tensors import to_tensor
 from tallystick.formats.claims import Dtype, ModelCard
 from tallystick.formats.receipt import Grammar
@@ -77,6 +78,20 @@ class TorchLanguageModel:
     @cached_property
     def _wide(self) -> TorchLanguageModel:
         return replace(self, model=copy.deepcopy(self.model).float())
+
+    def in_fewer_bits(self, name: str) -> TorchLanguageModel:
+        """The model with its matrices in one of `twins.FORMATS`, rounded when they are used."""
+        return replace(self, model=coarse_twin(self.model, name, DTYPES[self.card.dtype]))
+
+    def reruns(self, tokens: Sequence[int], given: Mapping[int, Rows]) -> Iterator[Mapping[int, Rows]]:
+        """The layers behind `given` with fused attention and with the eager one; raises as `prefill`."""
+        check_tokens(tokens, self.card.vocabulary)
+        ids = torch.tensor([list(tokens)], device=self.device)
+        return (run_layers(each, ids, given) for each in self._stacks)
+
+    @cached_property
+    def _stacks(self) -> tuple[Any, ...]:
+        return tuple(attention_twin(self.model, each) for each in ("sdpa", "eager"))
 
     def encode_text(self, text: str) -> list[int]:
         """The tokens of a prompt, with the special tokens that the tokenizer adds."""
@@ -269,6 +284,16 @@ class GraphLanguageModel:
     def widened(self) -> LanguageModel | None:
         """None: the graph was captured in one precision."""
         return None
+
+    def in_fewer_bits(self, name: str) -> LanguageModel | None:
+        """None: the graph has its weights bound."""
+        del name
+        return None
+
+    def reruns(self, tokens: Sequence[int], given: Mapping[int, Rows]) -> Iterator[Mapping[int, Rows]]:
+        """None: the graph is of the whole pass."""
+        del tokens, given
+        return iter(())
 
     def encode_text(self, text: str) -> list[int]:
         """The tokens of a prompt."""

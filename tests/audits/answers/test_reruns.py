@@ -1,0 +1,65 @@
+"""An opened layer is run again from the one before: honest ones lie near an own stack, others do not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tallystick.audits.answers import states as reruns
+from tallystick.audits.answers.report import CheckLog
+from tallystick.audits.answers.states import is_measured, judge_reruns, nearest
+from tallystick.formats.receipt import EngineStatement
+
+RNG = np.random.default_rng(3)
+TRUE = RNG.standard_normal((40, 64)).astype(np.float32)
+OWN = (TRUE + 0.01 * RNG.standard_normal(TRUE.shape)).astype(np.float32)
+OTHER = (TRUE + 0.01 * RNG.standard_normal(TRUE.shape)).astype(np.float32)
+
+
+def test_the_nearest_own_stack_counts() -> None:
+    assert nearest(OWN, [OWN, OTHER], TRUE) == 0.0
+    assert nearest(OTHER, [OWN, OTHER], TRUE) == 0.0
+    assert nearest(OTHER, [OWN], TRUE) == pytest.approx(2**0.5, abs=0.1)
+    assert nearest(np.full_like(OWN, np.nan), [OWN, OTHER], TRUE) == np.inf
+
+
+def judged(monkeypatch: pytest.MonkeyPatch, claimed: Any, **engine: str) -> CheckLog:
+    """The log on layer 1, whose claimed rows are these."""
+    stated = {"name": "transformers", "version": "1", "device": "cpu", "attention": "sdpa", **engine}
+    states = SimpleNamespace(prompt=True, dtype="BF16")
+    receipt: Any = SimpleNamespace(states=states, engine=EngineStatement(**stated, environment="sha256:" + "0" * 64))  # type: ignore[arg-type]
+    monkeypatch.setattr(reruns, "opened_layers", lambda *_: {0: TRUE, 1: claimed})
+    card = SimpleNamespace(dtype="BF16", layers=30, width=576)
+
+    def model(*rows: Any) -> Any:
+        return SimpleNamespace(card=card, reruns=lambda *_: iter([{0: each, 1: each} for each in rows]))
+
+    rule: Any = SimpleNamespace(rounding_for=lambda _: {"layer": 0.5})
+    log, challenge = CheckLog(), SimpleNamespace()
+    judge_reruns(log, receipt, challenge, (1, 2), (model(OWN, OTHER), model(TRUE)), rule)  # type: ignore[arg-type]
+    return log
+
+
+def far_layers(log: CheckLog) -> set[str]:
+    return {each.where for each in log.findings.seen if not each.agrees and not each.advisory}
+
+
+def test_a_changed_layer_is_rejected_and_an_honest_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = OWN + 0.01 * RNG.standard_normal(OWN.shape).astype(np.float32)
+    assert "layer 1, 40 rows" in far_layers(judged(monkeypatch, changed))
+    assert "layer 1, 40 rows" not in far_layers(judged(monkeypatch, OTHER))
+
+
+def test_another_engine_is_not_rejected_and_the_gap_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = OWN + 0.01 * RNG.standard_normal(OWN.shape).astype(np.float32)
+    log = judged(monkeypatch, changed, name="vllm")
+    assert not far_layers(log)
+    assert any("small changes of weights: layer 1" in line and "vllm on cpu" in line for line in log.not_checked)
+    assert not is_measured(
+        EngineStatement(
+            name="transformers", version="1", device="cuda", attention="sdpa", environment="sha256:" + "0" * 64
+        )
+    )  # type: ignore[arg-type]
