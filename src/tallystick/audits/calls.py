@@ -15,6 +15,7 @@ import numpy as np
 
 from tallystick.audits.checked_run import follow_lines
 from tallystick.audits.policy import Policy, sample_steps
+from tallystick.audits.replay import describe_other_stack
 from tallystick.audits.report import CLOSELY, unsigned
 from tallystick.audits.step_graphs import read_claimed_graph, read_named
 from tallystick.core.canonical_json import Json
@@ -226,8 +227,6 @@ def _replay(calls: Calls, record: CallRecord, policy: Policy, environment: Envir
         return False
     is_exact = policy.mode == "exact"
     if is_exact and environment.differing(calls.environment):
-        from tallystick.audits.replay import describe_other_stack
-
         tolerant = "`tally audit --tolerant` with a policy that states `outputs` allows a distance"
         raise UnavailableError(describe_other_stack(environment, calls.environment, tolerant))
     if not is_exact and policy.outputs is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from tallystick.audits.policy import Policy
-from tallystick.audits.step_graphs import check_graph_file, read_named
+from tallystick.audits.step_graphs import check_graph_file, open_step_graph, read_named
 from tallystick.audits.varying_steps import VaryingSteps
 from tallystick.core.digests import Digest, Frontier, digest_from, leaf_hash
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError
@@ -20,6 +20,7 @@ from tallystick.core.tensor_digests import state_digest
 from tallystick.core.tensors import State, Tensor
 from tallystick.formats.chain import Chain
 from tallystick.formats.claims import Claim, Log
+from tallystick.formats.data import tokens as corpus_tokens
 from tallystick.formats.data.preparation import check_stated_tokenizer, read_tokenizer
 from tallystick.formats.data.samples import BatchPlan, Dataset
 from tallystick.formats.recipe import learning_rate
@@ -257,7 +258,6 @@ def open_graph(evidence: CheckedRun, policy: Policy) -> None:
     if policy.replay == "recipe" and evidence.spec.recipe is not None:
         check_graph_file(evidence.run.graph_path, evidence.spec.graph, "the spec")
         return
-    from tallystick.audits.step_graphs import open_step_graph
 
     evidence.program = open_step_graph(evidence, policy)
 
@@ -280,8 +280,6 @@ def check_stated_data(evidence: CheckedRun) -> None:
     assert commitment is not None
     require(commitment.kind == recipe.data.kind, f"the data is {commitment.kind}, the recipe's is {recipe.data.kind}")
     if commitment.kind == "corpus":
-        from tallystick.formats.data import tokens as corpus_tokens
-
         corpus_tokens.check_stated_tokenizer(commitment, recipe.tokenizer)
     elif commitment.tokens is not None:
         tokenizer = read_tokenizer(evidence.run.data_path, commitment)

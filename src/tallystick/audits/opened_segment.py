@@ -23,7 +23,7 @@ from tallystick.core.errors import UnavailableError, UsageError
 from tallystick.formats.chain import Chain
 from tallystick.formats.data.preparation import read_tokenizer
 from tallystick.formats.data.samples import TokenDataset
-from tallystick.formats.data.tokens import TokenChunks
+from tallystick.formats.data.tokens import TokenChunks, open_corpus_tokens
 from tallystick.formats.openings import SegmentStatement
 from tallystick.formats.records import AnchorRecord, Record, StepRecord, read_record
 from tallystick.formats.step_program import batch_plan, open_data
@@ -165,8 +165,6 @@ def _open_data(segment: SegmentDirectory, evidence: CheckedSegment) -> None:
     if spec.data.tokens is None:
         evidence.dataset = open_data(spec, evidence.run.data_path)
     elif spec.data.kind == "corpus":
-        from tallystick.formats.data.tokens import open_corpus_tokens
-
         tokens = open_corpus_tokens(evidence.run.data_path, spec.data, lazily=True)
         evidence.dataset = TokenDataset(tokens, spec.recipe.training.sequence)
     else:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast, overload
 
 from tallystick.audits.calls import Calls, gather_calls
 from tallystick.audits.checked_run import CheckedRun, check_records, read_stated, walk_anchors
+from tallystick.audits.opened_segment import read_segment
 from tallystick.audits.policy import Policy
 from tallystick.core.digests import Digest, Hash, LeafHashes, digest_from, leaf_hash, prove_inclusion, tree_root
 from tallystick.core.errors import ProofError, UsageError
@@ -96,8 +97,6 @@ def gather_records(run: RunDirectory) -> CheckedRun:
 
 def gather_segment(segment: SegmentDirectory) -> CheckedRun:
     """As `gather_records`, of a segment that was handed over alone."""
-    from tallystick.audits.opened_segment import read_segment  # with all that audits it, which a referee does not need
-
     findings = Findings()
     read = read_segment(segment, Policy(), findings)
     require_agreement(str(segment.path), findings)

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, PlainValidator, model_validator
 
+from tallystick.audits.limits import Calibration
 from tallystick.core.canonical_json import encode
 from tallystick.core.digests import Digest, digest, digest_bytes
-from tallystick.core.documents import DigestText, Document, Positive
+from tallystick.core.documents import DigestText, Document, Positive, read_settings
 from tallystick.core.errors import UsageError
 from tallystick.programs.random_words import sample
+from tallystick.verdicts.registry import require_tolerance
 
 if TYPE_CHECKING:
     from tallystick.audits.limits import Calibration
@@ -34,7 +36,6 @@ def _read_calibration(value: Any) -> Calibration | None:
     """The verifier's own limits; their form is loaded where a policy brings some."""
     if value is None:
         return None
-    from tallystick.audits.limits import Calibration
 
     return value if isinstance(value, Calibration) else Calibration.from_json(value, "calibration")
 
@@ -82,7 +83,6 @@ class Policy(Document):
         if self.tolerance is not None:
             if self.mode == "exact":
                 raise UsageError("tolerance: an exact audit compares bytes; ask for the mode tolerant")
-            from tallystick.verdicts.registry import require_tolerance
 
             require_tolerance(self.tolerance)
         return self
@@ -90,8 +90,6 @@ class Policy(Document):
 
 def read_policy(path: Path) -> Policy:
     """Read a policy from TOML or JSON; raises `MalformedError` naming the field."""
-    from tallystick.core.documents import read_settings
-
     return read_settings(path, Policy)
 
 

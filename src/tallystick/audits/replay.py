@@ -17,7 +17,10 @@ from tallystick.core.errors import UnavailableError
 from tallystick.core.tensors import State
 from tallystick.formats.records import StepRecord
 from tallystick.formats.spec import SWITCHES, THREADS, THREADS_MAX, VALUE, Environment
-from tallystick.verdicts.exact import LossBand
+from tallystick.verdicts.exact import (
+    LossBand,
+    describe_difference,
+)
 from tallystick.verdicts.replayer import ReplayedStep, Replayer
 from tallystick.verdicts.verdict import AGREES, DIFFERS, Findings
 
@@ -237,8 +240,6 @@ def judge_whole_state(notes: Findings, claimed: State, replayed: State, subject:
     if not differing:
         notes.note(AGREES, "state", subject)
     for name in differing:
-        from tallystick.verdicts.exact import describe_difference  # only of tensors that differ
-
         is_on_both = name in claimed and name in replayed
         detail = describe_difference(claimed[name], replayed[name]) if is_on_both else "only on one side"
         notes.note(DIFFERS, "state", f"{subject}, {name}", detail)

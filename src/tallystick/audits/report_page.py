@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tallystick.audits.replay import SegmentReport
 from tallystick.audits.report import Report, claim_named
 from tallystick.core.canonical_json import Json
+from tallystick.core.lazy import require
 from tallystick.core.plots import DARK, LIGHT, Palette, add_legend, dress, new_figure, png_bytes
 from tallystick.verdicts.check_table import summarise_checks
 from tallystick.verdicts.words import (
@@ -206,8 +207,6 @@ def frame(page: str) -> str:
 
 def render_page(report: Report | InferenceReport, made: Circumstances) -> str:
     """The page as HTML; every value is escaped, because a run's text is the prover's."""
-    from tallystick.core.lazy import require
-
     require("jinja2", "matplotlib")
     from jinja2 import Environment
 

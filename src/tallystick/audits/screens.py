@@ -19,6 +19,7 @@ from tallystick.formats.records import BucketSummary, StateSummary, decode_sketc
 from tallystick.formats.step_program import projection_seed
 from tallystick.programs.step_names import UPDATED, WEIGHTS, parameter_of
 from tallystick.verdicts.buckets import Bucket
+from tallystick.verdicts.distances import Projection
 from tallystick.verdicts.exact import difference_norm, element_count, norm, not_finite, side_by_side
 from tallystick.verdicts.reach import moment_cosine, reach_adamw, reach_sgd, second_moment_floor, update_profile
 from tallystick.verdicts.tolerance import Finding, euclidean, is_float
@@ -272,7 +273,6 @@ def _screen_continuity(evidence: CheckedRun, findings: Findings, state: State, m
     step = evidence.step(mark).post.projection if mark else evidence.anchors[mark].summary.projection
     if step is None:
         return
-    from tallystick.verdicts.distances import Projection  # only where a run records sketches
 
     projection = Projection(projection_seed(evidence.spec), evidence.spec.recorded.projection_width)
     weights = {name: tensor for name, tensor in weights_of(state).items() if is_float(tensor)}

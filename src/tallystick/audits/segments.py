@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.first_state import begun_elsewhere, judge_initial_state
 from tallystick.audits.policy import Policy, Segment
-from tallystick.audits.replay import Lost, SegmentReport, replay_segment
+from tallystick.audits.replay import Lost, SegmentReport, describe_other_stack, replay_segment
+from tallystick.audits.step_graphs import check_recipe_graph, foreign_graph
+from tallystick.audits.tolerant import judge_for
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError
 from tallystick.core.tensors import State
 from tallystick.formats.records import StepRecord, batch_file
@@ -157,7 +159,6 @@ class SegmentReplays:
         """Whether a record of the segment names a graph that is not one of this training; it is noted then."""
         if self._evidence.program is None or not self._evidence.varies:
             return False
-        from tallystick.audits.step_graphs import foreign_graph
 
         found = foreign_graph(self._evidence.program, range(segment.start + 1, segment.end + 1))
         if found is not None:
@@ -183,7 +184,6 @@ class SegmentReplays:
     def _judge(self, segment: Segment, start: State) -> TolerantJudge | None:
         if self._policy.mode != "tolerant":
             return None
-        from tallystick.audits.tolerant import judge_for
 
         return judge_for(self._evidence, self._policy, self._stack, segment, start)
 
@@ -200,16 +200,12 @@ def _make_replayer(evidence: CheckedRun, findings: Findings, policy: Policy, sta
     if device not in policy.devices:
         raise UnavailableError(f"the policy accepts no run on {device}")
     if policy.mode == "exact" and stack.environment.differing(evidence.environment):
-        from tallystick.audits.replay import describe_other_stack
-
         tolerant = "`tally audit --tolerant` judges by calibrated limits"
         raise UnavailableError(describe_other_stack(stack.environment, evidence.environment, tolerant))
     if replays_graph(evidence, policy, stack):
         assert evidence.program is not None  # held by `replays_graph`
         assert stack.graph_replayer is not None
         if spec.recipe is not None:
-            from tallystick.audits.step_graphs import check_recipe_graph
-
             check_recipe_graph(evidence, findings, stack)
         return stack.graph_replayer(spec, evidence.program)
     if evidence.dataset is None and evidence.findings.undecided:

@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from tallystick.audits.checked_run import CheckedRun
-from tallystick.audits.limits import Family, LimitsEntry, family_of, shipped_calibration
+from tallystick.audits.limits import (
+    MULTIPLE_MAX,
+    Family,
+    LimitsEntry,
+    family_of,
+    shipped_calibration,
+    too_wide,
+)
 from tallystick.audits.policy import Policy, Segment
+from tallystick.audits.step_graphs import compare_averages
 from tallystick.core.errors import UnavailableError
 from tallystick.core.tensors import Tensor
 from tallystick.formats.recipe import learning_rate
@@ -23,6 +31,7 @@ from tallystick.programs.graph import Graph
 from tallystick.verdicts.buckets import Bucket, BucketClaim
 from tallystick.verdicts.distances import Projection, Residual, ResidualLimits
 from tallystick.verdicts.exact import element_count
+from tallystick.verdicts.registry import NamedTolerance
 from tallystick.verdicts.replayer import VerifierStack
 from tallystick.verdicts.tolerance import Finding, ReplayedState
 from tallystick.verdicts.verdict import AGREES, DIFFERS, Findings
@@ -234,16 +243,12 @@ def judge_for(
     parameters = element_count(tensor for name, tensor in start.items() if name.startswith("weights."))
     floor, named = policy.update_floor, None
     if policy.tolerance is not None:
-        from tallystick.verdicts.registry import NamedTolerance
-
         named = NamedTolerance.load(policy.tolerance)
     return TolerantJudge(evidence.run, evidence.spec, workload, entry, floor, same_device, parameters, named)
 
 
 def _compare_with_shipped(evidence: CheckedRun, entry: LimitsEntry, segment: Segment) -> None:
     """Leave a segment undecided whose limits of the policy lie too far above those that are shipped."""
-    from tallystick.audits.limits import MULTIPLE_MAX, too_wide  # few policies bring limits
-
     told = f"limits: the policy's own, of which none may be more than {MULTIPLE_MAX:g} times the shipped one"
     if told not in evidence.shown:
         evidence.shown.append(told)
@@ -313,8 +318,6 @@ class TolerantJudge:
         return True
 
     def _averages(self, notes: Findings, states: tuple[State, State, State], segment: Segment) -> None:
-        from tallystick.audits.step_graphs import compare_averages  # few loops average their weights
-
         start, end = (part(each, "weights") for each in states[::2])
         limit = self._limits("weights", start, end, self._peak_rate(segment)).overall
         self.note(notes, compare_averages(states, limit, segment.steps), "averages", f"step {segment.end}")

@@ -10,7 +10,7 @@ from tallystick.audits.checked_run import CheckedRun, check_records, read_stated
 from tallystick.audits.first_state import judge_first_state
 from tallystick.audits.policy import Policy, Segment, Selection, sample_steps, select_segments
 from tallystick.audits.replay import Lost, SegmentReport
-from tallystick.audits.report import Report, make_report
+from tallystick.audits.report import Report, make_report, report_unread, unreplayed
 from tallystick.audits.screens import AnchorScreens
 from tallystick.audits.segments import SegmentReplays, check_end, replays_graph
 from tallystick.core.canonical_json import encode
@@ -187,8 +187,6 @@ def audit_training(
     findings = Findings(keeps_going=True)
     stated = read_stated(run, policy, findings)
     if stated is None:
-        from tallystick.audits.report import report_unread
-
         return report_unread(run, policy, findings)
     evidence = check_records(run, stated, policy, findings)
     select = every_segment if policy.full else sampled_segments
@@ -259,8 +257,6 @@ def audit_selected(
     evidence.findings.extend(replays.findings)
     others = list[Lost]()
     if replays.lost or selection.out_of_reach or not selection.sampled:
-        from tallystick.audits.report import unreplayed
-
         lines, others = unreplayed(selection, policy, evidence, replays.lost)
         unavailable = lines + unavailable
     unavailable += [*replays.unavailable, *evidence.findings.undecided, *evidence.varying.unmet(policy)]

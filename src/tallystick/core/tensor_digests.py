@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 
 from tallystick.core.canonical_json import encode
 from tallystick.core.digests import LEAF_PREFIX, Digest, Hash, digest, leaf_hash, tree_root
+from tallystick.core.safetensors import StateFile
 from tallystick.core.tensors import State, Tensor
 
 CHUNK_BYTES: Final = 1 << 20
@@ -112,8 +113,6 @@ def digest_file(path: Path, threads: int | None = None) -> StateDigests:
         MalformedError: the file is not a safetensors file.
         UnavailableError: there is no such file.
     """
-    from tallystick.core.safetensors import StateFile  # digests of tensors in memory need no file reader
-
     with StateFile(path) as file:
         state = {name: file.tensor(name) for name in file.names}
         return StateDigests(tuple(_digest_all(state, threads, file.release).items()))

@@ -16,7 +16,7 @@ import numpy as np
 from tallystick.core.errors import UnavailableError
 from tallystick.core.tensors import State, Tensor, TensorSpec, numpy_dtype
 from tallystick.engines.jax.emission import WRITERS, Signature, graph_function, module_text, node_function
-from tallystick.engines.jax.engine import Key, bound, flat, key_of, signatures_of, spread
+from tallystick.engines.jax.engine import Key, bound, flat, key_of, lowered_function, signatures_of, spread
 from tallystick.programs.execution import Arguments, execute
 from tallystick.programs.graph import Graph, Node
 
@@ -220,8 +220,6 @@ def _function(signature: Signature, name: str) -> str:
 
 
 def _defined(signature: Signature, name: str) -> str:
-    from tallystick.engines.jax.engine import lowered_function
-
     text = lowered_function(signature, name)
     if "stablehlo.sort" in text:
         raise UnavailableError(f"IREE does not run {signature.node.operator}: its stablehlo.sort is not stable")

@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from tallystick.core.canonical_json import decode
 from tallystick.core.digests import Digest
-from tallystick.core.documents import Count, DigestText, Document, Number, Positive, Reason
+from tallystick.core.documents import Count, DigestText, Document, Number, Positive, Reason, explain
 from tallystick.core.errors import MalformedError
 from tallystick.formats.optimizers import StatedRules
 
@@ -193,8 +193,6 @@ def _read(reader: TypeAdapter[Line], line: bytes, what: str) -> Line:
         if len(line) <= RECORD_BYTES_MAX and found.to_bytes() == line:
             return found
     except ValidationError as error:
-        from tallystick.core.documents import explain
-
         problem = explain(error)
     except MalformedError as error:  # a number that canonical JSON cannot hold
         problem = str(error)

@@ -27,7 +27,7 @@ from tallystick.core.safetensors import StateFile, write_state
 from tallystick.core.tensor_digests import state_digest
 from tallystick.engines.tokenizers import to_pipeline
 from tallystick.engines.torch.generation.language_models import load_language_model
-from tallystick.engines.torch.generation.model_files import DTYPES, read_card, shared_tensors
+from tallystick.engines.torch.generation.model_files import DTYPES, load_gguf, read_card, shared_tensors
 from tallystick.engines.torch.tensors import from_tensor
 from tallystick.engines.torch.training.trainer import build_model
 from tallystick.formats.claims import TRAINING_CLAIM, Claim, Dtype, ModelCard
@@ -296,8 +296,6 @@ def import_model(source: ModelSource, out: Path, dtype: Dtype | None = None) -> 
 
 
 def _from_gguf(path: Path, out: Path, dtype: Dtype) -> ImportedModel:
-    from tallystick.engines.torch.generation.model_files import load_gguf
-
     found = load_gguf(path)
     card = write_model(found.model, lambda draft: _write_gguf_tokenizer(found.tokenizer, draft), dtype, out)
     with path.open("rb") as file:

@@ -16,7 +16,7 @@ from tallystick.core.digests import Digest, digest, digest_bytes
 from tallystick.core.errors import MalformedError, UsageError
 from tallystick.core.tensor_digests import tensor_digest
 from tallystick.core.tensors import Tensor
-from tallystick.verdicts.exact import narrow_pieces, side_by_side
+from tallystick.verdicts.exact import DIGEST_BYTES, narrow_pieces, read_digest, side_by_side
 from tallystick.verdicts.tolerance import Finding, Replayed, ReplayedState, States, Values, as_state, is_float, outcome
 
 # The two grids of Arknet's buckets: to which point a value is rounded, and how near it lies to an edge.
@@ -249,8 +249,6 @@ class BucketClaim:
     @classmethod
     def from_bytes(cls, data: bytes) -> BucketClaim:
         """Read a claim; the hints stay unparsed. Raises `MalformedError` below 32 bytes."""
-        from tallystick.verdicts.exact import DIGEST_BYTES, read_digest
-
         return cls(read_digest(data[:DIGEST_BYTES], "bucket summary"), data[DIGEST_BYTES:])
 
 

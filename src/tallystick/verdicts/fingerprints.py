@@ -203,8 +203,6 @@ def measure(data: bytes, rows: Rows, settings: FingerprintSettings) -> tuple[Dis
     if len(data) != needed:
         raise MalformedError(f"fingerprint.data: {len(data)} bytes; {tokens} tokens take {needed}")
     if settings.method == "toploc":
-        from tallystick.verdicts import toploc
-
         return tuple(toploc.compare(data, checked, settings))
     return tuple(_compare_projection(data, checked, settings))
 
@@ -232,8 +230,6 @@ def residuals(data: bytes, rows: Rows, settings: FingerprintSettings) -> dict[in
 def wire_bytes(tokens: int, size: int, settings: FingerprintSettings) -> int:
     """The bytes that `tokens` tokens of hidden width `size` take."""
     if settings.method == "toploc":
-        from tallystick.verdicts import toploc
-
         counts = [min(settings.width, count * size) for _, count in settings.spans(tokens)]
         return len(settings.layers) * sum(map(toploc.block_bytes, counts))
     return settings.blocks(tokens) * len(settings.layers) * fingerprints.block_bytes(settings.width, settings.bits)

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.core.errors import UsageError
+from tallystick.core.errors import UsageError, suggestion
 from tallystick.core.tensors import ROUNDOFF, Tensor, TensorSpec
 from tallystick.programs.graph import Graph, Node, Ref, Role
 from tallystick.verdicts.tolerance import Finding, euclidean
@@ -253,8 +253,6 @@ def _noted(notes: Findings, graph: Graph, values: Values, name: str) -> int:
 def find_property(name: str) -> Property:
     """The property of that name; raises `UsageError` listing those that exist."""
     if name not in PROPERTIES:
-        from tallystick.core.errors import suggestion
-
         raise UsageError(f"no such property {name}{suggestion(name, PROPERTIES)}")
     return PROPERTIES[name]
 

@@ -17,7 +17,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
 
-from tallystick.core.errors import UnavailableError, UsageError
+from tallystick.core.errors import UnavailableError, UsageError, suggestion
 from tallystick.verdicts.tolerance import Finding, ReplayedState, States, Tolerance
 
 GROUP: Final = "tallystick.tolerances"
@@ -37,8 +37,6 @@ def tolerance_names() -> tuple[str, ...]:
 def require_tolerance(name: str) -> None:
     """Raise `UsageError`, listing the known names, unless there is exactly one tolerance of this name."""
     if name not in tolerance_names():
-        from tallystick.core.errors import suggestion
-
         raise UsageError(f"no such tolerance {name[:TEXT_MAX]}{suggestion(name, tolerance_names())}")
     if name not in HOMES and len(_offered(name)) > 1:
         sources = ", ".join(sorted(point.value for point in _offered(name)))

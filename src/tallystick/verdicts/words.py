@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tallystick.verdicts.check_table import summarise_checks
+from tallystick.verdicts.check_table import check_table, summarise_checks
 from tallystick.verdicts.tolerance import Finding
 from tallystick.verdicts.verdict import Verdict, VerdictCoverage
 
@@ -161,8 +161,6 @@ class VerdictText:
         lines += [f"not checked: {each}" for each in verdict.not_checked]
         lines.append(passed_line(verdict) if verbose else f"{passed_line(verdict)}; -v shows each")
         if verbose:
-            from tallystick.verdicts.check_table import check_table
-
             lines += [*check_table(self), *self.details]
             lines += [f"assumed: {each}" for each in verdict.assumptions]
         lines += [f"seconds: {seconds_line(self.seconds)}"] if self.seconds else []

@@ -11,7 +11,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from tallystick.audits.answers.distance_limits import FingerprintRule
 from tallystick.audits.answers.sampler import SamplerRule
-from tallystick.core.documents import DigestText, Document, Positive
+from tallystick.core.documents import DigestText, Document, Positive, read_settings
 from tallystick.core.ed25519 import PublicKey
 from tallystick.core.errors import MalformedError, UsageError
 from tallystick.formats.claims import Label
@@ -123,8 +123,6 @@ class ReceiptPolicy(Document):
 
 def read_receipt_policy(path: Path) -> ReceiptPolicy:
     """Read a policy from TOML or JSON; raises `MalformedError` naming the field."""
-    from tallystick.core.documents import read_settings
-
     return read_settings(path, ReceiptPolicy)
 
 

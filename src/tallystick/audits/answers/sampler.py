@@ -18,12 +18,17 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from tallystick.audits.answers.distance_limits import TokenLimits, shipped_calibration
+from tallystick.audits.answers.likelihoods import (
+    other_samplers,
+    with_likelihoods,
+)
 from tallystick.core.documents import Document
 from tallystick.core.errors import MalformedError
 from tallystick.formats.claims import ModelCard
 from tallystick.formats.receipt import Sampler
 from tallystick.verdicts.evidence import Decision, Likelihoods, MarginRates, MismatchTest, Trials, log_mean
 from tallystick.verdicts.language_model import Rows, TokenMasks
+from tallystick.verdicts.sampling.choice import adjusted_answer
 from tallystick.verdicts.sampling.fast_path import USUAL_REACH
 from tallystick.verdicts.sampling.margin import margins
 from tallystick.verdicts.tolerance import Finding
@@ -315,8 +320,6 @@ def judge_sampler(
     _check_tokens(prompt, answer, logits)
     forced = 0
     if sampler.adjustments:
-        from tallystick.verdicts.sampling.choice import adjusted_answer  # few requests ask for adjustments
-
         logits, forced = (logits, 0) if lost else adjusted_answer(logits, sampler, prompt, answer, masks)
     rule = rule if rule.band is not None else rule.model_copy(update={"band": BANDS["F32"]})
     view = ClaimedAnswer(logits, answer, sampler, rule, histories_of(prompt, answer, sampler))
@@ -335,10 +338,6 @@ def judge_sampler(
     if is_seeded:
         evidence = _with_others(_with_margins(evidence, view, forced), view)
     if not sampler.is_greedy and (not is_seeded or rule.likelihoods == "always"):
-        from tallystick.audits.answers.likelihoods import (
-            with_likelihoods,  # most answers are judged by their seed alone
-        )
-
         evidence = with_likelihoods(evidence, view)
     return evidence
 
@@ -392,7 +391,6 @@ def _with_others(evidence: SamplerEvidence, view: ClaimedAnswer) -> SamplerEvide
     """The evidence about other samplers, if tokens are drawn by scores and the drift of logits is known."""
     if view.sampler.is_greedy or view.sampler.form != "gumbel" or view.rule.rms is None:
         return evidence
-    from tallystick.audits.answers.likelihoods import other_samplers  # needed only where the drift is calibrated
 
     return replace(evidence, others=other_samplers(view, view.rule.rms))
 

@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final, Literal
 
 from tallystick.audits.answers.cheaper_tokens import CHEAPER, shows_weights, with_cheaper
-from tallystick.audits.answers.delivery import check_finish
+from tallystick.audits.answers.delivery import check_delivery, check_finish, check_logprobs, check_spelling
 from tallystick.audits.answers.fingerprints import (
     NAME as ROUNDING,
     RoundingEvidence,
@@ -26,12 +26,21 @@ from tallystick.audits.answers.statements import (
     check_consistency,
     check_excuses,
     check_form,
+    check_request,
     check_sizes,
     check_vocabulary,
+    masks_of,
     note_missing_request,
     note_statements,
 )
-from tallystick.audits.answers.states import Ids, KnownTokens, known_tokens
+from tallystick.audits.answers.states import (
+    NAME as RERUN,
+    Ids,
+    KnownTokens,
+    judge_challenge,
+    judge_reruns,
+    known_tokens,
+)
 from tallystick.core.digests import Digest, digest
 from tallystick.formats.receipt import Receipt, Sampler, SignedReceipt
 from tallystick.verdicts.fingerprints import rows_for
@@ -228,7 +237,6 @@ def _check_request(found: Verification) -> Ids | None:
     if context.request is None:
         note_missing_request(found.log, found.policy)
         return None
-    from tallystick.audits.answers.statements import check_request
 
     return check_request(found.log, context.response, context.request, found.model, found.policy)
 
@@ -237,7 +245,6 @@ def _check_delivery(log: CheckLog, response: Response) -> None:
     if response.is_bare:
         log.not_checked.append(BARE)
         return
-    from tallystick.audits.answers.delivery import check_delivery
 
     check_delivery(log, response)
 
@@ -261,8 +268,6 @@ def compute(found: Verification, rung: Rung = 2) -> None:
     wide = _wide(found) if rung > 1 else None
     true = None if wide is None else _wide_pass(found, wide, (*prompt, *answer[:-1]), logits, sampler)
     if (reported := found.context.response.choice.logprobs) is not None:
-        from tallystick.audits.answers.delivery import check_logprobs, check_spelling
-
         check_logprobs(log, reported, logits, answer, rule, open_line)
         check_spelling(log, reported, logits, answer, rule, found.model)
     for finding in found.evidence.findings:
@@ -285,7 +290,6 @@ def _masks(found: Verification) -> tuple[TokenMasks | None, str]:
     grammar = found.context.receipt.sampler.grammar
     if grammar is None:
         return None, ""
-    from tallystick.audits.answers.statements import masks_of
 
     return masks_of(grammar, found.context.request, found.model)
 
@@ -389,8 +393,6 @@ def _judge_rounding(found: Verification, passed: Prefill, true: Prefill | None) 
 def _judge_states(found: Verification, passed: Prefill, wide: LanguageModel | None, fed: Ids) -> None:
     log, context = found.log, found.context
     if context.challenge is not None:
-        from tallystick.audits.answers.states import NAME as RERUN, judge_challenge, judge_reruns
-
         model, policy, challenge = found.model, found.policy, context.challenge
         with log.judging("states"):
             judge_challenge(log, context.receipt.states, challenge, passed.hidden, model.card, policy)

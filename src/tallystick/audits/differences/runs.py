@@ -20,11 +20,12 @@ from tallystick.audits.differences.difference import (
     first_difference,
 )
 from tallystick.audits.differences.operators import compare_states, diff_openings
-from tallystick.audits.opening import gather_records, graph_replayer, replay_to, source_of_step
+from tallystick.audits.opening import gather_records, graph_replayer, open_operators, replay_to, source_of_step
 from tallystick.core.errors import ProofError, TallyError, UnavailableError
 from tallystick.core.safetensors import read_state, write_state
 from tallystick.core.tensor_digests import state_digest, tensor_digest
 from tallystick.core.tensors import State
+from tallystick.formats.openings import state_digest_of
 from tallystick.formats.spec import CAPABILITY, SWITCHES, THREADS, THREADS_MAX, VALUE, Environment
 from tallystick.formats.store.run import Anchors, RunDirectory
 
@@ -166,7 +167,6 @@ def _state(run: RunDirectory, device: str, step: str, out: str) -> None:
 
 
 def _operators(run: RunDirectory, device: str, step: str, out: str) -> None:
-    from tallystick.audits.opening import open_operators
     from tallystick.engines.torch.engine import TorchEngine
 
     source = source_of_step(gather_records(run), int(step), lambda evidence: graph_replayer(evidence, device))
@@ -300,8 +300,6 @@ class _Comparison:
 
     def _note_reproduced(self, digests: tuple[Digests, Digests], end: int) -> None:
         """Say which run's replay does not lead to the anchor that it recorded."""
-        from tallystick.formats.openings import state_digest_of
-
         for each, found in zip(self.both, digests, strict=True):
             anchor = each.anchors.get(end)
             if anchor is not None and state_digest_of(found[end]) != anchor.digest:  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from tallystick.formats.data.corpus_files import check_shard
 from tallystick.formats.data.preparation import read_source
 from tallystick.formats.data.records import RecordTree, shown, split_records
 from tallystick.formats.data.samples import encode_examples, open_examples
+from tallystick.formats.data.tokens import read_run_corpus
 from tallystick.formats.dataset import CHUNK_BYTES, RECORDS_OF, DatasetCommitment, RecordCommit
 
 # Opens one record of a source: its bytes, and the proof that it stands at its place.
@@ -73,8 +74,6 @@ def _read_records(folder: Path, commitment: DatasetCommitment) -> list[bytes]:
     if commitment.kind == "digits":
         return encode_examples(open_examples(folder, commitment))
     if commitment.kind == "corpus":
-        from tallystick.formats.data.tokens import read_run_corpus
-
         return [shard.record for shard in read_run_corpus(folder, commitment).shards]
     return split_records(commitment.kind, read_source(folder, commitment))
 

@@ -20,6 +20,7 @@ from tallystick.formats.data.samples import (
     TokenDataset,
     encode_examples,
     load_digits,
+    open_examples,
 )
 from tallystick.formats.data.texts import read_texts, reader_of
 from tallystick.formats.data.tokenizer import (
@@ -43,6 +44,7 @@ from tallystick.formats.data.tokens import (
     TOKENIZER_FILE,
     TOKENS_LIST,
     CorpusTokens,
+    open_corpus_tokens,
     token_path,
     write_shard_tokens,
 )
@@ -64,12 +66,8 @@ def open_dataset(folder: Path, commitment: DatasetCommitment, sequence: int = 1)
         UnavailableError: when a file is missing.
     """
     if commitment.kind == "digits":
-        from tallystick.formats.data.samples import open_examples
-
         return open_examples(folder, commitment)
     if commitment.kind == "corpus":
-        from tallystick.formats.data.tokens import open_corpus_tokens
-
         return TokenDataset(open_corpus_tokens(folder, commitment), sequence)
     read_source(folder, commitment)
     tokenizer = read_tokenizer(folder, commitment)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tallystick.core.canonical_json import Json, encode
 from tallystick.core.digests import Digest, digest, digest_bytes
 from tallystick.core.errors import MalformedError, ProofError
+from tallystick.core.lazy import not_installed
 from tallystick.core.safetensors import read_state
 from tallystick.formats.data.records import RecordTree, encode_example
 from tallystick.formats.dataset import DatasetCommitment
@@ -219,8 +220,6 @@ def load_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     try:
         from sklearn import datasets
     except ModuleNotFoundError:
-        from tallystick.core.lazy import not_installed
-
         raise not_installed("sklearn") from None
     images, labels = datasets.load_digits(return_X_y=True)
     scaled = (images / PIXEL_MAX).astype(np.float32).reshape(-1, *IMAGE_SHAPE)

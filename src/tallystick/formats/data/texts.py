@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 from tallystick.core.canonical_json import loose_json
 from tallystick.core.errors import MalformedError, UnavailableError
+from tallystick.core.lazy import not_installed
 from tallystick.formats.data.corpus import ShardFile, list_shards, open_shard
 from tallystick.formats.data.records import decode_text, shown
 
@@ -95,8 +96,6 @@ def _read_zstd(opened: RawIOBase, file: ShardFile, field: str) -> Iterator[Value
     try:
         import zstandard
     except ModuleNotFoundError:
-        from tallystick.core.lazy import not_installed
-
         raise not_installed("zstandard") from None
     try:
         with zstandard.ZstdDecompressor().stream_reader(BufferedReader(opened), read_across_frames=True) as content:
@@ -109,8 +108,6 @@ def _read_parquet(opened: RawIOBase, file: ShardFile, field: str) -> Iterator[Va
     try:
         from pyarrow import ArrowException, parquet
     except ModuleNotFoundError:
-        from tallystick.core.lazy import not_installed
-
         raise not_installed("pyarrow") from None
     row = 0
     try:

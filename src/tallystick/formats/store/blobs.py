@@ -15,7 +15,7 @@ from typing import IO, Any, Final, Protocol, cast
 from tallystick.core.digests import PREFIX, Digest, digest_from, is_digest
 from tallystick.core.errors import ProofError, UnavailableError
 from tallystick.core.files import sync_folder, write_atomically
-from tallystick.formats.store.remote_anchors import store_errors
+from tallystick.formats.store.remote_anchors import make_folder, open_store, store_errors
 from tallystick.formats.store.run import BLOB_BYTES_MAX
 
 # Where blobs lie: a folder of this machine, or of any store that `fsspec` knows. Names are paths inside the folder.
@@ -84,8 +84,6 @@ class UrlBlobFolder:
     """A folder of a store; raises `UnavailableError` where fsspec or the library for this kind is missing."""
 
     def __init__(self, url: str) -> None:
-        from tallystick.formats.store.remote_anchors import make_folder, open_store
-
         store, self._folder = open_store(url)
         self._store: Any = store
         self._make = partial(make_folder, store)

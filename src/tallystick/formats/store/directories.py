@@ -13,10 +13,11 @@ from tallystick.core.files import read_document
 from tallystick.core.safetensors import StateFile
 from tallystick.core.tensor_digests import state_digest
 from tallystick.core.tensors import State, Tensor
-from tallystick.formats.openings import OPENED_BYTES_MAX, OpenedRecord, SegmentStatement
+from tallystick.formats.claims import InferenceClaim
+from tallystick.formats.openings import OPENED_BYTES_MAX, OpenedRecord, Opening, SegmentStatement
 from tallystick.formats.records import AnchorRecord, anchor_file, read_record
 from tallystick.formats.spec import Environment, Origin
-from tallystick.formats.store.folders import RUN, is_kind, looks_like
+from tallystick.formats.store.folders import RUN, is_kind, looks_like, require_folder
 from tallystick.formats.store.log import open_line, read_lines
 from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.step_names import WEIGHTS, weights_of
@@ -68,8 +69,6 @@ class InferenceDirectory:
 
     def claim(self) -> InferenceClaim:
         """The claim; raises `UnavailableError` while there is none."""
-        from tallystick.formats.claims import InferenceClaim
-
         return InferenceClaim.from_bytes(read_document(self.claim_path), "claim.json")
 
     def environment(self) -> Environment:
@@ -96,8 +95,6 @@ class OpeningDirectory:
 
     def opening(self) -> Opening:
         """The opening; raises `UnavailableError` where there is none."""
-        from tallystick.formats.openings import Opening
-
         return Opening.from_bytes(read_document(self.opening_path), "opening.json")
 
 
@@ -119,7 +116,6 @@ def read_statement(path: Path, levels: int | None = None) -> StatementFolder:
     run = RunDirectory(path)
     if levels != 1 and any(part.is_file() for part in (run.claim_path, run.spec_path, run.transcript_path)):
         return run
-    from tallystick.formats.store.folders import RUN, looks_like, require_folder
 
     require_folder(path, RUN)
     raise UnavailableError(f"{path}: {looks_like(path)}, and the claim is about another kind of folder")

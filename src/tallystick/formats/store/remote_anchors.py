@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tallystick.core.errors import TallyError, UnavailableError
+from tallystick.core.lazy import not_installed
 
 PIECE: Final = 1 << 20
 COMPRESSED: Final = ".zst"
@@ -124,8 +125,6 @@ def open_store(url: str) -> tuple[Any, str]:
     try:
         import fsspec
     except ModuleNotFoundError:
-        from tallystick.core.lazy import not_installed
-
         raise not_installed("fsspec") from None
     try:
         with store_errors():
@@ -140,7 +139,5 @@ def zstandard() -> Any:
     try:
         import zstandard as library
     except ModuleNotFoundError:
-        from tallystick.core.lazy import not_installed
-
         raise not_installed("fsspec", "zstandard") from None
     return library

@@ -17,10 +17,11 @@ from tallystick.core.errors import MalformedError, ProofError, UnavailableError,
 from tallystick.core.files import DOCUMENT_BYTES_MAX, read_document, write_atomically
 from tallystick.core.safetensors import StateFile, read_state
 from tallystick.core.tensors import Tensor
-from tallystick.formats.claims import Claim
+from tallystick.formats.claims import AnchorParts, Claim, part_file
 from tallystick.formats.records import HeaderRecord, Record, StepRecord, anchor_file, graph_file, read_record
 from tallystick.formats.spec import Environment, Spec
 from tallystick.formats.store.log import open_line
+from tallystick.formats.store.remote_anchors import RemoteAnchors
 
 if TYPE_CHECKING:
     from tallystick.formats.store.remote_anchors import RemoteAnchors
@@ -64,8 +65,6 @@ class Anchors:
 
     def elsewhere(self, mark: int) -> dict[str, int]:
         """The tensors of anchor `mark` that stand in the files of other anchors, and which; none of a whole file."""
-        from tallystick.formats.claims import AnchorParts
-
         path = self._found(self._list(mark), DOCUMENT_BYTES_MAX)
         if (self.path / anchor_file(mark)).is_file() or path is None:
             return {}
@@ -73,8 +72,6 @@ class Anchors:
 
     def holding(self, mark: int) -> Path:
         """The file in which the tensors of anchor `mark` stand that are not elsewhere."""
-        from tallystick.formats.claims import part_file
-
         whole = self.path / anchor_file(mark)
         return whole if whole.is_file() else self.path / part_file(mark)
 
@@ -91,7 +88,6 @@ class Anchors:
     def _holding(self, mark: int, bytes_max: int) -> Path:
         if self.remote is None:
             return self.holding(mark)
-        from tallystick.formats.claims import part_file
 
         found = self._found(anchor_file(mark), bytes_max) or self._found(part_file(mark), bytes_max)
         return found or self.path / part_file(mark)
@@ -163,7 +159,6 @@ class RunDirectory:
         """The states that were kept; raises `UnavailableError` where the store at `anchors_url` cannot be read."""
         if self.anchors_url is None:
             return Anchors(self.path)
-        from tallystick.formats.store.remote_anchors import RemoteAnchors
 
         return Anchors(self.path, RemoteAnchors(self.anchors_url))
 

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from tallystick.core.canonical_json import Json
 from tallystick.core.http.problems import Problem
+from tallystick.core.lazy import require
 from tallystick.formats.receipt import SignedReceipt
 
 if TYPE_CHECKING:
@@ -153,7 +154,6 @@ def answer_spans(model: str) -> AnswerSpans | None:
     """
     if not any(os.environ.get(name) for name in ENDPOINTS):
         return None
-    from tallystick.core.lazy import require
 
     require("opentelemetry.sdk", "opentelemetry.exporter")
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

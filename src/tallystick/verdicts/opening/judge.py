@@ -31,7 +31,7 @@ from tallystick.verdicts.opening.files import (
     read_operator_lines,
 )
 from tallystick.verdicts.opening.published import Published
-from tallystick.verdicts.operator.judge import ComparedResult, OperatorJudge, Values, derive_results
+from tallystick.verdicts.operator.judge import ComparedResult, OperatorJudge, Values, derive_results, find_near_tie
 from tallystick.verdicts.profiles import Profile
 from tallystick.verdicts.properties import judge_properties
 from tallystick.verdicts.tolerance import Finding
@@ -152,8 +152,6 @@ def _judge_result(
 
 def _judge_choice(notes: Findings, result: ComparedResult, values: Values) -> str:
     """Integers about which the bound says nothing: kernels may give equal numbers in any order, and no others."""
-    from tallystick.verdicts.operator.judge import find_near_tie
-
     tie = find_near_tie(result.node, values, result.ref, result.places[result.unbounded])
     if tie is None or 0 < tie.bands < math.inf:
         return f"{result.name}: {int(result.unbounded.sum())} elements differ about which the bound says nothing"

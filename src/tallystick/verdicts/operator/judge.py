@@ -20,7 +20,7 @@ from tallystick.programs.operators.balls.bound import Argument, Balls, ResultBou
 from tallystick.programs.operators.definition import Exactness, Operator, operator
 from tallystick.programs.operators.precision import FORMATS, PLAIN, UNSTATED, Format, Precision
 from tallystick.programs.operators.rounding import DETERMINISTIC, Model
-from tallystick.verdicts.bounds import Bound
+from tallystick.verdicts.bounds import Bound, errors_of
 from tallystick.verdicts.operator.lazy_algebra import LazyAlgebra, LazyTensor, Places, row_and_column
 from tallystick.verdicts.tolerance import Finding
 
@@ -123,7 +123,6 @@ class OperatorJudge:
         limit, dtype = result.limit, result.dtype
         if self.profile is None or limit is None or not limit.radius.any():
             return None
-        from tallystick.verdicts.bounds import errors_of
 
         name = result.ref.removeprefix("n")
         calibrated = self.profile.threshold(self.graph, name, result.node.operator, dtype)

@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from tallystick.core.errors import UnavailableError, UsageError
 from tallystick.core.tensors import TensorSpec
-from tallystick.engines.torch.capture.export import Replaying, exported_calls, tracing_errors
+from tallystick.engines.torch.capture.export import Replaying, exported_calls, grouped_decompositions, tracing_errors
 from tallystick.engines.torch.capture.lowering import lower
 from tallystick.engines.torch.capture.module_trail import CLIPPING, UPDATE, ModuleTrail, Trail
 from tallystick.engines.torch.capture.step import (
@@ -310,7 +310,6 @@ def _stand_ins(calls: Sequence[nn.Module]) -> Mapping[Any, Callable[..., Any]]:
     graphs = (module.graph for call in calls for module in call.modules() if isinstance(module, fx.GraphModule))
     if not any(str(node.target).startswith(GROUPED) for graph in graphs for node in graph.nodes):
         return {}
-    from tallystick.engines.torch.capture.export import grouped_decompositions
 
     return grouped_decompositions()
 

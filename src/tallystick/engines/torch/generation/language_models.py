@@ -21,8 +21,9 @@ from tallystick.core.tensor_digests import state_digest
 from tallystick.core.tensors import State, Tensor
 from tallystick.engines.tokenizers import REFUSALS
 from tallystick.engines.torch.generation.decoding import capture_prefill
+from tallystick.engines.torch.generation.grammars import SchemaMasks, check_library, grammar_tokenizer
 from tallystick.engines.torch.generation.layer_tap import watching_layers
-from tallystick.engines.torch.generation.model_files import DTYPES, check_directory, describe, shared_tensors
+from tallystick.engines.torch.generation.model_files import DTYPES, check_directory, describe, read_card, shared_tensors
 from tallystick.engines.torch.generation.twins import attention_twin, coarse_twin, run_layers
 from tallystick.engines.torch.tensors import to_tensor
 from tallystick.formats.claims import Dtype, ModelCard
@@ -106,16 +107,12 @@ class TorchLanguageModel:
 
     def token_masks(self, grammar: Grammar, schema: str) -> TokenMasks:
         """The masks of JSON by this schema; `UnavailableError` if `grammar` names another library than is installed."""
-        from tallystick.engines.torch.generation.grammars import SchemaMasks, check_library
-
         check_library(grammar)
         return SchemaMasks(schema, self.grammar_tokenizer)
 
     @cached_property
     def grammar_tokenizer(self) -> Any:
         """The tokenizer as the library of grammars has it."""
-        from tallystick.engines.torch.generation.grammars import grammar_tokenizer
-
         return grammar_tokenizer(self.tokenizer, self.card.vocabulary, self.end_tokens)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -133,8 +130,6 @@ class TorchLanguageModel:
 
         Weights are read from the directory again, because weights that were already rounded cannot be converted back.
         """
-        from tallystick.engines.torch.generation.model_files import read_card
-
         if self.directory is None:
             return None
         return read_card(self.directory, dtype) or load_language_model(self.directory, dtype).card

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 import torch
 from pydantic import ValidationError
 
+from tallystick.core.documents import explain
 from tallystick.core.errors import UnavailableError
 from tallystick.formats.optimizers import GroupRule
 
@@ -141,8 +142,6 @@ def _rules(optimizer: torch.optim.Optimizer) -> tuple[GroupRule, ...]:
     try:
         return tuple(known.rule(optimizer, group) for group in optimizer.param_groups)
     except ValidationError as error:
-        from tallystick.core.documents import explain
-
         raise UnavailableError(f"{name} cannot be captured: {explain(error)}") from None
 
 

@@ -12,6 +12,7 @@ from tallystick.core.errors import UnavailableError
 from tallystick.engines.torch.capture.module_trail import NO_TRAIL, Trail
 from tallystick.engines.torch.capture.step import Batch, CapturedStep, TrainingStep
 from tallystick.engines.torch.capture.training_step import captured_step
+from tallystick.engines.torch.randomness import config_that_drops, describe_dropout
 from tallystick.engines.torch.training.trainer import Trainer, labels_of, logits_of
 from tallystick.formats.recipe import Recipe
 
@@ -47,8 +48,6 @@ def capture_recipe_step(recipe: Recipe, vocabulary: int, trail: Trail = NO_TRAIL
 
 def _dropout_of(recipe: Recipe, model: nn.Module) -> str:
     """In words, that a model drops and which settings of the recipe end that; empty where it does not."""
-    from tallystick.engines.torch.randomness import config_that_drops, describe_dropout  # only a refusal names them
-
     drops = describe_dropout(model)
     names = [*config_that_drops(model)] or [name for name in recipe.model.config if "drop" in name]
     settings = ", ".join(f"{name} = 0" for name in names)

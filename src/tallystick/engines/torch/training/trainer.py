@@ -110,8 +110,6 @@ class Summariser:
         self._keep = keep
         self._sketcher: Sketcher | None = None
         if "projection" in recorded.summaries:
-            from tallystick.verdicts.distances import Projection
-
             self._sketcher = Sketcher(Projection(projection_seed, recorded.projection_width), weights)
 
     def after_step(self, index: int, sketch: str | None = None) -> StateSummary:

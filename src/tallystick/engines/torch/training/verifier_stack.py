@@ -11,14 +11,17 @@ import torch
 from tallystick.core.digests import Digest, digest
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.tensors import Tensor, TensorSpec
+from tallystick.engines.tokenizers import TokenizerFile, train_bpe
 from tallystick.engines.torch.engine import PreparedGraph, TorchEngine
 from tallystick.engines.torch.environment import describe_environment
 from tallystick.engines.torch.tensors import DTYPES, check_names, from_tensor, to_tensor
+from tallystick.engines.torch.training.recipe_step import capture_recipe_step
 from tallystick.engines.torch.training.trainer import CRASHES, PARAMETERS_MAX, Summariser, Trainer, first_line
 from tallystick.formats.data.samples import BatchPlan, Dataset
 from tallystick.formats.data.tokenizer import Tokenizer
 from tallystick.formats.spec import Environment, Spec
 from tallystick.formats.step_program import StepProgram, classes, micro_batches, projection_seed
+from tallystick.programs.encoding import graph_root
 from tallystick.programs.graph import Graph, Input
 from tallystick.programs.step_names import POSITION, UPDATED, parameter_of
 from tallystick.verdicts.replayer import ReplayedStep, Replayer, VerifierStack
@@ -275,10 +278,6 @@ def recipe_graph_root(spec: Spec) -> Digest:
     It is captured once per process, because the libraries do not change. Raises `UnavailableError` if the step cannot
     be captured.
     """
-    from tallystick.engines.torch.training.recipe_step import capture_recipe_step
-    from tallystick.formats.step_program import classes
-    from tallystick.programs.encoding import graph_root
-
     assert spec.recipe is not None  # only a recipe is captured anew
     name = spec.recipe.to_bytes(), classes(spec)
     if name not in _captured:
@@ -287,12 +286,8 @@ def recipe_graph_root(spec: Spec) -> Digest:
 
 
 def _read_encoder(content: bytes, end: str) -> Encoder:
-    from tallystick.engines.tokenizers import TokenizerFile
-
     return TokenizerFile(content, end)
 
 
 def _train_bpe(text: str, vocabulary: int) -> Tokenizer:
-    from tallystick.engines.tokenizers import train_bpe
-
     return train_bpe(text, vocabulary)
