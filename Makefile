@@ -1,4 +1,4 @@
-.PHONY: setup demo test vllm bench lock
+.PHONY: setup demo test check vllm bench lock
 setup:
 	@scripts/bootstrap.sh
 
@@ -10,6 +10,12 @@ test: setup
 	.venv/bin/ruff format --check -q .
 	.venv/bin/mypy --no-error-summary
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q -n 2 --dist loadscope --no-loadscope-reorder
+
+check:
+	.venv/bin/ruff check -q .
+	.venv/bin/ruff format --check -q .
+	.venv/bin/mypy --no-error-summary
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -q -x -n 2 $$(.venv/bin/python scripts/changed_tests.py)
 
 vllm:
 	scripts/vllm_environment.sh .vllm

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from dataclasses import dataclass
+import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -22,24 +22,15 @@ AROUND: Final = ("tallystick.tally.cli", "tallystick.verdicts.words", "tallystic
 """The command line, and what puts a verdict into words: they decide nothing."""
 
 
-@dataclass(frozen=True)
-class Verifier:
-    """A verifier by the module it starts in, and the most lines of code that it may reach, as the README says."""
-
-    name: str
-    module: str
-    budget: int
-
-
 VERIFIERS: Final = {
-    verifier.name: verifier
-    for verifier in (
-        Verifier("receipt", "tallystick.audits.answers.verify", 6_900),
-        Verifier("audit", "tallystick.audits.training", 16_400),
-        Verifier("referee", "tallystick.verdicts.leaf.judge", 12_300),
-        Verifier("judge", "tallystick.disputes.evidence.judging", 27_500),
-    )
+    "receipt": "tallystick.audits.answers.verify",
+    "audit": "tallystick.audits.training",
+    "referee": "tallystick.verdicts.leaf.judge",
+    "judge": "tallystick.disputes.evidence.judging",
 }
+"""Each verifier by the module it starts in; budgets.toml holds the most lines of code that it may reach."""
+STEP: Final = 100
+"""The README rounds the limits of budgets.toml up to this."""
 
 
 def closure(module: str) -> dict[str, int]:
@@ -57,7 +48,7 @@ def closure(module: str) -> dict[str, int]:
 def imports_of(module: str) -> frozenset[str]:
     """The modules of ours that a module names in imports or, as whole strings, in tables."""
     named = set[str]()
-    for node in _with_effect(ast.parse(_file(module).read_text())):
+    for node in _with_effect(parsed(_file(module))):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             named |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
@@ -67,22 +58,34 @@ def imports_of(module: str) -> frozenset[str]:
     return frozenset(name for name in named if name.partition(".")[0] == OURS and _is_module(name))
 
 
+def limits() -> dict[str, int]:
+    """The most lines of code that each verifier may reach."""
+    rows = tomllib.loads((SOURCE.parent / "budgets.toml").read_text())["verifiers"]
+    return {name: rows[name][0] for name in VERIFIERS}
+
+
 def sentence() -> str:
     """What the README says."""
-    receipt, audit, referee, judge = (f"{verifier.budget:,}" for verifier in VERIFIERS.values())
+    receipt, audit, referee, judge = (f"{-(-limit // STEP) * STEP:,}" for limit in limits().values())
     return (
         f"at most {receipt} lines of code to verify an answer, {audit} to audit a training, "
         f"{referee} to rule on one operator, and {judge} to judge a dispute"
     )
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax of a file."""
+    return ast.parse(path.read_text())
+
+
+@cache
 def code_lines(path: Path) -> int:
     """Lines that hold code: no blank lines, comments or docstrings."""
-    text = path.read_text()
-    prose = {line for node in ast.walk(ast.parse(text)) for line in _docstring_lines(node)}
+    prose = {line for node in ast.walk(parsed(path)) for line in _docstring_lines(node)}
     return sum(
         bool(line.strip()) and not line.strip().startswith("#") and number not in prose
-        for number, line in enumerate(text.splitlines(), 1)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
     )
 
 
@@ -113,14 +116,12 @@ def _file(module: str) -> Path:
 def main(names: list[str]) -> None:
     """Print the table, or the modules of one verifier."""
     if names:
-        for module, lines in sorted(closure(VERIFIERS[names[0]].module).items()):
+        for module, lines in sorted(closure(VERIFIERS[names[0]]).items()):
             print(f"{lines:6} {module}")
         return
-    for name, verifier in VERIFIERS.items():
-        modules = closure(verifier.module)
-        print(
-            f"{name:8} {sum(modules.values()):7,} of {verifier.budget:,} in {len(modules)} modules   {verifier.module}"
-        )
+    for name, limit in limits().items():
+        modules = closure(VERIFIERS[name])
+        print(f"{name:8} {sum(modules.values()):7,} of {limit:,} in {len(modules)} modules   {VERIFIERS[name]}")
 
 
 if __name__ == "__main__":

@@ -5,18 +5,8 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-import pytest
-
 REPOSITORY = Path(__file__).resolve().parent.parent
 TRUSTED_BASE = runpy.run_path(str(REPOSITORY / "scripts" / "trusted_base.py"))
-VERIFIERS = TRUSTED_BASE["VERIFIERS"]
-
-
-@pytest.mark.parametrize("name", VERIFIERS)
-def test_a_verifier_reaches_no_more_than_its_budget(name: str) -> None:
-    modules = TRUSTED_BASE["closure"](VERIFIERS[name].module)
-    lines = sum(modules.values())
-    assert lines <= VERIFIERS[name].budget, f"{lines} lines; `scripts/trusted_base.py {name}` lists them"
 
 
 def test_the_readme_states_how_many_lines_a_verifier_trusts_at_most() -> None:
