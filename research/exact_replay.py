@@ -22,7 +22,6 @@ from typing import Any, Final
 import torch
 
 from tallystick.audits.answers.ladder import Replay, ReplayRule, judge_replay
-from tallystick.audits.answers.report import CheckLog
 from tallystick.engines.torch.generation.language_models import TorchLanguageModel, load_language_model
 from tallystick.formats.fingerprints import standard_fingerprints
 from tallystick.formats.receipt import Receipt, Sampler
@@ -30,7 +29,7 @@ from tallystick.formats.signing import SigningKey
 from tallystick.recording.generation import AnswerRequest, generate_plain
 from tallystick.recording.receipts import ReceiptIssuer, RecordSettings
 from tallystick.tally.answers import PlainReplayer
-from tallystick.verdicts.verdict import Verdict
+from tallystick.verdicts.verdict import Findings, Verdict
 
 QUESTIONS: Final = (
     "What is the capital of France?",
@@ -183,10 +182,10 @@ class OnceReplayer(PlainReplayer):
 
 def judged(replayer: PlainReplayer, receipt: Receipt, bits: bool) -> Verdict:
     """The verdict of the replay alone."""
-    log, prompt, answer = CheckLog(), receipt.request.prompt.ids or (), receipt.answer.tokens.ids or ()
+    log, prompt, answer = Findings(), receipt.request.prompt.ids or (), receipt.answer.tokens.ids or ()
     rule = ReplayRule(bits, replayer.language_model.card.layers)
     judge_replay(log, receipt, prompt, answer, replayer, None, rule)
-    return Verdict(tuple(log.findings.seen), tuple(map(str, log.missing)))
+    return Verdict(tuple(log.seen), tuple(log.open_lines))
 
 
 def measure(promised: TorchLanguageModel, answers: int, tokens: int) -> Iterator[dict[str, Any]]:

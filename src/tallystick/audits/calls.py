@@ -134,10 +134,10 @@ def audit_inference(
     started, findings = time.perf_counter(), Findings(keeps_going=True)
     calls = open_calls(run, policy, findings)
     if calls is None:
-        verdict = Verdict(tuple(findings.seen), tuple(findings.undecided), ("the records and the calls",))
+        verdict = Verdict(tuple(findings.seen), tuple(findings.open_lines), ("the records and the calls",))
         return InferenceReport(verdict, None, None, nonce, 0, (), policy, time.perf_counter() - started, 0.0)
     chosen, read = _chosen(calls, policy, nonce), time.perf_counter()
-    unavailable: list[str] = findings.undecided + ([] if chosen else ["no call could be sampled"])
+    unavailable: list[str] = findings.open_lines + ([] if chosen else ["no call could be sampled"])
     replayed: list[int] = []
     try:
         if not calls.findings.rejected:
@@ -150,7 +150,7 @@ def audit_inference(
         unavailable.append(str(error))
     if policy.properties and not calls.findings.rejected:
         unavailable += _properties(calls, policy, chosen)
-    unavailable += [line for line in findings.undecided if line not in unavailable]
+    unavailable += [line for line in findings.open_lines if line not in unavailable]
     verdict = Verdict(
         tuple(calls.findings.seen),
         tuple(unavailable),

@@ -112,8 +112,7 @@ class CheckedRun:
     what differs between the steps of a loop. `begins` is the anchor at which a segment that is judged alone begins, and
     0 for a run. `first_weights` is how the first state stands to an origin with which it agrees, and `unexplained`
     names the tensors of a loop's first state whose values nothing shows. `moves` says of each batch that was read how
-    PyTorch's generator was moved before its step. `shown` and `left_out` are further lines of
-    the verdict, on what was checked and what was not.
+    PyTorch's generator was moved before its step.
     """
 
     run: RunDirectory
@@ -136,8 +135,6 @@ class CheckedRun:
     first_weights: FirstWeights | None = None
     unexplained: frozenset[str] = frozenset()
     moves: dict[int, Tensor] = field(default_factory=dict)
-    shown: list[str] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
     _places: array[int] = field(default_factory=lambda: array("Q"))
     _latest: StepRecord | None = None
 

@@ -98,13 +98,19 @@ def judge_first_state(evidence: CheckedRun, origin: Origin | None, state: State)
         if memory and origin is not None:
             given = f"neither what the optimizer starts with nor what {origin.path} ended with"
             mend = "give the run that ended with them as --initial"
-            evidence.findings.undecided.append(f"first state: {_some(memory)}: {given}; {mend}")
+            evidence.findings.leave_open("first state", f"{_some(memory)}: {given}; {mend}")
         elif memory:
-            evidence.left_out.append(f"where the first values of {_some(memory)} come from, which no new run has")
+            evidence.findings.not_checked.append(
+                f"where the first values of {_some(memory)} come from, which no new run has"
+            )
         if stored and origin is not None:
-            evidence.left_out.append(f"the first values of {_some(stored)}, which {origin.path} does not hold")
+            evidence.findings.not_checked.append(
+                f"the first values of {_some(stored)}, which {origin.path} does not hold"
+            )
         elif stored:
-            evidence.left_out.append(f"where the first values of {_some(stored)} come from, which no new run has")
+            evidence.findings.not_checked.append(
+                f"where the first values of {_some(stored)} come from, which no new run has"
+            )
     if origin is not None:
         _judge_weights(evidence, origin, state)
 
@@ -147,13 +153,14 @@ def _judge_weights(evidence: CheckedRun, origin: Origin, state: State) -> None:
     if found.differing and stated == origin.digest:
         _object(evidence, found, state)
     elif not found.agrees:
-        evidence.findings.undecided.append(f"first weights: {_why_open(found, origin, stated)}")
+        evidence.findings.leave_open("first weights", _why_open(found, origin, stated))
     else:
         evidence.findings.note(AGREES, "first weights")
         evidence.first_weights = found
-        evidence.shown.append(f"the run begins with the weights of {origin.path}, {origin.digest}")
-        evidence.left_out.extend(_left_out(evidence, found, origin, stated))
-        evidence.findings.undecided.extend(_idle_copies(evidence, found, origin, state))
+        evidence.findings.checked.append(f"the run begins with the weights of {origin.path}, {origin.digest}")
+        evidence.findings.not_checked.extend(_left_out(evidence, found, origin, stated))
+        for copy in _idle_copies(evidence, found, origin, state):
+            evidence.findings.leave_open("first weights", copy)
 
 
 def _idle_copies(evidence: CheckedRun, found: FirstWeights, origin: Origin, state: State) -> Iterable[str]:
@@ -172,7 +179,7 @@ def _idle_copies(evidence: CheckedRun, found: FirstWeights, origin: Origin, stat
         twin = None if any(_equal(state[name], state[place]) for name in alike) else next(iter(alike), None)
         if twin is not None:
             yield (
-                f"first weights: no step reads {place} of {origin.path}, and {twin} trains, of the same shape, "
+                f"no step reads {place} of {origin.path}, and {twin} trains, of the same shape, "
                 "whose first values nothing shows: leave idle copies out of the model"
             )
             return

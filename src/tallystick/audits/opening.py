@@ -63,7 +63,7 @@ def read_run(run: RunDirectory, policy: Policy, findings: Findings | None = None
     stated = read_stated(run, policy, findings)
     if stated is None:
         objections = [finding.detail for finding in findings.seen if not finding.agrees]
-        raise ProofError((objections + findings.undecided)[0])
+        raise ProofError((objections + findings.open_lines)[0])
     return check_records(run, stated, policy, findings)
 
 

@@ -121,7 +121,7 @@ def make_report(
         (*map(str, lost), *_not_checked(evidence, policy, share)),
         tuple(_assumptions(evidence, policy, nonce, graph)),
         _coverage(evidence.steps, policy, selection, segments, graph, nonce),
-        (*evidence.shown, *_of_a_recipe(evidence, policy)),
+        (*evidence.findings.checked, *_of_a_recipe(evidence, policy)),
     )
     return Report(
         verdict,
@@ -195,7 +195,7 @@ def _not_checked(evidence: CheckedRun, policy: Policy, share: float) -> Iterable
     if evidence.moves:
         yield f"what chose the random numbers of dropout: {described_moves(evidence.moves)}"
     yield from _unstated_origin(evidence)
-    yield from evidence.left_out
+    yield from evidence.findings.not_checked
     data = evidence.spec.data
     if data is not None and data.kind == "corpus":
         yield from _not_derived(evidence, policy)
@@ -209,7 +209,7 @@ def _not_checked(evidence: CheckedRun, policy: Policy, share: float) -> Iterable
 
 def _unstated_origin(evidence: CheckedRun) -> Iterable[str]:
     stated = evidence.spec.first_weights
-    is_open = any(line.startswith("first weights") for line in evidence.findings.undecided)
+    is_open = any(each.check == "first weights" for each in evidence.findings.undecided)
     if stated is not None and evidence.first_weights is None and not is_open:
         which = f"the weights that its spec states, {stated}"
         known = "give their directory with --initial"
@@ -281,7 +281,7 @@ def report_unread(run: RunDirectory, policy: Policy, findings: Findings) -> Repo
     """The report on a run of which `read_stated` could not read all, and said why in `findings`."""
     verdict = Verdict(
         tuple(findings.seen),
-        tuple(findings.undecided),
+        tuple(findings.open_lines),
         ("data, records, anchors and steps: without claim, spec and environment they say nothing",),
         coverage=VerdictCoverage(0, 0, "steps", "replayed"),
     )

@@ -90,8 +90,8 @@ def _edited_weights(evidence: CheckedRun) -> set[str]:
     names = {f"{WEIGHTS}{name.removeprefix(UPDATED)}": name for name in outputs if name.startswith(UPDATED)}
     found = {weight for weight, name in names.items() if outputs.get(weight) != outputs[name]}
     line = f"how far {len(found)} weights moved ({min(found, default='')}): the step writes into them after its update"
-    if found and line not in evidence.left_out:
-        evidence.left_out.append(line)
+    if found and line not in evidence.findings.not_checked:
+        evidence.findings.not_checked.append(line)
     return found
 
 

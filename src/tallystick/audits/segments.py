@@ -32,20 +32,20 @@ def check_end(evidence: CheckedRun, policy: Policy) -> None:
     A last segment that the nonce did not draw is none of this: it could have been drawn.
     """
     if (why := _loose_end(evidence, policy)) is not None:
-        evidence.findings.undecided.append(f"end of the run: {why}")
+        evidence.findings.leave_open("end of the run", why)
 
 
 def leave_end_out(evidence: CheckedRun, policy: Policy) -> None:
     """Say the same of an audit of a segment that does not reach the end."""
     if (why := _loose_end(evidence, policy)) is not None:
-        evidence.left_out.append(f"the end of the run: {why}")
+        evidence.findings.not_checked.append(f"the end of the run: {why}")
 
 
 def leave_withdrawn_end_out(evidence: CheckedRun, end: int) -> None:
     """Say of a segment that was handed over alone that the claim withdraws the last step; its records are elsewhere."""
     why = evidence.claim.why_withdrawn(evidence.steps)
     if why is not None and end < evidence.steps:
-        evidence.left_out.append(
+        evidence.findings.not_checked.append(
             f"the end of the run: the recorder withdrew step {evidence.steps} ({why}), so nothing ties the final "
             "weights to the steps"
         )

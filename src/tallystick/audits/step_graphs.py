@@ -256,29 +256,33 @@ class FurtherGraphs:
         changes = SettingChanges.between(before, before if rules is None else rules)
         other = departure(self._first, graph, changes, masks_differ, self._followed)
         if other and root is None:
-            self._evidence.findings.undecided.append(f"step {index} states settings that its graph has not: {other}")
+            self._evidence.findings.leave_open(f"step {index} states settings that its graph has not", other)
         elif other and root not in self._approved:
             first, its = self._evidence.run.graph_path, self._evidence.run.graph_path_of(self._evidence.step(index))
-            self._evidence.findings.undecided.append(
-                f"step {index} has another program than the first step: {other}; "
-                f"read `tally graph diff {quote(str(first))} {quote(str(its))}`, and approve it with --graph {root}"
+            read = f"read `tally graph diff {quote(str(first))} {quote(str(its))}`, and approve it with --graph {root}"
+            self._evidence.findings.leave_open(
+                f"step {index} has another program than the first step", f"{other}; {read}"
             )
         if micro_batches(graph) != micro_batches(self._first):
             parts = f"{micro_batches(graph)} micro-batches, and the first {micro_batches(self._first)}"
-            self._evidence.left_out.append(f"why step {index} has {parts}")
+            self._evidence.findings.not_checked.append(f"why step {index} has {parts}")
         if moved := sorted(trained_by(self._first) ^ trained_by(graph)):
             having = "no gradient" if moved[0] in trained_by(self._first) else "a gradient"
             more = f" and {len(moved) - 1} others" if moved[1:] else ""
-            self._evidence.left_out.append(f"why {moved[0]}{more} has {having} in step {index}, unlike the first")
+            self._evidence.findings.not_checked.append(
+                f"why {moved[0]}{more} has {having} in step {index}, unlike the first"
+            )
 
     def _judge_masks(self, index: int, root: Digest, graph: Graph) -> None:
         """Leave the audit open where attention in a step sees other places than the batch and the first step say."""
         kind, first = attention_kind(graph, self._evidence.batch(index)), attention_kind(self._first, self._first_batch)
         if kind is None or first not in (None, kind):
             line = f"attention in step {index} sees other places than its batch says; read {root}, and approve it with"
-            self._evidence.findings.undecided.append(f"{line} --graph {root}")
+            self._evidence.findings.leave_open("", f"{line} --graph {root}")
         elif first is None:
-            self._evidence.left_out.append(f"whether attention is {kind} in the first step, as in step {index}")
+            self._evidence.findings.not_checked.append(
+                f"whether attention is {kind} in the first step, as in step {index}"
+            )
 
     @cached_property
     def _first_batch(self) -> State:

@@ -250,14 +250,15 @@ def judge_for(
 def _compare_with_shipped(evidence: CheckedRun, entry: LimitsEntry, segment: Segment) -> None:
     """Leave a segment undecided whose limits of the policy lie too far above those that are shipped."""
     told = f"limits: the policy's own, of which none may be more than {MULTIPLE_MAX:g} times the shipped one"
-    if told not in evidence.shown:
-        evidence.shown.append(told)
+    if told not in evidence.findings.checked:
+        evidence.findings.checked.append(told)
     if wide := too_wide(entry):
         more = f" and {len(wide) - 1} more" if wide[1:] else ""
-        evidence.findings.undecided.append(
-            f"steps {segment.start + 1}–{segment.end}: the policy's limits are too wide ({wide[0]}{more}): honest "
+        evidence.findings.leave_open(
+            f"steps {segment.start + 1}–{segment.end}",
+            f"the policy's limits are too wide ({wide[0]}{more}): honest "
             "stacks drift so far apart where a training is chaotic, and agreement says too little there; replay on the "
-            "stack of the run"
+            "stack of the run",
         )
 
 
@@ -298,11 +299,12 @@ class TolerantJudge:
         is_too_large = self.parameters > self.entry.parameters_max and finding.name in CALIBRATED
         notes.note(finding, check, subject, advisory=is_too_large and not finding.agrees)
         if is_too_large and not finding.agrees:
-            notes.undecided.append(
-                f"{check}: the limits were measured on models of {self.entry.parameters:,} weights and hold up to "
+            notes.leave_open(
+                check,
+                f"the limits were measured on models of {self.entry.parameters:,} weights and hold up to "
                 f"{self.entry.parameters_max:,.0f}, and this one has {self.parameters:,}: replay on the stack of the "
                 "run, or measure limits of that size: `tally calibrate-training LIMITS --run RUN`, then "
-                "`--calibration LIMITS`"
+                "`--calibration LIMITS`",
             )
 
     def _group(self, notes: Findings, group: str, states: tuple[State, State, State], segment: Segment) -> bool:
@@ -329,7 +331,7 @@ class TolerantJudge:
         try:
             notes.note(tolerance.compare(claimed, replayed), f"state {tolerance.name}", subject)
         except UnavailableError as error:  # what else was found of the segment counts all the same
-            notes.undecided.append(f"{subject}: {error}")
+            notes.leave_open(subject, str(error))
             return False
         return True
 

@@ -120,7 +120,7 @@ def check_rows(
     if evidence.findings.rejected or unnamed:
         return
     what = f"{len(steps):,} replayed batches are rows of {rows.recipe.identity}, of the corpus {rows.recipe.corpus}"
-    evidence.shown.append(f"data: the {what}")
+    evidence.findings.checked.append(f"data: the {what}")
     yield from _derive(evidence, rows, named, nonce, stack)
 
 
@@ -138,7 +138,7 @@ def _derive(
     evidence: CheckedRun, rows: CommittedRows, steps: Sequence[int], nonce: bytes, stack: VerifierStack
 ) -> Iterable[str]:
     if stack.made_again is None:
-        evidence.left_out.append(
+        evidence.findings.not_checked.append(
             "whether the rows are those of the conversations: give the corpus with --corpus, and a directory with its "
             "tokenizer and chat template with --initial"
         )
@@ -158,7 +158,9 @@ def _derive(
             yield f"rows: {error} with tokenizers {ours}; the run states {theirs}: install that one to decide"
     else:
         evidence.findings.note(AGREES, "rows of the corpus")
-        evidence.shown.append(f"data: {len(places):,} of {len(named):,} rows were made again from the conversations")
+        evidence.findings.checked.append(
+            f"data: {len(places):,} of {len(named):,} rows were made again from the conversations"
+        )
 
 
 # The audit of a training run: check, sample, screen, replay, compare.
@@ -259,7 +261,7 @@ def audit_selected(
     if replays.lost or selection.out_of_reach or not selection.sampled:
         lines, others = unreplayed(selection, policy, evidence, replays.lost)
         unavailable = lines + unavailable
-    unavailable += [*replays.unavailable, *evidence.findings.undecided, *evidence.varying.unmet(policy)]
+    unavailable += [*replays.unavailable, *evidence.findings.open_lines, *evidence.varying.unmet(policy)]
     reading = time.perf_counter() - started - replaying
     graph = evidence.spec.graph if replays.reports and replays_graph(evidence, policy, stack) else None
     return make_report(
@@ -271,14 +273,16 @@ def _require_origin(evidence: CheckedRun, stack: VerifierStack) -> None:
     recipe = evidence.spec.recipe
     if stack.origin is None and recipe is not None and recipe.model.initial is not None:
         needed = f"the recipe begins with {recipe.model.initial}: give the directory of these weights with --initial"
-        evidence.findings.undecided.append(f"first weights: {needed}")
+        evidence.findings.leave_open("first weights", needed)
 
 
 def leave_origin_out(evidence: CheckedRun, stack: VerifierStack) -> None:
     """Say of a segment that begins behind anchor 0 that it is not compared with the verifier's origin."""
     if evidence.begins and stack.origin is not None and evidence.spec.first_weights is None:
         begins = f"the segment begins at the anchor of step {evidence.begins}, and only that of step 0 shows it"
-        evidence.left_out.append(f"whether the run begins with the weights of {stack.origin.path}: {begins}")
+        evidence.findings.not_checked.append(
+            f"whether the run begins with the weights of {stack.origin.path}: {begins}"
+        )
 
 
 def ends_of_chain(evidence: CheckedRun, stack: VerifierStack) -> tuple[int, ...]:

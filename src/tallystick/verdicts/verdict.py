@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -153,15 +154,41 @@ AGREES = Finding(0.0, 0.0)
 DIFFERS = Finding(1.0, 0.0)
 
 
+@dataclass(frozen=True)
+class Open:
+    """A check that could not be made, and why; `lasting` if nothing that is still done can make it."""
+
+    check: str
+    reason: str
+    lasting: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.check}: {self.reason}" if self.check else self.reason
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of one check: wall-clock seconds, and bytes of evidence read."""
+
+    check: str
+    seconds: float
+    bytes: int = 0
+
+
 @dataclass
 class Findings:
-    """The findings of an audit so far, and what it could not decide.
+    """What an audit knows so far: comparisons, what stays open, and the further lines of its verdict.
 
-    With `keeps_going`, what cannot be read or obtained is undecided; without, the error travels on.
+    Every audit writes here, and `verdict` reads it once, at the end. With `keeps_going`, what cannot be read or
+    obtained stays open; without, the error travels on.
     """
 
     seen: list[Finding] = field(default_factory=list)
-    undecided: list[str] = field(default_factory=list)
+    undecided: list[Open] = field(default_factory=list)
+    checked: list[str] = field(default_factory=list)
+    not_checked: list[str] = field(default_factory=list)
+    assumptions: list[str] = field(default_factory=list)
+    costs: list[Cost] = field(default_factory=list)
     keeps_going: bool = False
 
     @contextmanager
@@ -177,7 +204,7 @@ class Findings:
         except (MalformedError, UnavailableError) as error:
             if not self.keeps_going:
                 raise
-            self.undecided.append(f"{name}{subject and f' of {subject}'}: {error}")
+            self.leave_open(f"{name}{subject and f' of {subject}'}", str(error))
         else:
             self.seen.append(replace(AGREES, name=name, where=subject))
 
@@ -194,10 +221,51 @@ class Findings:
         )
         self.seen.append(named)
 
+    @contextmanager
+    def judging(self, check: str) -> Iterator[None]:
+        """Run a block that notes findings itself: impossible values are an objection, excessive costs stay open."""
+        try:
+            yield
+        except (MalformedError, ProofError) as error:
+            self.differs(check, "", str(error))
+        except UnavailableError as error:
+            self.leave_open(check, str(error), lasting=True)
+
+    @contextmanager
+    def timing(self, check: str, size: int = 0) -> Iterator[None]:
+        """Add the seconds of the block, and `size` bytes, to the costs of `check`."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.costs.append(Cost(check, time.perf_counter() - start, size))
+
+    def agrees(self, check: str, subject: str = "", detail: str = "") -> None:
+        """Add a comparison of equal values."""
+        self.note(AGREES, check, subject, detail)
+
+    def differs(self, check: str, subject: str = "", detail: str = "") -> None:
+        """Add a comparison of values that should be equal and are not."""
+        self.note(DIFFERS, check, subject, detail)
+
+    def leave_open(self, check: str, reason: str, lasting: bool = False) -> None:
+        """Add a check that could not be made; the same one is added once."""
+        if (line := Open(check, reason, lasting)) not in self.undecided:
+            self.undecided.append(line)
+
     def extend(self, other: Findings) -> None:
-        """Add all findings of `other`."""
-        self.seen.extend(other.seen)
-        self.undecided.extend(line for line in other.undecided if line not in self.undecided)
+        """Add everything of `other`."""
+        self.seen += other.seen
+        self.undecided += [line for line in other.undecided if line not in self.undecided]
+        self.checked += other.checked
+        self.not_checked += other.not_checked
+        self.assumptions += other.assumptions
+        self.costs += other.costs
+
+    @property
+    def open_lines(self) -> list[str]:
+        """What stays open, as lines."""
+        return [*map(str, self.undecided)]
 
     @property
     def rejected(self) -> bool:

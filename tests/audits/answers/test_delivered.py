@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tallystick.audits.answers.delivery import check_text
-from tallystick.audits.answers.report import CheckLog
 from tallystick.audits.answers.response import DeliveredChoice
+from tallystick.verdicts.verdict import Findings
 
 WORD, SPACE_AND_FIRST, REST, END = 0, 1, 2, 3
 PIECES = {WORD: b"notch", SPACE_AND_FIRST: b" \xf0\x9f", REST: b"\xaa\xb5", END: b""}
@@ -30,9 +30,9 @@ def outcome(
     """Whether the text is taken for that of the tokens."""
     receipt = SimpleNamespace(receipt=SimpleNamespace(answer=SimpleNamespace(finish=finish)))
     response: Any = SimpleNamespace(choice=DeliveredChoice(content=delivered), receipt=receipt)
-    log, model = CheckLog(), SimpleNamespace(decode=decoder, end_tokens=frozenset({END}))
+    log, model = Findings(), SimpleNamespace(decode=decoder, end_tokens=frozenset({END}))
     check_text(log, response, prompt, ids, model, None)  # type: ignore[arg-type]
-    return not log.findings.rejected
+    return not log.rejected
 
 
 @pytest.mark.parametrize("ending", [(), (END,)])
@@ -81,9 +81,9 @@ def test_reasoning_apart_is_what_a_mark_in_the_tokens_divides(
     receipt = SimpleNamespace(receipt=SimpleNamespace(answer=SimpleNamespace(finish="length")))
     response: Any = SimpleNamespace(choice=DeliveredChoice(content=text, reasoning=reasoning), receipt=receipt)
     model: Any = SimpleNamespace(decode=lambda each: "".join(THINKING[one] for one in each), end_tokens=frozenset())
-    log = CheckLog()
+    log = Findings()
     check_text(log, response, (), ids, model, None)
-    found = "open" if log.missing else "differs" if log.findings.rejected else "agrees"
+    found = "open" if log.undecided else "differs" if log.rejected else "agrees"
     assert found == expected
 
 

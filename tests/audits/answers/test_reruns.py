@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tallystick.audits.answers import states as reruns
-from tallystick.audits.answers.report import CheckLog
 from tallystick.audits.answers.states import is_measured, judge_reruns, nearest
 from tallystick.formats.receipt import EngineStatement
+from tallystick.verdicts.verdict import Findings
 
 RNG = np.random.default_rng(3)
 TRUE = RNG.standard_normal((40, 64)).astype(np.float32)
@@ -26,7 +26,7 @@ def test_the_nearest_own_stack_counts() -> None:
     assert nearest(np.full_like(OWN, np.nan), [OWN, OTHER], TRUE) == np.inf
 
 
-def judged(monkeypatch: pytest.MonkeyPatch, claimed: Any, **engine: str) -> CheckLog:
+def judged(monkeypatch: pytest.MonkeyPatch, claimed: Any, **engine: str) -> Findings:
     """The log on layer 1, whose claimed rows are these."""
     stated = {"name": "transformers", "version": "1", "device": "cpu", "attention": "sdpa", **engine}
     states = SimpleNamespace(prompt=True, dtype="BF16")
@@ -38,13 +38,13 @@ def judged(monkeypatch: pytest.MonkeyPatch, claimed: Any, **engine: str) -> Chec
         return SimpleNamespace(card=card, reruns=lambda *_: iter([{0: each, 1: each} for each in rows]))
 
     rule: Any = SimpleNamespace(rounding_for=lambda _: {"layer": 0.5})
-    log, challenge = CheckLog(), SimpleNamespace()
+    log, challenge = Findings(), SimpleNamespace()
     judge_reruns(log, receipt, challenge, (1, 2), (model(OWN, OTHER), model(TRUE)), rule)  # type: ignore[arg-type]
     return log
 
 
-def far_layers(log: CheckLog) -> set[str]:
-    return {each.where for each in log.findings.seen if not each.agrees and not each.advisory}
+def far_layers(log: Findings) -> set[str]:
+    return {each.where for each in log.seen if not each.agrees and not each.advisory}
 
 
 def test_a_changed_layer_is_rejected_and_an_honest_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

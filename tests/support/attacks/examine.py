@@ -55,7 +55,7 @@ def screen(run: RunDirectory, policy: Policy) -> Verdict:
     """All that can be said about a run without taking a single step."""
     evidence = gather_evidence(run, policy, Findings(keeps_going=True))
     screen_anchors(evidence)
-    return Verdict(tuple(evidence.findings.seen), tuple(evidence.findings.undecided))
+    return Verdict(tuple(evidence.findings.seen), tuple(evidence.findings.open_lines))
 
 
 def of_report(report: Report) -> Answer:

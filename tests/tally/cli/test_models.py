@@ -108,11 +108,11 @@ def test_a_claim_of_other_weights_beside_a_model_is_told(
     tally: Callable[..., Any], plain: Path, model_directory: Path, tmp_path: Path
 ) -> None:
     from tallystick.audits.answers.identity import note_claim
-    from tallystick.audits.answers.report import CheckLog
+    from tallystick.verdicts.verdict import Findings
 
     claim = json.loads((plain / "claim.json").read_bytes())
     (tmp_path / "training-claim.json").write_bytes(encode(claim | {"weights": claim["spec"]}))
-    log = CheckLog()
+    log = Findings()
     note_claim(log, tmp_path / "training-claim.json", load_language_model(model_directory).card)
     assert "where the weights come from" in log.not_checked[0]
     (tmp_path / "training-claim.json").write_bytes(b"{}")

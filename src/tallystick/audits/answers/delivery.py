@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tallystick.audits.answers.report import CheckLog, shown
+from tallystick.audits.answers.report import compare, shown
 from tallystick.audits.answers.response import (
     NOT_BILLED,
     NOT_DELIVERED,
@@ -25,6 +25,7 @@ from tallystick.formats.completions import Call, calls_in
 from tallystick.formats.receipt import PROXY, Answer, Tokens, tokens_digest
 from tallystick.verdicts.language_model import LanguageModel, Rows
 from tallystick.verdicts.tolerance import Finding
+from tallystick.verdicts.verdict import Findings
 
 if TYPE_CHECKING:
     from tallystick.audits.answers.request import ExpectedRequest
@@ -43,14 +44,14 @@ CONTEXT: Final = 64
 """Tokens of the prompt behind which an answer is decoded; how far back they go changes no text."""
 
 
-def check_delivery(log: CheckLog, response: Response) -> None:
+def check_delivery(findings: Findings, response: Response) -> None:
     """Check usage, token ids, finish reason and request id of the response against the receipt."""
     receipt = response.receipt.receipt
-    _check_remarks(log, response)
+    _check_remarks(findings, response)
     if response.usage is None:
-        log.not_checked.append(NOT_BILLED)
+        findings.not_checked.append(NOT_BILLED)
     elif "text" in (receipt.request.prompt.over, receipt.answer.tokens.over):
-        log.not_checked.append("what was billed: the receipt counts no tokens of its own")
+        findings.not_checked.append("what was billed: the receipt counts no tokens of its own")
     else:
         counts = receipt.request.prompt.count, receipt.answer.tokens.count
         usage = response.usage
@@ -58,23 +59,28 @@ def check_delivery(log: CheckLog, response: Response) -> None:
         names = ("prompt_tokens", "completion_tokens", "total_tokens")
         for name, counted, paid in zip(names, (*counts, sum(counts)), billed, strict=True):
             if paid is not None:
-                _check_bill(log, name, counted, paid)
-    _check_ids(log, "prompt", "prompt_token_ids", receipt.request.prompt, response.prompt_token_ids)
-    _check_ids(log, "tokens", "choices.0.token_ids", receipt.answer.tokens, response.choice.token_ids)
-    _check_bound_text(log, receipt.answer.tokens, response.choice.content)
+                _check_bill(findings, name, counted, paid)
+    _check_ids(findings, "prompt", "prompt_token_ids", receipt.request.prompt, response.prompt_token_ids)
+    _check_ids(findings, "tokens", "choices.0.token_ids", receipt.answer.tokens, response.choice.token_ids)
+    _check_bound_text(findings, receipt.answer.tokens, response.choice.content)
     told, stated = response.choice.finish_reason, REASONS[receipt.answer.finish]
     if response.choice.calls and stated == "stop" and told == "tool_calls":
         stated = told
     if told is not None and (told == stated or told in REASONS.values() or receipt.engine.name != PROXY):
-        log.compare("finish", "choices.0.finish_reason", stated, told)
+        compare(findings, "finish", "choices.0.finish_reason", stated, told)
     elif told is not None:
-        log.not_checked.append(f"why the answer ended: the server behind the proxy says {shown(told)}")
+        findings.not_checked.append(f"why the answer ended: the server behind the proxy says {shown(told)}")
     if response.request_id is not None:
-        log.compare("nonce", "request.id", receipt.request.id, response.request_id)
+        compare(findings, "nonce", "request.id", receipt.request.id, response.request_id)
 
 
 def check_text(
-    log: CheckLog, response: Response, prompt: Ids, answer: Ids, model: LanguageModel, asked: ExpectedRequest | None
+    findings: Findings,
+    response: Response,
+    prompt: Ids,
+    answer: Ids,
+    model: LanguageModel,
+    asked: ExpectedRequest | None,
 ) -> bool | None:
     """Check that the delivered text is the text of the tokens, cut at a requested stop text.
 
@@ -82,43 +88,45 @@ def check_text(
     """
     choice, texts = response.choice, _texts(prompt, answer, model, () if asked is None else asked.stop_token_ids)
     if choice.calls:
-        _check_calls(log, response, texts, asked)
+        _check_calls(findings, response, texts, asked)
         return None
     is_stopped = response.receipt.receipt.answer.finish == "stop"
     if (choice.content is None and choice.reasoning is None) or not texts:
-        log.not_checked.append(NOT_DELIVERED)
+        findings.not_checked.append(NOT_DELIVERED)
         return None
-    _check_stop_reason(log, choice.stop_reason, asked)
+    _check_stop_reason(findings, choice.stop_reason, asked)
     delivered = choice.content or ""
     if choice.reasoning is not None:
-        _check_reasoning(log, choice.reasoning, delivered, texts)
+        _check_reasoning(findings, choice.reasoning, delivered, texts)
         return None
     whole = next((text for text in texts if text == delivered or (is_stopped and text.startswith(delivered))), None)
     if whole is not None:
-        log.agrees("tokens", "text")
+        findings.agrees("tokens", "text")
     else:
-        log.differs("tokens", "text", "the delivered text is not what the answer's tokens say")
+        findings.differs("tokens", "text", "the delivered text is not what the answer's tokens say")
     if not is_stopped or asked is None:
         return None
     rest = (whole or texts[0]).removeprefix(delivered)
     return any(rest.startswith(stop) or delivered.endswith(stop) for stop in asked.stop)
 
 
-def _check_calls(log: CheckLog, response: Response, texts: Sequence[str], asked: ExpectedRequest | None) -> None:
+def _check_calls(findings: Findings, response: Response, texts: Sequence[str], asked: ExpectedRequest | None) -> None:
     """Check that the delivered calls and the text beside them are those of the tokens."""
     if asked is None:
-        log.unavailable("tokens", "calls of functions were delivered, and the request says how they are read: give it")
+        findings.leave_open(
+            "tokens", "calls of functions were delivered, and the request says how they are read: give it"
+        )
         return
     if asked.calls is None:
-        log.differs("tokens", "tool_calls", "calls of functions, and the request has no tools")
+        findings.differs("tokens", "tool_calls", "calls of functions, and the request has no tools")
         return
     delivered = response.choice.content or "", response.choice.calls
     if response.choice.reasoning is not None:
-        log.unavailable("tokens", "calls beside reasoning: nobody says how the tokens are divided between them")
+        findings.leave_open("tokens", "calls beside reasoning: nobody says how the tokens are divided between them")
     elif any(_is_alike(calls_in(text, asked.calls), delivered) for text in texts):
-        log.agrees("tokens", "tool_calls")
+        findings.agrees("tokens", "tool_calls")
     else:
-        log.differs("tokens", "tool_calls", "the delivered calls are not what the answer's tokens say")
+        findings.differs("tokens", "tool_calls", "the delivered calls are not what the answer's tokens say")
 
 
 def _is_alike(said: tuple[str, tuple[Call, ...]], delivered: tuple[str, tuple[Call, ...]]) -> bool:
@@ -136,15 +144,15 @@ def _plain(call: Call) -> tuple[str, object]:
         return name, arguments
 
 
-def _check_reasoning(log: CheckLog, reasoning: str, delivered: str, texts: Sequence[str]) -> None:
+def _check_reasoning(findings: Findings, reasoning: str, delivered: str, texts: Sequence[str]) -> None:
     """Check that reasoning and then text stand in the tokens' text, and that only marks were left out."""
     rests = [rest for text in texts if (rest := _left_out(text, (reasoning.strip(), delivered.strip()))) is not None]
     if not rests:
-        log.differs("tokens", "reasoning", "reasoning and text are not what the answer's tokens say")
+        findings.differs("tokens", "reasoning", "reasoning and text are not what the answer's tokens say")
     elif any(_is_marked(rest, is_open=not delivered) for rest in rests):
-        log.agrees("tokens", "reasoning")
+        findings.agrees("tokens", "reasoning")
     else:
-        log.unavailable("tokens", "reasoning was delivered apart, and no mark in the tokens' text divides it so")
+        findings.leave_open("tokens", "reasoning was delivered apart, and no mark in the tokens' text divides it so")
 
 
 def _is_marked(rest: Sequence[str], is_open: bool) -> bool:
@@ -166,13 +174,13 @@ def _left_out(text: str, parts: Sequence[str]) -> list[str] | None:
     return [*left, text.strip()]
 
 
-def _check_stop_reason(log: CheckLog, told: str | int | None, asked: ExpectedRequest | None) -> None:
+def _check_stop_reason(findings: Findings, told: str | int | None, asked: ExpectedRequest | None) -> None:
     """A text that is said to have ended the answer is one that was asked for."""
     if isinstance(told, str) and (asked is None or told not in asked.stop):
-        log.unavailable("finish", f"stop_reason: {shown(repr(told))} is no stop text of a request at hand")
+        findings.leave_open("finish", f"stop_reason: {shown(repr(told))} is no stop text of a request at hand")
 
 
-def _check_remarks(log: CheckLog, response: Response) -> None:
+def _check_remarks(findings: Findings, response: Response) -> None:
     """Log what the reader of the response noticed.
 
     A proxy forwards what another server adds to its text: that is open, and no objection to the proxy.
@@ -180,12 +188,12 @@ def _check_remarks(log: CheckLog, response: Response) -> None:
     is_proxied = response.receipt.receipt.engine.name == PROXY
     for each in response.remarks:
         if each.kind == "refused" or (each.kind == "foreign" and not is_proxied):
-            log.differs("form", each.where, each.detail)
+            findings.differs("form", each.where, each.detail)
         elif each.kind != "stated":
-            log.unavailable("form", f"{each.where}: {each.detail}")
+            findings.leave_open("form", f"{each.where}: {each.detail}")
 
 
-def check_stops(log: CheckLog, answer: Ids, model: LanguageModel, asked: ExpectedRequest) -> None:
+def check_stops(findings: Findings, answer: Ids, model: LanguageModel, asked: ExpectedRequest) -> None:
     """Check that no token comes after a requested stop text.
 
     A text whose last character is incomplete is skipped: a stop text in it becomes visible with a later token. A stop
@@ -197,9 +205,9 @@ def check_stops(log: CheckLog, answer: Ids, model: LanguageModel, asked: Expecte
     before = _finished(answer[:-1], decode) or ""
     least = len(decode(answer[: asked.min_tokens])) if asked.min_tokens else 0
     if found := [stop for stop in asked.stop if stop and before.find(stop, max(0, least + 1 - len(stop))) >= 0]:
-        log.differs("finish", "stop", f"the answer goes on after {shown(repr(found[0]))}, at which it was to end")
+        findings.differs("finish", "stop", f"the answer goes on after {shown(repr(found[0]))}, at which it was to end")
     else:
-        log.agrees("finish", "stop", "no token after a stop text")
+        findings.agrees("finish", "stop", "no token after a stop text")
 
 
 def is_whole(response: Response, prompt: Ids, answer: Ids, model: LanguageModel, stops: Ids = ()) -> bool:
@@ -236,79 +244,86 @@ def _finished(answer: Ids, decode: Callable[[Ids], str]) -> str | None:
     return next((text for text in texts if not text.endswith(UNFINISHED)), "" if len(answer) <= HELD_MAX else None)
 
 
-def _check_bill(log: CheckLog, name: str, counted: int, billed: int) -> None:
+def _check_bill(findings: Findings, name: str, counted: int, billed: int) -> None:
     if billed == counted:
-        log.agrees("usage", name)
+        findings.agrees("usage", name)
     else:
         more = "more" if billed > counted else "fewer"
         detail = f"billed {billed}, {abs(billed - counted)} {more} than the {counted} of the receipt"
-        log.differs("usage", name, detail)
+        findings.differs("usage", name, detail)
 
 
-def _check_ids(log: CheckLog, check: str, where: str, stated: Tokens, ids: Ids | None) -> None:
+def _check_ids(findings: Findings, check: str, where: str, stated: Tokens, ids: Ids | None) -> None:
     if ids is None or stated.over == "text":
         return
     if (len(ids), tokens_digest(ids)) == (stated.count, stated.digest):
-        log.agrees(check, where)
+        findings.agrees(check, where)
     else:
-        log.differs(check, where, "not the tokens of the receipt")
+        findings.differs(check, where, "not the tokens of the receipt")
 
 
-def _check_bound_text(log: CheckLog, stated: Tokens, text: str | None) -> None:
+def _check_bound_text(findings: Findings, stated: Tokens, text: str | None) -> None:
     """Check the delivered text where the receipt binds the text itself."""
     if stated.over != "text" or text is None:
         return
     if digest("blob", text.encode(errors="surrogatepass")) == stated.digest:
-        log.agrees("tokens", "text")
+        findings.agrees("tokens", "text")
     else:
-        log.differs("tokens", "text", "the delivered text is not the one that the receipt binds")
+        findings.differs("tokens", "text", "the delivered text is not the one that the receipt binds")
 
 
 # Checks where an answer ends and which reason its receipt states, from the answer's tokens.
 
 
 def check_finish(
-    log: CheckLog, response: Response, prompt: Ids, answer: Ids, model: LanguageModel, asked: ExpectedRequest | None
+    findings: Findings,
+    response: Response,
+    prompt: Ids,
+    answer: Ids,
+    model: LanguageModel,
+    asked: ExpectedRequest | None,
 ) -> None:
     """Check that the answer ended where and why the receipt says, and that the delivered text belongs to its tokens."""
     receipt, is_stopped = response.receipt.receipt, None
     stops = () if asked is None else asked.stop_token_ids
     ends = {*model.end_tokens, *stops}
     if not response.is_bare:
-        is_stopped = check_text(log, response, prompt, answer, model, asked)
+        is_stopped = check_text(findings, response, prompt, answer, model, asked)
         if answer and answer[-1] in ends and is_whole(response, prompt, answer, model, stops):
             is_stopped = True  # a proxy cannot tell an end token from a requested stop text
     elif answer and answer[-1] in stops:
         is_stopped = True
     early = next((place for place, token in enumerate(answer[:-1]) if token in ends), None)
     if early is not None:
-        log.differs("finish", f"token {early}", "an end token, and the answer goes on")
+        findings.differs("finish", f"token {early}", "an end token, and the answer goes on")
     if asked is not None:
-        check_stops(log, answer, model, asked)
+        check_stops(findings, answer, model, asked)
     limit = receipt.request.max_tokens
-    log.add(Finding(float(len(answer)), float(limit), "finish", "answer.tokens.count", "tokens beside the limit"))
-    _check_reason(log, receipt.answer, answer, limit, ends, is_stopped)
+    findings.note(Finding(float(len(answer)), float(limit), "finish", "answer.tokens.count", "tokens beside the limit"))
+    _check_reason(findings, receipt.answer, answer, limit, ends, is_stopped)
 
 
 def _check_reason(
-    log: CheckLog, stated: Answer, answer: Ids, limit: int, ends: Collection[int], is_stopped: bool | None
+    findings: Findings, stated: Answer, answer: Ids, limit: int, ends: Collection[int], is_stopped: bool | None
 ) -> None:
     if stated.finish == "end":
         if answer and answer[-1] in ends:
-            log.agrees("finish", "end")
+            findings.agrees("finish", "end")
         else:
-            log.differs("finish", "end", "the last token is no end token of the model")
+            findings.differs("finish", "end", "the last token is no end token of the model")
     elif stated.finish == "length":
         short = max(0, limit - len(answer))
-        log.add(Finding(float(short), 0.0, "finish", "length", "tokens cut off before the limit" if short else ""))
+        findings.note(
+            Finding(float(short), 0.0, "finish", "length", "tokens cut off before the limit" if short else "")
+        )
     elif stated.finish == "cancelled":
-        log.unavailable("finish", "only the customer knows whether it left before the answer was whole")
+        findings.leave_open("finish", "only the customer knows whether it left before the answer was whole")
     elif is_stopped is None:
-        log.unavailable("finish", "a stop text is said to have ended the answer: give the request and the response")
+        findings.leave_open("finish", "a stop text is said to have ended the answer: give the request and the response")
     elif is_stopped:
-        log.agrees("finish", "stop")
+        findings.agrees("finish", "stop")
     else:
-        log.differs("finish", "stop", "the answer ends at no stop text that was asked for")
+        findings.differs("finish", "stop", "the answer ends at no stop text that was asked for")
 
 
 # Compares the log probabilities that a response reports with those of the verifier's own pass.
@@ -331,12 +346,17 @@ Spell = Callable[[int], frozenset[str]]
 
 
 def check_logprobs(
-    log: CheckLog, delivered: DeliveredLogprobs, logits: Rows, answer: Sequence[int], rule: SamplerRule, undecided: str
+    findings: Findings,
+    delivered: DeliveredLogprobs,
+    logits: Rows,
+    answer: Sequence[int],
+    rule: SamplerRule,
+    undecided: str,
 ) -> None:
     """Check each token's log probability, and those of the most likely ones beside it.
 
     Args:
-        log: gets one finding, on the largest difference; it decides nothing if `undecided` gives a reason.
+        findings: gets one finding, on the largest difference; it decides nothing if `undecided` gives a reason.
         delivered: what the response reports.
         logits: the verifier's own, F32[n, V].
         answer: the n token ids.
@@ -345,17 +365,17 @@ def check_logprobs(
     """
     listed = delivered.listed
     if len(listed) != len(answer):
-        log.differs("logprobs", "", f"for {len(listed)} tokens, and the answer has {len(answer)}")
+        findings.differs("logprobs", "", f"for {len(listed)} tokens, and the answer has {len(answer)}")
         return
     is_whole = delivered.content is not None  # in a completion, tokens that look alike share an entry
     apart = [_apart(_own(row), token, each, is_whole) for row, token, each in zip(logits, answer, listed, strict=True)]
     worst = int(np.argmax(apart))
     detail = "difference of a log probability; no receipt binds them"
-    log.add(Finding(apart[worst], _limit(rule), "logprobs", f"token {worst}", detail, advisory=bool(undecided)))
+    findings.note(Finding(apart[worst], _limit(rule), "logprobs", f"token {worst}", detail, advisory=bool(undecided)))
 
 
 def check_spelling(
-    log: CheckLog,
+    findings: Findings,
     delivered: DeliveredLogprobs,
     logits: Rows,
     answer: Sequence[int],
@@ -369,7 +389,7 @@ def check_spelling(
     spell: Spell | None = getattr(model, "spellings", None)
     decode: Callable[[Sequence[int]], str] | None = getattr(model, "decode", None)
     if spell is None or decode is None:
-        log.unavailable("logprobs", "the names of their tokens: the model has no tokenizer at hand")
+        findings.leave_open("logprobs", "the names of their tokens: the model has no tokenizer at hand")
         return
 
     def is_name(entry: DeliveredLogprob, token: int, place: int) -> bool:
@@ -386,19 +406,19 @@ def check_spelling(
 
     for place, (row, token, entry) in enumerate(zip(logits, answer, delivered.listed, strict=False)):
         if not is_name(entry, token, place):
-            _say(log, f"token {place}", entry)
+            _say(findings, f"token {place}", entry)
             return
         own = _own(row)
         for each in entry.top_logprobs:
             if not any(is_name(each, other, place) for other in _near(own, each.logprob, _limit(rule), token)):
-                _say(log, f"token {place}, one of the most likely", each)
+                _say(findings, f"token {place}, one of the most likely", each)
                 return
-    log.agrees("logprobs", "names")
+    findings.agrees("logprobs", "names")
 
 
-def _say(log: CheckLog, where: str, entry: DeliveredLogprob) -> None:
+def _say(findings: Findings, where: str, entry: DeliveredLogprob) -> None:
     name = entry.token if entry.token is not None else list(entry.bytes or ())
-    log.unavailable("logprobs", f"{where} is named {shown(repr(name))}, and the tokenizer has no such name for it")
+    findings.leave_open("logprobs", f"{where} is named {shown(repr(name))}, and the tokenizer has no such name for it")
 
 
 def _near(own: Row, value: float, limit: float, token: int) -> Iterator[int]:

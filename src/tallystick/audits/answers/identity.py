@@ -7,13 +7,13 @@ from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from tallystick.audits.answers.policy import ReceiptPolicy
-from tallystick.audits.answers.report import CheckLog
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.files import read_document
 from tallystick.formats.claims import TRAINING_CLAIM, Claim, Dtype, ModelCard, named_root
 from tallystick.formats.receipt import PROXY, SIGNED, SignedReceipt
 from tallystick.formats.signing import check_signature
 from tallystick.verdicts.language_model import LanguageModel
+from tallystick.verdicts.verdict import Findings
 
 if TYPE_CHECKING:
     from tallystick.audits.answers.verify import ReceiptContext
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 # Says from which training claim the promised weights come: one digest of weights links claim, model and receipt.
 
 
-def note_claim(log: CheckLog, file: Path, card: ModelCard) -> None:
+def note_claim(findings: Findings, file: Path, card: ModelCard) -> None:
     """Note the claim beside the verifier's own copy; it does not change the verdict on an answer."""
     try:
         claim = Claim.from_bytes(read_document(file), file.name)
     except (MalformedError, UnavailableError) as error:
-        log.not_checked.append(f"where the weights come from: {error}")
+        findings.not_checked.append(f"where the weights come from: {error}")
         return
     if claim.weights == card.weights:
         audit = f"`tally audit RUN --claim {quote(claim.identity)}`"
-        log.not_checked.append(f"how the weights were trained: they are those of claim {claim.identity}; {audit}")
+        findings.not_checked.append(f"how the weights were trained: they are those of claim {claim.identity}; {audit}")
     else:
         stated = claim.weights or "no weights"
-        log.not_checked.append(
+        findings.not_checked.append(
             f"where the weights come from: {file.name} names {stated}, and the model has {card.weights}"
         )
 
@@ -44,7 +44,9 @@ def note_claim(log: CheckLog, file: Path, card: ModelCard) -> None:
 DTYPES: Final[tuple[Dtype, ...]] = ("F32", "BF16", "F16")
 
 
-def explain_other_model(log: CheckLog, context: ReceiptContext, model: LanguageModel, policy: ReceiptPolicy) -> None:
+def explain_other_model(
+    findings: Findings, context: ReceiptContext, model: LanguageModel, policy: ReceiptPolicy
+) -> None:
     """Say why the root differs: another model, the same one in another precision, or a name without weights.
 
     The root of a card of version 1 is one of the same model.
@@ -52,18 +54,18 @@ def explain_other_model(log: CheckLog, context: ReceiptContext, model: LanguageM
     card, stated = model.card, context.receipt.model
     held = f"{card.identity} ({card.architecture}, {card.dtype})"
     if stated == _former_root(model):
-        log.agrees("model", "model root")
+        findings.agrees("model", "model root")
         return
     dtype = _precision(stated, model)
     if dtype is not None and policy.model is None and dtype in policy.dtypes:
         line = f"the receipt is for the model in {dtype}, and it was loaded in {card.dtype}: give --dtype {dtype}"
-        log.unavailable("model", f"{line} if that is what was promised")
+        findings.leave_open("model", f"{line} if that is what was promised")
     elif dtype is not None:
-        log.differs("model", "model root", f"that of the model in {dtype}; the policy was promised {card.dtype}")
+        findings.differs("model", "model root", f"that of the model in {dtype}; the policy was promised {card.dtype}")
     elif _is_name(context):
-        log.unavailable("model", f"the receipt binds a name and no weights: give its proxy the directory of {held}")
+        findings.leave_open("model", f"the receipt binds a name and no weights: give its proxy the directory of {held}")
     else:
-        log.differs("model", "model root", f"{stated} in the receipt; the model given is {held}")
+        findings.differs("model", "model root", f"{stated} in the receipt; the model given is {held}")
 
 
 def _former_root(model: LanguageModel) -> str | None:
@@ -95,21 +97,21 @@ UNKNOWN: Final = "unknown"
 SIGNATURE_BYTES: Final = 96
 
 
-def check_signer(log: CheckLog, signed: SignedReceipt, body: bytes, policy: ReceiptPolicy) -> None:
+def check_signer(findings: Findings, signed: SignedReceipt, body: bytes, policy: ReceiptPolicy) -> None:
     """Check the signature over the receipt's bytes `body`, and that the policy trusts its key."""
-    with log.findings.check("signature"):
+    with findings.check("signature"):
         check_signature(signed.key, signed.signature, SIGNED + body)
     if not policy.keys:
-        log.not_checked.append("whose key signed the receipt: name the keys that you trust with --trust-key")
+        findings.not_checked.append("whose key signed the receipt: name the keys that you trust with --trust-key")
     elif signed.key in policy.keys:
-        log.agrees("signature", "key")
+        findings.agrees("signature", "key")
     elif policy.unknown_key == "rejected":
-        log.differs("signature", "key", f"{signed.key} is not a key that the policy trusts")
+        findings.differs("signature", "key", f"{signed.key} is not a key that the policy trusts")
     else:
-        log.unavailable("signature", f"{signed.key} is not a key that the policy trusts")
+        findings.leave_open("signature", f"{signed.key} is not a key that the policy trusts")
 
 
-def check_model(log: CheckLog, context: ReceiptContext, model: LanguageModel, policy: ReceiptPolicy) -> None:
+def check_model(findings: Findings, context: ReceiptContext, model: LanguageModel, policy: ReceiptPolicy) -> None:
     """Check that the receipt names the promised model, and an engine that the policy accepts.
 
     Raises `UnavailableError` if the verifier's model is not the one that the policy asks for.
@@ -121,27 +123,27 @@ def check_model(log: CheckLog, context: ReceiptContext, model: LanguageModel, po
         stated = card.dtype if card.quantization is None else f"{card.dtype}, {card.quantization}"
         raise UnavailableError(f"the model given is in {stated}; the policy does not accept that")
     if context.receipt.model == card.identity:
-        log.agrees("model", "model root")
-        _note_origin(log, model)
+        findings.agrees("model", "model root")
+        _note_origin(findings, model)
     else:
-        explain_other_model(log, context, model, policy)
-    _check_cache(log, context.receipt.engine.kv_cache, policy)
+        explain_other_model(findings, context, model, policy)
+    _check_cache(findings, context.receipt.engine.kv_cache, policy)
 
 
-def _note_origin(log: CheckLog, model: LanguageModel) -> None:
+def _note_origin(findings: Findings, model: LanguageModel) -> None:
     """Say which claim the weights come from, where the verifier's own directory holds one."""
     folder = getattr(model, "directory", None)
     if folder is not None and (folder / TRAINING_CLAIM).is_file():
-        note_claim(log, folder / TRAINING_CLAIM, model.card)
+        note_claim(findings, folder / TRAINING_CLAIM, model.card)
 
 
-def _check_cache(log: CheckLog, stated: str, policy: ReceiptPolicy) -> None:
+def _check_cache(findings: Findings, stated: str, policy: ReceiptPolicy) -> None:
     accepted = ", ".join(policy.kv_caches)
     if stated in policy.kv_caches:
-        log.agrees("model", "engine.kv_cache")
+        findings.agrees("model", "engine.kv_cache")
     elif stated == UNKNOWN:
-        log.unavailable(
+        findings.leave_open(
             "model", f"the receipt does not say which cache was used; the policy's `kv_caches` are {accepted}"
         )
     else:
-        log.differs("model", "engine.kv_cache", f"{stated}; the policy accepts {accepted}")
+        findings.differs("model", "engine.kv_cache", f"{stated}; the policy accepts {accepted}")

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tallystick.audits.answers.layer import judge_layer
 from tallystick.audits.answers.policy import ReceiptPolicy
-from tallystick.audits.answers.report import BITS, RUNG_OF, RUNGS, CheckLog, ReceiptReport, shown
+from tallystick.audits.answers.report import BITS, RUNG_OF, RUNGS, ReceiptReport, shown
 from tallystick.audits.answers.verify import ReceiptContext, Verification, begin_verification, check_statements, compute
 from tallystick.core.errors import ProofError, UnavailableError, UsageError
 from tallystick.formats.receipt import EngineStatement, Fingerprint, Receipt, StatesCommitment
 from tallystick.formats.spec import Environment
 from tallystick.verdicts.language_model import LanguageModel
 from tallystick.verdicts.tolerance import Finding
+from tallystick.verdicts.verdict import Findings
 
 if TYPE_CHECKING:
     from tallystick.audits.answers.layer import LayerSource
@@ -60,7 +61,7 @@ class ReplayRule:
 
 
 def judge_replay(
-    log: CheckLog,
+    findings: Findings,
     receipt: Receipt,
     prompt: tuple[int, ...],
     answer: tuple[int, ...],
@@ -75,18 +76,18 @@ def judge_replay(
     reasons = differences(receipt, replayer, stated)
     if reasons:
         for reason in reasons:
-            log.unavailable("replay", reason)
+            findings.leave_open("replay", reason)
         return frozenset()
     found = replayer.replay(receipt, prompt)
     place = first_difference(answer, found.tokens)
     if place is None:
-        return _same_tokens(log, receipt, found, rule)
+        return _same_tokens(findings, receipt, found, rule)
     prefix = _same_prefix(receipt, found, place, rule.final)
     if prefix:
         detail = f"the bits of {prefix} tokens before are the same, and then the tokens are not"
-        log.add(Finding(float(len(answer) - place), 0.0, "replay", f"token {place}", detail))
+        findings.note(Finding(float(len(answer) - place), 0.0, "replay", f"token {place}", detail))
     else:
-        _other_bits(log, rule, f"parts at token {place}, and nothing shows that the kernels before were the same")
+        _other_bits(findings, rule, f"parts at token {place}, and nothing shows that the kernels before were the same")
     return frozenset()
 
 
@@ -118,24 +119,24 @@ def first_difference(claimed: tuple[int, ...], replayed: tuple[int, ...]) -> int
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(claimed), len(replayed)))
 
 
-def _same_tokens(log: CheckLog, receipt: Receipt, found: Replay, rule: ReplayRule) -> frozenset[int]:
-    log.agrees("replay", "tokens", "every token, generated again")
+def _same_tokens(findings: Findings, receipt: Receipt, found: Replay, rule: ReplayRule) -> frozenset[int]:
+    findings.agrees("replay", "tokens", "every token, generated again")
     claimed_bits = (receipt.fingerprints, receipt.states and receipt.states.root)
     if claimed_bits == ((), None):
         return frozenset({1})
     if claimed_bits == (found.fingerprints, found.states and found.states.root):
-        log.agrees(BITS, "hidden states", "every bit that the receipt binds")
+        findings.agrees(BITS, "hidden states", "every bit that the receipt binds")
         return frozenset({1, 2, 3})
-    _other_bits(log, rule, "the tokens are the same, and the bits of the hidden states are not")
+    _other_bits(findings, rule, "the tokens are the same, and the bits of the hidden states are not")
     return frozenset({1})
 
 
-def _other_bits(log: CheckLog, rule: ReplayRule, line: str) -> None:
+def _other_bits(findings: Findings, rule: ReplayRule, line: str) -> None:
     """Other bits on an equal stack: another computation; whether that is held against a provider, its customer says."""
     if rule.bits:
-        log.differs(BITS, "hidden states", line)
+        findings.differs(BITS, "hidden states", line)
     else:
-        log.unavailable(
+        findings.leave_open(
             "replay", f'{line}: other kernels, or another computation; a policy with `replay = "bits"` rejects'
         )
 
@@ -197,36 +198,38 @@ def _has_replayer(context: ReceiptContext, tools: Tools) -> bool:
 
 
 def _judge_layer(found: Verification, tools: Tools) -> None:
-    prompt, answer, log = found.tokens.prompt, found.tokens.answer, found.log
+    prompt, answer, findings = found.tokens.prompt, found.tokens.answer, found.findings
     assert prompt is not None
     assert answer is not None
     if tools.layers is None:
-        log.unavailable("layer", "nothing here captures a layer of the model")
+        findings.leave_open("layer", "nothing here captures a layer of the model")
         return
     challenge = found.context.challenge
     tokens = (*prompt, *answer[:-1])
-    with log.timing("layer", 0 if challenge is None else challenge.size):
+    with findings.timing("layer", 0 if challenge is None else challenge.size):
         try:
-            judge_layer(log, found.context, tokens, found.policy, tools.layers, tools.layer)
+            judge_layer(findings, found.context, tokens, found.policy, tools.layers, tools.layer)
         except UnavailableError as error:
-            log.unavailable("layer", str(error))
+            findings.leave_open("layer", str(error))
 
 
 def _judge_replay(found: Verification, tools: Tools) -> frozenset[int]:
-    prompt, answer, log = found.tokens.prompt, found.tokens.answer, found.log
+    prompt, answer, findings = found.tokens.prompt, found.tokens.answer, found.findings
     assert prompt is not None
     assert answer is not None
     if tools.replayer is None:
-        log.unavailable("replay", "nothing here generates on this stack")
+        findings.leave_open("replay", "nothing here generates on this stack")
         return frozenset()
-    with log.timing("replay"):
+    with findings.timing("replay"):
         try:
             rule = ReplayRule(found.policy.replay == "bits", found.model.card.layers)
-            return judge_replay(log, found.context.receipt, prompt, answer, tools.replayer, tools.environment, rule)
+            return judge_replay(
+                findings, found.context.receipt, prompt, answer, tools.replayer, tools.environment, rule
+            )
         except UnavailableError as error:
-            log.unavailable("replay", str(error))
+            findings.leave_open("replay", str(error))
         except ProofError as error:
-            log.differs("replay", "environment", str(error))
+            findings.differs("replay", "environment", str(error))
     return frozenset()
 
 

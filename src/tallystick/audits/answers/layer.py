@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.audits.answers.policy import ReceiptPolicy
-from tallystick.audits.answers.report import CheckLog
 from tallystick.audits.answers.states import opened_layers
 from tallystick.audits.answers.verify import ReceiptContext
 from tallystick.core.errors import ProofError, UnavailableError
@@ -28,6 +27,7 @@ from tallystick.programs.operators.definition import Exactness, operator
 from tallystick.programs.operators.precision import UNSTATED, Precision
 from tallystick.programs.operators.rounding import DETERMINISTIC, Model
 from tallystick.verdicts.tolerance import Finding
+from tallystick.verdicts.verdict import Findings
 
 # A slice of a graph run on balls: each output ball contains every result of an honest evaluation of the slice.
 #
@@ -227,7 +227,7 @@ LayerSource = Callable[[tuple[int, ...], int], LayerProgram]
 
 
 def judge_layer(
-    log: CheckLog,
+    findings: Findings,
     context: ReceiptContext,
     tokens: tuple[int, ...],
     policy: ReceiptPolicy,
@@ -240,24 +240,28 @@ def judge_layer(
     """
     statement, challenge = context.receipt.states, context.challenge
     if statement is None or challenge is None:
-        log.unavailable("layer", "the hidden states before and after a layer are not opened: challenge the provider")
+        findings.leave_open(
+            "layer", "the hidden states before and after a layer are not opened: challenge the provider"
+        )
         return
     if not statement.prompt:
-        log.unavailable("layer", "the receipt commits to the answer's states alone, and a layer needs the prompt's too")
+        findings.leave_open(
+            "layer", "the receipt commits to the answer's states alone, and a layer needs the prompt's too"
+        )
         return
     try:
         opened = opened_layers(challenge, statement)
     except ProofError as error:
-        log.differs("layer", "opening", str(error))
+        findings.differs("layer", "opening", str(error))
         return
     choices = [each for each in opened if each == 0 or each - 1 in opened]
     named = challenge.layer if layer is None else layer
     chosen = drawn_layer(challenge.nonce, statement, choices) if named is None else named
     if chosen is None or chosen not in choices:
         name = "no layer is" if chosen is None else f"layer {chosen} is not"
-        log.unavailable("layer", f"{name} opened in full together with the one before")
+        findings.leave_open("layer", f"{name} opened in full together with the one before")
         return
-    _judge(log, statement, opened, chosen, source(tokens, chosen), policy)
+    _judge(findings, statement, opened, chosen, source(tokens, chosen), policy)
 
 
 def check_program(graph: Graph, policy: ReceiptPolicy) -> None:
@@ -269,7 +273,7 @@ def check_program(graph: Graph, policy: ReceiptPolicy) -> None:
 
 
 def _judge(
-    log: CheckLog,
+    findings: Findings,
     statement: StatesCommitment,
     opened: Mapping[int, Rows],
     layer: int,
@@ -283,29 +287,33 @@ def _judge(
     if program.given is not None:
         given = _bound(opened[layer - 1], statement, specs[program.given])
         if given is None:
-            log.unavailable("layer", f"the states are kept in another form than layer {layer} reads: {statement.dtype}")
+            findings.leave_open(
+                "layer", f"the states are kept in another form than layer {layer} reads: {statement.dtype}"
+            )
             return
         bindings[program.given] = given
     if statement.dtype != specs[output.value].dtype:
-        log.unavailable("layer", f"the states are kept in another form than layer {layer} gives: {statement.dtype}")
+        findings.leave_open("layer", f"the states are kept in another form than layer {layer} gives: {statement.dtype}")
         return
     exact = bounded_outputs(program.graph, bindings)[output.name]
     claimed = opened[layer][None].astype(np.float64)
     if claimed.shape != exact.centre.shape:
-        log.differs("layer", f"layer {layer}", f"{statement.dtype}{list(claimed.shape)} is not what the layer gives")
+        findings.differs(
+            "layer", f"layer {layer}", f"{statement.dtype}{list(claimed.shape)} is not what the layer gives"
+        )
         return
     unbounded = float(np.mean(~np.isfinite(exact.radius)))
     if unbounded < 1.0:
-        log.add(_within_bound(claimed, exact, layer))
-    log.add(_within_share(claimed, exact, layer, policy.layer or RELATIVE[statement.dtype]))
+        findings.note(_within_bound(claimed, exact, layer))
+    findings.note(_within_share(claimed, exact, layer, policy.layer or RELATIVE[statement.dtype]))
     if unbounded:
         share = f"{100 * unbounded:.1f} % of its elements" if unbounded < 1.0 else f"it in {statement.dtype}"
-        log.not_checked.append(f"layer {layer}: no proven bound holds for {share}")
-    _told_from_cheaper(log, program.graph, bindings, claimed[0], exact, layer)
+        findings.not_checked.append(f"layer {layer}: no proven bound holds for {share}")
+    _told_from_cheaper(findings, program.graph, bindings, claimed[0], exact, layer)
 
 
 def _told_from_cheaper(
-    log: CheckLog,
+    findings: Findings,
     graph: Graph,
     bindings: Mapping[Ref, Tensor],
     claimed: npt.NDArray[np.float64],
@@ -321,11 +329,13 @@ def _told_from_cheaper(
     blurred = []
     for name, found in compare_with_cheaper(claimed, exact.centre[0], graph, bindings, exactly):
         if found.tells or found.place > HALFWAY + ERRORS * found.error:
-            log.add(finding_of(f"layer {layer}", name, found))
+            findings.note(finding_of(f"layer {layer}", name, found))
         else:
             blurred.append(name)
     if blurred:
-        log.not_checked.append(f"layer {layer}: weights in {', '.join(blurred)} are not told from the promised ones")
+        findings.not_checked.append(
+            f"layer {layer}: weights in {', '.join(blurred)} are not told from the promised ones"
+        )
 
 
 def _bound(rows: Rows, statement: StatesCommitment, spec: TensorSpec) -> Tensor | None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from tallystick.audits.answers.fingerprints import RoundingEvidence
@@ -14,9 +12,8 @@ from tallystick.audits.answers.power import CheatPower, power_lines
 from tallystick.audits.answers.sampler import SamplerEvidence
 from tallystick.core.canonical_json import Json
 from tallystick.core.digests import Digest
-from tallystick.core.errors import MalformedError, ProofError, UnavailableError
 from tallystick.verdicts.tolerance import Finding
-from tallystick.verdicts.verdict import AGREES, DIFFERS, Findings, Judgement, Outcome, Verdict, VerdictCoverage, number
+from tallystick.verdicts.verdict import Cost, Findings, Judgement, Open, Outcome, Verdict, VerdictCoverage, number
 from tallystick.verdicts.words import CheckCost, VerdictText
 
 if TYPE_CHECKING:
@@ -99,78 +96,12 @@ QUESTIONS: Final[Mapping[str, CustomerQuestion]] = {
 }
 
 
-@dataclass(frozen=True)
-class Cost:
-    """The cost of one check: wall-clock seconds, and bytes of evidence read."""
-
-    check: str
-    seconds: float
-    bytes: int = 0
-
-
-@dataclass(frozen=True)
-class Missing:
-    """A check that could not be made, and why; `lasting` if the receipt itself lacks what the policy demands."""
-
-    check: str
-    reason: str
-    lasting: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.check}: {self.reason}"
-
-
-@dataclass
-class CheckLog:
-    """The results of a verification so far: findings, what could not be checked, assumptions and costs."""
-
-    findings: Findings = field(default_factory=Findings)
-    missing: list[Missing] = field(default_factory=list)
-    not_checked: list[str] = field(default_factory=list)
-    assumptions: list[str] = field(default_factory=list)
-    costs: list[Cost] = field(default_factory=list)
-
-    @contextmanager
-    def timing(self, check: str, size: int = 0) -> Iterator[None]:
-        """Add the seconds of the `with` block, and `size` bytes, to the cost of `check`."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.costs.append(Cost(check, time.perf_counter() - start, size))
-
-    @contextmanager
-    def judging(self, check: str) -> Iterator[None]:
-        """A block as the check `check`: values that cannot be are an objection, and what costs too much stays open."""
-        try:
-            yield
-        except (MalformedError, ProofError) as error:
-            self.differs(check, "", str(error))
-        except UnavailableError as error:
-            self.unavailable(check, str(error), lasting=True)
-
-    def add(self, finding: Finding) -> None:
-        """Add a comparison."""
-        self.findings.note(finding)
-
-    def agrees(self, name: str, where: str = "", detail: str = "") -> None:
-        """Add a finding of equality."""
-        self.findings.note(AGREES, name, where, detail)
-
-    def differs(self, name: str, where: str, detail: str) -> None:
-        """Add a finding of inequality, which rejects the receipt."""
-        self.findings.note(DIFFERS, name, where, detail)
-
-    def compare(self, name: str, where: str, claimed: object, expected: object) -> None:
-        """Add whether the receipt's claim equals the expected value."""
-        if claimed == expected:
-            self.agrees(name, where)
-        else:
-            self.differs(name, where, f"{shown(claimed)} in the receipt, and {shown(expected)} was expected")
-
-    def unavailable(self, check: str, reason: str, lasting: bool = False) -> None:
-        """Add that a check could not be made."""
-        self.missing.append(Missing(check, reason, lasting))
+def compare(findings: Findings, name: str, where: str, claimed: object, expected: object) -> None:
+    """Add whether the receipt's claim equals the expected value."""
+    if claimed == expected:
+        findings.agrees(name, where)
+    else:
+        findings.differs(name, where, f"{shown(claimed)} in the receipt, and {shown(expected)} was expected")
 
 
 @dataclass(frozen=True, repr=False)
@@ -187,7 +118,7 @@ class ReceiptReport(Judgement):
     tokens: int
     rung: int
     findings: tuple[Finding, ...]
-    missing: tuple[Missing, ...] = ()
+    missing: tuple[Open, ...] = ()
     not_checked: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()
     costs: tuple[Cost, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 from tallystick.audits.answers.policy import ReceiptPolicy
-from tallystick.audits.answers.report import CheckLog, shown
+from tallystick.audits.answers.report import compare, shown
 from tallystick.audits.answers.request import ExpectedRequest
 from tallystick.audits.answers.response import Response, split_name
 from tallystick.audits.answers.states import KnownTokens
@@ -19,6 +19,7 @@ from tallystick.verdicts.fingerprints import ENTRIES_MAX
 from tallystick.verdicts.language_model import LanguageModel
 from tallystick.verdicts.sampling.margin import stretch
 from tallystick.verdicts.tolerance import Finding
+from tallystick.verdicts.verdict import Findings
 
 if TYPE_CHECKING:
     from tallystick.verdicts.language_model import TokenMasks
@@ -150,17 +151,17 @@ NO_REQUEST: Final = "the tokens were chosen under a grammar, and its schema is i
 NOT_STATED: Final = "the request asks for JSON of a schema, and the receipt does not say that tokens were held to it"
 
 
-def check_grammar(log: CheckLog, stated: Grammar | None, asked: ExpectedRequest) -> None:
+def check_grammar(findings: Findings, stated: Grammar | None, asked: ExpectedRequest) -> None:
     """Check that the receipt states the grammar that the request asks for, and no other."""
     if asked.wanted is None:
         if stated is not None:
-            log.differs("settings", "grammar", f"{stated.kind} in the receipt, and nobody asked for one")
+            findings.differs("settings", "grammar", f"{stated.kind} in the receipt, and nobody asked for one")
     elif stated is None:
-        log.unavailable("settings", NOT_STATED)
+        findings.leave_open("settings", NOT_STATED)
     else:
         kind, text = asked.wanted
-        log.compare("settings", "grammar.kind", stated.kind, kind)
-        log.compare("settings", "grammar.digest", stated.digest, digest("blob", text.encode()))
+        compare(findings, "settings", "grammar.kind", stated.kind, kind)
+        compare(findings, "settings", "grammar.digest", stated.digest, digest("blob", text.encode()))
 
 
 def masks_of(stated: Grammar, asked: ExpectedRequest | None, model: LanguageModel) -> tuple[TokenMasks | None, str]:
@@ -182,34 +183,36 @@ Ids = tuple[int, ...]
 
 
 def check_request(
-    log: CheckLog, response: Response, asked: ExpectedRequest, model: LanguageModel, policy: ReceiptPolicy
+    findings: Findings, response: Response, asked: ExpectedRequest, model: LanguageModel, policy: ReceiptPolicy
 ) -> Ids | None:
     """Check that the receipt answers this request; returns the prompt by the verifier's own tokenizer."""
     receipt = response.receipt.receipt
     if None not in (response.form, asked.form):
-        check_form_of_answer(log, response.form, asked.form)
+        check_form_of_answer(findings, response.form, asked.form)
     prompt = asked.prompt_tokens(model)
-    _check_prompt(log, receipt, prompt)
-    _check_nonce(log, receipt, asked.tally_nonce, policy)
+    _check_prompt(findings, receipt, prompt)
+    _check_nonce(findings, receipt, asked.tally_nonce, policy)
     wanted = asked.settings_of(_number(response, asked)) | asked.adjustments(model.end_tokens)
-    _check_settings(log, receipt, wanted, policy)
-    _check_answers(log, response, asked.n or 1)
-    check_grammar(log, receipt.sampler.grammar, asked)
+    _check_settings(findings, receipt, wanted, policy)
+    _check_answers(findings, response, asked.n or 1)
+    check_grammar(findings, receipt.sampler.grammar, asked)
     if asked.max_tokens is not None:
-        log.compare("settings", "max_tokens", receipt.request.max_tokens, asked.max_tokens)
+        compare(findings, "settings", "max_tokens", receipt.request.max_tokens, asked.max_tokens)
     else:
-        log.not_checked.append("the limit of tokens, which the request left to the provider")
+        findings.not_checked.append("the limit of tokens, which the request left to the provider")
     for name in asked.others:
-        log.unavailable("settings", f"the request's {name} may have had a say in the answer, and no check covers it")
+        findings.leave_open(
+            "settings", f"the request's {name} may have had a say in the answer, and no check covers it"
+        )
     return prompt
 
 
-def check_form_of_answer(log: CheckLog, told: Form | None, asked: Form | None) -> None:
+def check_form_of_answer(findings: Findings, told: Form | None, asked: Form | None) -> None:
     """Check that the answer has the form that the request asks for: another one is read in other fields."""
     if told == asked:
-        log.agrees("form", "response")
+        findings.agrees("form", "response")
     else:
-        log.differs("form", "response", f"an answer of the form {told!r}, and the request asks for {asked!r}")
+        findings.differs("form", "response", f"an answer of the form {told!r}, and the request asks for {asked!r}")
 
 
 def _number(response: Response, asked: ExpectedRequest) -> int:
@@ -220,46 +223,48 @@ def _number(response: Response, asked: ExpectedRequest) -> int:
     return response.number if number is None or number >= (asked.n or 1) else number
 
 
-def _check_answers(log: CheckLog, response: Response, wanted: int) -> None:
+def _check_answers(findings: Findings, response: Response, wanted: int) -> None:
     """Check that there are as many answers as were asked for; a bare receipt is one of any number."""
     apart = abs(response.answers - wanted) if response.choices else max(0, response.answers - wanted)
     detail = f"{response.answers} answers, and {wanted} asked for" if apart else ""
-    log.add(Finding(float(apart), 0.0, "settings", "n", detail))
+    findings.note(Finding(float(apart), 0.0, "settings", "n", detail))
 
 
-def _check_prompt(log: CheckLog, receipt: Receipt, prompt: Ids | None) -> None:
+def _check_prompt(findings: Findings, receipt: Receipt, prompt: Ids | None) -> None:
     if prompt is None:
-        log.unavailable("prompt", "the request has neither messages nor a prompt")
+        findings.leave_open("prompt", "the request has neither messages nor a prompt")
     elif receipt.request.prompt.over == "text":
-        log.unavailable("prompt", "the receipt binds the text of the prompt, and no tokens")
+        findings.leave_open("prompt", "the receipt binds the text of the prompt, and no tokens")
     elif tokens_digest(prompt) == receipt.request.prompt.digest:
-        log.compare("prompt", "request.prompt.count", receipt.request.prompt.count, len(prompt))
+        compare(findings, "prompt", "request.prompt.count", receipt.request.prompt.count, len(prompt))
     else:
-        log.differs("prompt", _first_difference(prompt, receipt.request.prompt.ids), "not the prompt that was asked")
+        findings.differs(
+            "prompt", _first_difference(prompt, receipt.request.prompt.ids), "not the prompt that was asked"
+        )
 
 
-def _check_nonce(log: CheckLog, receipt: Receipt, nonce: str | None, policy: ReceiptPolicy) -> None:
+def _check_nonce(findings: Findings, receipt: Receipt, nonce: str | None, policy: ReceiptPolicy) -> None:
     if nonce is not None:
-        log.compare("nonce", "request.nonce", receipt.request.nonce, nonce)
+        compare(findings, "nonce", "request.nonce", receipt.request.nonce, nonce)
     elif policy.nonce == "required":
-        log.unavailable("nonce", "the policy asks for a nonce of the customer's, and the request has none")
+        findings.leave_open("nonce", "the policy asks for a nonce of the customer's, and the request has none")
     else:
-        log.not_checked.append("whether the receipt was made for this request: it had no nonce")
+        findings.not_checked.append("whether the receipt was made for this request: it had no nonce")
 
 
-def _check_settings(log: CheckLog, receipt: Receipt, asked: Mapping[str, object], policy: ReceiptPolicy) -> None:
+def _check_settings(findings: Findings, receipt: Receipt, asked: Mapping[str, object], policy: ReceiptPolicy) -> None:
     for name, value in asked.items():
         if name == "end_token_ids" and receipt.engine.name == PROXY and not receipt.sampler.end_token_ids and value:
-            log.unavailable("settings", "a proxy does not know the end tokens that min_tokens holds back")
+            findings.leave_open("settings", "a proxy does not know the end tokens that min_tokens holds back")
         else:
-            log.compare("settings", name, getattr(receipt.sampler, name), value)
+            compare(findings, "settings", name, getattr(receipt.sampler, name), value)
     left = sorted(Sampler.model_fields.keys() - {"form", "grammar"} - asked.keys())
     if receipt.sampler.is_greedy and "seed" in left:
         left.remove("seed")
     elif "seed" in left and policy.seed == "customer":
-        log.unavailable("settings", "the policy asks for a seed of the customer's, and the request has none")
+        findings.leave_open("settings", "the policy asks for a seed of the customer's, and the request has none")
     if left:
-        log.not_checked.append(f"settings that the request left to the provider: {', '.join(left)}")
+        findings.not_checked.append(f"settings that the request left to the provider: {', '.join(left)}")
 
 
 def _first_difference(own: Ids, claimed: Ids | None) -> str:
@@ -275,14 +280,14 @@ STRETCH_MAX: Final = 2.0
 """The largest factor by which a repetition penalty that is not in the request may widen the tie band."""
 
 
-def check_form(log: CheckLog, receipt: Receipt, policy: ReceiptPolicy) -> None:
+def check_form(findings: Findings, receipt: Receipt, policy: ReceiptPolicy) -> None:
     """Check that the receipt does not state another form than the promised one; `unknown` is judged as promised."""
     stated, promised = receipt.sampler.form, policy.sampler.form
     if promised is not None and stated != "unknown" and not receipt.sampler.is_greedy:
-        log.compare("settings", "form", stated, promised)
+        compare(findings, "settings", "form", stated, promised)
 
 
-def check_excuses(log: CheckLog, receipt: Receipt, asked: ExpectedRequest | None) -> None:
+def check_excuses(findings: Findings, receipt: Receipt, asked: ExpectedRequest | None) -> None:
     """Check that nothing stated makes other tokens right unless the customer asked for it.
 
     A penalty may widen the tie band by at most `STRETCH_MAX`; adjustments are compared with those of the request.
@@ -293,13 +298,13 @@ def check_excuses(log: CheckLog, receipt: Receipt, asked: ExpectedRequest | None
         line = (
             f"the receipt states a repetition penalty of {sampler.repetition_penalty:g}, under which tokens show little"
         )
-        log.unavailable("settings", f"{line}: give a request that asks for it")
+        findings.leave_open("settings", f"{line}: give a request that asks for it")
     if sampler.adjustments and asked is None:
         line = f"the receipt states {', '.join(sampler.adjustments)}, under which other tokens are right"
-        log.unavailable("settings", f"{line}: give the request that asks for it")
+        findings.leave_open("settings", f"{line}: give the request that asks for it")
 
 
-def note_statements(log: CheckLog, response: Response, asked: ExpectedRequest | None) -> None:
+def note_statements(findings: Findings, response: Response, asked: ExpectedRequest | None) -> None:
     """Log, in one line, what receipt and response state and nothing is compared with."""
     names = ["engine, batch and number in the receipt"]
     told = [each.where for each in response.remarks if each.kind == "stated"]
@@ -309,13 +314,13 @@ def note_statements(log: CheckLog, response: Response, asked: ExpectedRequest | 
     if response.model not in (None, name):
         told.append("model" if name is None else f"model ({shown(repr(response.model))} for {shown(repr(name))})")
     names += [f"{', '.join(sorted(told))} in the response"] if told else []
-    log.not_checked.append(f"what the provider states of itself: {'; '.join(names)}")
+    findings.not_checked.append(f"what the provider states of itself: {'; '.join(names)}")
 
 
-def note_missing_request(log: CheckLog, policy: ReceiptPolicy) -> None:
+def note_missing_request(findings: Findings, policy: ReceiptPolicy) -> None:
     """Log which checks are impossible without the request."""
-    log.not_checked.append("whether prompt, settings and limit are those that were asked for: give the request")
+    findings.not_checked.append("whether prompt, settings and limit are those that were asked for: give the request")
     if policy.nonce == "required":
-        log.unavailable("nonce", "the policy asks for a nonce of the customer's: give the request")
+        findings.leave_open("nonce", "the policy asks for a nonce of the customer's: give the request")
     if policy.seed == "customer":
-        log.unavailable("settings", "the policy asks for a seed of the customer's: give the request")
+        findings.leave_open("settings", "the policy asks for a seed of the customer's: give the request")

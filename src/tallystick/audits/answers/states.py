@@ -14,7 +14,6 @@ from tallystick.audits.answers.distance_limits import FingerprintRule
 from tallystick.audits.answers.fingerprints import Compared, Hidden, HiddenRows, largest, together
 from tallystick.audits.answers.policy import ReceiptPolicy
 from tallystick.audits.answers.power import other_form, unmeasured_limits
-from tallystick.audits.answers.report import CheckLog
 from tallystick.audits.answers.response import Response
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError
 from tallystick.formats.claims import ModelCard
@@ -24,6 +23,7 @@ from tallystick.formats.receipt import EngineStatement, Receipt, StatesCommitmen
 from tallystick.verdicts.fingerprints import summarise
 from tallystick.verdicts.language_model import LanguageModel, Rows
 from tallystick.verdicts.tolerance import Finding, euclidean
+from tallystick.verdicts.verdict import Findings
 
 # The tokens that a verifier computes with: they match the digests in the receipt.
 
@@ -38,14 +38,14 @@ class KnownTokens:
     answer: Ids | None
 
 
-def known_tokens(log: CheckLog, response: Response, own_prompt: Ids | None) -> KnownTokens:
+def known_tokens(findings: Findings, response: Response, own_prompt: Ids | None) -> KnownTokens:
     """The tokens to compute with, from receipt, response and request; tokens with another digest are ignored."""
     receipt = response.receipt.receipt
     prompt = _matching(receipt.request.prompt, (response.prompt_token_ids, own_prompt))
     answer = _matching(receipt.answer.tokens, (response.choice.token_ids,))
     for name, ids in (("prompt", prompt), ("tokens", answer)):
         if ids is None:
-            log.unavailable(name, "the receipt holds their digest alone, and nothing else at hand belongs to it")
+            findings.leave_open(name, "the receipt holds their digest alone, and nothing else at hand belongs to it")
     return KnownTokens(prompt, answer)
 
 
@@ -95,7 +95,7 @@ def opened_layers(challenge: StatesChallenge, statement: StatesCommitment) -> di
 
 
 def judge_challenge(
-    log: CheckLog,
+    findings: Findings,
     statement: StatesCommitment | None,
     challenge: StatesChallenge,
     hidden: Hidden,
@@ -104,11 +104,11 @@ def judge_challenge(
 ) -> None:
     """Compare the opening with the states of the verifier's own pass; raises as `judge_states`."""
     if statement is None:
-        log.unavailable("states", "the receipt commits to no hidden states")
+        findings.leave_open("states", "the receipt commits to no hidden states")
         return
     rule = policy.fingerprints
     rounded = other_form(statement.dtype, card)
-    with log.timing("states", challenge.size):
+    with findings.timing("states", challenge.size):
         found = judge_states(
             challenge.opening,
             statement,
@@ -121,10 +121,10 @@ def judge_challenge(
             advisory=bool(rounded),
         )
     for finding in found:
-        log.add(finding)
+        findings.note(finding)
     if rounded:
-        log.unavailable("states", rounded)
-    log.assumptions.append("the nonce of the challenge was drawn by the verifier after it had the receipt")
+        findings.leave_open("states", rounded)
+    findings.assumptions.append("the nonce of the challenge was drawn by the verifier after it had the receipt")
 
 
 def judge_states(
@@ -256,7 +256,7 @@ MEASURED: Final = ("transformers", "cpu", "native")
 
 
 def judge_reruns(
-    log: CheckLog,
+    findings: Findings,
     receipt: Receipt,
     challenge: StatesChallenge,
     tokens: Sequence[int],
@@ -282,9 +282,9 @@ def judge_reruns(
         known = is_measured(receipt.engine)
         detail = f"of own rounding from the nearest of {len(near)} own stacks, run from the layer before"
         where = f"layer {layer}, {len(opened[layer])} rows"
-        log.add(Finding(ratio, allowed, NAME, where, detail, advisory=not known))
+        findings.note(Finding(ratio, allowed, NAME, where, detail, advisory=not known))
         if not known and not ratio <= allowed:
-            log.not_checked.append(
+            findings.not_checked.append(
                 f"{NAME}: small changes of weights: layer {layer} lies {ratio:.2f} of own rounding away, and how far "
                 f"{receipt.engine.name} on {receipt.engine.device} does was not measured"
             )

@@ -149,7 +149,7 @@ def verify_stream(
     seen = StreamProgress()
     for done, context in enumerate(contexts, 1):
         found = begin_verification(context, model, policy)
-        if not found.log.findings.rejected:  # a signed receipt that cannot be judged still fills its number
+        if not found.findings.rejected:  # a signed receipt that cannot be judged still fills its number
             seen.add_signed(context)
         try:
             check_statements(found)

@@ -19,7 +19,7 @@ from tallystick.audits.answers.fingerprints import (
 from tallystick.audits.answers.identity import SIGNATURE_BYTES, check_model, check_signer
 from tallystick.audits.answers.policy import STANDARD_DEMANDS, ReceiptPolicy
 from tallystick.audits.answers.power import CheatPower, power_at, unmeasured_rounding, unmeasured_tokens, why_unmeasured
-from tallystick.audits.answers.report import RUNG_OF, CheckLog, ReceiptReport, was_opened
+from tallystick.audits.answers.report import RUNG_OF, ReceiptReport, was_opened
 from tallystick.audits.answers.response import BARE, Response
 from tallystick.audits.answers.sampler import SamplerEvidence, SamplerRule, judge_sampler
 from tallystick.audits.answers.statements import (
@@ -45,6 +45,7 @@ from tallystick.core.digests import Digest, digest
 from tallystick.formats.receipt import Receipt, Sampler, SignedReceipt
 from tallystick.verdicts.fingerprints import rows_for
 from tallystick.verdicts.language_model import LanguageModel, Prefill, Rows, TokenMasks
+from tallystick.verdicts.verdict import Findings
 
 if TYPE_CHECKING:
     from tallystick.audits.answers.request import ExpectedRequest
@@ -101,12 +102,12 @@ class ReceiptContext:
 
 @dataclass
 class Verification:
-    """The verification of one receipt in progress: its inputs, the log, and the tokens to compute with."""
+    """The verification of one receipt in progress: its inputs, the findings, and the tokens to compute with."""
 
     context: ReceiptContext
     model: LanguageModel
     policy: ReceiptPolicy
-    log: CheckLog
+    findings: Findings
     tokens: KnownTokens = NOTHING
     evidence: SamplerEvidence | None = None
     rounding: RoundingEvidence | None = None
@@ -114,35 +115,35 @@ class Verification:
     @property
     def can_compute(self) -> bool:
         """Whether tokens are known and signature, model and prompt agree: a pass of another model shows nothing."""
-        names = {each.name for each in self.log.findings.seen if not each.agrees and not each.advisory}
+        names = {each.name for each in self.findings.seen if not each.agrees and not each.advisory}
         is_known = bool(self.tokens.prompt and self.tokens.answer) and self.is_promised
         return is_known and self.numbers_fit and not names & {"signature", "model", "prompt"}
 
     @property
     def numbers_fit(self) -> bool:
         """Whether nothing speaks against computing with the receipt's numbers."""
-        named = [each.name for each in self.log.findings.seen] + [each.check for each in self.log.missing]
+        named = [each.name for each in self.findings.seen] + [each.check for each in self.findings.undecided]
         return NUMBERS not in named
 
     @property
     def is_doubtful(self) -> bool:
         """Whether a higher rung of the ladder may settle what could not be checked."""
-        doubts = [each for each in self.log.missing if each.check in RUNG_OF and not each.lasting]
-        return self.can_compute and bool(doubts) and not self.log.findings.rejected
+        doubts = [each for each in self.findings.undecided if each.check in RUNG_OF and not each.lasting]
+        return self.can_compute and bool(doubts) and not self.findings.rejected
 
     @property
     def is_promised(self) -> bool:
         """Whether the receipt names the verifier's model, by its present root or by that of an earlier card."""
-        return any(each.where == "model root" and each.agrees for each in self.log.findings.seen)
+        return any(each.where == "model root" and each.agrees for each in self.findings.seen)
 
     @property
     def _power(self) -> tuple[CheatPower, ...]:
-        tokens, opened = self.context.receipt.answer.tokens.count, was_opened(self.log.findings.seen)
+        tokens, opened = self.context.receipt.answer.tokens.count, was_opened(self.findings.seen)
         return power_at(self.model.card, tokens, wide=self.rounding is not None, opened=opened)
 
     def report(self, rung: int) -> ReceiptReport:
         """The report on everything checked so far."""
-        receipt, log, card = self.context.receipt, self.log, self.model.card
+        receipt, findings, card = self.context.receipt, self.findings, self.model.card
         unmeasured = why_unmeasured(card, receipt, self.policy, rung)
         return ReceiptReport(
             self.context.identity,
@@ -150,11 +151,11 @@ class Verification:
             receipt.sequence,
             receipt.answer.tokens.count,
             rung,
-            tuple(log.findings.seen),
-            tuple(log.missing),
-            tuple(log.not_checked),
-            tuple(log.assumptions),
-            tuple(log.costs),
+            tuple(findings.seen),
+            tuple(findings.undecided),
+            tuple(findings.not_checked),
+            tuple(findings.assumptions),
+            tuple(findings.costs),
             self.evidence,
             self.rounding,
             () if unmeasured else self._power,
@@ -197,56 +198,56 @@ def verification_of(
 
 def begin_verification(context: ReceiptContext, model: LanguageModel, policy: ReceiptPolicy) -> Verification:
     """A verification in which only the signature was checked."""
-    found = Verification(context, model, policy, CheckLog())
-    with found.log.timing("signature", SIGNATURE_BYTES):
-        check_signer(found.log, context.response.receipt, context.body, policy)
+    found = Verification(context, model, policy, Findings())
+    with found.findings.timing("signature", SIGNATURE_BYTES):
+        check_signer(found.findings, context.response.receipt, context.body, policy)
     return found
 
 
 def check_statements(found: Verification) -> None:
     """Check what needs no pass: bounds, model root, request, delivery, end. Raises as `verify_receipt`."""
-    context, model, policy, log = found.context, found.model, found.policy, found.log
+    context, model, policy, findings = found.context, found.model, found.policy, found.findings
     receipt = context.receipt
-    with log.judging(NUMBERS):
+    with findings.judging(NUMBERS):
         check_consistency(receipt)
-    with log.timing("model"):
-        check_model(log, context, model, policy)
-    if log.findings.rejected:
+    with findings.timing("model"):
+        check_model(findings, context, model, policy)
+    if findings.rejected:
         return
-    with log.judging(NUMBERS):
+    with findings.judging(NUMBERS):
         check_sizes(receipt, model.card, policy, context.context_length, context.layers)
     if not found.numbers_fit:
         return
-    with log.timing("request", len(context.body)):
-        check_form(log, receipt, policy)
-        check_excuses(log, receipt, context.request)
-        note_statements(log, context.response, context.request)
+    with findings.timing("request", len(context.body)):
+        check_form(findings, receipt, policy)
+        check_excuses(findings, receipt, context.request)
+        note_statements(findings, context.response, context.request)
         own_prompt = _check_request(found)
-        _check_delivery(log, context.response)
-        found.tokens = known_tokens(log, context.response, own_prompt)
-        with log.judging(NUMBERS):
+        _check_delivery(findings, context.response)
+        found.tokens = known_tokens(findings, context.response, own_prompt)
+        with findings.judging(NUMBERS):
             check_vocabulary(found.tokens, receipt.sampler, model.card)
         if found.numbers_fit and found.tokens.answer is not None:
             prompt, answer = found.tokens.prompt or (), found.tokens.answer
-            check_finish(log, context.response, prompt, answer, model, context.request)
+            check_finish(findings, context.response, prompt, answer, model, context.request)
 
 
 def _check_request(found: Verification) -> Ids | None:
     """Compare the receipt with the request; returns the prompt by the verifier's own tokenizer."""
     context = found.context
     if context.request is None:
-        note_missing_request(found.log, found.policy)
+        note_missing_request(found.findings, found.policy)
         return None
 
-    return check_request(found.log, context.response, context.request, found.model, found.policy)
+    return check_request(found.findings, context.response, context.request, found.model, found.policy)
 
 
-def _check_delivery(log: CheckLog, response: Response) -> None:
+def _check_delivery(findings: Findings, response: Response) -> None:
     if response.is_bare:
-        log.not_checked.append(BARE)
+        findings.not_checked.append(BARE)
         return
 
-    check_delivery(log, response)
+    check_delivery(findings, response)
 
 
 def compute(found: Verification, rung: Rung = 2) -> None:
@@ -257,9 +258,9 @@ def compute(found: Verification, rung: Rung = 2) -> None:
     prompt, answer = found.tokens.prompt, found.tokens.answer
     assert prompt is not None
     assert answer is not None
-    log, receipt = found.log, found.context.receipt
+    findings, receipt = found.findings, found.context.receipt
     passed = _pass(found, (*prompt, *answer[:-1]), rung)
-    with log.timing("sampler", TOKEN_BYTES * len(answer)):
+    with findings.timing("sampler", TOKEN_BYTES * len(answer)):
         logits = passed.logits[-len(answer) :]
         rule, sampler = sampler_rule(found), promised_sampler(receipt.sampler, found.policy)
         open_line, ends = unmeasured_tokens(found.policy.sampler, found.model.card), found.model.end_tokens
@@ -268,20 +269,20 @@ def compute(found: Verification, rung: Rung = 2) -> None:
     wide = _wide(found) if rung > 1 else None
     true = None if wide is None else _wide_pass(found, wide, (*prompt, *answer[:-1]), logits, sampler)
     if (reported := found.context.response.choice.logprobs) is not None:
-        check_logprobs(log, reported, logits, answer, rule, open_line)
-        check_spelling(log, reported, logits, answer, rule, found.model)
+        check_logprobs(findings, reported, logits, answer, rule, open_line)
+        check_spelling(findings, reported, logits, answer, rule, found.model)
     for finding in found.evidence.findings:
-        log.add(finding)
+        findings.note(finding)
     for line in found.evidence.unavailable:
-        log.unavailable("evidence", line.removeprefix("evidence: "))
-    log.not_checked += found.evidence.not_checked
-    log.assumptions.append(error_rates(found.evidence.rule))
+        findings.leave_open("evidence", line.removeprefix("evidence: "))
+    findings.not_checked += found.evidence.not_checked
+    findings.assumptions.append(error_rates(found.evidence.rule))
     if rung > 1:
         _judge_fingerprints(found, passed)
         _judge_rounding(found, passed, true)
         _judge_states(found, passed, wide, (*prompt, *answer[:-1]))
     elif receipt.fingerprints:
-        log.not_checked.append("fingerprints: they stand on rung 2")
+        findings.not_checked.append("fingerprints: they stand on rung 2")
     _check_demands(found, rung)
 
 
@@ -329,22 +330,25 @@ def _pass(found: Verification, tokens: Ids, rung: Rung) -> Prefill:
     first, states = context.receipt.request.prompt.count - 1, context.receipt.states
     if rung > 1 and context.challenge is not None and states is not None:
         first = 0 if states.prompt else first
-    with found.log.timing("prefill"):
+    with found.findings.timing("prefill"):
         return found.model.prefill(tokens, first, layers)
 
 
 def _judge_fingerprints(found: Verification, passed: Prefill) -> None:
-    log, receipt, card = found.log, found.context.receipt, found.model.card
+    findings, receipt, card = found.findings, found.context.receipt, found.model.card
     if not receipt.fingerprints:
         return
     rule = found.policy.fingerprints.for_model(card)
-    with log.timing("fingerprint", sum(len(each.raw) for each in receipt.fingerprints)), log.judging("fingerprint"):
+    with (
+        findings.timing("fingerprint", sum(len(each.raw) for each in receipt.fingerprints)),
+        findings.judging("fingerprint"),
+    ):
         for finding in judge_fingerprints(receipt, partial(rows_for, passed=passed, final=card.layers), rule, card):
-            log.add(finding)
+            findings.note(finding)
         for line in unjudged_fingerprints(receipt, rule, card):
-            log.unavailable("fingerprint", line)
-        log.not_checked += filter(None, [unseen_changes(receipt, rule, card)])
-    log.assumptions.append(FORGEABLE)
+            findings.leave_open("fingerprint", line)
+        findings.not_checked += filter(None, [unseen_changes(receipt, rule, card)])
+    findings.assumptions.append(FORGEABLE)
 
 
 def _wide(found: Verification) -> LanguageModel | None:
@@ -355,7 +359,7 @@ def _wide(found: Verification) -> LanguageModel | None:
     wide = found.model.widened()
     if wide is None or not rule.rounding_for(card):
         why = "no pass in F32 here" if wide is None else unmeasured_rounding(card)
-        found.log.not_checked.append(f"{ROUNDING}: {why}")
+        found.findings.not_checked.append(f"{ROUNDING}: {why}")
         return None
     return wide
 
@@ -365,12 +369,12 @@ def _wide_pass(found: Verification, wide: LanguageModel, fed: Ids, logits: Rows,
     receipt, card, answer = found.context.receipt, found.model.card, found.tokens.answer
     first = receipt.request.prompt.count - 1
     layers = {layer for each in receipt.fingerprints for layer in each.layers if layer <= card.layers}
-    with found.log.timing("wide pass"):
+    with found.findings.timing("wide pass"):
         true = wide.prefill(fed, first, layers)
     assert found.evidence is not None
     assert answer is not None
     if shows_weights(found.evidence, sampler):
-        with found.log.timing("wide pass"):
+        with found.findings.timing("wide pass"):
             coarse = {name: wide.in_fewer_bits(name) for name in CHEAPER}
             cheaper = {name: each.prefill(fed, first).logits for name, each in coarse.items() if each is not None}
         if cheaper:
@@ -380,54 +384,54 @@ def _wide_pass(found: Verification, wide: LanguageModel, fed: Ids, logits: Rows,
 
 
 def _judge_rounding(found: Verification, passed: Prefill, true: Prefill | None) -> None:
-    log, receipt = found.log, found.context.receipt
+    findings, receipt = found.findings, found.context.receipt
     if true is None or not receipt.fingerprints:
         return
-    with log.timing(ROUNDING), log.judging(ROUNDING):
+    with findings.timing(ROUNDING), findings.judging(ROUNDING):
         found.rounding = judge_rounding(receipt, passed, true, found.policy.fingerprints, found.model.card)
     if found.rounding is not None:
-        log.add(found.rounding.finding)
-        log.assumptions.append(found.rounding.assumption)
+        findings.note(found.rounding.finding)
+        findings.assumptions.append(found.rounding.assumption)
 
 
 def _judge_states(found: Verification, passed: Prefill, wide: LanguageModel | None, fed: Ids) -> None:
-    log, context = found.log, found.context
+    findings, context = found.findings, found.context
     if context.challenge is not None:
         model, policy, challenge = found.model, found.policy, context.challenge
-        with log.judging("states"):
-            judge_challenge(log, context.receipt.states, challenge, passed.hidden, model.card, policy)
-        if wide is not None and not log.findings.rejected:
-            with log.timing(RERUN), log.judging(RERUN):
-                judge_reruns(log, context.receipt, challenge, fed, (model, wide), policy.fingerprints)
+        with findings.judging("states"):
+            judge_challenge(findings, context.receipt.states, challenge, passed.hidden, model.card, policy)
+        if wide is not None and not findings.rejected:
+            with findings.timing(RERUN), findings.judging(RERUN):
+                judge_reruns(findings, context.receipt, challenge, fed, (model, wide), policy.fingerprints)
     elif context.refusal is not None:
-        log.unavailable("states", f"the provider does not open its states: {context.refusal}")
+        findings.leave_open("states", f"the provider does not open its states: {context.refusal}")
     elif context.receipt.states is not None:
-        log.not_checked.append("the hidden states that the receipt commits to: challenge the provider")
+        findings.not_checked.append("the hidden states that the receipt commits to: challenge the provider")
 
 
 def _check_demands(found: Verification, rung: Rung) -> None:
-    log, asked = found.log, found.policy.demands
+    findings, asked = found.findings, found.policy.demands
     if asked is None:
         asked = STANDARD_DEMANDS if rung > 1 else ()
     for demand in asked:
         if demand.required and rung < 2:
-            log.unavailable("fingerprint", f"the policy asks for {demand}, on rung 2")
+            findings.leave_open("fingerprint", f"the policy asks for {demand}, on rung 2")
         elif not demand.is_met(found.context.receipt, found.model.card.layers):
             line = f"the receipt carries no {demand}{demand.shows}; a policy's `demands` say what has to be there"
-            log.unavailable("fingerprint", line, lasting=True) if demand.required else log.not_checked.append(
+            findings.leave_open("fingerprint", line, lasting=True) if demand.required else findings.not_checked.append(
                 f"fingerprint: {line}"
             )
 
 
 def _not_computed(found: Verification) -> None:
-    log = found.log
-    if log.findings.rejected:
-        log.not_checked.append("sampler and fingerprints: what the receipt states is not what was promised")
+    findings = found.findings
+    if findings.rejected:
+        findings.not_checked.append("sampler and fingerprints: what the receipt states is not what was promised")
     elif not found.numbers_fit:
-        log.not_checked.append("sampler and fingerprints: the pass that they need was not made")
+        findings.not_checked.append("sampler and fingerprints: the pass that they need was not made")
     elif not found.is_promised:
-        log.not_checked.append("sampler and fingerprints: the model that the receipt names is not at hand")
+        findings.not_checked.append("sampler and fingerprints: the model that the receipt names is not at hand")
     elif not found.context.receipt.answer.tokens.count:
-        log.unavailable("sampler", "an answer of no tokens shows nothing")
+        findings.leave_open("sampler", "an answer of no tokens shows nothing")
     else:
-        log.unavailable("sampler", "the tokens are not known")
+        findings.leave_open("sampler", "the tokens are not known")

@@ -83,10 +83,10 @@ def judge_opening(folder: Path, asked: OpeningRequest) -> Verdict:
     try:
         opened.require_readable()
     except MalformedError as error:  # no digest names the file as a whole: its values count as not opened
-        notes.undecided.append(str(error))
+        notes.leave_open("", str(error))
     if notes.rejected or notes.undecided:
         left = "the opening is not consistent" if notes.rejected else "not all of the opening can be read"
-        return Verdict(tuple(notes.seen), tuple(notes.undecided), (f"the operators: {left}",))
+        return Verdict(tuple(notes.seen), tuple(notes.open_lines), (f"the operators: {left}",))
     if asked.published is not None:
         with notes.check("value"):
             asked.published.check_step(notes, opening, opening.opened_record(), opened.opened)
@@ -102,7 +102,7 @@ def judge_opening(folder: Path, asked: OpeningRequest) -> Verdict:
         assumed.append("honest stacks differ by no more than those the profile was calibrated on")
     not_checked = tuple(_not_checked(opened, opening, asked))
     coverage = VerdictCoverage(judged, opening.operators.size, "operators", "judged", closely="within their bounds")
-    return Verdict(tuple(notes.seen), (*unavailable, *notes.undecided), not_checked, tuple(assumed), coverage)
+    return Verdict(tuple(notes.seen), (*unavailable, *notes.open_lines), not_checked, tuple(assumed), coverage)
 
 
 def judge_operator(notes: Findings, judge: OperatorJudge, node: Node, values: Values, engine: str | None = None) -> str:

@@ -39,7 +39,7 @@ class RunBench:
         run, findings, policy = RunDirectory(folder), Findings(keeps_going=True), Policy(replay="graph")
         stated = read_stated(run, policy, findings)
         if stated is None:
-            raise UnavailableError(f"{folder}: {(findings.undecided or ['the run cannot be read'])[0]}")
+            raise UnavailableError(f"{folder}: {(findings.open_lines or ['the run cannot be read'])[0]}")
         self.run: CheckedRun = check_records(run, stated, policy, findings)
         if self.run.findings.rejected or (self.run.program is None and self.run.plan is None):
             raise UnavailableError(f"{folder}: limits are measured on a run that `tally audit` can replay")
