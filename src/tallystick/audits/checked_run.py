@@ -221,8 +221,7 @@ def _named_state(read: Callable[[], dict[str, Tensor]], file: str, name: Digest,
 def read_stated(run: RunDirectory, policy: Policy, findings: Findings) -> Stated | None:
     """Claim, spec and environment; `None` where one of them cannot be read, and the reason is in `findings`.
 
-    What is not claimed is an objection. What is claimed and has no form that is known here was written by another
-    version, or damaged before the claim was made: nothing can be said about it.
+    A wrong digest rejects. The right digest over a format that this version cannot parse leaves the audit inconclusive.
     """
     claim = read_named(findings, run.claim_bytes, Claim, "claim", policy.claim, f"the expected claim {policy.claim}")
     if claim is None:

@@ -18,7 +18,7 @@ from tallystick.audits.checked_run import (
 from tallystick.audits.policy import Policy, Segment, Selection
 from tallystick.audits.report import Report, report_unread
 from tallystick.audits.segments import leave_end_out, leave_withdrawn_end_out
-from tallystick.audits.training import Progress, audit_selected, leave_origin_out, segments_between
+from tallystick.audits.training import Progress, audit_selected, note_origin_not_compared, segments_between
 from tallystick.core.errors import UnavailableError, UsageError
 from tallystick.formats.chain import Chain
 from tallystick.formats.data.preparation import read_tokenizer
@@ -32,7 +32,7 @@ from tallystick.formats.store.run import RunDirectory
 from tallystick.verdicts.replayer import VerifierStack
 from tallystick.verdicts.verdict import Findings, bound_by_digest, require
 
-# The replay of a segment that somebody chose, instead of sampled ones.
+# `tally verify-segment`: replay the segment that the caller names.
 
 
 def verify_segment(
@@ -60,7 +60,7 @@ def verify_segment(
         near = ", ".join(str(mark) for mark in marks[:12])
         raise UsageError(f"--from {start} --to {end}: two anchors in ascending order are needed ({near} …)")
     evidence.begins = start
-    leave_origin_out(evidence, stack)
+    note_origin_not_compared(evidence, stack)
     if end < marks[-1]:
         leave_end_out(evidence, policy.model_copy(update={"full": True}))
     chosen = Selection(tuple(range(start + 1, end + 1)), tuple(segments_between(marks, start, end)), ())
@@ -111,7 +111,7 @@ def audit_opened_segment(
         return report_unread(segment.run, policy, findings)
     evidence, selection = read
     evidence.begins = selection.segments[0].start if selection.segments else 0
-    leave_origin_out(evidence, stack)
+    note_origin_not_compared(evidence, stack)
     if selection.segments:
         leave_withdrawn_end_out(evidence, selection.segments[-1].end)
     asked = policy.model_copy(update={"full": False})
@@ -123,7 +123,7 @@ def read_segment(
 ) -> tuple[CheckedSegment, Selection] | None:
     """Read a segment and check all of it but its anchors; `None` where it states nothing. What fails is in `findings`.
 
-    Raises, unless `findings` keep going:
+    Raises (with `findings.keeps_going`, leaves open instead):
         MalformedError: a file has no form that is known here.
         UnavailableError: a file is missing or larger than the policy allows.
     """

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 def gather_evidence(run: RunDirectory, policy: Policy, findings: Findings | None = None) -> CheckedRun:
     """Read a run and check all of it, anchors included; what fails is in the findings.
 
-    Raises, unless given `findings` keep going:
+    Raises (with `findings.keeps_going`, leaves open instead):
         MalformedError: a file has no form that is known here.
         UnavailableError: a file is missing or larger than the policy allows.
     """

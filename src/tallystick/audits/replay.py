@@ -107,7 +107,7 @@ NUMBERS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
 @dataclass(frozen=True)
-class Lost:
+class UnreplayedSteps:
     """Steps of a selected segment that could not be replayed, and why the first of them could not."""
 
     start: int

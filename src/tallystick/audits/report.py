@@ -10,7 +10,7 @@ from typing import Final
 
 from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.policy import Policy, Selection, detection_probability, unreachable_share
-from tallystick.audits.replay import Lost, SegmentReport
+from tallystick.audits.replay import SegmentReport, UnreplayedSteps
 from tallystick.audits.varying_steps import described_moves
 from tallystick.core.canonical_json import Json
 from tallystick.core.digests import Digest, digest
@@ -108,7 +108,7 @@ def make_report(
     reading_seconds: float,
     replay_seconds: float,
     graph: Digest | None = None,
-    lost: Sequence[Lost] = (),
+    lost: Sequence[UnreplayedSteps] = (),
 ) -> Report:
     """The report of an audit: what it checked, what it could not obtain, and what it did not check.
 
@@ -274,7 +274,7 @@ def _assumptions(evidence: CheckedRun, policy: Policy, nonce: bytes, graph: Dige
     yield "training seconds are the prover's statement; only the cost ratio uses them"
 
 
-# The report on a run of which claim, spec or environment cannot be read: nothing else in it has a meaning then.
+# The report on a run whose claim, spec or environment is unreadable; nothing else is examined.
 
 
 def report_unread(run: RunDirectory, policy: Policy, findings: Findings) -> Report:
@@ -302,10 +302,10 @@ LINES_SHOWN: Final = 6
 
 
 def unreplayed(
-    selection: Selection, policy: Policy, evidence: CheckedRun, lost: Iterable[Lost]
-) -> tuple[list[str], list[Lost]]:
+    selection: Selection, policy: Policy, evidence: CheckedRun, lost: Iterable[UnreplayedSteps]
+) -> tuple[list[str], list[UnreplayedSteps]]:
     """Lines about sampled steps that were not replayed, and the lost steps among which no sampled one is."""
-    drawn, others = list[Lost](), list[Lost]()
+    drawn, others = list[UnreplayedSteps](), list[UnreplayedSteps]()
     for each in lost:
         is_drawn = any(each.start <= step <= each.end for step in selection.sampled)
         (drawn if is_drawn else others).append(each)

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from tallystick.audits.calls import InferenceReport
-    from tallystick.audits.circumstances import Circumstances
+    from tallystick.audits.context import AuditContext
 
 
 # The report of an audit as JSON values: what was found, and when, with which tools and on which stacks.
 
 
-def audit_json(report: Report | InferenceReport, made: Circumstances) -> dict[str, Json]:
+def audit_json(report: Report | InferenceReport, made: AuditContext) -> dict[str, Json]:
     """The report as JSON values."""
     excluded: Json = {"confidence": CONFIDENCE, "bad_fewer_than": bad_fewer_than(report.verdict)}
     return {**report.to_json(), **made.to_json(), "sentence": sentence_of(report.verdict), "excluded": excluded}
@@ -48,7 +48,7 @@ def audit_json(report: Report | InferenceReport, made: Circumstances) -> dict[st
 GRAPHS_SHOWN: Final = 8
 
 
-def audit_text(report: Report | InferenceReport, made: Circumstances) -> VerdictText:
+def audit_text(report: Report | InferenceReport, made: AuditContext) -> VerdictText:
     """What the report of an audit says in lines of text."""
     graph = f", graph {report.graph}" if report.graph else ""
     details = [*(_details(report) if isinstance(report, Report) else ()), *_other_stack(made)]
@@ -57,7 +57,7 @@ def audit_text(report: Report | InferenceReport, made: Circumstances) -> Verdict
     return VerdictText(report.verdict, f"{claim_named(report.claim)}{graph}", (), repeat, tuple(details), seconds)
 
 
-def seconds_of(report: Report | InferenceReport, made: Circumstances) -> dict[str, float]:
+def seconds_of(report: Report | InferenceReport, made: AuditContext) -> dict[str, float]:
     """How long each part of an audit took."""
     return {
         "start-up": made.startup_seconds,
@@ -92,7 +92,7 @@ def _steps(count: int) -> str:
     return f"{count} step{'s' * (count != 1)}"
 
 
-def _other_stack(made: Circumstances) -> Iterator[str]:
+def _other_stack(made: AuditContext) -> Iterator[str]:
     """Every entry in which the stack here differs from the claimed one."""
     if made.claimed is not None and made.ours is not None:
         for name, (ours, theirs) in made.ours.differing(made.claimed).items():
@@ -205,7 +205,7 @@ def frame(page: str) -> str:
     return f'<iframe title="report of an audit" sandbox srcdoc="{escape(page)}" style="{look}"></iframe>'
 
 
-def render_page(report: Report | InferenceReport, made: Circumstances) -> str:
+def render_page(report: Report | InferenceReport, made: AuditContext) -> str:
     """The page as HTML; every value is escaped, because a run's text is the prover's."""
     require("jinja2", "matplotlib")
     from jinja2 import Environment
@@ -256,7 +256,7 @@ def _figures(report: Report | InferenceReport) -> list[tuple[str, str]]:
     return figures
 
 
-def _facts(report: Report | InferenceReport, made: Circumstances) -> list[tuple[str, str]]:
+def _facts(report: Report | InferenceReport, made: AuditContext) -> list[tuple[str, str]]:
     """What a report has to name, each with its label."""
     facts = [
         ("date", made.date.replace("T", " ").replace("+00:00", " UTC")),
@@ -273,7 +273,7 @@ def _facts(report: Report | InferenceReport, made: Circumstances) -> list[tuple[
     return [(name, printable(value)) for name, value in facts if value]
 
 
-def _stacks(made: Circumstances) -> list[tuple[str, str, str]]:
+def _stacks(made: AuditContext) -> list[tuple[str, str, str]]:
     """Each entry of the two stacks: its name, what the prover states, and ours."""
     claimed, ours = ({} if each is None else each.stack() for each in (made.claimed, made.ours))
     rows = ((name, claimed.get(name, "not set"), ours.get(name, "not set")) for name in {**claimed, **ours})

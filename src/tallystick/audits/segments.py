@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.first_state import begun_elsewhere, judge_initial_state
 from tallystick.audits.policy import Policy, Segment
-from tallystick.audits.replay import Lost, SegmentReport, describe_other_stack, replay_segment
-from tallystick.audits.step_graphs import check_recipe_graph, foreign_graph
+from tallystick.audits.replay import SegmentReport, UnreplayedSteps, describe_other_stack, replay_segment
+from tallystick.audits.step_graphs import check_recipe_graph, unrelated_graph
 from tallystick.audits.tolerant import judge_for
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError
 from tallystick.core.tensors import State
@@ -113,7 +113,7 @@ class SegmentReplays:
         self.reports: list[SegmentReport] = []
         self.findings = Findings()
         self.unavailable: list[str] = []
-        self.lost: list[Lost] = []
+        self.lost: list[UnreplayedSteps] = []
         self._evidence, self._policy, self._stack, self._progress = evidence, policy, stack, progress
         self._segments = {segment.start: segment for segment in segments}
         self._replayer: Replayer | None = None
@@ -160,7 +160,7 @@ class SegmentReplays:
         if self._evidence.program is None or not self._evidence.varies:
             return False
 
-        found = foreign_graph(self._evidence.program, range(segment.start + 1, segment.end + 1))
+        found = unrelated_graph(self._evidence.program, range(segment.start + 1, segment.end + 1))
         if found is not None:
             self.findings.note(DIFFERS, "step graph", f"step {found[0]}", found[1])
         return found is not None
@@ -171,7 +171,7 @@ class SegmentReplays:
             judge = self._judge(segment, start)
             report = replay_segment(self._evidence, self.findings, segment, start, end, self._replayer, judge)
         except UnavailableError as error:
-            self.lost.append(Lost(segment.start + 1, segment.end, str(error)))
+            self.lost.append(UnreplayedSteps(segment.start + 1, segment.end, str(error)))
         except MalformedError as error:  # a state that no step of this run starts from
             self.findings.note(DIFFERS, "anchor", f"step {segment.start}", str(error))
         except ProofError as error:  # a batch that is not the recorded one
@@ -179,7 +179,7 @@ class SegmentReplays:
         else:
             self.reports.append(report)
             if report.ended_by:
-                self.lost.append(Lost(report.segment.end + 1, segment.end, report.ended_by))
+                self.lost.append(UnreplayedSteps(report.segment.end + 1, segment.end, report.ended_by))
 
     def _judge(self, segment: Segment, start: State) -> TolerantJudge | None:
         if self._policy.mode != "tolerant":

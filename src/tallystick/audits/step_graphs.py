@@ -18,7 +18,7 @@ from tallystick.core.files import read_document
 from tallystick.core.tensors import State, Tensor
 from tallystick.formats.records import StepRecord
 from tallystick.formats.spec import AverageRule
-from tallystick.formats.step_program import Further, StepProgram, recipe_program
+from tallystick.formats.step_program import StepOverride, StepProgram, recipe_program
 from tallystick.programs.encoding import file_root, graph_root
 from tallystick.programs.files import load_constants, load_graph
 from tallystick.programs.graph import Graph, Node, Ref
@@ -209,10 +209,10 @@ class FurtherGraphs:
 
     def __init__(self, evidence: CheckedRun, first: Graph, approved: Collection[Digest]) -> None:
         self._evidence, self._first, self._approved = evidence, first, frozenset(approved)
-        self._kept: dict[GraphKind, Further] = {}
+        self._kept: dict[GraphKind, StepOverride] = {}
         self._judged, self._followed = set[GraphKind](), Followed()
 
-    def __call__(self, index: int) -> Further | None:
+    def __call__(self, index: int) -> StepOverride | None:
         """The graph of step `index` with its constants, and its settings; `None` where they are those of the spec.
 
         Raises:
@@ -237,7 +237,7 @@ class FurtherGraphs:
             del self._kept[next(iter(self._kept))]
         return known
 
-    def _read(self, record: StepRecord, kind: GraphKind) -> Further:
+    def _read(self, record: StepRecord, kind: GraphKind) -> StepOverride:
         root, rules, _ = kind
         path, graph, constants = self._evidence.run.graph_path_of(record), self._first, None
         if root is not None:
@@ -247,7 +247,7 @@ class FurtherGraphs:
         if kind not in self._judged:
             self._judged.add(kind)
             self._judge(record.index, graph, kind)
-        return Further(graph if root is not None else None, constants, rules)
+        return StepOverride(graph if root is not None else None, constants, rules)
 
     def _judge(self, index: int, graph: Graph, kind: GraphKind) -> None:
         """Say once of each graph and its settings whether they are the program of the first step."""
@@ -306,7 +306,7 @@ class FurtherGraphs:
             raise UnavailableError(f"the step graph of step {record.index}: {error}") from None
 
 
-def foreign_graph(program: StepProgram, steps: Iterable[int]) -> tuple[int, str] | None:
+def unrelated_graph(program: StepProgram, steps: Iterable[int]) -> tuple[int, str] | None:
     """The first of `steps` whose record names a graph that is not one of the training, and why it is not.
 
     Steps behind one that cannot be replayed are not looked at.
@@ -354,7 +354,7 @@ def open_step_graph(evidence: CheckedRun, policy: Policy) -> StepProgram | None:
     return recipe_program(spec.recipe, graph, constants, evidence.dataset, evidence.plan)
 
 
-def _further(evidence: CheckedRun, first: Graph, policy: Policy) -> Callable[[int], Further | None]:
+def _further(evidence: CheckedRun, first: Graph, policy: Policy) -> Callable[[int], StepOverride | None]:
     """The graphs that records name besides `first`."""
     graphs = FurtherGraphs(evidence, first, policy.graphs)
     return lambda index: graphs(index) if evidence.varies else None

@@ -221,7 +221,7 @@ GROUPS = ("weights", "memory")
 CALIBRATED = frozenset(
     {"residual", "residual-tensor", "mismatches", "element", "stretch", "projection", "loss", "averages"}
 )
-"""Distances whose limits are measured; the others are equalities and the policy's own."""
+"""Checks with calibrated limits; all others compare exactly or by the policy."""
 
 
 def judge_for(

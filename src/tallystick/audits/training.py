@@ -9,7 +9,7 @@ from itertools import pairwise
 from tallystick.audits.checked_run import CheckedRun, check_records, read_stated, walk_anchors
 from tallystick.audits.first_state import judge_first_state
 from tallystick.audits.policy import Policy, Segment, Selection, sample_steps, select_segments
-from tallystick.audits.replay import Lost, SegmentReport
+from tallystick.audits.replay import SegmentReport, UnreplayedSteps
 from tallystick.audits.report import Report, make_report, report_unread, unreplayed
 from tallystick.audits.screens import AnchorScreens
 from tallystick.audits.segments import SegmentReplays, check_end, replays_graph
@@ -257,7 +257,7 @@ def audit_selected(
     if evidence.spec.rows is not None:
         unavailable.extend(check_rows(evidence, replays.reports, nonce, stack))
     evidence.findings.extend(replays.findings)
-    others = list[Lost]()
+    others = list[UnreplayedSteps]()
     if replays.lost or selection.out_of_reach or not selection.sampled:
         lines, others = unreplayed(selection, policy, evidence, replays.lost)
         unavailable = lines + unavailable
@@ -276,7 +276,7 @@ def _require_origin(evidence: CheckedRun, stack: VerifierStack) -> None:
         evidence.findings.leave_open("first weights", needed)
 
 
-def leave_origin_out(evidence: CheckedRun, stack: VerifierStack) -> None:
+def note_origin_not_compared(evidence: CheckedRun, stack: VerifierStack) -> None:
     """Say of a segment that begins behind anchor 0 that it is not compared with the verifier's origin."""
     if evidence.begins and stack.origin is not None and evidence.spec.first_weights is None:
         begins = f"the segment begins at the anchor of step {evidence.begins}, and only that of step 0 shows it"

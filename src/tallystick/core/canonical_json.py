@@ -35,12 +35,12 @@ def nesting(data: bytes) -> int:
 
 
 def is_deep(data: bytes, most: int = DEPTH_MAX) -> bool:
-    """Whether a JSON text is nested deeper than `most`; few brackets are told at once."""
+    """Whether a JSON text is nested deeper than `most`; it returns at once if there are few brackets."""
     return data.count(b"[") + data.count(b"{") > most < nesting(data)
 
 
 def has_more_lists(data: bytes, most: int) -> bool:
-    """Whether a JSON text holds more lists and objects than `most`; few brackets are told at once."""
+    """Whether a JSON text holds more lists and objects than `most`; it returns at once if there are few brackets."""
     found = _outside_strings(data) if data.count(b"[") + data.count(b"{") > most else b""
     return found.count(b"[") + found.count(b"{") > most
 

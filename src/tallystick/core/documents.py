@@ -130,7 +130,7 @@ FIELD_SHOWN: Final = 200
 def explain(error: ValidationError, kind: Any = None, what: str = "") -> str:
     """The problem of a validation error as `field: what it must be`, for a document `what` of the type `kind`.
 
-    A field that nobody knows is told before one that is missing: often it is that one, misspelt.
+    Unknown fields come before missing ones: an unknown one is often the missing one, misspelt.
     """
     found = error.errors(include_url=False)
     first = min(found, key=lambda each: (each["type"] in MISSING, each["type"] != UNKNOWN))

@@ -95,8 +95,8 @@ Bind = Callable[[int], State]
 
 
 @dataclass(frozen=True)
-class Further:
-    """What is another in a step than in the spec: graph and constants, or the rules of the optimizer, or both."""
+class StepOverride:
+    """What one step replaces of the spec: graph and constants, the rules of the optimizer, or both."""
 
     graph: Graph | None = None
     constants: State | None = None
@@ -119,7 +119,7 @@ class StepProgram:
     batch: Bind
     rates: Callable[[int], tuple[float, ...]]
     seed: int | None = None
-    further: Callable[[int], Further | None] = lambda _: None
+    further: Callable[[int], StepOverride | None] = lambda _: None
     grows: bool = False
 
     def __post_init__(self) -> None:

@@ -38,7 +38,7 @@ from tallystick.formats.receipt import (
 from tallystick.formats.signing import SigningKey
 from tallystick.formats.store.receipts import ReceiptLog, SpilledStates
 
-# A cache of committed hidden states for challenges: the latest in memory, older ones on disk if there is a place.
+# A cache of committed hidden states for challenges: the latest in memory, older ones on disk, if a folder was given.
 
 HELD_BYTES_MAX: Final = 1 << 30
 HASH_BYTES: Final = 32

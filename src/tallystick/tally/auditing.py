@@ -11,9 +11,9 @@ from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from tallystick.audits.calls import audit_inference
-from tallystick.audits.circumstances import (
+from tallystick.audits.context import (
     audit_command,
-    circumstances_of,
+    context_of,
     opened_segment_command,
     segment_command,
     stated_environment,
@@ -29,7 +29,7 @@ from tallystick.verdicts.verdict import Findings, Judgement, Outcome, Verdict
 
 if TYPE_CHECKING:
     from tallystick.audits.calls import InferenceReport
-    from tallystick.audits.circumstances import Circumstances
+    from tallystick.audits.context import AuditContext
     from tallystick.audits.training import Progress
     from tallystick.formats.data.rows import CommittedRows
     from tallystick.formats.spec import Environment, Origin
@@ -140,7 +140,7 @@ class AuditResult(Judgement):
     """
 
     report: Report | InferenceReport
-    made: Circumstances
+    made: AuditContext
 
     @property
     def verdict(self) -> Verdict:
@@ -200,10 +200,10 @@ class AuditResult(Judgement):
 
 def unread_result(run: RunDirectory, policy: Policy, findings: Findings, command: str) -> AuditResult:
     """The result for a run of which claim, spec or environment cannot be read."""
-    from tallystick.audits.circumstances import circumstances_of
+    from tallystick.audits.context import context_of
     from tallystick.audits.report import report_unread
 
-    return AuditResult(report_unread(run, policy, findings), circumstances_of(run, command, None, 0.0))
+    return AuditResult(report_unread(run, policy, findings), context_of(run, command, None, 0.0))
 
 
 # `tallystick.verify_segment` and `open_segment`: one segment that the caller chose, replayed or handed over.
@@ -249,7 +249,7 @@ def verify_segment(
         progress(0, 0)
         ready = time.perf_counter()
         report = replay_chosen(directory, asked, start, end, stack, progress)
-    return AuditResult(report, circumstances_of(directory, command, stack.environment, ready - started))
+    return AuditResult(report, context_of(directory, command, stack.environment, ready - started))
 
 
 def audit_segment(
@@ -283,7 +283,7 @@ def audit_segment(
         progress(0, 0)
         ready = time.perf_counter()
         report = audit_opened_segment(segment, policy, stack, progress)
-    return AuditResult(report, circumstances_of(segment.run, command, stack.environment, ready - started))
+    return AuditResult(report, context_of(segment.run, command, stack.environment, ready - started))
 
 
 def open_segment(
@@ -335,7 +335,7 @@ def audit_calls(
         ready = time.perf_counter()
         report = audit_inference(run, policy, nonce, environment, TorchEngine(on), progress)
     command = audit_command(run.path, policy, nonce, device)
-    return AuditResult(report, circumstances_of(run, command, environment, ready - started))
+    return AuditResult(report, context_of(run, command, environment, ready - started))
 
 
 # `tallystick.audit`: replay what was recorded, compare, and give the verdict.
@@ -402,4 +402,4 @@ def audit(
         progress(0, 0)
         ready = time.perf_counter()
         report = audit_training(found, asked, drawn, stack, progress)
-    return AuditResult(report, circumstances_of(found, command, stack.environment, ready - started))
+    return AuditResult(report, context_of(found, command, stack.environment, ready - started))

@@ -66,7 +66,7 @@ class Judgement(ABC):
 class VerdictCoverage:
     """How much was judged, and how closely: `done` of `total` units.
 
-    `drawn` of these were drawn without replacement; it is `None` where somebody else says what follows for the others.
+    `drawn` of these were drawn without replacement; `None` if the report states its own confidence.
     """
 
     done: int
@@ -85,7 +85,7 @@ class Verdict(Judgement):
     """The outcome of an audit.
 
     If nothing was checked, the outcome is inconclusive. A check that could not be made never counts as passed. An
-    advisory finding is shown and decides nothing. `shown` says what was checked beside what the coverage counts.
+    advisory finding is shown and decides nothing. `shown` lists what else was checked.
     """
 
     findings: tuple[Finding, ...]

@@ -10,7 +10,7 @@ from typing import Final
 
 from tallystick.core.errors import MalformedError, UnavailableError
 
-# What a folder looks like: told to whoever gave another one than was asked for, before anything heavy is loaded.
+# Recognise the kind of a folder, for error messages; this imports nothing heavy.
 
 NAMES_SHOWN: Final = 3
 

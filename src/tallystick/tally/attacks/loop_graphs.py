@@ -15,7 +15,7 @@ from tallystick.core.safetensors import read_state, write_state
 from tallystick.core.tensors import Tensor
 from tallystick.formats.optimizers import GroupRule
 from tallystick.formats.records import Record, StepRecord, graph_file
-from tallystick.formats.step_program import Further, StepProgram
+from tallystick.formats.step_program import StepOverride, StepProgram
 from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.encoding import graph_bytes, graph_root
 from tallystick.programs.files import constants_path, save_program
@@ -155,7 +155,7 @@ def forge_one_step(edit: Edit) -> Forger:
     def forge(run: Path, out: Path) -> None:
         honest = program_of(run)
         edited = edit(honest)
-        taken = replace(honest, further=lambda i: Further(edited.graph, edited.constants) if i == STEP else None)
+        taken = replace(honest, further=lambda i: StepOverride(edited.graph, edited.constants) if i == STEP else None)
         remake(run, out, practised=taken, declared=honest)
         forged, root = RunDirectory(out), graph_root(edited.graph)
         save_program(forged.path / graph_file(root), edited.graph, edited.constants)
@@ -288,7 +288,7 @@ class Variation:
         honest = program_of(run)
         edited = honest if self.edit is None else self.edit(honest)
         rules = None if self.rules is None else self.rules(honest.rules)
-        further = Further(None if self.edit is None else edited.graph, edited.constants, rules)
+        further = StepOverride(None if self.edit is None else edited.graph, edited.constants, rules)
         taken = replace(
             honest,
             further=lambda index: further if self._concerns(index) else None,

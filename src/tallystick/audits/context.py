@@ -23,7 +23,7 @@ SHOWN_MAX: Final = 600
 
 
 @dataclass(frozen=True)
-class Circumstances:
+class AuditContext:
     """The date (UTC), the command that repeats the audit, what was trained on what, and both stacks.
 
     `claimed` is the stack that the prover states, `None` where it cannot be read; `ours` is the verifier's own, `None`
@@ -40,7 +40,7 @@ class Circumstances:
     version: str = __version__
 
     def to_json(self) -> dict[str, Json]:
-        """The circumstances as JSON values."""
+        """The context as JSON values."""
         return {
             "date": self.date,
             "tallystick": self.version,
@@ -52,13 +52,13 @@ class Circumstances:
         }
 
 
-def circumstances_of(
+def context_of(
     run: RunDirectory | InferenceDirectory, command: str, ours: Environment | None, startup_seconds: float
-) -> Circumstances:
-    """The circumstances of an audit of `run` that ends now."""
+) -> AuditContext:
+    """The context of an audit of `run` that ends now."""
     model, data = _named(run)
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    return Circumstances(date, command, model, data, stated_environment(run), ours, startup_seconds)
+    return AuditContext(date, command, model, data, stated_environment(run), ours, startup_seconds)
 
 
 def stated_environment(run: RunDirectory | InferenceDirectory) -> Environment | None:
