@@ -15,7 +15,7 @@ from tallystick.audits.checked_run import (
     open_graph,
     read_stated,
 )
-from tallystick.audits.policy import Policy, Segment, Selection
+from tallystick.audits.policy import AuditPlan, Policy, Segment, Selection
 from tallystick.audits.report import Report, report_unread
 from tallystick.audits.segments import leave_end_out, leave_withdrawn_end_out
 from tallystick.audits.training import Progress, audit_selected, note_origin_not_compared, segments_between
@@ -55,7 +55,7 @@ def verify_segment(
     evidence = check_records(run, stated, policy, findings)
     marks = sorted(evidence.anchors)
     if evidence.findings.rejected or not evidence.ends_as_claimed:
-        return audit_selected(evidence, policy, b"", stack, progress, Selection((), (), ()), started)
+        return audit_selected(evidence, AuditPlan(policy), stack, progress, started)
     if start not in marks or end not in marks or start >= end:
         near = ", ".join(str(mark) for mark in marks[:12])
         raise UsageError(f"--from {start} --to {end}: two anchors in ascending order are needed ({near} …)")
@@ -64,7 +64,7 @@ def verify_segment(
     if end < marks[-1]:
         leave_end_out(evidence, policy.model_copy(update={"full": True}))
     chosen = Selection(tuple(range(start + 1, end + 1)), tuple(segments_between(marks, start, end)), ())
-    return audit_selected(evidence, policy, b"", stack, progress, chosen, started)
+    return audit_selected(evidence, AuditPlan(policy, chosen), stack, progress, started)
 
 
 # The audit of a segment that was handed over alone: its records against the claim's root, its steps by replay.
@@ -115,7 +115,7 @@ def audit_opened_segment(
     if selection.segments:
         leave_withdrawn_end_out(evidence, selection.segments[-1].end)
     asked = policy.model_copy(update={"full": False})
-    return audit_selected(evidence, asked, b"", stack, progress, selection, started)
+    return audit_selected(evidence, AuditPlan(asked, selection), stack, progress, started)
 
 
 def read_segment(

@@ -153,6 +153,15 @@ class Selection:
         return self.ends | {segment.start for segment in self.segments}
 
 
+@dataclass(frozen=True)
+class AuditPlan:
+    """What an audit replays of a run: what the policy and a nonce selected, or a caller did, without a nonce."""
+
+    policy: Policy
+    selection: Selection = Selection((), (), ())
+    nonce: bytes = b""
+
+
 def select_segments(sampled: Iterable[int], anchors: Iterable[int], window: int) -> Selection:
     """The shortest replays that cover the sampled steps.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tallystick.audits.checked_run import CheckedRun
-from tallystick.audits.policy import Policy, Selection, detection_probability, unreachable_share
+from tallystick.audits.policy import AuditPlan, Policy, Selection, detection_probability, unreachable_share
 from tallystick.audits.replay import SegmentReport, UnreplayedSteps
 from tallystick.audits.varying_steps import described_moves
 from tallystick.core.canonical_json import Json
@@ -100,27 +100,25 @@ class Report:
 
 def make_report(
     evidence: CheckedRun,
-    policy: Policy,
-    nonce: bytes,
-    selection: Selection,
+    plan: AuditPlan,
     segments: list[SegmentReport],
     unavailable: list[str],
-    reading_seconds: float,
-    replay_seconds: float,
+    seconds: tuple[float, float],
     graph: Digest | None = None,
     lost: Sequence[UnreplayedSteps] = (),
 ) -> Report:
     """The report of an audit: what it checked, what it could not obtain, and what it did not check.
 
-    `lost` are steps that were not drawn and cannot be replayed.
+    `seconds` went into reading and into replaying; `lost` are steps that were not drawn and cannot be replayed.
     """
+    policy, nonce = plan.policy, plan.nonce
     share = unreachable_share(evidence.anchors, evidence.steps, policy.window)
     verdict = Verdict(
         tuple(evidence.findings.seen),
         tuple(unavailable),
         (*map(str, lost), *_not_checked(evidence, policy, share)),
         tuple(_assumptions(evidence, policy, nonce, graph)),
-        _coverage(evidence.steps, policy, selection, segments, graph, nonce),
+        _coverage(evidence.steps, plan, segments, graph),
         (*evidence.findings.checked, *_of_a_recipe(evidence, policy)),
     )
     return Report(
@@ -128,32 +126,24 @@ def make_report(
         evidence.claim.identity,
         policy,
         nonce,
-        selection,
+        plan.selection,
         tuple(segments),
         evidence.steps,
         share,
         evidence.training_seconds,
-        reading_seconds,
-        replay_seconds,
+        *seconds,
         graph,
         evidence.varying.graph_counts(evidence.spec.graph, evidence.steps),
     )
 
 
-def _coverage(
-    steps: int,
-    policy: Policy,
-    selection: Selection,
-    segments: list[SegmentReport],
-    graph: Digest | None,
-    nonce: bytes,
-) -> VerdictCoverage:
+def _coverage(steps: int, plan: AuditPlan, segments: list[SegmentReport], graph: Digest | None) -> VerdictCoverage:
     """The replayed steps; a nonce drew the sampled ones, and without one somebody chose the segment."""
     replayed = [report.segment for report in segments]
-    drawn = sum(any(each.start < step <= each.end for each in replayed) for step in selection.sampled)
+    drawn = sum(any(each.start < step <= each.end for each in replayed) for step in plan.selection.sampled)
     how = "replayed from the recipe" if graph is None else "replayed from the step graph"
     done = sum(each.steps for each in replayed)
-    return VerdictCoverage(done, steps, "steps", how, drawn if nonce else 0, CLOSELY[policy.mode])
+    return VerdictCoverage(done, steps, "steps", how, drawn if plan.nonce else 0, CLOSELY[plan.policy.mode])
 
 
 def _of_a_recipe(evidence: CheckedRun, policy: Policy) -> Iterable[str]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from tallystick.audits.checked_run import CheckedRun, check_records, read_stated, walk_anchors
 from tallystick.audits.first_state import judge_first_state
-from tallystick.audits.policy import Policy, Segment, Selection, sample_steps, select_segments
+from tallystick.audits.policy import AuditPlan, Policy, Segment, Selection, sample_steps, select_segments
 from tallystick.audits.replay import SegmentReport, UnreplayedSteps
 from tallystick.audits.report import Report, make_report, report_unread, unreplayed
 from tallystick.audits.screens import AnchorScreens
@@ -195,7 +195,7 @@ def audit_training(
     selection, ends = select(evidence, policy, nonce), ends_of_chain(evidence, stack)
     _require_origin(evidence, stack)
     check_end(evidence, policy)
-    return audit_selected(evidence, policy, nonce, stack, progress, selection, started, ends)
+    return audit_selected(evidence, AuditPlan(policy, selection, nonce), stack, progress, started, ends)
 
 
 def sampled_segments(evidence: CheckedRun, policy: Policy, nonce: bytes) -> Selection:
@@ -223,11 +223,9 @@ def segments_between(marks: list[int], start: int, end: int) -> Iterable[Segment
 
 def audit_selected(
     evidence: CheckedRun,
-    policy: Policy,
-    nonce: bytes,
+    plan: AuditPlan,
     stack: VerifierStack,
     progress: Progress,
-    selection: Selection,
     started: float,
     ends: Collection[int] = (),
 ) -> Report:
@@ -236,6 +234,7 @@ def audit_selected(
     Without `policy.full`, only the anchors of the selected segments are screened, and these and `ends` are read.
     `started` is when the audit began to read, on the clock of `time.perf_counter`.
     """
+    policy, selection, nonce = plan.policy, plan.selection, plan.nonce
     unavailable, replaying = list[str](), 0.0
     screens = AnchorScreens(evidence, Findings())
     replays = SegmentReplays(evidence, policy, stack, progress, selection.segments)
@@ -264,9 +263,7 @@ def audit_selected(
     unavailable += [*replays.unavailable, *evidence.findings.open_lines, *evidence.varying.unmet(policy)]
     reading = time.perf_counter() - started - replaying
     graph = evidence.spec.graph if replays.reports and replays_graph(evidence, policy, stack) else None
-    return make_report(
-        evidence, policy, nonce, selection, replays.reports, unavailable, reading, replaying, graph, others
-    )
+    return make_report(evidence, plan, replays.reports, unavailable, (reading, replaying), graph, others)
 
 
 def _require_origin(evidence: CheckedRun, stack: VerifierStack) -> None:
