@@ -17,11 +17,11 @@ from tallystick.formats.recipe import RecordRecipe
 from tallystick.formats.store.run import RunDirectory, RunLock, lock_new_run, require_free
 from tallystick.recording.boundary import say, sheltered
 from tallystick.recording.loop.draws import require_seed
-from tallystick.recording.loop.first_step import GivenLoss
 from tallystick.recording.loop.loop_recorder import SHARE, OwnLoopRecorder
 from tallystick.recording.loop.preflight import Blocker
+from tallystick.recording.loop.program_watch import GivenLoss
 from tallystick.recording.loop.replaced import own_kernels
-from tallystick.recording.loop.step_graph import LossOfBatch, StepGraph, capture_loop
+from tallystick.recording.loop.step_graph import LoopStep, LossOfBatch, StepGraph
 from tallystick.recording.loop.step_graphs import GraphSource, captured, known_blockers, watched
 from tallystick.recording.rows import NOTHING, Attachments
 
@@ -306,22 +306,19 @@ class BatchHooks:
             return _loss(type(module).training_step(model, examples, 0), is_live=True)
 
         def capture() -> StepGraph:
-            seed = self._recording.seed
             limit: float | None = getattr(trainer, "gradient_clip_val", None)
             by_value = "value" in str(getattr(trainer, "gradient_clip_algorithm", None)).lower()
             edits = Edits(ClippedValues(limit), default_writes=2) if by_value and limit is not None else NO_EDITS
-            example = batch if count == 1 else [batch] * count
-            model, inner = inner_model(module), inner_optimizer(optimizer)
-            return capture_loop(
-                model,
+            step = LoopStep(
+                inner_model(module),
                 loss,
-                inner,
-                example,
+                inner_optimizer(optimizer),
                 clip_norm=None if by_value else limit,
                 accumulation=count,
-                seed=seed,
+                seed=self._recording.seed,
                 edits=edits,
             )
+            return step.capture([batch] * count)
 
         blockers = known_blockers(module, optimizer, self._recording.seed)
         self._recording.begin(module, optimizer, {"loop": "batch hooks"}, capture, blockers)
