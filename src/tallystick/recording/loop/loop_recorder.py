@@ -241,6 +241,8 @@ class OwnLoopRecorder:
             weights = {name: value for name, value in before.items() if name.startswith("weights.")}
             on_device = {name: from_tensor(value).to(self._device) for name, value in weights.items()}
             recorder.begin(before, summariser(on_device).at_anchor())
+        self._watchers[0].close()
+        self._watchers[0] = OptimizerWatch(self._model, self._optimizer)  # after hooks that the first step has added
         if graph is not None:
             watch = DepartureWatch(graph, recorder)
             self._watchers.insert(1, watch)
