@@ -73,11 +73,10 @@ class GraphMismatch:
 
     def cause(self, replayed: Mapping[str, torch.Tensor]) -> str:
         """One line that names the likely cause and its remedy."""
-        symptom = f"step {self.step.index}: the captured step gives another {self.where} than the loop"
-        causes: list[str] = []
+        cause = UNKNOWN
         with sheltered(unsaid):  # if the search for a cause fails, the general one is given
-            causes.extend(self._causes(replayed))
-        return f"{symptom}: {causes[0] if causes else UNKNOWN}"
+            cause = next(self._causes(replayed), UNKNOWN)
+        return f"step {self.step.index}: the captured step gives another {self.where} than the loop: {cause}"
 
     def _causes(self, replayed: Mapping[str, torch.Tensor]) -> Iterator[str]:
         if self.where == "gradient_norm":

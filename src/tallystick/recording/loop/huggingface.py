@@ -177,7 +177,7 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
                 self._recording.refuse_another()
                 return
             if not state.is_world_process_zero:
-                self._recording.leave_out()
+                self._recording.has_begun = True  # another process records the training
                 return
             if args.n_gpu > 1:
                 raise UsageError("TallyCallback records a model on one device")

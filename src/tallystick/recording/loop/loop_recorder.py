@@ -241,8 +241,6 @@ class OwnLoopRecorder:
             weights = {name: value for name, value in before.items() if name.startswith("weights.")}
             on_device = {name: from_tensor(value).to(self._device) for name, value in weights.items()}
             recorder.begin(before, summariser(on_device).at_anchor())
-        self._watchers[0].close()
-        self._watchers[0] = OptimizerWatch(self._model, self._optimizer)  # after hooks that the first step has added
         if graph is not None:
             watch = DepartureWatch(graph, recorder)
             self._watchers.insert(1, watch)
@@ -266,8 +264,12 @@ class OwnLoopRecorder:
             rows = self._attached.rows
             positions = None if rows is None else rows.positions(step.named)
             batch = Batch(digest=keep_batch(self._run, step.named), indices=positions)
-        is_graph, first = isinstance(graph, StepGraph), self._graph
-        if not is_graph:  # the weights may have been changed since the optimizer stepped
+        stated: dict[str, Any] = {"no_graph": graph}
+        if isinstance(graph, StepGraph):  # the spec names the first graph, and its rules
+            assert self._graph is not None
+            rules = None if graph.rules == self._graph.rules else graph.rules
+            stated = {"graph": None if graph.root == self._graph.root else graph.root, "optimizer": rules}
+        else:  # the weights may have been changed since the optimizer stepped
             recorder.forget_noted()
         record = recorder.step(
             step.index,
@@ -278,9 +280,7 @@ class OwnLoopRecorder:
             gradient_norm=step.gradient_norm,
             seconds=seconds,
             tags=(NO_RATE,) if has_no_rate else (),
-            graph=graph.root if isinstance(graph, StepGraph) and first and graph.root != first.root else None,
-            no_graph=graph if isinstance(graph, str) else None,
-            optimizer=graph.rules if isinstance(graph, StepGraph) and first and graph.rules != first.rules else None,
+            **stated,
         )
         self._guard.add(record, graph)
         self._expect_next()
@@ -327,6 +327,8 @@ class OwnLoopRecorder:
             if graph.loop.fixed is not None and self._draws is None:
                 self._watch_again = self._program
         trim_heap()  # what the capture took
+        self._watchers[0].close()
+        self._watchers[0] = OptimizerWatch(self._model, self._optimizer)  # after hooks that the first step has added
         recorder = self._start(before)
         self._before = {}
         self._guard.keep(before)
