@@ -34,7 +34,7 @@ from tallystick.recording.rows import NOTHING, Attachments
 #             recorder.step(loss, batch=(inputs, targets))
 #
 # Kernels, order and precision of the loop are not changed, except that an LSTM on a CPU does not run with oneDNN
-# (`own_kernels.py`). The operators of the first step are watched; from them the recorder finds the loss as a function
+# (`own_kernels`). The operators of the first step are watched; from them the recorder finds the loss as a function
 # of model and batch, clipping, and accumulation, and captures the step as a graph, from which the run can be replayed.
 # They can also be given:
 #
