@@ -22,7 +22,6 @@ from tallystick.recording.loop.own_loop import CallbackRecording
 from tallystick.recording.loop.preflight import Blocker
 from tallystick.recording.loop.replaced import ModelHook
 from tallystick.recording.loop.step_graph import LoopStep, StepGraph, as_mapping
-from tallystick.recording.loop.step_graphs import known_blockers
 from tallystick.recording.rows import Attachments
 
 # The loss of a Trainer that its model does not compute: label smoothing, or one of somebody's own.
@@ -284,11 +283,8 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
         device = next(self._model.parameters()).device.type
         return torch.autocast(device, torch.bfloat16) if self._args.bf16 else nullcontext()
 
-    def _blockers(self, given: Mapping[str, Any]) -> list[Blocker]:
-        """Every reason that is known before the first step why the run cannot be replayed, by the Trainer's names."""
-        return known_blockers(self._model, self._optimizer, self._recording.seed) + list(self._of_arguments(given))
-
-    def _of_arguments(self, given: Mapping[str, Any]) -> Iterator[Blocker]:
+    def _blockers(self, given: Mapping[str, Any]) -> Iterator[Blocker]:
+        """Reasons why the run cannot be replayed that the Trainer's arguments show, by their names."""
         args = self._args
         if args.fp16:
             yield Blocker("the scaling of losses for fp16 is not captured", "take bf16, or leave fp16 off")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -155,18 +155,19 @@ class CallbackRecording:
         optimizer: Any,
         loop: Mapping[str, str],
         capture: Callable[[], StepGraph],
-        blockers: Sequence[Blocker],
+        blockers: Iterable[Blocker] = (),
     ) -> None:
-        """Lock the directory, capture the step, and save the state before it; `blockers` are known already.
+        """Lock the directory, capture the step, and save the state before it; `blockers` are those of the library.
 
         Raises `UnavailableError` for a sharded model, before anything is written.
         """
         require_whole(inner_model(model))
+        known = known_blockers(model, optimizer, self.seed) + list(blockers)
         self._while_open.callback(lock_new_run(self._folder).release)
         described = {**loop, **self._description}
         run = RunDirectory(self._folder)
         self._while_open.enter_context(own_kernels(inner_model(model)))
-        source = captured(capture, blockers)
+        source = captured(capture, known)
         self._recorder = OwnLoopRecorder(run, model, optimizer, self._settings, described, source, self._attached)
         self.has_begun = True
 
@@ -303,8 +304,7 @@ class BatchHooks:
             )
             return step.capture([batch] * count)
 
-        blockers = known_blockers(module, optimizer, self._recording.seed)
-        self._recording.begin(module, optimizer, {"loop": "batch hooks"}, capture, blockers)
+        self._recording.begin(module, optimizer, {"loop": "batch hooks"}, capture)
 
 
 def _loss(outputs: Any, is_live: bool = False) -> torch.Tensor:
