@@ -59,6 +59,10 @@ def thaws(step: int, model: Any, _optimizer: Any) -> None:
     model[0].weight.requires_grad_(step >= 4)
 
 
+def fuses(step: int, _model: Any, optimizer: Any) -> None:
+    optimizer.param_groups[0]["fused"] = step in {4, 5}
+
+
 @pytest.mark.parametrize(
     ("change", "line", "graphs"),
     [
@@ -92,6 +96,18 @@ def test_layers_that_begin_to_train_later_are_replayed_with_their_slots(
     verdict = audit(tmp_path / "run")
     assert (verdict.outcome, verdict.coverage.done) == ("inconclusive", loops.STEPS)
     assert "why 0.weight has a gradient in step 5, unlike the first" in verdict.not_checked
+
+
+def test_steps_whose_settings_no_graph_can_hold_are_recorded_without_one(
+    tmp_path: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loops, "network", descends)
+    (line,) = said(tmp_path / "run", change=fuses)
+    assert line == "step 5 cannot be replayed, nor any other of its kind: SGD with fused=True cannot be captured"
+    reasons = [step.no_graph for step in steps_of(tmp_path / "run")]
+    assert [index for index, reason in enumerate(reasons, 1) if reason] == [5, 6]
+    verdict = audit(tmp_path / "run")
+    assert (verdict.outcome, verdict.objections) == ("inconclusive", ())
 
 
 def test_an_optimizer_that_counts_later_layers_on_their_own_leaves_the_steps_before_judged(

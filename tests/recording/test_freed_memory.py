@@ -10,7 +10,7 @@ import pytest
 PROGRAM = """
 import sys
 import numpy as np
-from tallystick.recording.loop.self_check import give_back
+from tallystick.recording.loop.self_check import trim_heap
 
 def resident():
     with open("/proc/self/statm") as file:
@@ -21,7 +21,7 @@ last = np.ones(1 << 13)  # behind them, so that they are not the end of what it 
 taken = resident()
 del blocks
 if sys.argv[1] == "given back":
-    give_back()
+    trim_heap()
 print(taken - resident())
 """
 

@@ -202,7 +202,7 @@ def test_any_error_of_a_capture_is_a_reason_and_the_steps_are_recorded(
     def falls(*_: object, **__: object) -> None:
         raise AssertionError("fake tensors mixed with real ones")
 
-    monkeypatch.setattr("tallystick.recording.loop.first_step.capture_loop", falls)
+    monkeypatch.setattr("tallystick.recording.loop.step_graph.LoopStep.capture", falls)
     (line,) = said(tmp_path / "run")
     assert line.startswith("the audit of this run will be inconclusive: AssertionError: fake tensors mixed")
     verdict = audit(tmp_path / "run")

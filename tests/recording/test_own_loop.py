@@ -171,7 +171,7 @@ def test_recorded_steps_are_kept_and_the_refusal_says_what_is_there(one_thread: 
 
 
 def test_batches_are_named_by_positions_or_by_the_digest_of_their_tensors() -> None:
-    from tallystick.recording.loop.loop_recorder import describe_batch
+    from tallystick.recording.loop.step_graph import describe_batch
 
     tensor, other = torch.arange(4.0), torch.arange(4)
     assert describe_batch([3, 1, 2]).indices == (3, 1, 2)

@@ -142,7 +142,7 @@ def test_a_limit_of_clipping_that_is_not_the_stated_one_is_seen(
     """A recorder that does not look at its own steps, as a prover may use one, is caught by the audit."""
     monkeypatch.setattr("tallystick.recording.loop.self_check.SelfCheck.difference", lambda *_: "")
     monkeypatch.setattr("tallystick.recording.loop.self_check.SelfAudit.replay", lambda *_: None)
-    monkeypatch.setattr("tallystick.recording.loop.first_step.clip_norm_of", lambda *_: 0.05)
+    monkeypatch.setattr("tallystick.recording.loop.program_watch.clip_norm_of", lambda *_: 0.05)
     fit(tmp_path / "run", batches(4), anchor_stride=2, summaries=["exact"], clip=0.05, clips=2.0)
     report = replayed(tmp_path / "run")
     assert report.verdict.outcome == "rejected"

@@ -163,33 +163,33 @@ class RunRecorder:
         graph: Digest | None = None,
         no_graph: str | None = None,
         optimizer: tuple[GroupRule, ...] | None = None,
-    ) -> None:
-        """Append the record of step `index`, and write its anchor if one is due."""
+    ) -> StepRecord:
+        """Append the record of step `index`, and write its anchor if one is due; returns the record."""
         started = time.perf_counter()
         post = self._summariser.after_step(index, self._noted)
         self._noted = None
-        self._journal.add(
-            StepRecord(
-                index=index,
-                data=self._data_root,
-                batch=batch,
-                pre=self._summary,
-                post=post,
-                loss=quantise(loss, self._recorded.loss_decimals),
-                gradient_norm=None if gradient_norm is None else quantise(gradient_norm, 12),
-                activation=None if activation is None else (quantise(activation[0], 12), quantise(activation[1], 12)),
-                learning_rate=learning_rate,
-                learning_rates=learning_rates,
-                tags=tags,
-                graph=graph,
-                no_graph=no_graph,
-                optimizer=optimizer,
-            )
+        record = StepRecord(
+            index=index,
+            data=self._data_root,
+            batch=batch,
+            pre=self._summary,
+            post=post,
+            loss=quantise(loss, self._recorded.loss_decimals),
+            gradient_norm=None if gradient_norm is None else quantise(gradient_norm, 12),
+            activation=None if activation is None else (quantise(activation[0], 12), quantise(activation[1], 12)),
+            learning_rate=learning_rate,
+            learning_rates=learning_rates,
+            tags=tags,
+            graph=graph,
+            no_graph=no_graph,
+            optimizer=optimizer,
         )
+        self._journal.add(record)
         self._summary = post
         if is_last or index % self._recorded.anchor_stride == 0:
             self._anchor(index)
         self._time(index, seconds, time.perf_counter() - started)
+        return record
 
     def anchor(self, index: int) -> None:
         """Write an anchor of the state after step `index` although none is due: at the end of a custom loop."""

@@ -145,7 +145,11 @@ class TracedCall:
         places = iter(range(len(module.graph.nodes)))
         for node in module.graph.nodes:
             if node.op == "placeholder":
-                self._placeholder(node, next(places), fixed)
+                place = next(places)
+                if place in fixed:
+                    self._known[node] = fixed[place]
+                else:
+                    self._inputs.append((place, self._slot(node)))
             elif node.op == "get_attr":
                 self._known[node] = getattr(module, node.target)
             elif node.op == "output":
@@ -173,12 +177,6 @@ class TracedCall:
                 held[slot] = None
         return [held[each] if isinstance(each, int) else each for each in self._results]
 
-    def _placeholder(self, node: Node, place: int, fixed: Mapping[int, torch.Tensor]) -> None:
-        if place in fixed:
-            self._known[node] = fixed[place]
-        else:
-            self._inputs.append((place, self._slot(node)))
-
     def _slot(self, node: Node) -> int:
         self._slots[node] = len(self._held)
         self._held.append(None)
@@ -189,8 +187,11 @@ class TracedCall:
             arguments, named = map_arg((node.args, node.kwargs), self._known.get)
             self._known[node] = node.target(*arguments, **named)  # type: ignore[operator]
             return
-        if self._regroups and self._is_weighted(node):
-            return
+        if self._regroups:
+            found = self._weighted.get(_operand(node) or node) or weighted(node, self._known, self._weighted)
+            if found is not None:  # a weighted sum is computed when somebody asks for it
+                self._weighted[node] = found
+                return
         for each in node.all_input_nodes:
             if each not in self._known:
                 self._made(each)
@@ -201,19 +202,14 @@ class TracedCall:
             return
         self._step(node)
 
-    def _is_weighted(self, node: Node) -> bool:
-        """Whether a weighted sum is kept for this node, to be computed when somebody asks for it."""
-        found = self._weighted.get(_operand(node) or node) or weighted(node, self._known, self._weighted)
-        if found is not None:
-            self._weighted[node] = found
-        return found is not None
-
     def _step(self, node: Node) -> None:
         target: Any = node.target
         kernel: Kernel = getattr(target, "_op", target)
         arguments: tuple[Any, ...] = node.args
         named: dict[str, Any] = dict(node.kwargs)
-        if any(not isinstance(each, Node) and _nodes(each) for each in (*arguments, named)):
+        nested = list[Node]()
+        map_arg([each for each in (*arguments, named) if not isinstance(each, Node)], nested.append)
+        if nested:
             kernel, arguments, named = _flat(node), tuple(node.all_input_nodes), {}
         packed = packed_product(node, self._known)
         if packed is not None:
@@ -249,12 +245,6 @@ def _operand(node: Node) -> Node | None:
         return None
     before, behind = (each.meta.get("val") for each in (node.args[0], node))
     return node.args[0] if before is not None and behind is not None and before.shape == behind.shape else None
-
-
-def _nodes(given: Any) -> list[Node]:
-    found: list[Node] = []
-    map_arg(given, found.append)
-    return found
 
 
 def _flat(node: Node) -> Callable[..., Any]:

@@ -61,12 +61,12 @@ class InTurn(torch.optim.Optimizer):
         return self._registered("register_step_post_hook", stepped)
 
     def _registered(self, register: str, hook: Callable[[int, Any, Any], None]) -> Any:
-        """Register a hook that is told which of the optimizers steps."""
+        """Register a hook that gets the index of the optimizer that steps in place of the optimizer."""
 
-        def told(index: int) -> Callable[..., None]:
-            return lambda _optimizer, args, kwargs: hook(index, args, kwargs)
+        def registered(index: int, optimizer: torch.optim.Optimizer) -> Any:
+            return getattr(optimizer, register)(lambda _, args, kwargs: hook(index, args, kwargs))
 
-        return HookHandles([getattr(each, register)(told(index)) for index, each in enumerate(self.optimizers)])
+        return HookHandles([registered(index, optimizer) for index, optimizer in enumerate(self.optimizers)])
 
 
 class HookHandles:
@@ -207,25 +207,16 @@ class Ema:
     def updated(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The averages after a step by their names in the state, which holds the new weights and the old averages."""
         count = None if self._count is None else state[AVERAGED]
-        found = {name: _updated(self.rule, state, name, count) for name in state if name.startswith(AVERAGE)}
-        return found | ({} if count is None else {AVERAGED: count + 1})
+        updated = dict[str, torch.Tensor]() if count is None else {AVERAGED: count + 1}
+        for name in (name for name in state if name.startswith(AVERAGE)):
+            weight = state[f"weights.{name.removeprefix(AVERAGE)}"]
+            moved = FORMS[self.rule.form](state[name], weight, self.rule.decay)
+            updated[name] = moved if count is None else torch.where(count == 0, weight, moved)
+        return updated
 
 
-def _updated(
-    rule: AverageRule, tensors: Mapping[str, torch.Tensor], name: str, count: torch.Tensor | None
-) -> torch.Tensor:
-    weight = tensors[f"weights.{name.removeprefix(AVERAGE)}"]
-    moved = FORMS[rule.form](tensors[name], weight, rule.decay)
-    return moved if count is None else torch.where(count == 0, weight, moved)
-
-
-def _difference(average: torch.Tensor, weight: torch.Tensor, decay: float) -> torch.Tensor:
-    share = 1 - decay
-    return average - share * (average - weight)
-
-
-FORMS = {
+FORMS: Final[Mapping[str, Callable[..., torch.Tensor]]] = {
     "lerp": lambda average, weight, decay: torch.lerp(average, weight, 1 - decay),
     "sum": lambda average, weight, decay: torch.add(average * decay, weight, alpha=1 - decay),
-    "difference": _difference,
+    "difference": lambda average, weight, decay: average - (1 - decay) * (average - weight),
 }

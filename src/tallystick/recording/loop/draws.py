@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -23,6 +24,7 @@ from tallystick.programs.graph import Graph
 from tallystick.programs.operators.tally.generator import NATIVE, words_of as generator_words
 from tallystick.programs.random_words import BLOCK, GOES_ON, SKIPPED_MAX, WORDS_PER_BLOCK, State, distance, seeded
 from tallystick.programs.step_names import GENERATOR, GENERATOR_MOVE
+from tallystick.recording.loop.watchers import StepSeen
 
 Move: TypeAlias = npt.NDArray[np.int64]
 """I64 [2]: a seed or -1, and how many words are skipped from there."""
@@ -71,132 +73,87 @@ def native_words_of(graph: Graph) -> int:
     return sum(generator_words(kind, mask.shape, mask.dtype) for mask in masks if mask is not None) % BLOCK
 
 
-def generator_of(draws: Draws | None, graph: Graph, before: bool = False) -> dict[str, Tensor]:
-    """What a state holds of PyTorch's generator after the last step, or `before` it, where a graph draws from it."""
-    if not isinstance(draws, NativeDraws) or not draws_natively(graph):
-        return {}
-    return {GENERATOR: Tensor.of(draws.before if before else draws.state)}
-
-
-def moves_of(draws: Draws | None, graph: Graph) -> dict[str, Tensor]:
-    """What the batch of the last step says of PyTorch's generator, where a graph draws from it."""
-    if not isinstance(draws, NativeDraws) or not draws_natively(graph):
-        return {}
-    return {GENERATOR_MOVE: Tensor.of(draws.move)}
-
-
 def draws_natively(graph: Graph) -> bool:
     """Whether a step graph draws from PyTorch's generator."""
     return any(each.name == GENERATOR for each in graph.inputs)
 
 
-class SeededDraws:
-    """Gives each step of somebody else's loop its stream, and raises nothing into it."""
-
-    def __init__(
-        self, model: torch.nn.Module, seed: int, sheltered: Callable[[], AbstractContextManager[None]]
-    ) -> None:
-        self._seed, self.words = seed, 0
-        self._forward = SeededForward(model, sheltered)
-
-    def start(self, log: OperatorLog | None) -> None:
-        """Begin with the first step; while a `log` watches it, the log answers its draws."""
-        self._forward.asked = None if log is None else log.draws
-        self.begin(1)
-        self._forward.start()
-
-    def begin(self, step: int) -> None:
-        """Draw from the stream of step number `step` from now on."""
-        self._forward.begin(_StepStream(seed_tensor(step_key(self._seed, step))))
-
-    def watched(self) -> None:
-        """Answer draws without a log from now on."""
-        self._forward.asked = None
-
-    def enter(self, model: torch.nn.Module) -> None:
-        """The model begins to run; hooks that were added inside of a hook miss that."""
-        self._forward.entered(model)
-
-    def after(self, step: int) -> str:
-        """Say what step number `step` drew that does not follow from the seed; else empty. `words` is how many words.
-
-        What runs from now on draws from no stream, until the next step begins: captures run the model too.
-        """
-        stream = self._forward.stream
-        assert isinstance(stream, _StepStream)
-        self._forward.stream = None
-        self.words = stream.offset
-        return OTHER_DRAW.format(stream.other) if stream.other else ""
-
-    def close(self) -> None:
-        """Let the loop draw from generators again."""
-        self._forward.close()
-
-
-class _StepStream(ExplicitRandomness):  # type: ignore[no-untyped-call]
-    """A stream that notes a draw which cannot follow from the seed, and lets a generator make it."""
-
-    other = ""
-
-    def refuse(self, name: str) -> None:
-        self.other = name
-
-
-class NativeDraws:
-    """Follows PyTorch's generator through somebody else's loop, which draws as it does without the recorder.
+class Draws:
+    """Gives each step of somebody else's loop the stream of its seed; without a seed, follows PyTorch's generator.
 
     `state` is that of the generator after the last step, and `before` that before it. Before the first step it is that
     of the seed, if the generator came from there. `move` says how the generator was moved from there until the step
-    began: to another seed, or -1, and by how many words that no step drew. `words` is how many the step drew, modulo
-    the words of a block.
+    began: to another seed, or -1, and by how many words that no step drew.
     """
 
-    def __init__(self, model: torch.nn.Module, sheltered: Callable[[], AbstractContextManager[None]]) -> None:
-        origin, live = seeded(torch.initial_seed()), live_state()
-        drawn = distance(origin, live, SKIPPED_MAX)
-        self.before = self.state = live if drawn is None else origin
-        self._drawn, self._last = drawn or 0, live
-        self.move, self.words = STAYS, 0
-        self._forward, self._lost = SeededForward(model, sheltered), 0
+    def __init__(
+        self, model: torch.nn.Module, seed: int | None, sheltered: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._model, self._seed, self._forward = model, seed, SeededForward(model, sheltered)
+        if seed is None:
+            origin, live = seeded(torch.initial_seed()), live_state()
+            drawn = distance(origin, live, SKIPPED_MAX)
+            self.before = self.state = live if drawn is None else origin
+            self._drawn, self._last = drawn or 0, live
+            self.move, self._lost = STAYS, 0
 
     def start(self, log: OperatorLog | None) -> None:
-        """Begin with the first step; while a `log` watches it, the log is told which draws are the model's."""
-        self._forward.asked = None if log is None else log.draws
-        self.begin(1)
+        """Hook the model; while a `log` watches the first step, it answers the draws."""
+        self.answer_by(log)
         self._forward.start()
 
-    def begin(self, step: int) -> None:
-        """Follow step number `step` from now on."""
-        self._forward.begin(_LiveStream())
+    def answer_by(self, log: OperatorLog | None) -> None:
+        """Let a log that watches a step answer the draws of the model, or none."""
+        self._forward.asked = None if log is None else log.draws
 
-    def watched(self) -> None:
-        """No log watches from now on."""
-        self._forward.asked = None
+    def begin(self, index: int) -> None:
+        """Draw from the stream of step `index`, or follow the generator through it."""
+        step = _LiveStream() if self._seed is None else _StepStream(seed_tensor(step_key(self._seed, index)))
+        self._forward.begin(step)
 
-    def enter(self, model: torch.nn.Module) -> None:
+    def enter(self) -> None:
         """The model begins to run; hooks that were added inside of a hook miss that."""
-        self._forward.entered(model)
+        self._forward.entered(self._model)
 
-    def after(self, step: int) -> str:
-        """Say why the draws of step number `step` follow from no state, else empty; follow nothing until the next."""
-        stream = self._forward.stream
-        assert isinstance(stream, _LiveStream)
-        self._forward.stream = None
-        self.before, self.move, self.words = self.state, STAYS, 0
-        if stream.first is None or stream.last is None:  # the model did not run
-            return ""
-        move = self._move_to(stream.first)
-        self.state = self._last = stream.last
-        self.words, self._drawn = int(stream.last[BLOCK] - stream.first[BLOCK]) % BLOCK, 0
-        if move is None:
-            self._lost += 1
-            return OTHER_STATE.format(step, SEARCHED)
-        self.move = move
-        return ""
+    def end(self, step: StepSeen) -> StepSeen:
+        """The step with its random words, modulo those of a block if the generator drew them, and what is wrong.
+
+        What runs from now on draws from no stream, until the next step begins: captures run the model too.
+        """
+        stream, self._forward.stream = self._forward.stream, None
+        if isinstance(stream, _StepStream):
+            words, other = stream.offset, stream.other and OTHER_DRAW.format(stream.other)
+        else:
+            assert isinstance(stream, _LiveStream)
+            words, other = self._follow(stream, step.index)
+        return replace(step, words=words, change=step.change or (other and f"step {step.index}: {other}"))
 
     def close(self) -> None:
-        """Follow no further."""
+        """Let the loop draw as before."""
         self._forward.close()
+
+    def state_of(self, graph: Graph, before: bool = False) -> dict[str, Tensor]:
+        """What a state holds of PyTorch's generator after the last step, or `before` it, if `graph` draws from it."""
+        is_native = self._seed is None and draws_natively(graph)
+        return {GENERATOR: Tensor.of(self.before if before else self.state)} if is_native else {}
+
+    def moves(self, graph: Graph) -> dict[str, Tensor]:
+        """What the batch of the last step says of PyTorch's generator, where a graph draws from it."""
+        return {GENERATOR_MOVE: Tensor.of(self.move)} if self._seed is None and draws_natively(graph) else {}
+
+    def _follow(self, stream: _LiveStream, index: int) -> tuple[int, str]:
+        """How many words a step drew, and why its draws follow from no state."""
+        self.before, self.move = self.state, STAYS
+        if stream.first is None or stream.last is None:  # the model did not run
+            return 0, ""
+        move = self._move_to(stream.first)
+        self.state = self._last = stream.last
+        words, self._drawn = int(stream.last[BLOCK] - stream.first[BLOCK]) % BLOCK, 0
+        if move is None:
+            self._lost += 1
+            return words, OTHER_STATE.format(index, SEARCHED)
+        self.move = move
+        return words, ""
 
     def _move_to(self, first: State) -> Move | None:
         """How the generator came from the last step to the state in which this one begins; `None` if unknown."""
@@ -207,6 +164,15 @@ class NativeDraws:
         seed = torch.initial_seed() & 0xFFFFFFFF
         words = distance(seeded(seed), first, SEARCHED)
         return None if words is None else np.asarray((seed, words))
+
+
+class _StepStream(ExplicitRandomness):  # type: ignore[no-untyped-call]
+    """A stream that notes a draw which cannot follow from the seed, and lets a generator make it."""
+
+    other = ""
+
+    def refuse(self, name: str) -> None:
+        self.other = name
 
 
 class _LiveStream(ExplicitRandomness):
@@ -239,7 +205,3 @@ class _LiveStream(ExplicitRandomness):
     def ends(self) -> None:
         """Note the state after the last one."""
         self.last = live_state()
-
-
-Draws: TypeAlias = SeededDraws | NativeDraws
-"""What a recorded loop draws from."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +21,7 @@ from tallystick.recording.boundary import sheltered
 from tallystick.recording.loop.own_loop import CallbackRecording
 from tallystick.recording.loop.preflight import Blocker
 from tallystick.recording.loop.replaced import ModelHook
-from tallystick.recording.loop.step_graph import StepGraph, as_mapping, capture_loop
-from tallystick.recording.loop.step_graphs import known_blockers
+from tallystick.recording.loop.step_graph import LoopStep, StepGraph, as_mapping
 from tallystick.recording.rows import Attachments
 
 # The loss of a Trainer that its model does not compute: label smoothing, or one of somebody's own.
@@ -177,7 +176,7 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
                 self._recording.refuse_another()
                 return
             if not state.is_world_process_zero:
-                self._recording.leave_out()
+                self._recording.has_begun = True  # another process records the training
                 return
             if args.n_gpu > 1:
                 raise UsageError("TallyCallback records a model on one device")
@@ -201,10 +200,6 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
         with sheltered(self._stop):
             self._unwatch()
             self._recording.finish()
-
-    @property
-    def _accumulation(self) -> int:
-        return int(self._args.gradient_accumulation_steps)
 
     @property
     def _is_scaled(self) -> bool:
@@ -261,40 +256,35 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
             self._model,
             self._optimizer,
             described,
-            lambda: self._captured(self._calls[:1], self._accumulation),
+            lambda: self._captured(self._calls[:1] * int(self._args.gradient_accumulation_steps)),
             self._blockers(given),
         )
         self._watch()
         self._recording.enter_forward(given)
 
-    def _captured(self, calls: Any, count: int) -> StepGraph:
-        """The step of one call for each of `count` micro-batches, or of one that stands for all of them."""
-        given = calls if isinstance(calls, list) else [calls]
+    def _captured(self, calls: Sequence[Mapping[str, Any]]) -> StepGraph:
+        """The step of these micro-batches."""
         model = inner_model(self._model)
+        step = LoopStep(
+            model,
+            self._loss or (lambda called, batch: loss_of(called(**batch))),
+            inner_optimizer(self._optimizer),
+            clip_norm=self._args.max_grad_norm or math.inf,  # without a limit it scales by 1, for the norm's sake
+            accumulation=len(calls),
+            precision=self._precision if self._loss is None else nullcontext,
+            reduction="sum" if self._is_scaled else "mean",
+            seed=self._recording.seed,
+        )
         with plain_forward(model):
-            found = capture_loop(
-                model,
-                self._loss or (lambda called, batch: loss_of(called(**batch))),
-                inner_optimizer(self._optimizer),
-                given[0] if count == 1 else given if len(given) == count else given * count,
-                clip_norm=self._args.max_grad_norm or math.inf,  # without a limit it scales by 1, for the norm's sake
-                accumulation=count,
-                precision=self._precision if self._loss is None else nullcontext,
-                reduction="sum" if self._is_scaled else "mean",
-                seed=self._recording.seed,
-            )
-        return replace(found, again=self._captured)
+            return replace(step.capture(calls), recapture=self._captured)
 
     def _precision(self) -> AbstractContextManager[object]:
         """What accelerate runs the model in."""
         device = next(self._model.parameters()).device.type
         return torch.autocast(device, torch.bfloat16) if self._args.bf16 else nullcontext()
 
-    def _blockers(self, given: Mapping[str, Any]) -> list[Blocker]:
-        """Every reason that is known before the first step why the run cannot be replayed, by the Trainer's names."""
-        return known_blockers(self._model, self._optimizer, self._recording.seed) + list(self._of_arguments(given))
-
-    def _of_arguments(self, given: Mapping[str, Any]) -> Iterator[Blocker]:
+    def _blockers(self, given: Mapping[str, Any]) -> Iterator[Blocker]:
+        """Reasons why the run cannot be replayed that the Trainer's arguments show, by their names."""
         args = self._args
         if args.fp16:
             yield Blocker("the scaling of losses for fp16 is not captured", "take bf16, or leave fp16 off")

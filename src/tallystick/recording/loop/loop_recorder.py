@@ -1,79 +1,64 @@
-"""How a step record describes the batch of a step that has no graph to name its tensors."""
+"""Records the steps of a custom training loop, and raises nothing into it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
 
-from tallystick.core.canonical_json import encode
-from tallystick.core.digests import Digest, digest
 from tallystick.core.errors import UnavailableError, UsageError
-from tallystick.core.tensor_digests import tensor_digest
 from tallystick.core.tensors import State, Tensor
 from tallystick.engines.torch.environment import describe_environment
 from tallystick.engines.torch.randomness import native_mask
 from tallystick.engines.torch.tensors import from_tensor, generator_state, live_tensors, to_tensor
-from tallystick.engines.torch.training.trainer import Sketcher, Summariser
+from tallystick.engines.torch.training.trainer import Summariser
 from tallystick.engines.torch.wrappers import inner_model, inner_optimizer, require_whole
-from tallystick.formats.claims import Withdrawn
 from tallystick.formats.recipe import RecordRecipe
 from tallystick.formats.records import Batch
 from tallystick.formats.spec import Spec
 from tallystick.formats.step_program import projection_seed
 from tallystick.formats.store.run import RunDirectory
 from tallystick.recording.boundary import say, sheltered, unsaid
-from tallystick.recording.loop.draws import Draws, NativeDraws, SeededDraws, draws_natively, generator_of, moves_of
-from tallystick.recording.loop.first_step import FirstStep
-from tallystick.recording.loop.graph_guard import STEPS_BETWEEN, GraphGuard, Observed
-from tallystick.recording.loop.self_check import RecordedStep, SelfCheck, Sketch, TakenStep, give_back
+from tallystick.recording.loop.draws import Draws, draws_natively
+from tallystick.recording.loop.graph_guard import STEPS_BETWEEN, GraphGuard
+from tallystick.recording.loop.program_watch import ProgramWatch
+from tallystick.recording.loop.self_check import SelfCheck, trim_heap
 from tallystick.recording.loop.step_graph import (
     StepGraph,
-    as_mapping,
     count_of,
+    describe_batch,
     keep_batch,
     named_tensors,
+    parts_of,
     the_only_one,
 )
-from tallystick.recording.loop.step_graphs import GraphSource, NewBatches, WatchedAgain, without_graph
-from tallystick.recording.loop.step_watch import Stepped, StepWatch
+from tallystick.recording.loop.step_graphs import GraphSource, StepGraphs, without_graph
+from tallystick.recording.loop.watchers import (
+    DepartureWatch,
+    NewBatchWatch,
+    OptimizerWatch,
+    StepSeen,
+    Watcher,
+    rates_of,
+)
 from tallystick.recording.rows import NOTHING, Attachments, stated_digest
 from tallystick.recording.run_recorder import RunRecorder
-from tallystick.verdicts.distances import Projection
 
-Examples = torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor] | Sequence[int]
-
-
-def describe_batch(batch: Examples) -> Batch:
-    """Positions are recorded as they are, tensors by one digest over all of them."""
-    if isinstance(batch, Mapping):
-        return Batch(digest=_digest_of(list(as_mapping(batch).values())))
-    if isinstance(batch, torch.Tensor):
-        return Batch(digest=_digest_of([batch]))
-    items = list(batch) if isinstance(batch, Iterable) else []  # with no graph a batch may be anything
-    tensors = [item for item in items if isinstance(item, torch.Tensor)]
-    if tensors:
-        return Batch(digest=_digest_of(tensors))
-    return Batch(indices=tuple(int(item) for item in items if isinstance(item, int)))
-
-
-def _digest_of(tensors: Sequence[torch.Tensor]) -> Digest:
-    return digest("batch", encode([str(tensor_digest(to_tensor(tensor))) for tensor in tensors]))
-
-
-# Records the steps of a custom training loop, and raises nothing into it.
-
-NO_RATE = "no-rate"
+NO_RATE: Final = "no-rate"
 """The tag of a step whose optimizer states no learning rate; its record has rate 0."""
-SHARE = 0.05
+SHARE: Final = 0.05
 """How much of a loop's time goes into replays of what was recorded, after the first seconds."""
-CHANGED_AT_END = "the weights were changed after the last record; do that after the recording, or record the last step"
+CHANGED_AT_END: Final = (
+    "the weights were changed after the last record; do that after the recording, or record the last step"
+)
+
+CLOSED: Final = "the run is closed: this step and those after it are not recorded; a second run takes a new recorder"
 
 
 class OwnLoopRecorder:
@@ -96,22 +81,20 @@ class OwnLoopRecorder:
         attached: Attachments = NOTHING,
         share: float = SHARE,
     ) -> None:
-        self.index, self._share = 0, share
-        self._run, self._source, self._recorded = run, source, recorded
-        self._graph, self._no_graph = source.graph, source.no_graph
-        self._model, self._given_model, self._given_optimizer = inner_model(model), model, optimizer
-        self._description, self._attached = dict(description), attached
-        self._origin, self._rows = attached.origin, attached.rows
-        self._first: FirstStep | None = None
-        self._guard: GraphGuard | None = None
-        self._watch: StepWatch | None = None
-        self._draws: Draws | None = None
-        self._new_batches: NewBatches | None = None
-        self._again: WatchedAgain | None = None
+        self.index = 0
+        self._run, self._recorded, self._source, self._attached = run, recorded, source, attached
+        self._model, self._given_optimizer = inner_model(model), optimizer
+        self._description = {"model": type(self._model).__name__} | dict(description)
+        self._graph, self._before = source.graph, dict[str, Tensor]()
+        self._guard = GraphGuard(model, self._state, share, source.no_graph)
         self._recorder: RunRecorder | None = None
+        self._watchers: list[Watcher] = []
+        self._draws: Draws | None = None
+        self._new_batches: NewBatchWatch | None = None
+        self._watch_again: ProgramWatch | None = None
+        self._sheltered = partial(sheltered, self.stop)
         self._is_over = self._said_over = False
-        self._is_first = True
-        with sheltered(self.stop):
+        with self._sheltered():
             self._begin()
 
     def step(
@@ -131,41 +114,54 @@ class OwnLoopRecorder:
             learning_rates: one for each parameter group, if the optimizer states none; others are read at its step.
         """
         if self._is_over:
-            self._say_over()
+            if not self._said_over:
+                self._said_over = True
+                say(CLOSED)
             return
-        with sheltered(self.stop), self._modes():
-            self._step(loss, the_only_one(batch), gradient_norm, learning_rates)
+        with self._sheltered(), self._modes():
+            self.index += 1
+            seconds = time.perf_counter() - self._last_step
+            norm = None if gradient_norm is None else number(gradient_norm)
+            rates = tuple(learning_rates or ())
+            self._record(StepSeen(self.index, number(loss), norm, (the_only_one(batch),), rates=rates), seconds)
 
     def finish(self) -> None:
         """Save the last state and write the claim."""
         if self._is_over:
             return
-        with sheltered(self.stop), self._modes():
+        with self._sheltered(), self._modes():
             if self.index == 0:
                 raise UsageError("no step was recorded: call `recorder.step(loss, batch)` after each optimizer step")
-            self._finish()
+            assert self._recorder is not None
+            if self.index % self._recorded.anchor_stride:
+                if "projection" in self._recorded.summaries and not self._recorder.holds_weights():
+                    raise UsageError(CHANGED_AT_END)
+                self._guard.check_end(self.index)
+                self._recorder.anchor(self.index)
+                self._guard.end_segment(is_last=True)
+            self._guard.finish()
+            self._recorder.finish(self._guard.reason, self._guard.withdrawn)
+            self._close()
 
     def fail(self, error: BaseException) -> None:
         """Record that the loop crashed, and close the run without a claim."""
         if not self._is_over:
             self._close()
             with sheltered(unsaid):  # only the error of the loop is shown
-                if self._recorder is None:
-                    self._start(self._before)
-                assert self._recorder is not None
-                self._recorder.fail(self.index + 1, error)
+                recorder = self._start(self._before) if self._recorder is None else self._recorder
+                recorder.fail(self.index + 1, error)
 
     def stop(self, reason: str) -> None:
         """Stop recording and warn with the reason; the run ends at its last anchor."""
         if self._is_over:
             return
-        if self._guard is not None and self._guard.reason is None:
-            with sheltered(unsaid):
-                self._guard.finish()
+        with sheltered(unsaid):
+            self._guard.finish()
         self._close()
         kept, troubles = 0, list[str]()
         with sheltered(troubles.append):
-            kept = self._recorder.finish_at_anchor(self._reason, self._withdrawn) if self._recorder is not None else 0
+            if self._recorder is not None:
+                kept = self._recorder.finish_at_anchor(self._guard.reason, self._guard.withdrawn)
         left = (
             f"the run ends at its anchor of step {kept}" if kept else "no step stands before an anchor: no run is left"
         )
@@ -174,15 +170,13 @@ class OwnLoopRecorder:
         self._said_over = True
         say(f"recording ended at step {self.index}, and the loop goes on: {reason}; {left}")
 
-    @property
-    def _reason(self) -> str | None:
-        """Why no step of the run can be replayed; `None` where they can."""
-        return self._no_graph if self._guard is None else self._guard.reason
-
-    @property
-    def _withdrawn(self) -> Sequence[Withdrawn]:
-        """The steps whose graph is in doubt."""
-        return () if self._guard is None else self._guard.withdrawn
+    def enter_forward(self, given: Mapping[str, Any]) -> None:
+        """Tell a recorder that was made inside a hook of the model that it begins to run with what is `given`."""
+        with self._sheltered():
+            if self._draws is not None:
+                self._draws.enter()
+            if self._new_batches is not None:
+                self._new_batches.enter((), given)
 
     @contextmanager
     def _modes(self) -> Iterator[None]:
@@ -192,275 +186,183 @@ class OwnLoopRecorder:
 
     def _begin(self) -> None:
         require_whole(self._model)
-        self._optimizer = inner_optimizer(self._given_optimizer)
-        if self._source.watches or self._graph is not None:
-            self._new_batches = NewBatches(self._model, self._prepare_new, lambda: sheltered(self.stop))
-        self._device = "cuda" if next(self._model.parameters()).is_cuda else "cpu"
+        self._optimizer, source = inner_optimizer(self._given_optimizer), self._source
+        self._device: Literal["cpu", "cuda"] = "cuda" if next(self._model.parameters()).is_cuda else "cpu"
         self._weights = dict(self._model.named_parameters())
-        if self._source.watches:
+        if source.no_graph is None:
+            self._new_batches = NewBatchWatch(self._model, self._keep_before_new, self._sheltered)
+        self._watchers.append(OptimizerWatch(self._model, self._optimizer))
+        program = None
+        if self._graph is None and source.no_graph is None:
             self._before = {name: tensor.copy() for name, tensor in self._state().items()}
-            self._watch = StepWatch(self._model, self._optimizer, None, None)
-            self._watch.keeps_gradients = True
-            given, ema = self._source.given, self._attached.ema
-            self._first = FirstStep(self._model, self._optimizer, self._source.seed, given, ema)
-            self._first.start()
-            self._draw(self._source.seed)
-        else:
-            self._draw(None if self._graph is None else self._graph.seed)
+            program = ProgramWatch(self._model, self._optimizer, source.seed, source.given, self._attached.ema)
+            program.start()
+            self._watchers.append(program)
+        self._program = program
+        seed = source.seed if self._graph is None else self._graph.loop.seed
+        may_draw = program is not None or (self._graph is not None and draws_natively(self._graph.captured.graph))
+        if seed is not None or (self._device == "cpu" and may_draw and native_mask() is not None):
+            self._draws = Draws(self._model, seed, self._sheltered)
+            self._watchers.append(self._draws)
+            self._draws.start(None if program is None else program.log)
+            self._draws.begin(1)
+        if self._new_batches is not None:
+            self._watchers.append(self._new_batches)
+        if program is None:
             self._start(None)
-            self._prepare_check()
+            self._expect_next()
         self._last_step = time.perf_counter()
 
-    def _draw(self, seed: int | None) -> None:
-        """Let the model draw its random numbers from a seed, or follow the generator that it draws from."""
-        may_draw = self._first is not None or (self._graph is not None and draws_natively(self._graph.captured.graph))
-        if seed is not None:
-            self._draws = SeededDraws(self._model, seed, lambda: sheltered(self.stop))
-        elif self._device == "cpu" and may_draw and native_mask() is not None:
-            self._draws = NativeDraws(self._model, lambda: sheltered(self.stop))
-        if self._draws is not None:
-            self._draws.start(None if self._first is None else self._first.log)
-
-    def enter_forward(self, given: Mapping[str, Any]) -> None:
-        """Tell a recorder that was made inside a hook of the model that it begins to run with what is `given`."""
-        with sheltered(self.stop):
-            if self._draws is not None:
-                self._draws.enter(self._model)
-            if self._new_batches is not None:
-                self._new_batches.enters((), given)
-
-    def _start(self, before: State | None) -> None:
+    def _start(self, before: State | None) -> RunRecorder:
         """Write spec, header and the anchor of the state `before` the first step: that of the live model for `None`."""
-        graph, recorded = self._graph, self._recorded
+        graph, recorded, attached = self._graph, self._recorded, self._attached
         spec = Spec(
-            description={"model": type(self._model).__name__} | self._description,
+            description=self._description,
             record=recorded,
             graph=None if graph is None else graph.root,
             optimizer=None if graph is None else graph.rules,
-            seed=None if graph is None else graph.seed,
-            initial=None if self._origin is None else stated_digest(self._origin, before or self._state()),
-            rows=None if self._rows is None else self._rows.keep(self._run),
-            average=None if graph is None or self._attached.ema is None else self._attached.ema.rule,
+            seed=None if graph is None else graph.loop.seed,
+            initial=None if attached.origin is None else stated_digest(attached.origin, before or self._state()),
+            rows=None if attached.rows is None else attached.rows.keep(self._run),
+            average=None if graph is None or attached.ema is None else attached.ema.rule,
         )
         if graph is not None:
             graph.save(self._run.graph_path)
-            sketch = sketch_with(recorded, projection_seed(spec))
-            self._guard = GraphGuard(
-                graph, self._given_model, self._device, recorded, self._state, self._run, sketch, self._share
-            )
-        environment = describe_environment("cuda" if self._device == "cuda" else "cpu")
-        live = self._summariser(spec, {f"weights.{name}": value for name, value in self._weights.items()})
-        self._recorder = RunRecorder(self._run, spec, environment, live, self._state, self._attached.keeping)
+
+        def summariser(weights: Mapping[str, torch.Tensor]) -> Summariser:
+            return Summariser(recorded, projection_seed(spec), weights, self._state, self._run.write_blob)
+
+        live = summariser({f"weights.{name}": value for name, value in self._weights.items()})
+        environment = describe_environment(self._device)
+        recorder = self._recorder = RunRecorder(self._run, spec, environment, live, self._state, attached.keeping)
         if before is None:
-            self._recorder.begin()
+            recorder.begin()
         else:
-            held = {name: from_tensor(value) for name, value in before.items() if name.startswith("weights.")}
-            kept = {name: value.to(self._device) for name, value in held.items()}
-            self._recorder.begin(before, self._summariser(spec, kept).at_anchor())
-        if self._watch is not None:
-            self._watch.close()
-        self._watch = StepWatch(self._model, self._optimizer, graph, self._recorder)
-        if graph is None and self._new_batches is not None:
+            weights = {name: value for name, value in before.items() if name.startswith("weights.")}
+            on_device = {name: from_tensor(value).to(self._device) for name, value in weights.items()}
+            recorder.begin(before, summariser(on_device).at_anchor())
+        if graph is not None:
+            watch = DepartureWatch(graph, recorder)
+            self._watchers.insert(1, watch)
+            self._guard.begin(StepGraphs(graph, self._run, self._watch_again), recorder, watch, self._device)
+        elif self._new_batches is not None:
             self._new_batches.close()
+        return recorder
 
-    def _prepare_new(self) -> None:
-        """Keep the state before the step that begins, whose batch is the first of its kind; watch it if need be."""
-        if self._watch is None or self._guard is None or self.index == 0:
-            return
-        if not self._guard.keeps and not self._watch.written_at_end():
-            self._guard.keep(self._state())
-            self._watch.keeps_gradients = True
-        if self._again is not None:
-            self._again.start()
-
-    def _watching_again(self, graph: StepGraph) -> StepGraph:
-        """A graph of a step that was watched, which watches later steps, too.
-
-        Not where numbers are drawn from a seed: the model has begun to draw before such a watch begins.
-        """
-        if graph.fixed is None or graph.again is None or self._draws is not None:
-            return graph
-        watch = partial(FirstStep, self._model, self._optimizer, ema=self._attached.ema)
-        self._again = WatchedAgain(watch, graph.again)
-        return replace(graph, again=self._again)
-
-    def _summariser(self, spec: Spec, weights: Mapping[str, torch.Tensor]) -> Summariser:
-        return Summariser(self._recorded, projection_seed(spec), weights, self._state, self._run.write_blob)
-
-    def _step(
-        self,
-        loss: float | torch.Tensor,
-        batch: Any,
-        gradient_norm: float | torch.Tensor | None,
-        learning_rates: Sequence[float] | None,
-    ) -> None:
-        assert self._watch is not None
-        self.index += 1
-        now, seen = time.perf_counter(), self._watch.take(self.index % self._recorded.anchor_stride == 0)
-        if self._again is not None:
-            self._again.stop()
-        if self._draws is not None and (other := self._draws.after(self.index)):
-            seen = replace(seen, change=seen.change or f"step {self.index}: {other}")
-        rates = rates_of_step(seen, learning_rates)
-        value, norm = number(loss), None if gradient_norm is None else number(gradient_norm)
-        if self._first is not None and self._is_first:
-            gives_step = partial(self._gives_step, seen=seen, batch=batch, rates=rates, loss=value, norm=norm)
-            self._start_after(self._first, seen, batch, gives_step)
-        assert self._recorder is not None
-        kept, graph = self._examined(seen, batch, rates, value, norm)
-        if not isinstance(graph, StepGraph):  # the weights may have been changed since the optimizer stepped
-            self._recorder.forget_noted()
-        self._recorder.step(
-            self.index,
-            kept,
-            loss=value,
-            learning_rate=rates[0],
-            learning_rates=rates if len(set(rates)) > 1 else None,
-            gradient_norm=norm,
-            seconds=now - self._last_step,
-            tags=(NO_RATE,) if None in seen.rates and not learning_rates else (),
-            **self._named(graph),
+    def _record(self, step: StepSeen, seconds: float) -> None:
+        """Record a step that is over: what was passed, what the watchers saw of it, and its graph."""
+        has_no_rate = not step.rates and None in rates_of(self._optimizer)
+        for watcher in self._watchers:
+            step = watcher.end(step)
+        recorder = self._start_after(step) if self._recorder is None else self._recorder
+        if self._graph is not None and self._guard.reason is None:
+            step = self._as_read_by(self._graph, step)
+        graph = self._guard.examine(step)
+        if graph is None:
+            batch = describe_batch(step.batch)
+        else:
+            rows = self._attached.rows
+            positions = None if rows is None else rows.positions(step.named)
+            batch = Batch(digest=keep_batch(self._run, step.named), indices=positions)
+        stated: dict[str, Any] = {"no_graph": graph}
+        if isinstance(graph, StepGraph):  # the spec names the first graph, and its rules
+            assert self._graph is not None
+            rules = None if graph.rules == self._graph.rules else graph.rules
+            stated = {"graph": None if graph.root == self._graph.root else graph.root, "optimizer": rules}
+        else:  # the weights may have been changed since the optimizer stepped
+            recorder.forget_noted()
+        record = recorder.step(
+            step.index,
+            batch,
+            loss=step.loss,
+            learning_rate=step.rates[0],
+            learning_rates=step.rates if len(set(step.rates)) > 1 else None,
+            gradient_norm=step.gradient_norm,
+            seconds=seconds,
+            tags=(NO_RATE,) if has_no_rate else (),
+            **stated,
         )
-        if self._guard is not None and self._reason is None and graph is not None:
-            held = graph if isinstance(graph, StepGraph) else None
-            self._guard.add(RecordedStep(self.index, held, kept, rates, value, norm, self._recorder.sketch))
-            if self.index % self._recorded.anchor_stride == 0:
-                self._guard.end_segment()
-        self._prepare_check()
+        self._guard.add(record, graph)
+        self._expect_next()
         self._last_step = time.perf_counter()
 
-    def _start_after(
-        self, first: FirstStep, seen: Stepped, batch: Any, gives_step: Callable[[StepGraph], bool]
-    ) -> None:
+    def _expect_next(self) -> None:
+        """Prepare for the next step, and keep the state before it if it is one to check."""
+        for watcher in self._watchers:
+            watcher.begin(self.index + 1)
+        if self._guard.is_due(self.index + 1):
+            self._guard.keep(self._state())
+
+    def _keep_before_new(self) -> None:
+        """Keep the state before the step that begins, whose batch is the first of its kind; watch it if need be."""
+        if self._recorder is None or self.index == 0:
+            return
+        if self._guard.wants_state:
+            self._guard.keep(self._state())
+        if self._watch_again is not None:
+            self._watch_again.start()
+
+    def _start_after(self, step: StepSeen) -> RunRecorder:
         """Make the graph of the first step, which was just taken, and start the run from the state before it."""
-        first.stop()
+        assert self._program is not None
         before: State = self._before
-        self._is_first, reasons = False, list[str]()
-        if seen.count == 1:
+        reasons = list[str]()
+        if step.optimizer_steps == 1:
             with sheltered(reasons.append):
-                self._graph = first.graph(batch, gives_step)
+                self._graph = self._program.graph(step.batch, partial(self._gives, step))
         else:
-            reasons.append(STEPS_BETWEEN.format(self.index, seen.count))
-        if self._draws is not None:
-            self._draws.watched()
-            if self._graph is None or not (self._graph.seed is not None or draws_natively(self._graph.captured.graph)):
-                self._draws.close()
+            reasons.append(STEPS_BETWEEN.format(step.index, step.optimizer_steps))
+        graph, draws = self._graph, self._draws
+        if draws is not None:
+            draws.answer_by(None)
+            if graph is None or not (graph.loop.seed is not None or draws_natively(graph.captured.graph)):
+                draws.close()
+                self._watchers.remove(draws)
                 self._draws = None
-        if self._graph is None:
-            self._no_graph = without_graph(self._source.blockers, reasons[0]).no_graph
+        if graph is None:
+            self._guard.reason = without_graph(self._source.blockers, reasons[0]).no_graph
         else:
-            self._graph = self._watching_again(self._graph)
-            before = self._before_as(self._graph)
-        give_back()  # what the capture took
-        self._start(before)
+            before = self._before_as(graph)
+            # where numbers are drawn from a seed, the model has begun to draw before a later watch begins
+            if graph.loop.fixed is not None and self._draws is None:
+                self._watch_again = self._program
+        trim_heap()  # what the capture took
+        self._watchers[0].close()
+        self._watchers[0] = OptimizerWatch(self._model, self._optimizer)  # after hooks that the first step has added
+        recorder = self._start(before)
         self._before = {}
-        if self._guard is not None:
-            self._guard.keep(before)
-        give_back()
+        self._guard.keep(before)
+        trim_heap()
+        return recorder
 
     def _before_as(self, graph: StepGraph) -> State:
         """The state before the first step as a graph carries it."""
-        drawn = (name for name in self._before if not name.startswith("rng."))
-        named = {name: self._before[name] for name in drawn}
-        return graph.empty_slots() | named | generator_of(self._draws, graph.captured.graph, before=True)
+        named = {name: value for name, value in self._before.items() if not name.startswith("rng.")}
+        drawn = {} if self._draws is None else self._draws.state_of(graph.captured.graph, before=True)
+        return graph.empty_slots() | named | drawn
 
-    def _gives_step(
-        self,
-        graph: StepGraph,
-        *,
-        seen: Stepped,
-        batch: Any,
-        rates: tuple[float, ...],
-        loss: float,
-        norm: float | None,
-    ) -> bool:
+    def _gives(self, step: StepSeen, graph: StepGraph) -> bool:
         """Whether a graph gives the first step, which was just taken."""
         before, live = self._before_as(graph), self._state()
         after = graph.empty_slots() | {name: value for name, value in live.items() if not name.startswith("rng.")}
-        after |= generator_of(self._draws, graph.captured.graph)
-        named = named_tensors(batch, count_of(batch, graph)) | moves_of(self._draws, graph.captured.graph)
-        if graph.misfit(named):  # the example that was given has other shapes
+        after |= {} if self._draws is None else self._draws.state_of(graph.captured.graph)
+        step = self._as_read_by(graph, step)
+        if graph.misfit(step.named):  # the example that was given has other shapes
             return True
         check = SelfCheck(self._device, self._recorded.loss_decimals, self._recorded.anchor_stride)
-        taken = TakenStep(self.index, before, after, named, batch, rates, loss, norm, seen.gradients or {})
-        return not check.difference(taken, check.replay(graph, taken))
+        return not check.difference(step, before, after, check.replay(graph, step, before))
 
-    def _finish(self) -> None:
-        assert self._recorder is not None
-        assert self._watch is not None
-        if self.index % self._recorded.anchor_stride:
-            if "projection" in self._recorded.summaries and not self._recorder.holds_weights():
-                raise UsageError(CHANGED_AT_END)
-            if self._guard is not None and self._guard.reason is None and (written := self._watch.written_at_end()):
-                self._guard.withdraw_last(self.index, written)
-            self._recorder.anchor(self.index)
-            if self._guard is not None and self._guard.reason is None:
-                self._guard.end_segment(is_last=True)
-        if self._guard is not None and self._guard.reason is None:
-            self._guard.finish()
-        self._recorder.finish(self._reason, self._withdrawn)
-        self._close()
-
-    def _examined(
-        self, seen: Stepped, batch: Any, rates: tuple[float, ...], loss: float, norm: float | None
-    ) -> tuple[Batch, StepGraph | str | None]:
-        """The batch and the graph of the step, after a check that it was a captured one; or why it has no graph.
-
-        `None` stands for a run without graphs.
-        """
-        if self._graph is None or self._guard is None or self._reason is not None:
-            return describe_batch(batch), None
-        count = count_of(batch, self._graph)
-        named = named_tensors(batch, count) | moves_of(self._draws, self._graph.captured.graph)
-        words = None if self._draws is None else self._draws.words
-        found = self._guard.examine(Observed(self.index, seen, named, batch, count, rates, loss, norm, words))
-        if self._guard.reason is not None:
-            return describe_batch(batch), None
-        places = None if self._rows is None else self._rows.positions(named)
-        kept = Batch(digest=keep_batch(self._run, named), indices=places)
-        return kept, found
-
-    def _named(self, found: StepGraph | str | None) -> dict[str, Any]:
-        """What a record says of the graph of its step, beside what the spec says."""
-        if self._graph is None or found is None:
-            return {}
-        if isinstance(found, str):
-            return {"no_graph": found}
-        rules = None if found.rules == self._graph.rules else found.rules
-        return {"graph": None if found.root == self._graph.root else found.root, "optimizer": rules}
-
-    def _prepare_check(self) -> None:
-        """Keep the state if the next step is one to check, and let it draw."""
-        assert self._watch is not None
-        if self._draws is not None:
-            self._draws.begin(self.index + 1)
-        if self._again is not None:
-            self._again.forget()
-        if self._new_batches is not None:
-            self._new_batches.next_step()
-        self._watch.keeps_gradients = self._guard is not None and self._guard.is_due(self.index + 1)
-        if self._guard is not None and self._watch.keeps_gradients:
-            self._guard.keep(self._state())
+    def _as_read_by(self, graph: StepGraph, step: StepSeen) -> StepSeen:
+        """The step with its micro-batches and their tensors by name, in a loop whose first step has this graph."""
+        parts = parts_of(step.batch, count_of(step.batch, graph))
+        moves = {} if self._draws is None else self._draws.moves(graph.captured.graph)
+        return replace(step, parts=parts, named=named_tensors(parts) | moves)
 
     def _close(self) -> None:
         self._is_over = True
-        if self._first is not None:
-            self._first.stop()
-        if self._draws is not None:
-            self._draws.close()
-        if self._new_batches is not None:
-            self._new_batches.close()
-        if self._again is not None:
-            self._again.stop()
-        if self._guard is not None:
-            self._guard.close()
-        if self._watch is not None:
-            self._watch.close()
-
-    def _say_over(self) -> None:
-        if not self._said_over:
-            self._said_over = True
-            say("the run is closed: this step and those after it are not recorded; a second run takes a new recorder")
+        for watcher in self._watchers:
+            watcher.close()
+        self._guard.close()
 
     def _state(self) -> State:
         live = live_tensors(self._model, self._optimizer)
@@ -472,29 +374,7 @@ class OwnLoopRecorder:
         if self._graph is None:
             return state | generator_state(self._device, foreign=True)
         state |= {name: empty for name, empty in self._graph.empty_slots().items() if name not in state}
-        return state | generator_of(self._draws, self._graph.captured.graph)
-
-
-def rates_of_step(seen: Stepped, given: Sequence[float] | None) -> tuple[float, ...]:
-    """The rates that the optimizer stated at its step; the `given` ones, or 0, if it states none.
-
-    A loop that has stepped its schedule knows the rates of the next step only, and would be taken for a fraud.
-    """
-    stated = tuple(rate for rate in seen.rates if rate is not None)
-    if len(stated) == len(seen.rates):
-        return stated
-    return tuple(given or (rate or 0.0 for rate in seen.rates))
-
-
-def sketch_with(recorded: RecordRecipe, seed: bytes) -> Sketch | None:
-    """How the weights of a replay are sketched; `None` if no record has a sketch."""
-    if "projection" not in recorded.summaries:
-        return None
-
-    def sketching(weights: Mapping[str, torch.Tensor]) -> Callable[[], str]:
-        return Sketcher(Projection(seed, recorded.projection_width), weights).sketch
-
-    return sketching
+        return state | ({} if self._draws is None else self._draws.state_of(self._graph.captured.graph))
 
 
 def number(value: float | torch.Tensor) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +14,14 @@ from tallystick.core.errors import UsageError
 from tallystick.engines.torch.capture.step import NO_EDITS, ClippedValues, Edits
 from tallystick.engines.torch.wrappers import Ema, inner_model, inner_optimizer, require_whole, sharding_of
 from tallystick.formats.recipe import RecordRecipe
-from tallystick.formats.store.run import RunDirectory, RunLock, lock_new_run, require_free
+from tallystick.formats.store.run import RunDirectory, lock_new_run, require_free
 from tallystick.recording.boundary import say, sheltered
 from tallystick.recording.loop.draws import require_seed
-from tallystick.recording.loop.first_step import GivenLoss
 from tallystick.recording.loop.loop_recorder import SHARE, OwnLoopRecorder
 from tallystick.recording.loop.preflight import Blocker
+from tallystick.recording.loop.program_watch import GivenLoss
 from tallystick.recording.loop.replaced import own_kernels
-from tallystick.recording.loop.step_graph import LossOfBatch, StepGraph, capture_loop
+from tallystick.recording.loop.step_graph import LoopStep, LossOfBatch, StepGraph
 from tallystick.recording.loop.step_graphs import GraphSource, captured, known_blockers, watched
 from tallystick.recording.rows import NOTHING, Attachments
 
@@ -34,7 +34,7 @@ from tallystick.recording.rows import NOTHING, Attachments
 #             recorder.step(loss, batch=(inputs, targets))
 #
 # Kernels, order and precision of the loop are not changed, except that an LSTM on a CPU does not run with oneDNN
-# (`own_kernels.py`). The operators of the first step are watched; from them the recorder finds the loss as a function
+# (`own_kernels`). The operators of the first step are watched; from them the recorder finds the loss as a function
 # of model and batch, clipping, and accumulation, and captures the step as a graph, from which the run can be replayed.
 # They can also be given:
 #
@@ -118,8 +118,6 @@ def record_training(
 
 # The common part of recorders that work by callbacks: the run begins at the first batch, inside the loop.
 
-Capture = Callable[[], StepGraph]
-
 
 class CallbackRecording:
     """One run: settings are read before the training, and the recorder begins and ends inside it.
@@ -141,45 +139,41 @@ class CallbackRecording:
         self._settings = RecordRecipe.from_json(dict(recorded), who)  # type: ignore[arg-type]
         self._description = dict(description or {})
         self._attached = attached
-        self._recorder: OwnLoopRecorder | None = None
-        self._lock: RunLock | None = None
-        self._kernels = ExitStack()
-        self._is_over = False
-
-    @property
-    def has_begun(self) -> bool:
+        self._recorder: OwnLoopRecorder | None = None  # while steps are recorded
+        self._while_open = ExitStack()
+        self.has_begun = False
         """Whether a training is or was recorded."""
-        return self._recorder is not None or self._is_over
 
     @property
     def is_open(self) -> bool:
         """Whether steps are being recorded now."""
-        return self._recorder is not None and not self._is_over
+        return self._recorder is not None
 
     def begin(
         self,
         model: torch.nn.Module,
         optimizer: Any,
         loop: Mapping[str, str],
-        capture: Capture,
-        blockers: Sequence[Blocker],
+        capture: Callable[[], StepGraph],
+        blockers: Iterable[Blocker] = (),
     ) -> None:
-        """Lock the directory, capture the step, and save the state before it; `blockers` are known already.
+        """Lock the directory, capture the step, and save the state before it; `blockers` are those of the library.
 
         Raises `UnavailableError` for a sharded model, before anything is written.
         """
         require_whole(inner_model(model))
-        self._lock = lock_new_run(self._folder)
+        known = known_blockers(model, optimizer, self.seed) + list(blockers)
+        self._while_open.callback(lock_new_run(self._folder).release)
         described = {**loop, **self._description}
         run = RunDirectory(self._folder)
-        self._kernels.enter_context(own_kernels(inner_model(model)))
-        source = captured(capture, blockers)
+        self._while_open.enter_context(own_kernels(inner_model(model)))
+        source = captured(capture, known)
         self._recorder = OwnLoopRecorder(run, model, optimizer, self._settings, described, source, self._attached)
+        self.has_begun = True
 
     def enter_forward(self, given: Mapping[str, Any]) -> None:
         """Begin inside a hook of the model, which begins to run with what is `given`."""
-        if self.is_open:
-            assert self._recorder is not None
+        if self._recorder is not None:
             self._recorder.enter_forward(given)
 
     def step(self, losses: list[torch.Tensor], is_scaled: bool, batches: list[Any]) -> None:
@@ -190,31 +184,23 @@ class CallbackRecording:
 
     def finish(self) -> None:
         """Save the last state and write the claim."""
-        if self.is_open:
-            assert self._recorder is not None
+        if self._recorder is not None:
             self._recorder.finish()
             self._end()
 
     def fail(self, error: BaseException) -> None:
         """Record that a step crashed."""
-        if self.is_open:
-            assert self._recorder is not None
+        if self._recorder is not None:
             self._recorder.fail(error)
             self._end()
 
     def stop(self, reason: str) -> None:
         """End the recording, and warn once with the reason."""
-        if self._is_over:
-            return
-        if self._recorder is None:
-            say(f"the training is not recorded and goes on: {reason}")
-        else:
+        if self._recorder is not None:
             self._recorder.stop(reason)
+        elif not self.has_begun:
+            say(f"the training is not recorded and goes on: {reason}")
         self._end()
-
-    def leave_out(self) -> None:
-        """Record nothing: another process records the training."""
-        self._is_over = True
 
     def refuse_another(self) -> None:
         """Warn that a second training is not recorded; the first run stays as it is."""
@@ -223,10 +209,8 @@ class CallbackRecording:
         say(f"this training is not recorded and goes on: {again}")
 
     def _end(self) -> None:
-        self._is_over = True
-        self._kernels.close()
-        if self._lock is not None:
-            self._lock.release()
+        self._recorder, self.has_begun = None, True
+        self._while_open.close()
 
 
 # Records a loop that calls hooks around each batch, as PyTorch Lightning does.
@@ -283,7 +267,7 @@ class BatchHooks:
                 return
             self._batches.append(batch)
             self._losses.append(_loss(outputs))
-            if len(self._batches) == _accumulation(trainer):
+            if len(self._batches) == int(getattr(trainer, "accumulate_grad_batches", 1)):
                 self._recording.step(self._losses, False, self._batches)
                 self._batches, self._losses = [], []
 
@@ -300,35 +284,27 @@ class BatchHooks:
     def _begin(self, trainer: Any, module: Any, batch: Any) -> None:
         if len(trainer.optimizers) != 1:
             raise UsageError("BatchHooks records one optimizer")
-        optimizer, count = trainer.optimizers[0], _accumulation(trainer)
+        optimizer, count = trainer.optimizers[0], int(getattr(trainer, "accumulate_grad_batches", 1))
 
         def loss(model: Any, examples: Any) -> torch.Tensor:
             return _loss(type(module).training_step(model, examples, 0), is_live=True)
 
         def capture() -> StepGraph:
-            seed = self._recording.seed
             limit: float | None = getattr(trainer, "gradient_clip_val", None)
             by_value = "value" in str(getattr(trainer, "gradient_clip_algorithm", None)).lower()
             edits = Edits(ClippedValues(limit), default_writes=2) if by_value and limit is not None else NO_EDITS
-            example = batch if count == 1 else [batch] * count
-            model, inner = inner_model(module), inner_optimizer(optimizer)
-            return capture_loop(
-                model,
+            step = LoopStep(
+                inner_model(module),
                 loss,
-                inner,
-                example,
+                inner_optimizer(optimizer),
                 clip_norm=None if by_value else limit,
                 accumulation=count,
-                seed=seed,
+                seed=self._recording.seed,
                 edits=edits,
             )
+            return step.capture([batch] * count)
 
-        blockers = known_blockers(module, optimizer, self._recording.seed)
-        self._recording.begin(module, optimizer, {"loop": "batch hooks"}, capture, blockers)
-
-
-def _accumulation(trainer: Any) -> int:
-    return int(getattr(trainer, "accumulate_grad_batches", 1))
+        self._recording.begin(module, optimizer, {"loop": "batch hooks"}, capture)
 
 
 def _loss(outputs: Any, is_live: bool = False) -> torch.Tensor:

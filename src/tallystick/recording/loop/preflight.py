@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -45,10 +45,10 @@ def preflight(model: nn.Module, optimizer: Any, loader: Any = None) -> list[Bloc
     >>> tallystick.preflight(model, torch.optim.SGD(model.parameters(), fused=True))
     [Blocker(what='SGD with fused=True cannot be replayed', mends='set fused=False', is_certain=True)]
     """
-    optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+    optimizers = optimizer if isinstance(optimizer, list | tuple) else [optimizer]
     inner = inner_model(model)
-    found = [*_of_wrappers(model, inner), *_of_optimizers(inner, optimizers), *_dropout(inner), *_averages(inner)]
-    return [*found, *_numerics(inner), *(of_loader(loader) if describe_dropout(inner) else ())]
+    found = [*_of_wrappers(model, inner), *(blocker for each in optimizers for blocker in _of_optimizer(inner, each))]
+    return [*found, *_of_layers(inner), *(of_loader(loader) if describe_dropout(inner) else ())]
 
 
 def reason_from(blockers: Iterable[Blocker], capture: str = "") -> str:
@@ -71,54 +71,41 @@ def _of_wrappers(model: nn.Module, inner: nn.Module) -> Iterator[Blocker]:
         yield Blocker("torch.compile rounds otherwise than single operators", "record the loop uncompiled")
 
 
-def _of_optimizers(inner: nn.Module, optimizers: Sequence[Any]) -> Iterator[Blocker]:
-    for each in optimizers:
-        try:
-            yield from _of_optimizer(inner, inner_optimizer(each))
-        except UnavailableError as error:
-            yield Blocker(str(error), "use one of them")
+def _of_optimizer(inner: nn.Module, given: Any) -> Iterator[Blocker]:
+    try:
+        optimizer = inner_optimizer(given)
+        settings = dict(each for group in optimizer.param_groups for each in unsupported(optimizer, group))
+        for setting, mends in settings.items():
+            yield Blocker(f"{type(optimizer).__name__} with {setting} cannot be replayed", mends)
+        if not settings:
+            rules_of(optimizer)
+            if begins_otherwise(optimizer):
+                yield Blocker(f"{type(optimizer).__name__} with dampening goes on from earlier momentum", BEGIN)
+        own = {id(value) for value in inner.parameters()}
+        if any(id(value) not in own for group in optimizer.param_groups for value in group["params"]):
+            yield Blocker(
+                "the optimizer holds a parameter that is none of the model's", "record the model that has them all"
+            )
+    except UnavailableError as error:
+        yield Blocker(str(error), "use one of them")
 
 
-def _of_optimizer(inner: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[Blocker]:
-    settings = dict(each for group in optimizer.param_groups for each in unsupported(optimizer, group))
-    for setting, mends in settings.items():
-        yield Blocker(f"{type(optimizer).__name__} with {setting} cannot be replayed", mends)
-    if not settings:
-        rules_of(optimizer)
-        if begins_otherwise(optimizer):
-            yield Blocker(f"{type(optimizer).__name__} with dampening goes on from earlier momentum", BEGIN)
-    own = {id(value) for value in inner.parameters()}
-    if any(id(value) not in own for group in optimizer.param_groups for value in group["params"]):
-        yield Blocker(
-            "the optimizer holds a parameter that is none of the model's", "record the model that has them all"
-        )
-
-
-def _dropout(inner: nn.Module) -> Iterator[Blocker]:
-    """On a CPU, what dropout draws can be drawn again; on other devices nobody knows it."""
-    if (drops := describe_dropout(inner)) and not dropout_is_known(inner):
+def _of_layers(inner: nn.Module) -> Iterator[Blocker]:
+    if (drops := describe_dropout(inner)) and not dropout_is_known(inner):  # on a CPU it is, elsewhere nobody knows
         settings = [f"{name}=0" for name in config_that_drops(inner)]
         without = f"make the config with {', '.join(settings)}" if settings else "set its probability to 0 (p=0)"
         yield Blocker(drops, f"{without}, {GIVE_SEED}", is_certain=False)
-
-
-def _averages(inner: nn.Module) -> Iterator[Blocker]:
-    """Batch norms that weigh batch number t by 1/t: in a graph the factor is a constant."""
     for name, module in inner.named_modules():
-        if not isinstance(module, _BatchNorm) or not module.training or not module.track_running_stats:
-            continue
-        if module.momentum is None:
+        is_normed = isinstance(module, _BatchNorm) and module.training and module.track_running_stats
+        if is_normed and module.momentum is None:  # weighs batch number t by 1/t, which a graph holds as a constant
             yield Blocker(
                 f"batch norm with momentum=None (layer {name or type(module).__name__}) averages over all batches, "
                 "each with another factor",
                 "give it a number, such as momentum=0.1",
             )
-            return
-
-
-def _numerics(inner: nn.Module) -> Iterator[Blocker]:
-    parameters = list(inner.parameters())
-    if any(value.is_cuda for value in parameters) and not torch.are_deterministic_algorithms_enabled():
+            break
+    is_cuda = any(value.is_cuda for value in list(inner.parameters()))
+    if is_cuda and not torch.are_deterministic_algorithms_enabled():
         yield Blocker(
             "kernels on CUDA may give other bits each time",
             "call torch.use_deterministic_algorithms(True)",

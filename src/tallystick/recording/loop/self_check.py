@@ -5,11 +5,10 @@ from __future__ import annotations
 import ctypes
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import torch
@@ -20,38 +19,41 @@ from tallystick.core.safetensors import StateFile, read_state, write_state
 from tallystick.core.tensors import State, Tensor
 from tallystick.engines.torch.engine import PreparedGraph, TorchEngine
 from tallystick.engines.torch.tensors import from_tensor, to_tensor
+from tallystick.engines.torch.training.trainer import Sketcher
 from tallystick.engines.torch.training.verifier_stack import without_gradients
-from tallystick.formats.records import Batch, batch_file
-from tallystick.formats.step_program import StepProgram
+from tallystick.formats.records import StepRecord, batch_file
+from tallystick.formats.spec import Spec
+from tallystick.formats.step_program import StepProgram, projection_seed
 from tallystick.formats.store.run import Anchors, RunDirectory
 from tallystick.programs.step_names import BATCH
 from tallystick.recording.loop.step_graph import StepGraph
-from tallystick.verdicts.exact import LossBand, quantise
+from tallystick.recording.loop.watchers import StepSeen
+from tallystick.verdicts.distances import Projection
+from tallystick.verdicts.exact import LossBand, Quantised, quantise
 
-# Gives freed memory back to the system: what a check took for a moment, the loop must not keep.
 
+def trim_heap() -> None:
+    """Return the memory of freed arrays to the system: what a check took for a moment, the loop must not keep.
 
-def give_back() -> None:
-    """Return the memory of freed arrays to the system; nothing happens without glibc, which else keeps small ones.
-
-    It takes milliseconds, so it belongs behind work that is done seldom.
+    Nothing happens without glibc, which else keeps small ones. It takes milliseconds, so it belongs behind work that is
+    done seldom.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
-# A state that is set aside in a file, so that it takes no memory until it is needed.
+# A state that is spilled to a file, so that it takes no memory until it is needed.
 #
 # The check of a step needs the state before it until the step is over. For a model that is trained as a whole that is
 # three times the weights, while the loop itself needs the most memory.
 
 IN_MEMORY_BYTES_MAX: Final = 64 << 20
 """A smaller state is copied: that takes less time than a file."""
-FILE: Final = ".aside.safetensors"
+FILE: Final = ".spilled.safetensors"
 
 
-class SetAside(Mapping[str, Tensor]):
+class SpilledState(Mapping[str, Tensor]):
     """The tensors of a state, read from a file that has no name any more; nothing of it is left behind.
 
     Raises `UnavailableError` if the file cannot be written.
@@ -74,17 +76,19 @@ class SetAside(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._file.specs)
 
-    def release(self, name: str) -> None:
-        """Give back the memory of a tensor that was read; it can be read again."""
-        if self[name].nbytes:
-            self._file.release(name, 0, self[name].nbytes)
+    def copied(self, name: str) -> torch.Tensor:
+        """A copy of a tensor, whose pages are given back; it can be read again."""
+        copied = from_tensor(self[name])
+        if copied.nbytes:
+            self._file.release(name, 0, copied.nbytes)
+        return copied
 
 
-def set_aside(folder: Path, state: State) -> State:
+def spill(folder: Path, state: State) -> State:
     """The same state, whatever is written into its tensors later: a file in `folder`, or copies if it is small."""
     if sum(tensor.nbytes for tensor in state.values()) > IN_MEMORY_BYTES_MAX:
         try:
-            return SetAside(folder, state)
+            return SpilledState(folder, state)
         except UnavailableError:  # a disk that is full or cannot be written costs memory, not the recording
             pass
     return {name: tensor.copy() for name, tensor in state.items()}
@@ -106,30 +110,11 @@ PREPARED_MAX: Final = 16
 NOTHING: Final[Mapping[str, torch.Tensor]] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class TakenStep:
-    """A step of the loop: the states before and after it, and the values given to the recorder.
-
-    `batch` uses the names of the graph without `inputs.`; `given` is the batch in the loop's own form. `gradients` are
-    those that the optimizer used.
-    """
-
-    index: int
-    before: State
-    after: State
-    batch: State
-    given: Any
-    rates: tuple[float, ...]
-    loss: float
-    gradient_norm: float | None
-    gradients: Mapping[str, torch.Tensor]
-
-
 class SelfCheck:
-    """Selects the steps to check, keeps the state before them, and replays them."""
+    """Selects the steps to check, holds the state before them (`before`), and replays steps on `device`."""
 
     def __init__(self, device: str, loss_decimals: int, stride: int) -> None:
-        self._device, self._band = device, LossBand(loss_decimals)
+        self.device, self._band = device, LossBand(loss_decimals)
         self._compiled: dict[Digest, PreparedGraph] = {}
         self._next, self._stage, self._stride = 1, 0, stride
         self._random = random.SystemRandom()  # does not touch the generators of the loop
@@ -139,12 +124,8 @@ class SelfCheck:
         """Whether step `index` is one to check: those that are drawn, and the last one before each anchor."""
         return index >= self._next or index % self._stride == 0
 
-    def keep(self, state: State) -> None:
-        """Keep the state before a step that is due; nothing else writes to its tensors."""
-        self.before = state
-
     def done(self, index: int) -> None:
-        """Drop the kept state, and draw the step of the next check if step `index` was one that had been drawn."""
+        """Drop the state, and draw the step of the next check if step `index` was one that had been drawn."""
         self.before = None
         if index >= self._next:
             largest = GAPS[min(self._stage, len(GAPS) - 1)]
@@ -155,62 +136,66 @@ class SelfCheck:
         self._compiled.pop(graph.root, None)
 
     def replay(
-        self, graph: StepGraph, step: TakenStep, held: Mapping[str, torch.Tensor] = NOTHING
+        self, graph: StepGraph, step: StepSeen, before: State, live: Mapping[str, torch.Tensor] = NOTHING
     ) -> dict[str, torch.Tensor]:
-        """The results of the graph for the step; raises `MalformedError` if it cannot read the state.
+        """The results of the graph for the step; raises `MalformedError` if it cannot read the state `before`.
 
-        Tensors of the state before it that are `held` are overwritten; of the others copies are taken.
+        Tensors of that state that are `live` are overwritten; of the others copies are taken.
         """
         prepared = self._compiled.pop(graph.root, None)
         if prepared is None:
             whole = without_gradients(graph.captured.graph)
-            prepared = TorchEngine(self._device).compile(whole, consumed=graph.captured.state)
+            prepared = TorchEngine(self.device).compile(whole, consumed=graph.captured.state)
         self._compiled[graph.root] = prepared
         if len(self._compiled) > PREPARED_MAX:
             del self._compiled[next(iter(self._compiled))]
-        return prepared(inputs_of(graph, self._device, step, held))
+        return prepared(inputs_of(graph, self.device, step, before, live))
 
-    def difference(self, step: TakenStep, replayed: Mapping[str, torch.Tensor]) -> str:
+    def difference(self, step: StepSeen, before: State, after: State, replayed: Mapping[str, torch.Tensor]) -> str:
         """The first of loss, gradient norm and state in which the graph differs from the loop; empty if none does."""
-        if not self._band.compare(quantise(step.loss, self._band.decimals), float(replayed["loss"])).agrees:
-            return "loss"
-        if not self.has_norm(step, replayed):
-            return "gradient_norm"
-        ours = {name: to_tensor(value) for name, value in replayed.items() if name in step.after}
-        names = sorted(step.before.keys() | step.after.keys())
-        return next((name for name in names if not is_same(ours.get(name), step.after.get(name))), "")
+        if other := self.other_number(step.loss, step.gradient_norm, replayed):
+            return other
+        ours = {name: to_tensor(value) for name, value in replayed.items() if name in after}
+        names = sorted(before.keys() | after.keys())
+        return next((name for name in names if not is_same(ours.get(name), after.get(name))), "")
 
-    def has_norm(self, step: TakenStep, replayed: Mapping[str, torch.Tensor]) -> bool:
-        """Whether the norm that the loop gave, if it gave one, is that of the graph."""
-        if step.gradient_norm is None or "gradient_norm" not in replayed:
-            return True
-        return quantise(step.gradient_norm, 12) == quantise(float(replayed["gradient_norm"]), 12)
+    def other_number(self, loss: Quantised, norm: Quantised | None, replayed: Mapping[str, torch.Tensor]) -> str:
+        """The first of loss and gradient norm that is not that of the graph; empty if both are, or no norm is given."""
+        if not self.has_loss(loss, float(replayed["loss"])):
+            return "loss"
+        if norm is None or "gradient_norm" not in replayed:
+            return ""
+        return "" if rounded(norm, 12) == quantise(float(replayed["gradient_norm"]), 12) else "gradient_norm"
+
+    def has_loss(self, loss: Quantised, replayed: float) -> bool:
+        """Whether a loss, as it was given or recorded, is the replayed one."""
+        return self._band.compare(rounded(loss, self._band.decimals), replayed).agrees
+
+
+def rounded(number: Quantised, decimals: int) -> Quantised:
+    """A number as it is recorded; one that was recorded stays as it is."""
+    return number if isinstance(number, str) else quantise(number, decimals)
 
 
 def inputs_of(
-    graph: StepGraph, device: str, step: TakenStep, held: Mapping[str, torch.Tensor] = NOTHING
+    graph: StepGraph, device: str, step: StepSeen, before: State, live: Mapping[str, torch.Tensor] = NOTHING
 ) -> dict[str, torch.Tensor]:
-    """All inputs of the graph at the step, on `device`: those `held`, and copies of the others.
+    """All inputs of the graph at the step, on `device`: those `live`, and copies of the others.
 
     Raises `MalformedError` if one does not fit.
     """
-    captured, named = graph.captured, {f"{BATCH}{name}": value for name, value in step.batch.items()}
+    captured, named = graph.captured, {f"{BATCH}{name}": value for name, value in step.named.items()}
     program = StepProgram(
-        captured.graph, captured.constants, captured.rules, lambda _: named, lambda _: step.rates, graph.seed
+        captured.graph, captured.constants, captured.rules, lambda _: named, lambda _: step.rates, graph.loop.seed
     )
-    given = program.bindings(graph.empty_slots() | {**step.before}, step.index)
-    return {
-        name: held[name].to(device) if name in held else _copied(name, tensor, step.before).to(device)
-        for name, tensor in given.items()
-    }
-
-
-def _copied(name: str, tensor: Tensor, before: State) -> torch.Tensor:
-    """A copy of a tensor; one that was set aside gives its own memory back."""
-    copied = from_tensor(tensor)
-    if isinstance(before, SetAside) and name in before:
-        before.release(name)
-    return copied
+    inputs = dict[str, torch.Tensor]()
+    for name, tensor in program.bindings(graph.empty_slots() | {**before}, step.index).items():
+        if name in live:
+            value = live[name]
+        else:
+            value = before.copied(name) if isinstance(before, SpilledState) and name in before else from_tensor(tensor)
+        inputs[name] = value.to(device)
+    return inputs
 
 
 def is_same(ours: Tensor | None, theirs: Tensor | None) -> bool:
@@ -239,47 +224,26 @@ LASTING: Final = (
     "in the loss, a branch, a write through `.data`); give numbers that change as tensors in batch="
 )
 UNSEEN: Final = "steps after it were not replayed, and others depart from their graph: {}"
-Sketch = Callable[[Mapping[str, torch.Tensor]], Callable[[], str]]
-"""Takes the weights by their names in the state, and returns a function that sketches what they hold then."""
-
-
-@dataclass(frozen=True)
-class RecordedStep:
-    """What a replay needs of a recorded step; one without a graph cannot be replayed."""
-
-    index: int
-    graph: StepGraph | None
-    batch: Batch
-    rates: tuple[float, ...]
-    loss: float
-    gradient_norm: float | None = None
-    sketch: str | None = None
-
-
-@dataclass(frozen=True)
-class Departure:
-    """The first step that a replay does not give, and why."""
-
-    first: int
-    reason: str
+Recorded: TypeAlias = tuple[StepRecord, StepGraph | None]
+"""The record of a step with its graph; one without a graph cannot be replayed."""
 
 
 class SelfAudit:
     """Segments of a run in the run directory; `share` of the loop's time goes into their replays."""
 
-    def __init__(self, run: RunDirectory, decimals: int, sketch: Sketch | None, share: float) -> None:
-        self._run, self._decimals, self._sketch, self._share = run, decimals, sketch, share
-        self._steps: list[RecordedStep] = []
+    def __init__(self, run: RunDirectory, spec: Spec, share: float) -> None:
+        self._run, self._spec, self._share = run, spec, share
+        self._steps: list[Recorded] = []
         self._began, self._seconds = time.monotonic(), 0.0
-        self.unseen: list[list[RecordedStep]] = []
+        self.unseen: list[list[Recorded]] = []
         self.forgotten: tuple[int, int] | None = None
         """The first and the last of the steps that were not replayed and are not remembered."""
 
-    def add(self, step: RecordedStep) -> None:
+    def add(self, record: StepRecord, graph: StepGraph | None) -> None:
         """Note a step that was recorded."""
-        self._steps.append(step)
+        self._steps.append((record, graph))
 
-    def end_segment(self) -> list[RecordedStep]:
+    def end_segment(self) -> list[Recorded]:
         """The steps since the last anchor; the next one begins a segment."""
         steps, self._steps = self._steps, []
         return steps
@@ -290,61 +254,55 @@ class SelfAudit:
         loop = time.monotonic() - self._began - self._seconds
         return self._seconds <= max(FREE_SECONDS, self._share * loop)
 
-    def leave(self, segment: list[RecordedStep]) -> None:
+    def leave(self, segment: list[Recorded]) -> None:
         """Leave a segment unseen for now."""
         self.unseen.append(segment)
         if len(self.unseen) > UNSEEN_MAX:
             oldest = self.unseen.pop(0)
-            first = oldest[0].index if self.forgotten is None else self.forgotten[0]
-            self.forgotten = first, oldest[-1].index
+            first = oldest[0][0].index if self.forgotten is None else self.forgotten[0]
+            self.forgotten = first, oldest[-1][0].index
 
-    def replay(self, check: SelfCheck, segment: list[RecordedStep], before: int) -> Departure | bool | None:
-        """Where the steps of a segment that precede step `before` depart from their graphs; `None` if nowhere.
+    def replay(self, check: SelfCheck, segment: list[Recorded], end: int) -> tuple[int, str] | None:
+        """The first of the steps before step `end` that departs from its graph, and how; `None` if none does.
 
-        `False` where that takes too long.
+        Raises `UnavailableError` where that takes too long.
         """
         began = time.monotonic()
         try:
-            return self._replay(check, segment, before, began)
+            return self._replay(check, segment, end, began)
         finally:
             self._seconds += time.monotonic() - began
 
-    def _replay(
-        self, check: SelfCheck, segment: list[RecordedStep], before: int, began: float
-    ) -> Departure | bool | None:
-        band, anchors = LossBand(self._decimals), Anchors(self._run.path)
-        read = anchors.read(segment[0].index - 1)
-        held = {name: from_tensor(read.pop(name)) for name in sorted(read)}
-        weights = {name: value.clone() for name, value in held.items() if name.startswith("weights.")}
-        sketch = None if self._sketch is None else self._sketch(weights)
-        first = segment[0].index
-        for step in segment:
-            if step.graph is None or step.index >= before:
+    def _replay(self, check: SelfCheck, segment: list[Recorded], end: int, began: float) -> tuple[int, str] | None:
+        anchors, recorded = Anchors(self._run.path), self._spec.recorded
+        first, last = segment[0][0].index, segment[-1][0].index
+        read = anchors.read(first - 1)
+        live = {name: from_tensor(read.pop(name)) for name in sorted(read)}
+        weights = {name: value.clone() for name, value in live.items() if name.startswith("weights.")}
+        sketcher = None
+        if "projection" in recorded.summaries:
+            sketcher = Sketcher(Projection(projection_seed(self._spec), recorded.projection_width), weights)
+        begin = first
+        for record, graph in segment:
+            if graph is None or record.index >= end:
                 return None
             if time.monotonic() - began > SEGMENT_SECONDS_MAX and self._share != float("inf"):
-                return False
-            state, named = _tensors(held), self._batch(step.batch)
-            taken = TakenStep(step.index, state, state, named, None, step.rates, step.loss, step.gradient_norm, {})
-            replayed = check.replay(step.graph, taken, held)
-            if not band.compare(quantise(step.loss, self._decimals), float(replayed["loss"])).agrees:
-                return Departure(first, LASTING.format(step.index, "loss"))
-            if not check.has_norm(taken, replayed):
-                return Departure(first, LASTING.format(step.index, "gradient_norm"))
-            held |= {name: replayed[name] for name in step.graph.captured.state}
-            if sketch is not None and step.sketch is not None:
+                raise UnavailableError("the replay takes too long")
+            assert record.batch.digest is not None  # the batches of a run with a graph are kept
+            named = read_state(self._run.path / batch_file(record.batch.digest), canonical=True)
+            rates = record.learning_rates or (record.learning_rate,) * len(graph.rules)
+            step = StepSeen(record.index, named=named, rates=rates)
+            replayed = check.replay(graph, step, {name: to_tensor(value) for name, value in live.items()}, live)
+            if other := check.other_number(record.loss, record.gradient_norm, replayed):
+                return begin, LASTING.format(record.index, other)
+            live |= {name: replayed[name] for name in graph.captured.state}
+            if sketcher is not None and record.post.projection is not None:
                 for name, value in weights.items():
-                    value.copy_(held[name])
-                if sketch() != step.sketch:
-                    return Departure(step.index, LASTING.format(step.index, "state"))
-                first = step.index + 1  # the weights are right up to here; what moments hold is seen at the anchor
-        state, final = _tensors(held), anchors.read(segment[-1].index)
-        changed = [name for name in sorted(final) if not is_same(state.get(name), final[name])]
-        return Departure(segment[0].index, LASTING.format(segment[-1].index, changed[0])) if changed else None
-
-    def _batch(self, batch: Batch) -> State:
-        assert batch.digest is not None  # the batches of a run with a graph are kept
-        return read_state(self._run.path / batch_file(batch.digest), canonical=True)
-
-
-def _tensors(held: Mapping[str, torch.Tensor]) -> State:
-    return {name: to_tensor(value) for name, value in held.items()}
+                    value.copy_(live[name])
+                if sketcher.sketch() != record.post.projection:
+                    return record.index, LASTING.format(record.index, "state")
+                begin = record.index + 1  # the weights are right up to here; what moments hold is seen at the anchor
+        final = anchors.read(last)
+        ours = {name: to_tensor(value) for name, value in live.items()}
+        changed = next((name for name in sorted(final) if not is_same(ours.get(name), final[name])), "")
+        return (first, LASTING.format(last, changed)) if changed else None

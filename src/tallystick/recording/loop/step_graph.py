@@ -11,22 +11,22 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tallystick.core.digests import Digest
+from tallystick.core.canonical_json import encode
+from tallystick.core.digests import Digest, digest
 from tallystick.core.errors import UnavailableError
 from tallystick.core.safetensors import write_state
-from tallystick.core.tensor_digests import state_digest
+from tallystick.core.tensor_digests import state_digest, tensor_digest
 from tallystick.core.tensors import State, Tensor, TensorSpec
-from tallystick.engines.torch.capture.step import NO_EDITS, CapturedStep, Edits, Loss, Precision, Reduction
+from tallystick.engines.torch.capture.step import GRADIENTS, NO_EDITS, CapturedStep, Edits, Precision, Reduction
 from tallystick.engines.torch.capture.training_step import capture_training_step
 from tallystick.engines.torch.randomness import dropout_is_known
 from tallystick.engines.torch.tensors import to_tensor
 from tallystick.engines.torch.wrappers import Ema
 from tallystick.formats.optimizers import GroupRule
-from tallystick.formats.records import batch_file
+from tallystick.formats.records import Batch, batch_file
 from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.encoding import graph_root
 from tallystick.programs.files import save_program
-from tallystick.programs.graph import Graph
 from tallystick.programs.step_names import BATCH, full_masks
 
 ONE_SHAPE = (
@@ -37,36 +37,84 @@ UNEVEN = (
     "parameters that begin to train later count their steps on their own in this optimizer; "
     "train them from the start with a learning rate of 0, or record a run of its own from there, with a new optimizer"
 )
-Batch: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | Mapping[str, torch.Tensor]"
-Batches: TypeAlias = "Batch | Sequence[Batch]"
 LossOfBatch: TypeAlias = Any
 """A function `(model, batch)` that returns the loss; the batch has the form that the loop uses."""
-Recapture: TypeAlias = "Callable[[Batches, int], StepGraph]"
-"""Captures the step of a batch with so many micro-batches; raises `UnavailableError` if that cannot be."""
+Recapture: TypeAlias = "Callable[[Sequence[Any]], StepGraph]"
+"""Captures the step of such micro-batches; raises `UnavailableError` if that cannot be."""
+Specs: TypeAlias = tuple[tuple[str, TensorSpec], ...]
+"""Specs by name, sorted."""
+
+
+@dataclass(frozen=True)
+class LoopStep:
+    """The step of a loop before it is captured; `loss(model, batch)` gets batches in the form of the loop.
+
+    With the `seed` of a run the step draws its random numbers from the input `rng.seed`; one that `is_native` draws
+    those of dropout as PyTorch does, from the state of its generator, as a step does by default whose layers drop.
+    """
+
+    model: torch.nn.Module
+    loss: LossOfBatch
+    optimizer: torch.optim.Optimizer
+    clip_norm: float | None = None
+    accumulation: int = 1
+    fixed: tuple[str, ...] | None = None
+    """For a step that was watched: its constants in words, tensors that came neither from the model nor the batch."""
+    precision: Precision = nullcontext
+    """The context of the forward pass."""
+    reduction: Reduction = "mean"
+    seed: int | None = None
+    is_native: bool | None = None
+    ema: Ema | None = None
+    edits: Edits = NO_EDITS
+    """What the loop writes into gradients and weights besides clipping and the optimizer."""
+
+    def capture(self, parts: Sequence[Any]) -> StepGraph:
+        """The step as a graph, captured with micro-batches in the form of the loop.
+
+        Raises `UnavailableError` with the reason if the step cannot be captured.
+        """
+        trained = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
+        slots = [self.optimizer.state.get(parameter, {}) for parameter in trained]
+        if len({float(held["step"]) for held in slots if "step" in held}) > 1:  # the count decides the next step
+            raise UnavailableError(UNEVEN)
+        step = replace(self, is_native=dropout_is_known(self.model) if self.is_native is None else self.is_native)
+
+        def objective(called: Any, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+            result: torch.Tensor = self.loss(called, _like(parts[0], tensors))
+            return result
+
+        captured = capture_training_step(
+            self.model,
+            objective,
+            self.optimizer,
+            [as_mapping(part) for part in parts],
+            clip_norm=self.clip_norm,
+            accumulation=self.accumulation,
+            precision=self.precision,
+            reduction=self.reduction,
+            draws="seed" if self.seed is not None else "generator" if step.is_native else "nothing",
+            ema=self.ema,
+            edits=self.edits,
+        )
+        named, numbers = named_tensors(parts), numbers_of([parts[0]] * self.accumulation)
+        masks = full_masks(named) if captured.reads_masks or self.fixed is not None else None
+        return StepGraph(captured, step, dict(specs_of(named)), numbers, masks)
 
 
 @dataclass(frozen=True)
 class StepGraph:
-    """A captured step, the model and loss it was captured from, and its number of micro-batches."""
+    """A captured step and what it was captured from: the step of the loop, and an example with these specs."""
 
     captured: CapturedStep
-    accumulation: int
-    model: torch.nn.Module
-    loss: LossOfBatch
-    clip_norm: float | None = None
+    loop: LoopStep
+    example: Mapping[str, TensorSpec]
     numbers: Mapping[str, float] = field(default_factory=dict)
     """Numbers of the example that are no tensors, by name: constants of the graph, even if later batches differ."""
-    fixed: tuple[str, ...] | None = None
-    """For a step that was watched: its constants in words, tensors that came neither from the model nor the batch."""
-    reduction: Reduction = "mean"
-    seed: int | None = None
-    """The seed of the run, where the step draws random numbers from it."""
     masks: frozenset[str] | None = None
     """Which masks of the example were full, if that decides what is computed (`programs.step_names`)."""
-    edits: Edits = NO_EDITS
-    """What the loop writes into gradients and weights besides clipping and the optimizer."""
-    again: Recapture | None = None
-    """Captures the step of another batch; `None` where the loss is known for batches of one shape only."""
+    recapture: Recapture | None = None
+    """Captures the step of another batch, in place of `again`."""
 
     @cached_property
     def root(self) -> Digest:
@@ -76,8 +124,8 @@ class StepGraph:
     @cached_property
     def trained(self) -> frozenset[str]:
         """The parameters that have a gradient in every step."""
-        prefix, outputs = "gradients.", (output.name for output in self.captured.graph.outputs)
-        return frozenset(name.removeprefix(prefix) for name in outputs if name.startswith(prefix))
+        names = (output.name for output in self.captured.graph.outputs)
+        return frozenset(name.removeprefix(GRADIENTS) for name in names if name.startswith(GRADIENTS))
 
     @property
     def rules(self) -> tuple[GroupRule, ...]:
@@ -85,18 +133,21 @@ class StepGraph:
         return self.captured.rules
 
     @cached_property
-    def batch_specs(self) -> tuple[tuple[str, TensorSpec], ...]:
+    def batch_specs(self) -> Specs:
         """The specs of the batch that the graph reads, by name."""
-        found = (each for each in self.captured.graph.inputs if each.name.startswith(BATCH))
-        return tuple(sorted((each.name.removeprefix(BATCH), each.spec) for each in found))
+        inputs = (each for each in self.captured.graph.inputs if each.name.startswith(BATCH))
+        return tuple(sorted((each.name.removeprefix(BATCH), each.spec) for each in inputs))
 
-    def with_graph(self, graph: Graph) -> StepGraph:
-        """The same step as another graph, for a batch of other sizes."""
-        return replace(self, captured=replace(self.captured, graph=graph))
-
-    def has_masks_of(self, named: State) -> bool:
-        """Whether the masks of a batch are as full as those of the example, or do not matter."""
-        return not self._other_mask(named)
+    def again(self, parts: Sequence[Any]) -> StepGraph:
+        """Captures the step of another batch; raises `UnavailableError` if that cannot be."""
+        if self.recapture is not None:
+            return self.recapture(parts)
+        if len(parts) != self.loop.accumulation:
+            count = self.loop.accumulation
+            raise UnavailableError(f"a step of {len(parts)} micro-batches, and {count} are in the step graph")
+        if self.loop.fixed is not None and dict(specs_of(named_tensors(parts))) != self.example:
+            raise UnavailableError(ONE_SHAPE)
+        return self.loop.capture(parts)
 
     def save(self, path: Path) -> None:
         """Write the graph to `path`, and its constants beside it."""
@@ -109,26 +160,24 @@ class StepGraph:
 
     def misfit(self, named: State) -> str:
         """Names the first part of a batch that the graph cannot read; empty if it can read all."""
-        wanted = {each.name: each.spec for each in self.captured.graph.inputs if each.name.startswith(BATCH)}
-        given = {f"{BATCH}{name}": TensorSpec.of(tensor) for name, tensor in named.items()}
+        wanted, given = dict(self.batch_specs), dict(specs_of(named))
         for name in sorted(wanted.keys() | given.keys()):
-            if wanted.get(name) != given.get(name):
-                return (
-                    f"{name} is {given.get(name, 'not there')}, and {wanted.get(name, 'not there')} in the step graph"
-                )
-        return self._other_mask(named)
+            is_given, is_wanted = given.get(name, "not there"), wanted.get(name, "not there")
+            if is_given != is_wanted:
+                return f"{BATCH}{name} is {is_given}, and {is_wanted} in the step graph"
+        return self.other_mask(named)
 
-    def _other_mask(self, named: State) -> str:
+    def other_mask(self, named: State) -> str:
         """Names the first mask that is full in one of both batches alone; empty if there is none, or it is the same."""
         if self.masks is None or not (other := sorted(full_masks(named) ^ self.masks)):
             return ""
         here, there = ("zeros", "only ones") if other[0] in self.masks else ("only ones", "zeros")
         return f"{BATCH}{other[0]} holds {here}, and {there} in the step graph"
 
-    def other_number(self, found: Mapping[str, float]) -> str:
+    def other_number(self, numbers: Mapping[str, float]) -> str:
         """Names the first number of a batch that differs from the captured step; empty if none does."""
-        for name in sorted(found.keys() | self.numbers.keys()):
-            now, then = found.get(name, "not there"), self.numbers.get(name, "not there")
+        for name in sorted(numbers.keys() | self.numbers.keys()):
+            now, then = numbers.get(name, "not there"), self.numbers.get(name, "not there")
             if now != then:
                 return (
                     f"{name} of the batch is {now}, and {then} in the captured step, where it is a constant; "
@@ -137,95 +186,7 @@ class StepGraph:
         return ""
 
 
-def capture_loop(
-    model: torch.nn.Module,
-    loss: LossOfBatch,
-    optimizer: torch.optim.Optimizer,
-    example: Batches,
-    *,
-    clip_norm: float | None = None,
-    accumulation: int = 1,
-    fixed: tuple[str, ...] | None = None,
-    precision: Precision = nullcontext,
-    reduction: Reduction = "mean",
-    seed: int | None = None,
-    is_native: bool | None = None,
-    ema: Ema | None = None,
-    edits: Edits = NO_EDITS,
-) -> StepGraph:
-    """Capture the step of a loop; `loss(model, batch)` gets batches in the form of `example`, under `precision`.
-
-    With the `seed` of a run the step draws its random numbers from the input `rng.seed`; one that `is_native` draws
-    those of dropout as PyTorch does, from the state of its generator, as a step does by default whose layers drop.
-
-    Raises `UnavailableError` with the reason if the step cannot be captured.
-    """
-    if _counts_unevenly(model, optimizer):
-        raise UnavailableError(UNEVEN)
-    parts = parts_of(example, accumulation)
-    first = parts[0]
-    is_native = dropout_is_known(model) if is_native is None else is_native
-
-    def of_tensors(called: Any, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        result: torch.Tensor = loss(called, _like(first, tensors))
-        return result
-
-    objective: Loss = of_tensors
-    captured = capture_training_step(
-        model,
-        objective,
-        optimizer,
-        [as_mapping(part) for part in parts],
-        clip_norm=clip_norm,
-        accumulation=accumulation,
-        precision=precision,
-        reduction=reduction,
-        draws="seed" if seed is not None else "generator" if is_native else "nothing",
-        ema=ema,
-        edits=edits,
-    )
-    numbers = numbers_of([first] * accumulation if accumulation > 1 else first, accumulation)
-
-    shapes = _shapes(example, accumulation)
-
-    def again(batch: Batches, count: int) -> StepGraph:
-        if count != accumulation:
-            raise UnavailableError(f"a step of {count} micro-batches, and {accumulation} are in the step graph")
-        if fixed is not None and _shapes(batch, count) != shapes:
-            raise UnavailableError(ONE_SHAPE)
-        return capture_loop(
-            model,
-            loss,
-            optimizer,
-            batch,
-            clip_norm=clip_norm,
-            accumulation=count,
-            fixed=fixed,
-            precision=precision,
-            reduction=reduction,
-            seed=seed,
-            is_native=is_native,
-            ema=ema,
-            edits=edits,
-        )
-
-    masks = full_masks(named_tensors(example, accumulation)) if captured.reads_masks or fixed is not None else None
-    found = StepGraph(captured, accumulation, model, loss, clip_norm, numbers, fixed, reduction, seed, masks, edits)
-    return replace(found, again=again)
-
-
-def _counts_unevenly(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> bool:
-    """Whether parameters with a gradient have taken different numbers of steps, which decide their next one."""
-    trained = [each for each in model.parameters() if each.grad is not None]
-    counts = {float(held["step"]) for each in trained if "step" in (held := optimizer.state.get(each, {}))}
-    return len(counts) > 1
-
-
-def _shapes(batch: Batches, count: int) -> dict[str, TensorSpec]:
-    return {name: TensorSpec.of(value) for name, value in named_tensors(batch, count).items()}
-
-
-def count_of(batch: Batches, first: StepGraph) -> int:
+def count_of(batch: Any, first: StepGraph) -> int:
     """The number of micro-batches of a step, in a loop whose first step has the graph `first`.
 
     A list of batches is no batch itself: none of its items is a tensor. Several tensors are micro-batches where those
@@ -233,7 +194,9 @@ def count_of(batch: Batches, first: StepGraph) -> int:
     """
     if not isinstance(batch, list | tuple):
         return 1
-    are_lone = first.accumulation > 1 and {name for name, _ in first.batch_specs if name.startswith("0.")} == {"0.x0"}
+    are_lone = first.loop.accumulation > 1 and {name for name, _ in first.batch_specs if name.startswith("0.")} == {
+        "0.x0"
+    }
     return len(batch) if are_lone or _are_batches(batch) else 1
 
 
@@ -246,13 +209,43 @@ def _are_batches(parts: Sequence[Any]) -> bool:
     return bool(parts) and all(not isinstance(part, torch.Tensor) and as_mapping(part) for part in parts)
 
 
-def named_tensors(batch: Batches, count: int) -> dict[str, Tensor]:
-    """Copies of the tensors of `count` micro-batches, by the names of a step graph without `inputs.`."""
+def parts_of(batch: Any, count: int) -> list[Any]:
+    """The micro-batches of a step."""
+    return [batch] if count == 1 else list(batch)
+
+
+def named_tensors(parts: Sequence[Any]) -> dict[str, Tensor]:
+    """Copies of the tensors of micro-batches, by the names of a step graph without `inputs.`."""
     return {
-        name if count == 1 else f"{number}.{name}": to_tensor(value).copy()
-        for number, part in enumerate(parts_of(batch, count))
+        name if len(parts) == 1 else f"{number}.{name}": to_tensor(value).copy()
+        for number, part in enumerate(parts)
         for name, value in as_mapping(part).items()
     }
+
+
+def numbers_of(parts: Sequence[Any]) -> dict[str, float]:
+    """The numbers of micro-batches that are no tensors, named as tensors in their positions would be."""
+    return {
+        name if len(parts) == 1 else f"{number}.{name}": value
+        for number, part in enumerate(parts)
+        for name, value in _items(part)
+        if isinstance(value, int | float)
+    }
+
+
+def specs_of(named: State) -> Specs:
+    """The specs of a batch, by name."""
+    return tuple((name, TensorSpec.of(tensor)) for name, tensor in sorted(named.items()))
+
+
+def describe_batch(batch: Any) -> Batch:
+    """The batch of a step without a graph, which may be anything: positions as they are, tensors by one digest."""
+    is_sequence = isinstance(batch, Iterable) and not isinstance(batch, torch.Tensor | Mapping)
+    items = list(batch) if is_sequence else batch
+    tensors = as_mapping(items).values()
+    if tensors or isinstance(batch, Mapping):
+        return Batch(digest=digest("batch", encode([str(tensor_digest(to_tensor(tensor))) for tensor in tensors])))
+    return Batch(indices=tuple(int(item) for item in items if isinstance(item, int)) if is_sequence else ())
 
 
 def keep_batch(run: RunDirectory, named: State) -> Digest:
@@ -264,7 +257,7 @@ def keep_batch(run: RunDirectory, named: State) -> Digest:
     return name
 
 
-def as_mapping(batch: Batch) -> dict[str, torch.Tensor]:
+def as_mapping(batch: Any) -> dict[str, torch.Tensor]:
     """The tensors of a batch by name: a lone tensor is `x0`, those of a sequence are `x0`, `x1` and so on.
 
     Anything else, as `None`, holds none.
@@ -276,16 +269,6 @@ def as_mapping(batch: Batch) -> dict[str, torch.Tensor]:
     return {name: value for name, value in _items(batch) if isinstance(value, torch.Tensor)}
 
 
-def numbers_of(batch: Batches, accumulation: int) -> dict[str, float]:
-    """The numbers of a batch that are no tensors, named as tensors in their positions would be."""
-    return {
-        name if accumulation == 1 else f"{number}.{name}": value
-        for number, part in enumerate(parts_of(batch, accumulation))
-        for name, value in _items(part)
-        if isinstance(value, int | float)
-    }
-
-
 def _items(batch: Any) -> Iterable[tuple[str, Any]]:
     if isinstance(batch, torch.Tensor):
         return ()
@@ -294,15 +277,10 @@ def _items(batch: Any) -> Iterable[tuple[str, Any]]:
     return ((f"x{number}", value) for number, value in enumerate(batch if isinstance(batch, Iterable) else ()))
 
 
-def _like(example: Batch, tensors: Mapping[str, torch.Tensor]) -> Any:
+def _like(example: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     """The tensors in the form of the example; its other values are kept."""
     if isinstance(example, torch.Tensor):
         return tensors["x0"]
     if isinstance(example, Mapping):
         return {name: tensors.get(name, value) for name, value in example.items()}
     return tuple(tensors.get(f"x{number}", value) for number, value in enumerate(example))
-
-
-def parts_of(batch: Batches, accumulation: int) -> list[Any]:
-    """The micro-batches of a step."""
-    return [batch] if accumulation == 1 else list(batch)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -188,23 +189,20 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._call(target, args, given)
         task, read = _current_graph_task_id(), None
         with self._sheltered():
-            read = self._read(task, (args, given))
+            if task != -1 and task != self._task:
+                self.backwards.append(len(self.calls))
+            self._task = task
+            if task == -1:  # calls inside a backward pass are not listed
+                read = mapped((args, given), torch.Tensor, self._place)
         results = self._call(target, args, given)
         with self._sheltered():
-            made = mapped(results, torch.Tensor, self._result)
+            made = mapped(results, torch.Tensor, partial(self._place, is_known=True))
             if read is not None:
                 self._add(target, read, made, (args, given))
         return results
 
     def _call(self, target: Any, args: Any, given: Any) -> Any:
         return self.draws[-1].call(target, args, given) if self.draws else target(*args, **given)
-
-    def _read(self, task: int, given: Any) -> Any:
-        """The places of the arguments; `None` inside a backward pass."""
-        if task != -1 and task != self._task:
-            self.backwards.append(len(self.calls))
-        self._task = task
-        return mapped(given, torch.Tensor, self._place) if task == -1 else None
 
     def _add(self, target: Any, read: Any, made: Any, given: Any) -> None:
         if not isinstance(target, torch._ops.OpOverload):
@@ -239,17 +237,15 @@ class OperatorLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 mapped(named.get(each.name), torch.Tensor, lambda value: found.append(self._storage(value)))
         return found
 
-    def _place(self, value: torch.Tensor) -> Place:
-        return Place(self._number(value), writes_of(value))
-
-    def _result(self, value: torch.Tensor) -> Place:
-        return Place(self._number(value, is_known=True), writes_of(value))
+    def _place(self, value: torch.Tensor, is_known: bool = False) -> Place:
+        return Place(self._number(value, is_known), 0 if value.is_inference() else value._version)
 
     def _number(self, value: torch.Tensor, is_known: bool = False) -> int:
         number = self._numbers.get(value)
         if number is None:
             number = self._numbers[value] = len(self.seen)
-            kept = None if is_known else _copy_of(value)
+            is_kept = not is_known and has_memory(value) and value.nbytes <= CONSTANT_BYTES_MAX
+            kept = value.detach().clone() if is_kept else None
             self.seen.append(Seen(self._storage(value), value.dtype, tuple(value.shape), not is_known, kept))
         return int(number)
 
@@ -283,16 +279,6 @@ def custom_functions(node: Any) -> set[str]:
     return found
 
 
-def writes_of(value: torch.Tensor) -> int:
-    """How often a tensor was written to; 0 for one that does not count."""
-    return 0 if value.is_inference() else value._version
-
-
 def has_memory(value: torch.Tensor) -> bool:
     """Whether a tensor is a plain one with a storage."""
     return value.layout is torch.strided and type(value) in {torch.Tensor, torch.nn.Parameter}
-
-
-def _copy_of(value: torch.Tensor) -> torch.Tensor | None:
-    is_small = has_memory(value) and value.nbytes <= CONSTANT_BYTES_MAX
-    return value.detach().clone() if is_small else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -81,6 +81,10 @@ class EqualValues:
     def _canonical(self) -> dict[int, int]:
         written = frozenset[int]().union(*(call.written for call in self.calls))
         first, canonical = dict[Any, int](), dict[int, int]()
+
+        def named(place: Place) -> str:
+            return f"tensor {canonical.get(place.number, place.number)} after {place.writes} writes"
+
         for call in self.calls:
             results = [place.number for place in places(call.results)]
             if (
@@ -90,7 +94,7 @@ class EqualValues:
                 or any(self.seen[number].storage in written for number in results)
             ):
                 continue
-            key = _key(call, canonical)
+            key = repr((call.name, mapped((call.args, dict(call.kwargs)), Place, named)))
             for index, number in enumerate(results):
                 canonical.setdefault(number, first.setdefault((key, index), number))
         return canonical
@@ -105,13 +109,6 @@ class EqualValues:
                 if self.seen[made.number].dtype == self.seen[read.number].dtype and made.number != read.number:
                     found[made.number] = read.number
         return found
-
-
-def _key(call: LoopCall, canonical: Mapping[int, int]) -> Any:
-    def named(place: Place) -> str:
-        return f"tensor {canonical.get(place.number, place.number)} after {place.writes} writes"
-
-    return repr((call.name, mapped((call.args, dict(call.kwargs)), Place, named)))
 
 
 # The loss of a watched step as a function of model and batch: it calls the operators that the loop called.
@@ -207,14 +204,13 @@ class WatchedEdit:
 
     def __call__(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The tensors that are written to, as they are after it; those that are given stay as they are."""
-        values = {number: self._begun(name, tensors) for number, name in self.named.items()} | {**self.constants}
+        values = {**self.constants}
+        for number, name in self.named.items():
+            values[number] = tensors[name].clone() if name in self.results else tensors[name]
         for call in self.calls:
             args, kwargs = call.filled(values)
             values |= dict(bound(call.results, _called(call, args, kwargs)))
         return {name: values[number] for name, number in self.results.items()}
-
-    def _begun(self, name: str, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return tensors[name].clone() if name in self.results else tensors[name]
 
 
 def edit_of(
@@ -237,7 +233,10 @@ def edit_of(
     if not is_other and not any(call.written & storages for call in calls):
         return None
     live = _live(calls, seen, {*after.values()}, storages, before)
-    _require_repeatable(live, what)
+    if any("_amp_" in call.name for call in live):
+        raise UnavailableError(UNSCALED)
+    if drawn := next((call.name for call in live if call.is_random), None):
+        raise UnavailableError(RANDOM.format(what, drawn))
     sources = [number for number in sources_of(live, next(iter(after.values()))) if number not in before]
     written = frozenset[int]().union(*(call.written for call in live))
     changed = {name: number for name, number in after.items() if name in is_other or seen[number].storage in written}
@@ -265,13 +264,6 @@ def _live(
     return found[::-1]
 
 
-def _require_repeatable(calls: Sequence[LoopCall], what: str) -> None:
-    if any("_amp_" in call.name for call in calls):
-        raise UnavailableError(UNSCALED)
-    if drawn := next((call.name for call in calls if call.is_random), None):
-        raise UnavailableError(RANDOM.format(what, drawn))
-
-
 def _constant(seen: Seen, what: str) -> torch.Tensor:
     if not seen.from_elsewhere or seen.value is None:
         raise UnavailableError(ELSEWHERE.format(what, f"a tensor of shape {seen.shape}"))
@@ -287,13 +279,11 @@ def _called(call: LoopCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     target = getattr(torch.ops.aten, ALONE.get(alone, alone) + ("_" if in_place else ""), None)
     if target is None:
         raise UnavailableError(NOT_ALONE.format(call.name))
-    made = [target(*each, **kwargs) for each in _one_by_one(args)]
-    return None if in_place else made
-
-
-def _one_by_one(args: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    made = []
     for index in range(len(args[0])):
-        yield tuple(each[index] if isinstance(each, list | tuple) else each for each in args)
+        alone_args = [each[index] if isinstance(each, list | tuple) else each for each in args]
+        made.append(target(*alone_args, **kwargs))
+    return None if in_place else made
 
 
 # Finds in the watched calls to what norm a loop clips its gradients, if it calls `clip_grad_norm_` as most do.

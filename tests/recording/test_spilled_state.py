@@ -10,7 +10,7 @@ import pytest
 
 from tallystick.core.tensors import Tensor
 from tallystick.recording.loop import self_check as module
-from tallystick.recording.loop.self_check import SetAside, set_aside
+from tallystick.recording.loop.self_check import SpilledState, spill
 
 torch = pytest.importorskip("torch")
 
@@ -26,24 +26,24 @@ def live() -> tuple[np.ndarray, dict[str, Tensor]]:
 def test_what_is_written_later_does_not_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     monkeypatch.setattr(module, "IN_MEMORY_BYTES_MAX", most)
     array, state = live()
-    kept = set_aside(tmp_path, state)
+    kept = spill(tmp_path, state)
     array[:] = 9
-    assert isinstance(kept, SetAside) == (most == 0)
+    assert isinstance(kept, SpilledState) == (most == 0)
     assert kept["weights.a"].array().tolist() == list(range(8))
     assert (sorted(kept), len(kept), "weights.b" in kept) == (["position.step", "weights.a"], 2, False)
     assert not any(tmp_path.iterdir())
 
 
 def test_memory_that_was_given_back_is_read_again(tmp_path: Path) -> None:
-    kept = SetAside(tmp_path, live()[1])
-    kept.release("weights.a")
+    kept = SpilledState(tmp_path, live()[1])
+    assert kept.copied("weights.a").tolist() == list(range(8))
     assert kept["weights.a"].array().tolist() == list(range(8))
 
 
 def test_a_disk_that_refuses_costs_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "IN_MEMORY_BYTES_MAX", 0)
     (tmp_path / "file").write_bytes(b"")
-    assert set_aside(tmp_path / "file", live()[1])["weights.a"].array().tolist() == list(range(8))
+    assert spill(tmp_path / "file", live()[1])["weights.a"].array().tolist() == list(range(8))
 
 
 def test_a_loop_is_checked_with_its_states_set_aside(
@@ -57,4 +57,4 @@ def test_a_loop_is_checked_with_its_states_set_aside(
         fit(tmp_path / "doubled", told=lambda step, loss, batch: (loss * (2 if step else 1), batch))
     assert any("step 2: the captured step gives another loss" in str(each.message) for each in caught)
     assert b"another loss" in (tmp_path / "doubled" / "claim.json").read_bytes()
-    assert not list(tmp_path.rglob(".aside*"))
+    assert not list(tmp_path.rglob(".spilled*"))
