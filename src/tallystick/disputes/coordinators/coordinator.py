@@ -41,13 +41,8 @@ class NotSentError(UnavailableError):
     """A move was not sent, for a reason that lies here: it can be made again at once when that is mended."""
 
 
-class Coordinator(Protocol):
-    """One party's connection to a coordinator; it signs moves as `party`."""
-
-    @property
-    def party(self) -> str:
-        """The party that moves through this connection."""
-        ...
+class MoveLog(Protocol):
+    """The accepted moves, with the rules and the clock by which they were accepted."""
 
     @property
     def rules(self) -> Rules:
@@ -60,6 +55,15 @@ class Coordinator(Protocol):
 
     def entries(self, start: int = 0) -> Sequence[MoveEntry]:
         """The accepted moves from number `start` on that can no longer be undone."""
+        ...
+
+
+class Coordinator(MoveLog, Protocol):
+    """One party's connection to a coordinator; it signs moves as `party`."""
+
+    @property
+    def party(self) -> str:
+        """The party that moves through this connection."""
         ...
 
     def submit(self, move: Move) -> None:

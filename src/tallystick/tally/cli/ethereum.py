@@ -109,14 +109,13 @@ def attest(
     from tallystick.disputes.coordinators.ethereum.board import AttestingBoard, create_app
     from tallystick.disputes.coordinators.ethereum.client import connect
     from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
-    from tallystick.formats.signing import SigningKey
     from tallystick.tally.cli.output import talk
 
     found, owner = connect(place), _key(key)
     if found.deployment.board != owner.address:
         raise UsageError(f"--key {key}: the contract's board is {found.deployment.board}, not {owner.address}")
     with closing(LocalCoordinator.open(db)) as local, bind(host, port) as listening:
-        board = AttestingBoard(local.board(SigningKey.generate()), owner, found.chain_id, found.contract)
+        board = AttestingBoard(local.blobs, owner, found.chain_id, found.contract)
         print(address_of(listening), flush=True)
         with suppress(KeyboardInterrupt):
             http_server(create_app(board)).run(sockets=[listening])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from io import BytesIO
@@ -37,6 +37,7 @@ from tallystick.disputes.coordinators.local.signed import (
     Charter,
     Delegation,
     MoveReceipt,
+    PartyConnection,
     SignedMove,
     read_signed_move,
     sign_entry,
@@ -259,17 +260,32 @@ class LocalCoordinator:
             _append(connection, signed, receipt, after.checked())
         return receipt
 
-    def connect(self, key: SigningKey, delegation: Delegation | None = None) -> Connection:
-        """The coordinator as the party with this key sees it, or the party that delegated to it."""
-        return Connection(self, key, delegation)
+    def make(self, move: Move, key: SigningKey, delegation: Delegation | None = None) -> MoveReceipt:
+        """Sign a move and take it; raises what `take` raises."""
+        return self.take(sign_move(move, self.identity, key, delegation=delegation).to_bytes())
 
-    def board(self, key: SigningKey, delegation: Delegation | None = None) -> LocalBoard:
-        """The board, with what is put there counted against that party."""
-        return LocalBoard(self, key.public if delegation is None else delegation.party)
+    def put(self, data: bytes, key: SigningKey, delegation: Delegation | None = None) -> Digest:
+        """Keep `data` at the board; raises `UsageError` if it is too large, or the quota is used up."""
+        name, owner = blob_digest(BytesIO(data)), key.public if delegation is None else delegation.party
+        try:
+            self.keep(name, len(data), BytesIO(data), owner)
+        except RuleError as error:
+            raise UsageError(str(error)) from None
+        return name
 
-    def own(self) -> Connection:
+    def get(self, name: Digest) -> bytes:
+        """The bytes under a blob digest; raises `UnavailableError` if they are not there."""
+        return self.blobs.get(name)
+
+    def connect(self, key: SigningKey, delegation: Delegation | None = None) -> PartyConnection:
+        """The coordinator and its board as the party with this key sees them, or the party that delegated to it."""
+        return PartyConnection(self, key, delegation)
+
+    board = connect
+
+    def own(self) -> PartyConnection:
         """The coordinator as a party of its own game: it brings nonces, and makes due moves that anybody may make."""
-        return Connection(self, self._key)
+        return PartyConnection(self, self._key)
 
     def next_nonce(self) -> str:
         """The beacon's next nonce."""
@@ -365,60 +381,6 @@ class LocalCoordinator:
         price, held = value_of(move), self._purse(connection, chain, move.actor)
         if price > held:
             raise RuleError("funds", f"this move pays {price}, and the purse holds {held}")
-
-
-class Connection:
-    """One party's connection to a local coordinator; implements `Coordinator`."""
-
-    def __init__(self, place: LocalCoordinator, key: SigningKey, delegation: Delegation | None = None) -> None:
-        self._place, self._key, self._delegation = place, key, delegation
-
-    @property
-    def party(self) -> str:
-        """The party that moves through this connection."""
-        return self._key.public if self._delegation is None else self._delegation.party
-
-    @property
-    def rules(self) -> Rules:
-        """The rules; they never change."""
-        return self._place.rules
-
-    def now(self) -> int:
-        """The coordinator's time, in seconds."""
-        return self._place.now()
-
-    def entries(self, start: int = 0) -> Sequence[MoveEntry]:
-        """The accepted moves from number `start` on."""
-        return self._place.entries(start)
-
-    def submit(self, move: Move) -> None:
-        """Sign a move and make it; see `LocalCoordinator.take`."""
-        signed = sign_move(move, self._place.identity, self._key, delegation=self._delegation)
-        self._place.take(signed.to_bytes())
-
-
-class LocalBoard:
-    """One party's connection to the board; implements `Board`."""
-
-    def __init__(self, place: LocalCoordinator, party: str) -> None:
-        self._place, self._party = place, party
-
-    def put(self, data: bytes) -> Digest:
-        """Keep `data`; returns its blob digest."""
-        name = blob_digest(BytesIO(data))
-        try:
-            self._place.keep(name, len(data), BytesIO(data), self._party)
-        except RuleError as error:
-            raise UsageError(str(error)) from None
-        return name
-
-    def get(self, name: Digest) -> bytes:
-        """The bytes under a digest; raises `UnavailableError` if they are not there."""
-        return self._place.blobs.get(name)
-
-    def missing(self, names: Iterable[Digest]) -> list[Digest]:
-        """Those digests that the board does not have; blobs were hashed when they were put, and are not read."""
-        return self._place.blobs.missing(names)
 
 
 def check_rules(rules: Rules) -> None:
