@@ -13,6 +13,7 @@ pytest.importorskip("sqlalchemy")
 
 from tallystick.disputes.coordinators.coordinator import fetch  # noqa: E402
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator  # noqa: E402
+from tallystick.disputes.evidence.convicting import find_evidence  # noqa: E402
 from tallystick.disputes.evidence.doubting import doubter_for  # noqa: E402
 from tallystick.disputes.evidence.judging import DisputeJudge  # noqa: E402
 from tallystick.disputes.evidence.traces import torch_engine  # noqa: E402
@@ -24,9 +25,8 @@ from tallystick.disputes.game.state import (  # noqa: E402
     Status,
 )
 from tallystick.disputes.parties import programs  # noqa: E402
-from tallystick.disputes.parties.challenger import find_evidence  # noqa: E402
 from tallystick.disputes.parties.game_view import BoardCache  # noqa: E402
-from tallystick.disputes.parties.judges import REASON  # noqa: E402
+from tallystick.disputes.parties.history import REASON  # noqa: E402
 from tallystick.disputes.parties.player import (  # noqa: E402
     DueMoves,
     PartyRole,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tallystick.core.canonical_json import Json
 from tallystick.core.digests import Digest
@@ -13,21 +13,8 @@ from tallystick.core.errors import TallyError
 from tallystick.core.files import read_document
 from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.game.game import apply
-from tallystick.disputes.game.moves import (
-    Choose,
-    Contest,
-    Descend,
-    Disclose,
-    Move,
-    Partition,
-    Pinpoint,
-    Protest,
-    Prove,
-    Reveal,
-    Rule,
-)
+from tallystick.disputes.game.moves import Contest, Move, Prove, Reveal, Rule
 from tallystick.disputes.game.state import Dispute, Rules, State
-from tallystick.disputes.parties.judges import REASON, REASON_MAX
 from tallystick.disputes.parties.progress import DisputeProgress, progress_of
 from tallystick.formats.openings import OpenedOperator
 from tallystick.verdicts.opening.files import OPERATOR
@@ -78,48 +65,44 @@ def role_of(state: State, number: int, party: str) -> str:
 
 def describe_move(move: Move) -> str:
     """A move in a few words."""
-    if isinstance(move, Partition):
-        return f"opens {len(move.cuts)} leaves"
-    if isinstance(move, Contest):
-        return f"contests {move.low}–{move.high - 1} of claim {move.claim}"
-    if isinstance(move, Choose):
-        return f"child {move.child} differs"
-    if isinstance(move, Descend):
-        return f"opens the record: {move.size} operators"
-    if isinstance(move, Reveal):
-        return "opens the last leaf"
-    if isinstance(move, Pinpoint):
-        return f"names element {move.element} of result {move.result}"
-    if isinstance(move, Protest):
-        return OBJECTIONS.get(move.ground, move.ground)
-    if isinstance(move, Rule):
-        return f"finds {move.fault.value} at fault"
-    if isinstance(move, Disclose):
-        return f"voted: {move.vote.value} at fault"
-    return _DESCRIPTIONS.get(move.kind, move.kind)
+    words = WORDS.get(move.kind, move.kind)
+    return words if isinstance(words, str) else words(move)
 
 
 OBJECTIONS: Final = {
     "budget": "objects: the errors of all operators add up",
     "structure": "objects: what was opened is not what was claimed",
 }
-_DESCRIPTIONS = {
+WORDS: Final[Mapping[str, str | Callable[[Any], str]]] = {
     "appeal": "asks a larger committee",
+    "choose": lambda move: f"child {move.child} differs",
     "concede": "gives up",
+    "contest": lambda move: f"contests {move.low}–{move.high - 1} of claim {move.claim}",
     "convene": "calls a committee",
+    "descend": lambda move: f"opens the record: {move.size} operators",
+    "disclose": lambda move: f"voted: {move.vote.value} at fault",
     "dismiss": "the claim is slashed already",
     "draw": "draws the committee",
+    "partition": lambda move: f"opens {len(move.cuts)} leaves",
+    "pinpoint": lambda move: f"names element {move.element} of result {move.result}",
+    "protest": lambda move: OBJECTIONS.get(move.ground, move.ground),
     "prove": "brings evidence that convicts",
+    "reveal": "opens the last leaf",
+    "rule": lambda move: f"finds {move.fault.value} at fault",
     "settle": "lets the votes take effect",
     "tally": "counts the votes",
     "timeout": "the clock has run out",
     "unseal": "shows that the claim was planted",
     "vote": "commits to a vote",
 }
+"""What each kind of move does, in a few words."""
 
 
 # How disputes ended, for people: at which operator, why, and at whose fault.
 
+REASON: Final = "reason.txt"
+"""The file of a referee's reason at the board."""
+REASON_MAX: Final = 4096
 EVIDENCE: Final = {
     "cast": "evidence that everybody can check: it converts a number to another value",
     "edge": "evidence that everybody can check: it reads other bytes than were given to it",

@@ -8,23 +8,12 @@ from datetime import UTC, datetime
 from typing import Final
 
 from tallystick.core.canonical_json import Json
-from tallystick.disputes.game.context import game_time, mover, time_left, with_expired_pause_lifted
-from tallystick.disputes.game.state import DAY, HOUR, MINUTE, Dispute, Phase, State, Status
-from tallystick.disputes.parties.game_view import GameView
+from tallystick.disputes.game.context import game_time, mover, time_left
+from tallystick.disputes.game.state import DAY, HOUR, MINUTE, Phase, State, Status
+from tallystick.disputes.parties.game_view import PHASES, GameView
 
 # The progress of a dispute for human readers: level, range, whose turn it is, and how much time is left.
 
-MOVERS: Final = {
-    Phase.PARTITION: "prover",
-    Phase.CHOOSE: "challenger",
-    Phase.LEAF: "prover",
-    Phase.RULING: "referee",
-    Phase.DRAWING: "beacon",
-    Phase.COMMITTING: "committee",
-    Phase.REVEALING: "committee",
-    Phase.APPEALABLE: "loser",
-    Phase.SETTLED: "nobody",
-}
 LEVELS: Final = {1: "operators", 2: "records"}
 
 
@@ -69,6 +58,11 @@ def progress_of(state: State, number: int, now: int) -> DisputeProgress:
     """The progress of dispute `number` at real time `now`, in seconds."""
     dispute = state.disputes[number]
     is_moot = dispute.phase is not Phase.SETTLED and state.claims[dispute.claim].status is not Status.OPEN
+    if mover(state.claims[dispute.claim], dispute) is not None:
+        left = time_left(dispute, game_time(state, now))
+    else:
+        left = dispute.deadline - game_time(state, now)
+    is_over = is_moot or dispute.phase is Phase.SETTLED
     has_no_referee = dispute.phase is Phase.RULING and state.rules.referee is None
     return DisputeProgress(
         number=number,
@@ -79,8 +73,8 @@ def progress_of(state: State, number: int, now: int) -> DisputeProgress:
         high=dispute.high,
         size=dispute.size,
         turn=dispute.turn,
-        mover="anybody" if is_moot or has_no_referee else MOVERS[dispute.phase],
-        seconds=None if is_moot else _seconds(dispute, game_time(state, now)),
+        mover="anybody" if is_moot or has_no_referee else PHASES[dispute.phase].mover,
+        seconds=None if is_over else max(0, left),
         fault=None if dispute.fault is None else dispute.fault.value,
         element=dispute.element,
     )
@@ -113,21 +107,7 @@ def span(seconds: int | None) -> str:
     return " ".join(f"{count}{name}" for count, name in counts[first : first + 2] if count)
 
 
-def _seconds(dispute: Dispute, time: int) -> int | None:
-    if dispute.phase in (Phase.PARTITION, Phase.CHOOSE, Phase.LEAF):
-        return max(0, time_left(dispute, time))
-    return None if dispute.phase is Phase.SETTLED else max(0, dispute.deadline - time)
-
-
 # What a party's program waits for, and until when, for people. Times are those of the coordinator, shown in UTC.
-
-AWAITED: Final = {
-    Phase.RULING: "the referee's ruling",
-    Phase.DRAWING: "the nonce that draws the committee",
-    Phase.COMMITTING: "the committee's votes",
-    Phase.REVEALING: "the committee to disclose its votes",
-    Phase.APPEALABLE: "an appeal",
-}
 
 
 @dataclass(frozen=True)
@@ -177,9 +157,8 @@ def waits_of(view: GameView, watched: Collection[int] = (), audited: Collection[
 
     It waits for the windows of `watched` claims too, and for its own audits of those in `audited`.
     """
-    since = with_expired_pause_lifted(view.state, view.now).pausing.since
-    if since is not None:
-        yield Wait("the end of the pause, in which no clock runs,", since + view.rules.pause_max)
+    if view.pause_end is not None:
+        yield Wait("the end of the pause, in which no clock runs,", view.pause_end)
     for number, dispute in enumerate(view.state.disputes):
         if dispute.phase is not Phase.SETTLED and view.is_in(number):
             yield wait_in(view, number)
@@ -199,10 +178,9 @@ def wait_in(view: GameView, number: int) -> Wait:
         return Wait(f"dispute {number} to be closed, for its claim is slashed already", None, True)
     if dispute.phase is Phase.RULING and view.rules.referee is None:
         return Wait(f"evidence in dispute {number}; then anybody may call a committee; there is time", until, True)
-    if (party := mover(view.claim_of(dispute), dispute)) is not None:
-        whose = "this party's own" if party == view.party else f"the {MOVERS[dispute.phase]}'s"
-        return Wait(f"{whose} move in dispute {number}", until, True)
-    return Wait(f"{AWAITED[dispute.phase]} in dispute {number}", until, True)
+    is_own = mover(view.claim_of(dispute), dispute) == view.party
+    what = "this party's own move" if is_own else PHASES[dispute.phase].awaited
+    return Wait(f"{what} in dispute {number}", until, True)
 
 
 def _of_claim(view: GameView, number: int, is_audited: bool) -> Wait:

@@ -19,15 +19,14 @@ from tallystick.core.canonical_json import Json
 from tallystick.core.ed25519 import check_public
 from tallystick.core.errors import UsageError, refusal
 from tallystick.disputes.coordinators.local.signed import sign_delegation
+from tallystick.disputes.evidence.convicting import find_evidence
 from tallystick.disputes.evidence.doubting import doubter_for
 from tallystick.disputes.evidence.judging import DisputeJudge
 from tallystick.disputes.evidence.statement import statement_at
 from tallystick.disputes.game import voting as committee
-from tallystick.disputes.game.context import with_expired_pause_lifted
 from tallystick.disputes.game.moves import Contest, Move, Pause, Resume, Retire, Rule, Unseal, Withdraw
 from tallystick.disputes.game.state import DAY
 from tallystick.disputes.parties import programs
-from tallystick.disputes.parties.challenger import find_evidence
 from tallystick.disputes.parties.connect import ETHEREUM, connected
 from tallystick.disputes.parties.game_view import BoardCache, GameFollower, GameView, accounts
 from tallystick.disputes.parties.history import dispute_ending, dispute_history, ending_of, reason_of
@@ -361,8 +360,7 @@ def unseal(
 
 def pause_left(view: GameView) -> int | None:
     """The seconds after which the present pause ends by itself; `None` while game time runs."""
-    since = with_expired_pause_lifted(view.state, view.now).pausing.since
-    return None if since is None else since + view.rules.pause_max - view.now
+    return None if view.pause_end is None else view.pause_end - view.now
 
 
 def _moved(party: PartyOptions, move: Callable[[str], Move]) -> GameView:

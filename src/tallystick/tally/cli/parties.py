@@ -12,13 +12,13 @@ import typer
 
 from tallystick.core.errors import ProofError, UnavailableError, UsageError
 from tallystick.disputes.evidence.claim_statement import ClaimStatement
+from tallystick.disputes.evidence.convicting import find_evidence
 from tallystick.disputes.evidence.doubting import doubter_for
 from tallystick.disputes.evidence.statement import statement_at
 from tallystick.disputes.evidence.traces import torch_engine
 from tallystick.disputes.game.protocols import Trace
 from tallystick.disputes.parties import programs
 from tallystick.disputes.parties.auditing import AuditProcess
-from tallystick.disputes.parties.challenger import find_evidence
 from tallystick.disputes.parties.game_view import GameFollower, GameView
 from tallystick.disputes.parties.prover import LazyTrace, PostingRole, offer_of
 from tallystick.formats.store.folders import OPENING, RUN, require_folder
