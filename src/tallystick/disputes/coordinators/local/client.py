@@ -279,7 +279,9 @@ class RemoteCoordinator:
 
     def _get(self, path: str, bytes_max: int) -> bytes:
         answer = self._http.ask("GET", path, bytes_max)
-        return _body_of(answer, self._http.url)
+        if answer.status != 200:
+            raise error_of(answer.status, answer.body, self._http.url)
+        return answer.body
 
 
 _JSON: Final = {"Content-Type": "application/json"}
@@ -292,12 +294,6 @@ def _coordinators_answer() -> Iterator[None]:
         yield
     except MalformedError as error:
         raise UnavailableError(f"no answer of a coordinator: {error}") from None
-
-
-def _body_of(answer: HttpAnswer, url: str) -> bytes:
-    if answer.status != 200:
-        raise error_of(answer.status, answer.body, url)
-    return answer.body
 
 
 def _count(found: dict[str, Json], name: str) -> int:
