@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 from pydantic import Field, TypeAdapter, ValidationError
 
 from tallystick.core.canonical_json import decode
-from tallystick.core.documents import Count, DigestText, Document
+from tallystick.core.documents import Count, DigestText, Document, explain
 from tallystick.core.errors import MalformedError
 from tallystick.disputes.game.state import ELEMENT_MAX, LEAVES_MAX, PROOF_MAX, RESULT_MAX, WAYS_MAX, Money, Party
 from tallystick.verdicts.verdict import Fault
@@ -331,8 +331,6 @@ def read_move(line: bytes, what: str = "move") -> Move:
     try:
         move = _MOVE.validate_json(line)
     except ValidationError as error:
-        from tallystick.core.documents import explain
-
         raise MalformedError(f"{what}: {explain(error)}") from None
     if move.to_bytes() != line:
         raise MalformedError(f"{what}: not in canonical form (a null or an equivalent spelling)")

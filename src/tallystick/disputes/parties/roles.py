@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -42,7 +42,7 @@ from tallystick.disputes.parties.player import FAILURES, AnswerPending, PartyTas
 from tallystick.verdicts.verdict import Fault
 
 Compute = Callable[[], Move | None]
-Answers = Mapping[str, Callable[[Turn], Iterator[PartyTask]]]
+Answers = Mapping[str, Callable[[Turn], Iterable[PartyTask]]]
 
 
 def answered(view: GameView, answers: Answers) -> Iterator[PartyTask]:
@@ -137,7 +137,7 @@ class Challenger:
         if self.contests:
             yield from self._claims(view)
         yield from answered(
-            view, {"choice": lambda turn: iter([task_of(turn, partial(self._choice, turn), turn.dispute.turn)])}
+            view, {"choice": lambda turn: (task_of(turn, partial(self._choice, turn), turn.dispute.turn),)}
         )
 
     def _claims(self, view: GameView) -> Iterator[PartyTask]:
@@ -327,7 +327,7 @@ class Referee:
 
     def tasks(self, view: GameView) -> Iterator[PartyTask]:
         """The disputes that wait for a ruling."""
-        return answered(view, {"rule": lambda turn: iter([task_of(turn, partial(self._rule, turn), kept=False)])})
+        return answered(view, {"rule": lambda turn: (task_of(turn, partial(self._rule, turn), kept=False),)})
 
     def _rule(self, turn: Turn) -> Move | None:
         view, number, window = turn.view, turn.number, turn.view.rules.referee_window

@@ -79,17 +79,13 @@ def init_demo(database: Path, as_json: bool = False, window: int | None = None) 
         for name in PARTIES[:3]:
             place.grant(keys[name].public, PURSE)
         _show_identity(place, as_json)
-    _tell(database, seconds)
+    for line in next_commands(database):
+        talk().print(line, soft_wrap=True)
+    talk().print(f"Claims can be contested for {in_words(seconds)}.")
 
 
 def _key(database: Path, name: str) -> Path:
     return database.with_name(f"{name}.key")
-
-
-def _tell(database: Path, window: int) -> None:
-    for line in next_commands(database):
-        talk().print(line, soft_wrap=True)
-    talk().print(f"Claims can be contested for {in_words(window)}.")
 
 
 def next_commands(database: Path) -> list[str]:
@@ -351,14 +347,9 @@ def _keep_at(place: LocalCoordinator, programs: Sequence[Player], keeper: Keeper
                     program.look()
                 except TallyError as error:
                     say(str(error))
-            _show(changes, programs)
-
-
-def _show(changes: DisputeChanges, programs: Sequence[Player]) -> None:
-    """Print what is new in the disputes, as the first of the programs sees them."""
-    view = next((program.view for program in programs if program.view is not None), None)
-    if view is not None:
-        changes.show(view, [progress_of(view.state, n, view.now) for n in range(len(view.state.disputes))])
+            view = next((program.view for program in programs if program.view is not None), None)
+            if view is not None:  # as the first of the programs sees them
+                changes.show(view, [progress_of(view.state, n, view.now) for n in range(len(view.state.disputes))])
 
 
 def _summary(place: LocalCoordinator) -> Json:

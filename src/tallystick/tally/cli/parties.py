@@ -19,7 +19,7 @@ from tallystick.disputes.evidence.traces import torch_engine
 from tallystick.disputes.game.protocols import Trace
 from tallystick.disputes.parties import programs
 from tallystick.disputes.parties.auditing import AuditProcess
-from tallystick.disputes.parties.game_view import GameFollower, GameView
+from tallystick.disputes.parties.game_view import GameFollower
 from tallystick.disputes.parties.prover import LazyTrace, PostingRole, offer_of
 from tallystick.formats.store.folders import OPENING, RUN, require_folder
 from tallystick.tally.cli.options import spread
@@ -77,7 +77,10 @@ def prover(
     if not concede and (tools.profile or tools.budget):
         raise UsageError("--profile and --budget: for the judge of --concede-if-wrong")
     statement = statement_at(require_folder(run, RUN, OPENING))
-    offer = replace(offer_of(run, statement), seal=_seal(seal))
+    offer = offer_of(run, statement)
+    if seal is not None and not re.fullmatch("[0-9a-f]{64}", seal):
+        raise UsageError(f"--seal {seal[:80]}: not 64 lower-case hexadecimal digits")
+    offer = replace(offer, seal=seal)
     judge = dispute_judge(tools.profile, tools.budget) if concede else None
     with party_session(party, program) as session:
         poster = PostingRole(offer, session.cache)
@@ -216,13 +219,6 @@ def _opens(run: Path, statement: ClaimStatement, work: Path, device: str, forger
     return partial(forger_of(forger), run, work)
 
 
-def _seal(text: str | None) -> str | None:
-    """A seal; raises `UsageError` for other text."""
-    if text is not None and not re.fullmatch("[0-9a-f]{64}", text):
-        raise UsageError(f"--seal {text[:80]}: not 64 lower-case hexadecimal digits")
-    return text
-
-
 def _require_whole(statement: ClaimStatement) -> None:
     """Raise `UnavailableError` for a statement that nobody could defend, before a bond is at stake."""
     try:
@@ -240,11 +236,7 @@ def _watched(session: PartySession, shown: Watching, poll: float, is_watching: b
         show_money(session, view, shown.watched(view) if shown.ends else ())
         if not is_over:
             show_stop(view)
-    if _has_lost(view):
+    mine = (each for each in view.state.disputes if each.challenger == view.party)
+    if any(each.phase == "settled" and each.fault == "challenger" for each in mine):
         return 1
     return UNFINISHED_EXIT if shown.ends and (not is_over or shown.has_missed(view)) else 0
-
-
-def _has_lost(view: GameView) -> bool:
-    mine = (each for each in view.state.disputes if each.challenger == view.party)
-    return any(each.phase == "settled" and each.fault == "challenger" for each in mine)

@@ -142,24 +142,17 @@ def drive(
     `waits` says what the program waits for; without it, what its disputes, its claims and its money wait for.
     """
     with Display.on(player, session.cache, waits or waits_of) as display:
-        if is_watching:
-            return _until_interrupted(player, lambda view: until(view) or display.wait(view), Polling(poll), display)
-        player.look(Polling(poll))
-        assert player.view is not None  # set by `look`
-        display.show(player.view)
-        return player.view
-
-
-def _until_interrupted(
-    player: Player, until: Callable[[GameView], bool], polling: Polling, display: Display
-) -> GameView:
-    """Ctrl-C ends a program as it would end by itself: it can be started again."""
-    try:
-        return player.run(until, polling, after=display.show)
-    except KeyboardInterrupt:
-        if player.view is None:
-            raise
-        return player.view
+        if not is_watching:
+            player.look(Polling(poll))
+            assert player.view is not None  # set by `look`
+            display.show(player.view)
+            return player.view
+        try:
+            return player.run(lambda view: until(view) or display.wait(view), Polling(poll), after=display.show)
+        except KeyboardInterrupt:  # a program that is stopped ends as it would by itself: it can be started again
+            if player.view is None:
+                raise
+            return player.view
 
 
 # What the programs of the parties print while they play: what was claimed, what was found, and how they end.
@@ -191,7 +184,9 @@ class Posting:
         """
         number = self._number(view)
         if number is None:
-            raise _not_posted(once)
+            if once:
+                raise UsageError("the claim was not posted; what went wrong stands above")
+            raise UnavailableError("stopped before the claim was posted")
         status = view.state.claims[number].status.value
         if once and status == "open":
             return 0
@@ -361,12 +356,6 @@ def show_money(session: PartySession, view: GameView, claims: Collection[int]) -
     for each in accounts(coordinator.rules, coordinator.entries()):
         if each.party in parties:
             _say(account_line(each, view))
-
-
-def _not_posted(once: bool) -> UsageError | UnavailableError:
-    if once:
-        return UsageError("the claim was not posted; what went wrong stands above")
-    return UnavailableError("stopped before the claim was posted")
 
 
 def _say(line: str) -> None:

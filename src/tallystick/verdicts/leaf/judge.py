@@ -20,8 +20,9 @@ from tallystick.programs.graph import Node, Ref
 from tallystick.programs.operators.precision import FORMATS
 from tallystick.programs.random_words import words
 from tallystick.verdicts.leaf.bundle import BundleSizes, LeafBundle
+from tallystick.verdicts.leaf.freivalds import check_product, places_of_largest_errors, product_of, signs_of
 from tallystick.verdicts.leaf.request import Ground, LeafRequest, Ruling, RulingWork, check_bundle, small_values
-from tallystick.verdicts.operator.judge import ComparedResult, OperatorJudge, Values, derive_results
+from tallystick.verdicts.operator.judge import ComparedResult, OperatorJudge, Values, derive_results, find_near_tie
 from tallystick.verdicts.operator.lazy_algebra import Places
 from tallystick.verdicts.tolerance import Finding
 from tallystick.verdicts.verdict import Fault, Findings, Verdict, VerdictCoverage
@@ -177,8 +178,6 @@ def _conclude_one(
 
 def _is_tie(notes: Findings, found: Conclusions, result: ComparedResult, values: Values, margin: float) -> bool:
     """Whether the operator chooses among numbers; then a differing result is tied or wrong by how close they are."""
-    from tallystick.verdicts.operator.judge import find_near_tie
-
     tie = find_near_tie(result.node, values, result.ref, result.places[result.wrong | result.unbounded])
     if tie is None:
         return False
@@ -341,8 +340,6 @@ class _Leaf:
 
         Returns the objections, and the cost of the check.
         """
-        from tallystick.verdicts.leaf.freivalds import check_product, places_of_largest_errors, product_of, signs_of
-
         product, limits = product_of(self.node, self._values), self.request.limits
         if product is None:
             return [], work

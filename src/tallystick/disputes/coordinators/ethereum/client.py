@@ -16,6 +16,7 @@ from tallystick.core.documents import Count, Document
 from tallystick.core.errors import ProofError, RuleError, UnavailableError, UsageError
 from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.coordinators.ethereum import endpoints, endpoints as chain
+from tallystick.disputes.coordinators.ethereum.board import RemoteAttester
 from tallystick.disputes.coordinators.ethereum.contract import (
     ContractLocation,
     Deployment,
@@ -151,7 +152,11 @@ class EthereumCoordinator:
         start = History(State(self.deployment.rules), before.number, before.hash)
         self._reader = LogReader(endpoints, self.contract, start, settings.depth)
         self._key = key
-        self._sender = self._sender_for(key, folder or default_folder()) if key else None
+        self._sender: Sender | None = None
+        if key is not None:
+            path = (folder or default_folder()) / f"{self.chain_id}-{key.address}.jsonl"
+            journal = TransactionJournal(path, endpoints.sleep)
+            self._sender = Sender(endpoints, key, self.chain_id, journal, settings.depth, settings.sending)
         self._returned: tuple[MoveEntry, ...] = ()
 
     @property
@@ -230,10 +235,6 @@ class EthereumCoordinator:
         here = f"{self.contract} "
         self._sender.submit(Call(self.contract, data, value * GWEI, here + purpose, here + turn if turn else ""))
 
-    def _sender_for(self, key: EthereumKey, folder: Path) -> Sender:
-        journal = TransactionJournal(folder / f"{self.chain_id}-{key.address}.jsonl", self.endpoints.sleep)
-        return Sender(self.endpoints, key, self.chain_id, journal, self.settings.depth, self.settings.sending)
-
     def _attestation(self, move: Any) -> bytes:
         """The board's attestation of the data of a move; empty if the contract requires none."""
         if move.kind not in ATTESTED or self.deployment.board is None:
@@ -305,8 +306,6 @@ def _beginning(server: Endpoint, place: ContractLocation) -> tuple[Deployment, e
 def _attester(place: ContractLocation, chain_id: int, board: str | None) -> Attester | None:
     if board is None or place.board is None:
         return None
-    from tallystick.disputes.coordinators.ethereum.board import RemoteAttester  # needs an HTTP server's libraries
-
     return RemoteAttester(place.board, board, chain_id, place.contract)
 
 
