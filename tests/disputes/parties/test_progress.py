@@ -11,8 +11,7 @@ import pytest
 from tallystick.disputes.game.state import Pausing, Phase
 from tallystick.disputes.parties import progress
 from tallystick.disputes.parties.game_view import PHASES, GameFollower, next_instant
-from tallystick.disputes.parties.history import dispute_history
-from tallystick.disputes.parties.progress import bar, progress_of, span
+from tallystick.disputes.parties.progress import bar, dispute_history, progress_of, span
 from tests.disputes.parties.in_memory_game import CHALLENGER, CHEAT, InMemoryGame, rules
 from tests.support.in_memory import InMemoryCoordinator
 from tests.support.toy_game import Counting

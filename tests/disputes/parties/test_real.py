@@ -26,7 +26,6 @@ from tallystick.disputes.game.state import (  # noqa: E402
 )
 from tallystick.disputes.parties import programs  # noqa: E402
 from tallystick.disputes.parties.game_view import BoardCache  # noqa: E402
-from tallystick.disputes.parties.history import REASON  # noqa: E402
 from tallystick.disputes.parties.player import (  # noqa: E402
     DueMoves,
     PartyRole,
@@ -34,6 +33,7 @@ from tallystick.disputes.parties.player import (  # noqa: E402
     Workspace,
 )
 from tallystick.disputes.parties.programs import Clock, play_out  # noqa: E402
+from tallystick.disputes.parties.progress import REASON  # noqa: E402
 from tallystick.disputes.parties.prover import offer_of  # noqa: E402
 from tallystick.formats.signing import SigningKey  # noqa: E402
 from tallystick.verdicts.verdict import Fault  # noqa: E402

@@ -37,8 +37,8 @@ from tallystick.disputes.game.state import Phase, PostedClaim, Status, bounds, c
 from tallystick.disputes.game.voting import commitment, next_seats
 from tallystick.disputes.parties.auditing import AuditFinding, Auditor, read_doubt
 from tallystick.disputes.parties.game_view import BoardCache, GameView, Turn, claim_name
-from tallystick.disputes.parties.history import REASON, REASON_MAX
 from tallystick.disputes.parties.player import FAILURES, AnswerPending, PartyTask, Workspace, is_nearly_over
+from tallystick.disputes.parties.progress import REASON, REASON_MAX
 from tallystick.verdicts.verdict import Fault
 
 Compute = Callable[[], Move | None]

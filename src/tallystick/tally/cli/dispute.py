@@ -29,9 +29,16 @@ from tallystick.disputes.game.state import DAY
 from tallystick.disputes.parties import programs
 from tallystick.disputes.parties.connect import ETHEREUM, connected
 from tallystick.disputes.parties.game_view import BoardCache, GameFollower, GameView, accounts
-from tallystick.disputes.parties.history import dispute_ending, dispute_history, ending_of, reason_of
 from tallystick.disputes.parties.player import DueMoves, PartyRole
-from tallystick.disputes.parties.progress import progress_of, silent_provers, span
+from tallystick.disputes.parties.progress import (
+    dispute_history,
+    ending_lines,
+    ending_of,
+    progress_of,
+    reason_of,
+    silent_provers,
+    span,
+)
 from tallystick.disputes.parties.prover import offer_of
 from tallystick.formats.signing import SigningKey
 from tallystick.tally.cli.dispute_display import accounts_table, claims_table, disputes_table, moves_table, print_table
@@ -50,7 +57,6 @@ from tallystick.tally.cli.party_session import (
 )
 from tallystick.tally.operators import operator_at
 from tallystick.verdicts.verdict import Fault
-from tallystick.verdicts.words import printable
 
 NUMBER = typer.Argument(min=0, help="The dispute's number.")
 EXITS: Final = {"won": 0, "lost": 1, "nobody is at fault": 3, "not over": 3}
@@ -151,11 +157,7 @@ def show(
         print_json(told if run is None else {**told, "module": module})
         return
     print_table(moves_table(history))
-    print(printable(dispute_ending(view.state.disputes[number], number, ending)))
-    if module:
-        print(f"the operator is in {module}")
-    if ending.why:
-        print(f"because: {printable(ending.why)}")
+    print(*ending_lines(view.state.disputes[number], number, ending, module), sep="\n")
     if now.phase != "settled":
         print_table(disputes_table([now], view.now))
 

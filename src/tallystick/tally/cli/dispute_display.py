@@ -15,20 +15,23 @@ from rich.text import Text
 from tallystick.disputes.coordinators.coordinator import Coordinator
 from tallystick.disputes.game.state import State
 from tallystick.disputes.parties.game_view import BoardCache, GameView, PartyAccount
-from tallystick.disputes.parties.history import ENDS, HistoryEntry, dispute_ending, dispute_history, ending_of
 from tallystick.disputes.parties.player import Player
 from tallystick.disputes.parties.progress import (
+    ENDS,
     DisputeProgress,
+    HistoryEntry,
     Wait,
     bar,
     clock_time,
     deadline,
+    dispute_history,
+    ending_lines,
+    ending_of,
     progress_of,
     span,
     wait_in,
 )
 from tallystick.tally.cli.output import page, talk
-from tallystick.verdicts.words import printable
 
 # Claims, and the moves of a dispute, as tables.
 
@@ -41,10 +44,9 @@ def disputes_table(progress: Sequence[DisputeProgress], now: int) -> Table:
     columns = (Column(name, no_wrap=True) for name in ("dispute", "claim", "level", "leaves", "", "phase"))
     table = Table(*columns, "to move", box=None)
     for each in progress:
-        leaves = f"{each.low}–{each.high - 1} of {each.size}"
         shown = bar(each.low, each.high, each.size, BAR)
         table.add_row(
-            f"{each.number}", f"{each.claim}", each.level, leaves, shown, each.phase, ended_or_turn(each, now)
+            f"{each.number}", f"{each.claim}", each.level, each.leaves, shown, each.phase, ended_or_turn(each, now)
         )
     return table
 
@@ -215,12 +217,11 @@ class DisputeChanges:
     def _show_end(self, view: GameView, number: int) -> None:
         history = dispute_history(self.coordinator.rules, self.coordinator.entries(), number)
         ending = ending_of(history, self.cache.folder_of)
-        self.print(printable(dispute_ending(view.state.disputes[number], number, ending)))
-        if ending.why:
-            self.print(f"because: {printable(ending.why)}")
+        for text in ending_lines(view.state.disputes[number], number, ending):
+            self.print(text)
 
 
 def line(view: GameView, each: DisputeProgress) -> str:
     """Where an open dispute stands, and what it waits for, on one line."""
-    where = f"{each.level} {each.low}–{each.high - 1} of {each.size} {bar(each.low, each.high, each.size, BAR)}"
+    where = f"{each.level} {each.leaves} {bar(each.low, each.high, each.size, BAR)}"
     return f"dispute {each.number}: {where} {wait_in(view, each.number).sentence(view.now)}"
