@@ -45,7 +45,7 @@ Compute = Callable[[], Move | None]
 Answers = Mapping[str, Callable[[Turn], Iterable[PartyTask]]]
 
 
-def answered(view: GameView, answers: Answers) -> Iterator[PartyTask]:
+def tasks_of(view: GameView, answers: Answers) -> Iterator[PartyTask]:
     """The tasks of this party in open disputes, as far as a role has answers to them."""
     for turn in view.awaited():
         if turn.task in answers:
@@ -78,7 +78,7 @@ class Prover:
 
     def tasks(self, view: GameView) -> Iterator[PartyTask]:
         """The disputes in which the prover's clock runs."""
-        return answered(view, {"answer": self._tasks})
+        return tasks_of(view, {"answer": self._tasks})
 
     def _tasks(self, turn: Turn) -> Iterator[PartyTask]:
         is_due = not self.leaves_time or 2 * turn.seconds <= turn.dispute.clocks.prover
@@ -136,7 +136,7 @@ class Challenger:
         """Claims that were not recomputed yet, and disputes in which the challenger's clock runs."""
         if self.contests:
             yield from self._claims(view)
-        yield from answered(
+        yield from tasks_of(
             view, {"choice": lambda turn: (task_of(turn, partial(self._choice, turn), turn.dispute.turn),)}
         )
 
@@ -234,7 +234,7 @@ class EvidenceRole:
 
     def tasks(self, view: GameView) -> Iterator[PartyTask]:
         """The disputes of this party that wait for a ruling and were not judged yet."""
-        return answered(view, {"plea": self._tasks})
+        return tasks_of(view, {"plea": self._tasks})
 
     def _tasks(self, turn: Turn) -> Iterator[PartyTask]:
         if self.side in turn.view.roles_in(turn.number) and self.workspace.note(f"pleas/{turn.name}") is None:
@@ -266,7 +266,7 @@ class PinpointRole:
 
     def tasks(self, view: GameView) -> Iterator[PartyTask]:
         """The opened operators that this challenger has not searched for a wrong element yet."""
-        return answered(view, {"name": self._tasks})
+        return tasks_of(view, {"name": self._tasks})
 
     def _tasks(self, turn: Turn) -> Iterator[PartyTask]:
         dispute = turn.dispute
@@ -327,7 +327,7 @@ class Referee:
 
     def tasks(self, view: GameView) -> Iterator[PartyTask]:
         """The disputes that wait for a ruling."""
-        return answered(view, {"rule": lambda turn: (task_of(turn, partial(self._rule, turn), kept=False),)})
+        return tasks_of(view, {"rule": lambda turn: (task_of(turn, partial(self._rule, turn), kept=False),)})
 
     def _rule(self, turn: Turn) -> Move | None:
         view, number, window = turn.view, turn.number, turn.view.rules.referee_window
@@ -377,7 +377,7 @@ class CommitteeMember:
         if self.enlists and view.party in view.rules.members and (member is None or not member.stake):
             enlist = Enlist(actor=view.party, value=view.rules.stake)
             yield PartyTask("enlist", None, lambda: enlist, kept=True, single=True)
-        yield from answered(view, {"vote": self._votes, "disclose": self._disclosures})
+        yield from tasks_of(view, {"vote": self._votes, "disclose": self._disclosures})
 
     def _votes(self, turn: Turn) -> Iterator[PartyTask]:
         sitting = turn.dispute.rounds[-1]
@@ -424,7 +424,7 @@ class AppealRole:
 
     def tasks(self, view: GameView) -> Iterator[PartyTask]:
         """The findings that can be appealed."""
-        return answered(view, {"appeal": self._tasks})
+        return tasks_of(view, {"appeal": self._tasks})
 
     def _tasks(self, turn: Turn) -> Iterator[PartyTask]:
         view, dispute = turn.view, turn.dispute
