@@ -7,6 +7,7 @@ python -m research.economics_page            a few seconds; nothing is measured,
 from __future__ import annotations
 
 import json
+import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
@@ -40,13 +41,10 @@ from tallystick.disputes.economics.costs import (
     lost_accusation,
     planting,
     reward,
-    sampled_detection,
     sizes,
     worst_guilty_appeal,
     worst_just_appeal,
     wrong,
-    wrong_if_only_the_honest_appeal,
-    wrong_if_the_honest_cannot_appeal,
     wrong_majority,
     wrong_rounds,
 )
@@ -261,6 +259,21 @@ def _committees(rows: Any) -> str:
     names = [(f"{row['honesty']:g}", *("✓" if not row["unmet"][str(m)] else "·" for m in COMMITTEES)) for row in rows]
     assert len(names) == len(HONESTIES)
     return _table(("honest \\ members", *map(str, COMMITTEES)), names)
+
+
+def sampled_detection(records: int, faulty: int, samples: int) -> float:
+    """P(a sample without repetition holds a faulty record) = 1 − C(N − b, k) / C(N, k)."""
+    return 1 - math.comb(records - faulty, samples) / math.comb(records, samples)
+
+
+def wrong_if_the_honest_cannot_appeal(rounds: tuple[float, ...]) -> float:
+    """1 − Π (1 − w_k), the probability that some round errs: the other side appeals until one does."""
+    return 1 - math.prod(1 - each for each in rounds)
+
+
+def wrong_if_only_the_honest_appeal(rounds: tuple[float, ...]) -> float:
+    """Π w_k, the probability that all rounds err."""
+    return math.prod(rounds)
 
 
 def _shows(economy: Economy, faulty: int) -> float:

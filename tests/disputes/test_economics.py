@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from research.economics_page import sampled_detection
 from tallystick.core.canonical_json import encode
 from tallystick.core.errors import UsageError
 from tallystick.disputes.economics.conditions import (
@@ -27,14 +28,13 @@ from tallystick.disputes.economics.costs import (
     bond_at_risk,
     bribes_needed,
     caught,
-    cheating_gain,
+    cheating_risk,
     least_audit_probability,
     least_bond,
     least_fault_rate,
     least_stings,
     least_subsidy,
-    looking_gain,
-    sampled_detection,
+    looking_pay,
     sizes,
     watchers_beyond_bribes,
     wrong_majority,
@@ -51,6 +51,11 @@ CORRUPT_MAJORITY = {
     0.4: (".35", ".32", ".29", ".27", ".21", ".17", ".074", ".021"),
 }
 """P(corrupt majority) of so many members, by the corrupt fraction, as published with the statistics of this project."""
+
+
+def looking_gain(economy: Economy) -> float:
+    """The expected gain of a challenger that recomputes a claim."""
+    return looking_pay(economy) - economy.workload.cost_verify
 
 
 def changed(rules: dict[str, Any] | None = None, **workload: Any) -> Economy:
@@ -143,14 +148,14 @@ def test_cheating_stops_to_pay_at_the_least_bond(audit: float) -> None:
     edge = least_bond(changed(audit_probability=audit))
     for factor, pays in ((0.999, True), (1.001, False)):
         economy = changed({"prover_bond": round(edge * factor)}, audit_probability=audit)
-        assert (cheating_gain(economy, bond_at_risk(economy.rules)) > 0) is pays
+        assert (economy.workload.saving > cheating_risk(economy, bond_at_risk(economy.rules))) is pays
 
 
 def test_cheating_stops_to_pay_at_the_least_audit_probability() -> None:
     edge = least_audit_probability(REFERENCE)
     for factor, pays in ((0.999, True), (1.001, False)):
         economy = changed(audit_probability=edge * factor)
-        assert (cheating_gain(economy, bond_at_risk(economy.rules)) > 0) is pays
+        assert (economy.workload.saving > cheating_risk(economy, bond_at_risk(economy.rules))) is pays
 
 
 def test_thresholds_that_nothing_reaches_are_infinite() -> None:

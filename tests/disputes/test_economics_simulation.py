@@ -9,6 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from research.economics_page import (
+    sampled_detection,
+    wrong_if_only_the_honest_appeal,
+    wrong_if_the_honest_cannot_appeal,
+)
 from tallystick.disputes.economics.conditions import (
     compensation,
     delays,
@@ -26,20 +31,17 @@ from tallystick.disputes.economics.costs import (
     appeal_fees,
     bond_at_risk,
     caught,
-    cheating_gain,
+    cheating_risk,
     equilibrium,
     guilty_appeals,
     lazy_vote_loss,
-    looking_gain,
+    looking_pay,
     lost_accusation,
     planting,
     reward,
-    sampled_detection,
     sizes,
     worst_just_appeal,
     wrong,
-    wrong_if_only_the_honest_appeal,
-    wrong_if_the_honest_cannot_appeal,
     wrong_majority,
     wrong_rounds,
 )
@@ -109,7 +111,7 @@ def test_what_a_cheat_gains(rng: np.random.Generator, with_a_friend: bool) -> No
     cheating = np.where(falls, -bond, work.revenue) - work.cost_cheat
     honest = work.revenue - work.cost_honest
     assert agrees(falls.astype(float), caught(SHAKY))
-    assert agrees(cheating - honest, cheating_gain(SHAKY, bond))
+    assert agrees(cheating - honest, SHAKY.workload.saving - cheating_risk(SHAKY, bond))
 
 
 def accused(rng: np.random.Generator, economy: Economy, count: int = N) -> Draws:
@@ -136,7 +138,10 @@ def looked(rng: np.random.Generator, economy: Economy, faulty: npt.NDArray[np.bo
 def test_what_looking_gains(rng: np.random.Generator) -> None:
     work = replace(SHAKY.workload, fault_rate=0.2)
     faulty = (rng.random(N) < work.planted) | (rng.random(N) < work.fault_rate)
-    assert agrees(looked(rng, replace(SHAKY, workload=work), faulty), looking_gain(replace(SHAKY, workload=work)))
+    assert agrees(
+        looked(rng, replace(SHAKY, workload=work), faulty),
+        looking_pay(replace(SHAKY, workload=work)) - work.cost_verify,
+    )
 
 
 def test_nobody_gains_by_changing_in_equilibrium(rng: np.random.Generator) -> None:

@@ -12,12 +12,12 @@ from tallystick.core.digests import LeafHashes, digest, leaf_hash, tree_root
 from tallystick.core.errors import ProofError
 from tallystick.core.tensor_digests import tensor_digest
 from tallystick.core.tensors import Tensor
+from tallystick.disputes.evidence import convicting as module
+from tallystick.disputes.evidence.convicting import find_evidence
 from tallystick.disputes.game.game import CAST, PRODUCT
 from tallystick.disputes.game.moves import Evidence
 from tallystick.disputes.game.protocols import DisputeView
 from tallystick.disputes.game.state import Clocks, Dispute, Phase, PostedClaim
-from tallystick.disputes.parties import challenger as module
-from tallystick.disputes.parties.challenger import find_evidence
 from tallystick.formats.records import OperatorRecord
 from tallystick.verdicts.leaf.bundling import WholeOpening
 

@@ -10,9 +10,8 @@ import pytest
 
 from tallystick.disputes.game.state import Pausing, Phase
 from tallystick.disputes.parties import progress
-from tallystick.disputes.parties.game_view import GameFollower, next_instant
-from tallystick.disputes.parties.history import dispute_history
-from tallystick.disputes.parties.progress import bar, progress_of, span
+from tallystick.disputes.parties.game_view import PHASES, GameFollower, next_instant
+from tallystick.disputes.parties.progress import bar, dispute_history, progress_of, span
 from tests.disputes.parties.in_memory_game import CHALLENGER, CHEAT, InMemoryGame, rules
 from tests.support.in_memory import InMemoryCoordinator
 from tests.support.toy_game import Counting
@@ -105,7 +104,7 @@ def test_something_is_possible_at_the_next_instant_that_was_not_before(tmp_path:
 
 
 def test_every_phase_has_somebody_to_move() -> None:
-    assert set(progress.MOVERS) == set(Phase)
+    assert set(PHASES) == set(Phase)
 
 
 def test_a_named_element_is_listed(tmp_path: Path) -> None:

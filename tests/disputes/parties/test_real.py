@@ -13,6 +13,7 @@ pytest.importorskip("sqlalchemy")
 
 from tallystick.disputes.coordinators.coordinator import fetch  # noqa: E402
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator  # noqa: E402
+from tallystick.disputes.evidence.convicting import find_evidence  # noqa: E402
 from tallystick.disputes.evidence.doubting import doubter_for  # noqa: E402
 from tallystick.disputes.evidence.judging import DisputeJudge  # noqa: E402
 from tallystick.disputes.evidence.traces import torch_engine  # noqa: E402
@@ -24,9 +25,7 @@ from tallystick.disputes.game.state import (  # noqa: E402
     Status,
 )
 from tallystick.disputes.parties import programs  # noqa: E402
-from tallystick.disputes.parties.challenger import find_evidence  # noqa: E402
 from tallystick.disputes.parties.game_view import BoardCache  # noqa: E402
-from tallystick.disputes.parties.judges import REASON  # noqa: E402
 from tallystick.disputes.parties.player import (  # noqa: E402
     DueMoves,
     PartyRole,
@@ -34,6 +33,7 @@ from tallystick.disputes.parties.player import (  # noqa: E402
     Workspace,
 )
 from tallystick.disputes.parties.programs import Clock, play_out  # noqa: E402
+from tallystick.disputes.parties.progress import REASON  # noqa: E402
 from tallystick.disputes.parties.prover import offer_of  # noqa: E402
 from tallystick.formats.signing import SigningKey  # noqa: E402
 from tallystick.verdicts.verdict import Fault  # noqa: E402

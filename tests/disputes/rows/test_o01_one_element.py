@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tallystick.core.tensors import Tensor, TensorSpec
-from tallystick.disputes.evidence.judging import DisputeJudge
+from tallystick.disputes.evidence.judging import DisputeJudge, Element, OpenedDispute
 from tallystick.disputes.evidence.statement import statement_at
 from tallystick.disputes.game.moves import Pinpoint
 from tallystick.disputes.game.protocols import DisputeView, Doubt, Ground
@@ -84,8 +84,8 @@ class Counting(DisputeJudge):
 
     judged: list[int] = field(default_factory=list)
 
-    def ruling(self, answered: DisputeView, nonce: str | None = None) -> Ruling:
-        found = super().ruling(answered, nonce)
+    def ruling(self, opened: OpenedDispute, element: Element | None, nonce: str | None = None) -> Ruling:
+        found = super().ruling(opened, element, nonce)
         self.judged.append(found.work.judged)
         return found
 

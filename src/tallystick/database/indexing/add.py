@@ -24,8 +24,14 @@ from tallystick.database.workload_database import WorkloadDatabase
 from tallystick.disputes.coordinators.coordinator import Coordinator
 from tallystick.disputes.parties.connect import connected
 from tallystick.disputes.parties.game_view import BoardCache, GameFollower, GameView
-from tallystick.disputes.parties.history import HistoryEntry, dispute_ending, dispute_history, ending_of
-from tallystick.disputes.parties.progress import DisputeProgress, progress_of
+from tallystick.disputes.parties.progress import (
+    DisputeProgress,
+    HistoryEntry,
+    dispute_ending,
+    dispute_history,
+    ending_of,
+    progress_of,
+)
 from tallystick.formats.store.directories import InferenceDirectory, claims_inference
 from tallystick.formats.store.folders import RECEIPTS as RECEIPTS_FOLDER, RUN, TRACE, is_kind, looks_like
 from tallystick.formats.store.run import RunDirectory

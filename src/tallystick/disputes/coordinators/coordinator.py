@@ -41,13 +41,8 @@ class NotSentError(UnavailableError):
     """A move was not sent, for a reason that lies here: it can be made again at once when that is mended."""
 
 
-class Coordinator(Protocol):
-    """One party's connection to a coordinator; it signs moves as `party`."""
-
-    @property
-    def party(self) -> str:
-        """The party that moves through this connection."""
-        ...
+class MoveLog(Protocol):
+    """The accepted moves, with the rules and the clock by which they were accepted."""
 
     @property
     def rules(self) -> Rules:
@@ -60,6 +55,15 @@ class Coordinator(Protocol):
 
     def entries(self, start: int = 0) -> Sequence[MoveEntry]:
         """The accepted moves from number `start` on that can no longer be undone."""
+        ...
+
+
+class Coordinator(MoveLog, Protocol):
+    """One party's connection to a coordinator; it signs moves as `party`."""
+
+    @property
+    def party(self) -> str:
+        """The party that moves through this connection."""
         ...
 
     def submit(self, move: Move) -> None:
@@ -269,7 +273,9 @@ def _parts(listed: Listed) -> tuple[Digest, ...]:
 def _manifest_of(files: Files, put: Callable[[bytes], Digest]) -> bytes:
     """The manifest of files; `put` is called for each piece, after all checks that can refuse the files."""
     _check_names(files)
-    _check_sizes(files)
+    total = sum(len(source) if isinstance(source, bytes) else file_size(source) for source in files.values())
+    if total > FETCHED_BYTES_MAX:
+        raise UsageError(f"{total} bytes of files, more than the {FETCHED_BYTES_MAX} that anybody fetches")
     blobs = {name: tuple(map(put, _pieces(source))) for name, source in files.items()}
     return Manifest(files={name: each if len(each) > 1 else each[0] for name, each in blobs.items()}).to_bytes()
 
@@ -289,16 +295,6 @@ def _check_names(files: Collection[str]) -> None:
             raise UsageError(f"{name[:80]!a} is no name of a file inside a folder")
     if clash := _clash(files):
         raise UsageError(clash)
-
-
-def _check_sizes(files: Files) -> None:
-    total = sum(_size_of(source) for source in files.values())
-    if total > FETCHED_BYTES_MAX:
-        raise UsageError(f"{total} bytes of files, more than the {FETCHED_BYTES_MAX} that anybody fetches")
-
-
-def _size_of(source: bytes | Path) -> int:
-    return len(source) if isinstance(source, bytes) else file_size(source)
 
 
 def _clash(names: Collection[str]) -> str:

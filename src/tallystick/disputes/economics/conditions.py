@@ -155,7 +155,31 @@ class Condition:
 
 def conditions(economy: Economy) -> tuple[Condition, ...]:
     """All conditions, in the order of the page that derives them (`docs/economics.md`)."""
-    return (*_of_the_prover(economy), *_of_challengers(economy), *_of_spam(economy), *_of_the_committee(economy))
+    rules, work = economy.rules, economy.workload
+    friendly_risk = costs.cheating_risk(economy, costs.bond_at_risk(rules))
+    worst, answering = least_compensated(economy), sybils(economy, work.sybils).answering_seconds
+    just_cost, just_gain = costs.worst_just_appeal(economy)
+    guilty_cost, guilty_gain = costs.worst_guilty_appeal(economy)
+    return (
+        Condition("honest work pays", costs.honest_profit(economy), 0.0),
+        Condition("cheating does not pay", costs.cheating_risk(economy, rules.prover_bond), work.saving),
+        Condition("cheating does not pay, accused by a friend", friendly_risk, work.saving),
+        Condition("being right pays", costs.accusing_gain(economy), 0.0),
+        Condition("looking pays", costs.looking_pay(economy), work.cost_verify),
+        Condition("a false challenge does not pay", false_challenge_cost(economy), false_challenge_prize(economy)),
+        Condition(
+            "a falsely challenged prover is compensated",
+            compensation(economy, worst),
+            MARGIN * imposed(economy, worst),
+            "≥",
+        ),
+        Condition(f"{work.sybils} challenges can be answered in time", answering, float(rules.clock), "≤", "seconds"),
+        Condition("disputes rarely end wrongly", costs.wrong(economy), WRONG_MAX, "≤", "probability"),
+        Condition("appealing a wrong ruling pays", just_gain, just_cost, "≥"),
+        Condition("appealing a right ruling does not pay", guilty_cost, guilty_gain, "≥"),
+        Condition("a vote's fee pays its work", float(rules.vote_fee), work.cost_vote, "≥"),
+        Condition("voting without looking does not pay", costs.lazy_vote_loss(economy), work.cost_vote),
+    )
 
 
 def unmet(economy: Economy) -> tuple[str, ...]:
@@ -166,41 +190,6 @@ def unmet(economy: Economy) -> tuple[str, ...]:
 def rounded(number: float) -> float | None:
     """The number with six digits, for JSON; `None` for infinity and NaN."""
     return float(f"{number:.6g}") if abs(number) < float("inf") else None
-
-
-def _of_the_prover(economy: Economy) -> Iterator[Condition]:
-    saving, bond = economy.workload.saving, economy.rules.prover_bond
-    yield Condition("honest work pays", costs.honest_profit(economy), 0.0)
-    yield Condition("cheating does not pay", costs.cheating_risk(economy, bond), saving)
-    with_a_friend = costs.cheating_risk(economy, costs.bond_at_risk(economy.rules))
-    yield Condition("cheating does not pay, accused by a friend", with_a_friend, saving)
-
-
-def _of_challengers(economy: Economy) -> Iterator[Condition]:
-    yield Condition("being right pays", costs.accusing_gain(economy), 0.0)
-    yield Condition("looking pays", costs.looking_pay(economy), economy.workload.cost_verify)
-    cost, gain = false_challenge_cost(economy), false_challenge_prize(economy)
-    yield Condition("a false challenge does not pay", cost, gain)
-
-
-def _of_spam(economy: Economy) -> Iterator[Condition]:
-    worst, work = least_compensated(economy), economy.workload
-    owed = MARGIN * imposed(economy, worst)
-    yield Condition("a falsely challenged prover is compensated", compensation(economy, worst), owed, "≥")
-    seconds = sybils(economy, work.sybils).answering_seconds
-    name = f"{work.sybils} challenges can be answered in time"
-    yield Condition(name, seconds, float(economy.rules.clock), "≤", "seconds")
-
-
-def _of_the_committee(economy: Economy) -> Iterator[Condition]:
-    work = economy.workload
-    yield Condition("disputes rarely end wrongly", costs.wrong(economy), WRONG_MAX, "≤", "probability")
-    cost, gain = costs.worst_just_appeal(economy)
-    yield Condition("appealing a wrong ruling pays", gain, cost, "≥")
-    cost, gain = costs.worst_guilty_appeal(economy)
-    yield Condition("appealing a right ruling does not pay", cost, gain, "≥")
-    yield Condition("a vote's fee pays its work", float(economy.rules.vote_fee), work.cost_vote, "≥")
-    yield Condition("voting without looking does not pay", costs.lazy_vote_loss(economy), work.cost_vote)
 
 
 # For which designs all conditions hold: ranges of bonds, committees and gas prices.

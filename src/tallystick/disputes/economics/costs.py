@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
-from typing import Final
+from typing import Annotated, Final
 
 from tallystick.core.errors import UsageError
 from tallystick.disputes.game.state import DAY, MONEY_MAX, Rules
@@ -22,45 +22,36 @@ PROBABILITIES: Final = frozenset(
 
 @dataclass(frozen=True)
 class ClaimKind:
-    """One kind of claim, in the coordinator's unit of money; the defaults are the reference workload.
+    """One kind of claim; the defaults are the reference workload.
 
-    Money: `revenue` is what a customer pays once the claim is final. `cost_honest` and `cost_cheat` are the costs of an
-    honest and of a cheating run. `cost_verify` is the recomputation of a sample. `cost_answer` and `cost_challenge` are
-    each side's work in one dispute. `cost_vote` is the judgement of one operator. `gas_…` are amounts of gas, of
-    `gas_price` each. `capital_rate` is the yearly interest rate.
-
-    Probabilities: `audit_probability`, that a claim is recomputed before the window closes; `detection`, that this
-    finds the cheat and that the dispute is decided; `honesty`, that a member of the pool is honest (`pool` members, 0
-    for a large one); `planted` and `fault_rate`, that a claim holds a planted or another fault whose finder is paid;
-    `certain`, that a dispute is decided by a theorem; `planted_cases`, that a member's case is a planted one;
-    `lazy_error`, that a member who did not look votes wrongly there.
+    Money is in the coordinator's unit. The words beside a number are the help of its option in `tally economics`.
     """
 
-    revenue: float = 130_000
-    cost_honest: float = 100_000
-    cost_cheat: float = 40_000
-    cost_verify: float = 5_000
-    cost_answer: float = 10_000
-    cost_challenge: float = 10_000
-    cost_vote: float = 500
-    audit_probability: float = 0.2
-    detection: float = 0.99
-    honesty: float = 0.8
-    pool: int = 0
-    planted: float = 0.03
-    fault_rate: float = 0.0
-    certain: float = 0.0
-    planted_cases: float = 0.1
-    lazy_error: float = 0.5
-    capital_rate: float = 0.1
-    gas_price: float = 0.0
-    gas_claim: float = 200_000
-    gas_answer: float = 1_500_000
-    gas_challenge: float = 500_000
-    answer_seconds: float = 600
-    records: int = 1_000
-    operators: int = 2_000
-    sybils: int = 100
+    revenue: Annotated[float, "Paid for a claim once it is final."] = 130_000
+    cost_honest: Annotated[float, "Running as claimed."] = 100_000
+    cost_cheat: Annotated[float, "Running the cheat."] = 40_000
+    cost_verify: Annotated[float, "Recomputing a sample of a claim."] = 5_000
+    cost_answer: Annotated[float, "The prover's work in one dispute."] = 10_000
+    cost_challenge: Annotated[float, "The challenger's work in one dispute."] = 10_000
+    cost_vote: Annotated[float, "Judging one operator, as a member of a committee."] = 500
+    answer_seconds: Annotated[float, "Time in which the prover answers one dispute."] = 600
+    records: Annotated[int, "Records of a claim."] = 1_000
+    operators: Annotated[int, "Operators of one record."] = 2_000
+    sybils: Annotated[int, "False challenges that must be answered side by side."] = 100
+    audit_probability: Annotated[float, "That somebody recomputes a claim."] = 0.2
+    detection: Annotated[float, "That this finds the cheat and decides the dispute."] = 0.99
+    honesty: Annotated[float, "Share of members that vote as they find."] = 0.8
+    pool: Annotated[int, "Members to draw from; 0 for a large pool."] = 0
+    certain: Annotated[float, "Share of disputes that a theorem decides."] = 0.0
+    planted: Annotated[float, "Share of claims with a planted fault."] = 0.03
+    fault_rate: Annotated[float, "Share of other claims with a fault whose finder is paid."] = 0.0
+    planted_cases: Annotated[float, "Share of a committee's cases that are planted."] = 0.1
+    lazy_error: Annotated[float, "That a vote without looking is wrong on a planted case."] = 0.5
+    capital_rate: Annotated[float, "Price of money, per year."] = 0.1
+    gas_price: Annotated[float, "Price of one gas; 0 without a chain."] = 0.0
+    gas_claim: Annotated[float, "Gas of posting and closing a claim."] = 200_000
+    gas_answer: Annotated[float, "Gas of the prover in one dispute."] = 1_500_000
+    gas_challenge: Annotated[float, "Gas of the challenger in one dispute."] = 500_000
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -145,16 +136,6 @@ def wrong(economy: Economy) -> float:
     return (1 - economy.workload.certain) * wrong_rounds(economy)[-1]
 
 
-def wrong_if_the_honest_cannot_appeal(rounds: tuple[float, ...]) -> float:
-    """1 − Π (1 − w_k), the probability that some round errs: the other side appeals until one does."""
-    return 1 - math.prod(1 - each for each in rounds)
-
-
-def wrong_if_only_the_honest_appeal(rounds: tuple[float, ...]) -> float:
-    """Π w_k, the probability that all rounds err."""
-    return math.prod(rounds)
-
-
 def _hypergeometric(seats: int, honest: int, pool: int) -> float:
     corrupt = pool - honest
     ways = (math.comb(corrupt, i) * math.comb(honest, seats - i) for i in range(-(-seats // 2), seats + 1))
@@ -204,11 +185,6 @@ def honest_profit(economy: Economy) -> float:
     return work.revenue - work.cost_honest - work.gas_claim * work.gas_price - bound
 
 
-def cheating_gain(economy: Economy, bond: float) -> float:
-    """What a cheat earns more than an honest prover if a conviction takes `bond` and the revenue: ΔC − p·(bond + R)."""
-    return economy.workload.saving - cheating_risk(economy, bond)
-
-
 def cheating_risk(economy: Economy, bond: float) -> float:
     """The expected loss of a cheat, p·(bond + R)."""
     return caught(economy) * (bond + economy.workload.revenue)
@@ -226,11 +202,6 @@ def least_audit_probability(economy: Economy) -> float:
     work = economy.workload
     at_certainty = work.detection * (1 - wrong(economy)) * (bond_at_risk(economy.rules) + work.revenue)
     return work.saving / at_certainty if at_certainty else math.inf
-
-
-def sampled_detection(records: int, faulty: int, samples: int) -> float:
-    """P(a sample without repetition holds a faulty record) = 1 − C(N − b, k) / C(N, k)."""
-    return 1 - math.comb(records - faulty, samples) / math.comb(records, samples)
 
 
 # When looking for faults pays: the verifier's dilemma, planted faults, subsidies and mandatory audits.
@@ -258,11 +229,6 @@ def appeals_expected(economy: Economy) -> float:
     return share * sum(before * (fee + rounds[-1] * bond) for before, fee in zip(rounds, fees, strict=False))
 
 
-def looking_gain(economy: Economy) -> float:
-    """The expected gain of a challenger that recomputes a claim: φ·d·(gain of a dispute) − C_verify."""
-    return looking_pay(economy) - economy.workload.cost_verify
-
-
 def looking_pay(economy: Economy) -> float:
     """φ·d·(gain of a dispute), before the cost of recomputing."""
     work = economy.workload
@@ -279,13 +245,6 @@ def least_subsidy(economy: Economy, faults: float = 0.0) -> float:
     """The payment per recomputed claim, whatever is found, at which looking pays if a share `faults` is paid for."""
     gain = faults * economy.workload.detection * accusing_gain(economy)
     return max(0.0, economy.workload.cost_verify - gain)
-
-
-def mandatory_audits(economy: Economy) -> float:
-    """The cost of audits per claim, as a share of the cost of an honest run, if the customer pays for them."""
-    work = economy.workload
-    paid = work.audit_probability * work.cost_verify
-    return paid / work.cost_honest if work.cost_honest else math.inf
 
 
 def planting(economy: Economy) -> float:
@@ -308,11 +267,6 @@ def equilibrium(economy: Economy) -> tuple[float, float]:
 
 
 # What a cheat can buy: a friend's accusation, a challenger's silence, a committee.
-
-
-def kept_by_self_accusation(economy: Economy) -> float:
-    """What a prover keeps of its bond if a friend accuses it first: r·B."""
-    return economy.rules.prover_bond - bond_at_risk(economy.rules)
 
 
 def watchers_beyond_bribes(economy: Economy) -> int:

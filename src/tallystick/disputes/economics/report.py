@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -161,17 +162,19 @@ def report(economy: Economy) -> dict[str, Json]:
 
 def figures(economy: Economy) -> dict[str, float]:
     """The thresholds of the design, its costs, and what a cheat can buy; each by a sentence that names it."""
+    rules, work = economy.rules, economy.workload
     cheats, looks = costs.equilibrium(economy)
+    audits = work.audit_probability * work.cost_verify
     return {
         "a cheat is convicted with probability": costs.caught(economy),
         "least prover's bond": costs.least_bond(economy),
         "least audit probability": costs.least_audit_probability(economy),
-        "a convicted prover with a friend keeps": costs.kept_by_self_accusation(economy),
-        "a winning challenger is paid": costs.reward(economy.rules),
+        "a convicted prover with a friend keeps": rules.prover_bond - costs.bond_at_risk(rules),
+        "a winning challenger is paid": costs.reward(rules),
         "least share of claims with a paid fault": costs.least_fault_rate(economy),
         "least subsidy per recomputed claim without faults": costs.least_subsidy(economy),
         "planted faults cost per claim": costs.planting(economy),
-        "mandatory audits cost, of an honest run": costs.mandatory_audits(economy),
+        "mandatory audits cost, of an honest run": audits / work.cost_honest if work.cost_honest else math.inf,
         "without planting, provers cheat with probability": cheats,
         "without planting, challengers look with probability": looks,
         "watchers at which silence cannot be bought": costs.watchers_beyond_bribes(economy),

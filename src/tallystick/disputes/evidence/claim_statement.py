@@ -15,7 +15,7 @@ from tallystick.core.tensors import Tensor
 from tallystick.disputes.evidence.locate import ChallengerWork
 from tallystick.disputes.evidence.replays import Ruled, doubt_operators
 from tallystick.disputes.evidence.traces import OperatorTrace, record_file, require_within_bounds
-from tallystick.disputes.evidence.view import OpeningView, places_of, read_operators, supplied, view_of
+from tallystick.disputes.evidence.view import OpeningView, places_of, read_operators, supplied
 from tallystick.disputes.game.protocols import DisputeView, Doubt, Trace
 from tallystick.formats.claims import Log
 from tallystick.formats.openings import Opening
@@ -190,25 +190,11 @@ def errors_add_up(view: OpeningView, budgets: tuple[Budget, ...]) -> bool:
 # has to be there.
 
 
-def check_turn(answered: DisputeView, statement: ClaimStatement) -> tuple[OpenQuestion, ...]:
-    """Raise `ProofError` unless the last answer is consistent; returns what only a replay can decide.
-
-    Raises `UnavailableError` if no limits are known for the comparison of states.
-    """
-    if answered.dispute.level > 1:
-        check_records(answered)
-        return statement.questions_of_records
-    view = view_of(answered)
-    questions = check_descent(answered, statement, view)
-    view.check_ends()
-    view.check_cuts(answered.dispute)
-    return questions
-
-
 def check_descent(answered: DisputeView, statement: ClaimStatement, view: OpeningView) -> tuple[OpenQuestion, ...]:
-    """As `check_turn`, but only for the operators as a whole; that values are opened is seen, and their bytes not read.
+    """Raise `ProofError` unless the operators are those of the claim; returns what only a replay can decide.
 
-    Who runs children reads each value before using it, and `check_turn` says who is at fault if its bytes are others.
+    That values are opened is seen, and their bytes are not read: who runs children reads each value before using it,
+    and a judge reads all. Raises `UnavailableError` if no limits are known for the comparison of states.
     """
     view.check(answered.dispute)
     if answered.descended is not None:

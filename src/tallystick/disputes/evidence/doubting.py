@@ -11,7 +11,7 @@ from tallystick.disputes.evidence.claim_statement import (
     ClaimStatement,
     Recomputation,
     check_descent,
-    check_turn,
+    check_records,
     errors_add_up,
 )
 from tallystick.disputes.evidence.locate import ChallengerWork, locate
@@ -84,7 +84,7 @@ class OpenedDoubter:
         try:
             statement = self._statements.whole(answered.statement, answered.claim)
             if answered.dispute.level > 1:
-                check_turn(answered, statement)
+                check_records(answered)
                 return self._child_of_records(answered, children)
             return self._child_of_operators(answered, statement, children)
         except (ProofError, MalformedError):  # all that is read here was supplied by the prover

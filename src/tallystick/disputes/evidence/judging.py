@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,7 @@ from tallystick.core.digests import leaf_hash
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError
 from tallystick.core.files import read_document
 from tallystick.core.tensors import Tensor, TensorSpec
-from tallystick.disputes.evidence.claim_statement import check_turn
+from tallystick.disputes.evidence.claim_statement import check_descent, check_records
 from tallystick.disputes.evidence.locate import ChallengerWork, Leeway, deviation
 from tallystick.disputes.evidence.replays import Ruled
 from tallystick.disputes.evidence.statement import StatementCache
@@ -127,73 +128,15 @@ class DisputeJudge:
 
     def rule(self, answered: DisputeView, nonce: str | None = None) -> Ruled:
         """Who is at fault and why; `None` if a committee has to decide, or a member cannot decide."""
+        opened = OpenedDispute(answered)
         try:
             if answered.dispute.ground == "leaf":
-                return self._leaf(answered, nonce) if answered.dispute.level == 1 else self._record(answered)
-            if answered.dispute.ground == "budget":
-                return self._budget(answered)
-            return self._structure(answered)
+                return self._leaf(opened, nonce) if answered.dispute.level == 1 else self._record(answered)
+            return self._budget(opened) if answered.dispute.ground == "budget" else self._structure(opened)
         except (ProofError, MalformedError) as error:  # all that is read here was supplied by the prover
             return Fault.PROVER, str(error)
         except UnavailableError as error:
             return None, str(error)
-
-    def _leaf(self, answered: DisputeView, nonce: str | None) -> Ruled:
-        """Rule by the operator.
-
-        A graph of one operator has no partition, so the challenger had no turn to protest: its structure is judged too.
-        """
-        ruled = self._operator(answered, nonce)
-        if ruled[0] is Fault.PROVER or answered.dispute.size > 1:
-            return ruled
-        structure = self._structure(answered)
-        return ruled if structure[0] is Fault.CHALLENGER else structure
-
-    def _operator(self, answered: DisputeView, nonce: str | None) -> Ruled:
-        ruling = self.ruling(answered, nonce)
-        if ruling.fault is not None or self.engine is None:
-            return ruling.fault, ruling.reason
-        if ruling.ground is Ground.OPERANDS:
-            return self._refusing(answered, ruling, self.engine)
-        return self._member(answered, ruling, self.engine)
-
-    def ruling(self, answered: DisputeView, nonce: str | None = None) -> Ruling:
-        """The referee's ruling on the revealed operator; raises `ProofError` if its files cannot be read.
-
-        With an engine and a nonce, the ruling also covers the elements where the member's own kernel differs.
-        """
-        view, dispute = view_of(answered), answered.dispute
-        view.check(dispute)
-        revealed = revealed_operator(answered.turns[-1])
-        with supplied():
-            line = revealed.record.to_bytes()
-        require(leaf_hash(line).hex() == dispute.leaf, "operator.json is not the record under the posted leaf")
-        bundle = replace(view.bundle(dispute.low), operator=revealed)
-        question = LeafRequest(
-            precision=self.precision,
-            profile=self.profile,
-            nonce=bytes.fromhex(nonce or ""),
-            element=_named(dispute, revealed.record.node),
-            index=dispute.low,
-            bits=False,
-            limits=self.limits,
-        )
-        return rule_leaf(
-            bundle, replace(question, deviating=self._deviating(view, dispute.low, bundle, question.nonce))
-        )
-
-    def _deviating(self, view: OpeningView, place: int, bundle: LeafBundle, nonce: bytes) -> Mapping[Ref, Places]:
-        """The places where a member's kernel gives other elements of a large operator; all if it does not run."""
-        node, specs = view.graph.nodes[place], view.operators.specs
-        refs = [ref for ref in (*node.refs, *node.outputs) if ref is not None]
-        is_whole = all(ref in bundle.values and TensorSpec.of(bundle.values[ref]) == specs[ref] for ref in refs)
-        if self.engine is None or not nonce or not is_whole or not self.limits.are_passed_by(Deriver()(node, specs)):
-            return {}
-        try:
-            own = own_results(node, bundle.values, self.engine)
-        except UnavailableError:
-            return {ref: np.arange(specs[ref].size) for ref in node.outputs if ref is not None}
-        return {ref: deviating_places(bundle.values[ref], result, nonce) for ref, result in own.items()}
 
     def worst(self, answered: DisputeView) -> Element | None:
         """The element of a large operator that convicts the prover when a move names it: (result, flat place).
@@ -204,57 +147,103 @@ class DisputeJudge:
         """
         if not self.is_large(answered):
             return None
+        opened = OpenedDispute(answered)
         try:
-            ref = self.ruling(_naming(answered, None)).worst
+            ref = self.ruling(opened, None).worst
             parsed = None if ref is None else parse_ref(ref[0])
             if ref is None or parsed is None:
                 return None
             named = parsed[1], ref[1]
-            alone = self.ruling(_naming(answered, named))
+            alone = self.ruling(opened, named)
         except (ProofError, MalformedError, UnavailableError):
             return None
         return named if alone.fault is Fault.PROVER else None
 
     def is_large(self, answered: DisputeView) -> bool:
         """Whether the contested operator, by the specs of its graph, is too large for a judge to compute as a whole."""
-        dispute = answered.dispute
-        if dispute.level != 1 or dispute.ground != "leaf":
+        if answered.dispute.level != 1 or answered.dispute.ground != "leaf":
             return False
+        opened = OpenedDispute(answered)
         try:
-            view = view_of(answered)
-            view.check(dispute)
-            derived = Deriver()(view.graph.nodes[dispute.low], view.operators.specs)
+            return self.limits.are_passed_by(Deriver()(opened.node, opened.view.operators.specs))
         except (ProofError, MalformedError, UnavailableError):
             return False
-        return self.limits.are_passed_by(derived)
 
-    def _member(self, answered: DisputeView, ruling: Ruling, engine: Engine) -> Ruled:
-        view, place = view_of(answered), answered.dispute.low
+    def _leaf(self, opened: OpenedDispute, nonce: str | None) -> Ruled:
+        """Rule by the operator.
+
+        A graph of one operator has no partition, so the challenger had no turn to protest: its structure is judged too.
+        """
+        ruling = self.ruling(opened, opened.dispute.element, nonce)
+        ruled: Ruled = ruling.fault, ruling.reason
+        if ruling.fault is None and self.engine is not None:
+            judged = self._refusing if ruling.ground is Ground.OPERANDS else self._member
+            ruled = judged(opened, ruling.reason, self.engine)
+        if ruled[0] is Fault.PROVER or opened.dispute.size > 1:
+            return ruled
+        structure = self._structure(opened)
+        return ruled if structure[0] is Fault.CHALLENGER else structure
+
+    def ruling(self, opened: OpenedDispute, element: Element | None, nonce: str | None = None) -> Ruling:
+        """The referee's ruling on the revealed operator; raises `ProofError` if its files cannot be read.
+
+        With an engine and a nonce, the ruling also covers the elements where the member's own kernel differs.
+        """
+        view, dispute = opened.view, opened.dispute
+        revealed = revealed_operator(opened.answered.turns[-1])
+        with supplied():
+            line = revealed.record.to_bytes()
+        require(leaf_hash(line).hex() == dispute.leaf, "operator.json is not the record under the posted leaf")
+        bundle = replace(view.bundle(dispute.low), operator=revealed)
+        question = LeafRequest(
+            precision=self.precision,
+            profile=self.profile,
+            nonce=bytes.fromhex(nonce or ""),
+            element=None if element is None else (result_ref(revealed.record.node, element[0]), element[1]),
+            index=dispute.low,
+            bits=False,
+            limits=self.limits,
+        )
+        return rule_leaf(bundle, replace(question, deviating=self._deviating(opened, bundle, question.nonce)))
+
+    def _deviating(self, opened: OpenedDispute, bundle: LeafBundle, nonce: bytes) -> Mapping[Ref, Places]:
+        """The places where a member's kernel gives other elements of a large operator; all if it does not run."""
+        node, specs = opened.node, opened.view.operators.specs
+        refs = [ref for ref in (*node.refs, *node.outputs) if ref is not None]
+        is_whole = all(ref in bundle.values and TensorSpec.of(bundle.values[ref]) == specs[ref] for ref in refs)
+        if self.engine is None or not nonce or not is_whole or not self.limits.are_passed_by(Deriver()(node, specs)):
+            return {}
         try:
-            holds, why = within_own(view.graph.nodes[place], view.bundle(place).values, engine, self.precision)
-        except MalformedError as error:
-            return self._refusing(answered, replace(ruling, reason=str(error)), engine)
-        except DEFINITION_ERRORS as error:
-            return None, f"the definition fails over its operands ({type(error).__name__}; {ruling.reason})"
-        return (Fault.CHALLENGER if holds else Fault.PROVER), f"{why} ({ruling.reason})"
+            own = own_results(node, bundle.values, self.engine)
+        except UnavailableError:
+            return {ref: np.arange(specs[ref].size) for ref in node.outputs if ref is not None}
+        return {ref: deviating_places(bundle.values[ref], result, nonce) for ref, result in own.items()}
 
-    def _refusing(self, answered: DisputeView, ruling: Ruling, engine: Engine) -> Ruled:
+    def _member(self, opened: OpenedDispute, reason: str, engine: Engine) -> Ruled:
+        try:
+            holds, why = within_own(opened.node, opened.values, engine, self.precision)
+        except MalformedError as error:
+            return self._refusing(opened, str(error), engine)
+        except DEFINITION_ERRORS as error:
+            return None, f"the definition fails over its operands ({type(error).__name__}; {reason})"
+        return (Fault.CHALLENGER if holds else Fault.PROVER), f"{why} ({reason})"
+
+    def _refusing(self, opened: OpenedDispute, reason: str, engine: Engine) -> Ruled:
         """Rule on operands that the definition refuses.
 
         The prover is at fault if the member's own kernel refuses them too, or gives another result. If the kernel gives
         the claimed result, the definition may be too narrow, and the member does not decide.
         """
-        view, place = view_of(answered), answered.dispute.low
-        node, values = view.graph.nodes[place], view.bundle(place).values
+        node, values = opened.node, opened.values
         engine.prepare(node)  # an engine that does not know the operator says nothing about the operands
         try:
             own = own_results(node, values, engine)
         except UnavailableError as error:
-            return Fault.PROVER, f"{ruling.reason}; the member's own kernel refuses them too: {error}"
+            return Fault.PROVER, f"{reason}; the member's own kernel refuses them too: {error}"
         leeway = Leeway.of([node], {ref: TensorSpec.of(value) for ref, value in values.items()})
         if any(deviation(values[ref], result, leeway, ref) > 1.0 for ref, result in own.items()):
-            return Fault.PROVER, f"{ruling.reason}; the member's own kernel takes them, and gives another result"
-        return None, f"{ruling.reason}; the member's own kernel takes them, and gives the claimed result"
+            return Fault.PROVER, f"{reason}; the member's own kernel takes them, and gives another result"
+        return None, f"{reason}; the member's own kernel takes them, and gives the claimed result"
 
     def _record(self, answered: DisputeView) -> Ruled:
         """Rule on a record that the prover revealed without opening operators below it."""
@@ -264,23 +253,27 @@ class DisputeJudge:
         require(leaf_hash(line).hex() == dispute.leaf, "the revealed record is not the one under the posted leaf")
         return statement.rule_record(line, self.device if self.is_member else None)
 
-    def _structure(self, answered: DisputeView) -> Ruled:
-        questions = check_turn(answered, self._statements.whole(answered.statement, answered.claim))
+    def _structure(self, opened: OpenedDispute) -> Ruled:
+        """Rule on a protest: whether the last answer is consistent and belongs to the claim."""
+        answered = opened.answered
+        statement = self._statements.whole(answered.statement, answered.claim)
+        if opened.dispute.level > 1:
+            check_records(answered)
+            questions = statement.questions_of_records
+        else:
+            questions = check_descent(answered, statement, opened.view)
+            opened.view.check_ends()
+            opened.view.check_cuts(opened.dispute)
         if not questions:
             return Fault.CHALLENGER, "what was opened is consistent and belongs to the claim"
         return questions[0].settle(self.device, 1.0, ChallengerWork()) if self.is_member else (None, questions[0].text)
 
-    def _budget(self, answered: DisputeView) -> Ruled:
+    def _budget(self, opened: OpenedDispute) -> Ruled:
         """Rule on aligned errors by the opened values: all in one-round mode, otherwise both ends of the step."""
-        no_budget = "this judge has no budget for the graph"
-        if not self.budgets:
-            return None, no_budget
-        view = view_of(answered)
-        view.check(answered.dispute)
-        budget = budget_for(self.budgets, graph_root(view.graph))
+        budget = budget_for(self.budgets, graph_root(opened.view.graph)) if self.budgets else None
         if budget is None:
-            return None, no_budget
-        verdict = judge_budget(view.graph, view.opened, budget, self.precision)
+            return None, "this judge has no budget for the graph"
+        verdict = judge_budget(opened.view.graph, opened.view.opened, budget, self.precision)
         if verdict.outcome == "rejected":
             return Fault.PROVER, f"the errors add up: {verdict.objections[0].name}"
         if verdict.outcome == "accepted":
@@ -288,14 +281,30 @@ class DisputeJudge:
         return None, verdict.unavailable[0] if verdict.unavailable else "nothing to weigh is opened"
 
 
-def _naming(answered: DisputeView, element: Element | None) -> DisputeView:
-    """The same dispute, with this element as the named one."""
-    return replace(answered, dispute=replace(answered.dispute, element=element))
+@dataclass(frozen=True)
+class OpenedDispute:
+    """A dispute with what the prover opened of it, which one ruling reads and checks once."""
 
+    answered: DisputeView
 
-def _named(dispute: Dispute, node: int) -> tuple[Ref, int] | None:
-    """The element that the challenger named: the reference to the result, and the flat place in it."""
-    if dispute.element is None:
-        return None
-    result, place = dispute.element
-    return result_ref(node, result), place
+    @property
+    def dispute(self) -> Dispute:
+        """The dispute."""
+        return self.answered.dispute
+
+    @cached_property
+    def view(self) -> OpeningView:
+        """What was opened, checked against the posted tree; raises `ProofError`."""
+        view = view_of(self.answered)
+        view.check(self.dispute)
+        return view
+
+    @property
+    def node(self) -> Node:
+        """The contested operator."""
+        return self.view.graph.nodes[self.dispute.low]
+
+    @cached_property
+    def values(self) -> Mapping[Ref, Tensor]:
+        """The values that it read and gave, as far as they are opened."""
+        return self.view.bundle(self.dispute.low).values

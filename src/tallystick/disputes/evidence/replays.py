@@ -37,6 +37,7 @@ from tallystick.formats.store.log import read_lines
 from tallystick.programs.execution import Engine
 from tallystick.verdicts.distances import Projection
 from tallystick.verdicts.exact import element_count
+from tallystick.verdicts.first_weights import compare_first_weights
 from tallystick.verdicts.leaf.judge import rule_leaf
 from tallystick.verdicts.leaf.request import LeafRequest
 from tallystick.verdicts.tolerance import Finding
@@ -328,8 +329,6 @@ def _other_weights(training: ClaimedTraining) -> str:
     """Names what the first anchor holds instead of the stated weights; empty where that is nothing, or not known."""
     if training.origin is None:
         return ""
-    from tallystick.verdicts.first_weights import compare_first_weights
-
     differing = compare_first_weights(training.evidence.state(0), training.origin.weights).differing
     count = f"{len(differing)} tensors" if len(differing) > 1 else "1 tensor"
     named = f"{count} ({differing[0]})" if differing else ""

@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tallystick.audits.calls import Calls
 from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.opening import (
     MakeReplayer,
+    OpeningSource,
     gather_records,
     gather_whole,
     graph_replayer,
+    open_operators,
     out_of_reach,
     source_of_call,
     source_of_step,
@@ -52,10 +54,6 @@ from tallystick.verdicts.opening.files import (
     VALUES,
     value_name,
 )
-
-if TYPE_CHECKING:
-    from tallystick.audits.opening import OpeningSource
-
 
 # The records of a claim as leaves: each with the proof of its place, and its canonical line as a file.
 
@@ -217,7 +215,7 @@ def root_of(folder: Path) -> str:
 # Nothing is computed in advance. The records of a run are read from its transcript. The operators below one record are
 # computed by a replay when a dispute reaches that record.
 
-SubjectOf = Callable[[bytes], "OpeningSource | None"]
+SubjectOf = Callable[[bytes], OpeningSource | None]
 """Takes the line of a record, and gives what is opened below it; `None` for a record without operators."""
 
 
@@ -275,8 +273,6 @@ class RecordTrace:
 
     def open(self, subject: OpeningSource, out: Path) -> None:
         """Write the operators of a subject, and all their values."""
-        from tallystick.audits.opening import open_operators
-
         open_operators(subject, out, self.engine)
 
     def _posted(self, dispute: Dispute) -> KeptOperators:

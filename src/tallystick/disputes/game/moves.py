@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 from pydantic import Field, TypeAdapter, ValidationError
 
 from tallystick.core.canonical_json import decode
-from tallystick.core.documents import Count, DigestText, Document
+from tallystick.core.documents import Count, DigestText, Document, explain
 from tallystick.core.errors import MalformedError
 from tallystick.disputes.game.state import ELEMENT_MAX, LEAVES_MAX, PROOF_MAX, RESULT_MAX, WAYS_MAX, Money, Party
 from tallystick.verdicts.verdict import Fault
@@ -30,6 +30,18 @@ class Act(Document):
 
     pays: ClassVar[bool] = False
     actor: Party
+
+
+class DisputeAct(Act):
+    """The base of moves inside a dispute, by its number."""
+
+    dispute: Count
+
+
+class TurnAct(DisputeAct):
+    """The base of moves inside a bisection; `turn` counts the moves of the dispute so far."""
+
+    turn: Count
 
 
 class Cut(Document):
@@ -63,40 +75,32 @@ class Contest(Act):
     high: Place
 
 
-class Partition(Act):
+class Partition(TurnAct):
     """Open the leaves at the ends of all children but the last; `data` holds the values that cross the cuts."""
 
     kind: Literal["partition"] = "partition"
-    dispute: Count
-    turn: Count
     cuts: Annotated[tuple[Cut, ...], Field(min_length=1, max_length=WAYS_MAX - 1)]
     data: DigestText
 
 
-class Choose(Act):
+class Choose(TurnAct):
     """Name the first child whose inputs agree and whose outputs leave the tolerance."""
 
     kind: Literal["choose"] = "choose"
-    dispute: Count
-    turn: Count
     child: Annotated[int, Field(ge=0, lt=WAYS_MAX)]
 
 
-class Protest(Act):
+class Protest(TurnAct):
     """Object, instead of choosing: the prover's files at the board are inconsistent, or its errors are aligned."""
 
     kind: Literal["protest"] = "protest"
-    dispute: Count
-    turn: Count
     ground: Literal["structure", "budget"] = "structure"
 
 
-class Descend(Act):
+class Descend(TurnAct):
     """Open the last record, and name the finer tree of the operators below it."""
 
     kind: Literal["descend"] = "descend"
-    dispute: Count
-    turn: Count
     leaf: HashText
     proof: Proof
     root: HashText
@@ -104,18 +108,16 @@ class Descend(Act):
     data: DigestText
 
 
-class Reveal(Act):
+class Reveal(TurnAct):
     """Open the last leaf; `data` holds the operator with the values that it read and gave."""
 
     kind: Literal["reveal"] = "reveal"
-    dispute: Count
-    turn: Count
     leaf: HashText
     proof: Proof
     data: DigestText
 
 
-class Pinpoint(Act):
+class Pinpoint(DisputeAct):
     """Name the wrong element of the opened operator; the last one counts, until a committee is drawn.
 
     `result` is the number of a result of the operator, as in references to results (`n12` is 0, `n12.1` is 1).
@@ -123,30 +125,26 @@ class Pinpoint(Act):
     """
 
     kind: Literal["pinpoint"] = "pinpoint"
-    dispute: Count
     result: Annotated[int, Field(ge=0, le=RESULT_MAX)]
     element: Annotated[int, Field(ge=0, le=ELEMENT_MAX)]
 
 
-class Concede(Act):
+class Concede(DisputeAct):
     """Give up the dispute and lose it."""
 
     kind: Literal["concede"] = "concede"
-    dispute: Count
 
 
-class Timeout(Act):
+class Timeout(DisputeAct):
     """Report that the party to move has run out of time, or that the nonce of a draw did not come in time."""
 
     kind: Literal["timeout"] = "timeout"
-    dispute: Count
 
 
-class Rule(Act):
+class Rule(DisputeAct):
     """Rule on the dispute as the referee, with the digest of the reasons."""
 
     kind: Literal["rule"] = "rule"
-    dispute: Count
     fault: FaultText
     reason: DigestText
 
@@ -186,81 +184,71 @@ class Evidence(Document):
     element: Count = 0
 
 
-class Prove(Act):
+class Prove(DisputeAct):
     """Convict the prover by evidence that every coordinator checks itself."""
 
     kind: Literal["prove"] = "prove"
-    dispute: Count
     evidence: Evidence
 
 
-class Convene(Act):
+class Convene(DisputeAct):
     """Call a committee."""
 
     kind: Literal["convene"] = "convene"
-    dispute: Count
 
 
-class Draw(Act):
+class Draw(DisputeAct):
     """Draw the committee by a nonce that was made after the committee was called."""
 
     kind: Literal["draw"] = "draw"
-    dispute: Count
     nonce: HashText
 
 
-class Vote(Act):
+class Vote(DisputeAct):
     """Commit to a vote as a member (`committee.commitment`)."""
 
     kind: Literal["vote"] = "vote"
-    dispute: Count
     commitment: HashText
 
 
-class Disclose(Act):
+class Disclose(DisputeAct):
     """Show the vote that was committed to, with its salt."""
 
     kind: Literal["disclose"] = "disclose"
-    dispute: Count
     vote: FaultText
     salt: HashText
 
 
-class Tally(Act):
+class Tally(DisputeAct):
     """Count the votes."""
 
     kind: Literal["tally"] = "tally"
-    dispute: Count
 
 
-class Appeal(Act):
+class Appeal(DisputeAct):
     """Ask a larger committee; pays its fees, and a bond that is lost if the finding stays the same."""
 
     pays: ClassVar[bool] = True
     kind: Literal["appeal"] = "appeal"
-    dispute: Count
     value: Money
 
 
-class Settle(Act):
+class Settle(DisputeAct):
     """Let the votes take effect after the time to appeal."""
 
     kind: Literal["settle"] = "settle"
-    dispute: Count
 
 
-class Dismiss(Act):
+class Dismiss(DisputeAct):
     """Close a dispute over a claim that another dispute slashed; the challenger gets everything back."""
 
     kind: Literal["dismiss"] = "dismiss"
-    dispute: Count
 
 
-class Unseal(Act):
+class Unseal(DisputeAct):
     """Show, as the planter, that the claim of a dispute was planted, and what the right answer was."""
 
     kind: Literal["unseal"] = "unseal"
-    dispute: Count
     answer: FaultText
     salt: HashText
 
@@ -343,8 +331,6 @@ def read_move(line: bytes, what: str = "move") -> Move:
     try:
         move = _MOVE.validate_json(line)
     except ValidationError as error:
-        from tallystick.core.documents import explain
-
         raise MalformedError(f"{what}: {explain(error)}") from None
     if move.to_bytes() != line:
         raise MalformedError(f"{what}: not in canonical form (a null or an equivalent spelling)")

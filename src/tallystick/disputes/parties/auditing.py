@@ -77,7 +77,7 @@ class AuditFinding:
 
     def to_json(self) -> dict[str, Json]:
         """The finding as a note."""
-        return {"doubt": doubt_form(self.doubt), "unseen": list(self.unseen)}
+        return {"doubt": None if self.doubt is None else asdict(self.doubt), "unseen": list(self.unseen)}
 
 
 class Auditor(Protocol):
@@ -122,13 +122,8 @@ class InlineAuditor:
         return self.doubters(answered.claim).choose(answered, children)
 
 
-def doubt_form(doubt: Doubt | None) -> Json:
-    """A doubt as JSON."""
-    return None if doubt is None else {"high": doubt.high, "low": doubt.low, "reason": doubt.reason}
-
-
 def read_doubt(form: Json) -> Doubt | None:
-    """The doubt in a JSON value that `doubt_form` wrote; `None` if there is none that can be read."""
+    """The doubt in a JSON value that `AuditFinding.to_json` wrote; `None` if there is none that can be read."""
     if not isinstance(form, dict):
         return None
     low, high, reason = (form.get(name) for name in ("low", "high", "reason"))

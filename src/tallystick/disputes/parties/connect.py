@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from tallystick.core.digests import Digest, digest
 from tallystick.core.errors import UsageError
+from tallystick.core.files import read_document
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator
+from tallystick.disputes.coordinators.local.signed import Delegation
 from tallystick.disputes.parties.player import PATIENCE
+from tallystick.formats.signing import SigningKey
 
 if TYPE_CHECKING:
     from tallystick.disputes.coordinators.local.client import RemoteCoordinator
-    from tallystick.disputes.coordinators.local.signed import Delegation
-    from tallystick.formats.signing import SigningKey
 
 
 ETHEREUM: Final = "ethereum:"
@@ -95,7 +96,9 @@ def _opened(text: str, key: Path | None, delegation: Path | None = None) -> Iter
             raise UsageError("--delegation: the contract knows no delegates; a watchtower there needs the prover's key")
         yield _contract(text, key)
         return
-    signing, told = _signing_key(key), None if delegation is None else _read_delegation(delegation)
+    signing, told = _signing_key(key), None
+    if delegation is not None:
+        told = Delegation.from_bytes(read_document(delegation).strip(), delegation.name)
     if text.startswith(("http://", "https://")):
         from tallystick.disputes.coordinators.local.client import RemoteCoordinator
 
@@ -130,18 +133,8 @@ def _contract(text: str, key: Path | None) -> CoordinatorConnection:
     return CoordinatorConnection(found, NoBoard(), identity, ETHEREUM_PATIENCE)
 
 
-def _read_delegation(path: Path) -> Delegation:
-    """A delegation in a file; raises `UnavailableError` or `MalformedError`."""
-    from tallystick.core.files import read_document
-    from tallystick.disputes.coordinators.local.signed import Delegation
-
-    return Delegation.from_bytes(read_document(path).strip(), path.name)
-
-
 def _signing_key(key: Path | None) -> SigningKey:
     """The key in a file; without a file, a new key that is not stored, of an unknown party."""
-    from tallystick.formats.signing import SigningKey
-
     if key is None:
         return SigningKey.generate()
     if not key.is_file():

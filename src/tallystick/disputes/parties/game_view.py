@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from tallystick.core.canonical_json import Json, encode
 from tallystick.core.digests import Digest, digest
 from tallystick.core.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
 from tallystick.disputes.coordinators.coordinator import Board, Coordinator, MoveEntry, fetch, publish
-from tallystick.disputes.game.context import game_time, mover, time_left
+from tallystick.disputes.game.context import game_time, mover, time_left, with_expired_pause_lifted
 from tallystick.disputes.game.game import MoveOption, apply, next_moves
 from tallystick.disputes.game.moves import Descend, Move, Partition, Reveal, Withdraw, value_of
 from tallystick.disputes.game.protocols import Descended, DisputeView, Files
@@ -50,12 +51,39 @@ class GameView:
         """Game time in seconds, which pauses stop."""
         return game_time(self.state, self.now)
 
+    @property
+    def pause_end(self) -> int | None:
+        """When the present pause ends by itself; `None` while game time runs."""
+        since = with_expired_pause_lifted(self.state, self.now).pausing.since
+        return None if since is None else since + self.rules.pause_max
+
+    def roles_in(self, number: int) -> Iterator[str]:
+        """The roles of this party in a dispute, as `PHASES` names them; `beacon` and `member` too."""
+        dispute = self.state.disputes[number]
+        named = {"prover": self.claim_of(dispute).prover, "challenger": dispute.challenger}
+        offices = {"referee": self.rules.referee, "beacon": self.rules.beacon}
+        yield from (role for role, party in (named | offices).items() if party == self.party)
+        if dispute.rounds and self.party in dispute.rounds[-1].drawn:
+            yield "member"
+        if dispute.fault is not None and named.get(dispute.fault) == self.party:
+            yield "loser"
+
     def is_in(self, number: int) -> bool:
         """Whether this party is prover or challenger of a dispute, a member of its committee, referee or beacon."""
-        dispute = self.state.disputes[number]
-        drawn = dispute.rounds[-1].drawn if dispute.rounds else ()
-        office = (self.rules.referee, self.rules.beacon)
-        return self.party in (self.claim_of(dispute).prover, dispute.challenger, *office, *drawn)
+        return any(self.roles_in(number))
+
+    def awaited(self) -> Iterator[Turn]:
+        """What open disputes ask of this party now: a turn for each task that `PHASES` gives to one of its roles."""
+        if self.pause_end is not None:
+            return
+        turns = self.turns
+        for number, dispute in enumerate(self.state.disputes):
+            claim = self.claim_of(dispute)
+            has_clock = mover(claim, dispute) is not None
+            seconds = turns.get(number) if has_clock else max(dispute.deadline - self.time, 0)
+            if claim.status is Status.OPEN and seconds is not None:
+                tasks = (PHASES[dispute.phase].tasks.get(role, "") for role in self.roles_in(number))
+                yield from (Turn(self, number, task, seconds) for task in " ".join(tasks).split())
 
     def claim_of(self, dispute: Dispute) -> PostedClaim:
         """The claim that a dispute is about."""
@@ -86,6 +114,51 @@ class GameView:
         """A name of a dispute for files that outlive a program, made of its parties, claim and number."""
         dispute = self.state.disputes[number]
         return f"{number}-{_short([*_identity(self.claim_of(dispute)), dispute.challenger, str(number)])}"
+
+
+class PhaseRow(NamedTuple):
+    """One phase of a dispute: who moves and what is waited for, for people, and the tasks of each role."""
+
+    mover: str
+    awaited: str
+    tasks: Mapping[str, str]
+
+
+# fmt: off
+PHASES: Final[Mapping[Phase, PhaseRow]] = {
+    Phase.PARTITION:  PhaseRow("prover",     "the prover's move",                        {"prover": "answer"}),
+    Phase.CHOOSE:     PhaseRow("challenger", "the challenger's move",                    {"challenger": "choice"}),
+    Phase.LEAF:       PhaseRow("prover",     "the prover's move",                        {"prover": "answer"}),
+    Phase.RULING:     PhaseRow("referee",    "the referee's ruling",
+                               {"prover": "plea", "challenger": "name plea", "referee": "rule"}),
+    Phase.DRAWING:    PhaseRow("beacon",     "the nonce that draws the committee",       {"challenger": "name"}),
+    Phase.COMMITTING: PhaseRow("committee",  "the committee's votes",                    {"member": "vote disclose"}),
+    Phase.REVEALING:  PhaseRow("committee",  "the committee to disclose its votes",      {"member": "disclose"}),
+    Phase.APPEALABLE: PhaseRow("loser",      "an appeal",                                {"loser": "appeal"}),
+    Phase.SETTLED:    PhaseRow("nobody",     "",                                         {}),
+}
+# fmt: on
+"""Who answers with what in each phase; the tasks are those of `roles`, several with a blank between them."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One task of this party in an open dispute; `seconds` are left for it."""
+
+    view: GameView
+    number: int
+    task: str
+    seconds: int
+
+    @property
+    def dispute(self) -> Dispute:
+        """The dispute."""
+        return self.view.state.disputes[self.number]
+
+    @property
+    def name(self) -> str:
+        """The name of the dispute for files that outlive a program."""
+        return self.view.name_of(self.number)
 
 
 def claim_name(claim: PostedClaim) -> str:

@@ -10,11 +10,20 @@ from tallystick.disputes.game.moves import Evidence
 from tallystick.disputes.game.protocols import DisputeView, Doubter, Judge, Trace
 from tallystick.disputes.game.state import PostedClaim
 from tallystick.disputes.parties.auditing import Auditor, InlineAuditor
-from tallystick.disputes.parties.challenger import Challenger, EvidenceRole, PinpointRole, no_evidence
 from tallystick.disputes.parties.game_view import BoardCache, GameView
-from tallystick.disputes.parties.judges import AppealRole, CommitteeMember, Referee, waits_never
 from tallystick.disputes.parties.player import DueMoves, PartyRole, PartyTask, Player, Workspace
-from tallystick.disputes.parties.prover import ClaimOffer, PostingRole, Prover
+from tallystick.disputes.parties.prover import ClaimOffer, PostingRole
+from tallystick.disputes.parties.roles import (
+    AppealRole,
+    Challenger,
+    CommitteeMember,
+    EvidenceRole,
+    PinpointRole,
+    Prover,
+    Referee,
+    no_evidence,
+    waits_never,
+)
 from tallystick.verdicts.verdict import Fault
 
 # Which roles make up the program of each party.

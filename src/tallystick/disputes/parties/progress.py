@@ -1,30 +1,29 @@
-"""Disputes for human readers: their progress, what a program waits for, and what silence costs."""
+"""Disputes for human readers: their progress and history, how they ended, what is waited for, what silence costs."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from tallystick.core.canonical_json import Json
-from tallystick.disputes.game.context import game_time, mover, time_left, with_expired_pause_lifted
-from tallystick.disputes.game.state import DAY, HOUR, MINUTE, Dispute, Phase, State, Status
-from tallystick.disputes.parties.game_view import GameView
+from tallystick.core.digests import Digest
+from tallystick.core.errors import TallyError
+from tallystick.core.files import read_document
+from tallystick.disputes.coordinators.coordinator import MoveEntry
+from tallystick.disputes.game.context import game_time, mover, time_left
+from tallystick.disputes.game.game import apply
+from tallystick.disputes.game.moves import Contest, Move, Prove, Reveal, Rule
+from tallystick.disputes.game.state import DAY, HOUR, MINUTE, Dispute, Phase, Rules, State, Status
+from tallystick.disputes.parties.game_view import PHASES, GameView
+from tallystick.formats.openings import OpenedOperator
+from tallystick.verdicts.opening.files import OPERATOR
+from tallystick.verdicts.words import printable
 
 # The progress of a dispute for human readers: level, range, whose turn it is, and how much time is left.
 
-MOVERS: Final = {
-    Phase.PARTITION: "prover",
-    Phase.CHOOSE: "challenger",
-    Phase.LEAF: "prover",
-    Phase.RULING: "referee",
-    Phase.DRAWING: "beacon",
-    Phase.COMMITTING: "committee",
-    Phase.REVEALING: "committee",
-    Phase.APPEALABLE: "loser",
-    Phase.SETTLED: "nobody",
-}
 LEVELS: Final = {1: "operators", 2: "records"}
 
 
@@ -48,6 +47,15 @@ class DisputeProgress:
     fault: str | None
     element: tuple[int, int] | None = None
 
+    @property
+    def leaves(self) -> str:
+        """The contested leaves of all, in words.
+
+        >>> DisputeProgress(0, 0, "leaf", "records", 3, 5, 9, 1, "prover", 60, None).leaves
+        '3–4 of 9'
+        """
+        return f"{self.low}–{self.high - 1} of {self.size}"
+
     def to_json(self) -> dict[str, Json]:
         """All fields as a JSON object; the range is [low, high)."""
         return {
@@ -69,6 +77,11 @@ def progress_of(state: State, number: int, now: int) -> DisputeProgress:
     """The progress of dispute `number` at real time `now`, in seconds."""
     dispute = state.disputes[number]
     is_moot = dispute.phase is not Phase.SETTLED and state.claims[dispute.claim].status is not Status.OPEN
+    if mover(state.claims[dispute.claim], dispute) is not None:
+        left = time_left(dispute, game_time(state, now))
+    else:
+        left = dispute.deadline - game_time(state, now)
+    is_over = is_moot or dispute.phase is Phase.SETTLED
     has_no_referee = dispute.phase is Phase.RULING and state.rules.referee is None
     return DisputeProgress(
         number=number,
@@ -79,8 +92,8 @@ def progress_of(state: State, number: int, now: int) -> DisputeProgress:
         high=dispute.high,
         size=dispute.size,
         turn=dispute.turn,
-        mover="anybody" if is_moot or has_no_referee else MOVERS[dispute.phase],
-        seconds=None if is_moot else _seconds(dispute, game_time(state, now)),
+        mover="anybody" if is_moot or has_no_referee else PHASES[dispute.phase].mover,
+        seconds=None if is_over else max(0, left),
         fault=None if dispute.fault is None else dispute.fault.value,
         element=dispute.element,
     )
@@ -113,21 +126,187 @@ def span(seconds: int | None) -> str:
     return " ".join(f"{count}{name}" for count, name in counts[first : first + 2] if count)
 
 
-def _seconds(dispute: Dispute, time: int) -> int | None:
-    if dispute.phase in (Phase.PARTITION, Phase.CHOOSE, Phase.LEAF):
-        return max(0, time_left(dispute, time))
-    return None if dispute.phase is Phase.SETTLED else max(0, dispute.deadline - time)
+# The history of one dispute: every move, with the progress of the dispute after it.
+
+
+@dataclass(frozen=True)
+class HistoryEntry:
+    """A move, the role of its actor, what it does in a few words, and the progress of the dispute after it."""
+
+    entry: MoveEntry
+    role: str
+    summary: str
+    after: DisputeProgress
+
+    def to_json(self) -> dict[str, Json]:
+        """The move as data, and the progress after it."""
+        return {
+            "after": self.after.to_json(),
+            "move": self.entry.move.to_json(),
+            "number": self.entry.number,
+            "role": self.role,
+            "time": self.entry.time,
+        }
+
+
+def dispute_history(rules: Rules, entries: Iterable[MoveEntry], number: int) -> list[HistoryEntry]:
+    """The moves of dispute `number`, the contest that opened it first."""
+    state, found = State(rules), list[HistoryEntry]()
+    for entry in entries:
+        before, state = state, apply(state, entry.move, entry.time)
+        opens = isinstance(entry.move, Contest) and len(before.disputes) == number
+        if opens or getattr(entry.move, "dispute", None) == number:
+            role = role_of(state, number, entry.move.actor)
+            found.append(HistoryEntry(entry, role, describe_move(entry.move), progress_of(state, number, entry.time)))
+    return found
+
+
+def role_of(state: State, number: int, party: str) -> str:
+    """The role of a party in a dispute: `prover`, `challenger`, …, `member` or `anybody`."""
+    dispute, rules = state.disputes[number], state.rules
+    roles = {"prover": state.claims[dispute.claim].prover, "challenger": dispute.challenger}
+    named = {"referee": rules.referee, "beacon": rules.beacon, "planter": rules.planter}
+    found = next((role for role, name in (roles | named).items() if name == party), None)
+    return found or ("member" if party in rules.members else "anybody")
+
+
+def describe_move(move: Move) -> str:
+    """A move in a few words."""
+    words = WORDS.get(move.kind, move.kind)
+    return words if isinstance(words, str) else words(move)
+
+
+OBJECTIONS: Final = {
+    "budget": "objects: the errors of all operators add up",
+    "structure": "objects: what was opened is not what was claimed",
+}
+WORDS: Final[Mapping[str, str | Callable[[Any], str]]] = {
+    "appeal": "asks a larger committee",
+    "choose": lambda move: f"child {move.child} differs",
+    "concede": "gives up",
+    "contest": lambda move: f"contests {move.low}–{move.high - 1} of claim {move.claim}",
+    "convene": "calls a committee",
+    "descend": lambda move: f"opens the record: {move.size} operators",
+    "disclose": lambda move: f"voted: {move.vote.value} at fault",
+    "dismiss": "the claim is slashed already",
+    "draw": "draws the committee",
+    "partition": lambda move: f"opens {len(move.cuts)} leaves",
+    "pinpoint": lambda move: f"names element {move.element} of result {move.result}",
+    "protest": lambda move: OBJECTIONS.get(move.ground, move.ground),
+    "prove": "brings evidence that convicts",
+    "reveal": "opens the last leaf",
+    "rule": lambda move: f"finds {move.fault.value} at fault",
+    "settle": "lets the votes take effect",
+    "tally": "counts the votes",
+    "timeout": "the clock has run out",
+    "unseal": "shows that the claim was planted",
+    "vote": "commits to a vote",
+}
+"""What each kind of move does, in a few words."""
+
+
+# How disputes ended, for people: at which operator, why, and at whose fault.
+
+REASON: Final = "reason.txt"
+"""The file of a referee's reason at the board."""
+REASON_MAX: Final = 4096
+EVIDENCE: Final = {
+    "cast": "evidence that everybody can check: it converts a number to another value",
+    "edge": "evidence that everybody can check: it reads other bytes than were given to it",
+    "product": "evidence that everybody can check: it multiplies two numbers to another value",
+}
+WHY: Final = {
+    "concede": "it gave up",
+    "dismiss": "the claim was slashed in another dispute",
+    "settle": "a committee voted",
+    "timeout": "its clock ran out",
+}
+ENDS: Final = {
+    "prover": "challenger's objection upheld, prover at fault",
+    "challenger": "challenger's objection dismissed, challenger at fault",
+    "nobody": "undecided, nobody at fault",
+}
+
+
+@dataclass(frozen=True)
+class DisputeEnding:
+    """Where a dispute has arrived, and why it ended; `operator` is its place and name once a single one is left."""
+
+    record: int | None
+    operator: tuple[int, int, str] | None
+    why: str = ""
+
+    @property
+    def place(self) -> str:
+        """Record and operator in words; empty while several are left.
+
+        >>> DisputeEnding(33, (627, 829, "aten._to_copy.default")).place
+        'record 33, operator 627 of 829, aten._to_copy.default'
+        """
+        record = "" if self.record is None else f"record {self.record}"
+        if self.operator is None:
+            return record
+        number, size, name = self.operator
+        return ", ".join(filter(None, (record, f"operator {number} of {size}", name)))
+
+    def to_json(self) -> dict[str, Json]:
+        """Record, operator by place and name, and the reason."""
+        number, _, name = self.operator or (None, None, None)
+        return {"operator": name, "operator_index": number, "record": self.record, "why": self.why}
+
+
+def ending_of(history: Sequence[HistoryEntry], folder_of: Callable[[Digest], Path]) -> DisputeEnding:
+    """The place and the reason in which the moves of a dispute end; `folder_of` fetches files of moves.
+
+    A name or a reason that cannot be fetched is left out: the ending counts without it.
+    """
+    records = [each.after for each in history if each.after.level == "records"]
+    record = records[-1].low if records and records[-1].high - records[-1].low == 1 else None
+    now, name, why = history[-1].after, "", WHY.get(history[-1].entry.move.kind, "")
+    for move in (each.entry.move for each in history):
+        if isinstance(move, Prove):
+            name, why = move.evidence.record.operator, EVIDENCE[move.evidence.ground]
+        elif isinstance(move, Reveal) and now.level == "operators":
+            name = _operator(move.data, folder_of) or name
+        elif isinstance(move, Rule):
+            why = reason_of(move.reason, folder_of)
+    is_one = now.level == "operators" and now.high - now.low == 1
+    return DisputeEnding(record, (now.low, now.size, name) if is_one else None, why)
+
+
+def dispute_ending(dispute: Dispute, number: int, ending: DisputeEnding) -> str:
+    """Where a dispute ended, and at whose fault, in one sentence."""
+    place = f" at {ending.place}" if ending.place else ""
+    if dispute.fault is None:
+        return f"dispute {number} is open{place}"
+    return f"dispute {number} ended{place}: {ENDS[dispute.fault]}"
+
+
+def ending_lines(dispute: Dispute, number: int, ending: DisputeEnding, module: str | None = None) -> Iterator[str]:
+    """Where a dispute ended, at whose fault, in which `module` of the model, and why: a line for each."""
+    yield printable(dispute_ending(dispute, number, ending))
+    if module:
+        yield f"the operator is in {module}"
+    if ending.why:
+        yield f"because: {printable(ending.why)}"
+
+
+def _operator(data: Digest, folder_of: Callable[[Digest], Path]) -> str:
+    try:
+        return OpenedOperator.from_bytes(read_document(folder_of(data) / OPERATOR), OPERATOR).record.operator
+    except (TallyError, OSError):
+        return ""
+
+
+def reason_of(name: Digest, folder_of: Callable[[Digest], Path]) -> str:
+    """What a referee wrote to its ruling; empty if it cannot be fetched."""
+    try:
+        return (folder_of(name) / REASON).read_bytes()[:REASON_MAX].decode(errors="replace")
+    except (TallyError, OSError):
+        return ""
 
 
 # What a party's program waits for, and until when, for people. Times are those of the coordinator, shown in UTC.
-
-AWAITED: Final = {
-    Phase.RULING: "the referee's ruling",
-    Phase.DRAWING: "the nonce that draws the committee",
-    Phase.COMMITTING: "the committee's votes",
-    Phase.REVEALING: "the committee to disclose its votes",
-    Phase.APPEALABLE: "an appeal",
-}
 
 
 @dataclass(frozen=True)
@@ -177,9 +356,8 @@ def waits_of(view: GameView, watched: Collection[int] = (), audited: Collection[
 
     It waits for the windows of `watched` claims too, and for its own audits of those in `audited`.
     """
-    since = with_expired_pause_lifted(view.state, view.now).pausing.since
-    if since is not None:
-        yield Wait("the end of the pause, in which no clock runs,", since + view.rules.pause_max)
+    if view.pause_end is not None:
+        yield Wait("the end of the pause, in which no clock runs,", view.pause_end)
     for number, dispute in enumerate(view.state.disputes):
         if dispute.phase is not Phase.SETTLED and view.is_in(number):
             yield wait_in(view, number)
@@ -199,10 +377,9 @@ def wait_in(view: GameView, number: int) -> Wait:
         return Wait(f"dispute {number} to be closed, for its claim is slashed already", None, True)
     if dispute.phase is Phase.RULING and view.rules.referee is None:
         return Wait(f"evidence in dispute {number}; then anybody may call a committee; there is time", until, True)
-    if (party := mover(view.claim_of(dispute), dispute)) is not None:
-        whose = "this party's own" if party == view.party else f"the {MOVERS[dispute.phase]}'s"
-        return Wait(f"{whose} move in dispute {number}", until, True)
-    return Wait(f"{AWAITED[dispute.phase]} in dispute {number}", until, True)
+    is_own = mover(view.claim_of(dispute), dispute) == view.party
+    what = "this party's own move" if is_own else PHASES[dispute.phase].awaited
+    return Wait(f"{what} in dispute {number}", until, True)
 
 
 def _of_claim(view: GameView, number: int, is_audited: bool) -> Wait:

@@ -1,4 +1,4 @@
-"""The prover: it posts a claim, and answers disputes over it from its trace."""
+"""What a prover claims: the offer of a folder, its post as a claim, and the trace behind it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-from tallystick.core.errors import ProofError
 from tallystick.disputes.coordinators.coordinator import files_of
 from tallystick.disputes.evidence.claim_statement import ClaimStatement
 from tallystick.disputes.evidence.statement import statement_at
-from tallystick.disputes.game.moves import Concede, Descend, Move, Partition, Post, Reveal
+from tallystick.disputes.game.moves import Move, Post
 from tallystick.disputes.game.protocols import Descent, Files, OpenedLeaves, Trace
-from tallystick.disputes.game.state import Dispute, Phase, PostedClaim, cut_places
+from tallystick.disputes.game.state import Dispute, PostedClaim
 from tallystick.disputes.parties.game_view import BoardCache, GameView
 from tallystick.disputes.parties.player import PartyTask
 
@@ -87,64 +86,6 @@ class LazyTrace:
     def reveal(self, dispute: Dispute) -> OpenedLeaves:
         """See `Trace`."""
         return self.trace.reveal(dispute)
-
-
-@dataclass
-class Prover:
-    """Answers every dispute over claims for which `traces` gives a trace; `traces` itself has to be cheap.
-
-    With `concedes`, it concedes if its own trace contradicts what it claimed. With `leaves_time`, it answers only once
-    half of the time for a move is over, as a watchtower does for a prover that is silent.
-    """
-
-    cache: BoardCache
-    traces: Callable[[PostedClaim], Trace | None]
-    concedes: bool = False
-    leaves_time: bool = False
-
-    def tasks(self, view: GameView) -> Iterator[PartyTask]:
-        """The disputes in which the prover's clock runs."""
-        for number, seconds in view.turns.items():
-            dispute = view.state.disputes[number]
-            is_due = not self.leaves_time or 2 * seconds <= dispute.clocks.prover
-            is_ours = dispute.phase in (Phase.PARTITION, Phase.LEAF) and self.traces(view.claim_of(dispute))
-            if is_due and is_ours:
-                key = f"answer-{view.name_of(number)}-{dispute.turn}"
-                yield PartyTask(key, seconds, partial(self._answer, view, number), kept=True)
-
-    def _answer(self, view: GameView, number: int) -> Move:
-        dispute = view.state.disputes[number]
-        trace = self.traces(view.claim_of(dispute))
-        assert trace is not None  # checked by `tasks`
-        try:
-            if dispute.phase is Phase.PARTITION:
-                opened = trace.partition(dispute, cut_places(dispute.low, dispute.high, view.rules.ways))
-                data = self.cache.publish(opened.files)
-                return Partition(actor=view.party, dispute=number, turn=dispute.turn, cuts=opened.cuts, data=data)
-            return self._leaf(view, number, dispute, trace)
-        except ProofError:
-            if not self.concedes:
-                raise
-            return Concede(actor=view.party, dispute=number)
-
-    def _leaf(self, view: GameView, number: int, dispute: Dispute, trace: Trace) -> Move:
-        descent = trace.descend(dispute) if dispute.level > 1 else None
-        if descent is None:
-            opened = trace.reveal(dispute)
-            (cut,), data = opened.cuts, self.cache.publish(opened.files)
-            return Reveal(
-                actor=view.party, dispute=number, turn=dispute.turn, leaf=cut.leaf, proof=cut.proof, data=data
-            )
-        return Descend(
-            actor=view.party,
-            dispute=number,
-            turn=dispute.turn,
-            leaf=descent.record.leaf,
-            proof=descent.record.proof,
-            root=descent.root,
-            size=descent.size,
-            data=self.cache.publish(descent.files),
-        )
 
 
 # The claim that a folder can make: the tree of its records, or in one-round mode the tree of all its operators.

@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import shlex
+import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
+from pydantic import TypeAdapter
+from rich.table import Column, Table
 
+from tallystick.core.canonical_json import Json, parse
 from tallystick.core.errors import MalformedError, TallyError, UsageError
-from tallystick.tally.cli.options import JSON
+from tallystick.core.files import read_document
+from tallystick.core.lazy import require
+from tallystick.disputes.coordinators.local.signed import ChainState
+from tallystick.disputes.evidence.judging import DisputeJudge
+from tallystick.disputes.game.context import game_time
+from tallystick.disputes.game.state import Dispute, PostedClaim, Rules
+from tallystick.disputes.parties import programs
+from tallystick.disputes.parties.auditing import window_for
+from tallystick.disputes.parties.game_view import BoardCache
+from tallystick.disputes.parties.player import DueMoves, Player, Workspace
+from tallystick.disputes.parties.progress import in_words, progress_of
+from tallystick.formats.signing import SigningKey
+from tallystick.formats.store.folders import OPENING, RUN, require_folder
+from tallystick.tally.cli.dispute_display import DisputeChanges, claims_table, disputes_table, print_table
+from tallystick.tally.cli.options import JSON, read_key, spread
+from tallystick.tally.cli.output import print_json, read_entries, show as show_result, talk
 from tallystick.tally.cli.party_session import BUDGET, PROFILE, dispute_judge
 
 if TYPE_CHECKING:
-    import threading
-
-    from tallystick.core.canonical_json import Json
-    from tallystick.disputes.coordinators.local.board import CoordinatorDatabase
     from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
-    from tallystick.disputes.coordinators.local.signed import ChainState
-    from tallystick.disputes.evidence.judging import DisputeJudge
-    from tallystick.disputes.game.state import Rules
-    from tallystick.disputes.parties.player import Player
-    from tallystick.formats.signing import SigningKey
-    from tallystick.tally.cli.dispute_display import DisputeChanges
 
 
 # `tally coordinator init --demo`: a coordinator for trying disputes, with the keys of all parties beside it.
@@ -51,9 +62,6 @@ def init_demo(database: Path, as_json: bool = False, window: int | None = None) 
     `window` is how long claims can be contested at least. Raises `UsageError` where a file of that name is there.
     """
     from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
-    from tallystick.disputes.game.state import Rules
-    from tallystick.formats.signing import SigningKey
-    from tallystick.tally.cli.output import show
 
     taken = [path for path in (database, *(_key(database, name) for name in PARTIES)) if path.exists()]
     if taken:
@@ -70,22 +78,14 @@ def init_demo(database: Path, as_json: bool = False, window: int | None = None) 
     with closing(LocalCoordinator.create(database, rules, own)) as place:
         for name in PARTIES[:3]:
             place.grant(keys[name].public, PURSE)
-        found: Json = {"coordinator": place.identity, "key": place.charter.key}
-        show(found, f"coordinator {place.identity}\nkey {place.charter.key}", as_json)
-    _tell(database, seconds)
+        _show_identity(place, as_json)
+    for line in next_commands(database):
+        talk().print(line, soft_wrap=True)
+    talk().print(f"Claims can be contested for {in_words(seconds)}.")
 
 
 def _key(database: Path, name: str) -> Path:
     return database.with_name(f"{name}.key")
-
-
-def _tell(database: Path, window: int) -> None:
-    from tallystick.disputes.parties.progress import in_words
-    from tallystick.tally.cli.output import talk
-
-    for line in next_commands(database):
-        talk().print(line, soft_wrap=True)
-    talk().print(f"Claims can be contested for {in_words(window)}.")
 
 
 def next_commands(database: Path) -> list[str]:
@@ -113,30 +113,53 @@ def next_commands(database: Path) -> list[str]:
 DB_HELP: Final = "A file (SQLite), or the URL of a PostgreSQL database."
 KEY_HELP: Final = "The coordinator's key; beside a file, FILE.key by default."
 NO_KEY: Final = "0" * 64
+KEY: Final = typer.Option(None, "--key", help=KEY_HELP)
+RULES: Final = typer.Option(None, help="The rules as JSON; what is left out has its default.")
+MEMBERS: Final = typer.Option(None, help="The committee's keys, one a line.")
+REFEREE: Final = typer.Option(None, help="The key of the party that rules at once.")
+TREASURY: Final = typer.Option(None, help="The key that fines go to; the coordinator's by default.")
+KEEP: Final = typer.Option(True, help="Make the moves that anybody may make once they are due.")
+POLL: Final = typer.Option(1.0, min=0.05, max=3600, help="Seconds between checks for moves that are due.")
+GRACE: Final = typer.Option(60.0, min=0, help="Seconds before the first such move, so that parties can come back.")
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
     group = typer.Typer(no_args_is_help=True, help="Run a coordinator of disputes in a database.")
-    group.command(name="init")(init)
-    group.command(name="serve")(serve)
-    group.command(name="grant")(grant)
-    group.command(name="show")(show)
+    for command in (init, serve, grant, show):
+        group.command()(spread(command))
     app.add_typer(group, name="coordinator")
 
 
+@dataclass(frozen=True)
+class RulesOptions:
+    """The rules of a new coordinator: a file, and what stands on the command line."""
+
+    rules: Path | None = RULES
+    members: Path | None = MEMBERS
+    referee: str | None = REFEREE
+    treasury: str | None = TREASURY
+
+
+@dataclass(frozen=True)
+class KeeperOptions:
+    """Whether, how often and from when on a server makes the moves that are due."""
+
+    keep: bool = KEEP
+    poll: float = POLL
+    grace: float = GRACE
+
+
 def init(
+    *,
     db: str | None = typer.Option(None, "--db", help=f"{DB_HELP} With --demo, court/court.db by default."),
-    rules: Path | None = typer.Option(None, help="The rules as JSON; what is left out has its default."),
-    members: Path | None = typer.Option(None, help="The committee's keys, one a line."),
-    referee: str | None = typer.Option(None, help="The key of the party that rules at once."),
-    treasury: str | None = typer.Option(None, help="The key that fines go to; the coordinator's by default."),
+    options: RulesOptions,
     window_for: Path | None = typer.Option(
         None,
         "--window-for",
         help="Claims can be contested for 40 times what auditing this run takes here, at least.",
     ),
-    key: Path | None = typer.Option(None, "--key", help=KEY_HELP),
+    key: Path | None = KEY,
     demo: bool = typer.Option(
         False, "--demo", help="For trying: short clocks, all keys beside it, what to paste next."
     ),
@@ -147,55 +170,55 @@ def init(
     Where the rules name no beacon, the coordinator brings the nonces that draw committees.
     """
     from tallystick.disputes.coordinators.local.board import CoordinatorDatabase
-    from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator, key_beside
-    from tallystick.tally.cli.output import show
+    from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator, key_beside, key_path
 
     if demo:
-        others = {"rules": rules, "members": members, "referee": referee, "treasury": treasury, "key": key}
-        return _init_demo(db, others, window_for, json)
+        return _init_demo(db, {**vars(options), "key": key}, window_for, json)
     if db is None:
         raise UsageError("--db: where the coordinator is to be kept; --demo sets one up for trying")
     database = CoordinatorDatabase(db)
-    _refuse_another(database)
+    # a file that no call of `init` began is refused before a key is left beside it
+    if database.is_file and database.path.exists() and not key_path(database).exists():
+        raise UsageError(f"{database.path}: there is a file already")
     signing = _read_key(key) or key_beside(database)
     database.close()
-    told = {"referee": referee, "treasury": treasury, "members": _lines(members)}
-    agreed = _rules(rules, {name: value for name, value in told.items() if value is not None}, signing.public)
+    members = None if options.members is None else read_entries(options.members)
+    told = {"referee": options.referee, "treasury": options.treasury, "members": members}
+    agreed = read_rules(options.rules, told, {"treasury": signing.public, "beacon": signing.public})
     if window_for is not None:
         agreed = agreed.model_copy(update={"challenge_window": max(agreed.challenge_window, _window(window_for))})
     with closing(LocalCoordinator.create(db, agreed, signing)) as place:
-        found: Json = {"coordinator": place.identity, "key": place.charter.key}
-        show(found, f"coordinator {place.identity}\nkey {place.charter.key}", json)
+        _show_identity(place, json)
     return 0
 
 
+def _show_identity(place: LocalCoordinator, as_json: bool) -> None:
+    found: Json = {"coordinator": place.identity, "key": place.charter.key}
+    show_result(found, f"coordinator {place.identity}\nkey {place.charter.key}", as_json)
+
+
 def serve(
+    *,
     db: str = typer.Option(..., "--db", help=DB_HELP),
     host: str = typer.Option("127.0.0.1", help="The address to listen on."),
     port: int = typer.Option(0, min=0, max=65535, help="The port; 0 takes a free one."),
-    key: Path | None = typer.Option(None, "--key", help=KEY_HELP),
+    key: Path | None = KEY,
     referee: Path | None = typer.Option(None, help="Rule as the referee, with the key in this file."),
     profile: Path | None = PROFILE,
     budget: list[Path] = BUDGET,
-    keep: bool = typer.Option(True, help="Make the moves that anybody may make once they are due."),
-    poll: float = typer.Option(1.0, min=0.05, max=3600, help="Seconds between checks for moves that are due."),
-    grace: float = typer.Option(60.0, min=0, help="Seconds before the first such move, so that parties can come back."),
+    keeper: KeeperOptions,
 ) -> int:
     """Serve a coordinator to its parties until Ctrl-C. Prints the address, the identity and the key."""
-    from tallystick.core.lazy import require
-
     require("sqlalchemy", "fastapi", "uvicorn")
-    from tempfile import TemporaryDirectory
-
     if referee is None and (profile or budget):
         raise UsageError("--profile and --budget: for the judge of --referee")
 
     with closing(_open(db, key)) as place, TemporaryDirectory() as folder, ExitStack() as held:
-        programs = [_keeper(place, Path(folder, "keeper"), held)] if keep else []
+        programs = [_keeper(place, Path(folder, "keeper"), held)] if keeper.keep else []
         if referee is not None:
             judge = dispute_judge(profile, budget)
             programs.append(_referee(place, referee, judge, Path(folder, "referee"), held))
-        _listen(host, port, place, programs, (grace, poll))
+        _listen(host, port, place, programs, keeper)
     return 0
 
 
@@ -204,30 +227,26 @@ def grant(
     amount: int = typer.Argument(min=1, help="How much to put into its purse."),
     out: bool = typer.Option(False, "--out", help="Pay the amount out of the purse instead."),
     db: str = typer.Option(..., "--db", help=DB_HELP),
-    key: Path | None = typer.Option(None, "--key", help=KEY_HELP),
+    key: Path | None = KEY,
     json: bool = JSON,
 ) -> int:
     """Put money into a party's purse, once it was paid in. Prints what the purse holds then."""
     if len(party) != len(NO_KEY) or set(party) - set("0123456789abcdef"):
         raise UsageError(f"{party[:80]}: no key of 64 hexadecimal digits")
-    from tallystick.tally.cli.output import show
-
     with closing(_open(db, key)) as place:
         purse = place.grant(party, -amount if out else amount)
-        show({"party": party, "purse": purse}, str(purse), json)
+        show_result({"party": party, "purse": purse}, str(purse), json)
     return 0
 
 
 def show(
     db: str = typer.Option(..., "--db", help=DB_HELP),
-    key: Path | None = typer.Option(None, "--key", help=KEY_HELP),
+    key: Path | None = KEY,
     as_json: bool = typer.Option(False, "--json", help="One line of JSON."),
 ) -> int:
     """Check every entry of a coordinator's database, and print the state of claims, disputes and purses."""
     with closing(_open(db, key)) as place:
         if as_json:
-            from tallystick.tally.cli.output import print_json
-
             print_json(_summary(place))
         else:
             _print_tables(place, place.chain())
@@ -236,9 +255,6 @@ def show(
 
 def _window(run: Path) -> int:
     """How long a claim like this run is to be open; raises what an audit of it raises."""
-    from tallystick.disputes.parties.auditing import window_for
-    from tallystick.formats.store.folders import OPENING, RUN, require_folder
-
     return window_for(require_folder(run, RUN, OPENING))
 
 
@@ -256,14 +272,6 @@ def _init_demo(db: str | None, others: dict[str, Any], window_for: Path | None, 
     return 0
 
 
-def _refuse_another(database: CoordinatorDatabase) -> None:
-    """Raise `UsageError` for a file that no call of `init` began, before a key is left beside it."""
-    from tallystick.disputes.coordinators.local.coordinator import key_path
-
-    if database.is_file and database.path.exists() and not key_path(database).exists():
-        raise UsageError(f"{database.path}: there is a file already")
-
-
 def _open(db: str, key: Path | None) -> LocalCoordinator:
     from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 
@@ -271,46 +279,28 @@ def _open(db: str, key: Path | None) -> LocalCoordinator:
 
 
 def _read_key(path: Path | None) -> SigningKey | None:
-    from tallystick.tally.cli.options import read_key
-
     return None if path is None else read_key(path)
 
 
-def _rules(path: Path | None, told: dict[str, Any], own: str) -> Rules:
+def read_rules(path: Path | None, options: dict[str, Any], defaults: dict[str, Any]) -> Rules:
     """The rules in a file with what the options say; raises `UsageError` for one said in both."""
-    from tallystick.core.canonical_json import parse
-    from tallystick.core.files import read_document
-    from tallystick.disputes.game.state import Rules
-
+    told = {name: value for name, value in options.items() if value is not None}
     given = {} if path is None else parse(read_document(path), path.name)
     if not isinstance(given, dict):
         raise MalformedError(f"{path}: no JSON object of rules")
-    twice = sorted(given.keys() & told.keys())
-    if twice:
+    if twice := sorted(given.keys() & told.keys()):
         raise UsageError(f"--{twice[0]}: the rules in {path} say it already")
-    return Rules.from_json({"treasury": own, "beacon": own, **given, **told}, "rules")
-
-
-def _lines(path: Path | None) -> list[Json] | None:
-    from tallystick.tally.cli.output import read_entries
-
-    return None if path is None else list(read_entries(path))
+    return Rules.from_json({**defaults, **given, **told}, "rules")
 
 
 def _keeper(place: LocalCoordinator, folder: Path, held: ExitStack) -> Player:
     """The program that makes due moves and brings the beacon's nonces."""
-    from tallystick.disputes.parties.player import DueMoves, Player, Workspace
-
     workspace = held.enter_context(Workspace(folder))
     return Player(place.own(), workspace, (DueMoves(everybody=True, nonce=place.next_nonce),))
 
 
 def _referee(place: LocalCoordinator, path: Path, judge: DisputeJudge, folder: Path, held: ExitStack) -> Player:
     """The program of the referee; raises `UsageError` where the rules name another one."""
-    from tallystick.disputes.parties import programs
-    from tallystick.disputes.parties.game_view import BoardCache
-    from tallystick.disputes.parties.player import Player, Workspace
-
     key = _read_key(path)
     assert key is not None
     if key.public != place.rules.referee:
@@ -320,19 +310,14 @@ def _referee(place: LocalCoordinator, path: Path, judge: DisputeJudge, folder: P
     return Player(place.connect(key), workspace, programs.referee(cache, judge, judge.is_large))
 
 
-def _listen(
-    host: str, port: int, place: LocalCoordinator, programs: Sequence[Player], pace: tuple[float, float]
-) -> None:
+def _listen(host: str, port: int, place: LocalCoordinator, programs: Sequence[Player], keeper: KeeperOptions) -> None:
     """Serve until Ctrl-C, with the programs in another thread."""
-    import threading
-
     from tallystick.core.http.server import address_of, bind, http_server
     from tallystick.disputes.coordinators.local.server import create_app
-    from tallystick.tally.cli.output import talk
 
     stop = threading.Event()
     with bind(host, port) as listening:
-        beside = threading.Thread(target=_keep_at, args=(place, programs, pace, stop), name="programs")
+        beside = threading.Thread(target=_keep_at, args=(place, programs, keeper, stop), name="programs")
         beside.start()
         try:
             print(f"{address_of(listening)}\ncoordinator {place.identity}\nkey {place.charter.key}", flush=True)
@@ -344,50 +329,30 @@ def _listen(
     talk().print("stopped")
 
 
-def _keep_at(
-    place: LocalCoordinator, programs: Sequence[Player], pace: tuple[float, float], stop: threading.Event
-) -> None:
+def _keep_at(place: LocalCoordinator, programs: Sequence[Player], keeper: KeeperOptions, stop: threading.Event) -> None:
     """Run every program in a loop; an outage is reported, and the program is tried again."""
-    from tempfile import TemporaryDirectory
-
-    from tallystick.disputes.parties.game_view import BoardCache
-    from tallystick.formats.signing import SigningKey
-    from tallystick.tally.cli.dispute_display import DisputeChanges
-    from tallystick.tally.cli.output import talk
-
-    console, (grace, poll) = talk(), pace
+    console = talk()
 
     def say(line: str) -> None:
         console.print(line, soft_wrap=True)
 
     for program in programs:
         program.say = say
-    stop.wait(grace)
+    stop.wait(keeper.grace)
     with TemporaryDirectory() as folder:
         changes = DisputeChanges(place.own(), BoardCache(place.board(SigningKey.generate()), Path(folder)), say)
-        while not stop.wait(poll):
+        while not stop.wait(keeper.poll):
             for program in programs:
                 try:
                     program.look()
                 except TallyError as error:
                     say(str(error))
-            _show(changes, programs)
-
-
-def _show(changes: DisputeChanges, programs: Sequence[Player]) -> None:
-    """Print what is new in the disputes, as the first of the programs sees them."""
-    from tallystick.disputes.parties.progress import progress_of
-
-    view = next((program.view for program in programs if program.view is not None), None)
-    if view is not None:
-        changes.show(view, [progress_of(view.state, n, view.now) for n in range(len(view.state.disputes))])
+            view = next((program.view for program in programs if program.view is not None), None)
+            if view is not None:  # as the first of the programs sees them
+                changes.show(view, [progress_of(view.state, n, view.now) for n in range(len(view.state.disputes))])
 
 
 def _summary(place: LocalCoordinator) -> Json:
-    from pydantic import TypeAdapter
-
-    from tallystick.disputes.game.state import Dispute, PostedClaim
-
     chain = place.chain()
     claims: Json = TypeAdapter(tuple[PostedClaim, ...]).dump_python(chain.state.claims, mode="json")
     disputes: Json = TypeAdapter(tuple[Dispute, ...]).dump_python(chain.state.disputes, mode="json")
@@ -404,12 +369,6 @@ def _summary(place: LocalCoordinator) -> Json:
 
 
 def _print_tables(place: LocalCoordinator, chain: ChainState) -> None:
-    from rich.table import Column, Table
-
-    from tallystick.disputes.game.context import game_time
-    from tallystick.disputes.parties.progress import progress_of
-    from tallystick.tally.cli.dispute_display import claims_table, disputes_table, print_table
-
     now, state = place.now(), chain.state
     purses = Table("party", Column("purse", justify="right"), box=None)
     for party in place.parties():

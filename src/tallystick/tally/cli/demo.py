@@ -58,7 +58,7 @@ class Ended:
     @property
     def reason(self) -> str:
         """One line for the table."""
-        from tallystick.disputes.parties.history import DisputeEnding
+        from tallystick.disputes.parties.progress import DisputeEnding
 
         if self.dispute is None:
             return "nobody contests it, and its bond goes back"

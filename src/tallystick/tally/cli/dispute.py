@@ -1,46 +1,62 @@
-"""`tally dispute`: open a dispute, list all, show the moves of one, play one side, make the moves that are due.
+"""`tally dispute`: open, list, show, play and settle disputes, and the single moves of all offices.
 
-The moves of members, guardian and planter are in `offices`.
+A single move is made by whoever the rules allow; the coordinator refuses everybody else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from tempfile import TemporaryDirectory
+from typing import Final
 
 import typer
 
-from tallystick.core.errors import UsageError
+from tallystick.core.canonical_json import Json
+from tallystick.core.ed25519 import check_public
+from tallystick.core.errors import UsageError, refusal
+from tallystick.disputes.coordinators.local.signed import sign_delegation
+from tallystick.disputes.evidence.convicting import find_evidence
+from tallystick.disputes.evidence.doubting import doubter_for
+from tallystick.disputes.evidence.judging import DisputeJudge
+from tallystick.disputes.evidence.statement import statement_at
+from tallystick.disputes.game import voting as committee
+from tallystick.disputes.game.moves import Contest, Move, Pause, Resume, Retire, Rule, Unseal, Withdraw
+from tallystick.disputes.game.state import DAY
+from tallystick.disputes.parties import programs
+from tallystick.disputes.parties.connect import ETHEREUM, connected
+from tallystick.disputes.parties.game_view import BoardCache, GameFollower, GameView, accounts
+from tallystick.disputes.parties.player import DueMoves, PartyRole
+from tallystick.disputes.parties.progress import (
+    dispute_history,
+    ending_lines,
+    ending_of,
+    progress_of,
+    reason_of,
+    silent_provers,
+    span,
+)
+from tallystick.disputes.parties.prover import offer_of
+from tallystick.formats.signing import SigningKey
 from tallystick.tally.cli.dispute_display import accounts_table, claims_table, disputes_table, moves_table, print_table
-from tallystick.tally.cli.options import JSON
+from tallystick.tally.cli.options import JSON, spread
+from tallystick.tally.cli.output import print_json, show as show_result, talk
 from tallystick.tally.cli.party_session import (
     BOARD,
-    BOARD_KEY,
-    BUDGET,
     COORDINATOR,
-    DEVICE,
-    INITIAL,
     KEY,
-    POLL,
-    PROFILE,
-    WORK,
+    JudgeOptions,
+    PartyOptions,
     PartySession,
-    dispute_judge,
+    ProgramOptions,
     drive,
     party_session,
 )
-from tallystick.tally.cli.single_moves import delegate, pause, pause_left, resume, retire, seal, unseal, withdraw
-
-if TYPE_CHECKING:
-    from tallystick.core.canonical_json import Json
-    from tallystick.disputes.coordinators.coordinator import Board
-    from tallystick.disputes.evidence.judging import DisputeJudge
-    from tallystick.disputes.parties.game_view import BoardCache, GameView, PartyAccount
-    from tallystick.disputes.parties.history import DisputeEnding, HistoryEntry
-    from tallystick.disputes.parties.player import PartyRole
-
+from tallystick.tally.operators import operator_at
+from tallystick.verdicts.verdict import Fault
 
 NUMBER = typer.Argument(min=0, help="The dispute's number.")
 EXITS: Final = {"won": 0, "lost": 1, "nobody is at fault": 3, "not over": 3}
@@ -50,26 +66,21 @@ def register(app: typer.Typer) -> None:
     """Add the group of this file."""
     group = typer.Typer(no_args_is_help=True, help="Open, follow, play and settle disputes.")
     for command in (open_, status, show, play, settle, withdraw, retire, pause, resume, seal, unseal, delegate):
-        group.command(name=command.__name__.rstrip("_"))(command)
+        group.command(name=command.__name__.rstrip("_"))(spread(command))
     app.add_typer(group, name="dispute")
 
 
 def open_(
+    *,
     claim: int = typer.Argument(min=0, help="The claim's number."),
     low: int = typer.Option(0, "--from", min=0, help="The first contested leaf."),
     high: int | None = typer.Option(None, "--to", min=1, help="The leaf after the last contested one."),
     again: bool = typer.Option(False, "--again", help="Even if this party disputes the claim already."),
-    coordinator: str = COORDINATOR,
-    key: Path = KEY,
+    party: PartyOptions,
     json: bool = JSON,
 ) -> int:
     """Contest leaves of a claim, all of them by default, with a bond. Prints the dispute's number."""
-    from tallystick.disputes.game.moves import Contest
-    from tallystick.disputes.parties.connect import connected
-    from tallystick.disputes.parties.game_view import GameFollower
-    from tallystick.tally.cli.output import show
-
-    with connected(coordinator, key) as connection:
+    with connected(party.coordinator, party.key) as connection:
         watch = GameFollower(connection.coordinator)
         view = watch.look()
         if claim >= len(view.state.claims):
@@ -80,26 +91,22 @@ def open_(
         end = view.state.claims[claim].size if high is None else high
         connection.coordinator.submit(Contest(actor=view.party, value=price, claim=claim, low=low, high=end))
         number = _open_one(watch.look(), claim)
-        show({"claim": claim, "dispute": number}, "on its way" if number is None else f"dispute {number}", json)
+        show_result({"claim": claim, "dispute": number}, "on its way" if number is None else f"dispute {number}", json)
     return 0
 
 
 def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
     """List claims and disputes, with their clocks, and who is owed what."""
-    from tallystick.disputes.parties.progress import progress_of, silent_provers, span
-    from tallystick.tally.cli.output import print_json, talk
-
-    view, money = _look(coordinator)
+    with connected(coordinator) as connection:
+        place = connection.coordinator
+        view, money = GameFollower(place).look(), accounts(place.rules, place.entries())
     progress = [progress_of(view.state, number, view.now) for number in range(len(view.state.disputes))]
     if json:
-        disputes: list[Json] = [each.to_json() for each in progress]
-        owed: list[Json] = [each.to_json() for each in money]
-        claims = _claims_json(view)
         print_json(
             {
-                "accounts": owed,
-                "claims": claims,
-                "disputes": disputes,
+                "accounts": [each.to_json() for each in money],
+                "claims": [_claim_json(view, number) for number in range(len(view.state.claims))],
+                "disputes": [each.to_json() for each in progress],
                 "paused": pause_left(view),
                 "silent": list(silent_provers(view)),
                 "time": view.now,
@@ -129,94 +136,65 @@ def show(
     json: bool = JSON,
 ) -> None:
     """Print every move of a dispute, the remaining range, the reason of the ruling, and who moves next."""
-    from tallystick.disputes.parties.connect import connected
-    from tallystick.disputes.parties.game_view import GameFollower
-    from tallystick.disputes.parties.history import dispute_ending, dispute_history
-    from tallystick.disputes.parties.progress import progress_of
-    from tallystick.tally.cli.output import print_json
-    from tallystick.verdicts.words import printable
-
-    with connected(coordinator, board=board) as connection:
+    with connected(coordinator, board=board) as connection, TemporaryDirectory() as folder:
         view = GameFollower(connection.coordinator).look()
         _require_dispute(view, number)
         history = dispute_history(connection.coordinator.rules, connection.coordinator.entries(), number)
-        reasons, ending = _reasons(history, connection.board), _ending_at(history, connection.board)
-    now, module = progress_of(view.state, number, view.now), _module(run, ending)
+        folder_of = BoardCache(connection.board, Path(folder)).folder_of
+        rulings = [each.entry.move for each in history if isinstance(each.entry.move, Rule)]
+        reasons = [reason for move in rulings if (reason := reason_of(move.reason, folder_of))]
+        ending = ending_of(history, folder_of)
+    now = progress_of(view.state, number, view.now)
+    module = operator_at(run, *ending.operator).module if run is not None and ending.operator is not None else None
     if json:
         moves: list[Json] = [each.to_json() for each in history]
         told: dict[str, Json] = {
             "ending": ending.to_json(),
             "moves": moves,
             "now": now.to_json(),
-            "reasons": list(reasons),
+            "reasons": [*reasons],
         }
-        if run is not None:
-            told["module"] = module
-        print_json(told)
+        print_json(told if run is None else {**told, "module": module})
         return
     print_table(moves_table(history))
-    print(printable(dispute_ending(view.state.disputes[number], number, ending)))
-    if module:
-        print(f"the operator is in {module}")
-    if ending.why:
-        print(f"because: {printable(ending.why)}")
+    print(*ending_lines(view.state.disputes[number], number, ending, module), sep="\n")
     if now.phase != "settled":
         print_table(disputes_table([now], view.now))
 
 
-def _module(run: Path | None, ending: DisputeEnding) -> str | None:
-    """The module of the operator at which a dispute ended, by the graph of the claimed run."""
-    if run is None or ending.operator is None:
-        return None
-    from tallystick.tally.operators import operator_at
-
-    return operator_at(run, *ending.operator).module
-
-
 def play(
+    *,
     number: int = NUMBER,
-    coordinator: str = COORDINATOR,
-    key: Path = KEY,
+    party: PartyOptions,
     run: Path | None = typer.Option(None, help="The prover's run; a challenger needs none."),
-    device: str = DEVICE,
-    profile: Path | None = PROFILE,
-    budget: list[Path] = BUDGET,
-    initial: list[Path] = INITIAL,
-    board: str | None = BOARD,
-    board_key: Path | None = BOARD_KEY,
-    work: Path | None = WORK,
-    poll: float = POLL,
+    tools: JudgeOptions,
+    program: ProgramOptions,
     json: bool = JSON,
 ) -> int:
     """Play this party's side of one dispute to its end.
 
     Exit codes: 0 the other side is at fault, 1 this side is, 3 nobody.
     """
-    from tallystick.disputes.parties.game_view import GameFollower
-    from tallystick.disputes.parties.programs import only_dispute
-    from tallystick.tally.cli.output import show
-
-    judge = dispute_judge(profile, budget, initial=initial)
-    with party_session(coordinator, key, board, board_key, work) as session:
+    judge = tools.judge()
+    with party_session(party, program) as session:
         view = GameFollower(session.connection.coordinator).look()
         _require_dispute(view, number)
-        side = _side(view, number)
-        roles = _roles(session, side, run, device, judge, initial)
-        player = session.player(only_dispute(roles, number))
-        view = drive(session, player, lambda view: view.state.disputes[number].phase == "settled", poll)
+        dispute = view.state.disputes[number]
+        sides = {view.claim_of(dispute).prover: "prover", dispute.challenger: "challenger"}
+        if view.party not in sides:
+            raise UsageError(f"--key: this party is on neither side of dispute {number}")
+        side = sides[view.party]
+        roles = _prover(session, run, tools) if side == "prover" else _challenger(session, judge, tools)
+        player = session.player(programs.only_dispute(roles, number))
+        view = drive(session, player, lambda view: view.state.disputes[number].phase == "settled", program.poll)
     ending = _ending(view, number, side)
-    show({"dispute": number, "ending": ending}, f"dispute {number}: {ending}", json)
+    show_result({"dispute": number, "ending": ending}, f"dispute {number}: {ending}", json)
     return EXITS[ending]
 
 
-def settle(number: int = NUMBER, coordinator: str = COORDINATOR, key: Path = KEY, json: bool = JSON) -> int:
+def settle(party: PartyOptions, number: int = NUMBER, json: bool = JSON) -> int:
     """Make the moves that are due in a dispute and over its claim, and take out what this party is owed."""
-    from tallystick.disputes.parties.connect import connected
-    from tallystick.disputes.parties.game_view import GameFollower
-    from tallystick.disputes.parties.player import DueMoves
-    from tallystick.tally.cli.output import print_json, talk
-
-    with connected(coordinator, key) as connection:
+    with connected(party.coordinator, party.key) as connection:
         watch, keeper, made = GameFollower(connection.coordinator), DueMoves(everybody=True), dict[str, str]()
         view = watch.look()
         _require_dispute(view, number)
@@ -235,43 +213,20 @@ def settle(number: int = NUMBER, coordinator: str = COORDINATOR, key: Path = KEY
     return 0
 
 
-def _look(coordinator: str) -> tuple[GameView, list[PartyAccount]]:
-    from tallystick.disputes.parties.connect import connected
-    from tallystick.disputes.parties.game_view import GameFollower, accounts
+def _prover(session: PartySession, run: Path | None, tools: JudgeOptions) -> tuple[PartyRole, ...]:
+    if run is None:
+        raise UsageError("--run: the prover answers from its run")
+    statement = statement_at(run)
+    root = offer_of(run, statement).root
+    trace = statement.trace(session.workspace.folder / "trace" / root[:16], device=tools.device)
+    return programs.prover(session.cache, session.workspace, lambda _: trace)
 
-    with connected(coordinator) as connection:
-        place = connection.coordinator
-        return GameFollower(place).look(), accounts(place.rules, place.entries())
 
-
-def _roles(
-    session: PartySession, side: str, run: Path | None, device: str, judge: DisputeJudge, initial: Sequence[Path]
-) -> tuple[PartyRole, ...]:
-    from tallystick.disputes.evidence.doubting import doubter_for
-    from tallystick.disputes.evidence.statement import statement_at
-    from tallystick.disputes.parties import programs
-    from tallystick.disputes.parties.challenger import find_evidence
-    from tallystick.disputes.parties.prover import offer_of
-
-    if side == "prover":
-        if run is None:
-            raise UsageError("--run: the prover answers from its run")
-        statement = statement_at(run)
-        root = offer_of(run, statement).root
-        trace = statement.trace(session.workspace.folder / "trace" / root[:16], device=device)
-        return programs.prover(session.cache, session.workspace, lambda _: trace)
-    doubter = doubter_for(device=device, budgets=judge.budgets, initial=initial)
+def _challenger(session: PartySession, judge: DisputeJudge, tools: JudgeOptions) -> tuple[PartyRole, ...]:
+    doubter = doubter_for(device=tools.device, budgets=judge.budgets, initial=tools.initial)
     return programs.challenger(
         session.cache, session.workspace, lambda _: doubter, judge, find_evidence, naming=judge.worst
     )
-
-
-def _side(view: GameView, number: int) -> str:
-    dispute = view.state.disputes[number]
-    sides = {view.claim_of(dispute).prover: "prover", dispute.challenger: "challenger"}
-    if view.party not in sides:
-        raise UsageError(f"--key: this party is on neither side of dispute {number}")
-    return sides[view.party]
 
 
 def _ending(view: GameView, number: int, side: str) -> str:
@@ -294,49 +249,130 @@ def _open_one(view: GameView, claim: int) -> int | None:
     return max((n for n in mine if view.state.disputes[n].phase != "settled"), default=None)
 
 
-def _reasons(history: Sequence[HistoryEntry], board: Board) -> tuple[str, ...]:
-    """What the referee wrote to its rulings, as far as it can be had."""
-    from tallystick.disputes.game.moves import Rule
-    from tallystick.disputes.parties.history import reason_of
-
-    with _cache(board) as cache:
-        ruled = (each.entry.move for each in history if isinstance(each.entry.move, Rule))
-        return tuple(filter(None, (reason_of(move.reason, cache.folder_of) for move in ruled)))
-
-
-def _ending_at(history: Sequence[HistoryEntry], board: Board) -> DisputeEnding:
-    from tallystick.disputes.parties.history import ending_of
-
-    with _cache(board) as cache:
-        return ending_of(history, cache.folder_of)
-
-
-@contextmanager
-def _cache(board: Board) -> Iterator[BoardCache]:
-    """What is fetched from a board, until it has been shown."""
-    from tempfile import TemporaryDirectory
-
-    from tallystick.disputes.parties.game_view import BoardCache
-
-    with TemporaryDirectory() as folder:
-        yield BoardCache(board, Path(folder))
-
-
-def _claims_json(view: GameView) -> list[Json]:
-    return [_claim_json(view, number) for number in range(len(view.state.claims))]
-
-
 def _claim_json(view: GameView, number: int) -> Json:
     claim = view.state.claims[number]
-    return {
-        "bond": claim.bond,
-        "claim": number,
-        "disputes": claim.disputes,
-        "levels": claim.levels,
-        "prover": claim.prover,
-        "root": claim.root,
-        "seconds": max(0, claim.deadline - view.time) if claim.status == "open" else None,
-        "size": claim.size,
-        "statement": claim.statement,
-        "status": claim.status.value,
-    }
+    left = max(0, claim.deadline - view.time) if claim.status == "open" else None
+    told = {name: value for name, value in asdict(claim).items() if name not in ("deadline", "seal")}
+    return {**told, "claim": number, "seconds": left}
+
+
+# Single moves of guardian, members, planter and prover.
+
+ANSWER = typer.Option(..., "--answer", help="Who is at fault, as the planter knows: prover, challenger or nobody.")
+
+
+def delegate(
+    party: str = typer.Argument(help="The key of the watchtower, as `tally new-key` prints it."),
+    coordinator: str = COORDINATOR,
+    key: Path = KEY,
+    days: float = typer.Option(30.0, min=0.001, max=3650, help="For how many days."),
+) -> int:
+    """Let another key answer in disputes for this party, and do nothing else. Prints what `tally watchtower` reads.
+
+    It reaches no money: it posts, concedes and withdraws nothing. Its answers count as this party's own. Nothing takes
+    it back before its end.
+    """
+    if coordinator.startswith(ETHEREUM):
+        raise UsageError("the contract knows no delegates; a watchtower there needs the prover's key")
+    try:
+        check_public(party)
+    except ValueError as error:
+        raise UsageError(f"{party[:80]}: no key of 64 hexadecimal digits: {error}") from None
+    with connected(coordinator, key) as connection:
+        until = connection.coordinator.now() + round(days * DAY)
+        signed = sign_delegation(connection.identity, party, until, SigningKey.read(key))
+        print(signed.to_bytes().decode())
+    return 0
+
+
+def pause(party: PartyOptions, json: bool = JSON) -> int:
+    """Stop all clocks and moves, as the guardian; withdrawals go on. A pause ends by itself."""
+    view = _moved(party, lambda party: Pause(actor=party))
+    left = pause_left(view)
+    text = "on its way" if left is None else f"paused; over by itself in {span(left)}"
+    show_result({"paused": left}, text, json)
+    return 0
+
+
+def resume(party: PartyOptions, json: bool = JSON) -> int:
+    """End a pause before its time, as the guardian."""
+    view = _moved(party, lambda party: Resume(actor=party))
+    left = pause_left(view)
+    show_result({"paused": left}, "resumed" if left is None else "on its way", json)
+    return 0
+
+
+def retire(party: PartyOptions, json: bool = JSON) -> int:
+    """Be drawn no more, as a member; the stake rests, and then goes out by `tally dispute withdraw`."""
+    view = _moved(party, lambda party: Retire(actor=party))
+    member = view.state.members.get(view.party)
+    is_retired = member is None or not member.stake
+    show_result({"retired": is_retired}, "retired" if is_retired else "on its way", json)
+    return 0
+
+
+def withdraw(party: PartyOptions, json: bool = JSON) -> int:
+    """Take out what this party is owed and has rested long enough. Prints what it is owed still."""
+    view = _moved(party, lambda party: Withdraw(actor=party))
+    owed = sum(each.amount for each in view.state.owed.get(view.party, ()))
+    show_result({"owed": owed}, f"still owed {owed:,}", json)
+    return 0
+
+
+def seal(
+    prover: str = typer.Argument(help="Who is to post the claim: a key of 64 hexadecimal digits, or an address."),
+    answer: str = ANSWER,
+    json: bool = JSON,
+) -> int:
+    """Seal the answer to a claim that is to be planted. Prints the seal, and the salt that nobody else may see.
+
+    The claim is posted by `tally prover --seal`; `tally dispute unseal` shows answer and salt in the end.
+    """
+    if not re.fullmatch("0x[0-9a-f]{40}|[0-9a-f]{64}", prover):
+        raise UsageError(f"{prover[:80]}: no key of 64 hexadecimal digits, and no address, in lower case")
+    salt = secrets.token_hex(32)
+    sealed = committee.seal(prover, _answer(answer), salt)
+    show_result({"salt": salt, "seal": sealed}, f"seal {sealed}\nsalt {salt}", json)
+    return 0
+
+
+def unseal(
+    *,
+    number: int = typer.Argument(min=0, help="The number of a settled dispute over the planted claim."),
+    answer: str = ANSWER,
+    salt: str = typer.Option(..., "--salt", help="The salt that `tally dispute seal` printed."),
+    party: PartyOptions,
+    json: bool = JSON,
+) -> int:
+    """Show, as the planter, what a planted claim's answer was: whoever voted otherwise loses its stake."""
+    if not re.fullmatch("[0-9a-f]{64}", salt):
+        raise UsageError(f"--salt {salt[:80]}: not 64 lower-case hexadecimal digits")
+    known = _answer(answer)
+    view = _moved(party, lambda party: Unseal(actor=party, dispute=number, answer=known, salt=salt))
+    dispute = view.state.disputes[number]
+    if not dispute.is_unsealed:
+        show_result({"dispute": number, "wrong": None}, "on its way", json)
+        return 0
+    votes = [vote for each in dispute.rounds for vote in zip(each.drawn, each.votes, strict=True)]
+    wrong = sorted({name for name, vote in votes if vote not in (None, known)})
+    told = f"dispute {number} was planted: {len(wrong)} members voted otherwise"
+    show_result({"dispute": number, "wrong": [*wrong]}, "\n".join([told, *(f"member {name}" for name in wrong)]), json)
+    return 0
+
+
+def pause_left(view: GameView) -> int | None:
+    """The seconds after which the present pause ends by itself; `None` while game time runs."""
+    return None if view.pause_end is None else view.pause_end - view.now
+
+
+def _moved(party: PartyOptions, move: Callable[[str], Move]) -> GameView:
+    """What a party sees after its move; raises `RuleError` where the rules do not allow it."""
+    with connected(party.coordinator, party.key) as place:
+        place.coordinator.submit(move(place.coordinator.party))
+        return GameFollower(place.coordinator).look()
+
+
+def _answer(text: str) -> Fault:
+    if text not in tuple(Fault):
+        raise UsageError(f"--answer: {refusal(text, [*Fault])}")
+    return Fault(text)

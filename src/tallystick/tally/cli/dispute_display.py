@@ -5,20 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from rich.console import Group
-    from rich.live import Live
-    from rich.table import Table
+from rich.console import Group
+from rich.live import Live
+from rich.table import Column, Table
+from rich.text import Text
 
-    from tallystick.disputes.coordinators.coordinator import Coordinator
-    from tallystick.disputes.game.state import State
-    from tallystick.disputes.parties.game_view import BoardCache, GameView, PartyAccount
-    from tallystick.disputes.parties.history import HistoryEntry
-    from tallystick.disputes.parties.player import Player
-    from tallystick.disputes.parties.progress import DisputeProgress, Wait
-
+from tallystick.disputes.coordinators.coordinator import Coordinator
+from tallystick.disputes.game.state import State
+from tallystick.disputes.parties.game_view import BoardCache, GameView, PartyAccount
+from tallystick.disputes.parties.player import Player
+from tallystick.disputes.parties.progress import (
+    ENDS,
+    DisputeProgress,
+    HistoryEntry,
+    Wait,
+    bar,
+    clock_time,
+    deadline,
+    dispute_history,
+    ending_lines,
+    ending_of,
+    progress_of,
+    span,
+    wait_in,
+)
+from tallystick.tally.cli.output import page, talk
 
 # Claims, and the moves of a dispute, as tables.
 
@@ -28,26 +41,18 @@ BAR: Final = 12
 
 def disputes_table(progress: Sequence[DisputeProgress], now: int) -> Table:
     """Disputes with their ranges and clocks at the coordinator's time `now`."""
-    from rich.table import Column, Table
-
-    from tallystick.disputes.parties.progress import bar
-
     columns = (Column(name, no_wrap=True) for name in ("dispute", "claim", "level", "leaves", "", "phase"))
     table = Table(*columns, "to move", box=None)
     for each in progress:
-        leaves = f"{each.low}–{each.high - 1} of {each.size}"
         shown = bar(each.low, each.high, each.size, BAR)
         table.add_row(
-            f"{each.number}", f"{each.claim}", each.level, leaves, shown, each.phase, ended_or_turn(each, now)
+            f"{each.number}", f"{each.claim}", each.level, each.leaves, shown, each.phase, ended_or_turn(each, now)
         )
     return table
 
 
 def ended_or_turn(each: DisputeProgress, now: int) -> str:
     """How a dispute ended, or who is to move, and until when."""
-    from tallystick.disputes.parties.history import ENDS
-    from tallystick.disputes.parties.progress import deadline
-
     if each.phase == "settled":
         return ENDS[each.fault or "nobody"]
     return each.mover + deadline(None if each.seconds is None else now + each.seconds, now)
@@ -55,10 +60,6 @@ def ended_or_turn(each: DisputeProgress, now: int) -> str:
 
 def claims_table(state: State, time: int) -> Table:
     """Claims with what is left of their windows at game time `time`."""
-    from rich.table import Column, Table
-
-    from tallystick.disputes.parties.progress import span
-
     names = ("claim", "prover", "root", "leaves", "status", "window", "disputes", "bond")
     table = Table(*(Column(name, no_wrap=True) for name in names), box=None)
     for number, claim in enumerate(state.claims):
@@ -70,8 +71,6 @@ def claims_table(state: State, time: int) -> Table:
 
 def accounts_table(accounts: Sequence[PartyAccount], now: int) -> Table:
     """Who paid in, took out and is owed what; `gained` counts what is held as coming back."""
-    from rich.table import Column, Table
-
     money = ("paid in", "held", "taken out", "owed", "gained")
     table = Table(Column("party", no_wrap=True), box=None)
     for name in money:
@@ -110,8 +109,6 @@ def roles_in_words(account: PartyAccount) -> str:
 
 def _payable(account: PartyAccount, now: int) -> str:
     """From when on the last credit can be taken out."""
-    from tallystick.disputes.parties.progress import clock_time
-
     ripe = max((each.ripe for each in account.credits), default=None)
     if ripe is None:
         return ""
@@ -120,10 +117,6 @@ def _payable(account: PartyAccount, now: int) -> str:
 
 def moves_table(history: Sequence[HistoryEntry]) -> Table:
     """Every move of a dispute with the range that it left."""
-    from rich.table import Column, Table
-
-    from tallystick.disputes.parties.progress import bar, span
-
     table = Table(Column("after", justify="right", no_wrap=True), Column("who", no_wrap=True), "move", box=None)
     table.add_column("leaves", no_wrap=True)
     table.add_column("", no_wrap=True)
@@ -136,8 +129,6 @@ def moves_table(history: Sequence[HistoryEntry]) -> Table:
 
 def print_table(table: Table) -> None:
     """Print a table on stdout, as wide as it is where no terminal has to show it."""
-    from tallystick.tally.cli.output import page
-
     console = page()
     if not console.is_terminal:
         console.width = max(console.width, PIPE_WIDTH)
@@ -162,10 +153,6 @@ class Display:
     @contextmanager
     def on(cls, player: Player, cache: BoardCache, waits: Callable[[GameView], Iterable[Wait]]) -> Iterator[Display]:
         """Show what `player` sees, and what it says, for as long as this lasts; `cache` has what lies at the board."""
-        from rich.live import Live
-
-        from tallystick.tally.cli.output import talk
-
         console = talk()
 
         def say(line: str) -> None:
@@ -180,8 +167,6 @@ class Display:
 
     def show(self, view: GameView) -> None:
         """Show where this party's disputes stand."""
-        from tallystick.disputes.parties.progress import progress_of
-
         progress = [progress_of(view.state, n, view.now) for n in range(len(view.state.disputes)) if view.is_in(n)]
         self.changes.show(view, progress, self.live is not None)
         if self.live is not None:
@@ -204,9 +189,6 @@ class Display:
         return False
 
     def _live(self, view: GameView, progress: Sequence[DisputeProgress], lines: Sequence[str] = ()) -> Group:
-        from rich.console import Group
-        from rich.text import Text
-
         self.progress = progress
         return Group(*([disputes_table(progress, view.now)] if progress else []), *map(Text, lines))
 
@@ -233,19 +215,13 @@ class DisputeChanges:
                 self.print(line(view, each))
 
     def _show_end(self, view: GameView, number: int) -> None:
-        from tallystick.disputes.parties.history import dispute_ending, dispute_history, ending_of
-        from tallystick.verdicts.words import printable
-
         history = dispute_history(self.coordinator.rules, self.coordinator.entries(), number)
         ending = ending_of(history, self.cache.folder_of)
-        self.print(printable(dispute_ending(view.state.disputes[number], number, ending)))
-        if ending.why:
-            self.print(f"because: {printable(ending.why)}")
+        for text in ending_lines(view.state.disputes[number], number, ending):
+            self.print(text)
 
 
 def line(view: GameView, each: DisputeProgress) -> str:
     """Where an open dispute stands, and what it waits for, on one line."""
-    from tallystick.disputes.parties.progress import bar, wait_in
-
-    where = f"{each.level} {each.low}–{each.high - 1} of {each.size} {bar(each.low, each.high, each.size, BAR)}"
+    where = f"{each.level} {each.leaves} {bar(each.low, each.high, each.size, BAR)}"
     return f"dispute {each.number}: {where} {wait_in(view, each.number).sentence(view.now)}"

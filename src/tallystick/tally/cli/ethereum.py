@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
-from tallystick.core.errors import MalformedError, UsageError
+from tallystick.core.errors import UsageError
+from tallystick.core.files import read_document
+from tallystick.core.lazy import require
+from tallystick.tally.cli.coordinator import read_rules
 from tallystick.tally.cli.options import ALWAYS_JSON, JSON
+from tallystick.tally.cli.output import print_json, read_entries, show as show_result, talk
 
 if TYPE_CHECKING:
-    from tallystick.core.canonical_json import Json
     from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
-    from tallystick.disputes.game.state import Rules
 
 
 ADDRESS: Final = re.compile("0x[0-9a-fA-F]{40}")
@@ -35,13 +38,12 @@ def register(app: typer.Typer) -> None:
 
 def new_key(file: Path = typer.Argument(help="The file to write; it must not exist."), json: bool = JSON) -> int:
     """Make the key of an Ethereum account. Prints the account's address."""
-    _need_web3()
+    require("web3")
     from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
-    from tallystick.tally.cli.output import show
 
     key = EthereumKey.generate()
     key.write(file)
-    show({"address": key.address, "file": str(file)}, key.address, json)
+    show_result({"address": key.address, "file": str(file)}, key.address, json)
     return 0
 
 
@@ -56,25 +58,24 @@ def deploy(
     json: bool = JSON,
 ) -> int:
     """Deploy a contract; nobody can change its rules. Prints its address, for --coordinator."""
-    _need_web3()
+    require("web3")
     from tallystick.disputes.coordinators.ethereum.client import Settings, deploy
-    from tallystick.tally.cli.output import show
 
     owner = _key(key)
-    told: dict[str, Any] = {"treasury": _address("--treasury", treasury), "members": _lines(members)}
+    named = None if members is None else [line.lower() for line in read_entries(members)]
+    told = {"treasury": _address("--treasury", treasury), "members": named}
     witness = _address("--board", board)
-    agreed = _rules(rules, {name: value for name, value in told.items() if value is not None}, owner.address)
+    agreed = read_rules(rules, told, {"treasury": owner.address})
     _require_money(rpc, owner.address)
     place = str(deploy(rpc, agreed, owner, witness, settings=Settings(depth=depth)))
-    show({"coordinator": place}, place, json)
+    show_result({"coordinator": place}, place, json)
     return 0
 
 
 def show(place: str = PLACE, depth: int | None = DEPTH, json: bool = ALWAYS_JSON) -> int:
     """Check a contract's code and its whole log, and print its rules and the state of claims and disputes."""
-    _need_web3()
+    require("web3")
     from tallystick.disputes.coordinators.ethereum.client import Settings, connect
-    from tallystick.tally.cli.output import print_json
 
     found = connect(place, settings=Settings(depth=depth))
     state = found.state
@@ -102,21 +103,17 @@ def attest(
     port: int = typer.Option(0, min=0, max=65535, help="The port; 0 takes a free one."),
 ) -> int:
     """Attest over HTTP, for a board, that it has the data of moves. Prints the address; Ctrl-C ends it."""
-    _need_web3()
-    from contextlib import closing, suppress
-
+    require("web3")
     from tallystick.core.http.server import address_of, bind, http_server
     from tallystick.disputes.coordinators.ethereum.board import AttestingBoard, create_app
     from tallystick.disputes.coordinators.ethereum.client import connect
     from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
-    from tallystick.formats.signing import SigningKey
-    from tallystick.tally.cli.output import talk
 
     found, owner = connect(place), _key(key)
     if found.deployment.board != owner.address:
         raise UsageError(f"--key {key}: the contract's board is {found.deployment.board}, not {owner.address}")
     with closing(LocalCoordinator.open(db)) as local, bind(host, port) as listening:
-        board = AttestingBoard(local.board(SigningKey.generate()), owner, found.chain_id, found.contract)
+        board = AttestingBoard(local.blobs, owner, found.chain_id, found.contract)
         print(address_of(listening), flush=True)
         with suppress(KeyboardInterrupt):
             http_server(create_app(board)).run(sockets=[listening])
@@ -132,14 +129,12 @@ def relay(
     json: bool = JSON,
 ) -> int:
     """Send a move that another party signed, and pay for it."""
-    _need_web3()
-    from tallystick.core.files import read_document
+    require("web3")
     from tallystick.disputes.coordinators.ethereum.client import Relayed, Settings, connect
-    from tallystick.tally.cli.output import show
 
     relayed = Relayed.from_bytes(read_document(file), file.name)
     connect(place, _key(key), settings=Settings(depth=depth)).send_relayed(relayed)
-    show({"sent_for": relayed.signer}, f"sent for {relayed.signer}", json)
+    show_result({"sent_for": relayed.signer}, f"sent for {relayed.signer}", json)
     return 0
 
 
@@ -164,29 +159,3 @@ def _key(path: Path) -> EthereumKey:
     from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
 
     return EthereumKey.read(path)
-
-
-def _rules(path: Path | None, told: dict[str, Any], own: str) -> Rules:
-    """The rules in a file with what the options say; raises `UsageError` for one said in both."""
-    from tallystick.core.canonical_json import parse
-    from tallystick.core.files import read_document
-    from tallystick.disputes.game.state import Rules
-
-    given = {} if path is None else parse(read_document(path), path.name)
-    if not isinstance(given, dict):
-        raise MalformedError(f"{path}: no JSON object of rules")
-    if twice := sorted(given.keys() & told.keys()):
-        raise UsageError(f"--{twice[0]}: the rules in {path} say it already")
-    return Rules.from_json({"treasury": own, **given, **told}, "rules")
-
-
-def _lines(path: Path | None) -> list[Json] | None:
-    from tallystick.tally.cli.output import read_entries
-
-    return None if path is None else [line.lower() for line in read_entries(path)]
-
-
-def _need_web3() -> None:
-    from tallystick.core.lazy import require
-
-    require("web3")

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+from tallystick.core.canonical_json import Json
 from tallystick.core.errors import UsageError
-from tallystick.tally.cli.options import VERBOSE, print_verdict
-
-if TYPE_CHECKING:
-    from tallystick.core.canonical_json import Json
-    from tallystick.verdicts.leaf.bundle import LeafBundle, LeafChallenge
-    from tallystick.verdicts.leaf.request import Ruling
-    from tallystick.verdicts.verdict import Verdict
-
+from tallystick.formats.store.folders import OPENING, require_folder
+from tallystick.tally.cli.options import VERBOSE, print_verdict, spread
+from tallystick.tally.cli.output import keep_freed_memory, print_json, talk
+from tallystick.tally.operators import (
+    judge as judge_opening,
+    operators_objected_to,
+    operators_of,
+    read_precision,
+    read_profile,
+    read_published,
+)
+from tallystick.verdicts.leaf.bundle import Element, LeafBundle, LeafChallenge, read_bundle, write_bundle
+from tallystick.verdicts.leaf.bundling import make_bundle
+from tallystick.verdicts.leaf.judge import rule_leaf
+from tallystick.verdicts.leaf.request import LeafRequest, Ruling
+from tallystick.verdicts.opening.files import read_opening
+from tallystick.verdicts.properties import PROPERTIES
+from tallystick.verdicts.verdict import Verdict
+from tallystick.verdicts.words import VerdictText, printable
 
 # `tally judge`: judge opened operators by the reference and its proven bounds; no framework is needed.
 
@@ -24,22 +37,37 @@ PRECISION_HELP: Final = (
     "What the prover computed in: stepwise (16-bit floats, rounded as on CPUs), plain (one rounding, as on "
     "GPUs), tf32, bf16-products, bf16-sums, fp16-sums."
 )
+PRECISION: Final[Any] = typer.Option(help=PRECISION_HELP)
+PROFILE: Final[Any] = typer.Option(help="Calibrated thresholds besides the proven bounds.")
+RUN_OPENED: Final[Any] = typer.Option(help="The run that is opened: its claim and spec say what was claimed.")
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
-    app.command()(judge)
-    app.command()(referee)
+    app.command()(spread(judge))
+    app.command()(spread(referee))
+
+
+@dataclass(frozen=True)
+class OpeningQuestion:
+    """Which operators of an opening are judged, by which limits, and against which published claim."""
+
+    node: Annotated[
+        list[int] | None, typer.Option("--node", help="Judge this operator; may be given several times.")
+    ] = None
+    profile: Annotated[Path | None, PROFILE] = None
+    precision: Annotated[str, PRECISION] = "stepwise"
+    properties: Annotated[list[str] | None, typer.Option("--properties", help="Check this property too, or `all`.")] = (
+        None
+    )
+    claim: Annotated[str | None, typer.Option(help="The digest of the claim that was published: sha256:…")] = None
+    run: Annotated[Path | None, RUN_OPENED] = None
 
 
 def judge(
     opening: Path | None = typer.Argument(None, help="A directory that `tally open --operators` wrote."),
-    node: list[int] | None = typer.Option(None, "--node", help="Judge this operator; may be given several times."),
-    profile: Path | None = typer.Option(None, help="Calibrated thresholds besides the proven bounds."),
-    precision: str = typer.Option("stepwise", help=PRECISION_HELP),
-    properties: list[str] | None = typer.Option(None, "--properties", help="Check this property too, or `all`."),
-    claim: str | None = typer.Option(None, help="The digest of the claim that was published: sha256:…"),
-    run: Path | None = typer.Option(None, help="The run that is opened: its claim and spec say what was claimed."),
+    *,
+    question: OpeningQuestion,
     list_all: bool = typer.Option(False, "--list", help="List the properties and what each proves."),
     json: bool = typer.Option(False, "--json", help="Print the verdict as JSON."),
     verbose: bool = VERBOSE,
@@ -52,34 +80,28 @@ def judge(
     To rule on a dispute over one operator see `tally referee` (from a file) and `tally rule` (at a coordinator).
     """
     if list_all:
-        return _list()
+        width = max(map(len, PROPERTIES))
+        for found in PROPERTIES.values():
+            print(f"{found.name:<{width}}  {found.proves}")
+        return 0
     if opening is None:
         raise UsageError("`tally judge DIR`, or `tally judge --list`")
-    from tallystick.formats.store.folders import OPENING, require_folder
-    from tallystick.tally.cli.output import keep_freed_memory
-    from tallystick.tally.operators import judge
-
     keep_freed_memory()
     require_folder(opening, OPENING)
-    verdict = judge(
+    verdict = judge_opening(
         opening,
-        nodes=node or (),
-        profile=profile,
-        precision=precision,
-        properties=properties or (),
-        claim=claim,
-        run=run,
+        nodes=question.node or (),
+        profile=question.profile,
+        precision=question.precision,
+        properties=question.properties or (),
+        claim=question.claim,
+        run=question.run,
     )
     return _show(verdict, opening, json, verbose)
 
 
 def _show(verdict: Verdict, opening: Path, as_json: bool, verbose: bool) -> int:
     """Print the verdict, and the operator and module of each node that is objected to."""
-    from tallystick.tally.cli.output import print_json
-    from tallystick.tally.operators import operators_objected_to
-    from tallystick.verdicts.opening.files import read_opening
-    from tallystick.verdicts.words import VerdictText
-
     objected = operators_objected_to(verdict, opening)
     if as_json:
         named: list[Json] = [each.to_json() for each in objected]
@@ -88,15 +110,6 @@ def _show(verdict: Verdict, opening: Path, as_json: bool, verbose: bool) -> int:
     else:
         print_verdict(VerdictText(verdict, str(opening), tuple(map(str, objected))), verbose)
     return verdict.exit_code
-
-
-def _list() -> int:
-    from tallystick.verdicts.properties import PROPERTIES
-
-    width = max(map(len, PROPERTIES))
-    for found in PROPERTIES.values():
-        print(f"{found.name:<{width}}  {found.proves}")
-    return 0
 
 
 # `tally referee`: one leaf bundle judged offline, and bundles made of an opening; no framework is needed.
@@ -112,22 +125,40 @@ NO_ELEMENT_SHOWN = "challenger's objection dismissed: it names what there is not
 EXIT_CODES = {"challenger": 0, "prover": 1, "nobody": 3, "committee": 3}
 
 
+@dataclass(frozen=True)
+class RulingTerms:
+    """The limits of a ruling, the published run, and what the beacon and the challenger chose."""
+
+    profile: Annotated[Path | None, PROFILE] = None
+    precision: Annotated[str, PRECISION] = "stepwise"
+    run: Annotated[Path | None, RUN_OPENED] = None
+    nonce: Annotated[
+        str | None,
+        typer.Option(
+            help="Hexadecimal digits that choose elements of a large operator; without them every element is judged. "
+            "They should be the beacon's, drawn after the prover had committed; those in the file are not used."
+        ),
+    ] = None
+    element: Annotated[
+        str | None,
+        typer.Option(help="The element that the challenger named, REF:INDEX; judged alone without --nonce."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class BundleOptions:
+    """The bundle to make: of which opening, about which operator, and where it goes."""
+
+    make: Annotated[Path | None, typer.Option(help="Make a bundle of this opening (`tally open --operators`).")] = None
+    node: Annotated[int | None, typer.Option(min=0, help="The contested operator of that opening.")] = None
+    out: Annotated[Path | None, typer.Option(help="Where the bundle goes.")] = None
+
+
 def referee(
     file: Path | None = typer.Argument(None, help="A leaf bundle."),
-    profile: Path | None = typer.Option(None, help="Calibrated thresholds besides the proven bounds."),
-    precision: str = typer.Option("stepwise", help=PRECISION_HELP),
-    run: Path | None = typer.Option(None, help="The run that is opened: its claim and spec say what was claimed."),
-    nonce: str | None = typer.Option(
-        None,
-        help="Hexadecimal digits that choose elements of a large operator; without them every element is judged. They "
-        "should be the beacon's, drawn after the prover had committed; those in the file are not used.",
-    ),
-    element: str | None = typer.Option(
-        None, help="The element that the challenger named, REF:INDEX; judged alone without --nonce."
-    ),
-    make: Path | None = typer.Option(None, help="Make a bundle of this opening (`tally open --operators`)."),
-    node: int | None = typer.Option(None, min=0, help="The contested operator of that opening."),
-    out: Path | None = typer.Option(None, help="Where the bundle goes."),
+    *,
+    terms: RulingTerms,
+    bundling: BundleOptions,
     json: bool = typer.Option(False, "--json", help="Print the ruling as JSON."),
     verbose: bool = VERBOSE,
 ) -> int:
@@ -137,47 +168,27 @@ def referee(
 
     To rule on the disputes of a coordinator see `tally rule`; to judge all operators of a step see `tally judge`.
     """
-    is_making = make is not None and node is not None and out is not None and file is None
-    if not is_making and (file is None or make is not None or node is not None or out is not None):
+    make, node, out = bundling.make, bundling.node, bundling.out
+    if make is not None and node is not None and out is not None and file is None:
+        return _make(make, node, out, terms)
+    if file is None or (make, node, out) != (None, None, None):
         raise UsageError("`tally referee FILE`, or `tally referee --make OPENING --node N --out FILE`")
-    if is_making:
-        assert make is not None  # as just asked
-        assert node is not None
-        assert out is not None
-        return _make(make, node, out, nonce, element)
-    assert file is not None  # as asked above
-    from tallystick.tally.operators import read_precision, read_profile, read_published
-    from tallystick.verdicts.leaf.bundle import read_bundle
-    from tallystick.verdicts.leaf.judge import rule_leaf
-    from tallystick.verdicts.leaf.request import LeafRequest
-
     bundle = read_bundle(file)
-    asked = _asked(nonce, element)
+    asked = _asked(terms)
     question = LeafRequest(
-        read_precision(precision),
-        None if profile is None else read_profile(profile),
-        None if run is None else read_published(run),
+        read_precision(terms.precision),
+        None if terms.profile is None else read_profile(terms.profile),
+        None if terms.run is None else read_published(terms.run),
         bytes.fromhex(asked.nonce),
         None if asked.element is None else (asked.element.ref, asked.element.index),
     )
-    where = [] if run is None else _places(run, bundle.operator.record.node)
+    operators = () if terms.run is None else operators_of(terms.run)
+    where = [str(each) for each in operators if each.node == bundle.operator.record.node]
     return _show_ruling(rule_leaf(bundle, question), str(file), where, json, verbose)
 
 
-def _places(run: Path, node: int) -> list[str]:
-    """Which operator of the run's graph a node is, in one line."""
-    from tallystick.tally.operators import operators_of
-
-    return [str(each) for each in operators_of(run) if each.node == node]
-
-
-def _make(opening: Path, node: int, out: Path, nonce: str | None, element: str | None) -> int:
-    from tallystick.formats.store.folders import OPENING, require_folder
-    from tallystick.tally.cli.output import print_json, talk
-    from tallystick.verdicts.leaf.bundle import write_bundle
-    from tallystick.verdicts.leaf.bundling import make_bundle
-
-    bundle = make_bundle(require_folder(opening, OPENING), node, _asked(nonce, element))
+def _make(opening: Path, node: int, out: Path, terms: RulingTerms) -> int:
+    bundle = make_bundle(require_folder(opening, OPENING), node, _asked(terms))
     _check_element(bundle, bundle.asked)
     write_bundle(out, bundle)
     sizes = bundle.sizes
@@ -199,17 +210,15 @@ def _make(opening: Path, node: int, out: Path, nonce: str | None, element: str |
     return 0
 
 
-def _asked(nonce: str | None, element: str | None) -> LeafChallenge:
+def _asked(terms: RulingTerms) -> LeafChallenge:
     """What the command line asks; what a file asks was chosen by whoever made it, which may be the prover."""
-    from tallystick.verdicts.leaf.bundle import Element, LeafChallenge
-
-    chosen = None
+    chosen, element = None, terms.element
     if element is not None:
         ref, _, index = element.rpartition(":")
         if not ref or not index.isascii() or not index.isdigit() or len(index) > 15:
             raise UsageError(f"--element {element[:80]}: REF:INDEX, such as n12:345")
         chosen = Element(ref=ref, index=int(index))
-    return LeafChallenge(nonce=_hex(nonce or ""), element=chosen)
+    return LeafChallenge(nonce=_hex(terms.nonce or ""), element=chosen)
 
 
 def _hex(nonce: str) -> str:
@@ -231,9 +240,6 @@ def _check_element(bundle: LeafBundle, asked: LeafChallenge) -> None:
 
 
 def _show_ruling(ruling: Ruling, subject: str, where: list[str], as_json: bool, verbose: bool) -> int:
-    from tallystick.tally.cli.output import print_json
-    from tallystick.verdicts.words import VerdictText, printable
-
     fault = "committee" if ruling.fault is None else str(ruling.fault)
     if as_json:
         print_json(ruling.to_json())

@@ -6,10 +6,13 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_type_hints
 
 import typer
 
@@ -39,6 +42,33 @@ CORPUS: Final[Any] = typer.Option(None, help="The directory of the shards that t
 
 SPELLED: Final = {"graphs": "graph"}
 """Options that are given once for each entry of a list."""
+
+
+def spread(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command that takes one option for each field of a dataclass, in the place of a parameter of that class.
+
+    So options that several commands share stand once, with their defaults and their help.
+    """
+    hints, parameters = get_type_hints(command, include_extras=True), list[Parameter]()
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    for each in signature(command).parameters.values():
+        kind = groups.get(each.name)
+        if kind is None:
+            parameters.append(each.replace(annotation=hints[each.name]))
+            continue
+        types = get_type_hints(kind, include_extras=True)
+        options = ((field.name, field.default, types[field.name]) for field in fields(kind))
+        parameters += [Parameter(name, each.kind, default=default, annotation=type) for name, default, type in options]
+
+    @wraps(command)
+    def spreading(**given: Any) -> Any:
+        made = {
+            name: kind(**{each.name: given.pop(each.name) for each in fields(kind)}) for name, kind in groups.items()
+        }
+        return command(**given, **made)
+
+    spreading.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # typer reads the options from it
+    return spreading
 
 
 def from_options(kind: type[Given], fields: dict[str, Any]) -> Given:

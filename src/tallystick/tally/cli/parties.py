@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
-from tallystick.core.errors import UnavailableError, UsageError
+from tallystick.core.errors import ProofError, UnavailableError, UsageError
+from tallystick.disputes.evidence.claim_statement import ClaimStatement
+from tallystick.disputes.evidence.convicting import find_evidence
+from tallystick.disputes.evidence.doubting import doubter_for
+from tallystick.disputes.evidence.statement import statement_at
+from tallystick.disputes.evidence.traces import torch_engine
+from tallystick.disputes.game.protocols import Trace
+from tallystick.disputes.parties import programs
+from tallystick.disputes.parties.auditing import AuditProcess
+from tallystick.disputes.parties.game_view import GameFollower
+from tallystick.disputes.parties.prover import LazyTrace, PostingRole, offer_of
+from tallystick.formats.store.folders import OPENING, RUN, require_folder
+from tallystick.tally.cli.options import spread
 from tallystick.tally.cli.party_session import (
-    BOARD,
-    BOARD_KEY,
-    BUDGET,
-    COORDINATOR,
     DEVICE,
-    INITIAL,
-    KEY,
-    POLL,
-    PROFILE,
     UNTIL_SETTLED,
     WATCH,
-    WORK,
     ChallengerFindings,
+    JudgeOptions,
+    PartyOptions,
+    PartySession,
     Posting,
+    ProgramOptions,
+    ProverOptions,
     Stake,
     Watching,
     dispute_judge,
@@ -35,28 +43,19 @@ from tallystick.tally.cli.party_session import (
     show_stop,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tallystick.disputes.evidence.claim_statement import ClaimStatement
-    from tallystick.disputes.game.protocols import Trace
-    from tallystick.disputes.parties.game_view import GameView
-    from tallystick.tally.cli.party_session import PartySession
-
-
 UNFINISHED_EXIT = 3
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
     for command in (prover, watchtower, challenger, committee, rule):
-        app.command()(command)
+        app.command()(spread(command))
 
 
 def prover(
+    *,
     run: Path = typer.Argument(help="A finished run, recorded calls, or an opening of all operators."),
-    coordinator: str = COORDINATOR,
-    key: Path = KEY,
+    party: PartyOptions,
     once: bool = typer.Option(False, "--once", help="Do what can be done now, and end."),
     concede: bool = typer.Option(
         False, "--concede-if-wrong", help="Concede disputes in which this run does not support the claim."
@@ -65,13 +64,8 @@ def prover(
     forger: str | None = typer.Option(
         None, "--forger", help="For trying: answer as the forger of `tally attack` NAME does (wrong-rate)."
     ),
-    device: str = DEVICE,
-    profile: Path | None = PROFILE,
-    budget: list[Path] = BUDGET,
-    board: str | None = BOARD,
-    board_key: Path | None = BOARD_KEY,
-    work: Path | None = WORK,
-    poll: float = POLL,
+    tools: ProverOptions,
+    program: ProgramOptions,
 ) -> int:
     """Post a run as a claim, and answer for it.
 
@@ -80,47 +74,43 @@ def prover(
     It can be started again after a crash. It computes nothing while nobody disputes. It ends when the claim is
     final (0) or slashed (1) and all money is taken out; stopped before that, its exit code is 3.
     """
-    from tallystick.disputes.evidence.statement import statement_at
-    from tallystick.disputes.parties import programs
-    from tallystick.disputes.parties.game_view import GameFollower
-    from tallystick.disputes.parties.prover import LazyTrace, PostingRole, offer_of
-    from tallystick.formats.store.folders import OPENING, RUN, require_folder
-
-    if not concede and (profile or budget):
+    if not concede and (tools.profile or tools.budget):
         raise UsageError("--profile and --budget: for the judge of --concede-if-wrong")
     statement = statement_at(require_folder(run, RUN, OPENING))
-    offer = replace(offer_of(run, statement), seal=_seal(seal))
-    judge = dispute_judge(profile, budget) if concede else None
-    with party_session(coordinator, key, board, board_key, work) as session:
+    offer = offer_of(run, statement)
+    if seal is not None and not re.fullmatch("[0-9a-f]{64}", seal):
+        raise UsageError(f"--seal {seal[:80]}: not 64 lower-case hexadecimal digits")
+    offer = replace(offer, seal=seal)
+    judge = dispute_judge(tools.profile, tools.budget) if concede else None
+    with party_session(party, program) as session:
         poster = PostingRole(offer, session.cache)
         view = GameFollower(session.connection.coordinator).look()
         if (number := poster.number(view)) is None:
             _require_whole(statement)
         elif offer.seal not in (None, view.state.claims[number].seal):
             raise UsageError(f"--seal: claim {number} stands already, with another seal")
-        own = LazyTrace(_opens(run, statement, session.workspace.folder / "trace" / offer.root[:16], device, forger))
+        own = LazyTrace(
+            _opens(run, statement, session.workspace.folder / "trace" / offer.root[:16], tools.device, forger)
+        )
         roles = programs.prover(
             session.cache, session.workspace, lambda claim: own if offer.is_of(claim) else None, offer, judge
         )
         posting = Posting(poster)
-        view = drive(session, session.player(roles), posting.is_over, poll, not once)
+        view = drive(session, session.player(roles), posting.is_over, program.poll, not once)
         if not once and posting.printed is not None:
             show_money(session, view, {posting.printed})
         return posting.ending(view, once)
 
 
 def watchtower(
+    *,
     runs: list[Path] = typer.Argument(help="Copies of what was claimed: runs, recorded calls, or openings."),
-    coordinator: str = COORDINATOR,
-    key: Path = KEY,
+    party: PartyOptions,
     delegation: Path = typer.Option(..., "--delegation", help="What the prover signed (`tally dispute delegate`)."),
     watch: bool = WATCH,
     at_once: bool = typer.Option(False, "--at-once", help="Answer without leaving the prover half of its time."),
     device: str = DEVICE,
-    board: str | None = BOARD,
-    board_key: Path | None = BOARD_KEY,
-    work: Path | None = WORK,
-    poll: float = POLL,
+    program: ProgramOptions,
 ) -> int:
     """Answer for a prover that is silent.
 
@@ -128,13 +118,8 @@ def watchtower(
     own program can run beside this one: a move is made once. Openings are computed again here, so this machine needs
     the stack of the prover's once a dispute has begun there.
     """
-    from tallystick.disputes.evidence.statement import statement_at
-    from tallystick.disputes.parties import programs
-    from tallystick.disputes.parties.prover import LazyTrace, offer_of
-    from tallystick.formats.store.folders import OPENING, RUN, require_folder
-
     statements = [(run, statement_at(require_folder(run, RUN, OPENING))) for run in runs]
-    with party_session(coordinator, key, board, board_key, work, delegation) as session:
+    with party_session(party, program, delegation) as session:
         offers = [(offer_of(run, statement), run, statement) for run, statement in statements]
         traces = {
             offer.root: LazyTrace(
@@ -143,24 +128,18 @@ def watchtower(
             for offer, run, statement in offers
         }
         roles = programs.watchtower(session.cache, lambda claim: traces.get(claim.root), at_once)
-        return _watched(session, Watching(session.player(roles)), poll, watch)
+        return _watched(session, Watching(session.player(roles)), program.poll, watch)
 
 
 def challenger(
-    coordinator: str = COORDINATOR,
-    key: Path = KEY,
+    *,
+    party: PartyOptions,
     watch: bool = WATCH,
     until_settled: bool = UNTIL_SETTLED,
     claim: list[int] = typer.Option([], "--claim", min=0, help="Look at this claim only; once for each."),
     whole: bool = typer.Option(False, "--whole", help="Contest all of a claim, so that its records are bisected too."),
-    device: str = DEVICE,
-    profile: Path | None = PROFILE,
-    budget: list[Path] = BUDGET,
-    initial: list[Path] = INITIAL,
-    board: str | None = BOARD,
-    board_key: Path | None = BOARD_KEY,
-    work: Path | None = WORK,
-    poll: float = POLL,
+    tools: JudgeOptions,
+    program: ProgramOptions,
 ) -> int:
     """Recompute claims, and contest what differs.
 
@@ -170,16 +149,11 @@ def challenger(
     process of their own; the claim whose window ends first comes first. Disputes are answered meanwhile. Exit code
     1 if one was lost.
     """
-    from tallystick.disputes.evidence.doubting import doubter_for
-    from tallystick.disputes.parties import programs
-    from tallystick.disputes.parties.auditing import AuditProcess
-    from tallystick.disputes.parties.challenger import find_evidence
-
-    judge = dispute_judge(profile, budget, initial=initial)
-    doubter = doubter_for(device=device, contests_all=whole, budgets=judge.budgets, initial=initial)
-    auditing = partial(doubter_for, device=device, budgets=judge.budgets, initial=initial)
+    judge = tools.judge()
+    doubter = doubter_for(device=tools.device, contests_all=whole, budgets=judge.budgets, initial=tools.initial)
+    auditing = partial(doubter_for, device=tools.device, budgets=judge.budgets, initial=tools.initial)
     with (
-        party_session(coordinator, key, board, board_key, work) as session,
+        party_session(party, program) as session,
         AuditProcess(session.workspace, auditing, doubter) as auditor,
     ):
         wanted = tuple(claim) or None
@@ -187,22 +161,16 @@ def challenger(
             session.cache, session.workspace, auditor, judge, find_evidence, wanted, judge.worst
         )
         shown = ChallengerFindings(session.player(roles), wanted, until_settled)
-        return _watched(session, shown, poll, watch)
+        return _watched(session, shown, program.poll, watch)
 
 
 def committee(
-    coordinator: str = COORDINATOR,
-    key: Path = KEY,
+    *,
+    party: PartyOptions,
     watch: bool = WATCH,
     until_settled: bool = UNTIL_SETTLED,
-    device: str = DEVICE,
-    profile: Path | None = PROFILE,
-    budget: list[Path] = BUDGET,
-    initial: list[Path] = INITIAL,
-    board: str | None = BOARD,
-    board_key: Path | None = BOARD_KEY,
-    work: Path | None = WORK,
-    poll: float = POLL,
+    tools: JudgeOptions,
+    program: ProgramOptions,
 ) -> int:
     """Vote in the committees this member is drawn for.
 
@@ -211,31 +179,22 @@ def committee(
     A vote is written to disk before it is committed to, so that it can be disclosed after a crash. A member who
     does not vote pays.
     """
-    from tallystick.disputes.evidence.traces import torch_engine
-    from tallystick.disputes.parties import programs
-
-    judge = dispute_judge(profile, budget, torch_engine(device), device, initial)
-    with party_session(coordinator, key, board, board_key, work) as session:
+    judge = tools.judge(torch_engine(tools.device))
+    with party_session(party, program) as session:
         if session.connection.coordinator.party not in session.connection.coordinator.rules.members:
             raise UsageError("--key: the rules do not list this member")
         player = session.player(programs.member(session.cache, session.workspace, judge))
-        return _watched(session, Stake(player, ends=until_settled), poll, watch)
+        return _watched(session, Stake(player, ends=until_settled), program.poll, watch)
 
 
 def rule(
-    coordinator: str = COORDINATOR,
-    key: Path = KEY,
+    *,
+    party: PartyOptions,
     watch: bool = WATCH,
     until_settled: bool = UNTIL_SETTLED,
     replay: bool = typer.Option(False, "--replay", help="Replay where no check decides: for rules without members."),
-    device: str = DEVICE,
-    profile: Path | None = PROFILE,
-    budget: list[Path] = BUDGET,
-    initial: list[Path] = INITIAL,
-    board: str | None = BOARD,
-    board_key: Path | None = BOARD_KEY,
-    work: Path | None = WORK,
-    poll: float = POLL,
+    tools: JudgeOptions,
+    program: ProgramOptions,
 ) -> int:
     """Rule on disputes at a coordinator, as its referee.
 
@@ -243,15 +202,12 @@ def rule(
 
     To rule on one operator from a file see `tally referee`; to judge all operators of a step see `tally judge`.
     """
-    from tallystick.disputes.evidence.traces import torch_engine
-    from tallystick.disputes.parties import programs
-
-    with party_session(coordinator, key, board, board_key, work) as session:
+    with party_session(party, program) as session:
         if session.connection.coordinator.party != session.connection.coordinator.rules.referee:
             raise UsageError("--key: the rules name another referee")
-        judge = dispute_judge(profile, budget, torch_engine(device) if replay else None, device, initial)
+        judge = tools.judge(torch_engine(tools.device) if replay else None)
         player = session.player(programs.referee(session.cache, judge, judge.is_large))
-        return _watched(session, Watching(player, ends=until_settled), poll, watch)
+        return _watched(session, Watching(player, ends=until_settled), program.poll, watch)
 
 
 def _opens(run: Path, statement: ClaimStatement, work: Path, device: str, forger: str | None) -> Callable[[], Trace]:
@@ -263,17 +219,8 @@ def _opens(run: Path, statement: ClaimStatement, work: Path, device: str, forger
     return partial(forger_of(forger), run, work)
 
 
-def _seal(text: str | None) -> str | None:
-    """A seal; raises `UsageError` for other text."""
-    if text is not None and not re.fullmatch("[0-9a-f]{64}", text):
-        raise UsageError(f"--seal {text[:80]}: not 64 lower-case hexadecimal digits")
-    return text
-
-
 def _require_whole(statement: ClaimStatement) -> None:
     """Raise `UnavailableError` for a statement that nobody could defend, before a bond is at stake."""
-    from tallystick.core.errors import ProofError
-
     try:
         statement.require_whole()
     except ProofError as error:
@@ -289,11 +236,7 @@ def _watched(session: PartySession, shown: Watching, poll: float, is_watching: b
         show_money(session, view, shown.watched(view) if shown.ends else ())
         if not is_over:
             show_stop(view)
-    if _has_lost(view):
+    mine = (each for each in view.state.disputes if each.challenger == view.party)
+    if any(each.phase == "settled" and each.fault == "challenger" for each in mine):
         return 1
     return UNFINISHED_EXIT if shown.ends and (not is_over or shown.has_missed(view)) else 0
-
-
-def _has_lost(view: GameView) -> bool:
-    mine = (each for each in view.state.disputes if each.challenger == view.party)
-    return any(each.phase == "settled" and each.fault == "challenger" for each in mine)

@@ -7,30 +7,32 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import Final, TextIO
 
 import typer
 
 from tallystick.core.errors import UnavailableError, UsageError
-from tallystick.tally.cli.dispute_display import Display
+from tallystick.disputes.evidence.judging import DisputeJudge
+from tallystick.disputes.game.state import PostedClaim
+from tallystick.disputes.parties.auditing import AuditFinding
+from tallystick.disputes.parties.connect import CoordinatorConnection, connected
+from tallystick.disputes.parties.game_view import BoardCache, GameView, accounts, claim_name
+from tallystick.disputes.parties.player import PartyRole, Player, Polling, Workspace, is_nearly_over
+from tallystick.disputes.parties.progress import Wait, before_silence, in_words, waits_of
+from tallystick.disputes.parties.prover import PostingRole
+from tallystick.formats.store.directories import open_origin
+from tallystick.programs.execution import Engine
+from tallystick.tally.cli.dispute_display import Display, account_line, claim_line
 from tallystick.tally.cli.options import device_option
-
-if TYPE_CHECKING:
-    from tallystick.disputes.evidence.judging import DisputeJudge
-    from tallystick.disputes.game.state import PostedClaim
-    from tallystick.disputes.parties.connect import CoordinatorConnection
-    from tallystick.disputes.parties.game_view import BoardCache, GameView
-    from tallystick.disputes.parties.player import PartyRole, Player, Polling, Workspace
-    from tallystick.disputes.parties.progress import Wait
-    from tallystick.disputes.parties.prover import PostingRole
-    from tallystick.programs.execution import Engine
-
+from tallystick.tally.cli.output import talk
+from tallystick.tally.operators import read_budgets, read_profile
+from tallystick.verdicts.words import printable
 
 # What commands of all parties share: the connection, the party's folder, and the display of a game in the terminal.
 
 COORDINATOR = typer.Option(..., "--coordinator", help="A database file, a URL, or ethereum:RPC:ADDRESS.")
-KEY = typer.Option(..., "--key", help="The key of the party that moves.")
 BOARD = typer.Option(None, "--board", help="Where data lies, if not at this coordinator: another one, or a folder.")
+KEY = typer.Option(..., "--key", help="The key of the party that moves.")
 BOARD_KEY = typer.Option(None, "--board-key", help="The key by which that board knows this party.")
 WORK = typer.Option(None, "--work", help="The party's folder; one under the state folder of this user by default.")
 POLL = typer.Option(2.0, "--poll", min=0.05, max=3600, help="Seconds between looks.")
@@ -45,6 +47,44 @@ INITIAL = typer.Option([], "--initial", help="Weights that a run may begin with;
 
 
 @dataclass(frozen=True)
+class PartyOptions:
+    """At which coordinator a party moves, and the key by which it does."""
+
+    coordinator: str = COORDINATOR
+    key: Path = KEY
+
+
+@dataclass(frozen=True)
+class ProgramOptions:
+    """Where a party's program has its files, and how often it looks."""
+
+    board: str | None = BOARD
+    board_key: Path | None = BOARD_KEY
+    work: Path | None = WORK
+    poll: float = POLL
+
+
+@dataclass(frozen=True)
+class ProverOptions:
+    """What a prover computes with, and the calibrations of its own judge."""
+
+    device: str = DEVICE
+    profile: Path | None = PROFILE
+    budget: list[Path] = BUDGET
+
+
+@dataclass(frozen=True)
+class JudgeOptions(ProverOptions):
+    """What a judge computes with, its calibrations, and the weights that it has."""
+
+    initial: list[Path] = INITIAL
+
+    def judge(self, engine: Engine | None = None) -> DisputeJudge:
+        """The judge; with an `engine`, as a member of a committee."""
+        return dispute_judge(self.profile, self.budget, engine, self.device, self.initial)
+
+
+@dataclass(frozen=True)
 class PartySession:
     """One party at a coordinator, with its folder and what it fetched from the board."""
 
@@ -54,31 +94,20 @@ class PartySession:
 
     def player(self, roles: Sequence[PartyRole]) -> Player:
         """The program of this party."""
-        from tallystick.disputes.parties.player import Player
-
         return Player(self.connection.coordinator, self.workspace, roles, patience=self.connection.patience)
 
 
 @contextmanager
 def party_session(
-    coordinator: str,
-    key: Path,
-    board: str | None = None,
-    board_key: Path | None = None,
-    work: Path | None = None,
-    delegation: Path | None = None,
+    party: PartyOptions, program: ProgramOptions, delegation: Path | None = None
 ) -> Iterator[PartySession]:
     """Connect as a party, or as a delegate of one, and hold its folder.
 
     Raises `UnavailableError` where another program of it does.
     """
-    from tallystick.disputes.parties.connect import connected
-    from tallystick.disputes.parties.game_view import BoardCache
-    from tallystick.disputes.parties.player import Workspace
-
     with (
-        connected(coordinator, key, board, board_key, delegation) as connection,
-        Workspace(work or connection.folder()) as workspace,
+        connected(party.coordinator, party.key, program.board, program.board_key, delegation) as connection,
+        Workspace(program.work or connection.folder()) as workspace,
     ):
         connection.keep_receipts(workspace.folder)
         yield PartySession(connection, workspace, BoardCache(connection.board, workspace.folder / "data"))
@@ -95,10 +124,6 @@ def dispute_judge(
 
     Raises `UnavailableError` or `MalformedError` for a file or a directory that is none.
     """
-    from tallystick.disputes.evidence.judging import DisputeJudge
-    from tallystick.formats.store.directories import open_origin
-    from tallystick.tally.operators import read_budgets, read_profile
-
     thresholds = None if profile is None else read_profile(profile)
     origins = tuple(open_origin(each) for each in initial)
     return DisputeJudge(engine, device, thresholds, budgets=read_budgets(budgets), origins=origins)
@@ -116,28 +141,18 @@ def drive(
 
     `waits` says what the program waits for; without it, what its disputes, its claims and its money wait for.
     """
-    from tallystick.disputes.parties.player import Polling
-    from tallystick.disputes.parties.progress import waits_of
-
     with Display.on(player, session.cache, waits or waits_of) as display:
-        if is_watching:
-            return _until_interrupted(player, lambda view: until(view) or display.wait(view), Polling(poll), display)
-        player.look(Polling(poll))
-        assert player.view is not None  # set by `look`
-        display.show(player.view)
-        return player.view
-
-
-def _until_interrupted(
-    player: Player, until: Callable[[GameView], bool], polling: Polling, display: Display
-) -> GameView:
-    """Ctrl-C ends a program as it would end by itself: it can be started again."""
-    try:
-        return player.run(until, polling, after=display.show)
-    except KeyboardInterrupt:
-        if player.view is None:
-            raise
-        return player.view
+        if not is_watching:
+            player.look(Polling(poll))
+            assert player.view is not None  # set by `look`
+            display.show(player.view)
+            return player.view
+        try:
+            return player.run(lambda view: until(view) or display.wait(view), Polling(poll), after=display.show)
+        except KeyboardInterrupt:  # a program that is stopped ends as it would by itself: it can be started again
+            if player.view is None:
+                raise
+            return player.view
 
 
 # What the programs of the parties print while they play: what was claimed, what was found, and how they end.
@@ -169,7 +184,9 @@ class Posting:
         """
         number = self._number(view)
         if number is None:
-            raise _not_posted(once)
+            if once:
+                raise UsageError("the claim was not posted; what went wrong stands above")
+            raise UnavailableError("stopped before the claim was posted")
         status = view.state.claims[number].status.value
         if once and status == "open":
             return 0
@@ -180,8 +197,6 @@ class Posting:
         return EXITS[status]
 
     def _number(self, view: GameView) -> int | None:
-        from tallystick.disputes.parties.progress import before_silence
-
         number = self.poster.number(view)
         if number is not None and self.printed is None:
             self.printed = number
@@ -223,8 +238,6 @@ class Watching:
 
     def waits(self, view: GameView) -> Iterator[Wait]:
         """What the program waits for; new claims where there is nothing else."""
-        from tallystick.disputes.parties.progress import Wait, waits_of
-
         found = list(waits_of(view, self.watched(view) if self.ends else (), self.audited(view)))
         yield from found or [Wait("claims (Ctrl-C ends this program)")]
 
@@ -256,8 +269,6 @@ class ChallengerFindings(Watching):
 
     def show(self, view: GameView) -> None:
         """Print what was found since, and what was not found in time or may not be."""
-        from tallystick.disputes.parties.progress import in_words
-
         self.begun |= set(self.audited(view))
         for number in sorted(self.missed(view)):
             self.player.say(f"claim {number}: not audited: its window ended first, and nothing is known about it")
@@ -283,8 +294,6 @@ class ChallengerFindings(Watching):
 
     def late(self, view: GameView) -> set[int]:
         """The claims in whose audits only a quarter of the window is left, and that was not said yet."""
-        from tallystick.disputes.parties.player import is_nearly_over
-
         claims, window = view.state.claims, view.rules.challenge_window
         return {n for n in self.audited(view) if is_nearly_over(claims[n].deadline - view.time, window)} - self.warned
 
@@ -294,8 +303,6 @@ class ChallengerFindings(Watching):
 
     def waits(self, view: GameView) -> Iterator[Wait]:
         """The audits in progress too, whether or not the program ends with its claims."""
-        from tallystick.disputes.parties.progress import waits_of
-
         audited = () if self.ends else self.audited(view)
         known = list(waits_of(view, audited, audited)) if audited else []
         yield from known or super().waits(view)
@@ -305,10 +312,6 @@ class ChallengerFindings(Watching):
         return is_ours and claim.status == "open" and self._found(claim) is None
 
     def _found(self, claim: PostedClaim) -> str | None:
-        from tallystick.disputes.parties.auditing import AuditFinding
-        from tallystick.disputes.parties.game_view import claim_name
-        from tallystick.verdicts.words import printable
-
         finding = AuditFinding.read(self.player.workspace.note(f"claims/{claim_name(claim)}"))
         if finding is None:
             return None
@@ -341,9 +344,6 @@ def show_stop(view: GameView) -> None:
 
 def show_money(session: PartySession, view: GameView, claims: Collection[int]) -> None:
     """Print what became of claims and of the disputes that the party was in, and who is owed what."""
-    from tallystick.disputes.parties.game_view import accounts
-    from tallystick.tally.cli.dispute_display import account_line, claim_line
-
     coordinator = session.connection.coordinator
     concerned = {n for n, each in enumerate(view.state.disputes) if view.is_in(n)}
     numbers = sorted({*claims, *(view.state.disputes[n].claim for n in concerned)})
@@ -358,13 +358,5 @@ def show_money(session: PartySession, view: GameView, claims: Collection[int]) -
             _say(account_line(each, view))
 
 
-def _not_posted(once: bool) -> UsageError | UnavailableError:
-    if once:
-        return UsageError("the claim was not posted; what went wrong stands above")
-    return UnavailableError("stopped before the claim was posted")
-
-
 def _say(line: str) -> None:
-    from tallystick.tally.cli.output import talk
-
     talk().print(line, soft_wrap=True)

@@ -386,7 +386,7 @@ def test_a_board_reads_the_manifest_alone_and_once_to_give_its_word(
     with closing(place):
         kept, read, get = place.board(key), [], BlobStore.get
         monkeypatch.setattr(BlobStore, "get", lambda self, name: read.append(name) or get(self, name))
-        board = AttestingBoard(kept, KEYS["board"], 5, ACTOR)
+        board = AttestingBoard(place.blobs, KEYS["board"], 5, ACTOR)
         data, lacking = manifest(kept, b"one", b"two"), manifest(kept, b"one", missing=b"three")
         assert board.attest(1, 2, data) == board.attest(1, 2, data) != board.attest(1, 3, data)
         assert read == [data]

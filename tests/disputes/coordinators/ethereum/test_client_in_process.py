@@ -9,7 +9,7 @@ import pytest
 
 from tallystick.core.digests import digest
 from tallystick.core.errors import RuleError
-from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator, deploy_through
+from tallystick.disputes.coordinators.ethereum.client import EthereumCoordinator, deploy
 from tallystick.disputes.coordinators.ethereum.endpoints import Endpoints
 from tallystick.disputes.game.moves import Contest, Finalise, Post, Timeout, Withdraw
 from tallystick.disputes.game.state import Status
@@ -50,7 +50,7 @@ def world(tmp_path: Path) -> World:
     for role in roles:
         server.fund(KEYS[role].address, 10 * ETHER)
     endpoints = Endpoints([server], QUICK.patience)
-    place = deploy_through(endpoints, rules(), KEYS["prover"], None, tmp_path, AT_ONCE)
+    place = deploy(endpoints, rules(), KEYS["prover"], None, tmp_path, AT_ONCE)
     return World(server, {role: EthereumCoordinator(endpoints, place, KEYS[role], tmp_path, AT_ONCE) for role in roles})
 
 

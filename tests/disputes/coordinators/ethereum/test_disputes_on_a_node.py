@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from tallystick.disputes.coordinators.coordinator import Manifest, MoveEntry
+from tallystick.disputes.evidence.convicting import find_evidence
 from tallystick.disputes.game.game import CAST
 from tallystick.disputes.game.moves import Prove, Reveal
 from tallystick.disputes.game.protocols import Trace
 from tallystick.disputes.game.state import State, Status
 from tallystick.disputes.parties import programs
-from tallystick.disputes.parties.challenger import find_evidence
 from tallystick.disputes.parties.player import Player
 from tallystick.disputes.parties.prover import offer_of
 from tallystick.formats.openings import OpenedOperator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Protocol
 
@@ -15,7 +15,8 @@ from tallystick.core.digests import Digest
 from tallystick.core.documents import Count, Document
 from tallystick.core.errors import ProofError, RuleError, UnavailableError, UsageError
 from tallystick.disputes.coordinators.coordinator import MoveEntry
-from tallystick.disputes.coordinators.ethereum import endpoints, endpoints as chain
+from tallystick.disputes.coordinators.ethereum import endpoints as chain
+from tallystick.disputes.coordinators.ethereum.board import RemoteAttester
 from tallystick.disputes.coordinators.ethereum.contract import (
     ContractLocation,
     Deployment,
@@ -151,7 +152,11 @@ class EthereumCoordinator:
         start = History(State(self.deployment.rules), before.number, before.hash)
         self._reader = LogReader(endpoints, self.contract, start, settings.depth)
         self._key = key
-        self._sender = self._sender_for(key, folder or default_folder()) if key else None
+        self._sender: Sender | None = None
+        if key is not None:
+            path = (folder or default_folder()) / f"{self.chain_id}-{key.address}.jsonl"
+            journal = TransactionJournal(path, endpoints.sleep)
+            self._sender = Sender(endpoints, key, self.chain_id, journal, settings.depth, settings.sending)
         self._returned: tuple[MoveEntry, ...] = ()
 
     @property
@@ -167,8 +172,7 @@ class EthereumCoordinator:
     @property
     def place(self) -> ContractLocation:
         """The location of the contract for other parties, with the URLs of the servers as they were given."""
-        urls = tuple(server.url for server in self.endpoints.servers if isinstance(server, HttpEndpoint))
-        return ContractLocation(urls, self.contract, self.deployment.block)
+        return ContractLocation(self.endpoints.urls, self.contract, self.deployment.block)
 
     @property
     def state(self) -> State:
@@ -177,7 +181,7 @@ class EthereumCoordinator:
 
     def now(self) -> int:
         """The time of the latest block in seconds: the median of all servers, and never before the last final block."""
-        heads = self.endpoints.each(lambda server: endpoints.header(server, "latest"))
+        heads = self.endpoints.each(lambda server: chain.header(server, "latest"))
         times = sorted(head.timestamp for _, head in heads)
         return max(times[(len(times) - 1) // 2], self._reader.known.timestamp)
 
@@ -230,10 +234,6 @@ class EthereumCoordinator:
         here = f"{self.contract} "
         self._sender.submit(Call(self.contract, data, value * GWEI, here + purpose, here + turn if turn else ""))
 
-    def _sender_for(self, key: EthereumKey, folder: Path) -> Sender:
-        journal = TransactionJournal(folder / f"{self.chain_id}-{key.address}.jsonl", self.endpoints.sleep)
-        return Sender(self.endpoints, key, self.chain_id, journal, self.settings.depth, self.settings.sending)
-
     def _attestation(self, move: Any) -> bytes:
         """The board's attestation of the data of a move; empty if the contract requires none."""
         if move.kind not in ATTESTED or self.deployment.board is None:
@@ -268,8 +268,7 @@ def connect(
         UnavailableError: No server answers, there is no such contract, or it was made from other code.
     """
     where = ContractLocation.parse(place)
-    endpoints = Endpoints([HttpEndpoint(url, settings.timeout_s) for url in where.urls], settings.patience)
-    found = EthereumCoordinator(endpoints, where, key, folder, settings, attester)
+    found = EthereumCoordinator(_connected(where.urls, settings), where, key, folder, settings, attester)
     if rules is not None and found.rules != rules:
         raise UsageError(f"the contract {where.contract} has other rules than those that were expected")
     return found
@@ -282,7 +281,7 @@ def default_folder() -> Path:
 
 
 def _chain_id(server: Endpoint) -> int:
-    return endpoints.quantity(server, "eth_chainId")
+    return chain.quantity(server, "eth_chainId")
 
 
 def _of_one_chain(endpoints: Endpoints, chain_id: int) -> Endpoints:
@@ -296,17 +295,15 @@ def _of_one_chain(endpoints: Endpoints, chain_id: int) -> Endpoints:
     return Endpoints(kept, endpoints.patience, endpoints.sleep)
 
 
-def _beginning(server: Endpoint, place: ContractLocation) -> tuple[Deployment, endpoints.Header]:
+def _beginning(server: Endpoint, place: ContractLocation) -> tuple[Deployment, chain.Header]:
     """The deployment of the contract, and the header of the block before it."""
     found = read_deployment(server, place.contract, place.block or 0)
-    return found, endpoints.header(server, max(0, found.block - 1))
+    return found, chain.header(server, max(0, found.block - 1))
 
 
 def _attester(place: ContractLocation, chain_id: int, board: str | None) -> Attester | None:
     if board is None or place.board is None:
         return None
-    from tallystick.disputes.coordinators.ethereum.board import RemoteAttester  # needs an HTTP server's libraries
-
     return RemoteAttester(place.board, board, chain_id, place.contract)
 
 
@@ -314,42 +311,33 @@ def _attester(place: ContractLocation, chain_id: int, board: str | None) -> Atte
 
 
 def deploy(
-    urls: Sequence[str],
+    servers: Sequence[str] | Endpoints,
     rules: Rules,
     key: EthereumKey,
     board: str | None = None,
     folder: Path | None = None,
-    settings: Settings | None = None,
+    settings: Settings = Settings(),
 ) -> ContractLocation:
     """Make a contract with these rules, and wait until a block contains it; the same call after a crash continues.
 
-    `board` is the address whose attestation the contract requires for the data of moves; without one it requires none.
+    `servers` are URLs, or connected ones. `board` is the address whose attestation the contract requires for the data
+    of moves; without one it requires none.
 
     Raises:
         MalformedError: A party in the rules is no Ethereum address.
         RuleError: The contract refuses the rules.
         UnavailableError: No server takes the transaction, or no block contains it within the timeout.
     """
-    given = settings or Settings()
-    endpoints = Endpoints([HttpEndpoint(url, given.timeout_s) for url in urls], given.patience)
-    found = deploy_through(endpoints, rules, key, board, folder, given)
-    return replace(found, urls=tuple(urls))
-
-
-def deploy_through(
-    endpoints: Endpoints,
-    rules: Rules,
-    key: EthereumKey,
-    board: str | None = None,
-    folder: Path | None = None,
-    settings: Settings | None = None,
-) -> ContractLocation:
-    """As `deploy`, through connected servers; the location in the result names no URL."""
-    data, given = encode_deployment(rules, board), settings or Settings()
-    chain_id = endpoints.agreed(lambda server: chain.quantity(server, "eth_chainId"))
+    data = encode_deployment(rules, board)
+    endpoints = servers if isinstance(servers, Endpoints) else _connected(servers, settings)
+    chain_id = endpoints.agreed(_chain_id)
     journal = TransactionJournal((folder or default_folder()) / f"{chain_id}-{key.address}.jsonl", endpoints.sleep)
-    sender = Sender(endpoints, key, chain_id, journal, given.depth, given.sending)
+    sender = Sender(endpoints, key, chain_id, journal, settings.depth, settings.sending)
     receipt = sender.submit(Call(NOWHERE, data, 0, f"found {rules.identity} {board}"))
     if receipt is None or receipt.contract is None:
         raise UnavailableError("the contract is not in a block yet: ask again later with the same rules")
-    return ContractLocation((), receipt.contract, receipt.block)
+    return ContractLocation(endpoints.urls, receipt.contract, receipt.block)
+
+
+def _connected(urls: Sequence[str], settings: Settings) -> Endpoints:
+    return Endpoints([HttpEndpoint(url, settings.timeout_s) for url in urls], settings.patience)

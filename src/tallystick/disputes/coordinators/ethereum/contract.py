@@ -157,15 +157,15 @@ def check_view(
     Raises:
         UnavailableError: They differ, so the server left out or invented an event.
     """
-    _is(server, "the number of moves", _ask(server, contract, block, "moves"), (len(entries),))
+    _is(server, "the number of moves", ask(server, contract, block, "moves"), (len(entries),))
     pausing = state.pausing
     expected = (pausing.since is not None, pausing.since or 0, pausing.total, pausing.allowed_from)
-    _is(server, "the pause", _ask(server, contract, block, "pausing"), expected)
+    _is(server, "the pause", ask(server, contract, block, "pausing"), expected)
     claims, disputes = _touched(state, entries[new:])
     for number in claims:
-        _is(server, f"claim {number}", _ask(server, contract, block, "claims", number), _claim(state, number))
+        _is(server, f"claim {number}", ask(server, contract, block, "claims", number), _claim(state, number))
     for number in disputes:
-        found = _ask(server, contract, block, "disputeAt", number)[:4]
+        found = ask(server, contract, block, "disputeAt", number)[:4]
         _is(server, f"dispute {number}", found, _dispute(state, number))
 
 
@@ -179,9 +179,6 @@ def ask(server: Endpoint, contract: str, block: int | str, function: str, *value
         return decode_answer(function, answer)
     except MalformedError as error:
         raise UnavailableError(f"{server.name}: {error}") from None
-
-
-_ask = ask
 
 
 def _claim(state: State, number: int) -> tuple[Any, ...]:

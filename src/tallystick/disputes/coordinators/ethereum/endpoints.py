@@ -119,6 +119,11 @@ class Endpoints:
         self.servers, self.patience, self.sleep = tuple(servers), patience, sleep
         self._rests: dict[str, tuple[int, float]] = {}
 
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The URLs of the servers behind HTTP, as they were given."""
+        return tuple(server.url for server in self.servers if isinstance(server, HttpEndpoint))
+
     def each(
         self, operation: Callable[[Endpoint], T], among: Sequence[Endpoint] | None = None
     ) -> list[tuple[Endpoint, T]]:

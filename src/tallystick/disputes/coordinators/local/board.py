@@ -172,7 +172,11 @@ class BlobStore:
         with self._database.writing() as connection:
             if _size(connection, name) is not None:
                 return
-            self._check_quota(connection, size, owner, standing)
+            own, room = self.quotas.of(standing), self.quotas.room(standing)
+            if _held(connection, owner) + size > own:
+                raise RuleError("quota", f"the board keeps {own} bytes at most for this party")
+            if _held(connection, None) + size > room:
+                raise RuleError("quota", f"the board is full: {room} bytes at most for a party with no more at stake")
             connection.execute(sa.insert(BLOBS).values(name=name, size=size, owner=owner))
             for number, piece in enumerate(iter(lambda: source.read(CHUNK_BYTES), b"")):
                 connection.execute(sa.insert(CHUNKS).values(name=name, number=number, data=piece))
@@ -196,13 +200,23 @@ class BlobStore:
 
     def get(self, name: Digest) -> bytes:
         """The bytes under a digest, checked; raises `UnavailableError` if they are not there."""
+        pieces = sa.select(CHUNKS.c.data).where(CHUNKS.c.name == name).order_by(CHUNKS.c.number)
         with self._database.reading() as connection:
-            return _get(connection, name)
+            if _size(connection, name) is None:
+                raise UnavailableError(f"{name}: not at the board")
+            data = b"".join(map(bytes, connection.execute(pieces).scalars()))
+        if blob_digest(BytesIO(data)) != name:
+            raise UnavailableError(f"{name}: damaged at the board, which holds other bytes under this digest")
+        return data
 
     def missing(self, names: Iterable[Digest]) -> list[Digest]:
         """Those digests that the board does not have, sorted."""
+        wanted, held = sorted(set(names)), set[str]()
         with self._database.reading() as connection:
-            return _missing(connection, names)
+            for first in range(0, len(wanted), NAMES_AT_ONCE):
+                chosen = BLOBS.c.name.in_(wanted[first : first + NAMES_AT_ONCE])
+                held.update(connection.execute(sa.select(BLOBS.c.name).where(chosen)).scalars())
+        return [name for name in wanted if name not in held]
 
     def check_whole(self, name: Digest) -> None:
         """Raise `RuleError` with code `data` unless the board has a manifest under `name` and every file it lists.
@@ -220,13 +234,6 @@ class BlobStore:
         """The number of bytes that are kept for a party."""
         with self._database.reading() as connection:
             return _held(connection, owner)
-
-    def _check_quota(self, connection: sa.Connection, size: int, owner: str, standing: Allowance) -> None:
-        own, room = self.quotas.of(standing), self.quotas.room(standing)
-        if _held(connection, owner) + size > own:
-            raise RuleError("quota", f"the board keeps {own} bytes at most for this party")
-        if _held(connection, None) + size > room:
-            raise RuleError("quota", f"the board is full: {room} bytes at most for a party with no more at stake")
 
 
 def blob_digest(source: IO[bytes]) -> Digest:
@@ -246,21 +253,3 @@ def _held(connection: sa.Connection, owner: str | None) -> int:
     total = sa.select(sa.func.coalesce(sa.func.sum(BLOBS.c.size), 0))
     found = connection.execute(total if owner is None else total.where(BLOBS.c.owner == owner)).scalar_one()
     return int(found)
-
-
-def _get(connection: sa.Connection, name: Digest) -> bytes:
-    pieces = sa.select(CHUNKS.c.data).where(CHUNKS.c.name == name).order_by(CHUNKS.c.number)
-    if _size(connection, name) is None:
-        raise UnavailableError(f"{name}: not at the board")
-    data = b"".join(map(bytes, connection.execute(pieces).scalars()))
-    if blob_digest(BytesIO(data)) != name:
-        raise UnavailableError(f"{name}: damaged at the board, which holds other bytes under this digest")
-    return data
-
-
-def _missing(connection: sa.Connection, names: Iterable[Digest]) -> list[Digest]:
-    wanted, held = sorted(set(names)), set[str]()
-    for first in range(0, len(wanted), NAMES_AT_ONCE):
-        chosen = BLOBS.c.name.in_(wanted[first : first + NAMES_AT_ONCE])
-        held.update(connection.execute(sa.select(BLOBS.c.name).where(chosen)).scalars())
-    return [name for name in wanted if name not in held]

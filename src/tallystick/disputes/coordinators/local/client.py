@@ -27,6 +27,7 @@ from tallystick.disputes.coordinators.local.signed import (
     Charter,
     Delegation,
     MoveReceipt,
+    PartyConnection,
     put_message,
     sign_move,
 )
@@ -190,13 +191,11 @@ class RemoteCoordinator:
         found = self._object(f"/v1/accounts/{party}")
         return Account(_count(found, "purse"), _count(found, "withdrawable"))
 
-    def connect(self, key: SigningKey, delegation: Delegation | None = None) -> RemoteConnection:
-        """The coordinator as the party with this key sees it, or the party that delegated to it."""
-        return RemoteConnection(self, key, delegation)
+    def connect(self, key: SigningKey, delegation: Delegation | None = None) -> PartyConnection:
+        """The coordinator and its board as the party with this key sees them, or the party that delegated to it."""
+        return PartyConnection(self, key, delegation)
 
-    def board(self, key: SigningKey, delegation: Delegation | None = None) -> RemoteBoard:
-        """The board, with what is put there counted against that party."""
-        return RemoteBoard(self, key, delegation)
+    board = connect
 
     def make(self, move: Move, key: SigningKey, delegation: Delegation | None = None) -> MoveReceipt:
         """Sign a move once, and send it until there is an answer; the receipt is checked and kept."""
@@ -280,51 +279,9 @@ class RemoteCoordinator:
 
     def _get(self, path: str, bytes_max: int) -> bytes:
         answer = self._http.ask("GET", path, bytes_max)
-        return _body_of(answer, self._http.url)
-
-
-class RemoteConnection:
-    """One party's connection to a coordinator behind HTTP; implements `Coordinator`."""
-
-    def __init__(self, place: RemoteCoordinator, key: SigningKey, delegation: Delegation | None = None) -> None:
-        self._place, self._key, self._delegation = place, key, delegation
-
-    @property
-    def party(self) -> str:
-        """The party that moves through this connection."""
-        return self._key.public if self._delegation is None else self._delegation.party
-
-    @property
-    def rules(self) -> Rules:
-        """The rules; they never change."""
-        return self._place.rules
-
-    def now(self) -> int:
-        """The coordinator's time, in seconds."""
-        return self._place.now()
-
-    def entries(self, start: int = 0) -> Sequence[MoveEntry]:
-        """The accepted moves from number `start` on, checked."""
-        return self._place.entries(start)
-
-    def submit(self, move: Move) -> None:
-        """Sign a move and make it; see `RemoteCoordinator.make`."""
-        self._place.make(move, self._key, self._delegation)
-
-
-class RemoteBoard:
-    """One party's connection to the board behind HTTP; implements `Board`."""
-
-    def __init__(self, place: RemoteCoordinator, key: SigningKey, delegation: Delegation | None = None) -> None:
-        self._place, self._key, self._delegation = place, key, delegation
-
-    def put(self, data: bytes) -> Digest:
-        """Keep `data`; returns its blob digest."""
-        return self._place.put(data, self._key, self._delegation)
-
-    def get(self, name: Digest) -> bytes:
-        """The bytes under a digest; raises `UnavailableError` if they are not there."""
-        return self._place.get(name)
+        if answer.status != 200:
+            raise error_of(answer.status, answer.body, self._http.url)
+        return answer.body
 
 
 _JSON: Final = {"Content-Type": "application/json"}
@@ -337,12 +294,6 @@ def _coordinators_answer() -> Iterator[None]:
         yield
     except MalformedError as error:
         raise UnavailableError(f"no answer of a coordinator: {error}") from None
-
-
-def _body_of(answer: HttpAnswer, url: str) -> bytes:
-    if answer.status != 200:
-        raise error_of(answer.status, answer.body, url)
-    return answer.body
 
 
 def _count(found: dict[str, Json], name: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from io import BytesIO
@@ -37,6 +37,7 @@ from tallystick.disputes.coordinators.local.signed import (
     Charter,
     Delegation,
     MoveReceipt,
+    PartyConnection,
     SignedMove,
     read_signed_move,
     sign_entry,
@@ -89,43 +90,6 @@ def status_of(code: str) -> int:
     return 422 if code in WRONG else 409
 
 
-# Balances: the operator's grants to a party, less the payments of its moves, plus its withdrawals.
-
-
-class Balances:
-    """The grants in one database."""
-
-    def __init__(self, database: CoordinatorDatabase) -> None:
-        self._database = database
-
-    def granted(self, connection: sa.Connection, party: str) -> int:
-        """The sum of a party's grants, less what was paid out to it in real money."""
-        total = sa.select(sa.func.coalesce(sa.func.sum(GRANTS.c.amount), 0)).where(GRANTS.c.party == party)
-        return int(connection.execute(total).scalar_one())
-
-    def is_known(self, connection: sa.Connection, party: str) -> bool:
-        """Whether a party was ever granted anything."""
-        return connection.execute(sa.select(GRANTS.c.number).where(GRANTS.c.party == party)).first() is not None
-
-    def grant(self, connection: sa.Connection, party: str, amount: int, now: int, spent: int) -> int:
-        """Write one grant; a negative one pays out. Returns the money in the purse then.
-
-        Raises `UsageError` if the purse would be below zero, or the sum of grants above `MONEY_MAX`.
-        """
-        total = self.granted(connection, party) + amount
-        if total < spent or total > MONEY_MAX:
-            raise UsageError(f"grant {amount}: the purse of {party[:10]}… would hold {total - spent}")
-        last = connection.execute(sa.select(sa.func.max(GRANTS.c.number))).scalar_one()
-        number = 0 if last is None else last + 1
-        connection.execute(sa.insert(GRANTS).values(number=number, time=now, party=party, amount=amount))
-        return total - spent
-
-    def parties(self) -> list[str]:
-        """All parties that were ever granted anything."""
-        with self._database.reading() as connection:
-            return sorted(connection.execute(sa.select(GRANTS.c.party).distinct()).scalars())
-
-
 # A coordinator in a database: it accepts moves one after the other, and gives a signed receipt for each.
 
 KEY_SUFFIX: Final = ".key"
@@ -151,7 +115,6 @@ class LocalCoordinator:
         if self.charter.key != key.public:
             raise UsageError(f"{database.name}: this is not the key of the coordinator that was set up there")
         self.blobs = BlobStore(database, quotas or Quotas())
-        self.balances = Balances(database)
         self._chain, self._entries, self._latest = ChainState.empty(self.charter), list[MoveEntry](), 0
         self._lock = threading.RLock()
         self._nonce = lru_cache(1)(partial(signed.nonce, key, self.charter.genesis))
@@ -259,17 +222,32 @@ class LocalCoordinator:
             _append(connection, signed, receipt, after.checked())
         return receipt
 
-    def connect(self, key: SigningKey, delegation: Delegation | None = None) -> Connection:
-        """The coordinator as the party with this key sees it, or the party that delegated to it."""
-        return Connection(self, key, delegation)
+    def make(self, move: Move, key: SigningKey, delegation: Delegation | None = None) -> MoveReceipt:
+        """Sign a move and take it; raises what `take` raises."""
+        return self.take(sign_move(move, self.identity, key, delegation=delegation).to_bytes())
 
-    def board(self, key: SigningKey, delegation: Delegation | None = None) -> LocalBoard:
-        """The board, with what is put there counted against that party."""
-        return LocalBoard(self, key.public if delegation is None else delegation.party)
+    def put(self, data: bytes, key: SigningKey, delegation: Delegation | None = None) -> Digest:
+        """Keep `data` at the board; raises `UsageError` if it is too large, or the quota is used up."""
+        name, owner = blob_digest(BytesIO(data)), key.public if delegation is None else delegation.party
+        try:
+            self.keep(name, len(data), BytesIO(data), owner)
+        except RuleError as error:
+            raise UsageError(str(error)) from None
+        return name
 
-    def own(self) -> Connection:
+    def get(self, name: Digest) -> bytes:
+        """The bytes under a blob digest; raises `UnavailableError` if they are not there."""
+        return self.blobs.get(name)
+
+    def connect(self, key: SigningKey, delegation: Delegation | None = None) -> PartyConnection:
+        """The coordinator and its board as the party with this key sees them, or the party that delegated to it."""
+        return PartyConnection(self, key, delegation)
+
+    board = connect
+
+    def own(self) -> PartyConnection:
         """The coordinator as a party of its own game: it brings nonces, and makes due moves that anybody may make."""
-        return Connection(self, self._key)
+        return PartyConnection(self, self._key)
 
     def next_nonce(self) -> str:
         """The beacon's next nonce."""
@@ -278,13 +256,20 @@ class LocalCoordinator:
     def grant(self, party: str, amount: int) -> int:
         """Add `amount` to a party's purse, or take it out if negative; returns the money in the purse then.
 
-        Raises `UsageError` for a weak key, with which anybody could sign, and as `Balances.grant` does.
+        Raises `UsageError` for a weak key, with which anybody could sign, if the purse would be below zero, and if the
+        sum of grants would be above `MONEY_MAX`.
         """
         if amount > 0:
             _check_party("grant", party)
         with self._lock, self._database.writing() as connection:
             spent = self._catch_up(connection).spent.get(party, 0)
-            return self.balances.grant(connection, party, amount, self.now(), spent)
+            total = _granted(connection, party) + amount
+            if total < spent or total > MONEY_MAX:
+                raise UsageError(f"grant {amount}: the purse of {party[:10]}… would hold {total - spent}")
+            last = connection.execute(sa.select(sa.func.max(GRANTS.c.number))).scalar_one()
+            row = {"number": 0 if last is None else last + 1, "time": self.now(), "party": party, "amount": amount}
+            connection.execute(sa.insert(GRANTS).values(**row))
+            return total - spent
 
     def purse(self, party: str) -> int:
         """The money with which a party can pay for moves."""
@@ -293,7 +278,9 @@ class LocalCoordinator:
 
     def parties(self) -> list[str]:
         """All parties that were ever granted anything or have moved."""
-        return sorted({*self.balances.parties(), *self.chain().spent})
+        with self._database.reading() as connection:
+            granted = set(connection.execute(sa.select(GRANTS.c.party).distinct()).scalars())
+        return sorted({*granted, *self.chain().spent})
 
     def keep(self, name: Digest, size: int, source: IO[bytes], owner: str) -> None:
         """Keep bytes at the board for a party with a purse or a role; see `BlobStore.keep`."""
@@ -305,7 +292,8 @@ class LocalCoordinator:
         Such a party may make moves, but may not store data.
         """
         with self._lock, self._database.reading() as connection:
-            if not (is_named(party, self.rules) or self.balances.is_known(connection, party)):
+            grants = sa.select(GRANTS.c.number).where(GRANTS.c.party == party)
+            if not is_named(party, self.rules) and connection.execute(grants).first() is None:
                 raise RuleError("standing", "the board keeps data only for parties with a purse or a role")
             chain = self._catch_up(connection)
             return allowance_of(party, chain.state, self._purse(connection, chain, party))
@@ -330,7 +318,9 @@ class LocalCoordinator:
         entry = self._chain.entry(signed, self.now())
         signed.check_time(entry.time)
         after = self._chain.after(move, entry)
-        self._check_purse(connection, self._chain, move)
+        price, held = value_of(move), self._purse(connection, self._chain, move.actor)
+        if price > held:
+            raise RuleError("funds", f"this move pays {price}, and the purse holds {held}")
         return entry, after
 
     def _catch_up(self, connection: sa.Connection) -> ChainState:
@@ -359,66 +349,7 @@ class LocalCoordinator:
             raise UnavailableError(f"{self._database.name}: damaged: {error}") from None
 
     def _purse(self, connection: sa.Connection, chain: ChainState, party: str) -> int:
-        return self.balances.granted(connection, party) - chain.spent.get(party, 0)
-
-    def _check_purse(self, connection: sa.Connection, chain: ChainState, move: Move) -> None:
-        price, held = value_of(move), self._purse(connection, chain, move.actor)
-        if price > held:
-            raise RuleError("funds", f"this move pays {price}, and the purse holds {held}")
-
-
-class Connection:
-    """One party's connection to a local coordinator; implements `Coordinator`."""
-
-    def __init__(self, place: LocalCoordinator, key: SigningKey, delegation: Delegation | None = None) -> None:
-        self._place, self._key, self._delegation = place, key, delegation
-
-    @property
-    def party(self) -> str:
-        """The party that moves through this connection."""
-        return self._key.public if self._delegation is None else self._delegation.party
-
-    @property
-    def rules(self) -> Rules:
-        """The rules; they never change."""
-        return self._place.rules
-
-    def now(self) -> int:
-        """The coordinator's time, in seconds."""
-        return self._place.now()
-
-    def entries(self, start: int = 0) -> Sequence[MoveEntry]:
-        """The accepted moves from number `start` on."""
-        return self._place.entries(start)
-
-    def submit(self, move: Move) -> None:
-        """Sign a move and make it; see `LocalCoordinator.take`."""
-        signed = sign_move(move, self._place.identity, self._key, delegation=self._delegation)
-        self._place.take(signed.to_bytes())
-
-
-class LocalBoard:
-    """One party's connection to the board; implements `Board`."""
-
-    def __init__(self, place: LocalCoordinator, party: str) -> None:
-        self._place, self._party = place, party
-
-    def put(self, data: bytes) -> Digest:
-        """Keep `data`; returns its blob digest."""
-        name = blob_digest(BytesIO(data))
-        try:
-            self._place.keep(name, len(data), BytesIO(data), self._party)
-        except RuleError as error:
-            raise UsageError(str(error)) from None
-        return name
-
-    def get(self, name: Digest) -> bytes:
-        """The bytes under a digest; raises `UnavailableError` if they are not there."""
-        return self._place.blobs.get(name)
-
-    def missing(self, names: Iterable[Digest]) -> list[Digest]:
-        """Those digests that the board does not have; blobs were hashed when they were put, and are not read."""
-        return self._place.blobs.missing(names)
+        return _granted(connection, party) - chain.spent.get(party, 0)
 
 
 def check_rules(rules: Rules) -> None:
@@ -459,6 +390,12 @@ def key_beside(database: CoordinatorDatabase) -> SigningKey:
     key = SigningKey.generate()
     key.write(path)
     return key
+
+
+def _granted(connection: sa.Connection, party: str) -> int:
+    """The sum of the operator's grants to a party, less what was paid out to it in real money."""
+    total = sa.select(sa.func.coalesce(sa.func.sum(GRANTS.c.amount), 0)).where(GRANTS.c.party == party)
+    return int(connection.execute(total).scalar_one())
 
 
 def _receipt_of(connection: sa.Connection, signed: SignedMove) -> MoveReceipt | None:

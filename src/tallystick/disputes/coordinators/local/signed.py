@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Protocol
 
 from pydantic import Field
 
@@ -15,6 +15,7 @@ from tallystick.core.digests import Digest, digest
 from tallystick.core.documents import Count, DigestText, Document
 from tallystick.core.ed25519 import PublicKey
 from tallystick.core.errors import MalformedError, ProofError, RuleError, UnavailableError
+from tallystick.disputes.coordinators.coordinator import MoveEntry, MoveLog
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import MOVE_BYTES_MAX, Draw, HashText, Move, read_move, value_of
 from tallystick.disputes.game.state import Rules, State, broken
@@ -349,3 +350,61 @@ class ChainState:
             return read_move(signed.move.encode(), f"entry {self.count}")
         except MalformedError as error:
             raise ProofError(f"{error}; the coordinator accepted it") from None
+
+
+# One party's connection to a local coordinator and its board, in the same process or over HTTP.
+
+
+class SignedPlace(MoveLog, Protocol):
+    """A local coordinator and its board, in this process or behind HTTP."""
+
+    def make(self, move: Move, key: SigningKey, delegation: Delegation | None = None) -> MoveReceipt:
+        """Sign a move and make it."""
+        ...
+
+    def put(self, data: bytes, key: SigningKey, delegation: Delegation | None = None) -> Digest:
+        """Keep `data` at the board for the party with this key, or for the one that delegated to it."""
+        ...
+
+    def get(self, name: Digest) -> bytes:
+        """The bytes under a blob digest, checked against it."""
+        ...
+
+
+@dataclass(frozen=True)
+class PartyConnection:
+    """A coordinator and its board as one party sees them; implements `Coordinator` and `Board`."""
+
+    place: SignedPlace
+    key: SigningKey
+    delegation: Delegation | None = None
+
+    @property
+    def party(self) -> str:
+        """The party that moves through this connection."""
+        return self.key.public if self.delegation is None else self.delegation.party
+
+    @property
+    def rules(self) -> Rules:
+        """See `MoveLog`."""
+        return self.place.rules
+
+    def now(self) -> int:
+        """See `MoveLog`."""
+        return self.place.now()
+
+    def entries(self, start: int = 0) -> Sequence[MoveEntry]:
+        """See `MoveLog`."""
+        return self.place.entries(start)
+
+    def submit(self, move: Move) -> None:
+        """See `SignedPlace.make`."""
+        self.place.make(move, self.key, self.delegation)
+
+    def put(self, data: bytes) -> Digest:
+        """See `SignedPlace`."""
+        return self.place.put(data, self.key, self.delegation)
+
+    def get(self, name: Digest) -> bytes:
+        """See `SignedPlace`."""
+        return self.place.get(name)
