@@ -6,8 +6,9 @@ import inspect
 from dataclasses import fields
 from pathlib import Path
 
+from tallystick.database.nouns import Noun
+from tallystick.database.rows import NOUNS
 from tallystick.database.sql import USEFUL_QUERIES, UsefulQuery
-from tallystick.database.views import NOUNS, Noun
 
 PAGE = Path(__file__).parents[1] / "docs" / "database.md"
 BEGIN, END = "<!-- generated: {} -->\n", "<!-- end -->\n"

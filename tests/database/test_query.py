@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from tallystick.core.errors import MalformedError, UnavailableError, UsageError
 from tallystick.database.bulk import insert_many, inserted
+from tallystick.database.nouns import Noun
 from tallystick.database.open import Database
 from tallystick.database.query import (
     FieldCondition,
@@ -25,9 +26,9 @@ from tallystick.database.query import (
     starts_with,
     stated,
 )
+from tallystick.database.rows import NOUNS
 from tallystick.database.schema import DOCUMENT, RUN, SOURCE, STEP
 from tallystick.database.sql import select
-from tallystick.database.views import NOUNS, Noun
 from tallystick.database.workload_database import WorkloadDatabase, compiled
 from tests.support.postgresql import database
 

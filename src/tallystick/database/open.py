@@ -269,7 +269,7 @@ def _batched_inputs(graph: Graph, element: int) -> tuple[tuple[Ref, ...], int]:
 class Database:
     """What a database holds, one query for each noun; a context manager that closes it.
 
-    The other nouns of `tallystick.database.views` are reached with `about`.
+    The other nouns of `tallystick.database.rows` are reached with `about`.
     """
 
     def __init__(self, source: WorkloadDatabase | ServiceAnswers) -> None:
