@@ -162,9 +162,9 @@ def test_the_size_of_a_question_is_limited(filled: Database) -> None:
 def test_rows_that_are_there_are_no_mistake_of_ours(filled: Database, empty: WorkloadDatabase) -> None:
     row = (1, 9, 9, "sha")
     with empty.writing("") as connection:
-        insert_many(connection, STEP, ("run", "step", "record", "batch"), [row])
+        insert_many(connection, STEP, [row], ("run", "step", "record", "batch"))
     with pytest.raises(MalformedError, match="states one thing twice"), empty.writing("") as connection:
-        insert_many(connection, STEP, ("run", "step", "record", "batch"), [row])
+        insert_many(connection, STEP, [row], ("run", "step", "record", "batch"))
     assert filled.steps.where(run="one").count() == 6
 
 

@@ -51,7 +51,7 @@ def _position() -> tuple[sa.Column[Any], ...]:
 def _column(field: RowField) -> sa.Column[Any]:
     """The column that keeps a field."""
     is_key, is_unique = KEY in field.marks, UNIQUE in field.marks
-    settings = {"primary_key": is_key, "nullable": field.is_optional, "unique": is_unique or None}
+    settings: dict[str, Any] = {"primary_key": is_key, "nullable": field.is_optional, "unique": is_unique or None}
     if field.number_of is not None:
         link = _refers(field.number_of.table, not field.is_optional)
         settings |= {"index": not (is_key or is_unique)} | ({"autoincrement": False} if is_key else {})

@@ -199,7 +199,7 @@ def _replace(ours: sa.Connection, theirs: sa.Connection, places: tuple[SourcePla
         ours.execute(sa.delete(table))
     for table in derived_tables():
         rows = theirs.execute(sa.select(table).execution_options(yield_per=PAGE))
-        insert_many(ours, table, table.c.keys(), (tuple(row) for row in rows))
+        insert_many(ours, table, (tuple(row) for row in rows), table.c.keys())
         _count_on(ours, table)
     for table in METADATA.sorted_tables:
         if table.name in kept:

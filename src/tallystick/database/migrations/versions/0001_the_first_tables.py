@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from alembic import op
@@ -15,7 +15,7 @@ depends_on = None
 
 NUMBER: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 TEXT: Final = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
-KINDS: Final = {
+KINDS: Final[dict[str, Any]] = {
     "int": NUMBER,
     "link": NUMBER,
     "text": TEXT,
