@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from statistics import median_high
 from typing import Final, NamedTuple
 
-from tallystick.core.tensors import TensorSpec
 from tallystick.programs.graph import Graph, Node
 from tallystick.programs.inspection import Inspection, update_nodes
 from tallystick.verdicts.tolerance import Finding
@@ -108,21 +106,11 @@ class NodeWork:
     is_update: bool
 
 
-@dataclass(frozen=True)
-class GraphWork:
+def graph_work(graph: Graph) -> dict[int, NodeWork]:
     """The work of all nodes of a graph, by number, in an order of execution."""
-
-    graph: Graph
-
-    @cached_property
-    def nodes(self) -> dict[int, NodeWork]:
-        """The work of each node."""
-        inspection = Inspection(self.graph)
-        needed, update = _needed(inspection), {*update_nodes(self.graph)}
-        return {
-            node.number: _work(inspection, node, node.number in needed, node.number in update)
-            for node in self.graph.nodes
-        }
+    inspection = Inspection(graph)
+    needed, update = _needed(inspection), {*update_nodes(graph)}
+    return {node.number: _work(inspection, node, node.number in needed, node.number in update) for node in graph.nodes}
 
 
 def _work(inspection: Inspection, node: Node, is_needed: bool, is_update: bool) -> NodeWork:
@@ -130,6 +118,7 @@ def _work(inspection: Inspection, node: Node, is_needed: bool, is_update: bool) 
     values = [inspection.specs[ref] for ref in {*node.refs, *(ref for ref in node.outputs if ref)}]
     largest = max(values, key=lambda spec: spec.nbytes, default=None)
     whole = sum(spec.nbytes for spec in values)
+    is_scalar = all(spec.size <= 1 for spec in values)  # as a learning rate: a processor may do that in passing
     goes_through = cost.flops >= max((spec.size for spec in values), default=0)  # not so where rows are looked up
     return NodeWork(
         node,
@@ -138,14 +127,9 @@ def _work(inspection: Inspection, node: Node, is_needed: bool, is_update: bool) 
         whole if goes_through else 0,
         whole,
         "" if largest is None else largest.dtype,
-        is_needed and cost.bytes_moved > 0 and node.operator.split(".")[1] not in IN_PASSING and not _is_scalar(values),
+        is_needed and cost.bytes_moved > 0 and node.operator.split(".")[1] not in IN_PASSING and not is_scalar,
         is_update,
     )
-
-
-def _is_scalar(values: Iterable[TensorSpec]) -> bool:
-    """Whether a node only handles single numbers, such as a learning rate: a processor may do that in passing."""
-    return all(spec.size <= 1 for spec in values)
 
 
 def _needed(inspection: Inspection) -> set[int]:

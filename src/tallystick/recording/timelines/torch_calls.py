@@ -204,7 +204,7 @@ class ProfiledCalls:
         elif holder is None and not any(each.is_operator for each in stack):
             nodes = self._take(call, stack, detail[0])
             call.nodes, call.is_operator = nodes or (), nodes is not None
-            call.room = self.matching.names.rooms.of(call.nodes)
+            call.room = self.matching.names.room_of_all(call.nodes)
         stack.append(call)
 
     def _take(self, call: ProfiledCall, stack: list[ProfiledCall], key: str) -> Nodes | None:
@@ -237,11 +237,11 @@ class ProfiledCalls:
         names, step = self.matching.names, call.step
         if match := NODE_MARK.fullmatch(name):
             call.nodes = (int(match[1]),)
-            call.room = names.rooms.of(call.nodes)
+            call.room = names.room_of_all(call.nodes)
         elif call.is_update and not self.matching.counting and len(names.update) <= FUSED_MAX:
             if self._is_outside(step):
                 return
-            call.nodes, room = names.update, names.rooms.of(names.update)
+            call.nodes, room = names.update, names.room_of_all(names.update)
             call.held_from = max(call.held_from, self.noted.closures.get(call.row[2], 0))
             call.room = room if step is None else self.updates.setdefault(step, room)
 
