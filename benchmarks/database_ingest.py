@@ -17,8 +17,8 @@ from benchmarks.database_scene import write_events, write_steps
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import Arm, Interval, Round, interval, time_arm, total, total_ratio
 from tallystick.database.bulk import insert_many
-from tallystick.database.indexing.graphs import EVENT_COLUMNS, add_trace
-from tallystick.database.indexing.runs import RECORD_COLUMNS, STEP_COLUMNS, add_run
+from tallystick.database.indexing.graphs import add_trace
+from tallystick.database.indexing.runs import add_run
 from tallystick.database.schema import CLUSTER, EVENT, RECORD, RUN, SOURCE, STEP, TRACE
 from tallystick.database.workload_database import WorkloadDatabase
 from tallystick.formats.store.run import RunDirectory
@@ -61,8 +61,8 @@ def ingest(
     trace = time_arm(partial(add_trace, database, workload.trace)).wall
     for copy in copies:
         _copy_parents(database, copy)
-    tables = {"events": (EVENT, EVENT_COLUMNS), "records": (RECORD, RECORD_COLUMNS), "steps": (STEP, STEP_COLUMNS)}
-    rounds = {name: _inserted(database, copies, *of, rng) for name, of in tables.items()}
+    tables = {"events": EVENT, "records": RECORD, "steps": STEP}
+    rounds = {name: _inserted(database, copies, table, rng) for name, table in tables.items()}
     of_run = [*rounds["records"], *rounds["steps"]]
     yield from _figures(f"{kind} ingest of trace events", workload.events, trace, rounds["events"], rng)
     yield from _figures(f"{kind} ingest of step records", workload.records, run, of_run, rng)
@@ -91,21 +91,19 @@ def _inserted(
     source: WorkloadDatabase,
     copies: tuple[WorkloadDatabase, WorkloadDatabase],
     table: sa.Table,
-    names: tuple[str, ...],
     rng: random.Random,
 ) -> list[Round]:
     """The rows of a table, chunk by chunk into both copies, each in one transaction; the commit is the last round."""
-    columns = (table.c[name] for name in names)
     rounds = []
     with source.sql.reading() as reading, copies[0].sql.engine.connect() as by_hand, ExitStack() as ours:
         asked = reading.execution_options(yield_per=CHUNK)
         driver, connection = by_hand.connection.driver_connection, ours.enter_context(copies[1].writing("copy"))
         assert driver is not None
         driver.execute("BEGIN")
-        for part in asked.execute(sa.select(*columns).order_by(*table.primary_key)).partitions():
+        for part in asked.execute(sa.select(table).order_by(*table.primary_key)).partitions():
             rows = [tuple(row) for row in part]
-            ours_of = partial(insert_many, connection, table, names, rows)
-            rounds.append(_round(partial(_insert_by_hand, driver, table, names, rows), ours_of, rng))
+            ours_of = partial(insert_many, connection, table, rows)
+            rounds.append(_round(partial(_insert_by_hand, driver, table, rows), ours_of, rng))
         rounds.append(_round(driver.commit, ours.close, rng))
     return rounds
 
@@ -115,10 +113,10 @@ def _round(raw: Arm, ours: Arm, rng: random.Random) -> Round:
     return {name: time_arm(arms[name]) for name in rng.sample(sorted(arms), 2)}
 
 
-def _insert_by_hand(driver: Any, table: sa.Table, names: tuple[str, ...], rows: list[Any]) -> None:
-    columns = ", ".join(names)
+def _insert_by_hand(driver: Any, table: sa.Table, rows: list[Any]) -> None:
+    columns = ", ".join(table.c.keys())
     if isinstance(driver, sqlite3.Connection):
-        marks = ", ".join("?" * len(names))
+        marks = ", ".join("?" * len(table.c))
         driver.executemany(f"INSERT INTO {table.name} ({columns}) VALUES ({marks})", rows)
         return
     with driver.cursor() as cursor, cursor.copy(f"COPY {table.name} ({columns}) FROM STDIN") as copy:

@@ -31,8 +31,8 @@ from benchmarks.figure import Figure, Goal
 from benchmarks.measure import Arm, Round, interval, median_ratio, take_rounds, time_arm
 from tallystick.database.open import Database
 from tallystick.database.query import PAGE, PAGE_MAX, Query, RowQuery
+from tallystick.database.rows import NOUNS
 from tallystick.database.sql import USEFUL_QUERIES, select
-from tallystick.database.views import NOUNS
 from tallystick.database.workload_database import WorkloadDatabase, compiled
 
 SCALE: Final = float(os.environ.get("DATABASE_SCALE", "1"))

@@ -111,7 +111,7 @@ def fill_tensors(database: WorkloadDatabase, count: int) -> None:
     """Rows of `count` tensors."""
     rows = ((tensor_digest(number), "F32", "1024x1024", "row-major", 1 << 22) for number in range(count))
     with database.writing("tensors") as connection:
-        insert_many(connection, TENSOR, ("digest", "dtype", "shape", "layout", "bytes"), rows)
+        insert_many(connection, TENSOR, rows)
 
 
 def tensor_digest(number: int) -> str:

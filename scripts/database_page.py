@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import fields
 from pathlib import Path
 
+from tallystick.database.nouns import Noun
+from tallystick.database.rows import NOUNS
 from tallystick.database.sql import USEFUL_QUERIES, UsefulQuery
-from tallystick.database.views import NOUNS, Noun
 
 PAGE = Path(__file__).parents[1] / "docs" / "database.md"
 BEGIN, END = "<!-- generated: {} -->\n", "<!-- end -->\n"
@@ -31,8 +31,7 @@ def views() -> str:
 
 def _view(noun: Noun) -> str:
     said = " ".join((inspect.getdoc(noun.row) or "").split()).replace("|", "\\|")
-    hints = {each.name: str(each.type) for each in fields(noun.row)}
-    columns = (f"`{name}` {KINDS[kind]}" + "?" * hints[name].endswith("None") for name, kind in noun.types.items())
+    columns = (f"`{field.name}` {KINDS[field.kind]}" + "?" * field.is_optional for field in noun.fields)
     order = (f"`{name}`" for name in noun.key if name not in noun.types)
     return f"| `{noun.name}` | {said} | {', '.join([*columns, *order])} |"
 

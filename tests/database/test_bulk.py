@@ -28,7 +28,7 @@ def test_a_page_of_one_trace_is_read_in_its_order(empty: WorkloadDatabase, monke
     with empty.writing("") as connection:
         trace = _trace(connection)
         rows = ((trace, number, "kernel", "gemm", "gpu0", number, 1) for number in range(EVENTS))
-        assert insert_many(connection, EVENT, NAMES, rows) == EVENTS
+        assert insert_many(connection, EVENT, rows, NAMES) == EVENTS
     statement = compiled(QUESTION, tuple(QUESTION.asked_noun.types)).compile(
         dialect=empty.sql.engine.dialect, compile_kwargs={"literal_binds": True}
     )

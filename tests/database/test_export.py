@@ -14,8 +14,8 @@ import sqlalchemy as sa
 
 from scripts.database_page import PAGE, written
 from tallystick.database.indexing.add import add_place
+from tallystick.database.schema import VIEWS
 from tallystick.database.sql import USEFUL_QUERIES, datasette_metadata, export_parquet, select
-from tallystick.database.views import VIEWS
 from tallystick.database.workload_database import WorkloadDatabase
 
 

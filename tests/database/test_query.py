@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from tallystick.core.errors import MalformedError, UnavailableError, UsageError
 from tallystick.database.bulk import insert_many, inserted
+from tallystick.database.nouns import Noun
 from tallystick.database.open import Database
 from tallystick.database.query import (
     FieldCondition,
@@ -25,9 +26,9 @@ from tallystick.database.query import (
     starts_with,
     stated,
 )
+from tallystick.database.rows import NOUNS
 from tallystick.database.schema import DOCUMENT, RUN, SOURCE, STEP
 from tallystick.database.sql import select
-from tallystick.database.views import NOUNS, Noun
 from tallystick.database.workload_database import WorkloadDatabase, compiled
 from tests.support.postgresql import database
 
@@ -161,9 +162,9 @@ def test_the_size_of_a_question_is_limited(filled: Database) -> None:
 def test_rows_that_are_there_are_no_mistake_of_ours(filled: Database, empty: WorkloadDatabase) -> None:
     row = (1, 9, 9, "sha")
     with empty.writing("") as connection:
-        insert_many(connection, STEP, ("run", "step", "record", "batch"), [row])
+        insert_many(connection, STEP, [row], ("run", "step", "record", "batch"))
     with pytest.raises(MalformedError, match="states one thing twice"), empty.writing("") as connection:
-        insert_many(connection, STEP, ("run", "step", "record", "batch"), [row])
+        insert_many(connection, STEP, [row], ("run", "step", "record", "batch"))
     assert filled.steps.where(run="one").count() == 6
 
 

@@ -10,8 +10,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from tallystick.core.errors import MalformedError, UnavailableError
-from tallystick.database.schema import METADATA
-from tallystick.database.views import NOUNS, RELATIONS, VIEWS
+from tallystick.database.rows import NOUNS, RELATIONS
+from tallystick.database.schema import METADATA, VIEWS
 from tallystick.database.workload_database import VERSION_TABLE, WorkloadDatabase, newest
 
 

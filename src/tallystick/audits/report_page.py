@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import base64
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from html import escape
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from tallystick.audits.replay import SegmentReport
 from tallystick.audits.report import Report, claim_named
 from tallystick.core.canonical_json import Json
 from tallystick.core.lazy import require
-from tallystick.core.plots import DARK, LIGHT, Palette, add_legend, dress, new_figure, png_bytes
+from tallystick.core.svg import Chart
 from tallystick.verdicts.check_table import summarise_checks
+from tallystick.verdicts.tolerance import Finding
 from tallystick.verdicts.words import (
     CONFIDENCE,
     PERCENT,
@@ -28,8 +28,6 @@ from tallystick.verdicts.words import (
 )
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from tallystick.audits.calls import InferenceReport
     from tallystick.audits.context import AuditContext
 
@@ -99,99 +97,105 @@ def _other_stack(made: AuditContext) -> Iterator[str]:
             yield f"different stack: {name}: claimed {theirs}, here {ours}"
 
 
-# The plot of an audit: recorded and replayed losses, their distance beside its limit, and what was not replayed.
+# The charts of an audit: recorded and replayed losses, their distance beside its limit, and what was not replayed.
 
 SAMPLED_SHOWN: Final = 400
 """More marks than this would be one bar."""
+AGREES, OBJECTED = "replayed, segment agrees", "replayed, segment objected to"
+DISTANCE, LIMIT, BEYOND = "distance", "limit", "beyond the limit"
+LEGEND: Final = {
+    "recorded": "recorded",
+    AGREES: "agrees",
+    OBJECTED: "objected",
+    DISTANCE: "agrees",
+    LIMIT: "limit",
+    BEYOND: "beyond",
+    "sampled step": "sampled",
+    "anchor": "upright",
+    "not replayed": "unread",
+}
+"""What a kind of mark means, and its class in the style of the page."""
 
 
-def draw_audit(report: Report, palette: Palette) -> bytes:
-    """The plot as a PNG: losses in nats over the steps above, distance and limit below."""
-    figure = new_figure(9.2, 5.0, palette)
-    curve, gap = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    for axes in (curve, gap):
-        _shade(axes, report, palette)
+@dataclass(frozen=True)
+class Panel:
+    """A chart with its title, and the class of each name in its legend."""
+
+    title: str
+    chart: str
+    legend: dict[str, str]
+
+
+def audit_panels(report: Report) -> tuple[Panel, Panel]:
+    """Losses in nats over the steps, and below them their distances with the limit."""
+    compared = {
+        int(finding.where.removeprefix("step ")): finding
+        for finding in report.verdict.findings
+        if finding.name == "loss" and finding.where.removeprefix("step ").isdecimal()
+    }
+    return _losses(report), _distances(report, compared)
+
+
+def _losses(report: Report) -> Panel:
+    title = "Recorded and replayed losses (nats) over the steps"
+    values = [loss for part in report.segments for _, *both in part.losses for loss in both]
+    chart = Chart(title, "in the segments that were replayed", (0.0, report.steps), values, 240)
+    names = {"recorded", *_background(chart, report)}
+    chart.grid()
     for part in report.segments:
-        _draw_losses(curve, part, palette)
-    _draw_distances(gap, report, palette)
-    _mark_sampled(gap, report, palette)
-    curve.set(ylabel="loss (nats)")
-    gap.set(ylabel="distance of losses", xlabel="step", xlim=(0, report.steps))
-    dress(curve, "Recorded and replayed losses", palette)
-    dress(gap, "How far they lie apart, and the limit", palette)
-    for axes in (curve, gap):
-        _name(axes, palette)
-    return png_bytes(figure)
+        name = AGREES if part.trajectory_agrees and part.state_agrees else OBJECTED
+        chart.line([(step, _finite(claimed)) for step, claimed, _ in part.losses], "line recorded")
+        chart.line([(step, _finite(replayed)) for step, _, replayed in part.losses], f"line {LEGEND[name]}")
+        names.add(name)
+    return Panel(title, chart.svg(), _legend(names))
 
 
-def _shade(axes: Axes, report: Report, palette: Palette) -> None:
-    """Fill what was not replayed, and draw the anchors at which whole states were compared."""
-    for start, end in _gaps((part.segment.start, part.segment.end) for part in report.segments):
-        axes.axvspan(start, end, facecolor=palette.shade, linewidth=0, label="not replayed", zorder=0)
-    end = max((part.segment.end for part in report.segments), default=0)
-    if end < report.steps:
-        axes.axvspan(end, report.steps, facecolor=palette.shade, linewidth=0, label="not replayed", zorder=0)
+def _distances(report: Report, compared: Mapping[int, Finding]) -> Panel:
+    """The distance of each replayed loss, and above it what is allowed; beyond the limit a cross."""
+    title = "How far the losses lie apart over the steps, and the limit"
+    shown = {step: each for step, each in compared.items() if math.isfinite(each.distance)}
+    values = [value for each in compared.values() for value in (each.distance, each.allowed)]
+    chart = Chart(title, "a loss beyond the limit is a cross", (0.0, report.steps), [0.0, *values], 160)
+    names = {DISTANCE, LIMIT, *_background(chart, report)}
+    chart.grid()
+    for part in report.segments:
+        steps = [step for step, _, _ in part.losses if step in compared]
+        chart.line([(step, _finite(compared[step].distance)) for step in steps], "line agrees")
+        chart.line([(step, _finite(compared[step].allowed)) for step in steps], "line limit")
+    for step, finding in shown.items():
+        if not finding.agrees:
+            chart.mark(step, finding.distance, LEGEND[BEYOND], "cross")
+            names.add(BEYOND)
+    sampled = report.selection.sampled
+    if report.nonce and not report.policy.full and len(sampled) <= SAMPLED_SHOWN:
+        for step in sampled:
+            chart.mark(step, 0.0, "sampled", "triangle")
+        names |= {"sampled step"} if sampled else set()
+    return Panel(title, chart.svg(), _legend(names))
+
+
+def _background(chart: Chart, report: Report) -> set[str]:
+    """Fill what was not replayed, and draw the anchors at which whole states were compared; returns what was drawn."""
+    reached, names = 0, set[str]()
+    ranges = sorted((part.segment.start, part.segment.end) for part in report.segments)
+    for start, end in [*ranges, (report.steps, report.steps)]:
+        if start > reached:
+            chart.band(reached, start, "unread")
+            names.add("not replayed")
+        reached = max(reached, end)
     marks = {part.segment.start for part in report.segments}
     marks |= {part.segment.end for part in report.segments if part.segment.reaches_anchor}
     for mark in sorted(marks):
-        axes.axvline(mark, color=palette.quiet, linewidth=0.7, linestyle=(0, (1, 2)), label="anchor", zorder=1)
+        chart.upright(mark, "upright")
+    return names | ({"anchor"} if marks else set())
 
 
-def _gaps(replayed: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The stretches before and between replayed ones."""
-    reached = 0
-    for start, end in sorted(replayed):
-        if start > reached:
-            yield reached, start
-        reached = max(reached, end)
+def _legend(names: set[str]) -> dict[str, str]:
+    return {name: kind for name, kind in LEGEND.items() if name in names}
 
 
-def _draw_losses(axes: Axes, part: SegmentReport, palette: Palette) -> None:
-    steps, claimed, replayed = (list(each) for each in zip(*part.losses, strict=True))
-    agrees = part.trajectory_agrees and part.state_agrees
-    axes.plot(steps, _finite(claimed), color=palette.quiet, alpha=0.55, linewidth=4, label="recorded")
-    look: dict[str, Any] = {"color": palette.good} if agrees else {"color": palette.bad, "linestyle": "--"}
-    label = "replayed, segment agrees" if agrees else "replayed, segment objected to"
-    axes.plot(steps, _finite(replayed), linewidth=1.4, label=label, **look)
-
-
-def _draw_distances(axes: Axes, report: Report, palette: Palette) -> None:
-    """The distance of each replayed loss, and above it what is allowed; beyond the limit a cross."""
-    found = {
-        int(each.where.removeprefix("step ")): each
-        for each in report.verdict.findings
-        if each.name == "loss" and each.where.removeprefix("step ").isdecimal()
-    }
-    for part in report.segments:
-        steps = [step for step, _, _ in part.losses if step in found]
-        axes.plot(steps, [found[step].distance for step in steps], color=palette.good, linewidth=1.4, label="distance")
-        limits = [found[step].allowed for step in steps]
-        axes.plot(steps, limits, color=palette.ink, linewidth=1.1, linestyle="--", label="limit")
-    beyond = [step for step in sorted(found) if not found[step].agrees and math.isfinite(found[step].distance)]
-    if beyond:
-        heights = [found[step].distance for step in beyond]
-        axes.plot(beyond, heights, color=palette.bad, marker="x", linestyle="none", label="beyond the limit")
-    axes.set_ylim(bottom=0)
-    axes.margins(y=0.25)
-
-
-def _mark_sampled(axes: Axes, report: Report, palette: Palette) -> None:
-    sampled = report.selection.sampled
-    if report.nonce and not report.policy.full and len(sampled) <= SAMPLED_SHOWN:
-        heights = [0.0] * len(sampled)
-        look: dict[str, Any] = {"marker": "^", "markersize": 6, "linestyle": "none", "clip_on": False, "zorder": 5}
-        axes.plot(sampled, heights, color=palette.ink, label="sampled step", **look)
-
-
-def _name(axes: Axes, palette: Palette) -> None:
-    """A legend beside the panel, with each label once."""
-    handles, labels = axes.get_legend_handles_labels()
-    once = dict(zip(labels, handles, strict=True))
-    add_legend(axes, palette, list(once.values()), loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
-
-
-def _finite(values: Iterable[float]) -> list[float]:
-    return [value if math.isfinite(value) else math.nan for value in values]
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 # A report as one self-contained page: no script, no link, nothing is fetched.
@@ -207,13 +211,12 @@ def frame(page: str) -> str:
 
 def render_page(report: Report | InferenceReport, made: AuditContext) -> str:
     """The page as HTML; every value is escaped, because a run's text is the prover's."""
-    require("jinja2", "matplotlib")
+    require("jinja2")
     from jinja2 import Environment
 
     template = resources.files("tallystick.audits").joinpath("templates/report.html").read_text("utf-8")
     verdict = report.verdict
     segments = report.segments if isinstance(report, Report) else ()
-    has_plot = isinstance(report, Report) and bool(segments)
     return (
         Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
         .from_string(template)
@@ -236,8 +239,7 @@ def render_page(report: Report | InferenceReport, made: AuditContext) -> str:
             stacks=_stacks(made),
             policy=_policy(report),
             segments=sorted(segments, key=lambda each: each.trajectory_agrees and each.state_agrees),
-            light=_picture(report, LIGHT) if has_plot else "",
-            dark=_picture(report, DARK) if has_plot else "",
+            panels=audit_panels(report) if isinstance(report, Report) and segments else (),
             checks=sorted(summarise_checks(verdict.findings), key=lambda each: each.advisory or not each.disagreeing),
         )
     )
@@ -284,9 +286,3 @@ def _policy(report: Report | InferenceReport) -> list[tuple[str, str]]:
     held = report.policy.model_dump(mode="json", exclude_none=True)
     changed = report.policy.model_fields_set
     return [(name, f"{value}" if name in changed else f"{value} (default)") for name, value in held.items()]
-
-
-def _picture(report: Report | InferenceReport, palette: Palette) -> str:
-
-    assert isinstance(report, Report)  # as the caller asked
-    return base64.b64encode(draw_audit(report, palette)).decode()

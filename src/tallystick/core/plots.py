@@ -1,8 +1,7 @@
-"""One look for every plot of the project: colours, fonts, spines and grid."""
+"""One look for every plot that is a PNG: colours, fonts, spines and grid."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,18 +20,17 @@ TEXT_POINTS, TITLE_POINTS = 10, 11
 
 @dataclass(frozen=True)
 class Palette:
-    """The colours of plots on a light or a dark ground.
+    """The colours of plots.
 
     `series` are those of Okabe and Ito (Color Universal Design, 2008), told apart with every kind of colour vision.
-    `good` and `bad` stand for what agrees and what does not, `shade` fills an area that holds nothing.
+    `good` and `bad` stand for what agrees and what does not.
     """
 
-    ground: str
-    ink: str
-    quiet: str
-    shade: str
-    region: str
-    series: tuple[str, ...]
+    ground: str = "#ffffff"
+    ink: str = "#1c2430"
+    quiet: str = "#6b7886"
+    region: str = "#d4ebe4"
+    series: tuple[str, ...] = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#3aa0d8")
 
     @property
     def good(self) -> str:
@@ -45,58 +43,37 @@ class Palette:
         return self.series[1]
 
 
-LIGHT: Final = Palette(
-    ground="#ffffff",
-    ink="#1c2430",
-    quiet="#6b7886",
-    shade="#eceff2",
-    region="#d4ebe4",
-    series=("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#3aa0d8"),
-)
-DARK: Final = Palette(
-    ground="#12161c",
-    ink="#e6eaf0",
-    quiet="#9aa7b5",
-    shade="#1f2630",
-    region="#12382e",
-    series=("#56b4e9", "#f0803c", "#2fc79b", "#e0a3c5", "#e69f00", "#8ecbf0"),
-)
+LIGHT: Final = Palette()
 
 
-def new_figure(width: float, height: float, palette: Palette = LIGHT) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
     """An empty figure of `width` × `height` inches; raises `UnavailableError` if matplotlib is not installed."""
     require("matplotlib")
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained", facecolor=palette.ground)
+    return Figure(figsize=(width, height), layout="constrained", facecolor=LIGHT.ground)
 
 
-def dress(axes: Axes, title: str = "", palette: Palette = LIGHT) -> None:
+def dress(axes: Axes, title: str = "") -> None:
     """Give a finished panel its look: a title on the left, two spines, a faint grid, a legend without a frame."""
-    axes.set_facecolor(palette.ground)
-    axes.set_title(title or axes.get_title(), loc="left", color=palette.ink, fontsize=TITLE_POINTS, fontweight="bold")
+    axes.set_facecolor(LIGHT.ground)
+    axes.set_title(title or axes.get_title(), loc="left", color=LIGHT.ink, fontsize=TITLE_POINTS, fontweight="bold")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(palette.quiet)
-    axes.tick_params(colors=palette.ink, labelsize=TEXT_POINTS - 1, color=palette.quiet)
+    axes.spines[["left", "bottom"]].set_color(LIGHT.quiet)
+    axes.tick_params(colors=LIGHT.ink, labelsize=TEXT_POINTS - 1, color=LIGHT.quiet)
     for label in (axes.xaxis.label, axes.yaxis.label):
-        label.set(color=palette.ink, fontsize=TEXT_POINTS)
-    axes.grid(color=palette.quiet, alpha=0.25, linewidth=0.6)
+        label.set(color=LIGHT.ink, fontsize=TEXT_POINTS)
+    axes.grid(color=LIGHT.quiet, alpha=0.25, linewidth=0.6)
     axes.set_axisbelow(True)
 
 
-def add_legend(axes: Axes, palette: Palette = LIGHT, handles: Sequence[Any] | None = None, **placed: Any) -> None:
+def add_legend(axes: Axes, handles: Sequence[Any] | None = None, **placed: Any) -> None:
     """A legend without a frame, of `handles` or of everything that has a label; `placed` says where."""
-    named = {} if handles is None else {"handles": list(handles)}
-    axes.legend(frameon=False, fontsize=TEXT_POINTS - 1, labelcolor=palette.ink, **named, **placed)
+    if handles is not None:
+        placed["handles"] = list(handles)
+    axes.legend(frameon=False, fontsize=TEXT_POINTS - 1, labelcolor=LIGHT.ink, **placed)
 
 
 def write_png(figure: Figure, path: Path) -> None:
     """Write a figure so that the same plot gives the same bytes."""
     figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None})
-
-
-def png_bytes(figure: Figure) -> bytes:
-    """A figure as the bytes of a PNG."""
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=DPI, metadata={"Software": None})
-    return picture.getvalue()

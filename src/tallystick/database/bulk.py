@@ -36,12 +36,15 @@ def insert_new(connection: sa.Connection, table: sa.Table, rows: Sequence[Mappin
 
 
 def insert_many(
-    connection: sa.Connection, table: sa.Table, names: Sequence[str], rows: Iterable[tuple[Any, ...]]
+    connection: sa.Connection, table: sa.Table, rows: Iterable[tuple[Any, ...]], names: Sequence[str] = ()
 ) -> int:
     """Insert `rows`, whose values are in the order of `names`; returns how many they are.
 
+    Without names, a row has all columns of the table but the number that it is given here.
+
     SQLite takes `executemany`, PostgreSQL COPY, both in batches: no statement takes longer than statements may.
     """
+    names = names or [column.name for column in table.c if column.name != "id"]
     raw = connection.connection.driver_connection
     assert raw is not None
     insert = _copy if connection.dialect.name == "postgresql" else _execute_many

@@ -13,7 +13,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from tallystick.core.canonical_json import DEPTH_MAX, has_more_lists, is_deep, shown
 from tallystick.core.documents import Document, Positive, explain
 from tallystick.core.errors import MalformedError, UnavailableError, UsageError, suggestion
-from tallystick.database.views import NOUNS, RELATIONS, Noun
+from tallystick.database.nouns import Noun
+from tallystick.database.rows import NOUNS, RELATIONS
 
 # A query as data: it compiles to SQL where the rows are, and travels as JSON to where they are.
 

@@ -191,7 +191,7 @@ def _fetch(service: ServiceConnection, where: str, folder: Path, listing: str | 
     if total > free:
         raise UnavailableError(f"{folder}: {total} bytes are to be fetched, and {free} are free there; set TMPDIR")
     for file in files:
-        service.download(f"{where}/files/{_in_path(file.path)}", folder / file.path, file.size, file.sha256)
+        service.download(f"{where}/files/{quote(file.path)}", folder / file.path, file.size, file.sha256)
 
 
 def _read(found: list[Any], what: str) -> Iterator[ListedFile]:
@@ -202,10 +202,6 @@ def _read(found: list[Any], what: str) -> Iterator[ListedFile]:
         if not 0 <= each["size"] <= SIZE_MAX or (digest is not None and _SHA256.fullmatch(str(digest)) is None):
             raise MalformedError(f"{what}: a file has no possible size or digest")
         yield ListedFile(check_file_name(each["path"]), each["size"], digest)
-
-
-def _in_path(name: str) -> str:
-    return "/".join(in_url(part) for part in name.split("/"))
 
 
 # Sends a run directory to a service: only what is not there yet, in pieces, and then all of it is verified there.
@@ -304,7 +300,7 @@ def _send(
     offset: int,
     sent: Callable[[int], None],
 ) -> None:
-    path = "/".join(in_url(part) for part in snapshot.path.split("/"))
+    path = quote(snapshot.path)
     while True:
         file.seek(offset)
         piece = file.read(min(PUSHED_PIECE, snapshot.size - offset))

@@ -1,4 +1,4 @@
-"""What the database can be asked about: one frozen row a noun, with the columns of the view of the same name.
+"""What the database can be asked about: one frozen row a noun, from which its table, view and JSON schema follow.
 
 Digests are written `sha256:<hex>`, times in nanoseconds since 1970 (UTC), sizes in bytes, durations in seconds unless
 the name says otherwise. A field that is `None` was not stated.
@@ -7,19 +7,41 @@ the name says otherwise. A field that is `None` was not stated.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Final
+
+from tallystick.database.nouns import (
+    ELSEWHERE,
+    HASH,
+    INDEXED,
+    KEY,
+    NOUNS as NOUNS,
+    UNIQUE,
+    NumberOf,
+    Of,
+    To,
+    noun,
+    relations,
+)
+
+SourceName = Annotated[str, UNIQUE, NumberOf("source", "source")]
+OfRun = Annotated[str | None, NumberOf("run"), Of("runs", "name")]
+RunKey = Annotated[str, KEY, NumberOf("run"), Of("runs", "name")]
+GraphKey = Annotated[str, KEY, NumberOf("graph"), Of("graphs", "root")]
+AuditKey = Annotated[str, KEY, NumberOf("audit"), Of("audits", "digest")]
 
 
+@noun("runs", table="run", orders=("name",))
 @dataclass(frozen=True)
 class RunRow:
     """A run: `kind` is training or inference; `status` is recording, claimed or failed."""
 
-    name: str
+    name: SourceName
     kind: str
     status: str
     title: str | None
-    claim: str | None
+    claim: Annotated[str | None, INDEXED]
     spec: str | None
-    environment: str | None
+    environment: Annotated[str | None, To("environments", "digest")]
     data: str | None
     transcript: str | None
     records: int
@@ -29,64 +51,69 @@ class RunRow:
     graph: str | None
     no_graph: str | None
     seconds: float | None
-    place: str
+    place: Annotated[str, ELSEWHERE]
 
 
+@noun("records", table="record")
 @dataclass(frozen=True)
 class RecordRow:
     """A record of a run, by its place in the transcript; `leaf` is its RFC 6962 leaf hash in hexadecimal."""
 
-    run: str
-    number: int
+    run: RunKey
+    number: Annotated[int, KEY]
     kind: str
-    leaf: str
+    leaf: Annotated[str, HASH]
 
 
+@noun("steps", table="step")
 @dataclass(frozen=True)
 class StepRow:
     """A step of a training run: what its record states. `tags` are separated by blanks."""
 
-    run: str
-    step: int
+    run: RunKey
+    step: Annotated[int, KEY]
     record: int
     loss: float | None
     gradient_norm: float | None
     learning_rate: float | None
     batch: str | None
-    graph: str | None
+    graph: Annotated[str | None, To("graphs", "root")]
     no_graph: str | None
     tags: str | None
     seconds: float | None
     recording_seconds: float | None
 
 
+@noun("anchors", table="anchor")
 @dataclass(frozen=True)
 class AnchorRow:
     """A full state that a run recorded; `present` says whether its file was there when it was last read."""
 
-    run: str
-    step: int
+    run: RunKey
+    step: Annotated[int, KEY]
     record: int
-    digest: str
+    digest: Annotated[str, INDEXED]
     file: str
     present: bool
 
 
+@noun("stored_files", table="stored_file")
 @dataclass(frozen=True)
 class StoredFileRow:
     """A file of a run that was copied into a store of blobs, under the digest of its bytes."""
 
-    run: str
-    file: str
-    blob: str
+    run: Annotated[str, KEY, NumberOf("source", "source"), Of("runs", "name")]
+    file: Annotated[str, KEY]
+    blob: Annotated[str, INDEXED]
     bytes: int
 
 
+@noun("graphs", table="graph")
 @dataclass(frozen=True)
 class GraphRow:
     """A graph by its root; `form` is logical, distributed or verification. `operations` are of one run through it."""
 
-    root: str
+    root: Annotated[str, UNIQUE]
     form: str
     dialect: str
     nodes: int
@@ -96,48 +123,53 @@ class GraphRow:
     place: str | None
 
 
+@noun("graph_uses", table="graph_use")
 @dataclass(frozen=True)
 class GraphUseRow:
     """That a run names a graph: `role` is step, further or model."""
 
-    run: str
-    graph: str
-    role: str
+    run: RunKey
+    graph: Annotated[str, KEY, NumberOf("graph"), To("graphs", "root")]
+    role: Annotated[str, KEY]
     file: str
 
 
+@noun("graph_links", table="graph_link")
 @dataclass(frozen=True)
 class GraphLinkRow:
     """That two graphs are forms of one computation: `graph` is the `relation` of `other`, both by their roots."""
 
-    graph: str
-    relation: str
-    other: str
+    graph: GraphKey
+    relation: Annotated[str, KEY]
+    other: Annotated[str, KEY, To("graphs", "root")]
 
 
+@noun("operators", table="operator")
 @dataclass(frozen=True)
 class OperatorRow:
     """A node of a graph; `results` are its dtypes and shapes as text, `module` where in the model it came from."""
 
-    graph: str
-    number: int
+    graph: GraphKey
+    number: Annotated[int, KEY]
     operator: str
     module: str | None
     results: str
     operations: int | None
 
 
+@noun("tensors", table="tensor")
 @dataclass(frozen=True)
 class TensorRow:
     """A tensor by its digest; `shape` is written 2x3, `layout` is row-major in all that we write."""
 
-    digest: str
+    digest: Annotated[str, UNIQUE]
     dtype: str
     shape: str
     layout: str
     bytes: int
 
 
+@noun("bindings", table="binding")
 @dataclass(frozen=True)
 class BindingRow:
     """A tensor at an edge: `edge` names a value of the graph or of the state, `moment` is before, during or after.
@@ -145,17 +177,18 @@ class BindingRow:
     `intended` is the dtype that the graph or the spec asks for, `realised` the one of the tensor that is there.
     """
 
-    run: str
-    step: int
-    edge: str
-    moment: str
-    tensor: str
-    graph: str | None
+    run: RunKey
+    step: Annotated[int, KEY]
+    edge: Annotated[str, KEY]
+    moment: Annotated[str, KEY]
+    tensor: Annotated[str, NumberOf("tensor"), To("tensors", "digest")]
+    graph: Annotated[str | None, NumberOf("graph"), To("graphs", "root")]
     intended: str
     realised: str
     file: str
 
 
+@noun("environments", key=("digest",))
 @dataclass(frozen=True)
 class EnvironmentRow:
     """A stack that a prover states, by the digest of its document, which `body` holds as JSON."""
@@ -164,15 +197,17 @@ class EnvironmentRow:
     body: str
 
 
+@noun("claims", key=("digest", "run_id"))
 @dataclass(frozen=True)
 class ClaimRow:
     """A claim, by its digest; `body` is its canonical JSON."""
 
     digest: str
-    run: str
+    run: Annotated[str, Of("runs", "name")]
     body: str
 
 
+@noun("devices", table="device")
 @dataclass(frozen=True)
 class DeviceRow:
     """A device of a cluster: its memory in bytes, what its memory moves in a second, and its peak.
@@ -180,7 +215,7 @@ class DeviceRow:
     `operations_per_second` is the largest of its `peaks`, which are given by dtype as JSON.
     """
 
-    cluster: str
+    cluster: Annotated[str, NumberOf("cluster")]
     name: str
     kind: str
     model: str | None
@@ -191,17 +226,19 @@ class DeviceRow:
     peaks: str
 
 
+@noun("links", table="link")
 @dataclass(frozen=True)
 class LinkRow:
     """A connection of two devices."""
 
-    cluster: str
+    cluster: Annotated[str, NumberOf("cluster")]
     one: str
     other: str
     bytes_per_second: float | None
     latency_seconds: float | None
 
 
+@noun("traces", table="trace")
 @dataclass(frozen=True)
 class TraceRow:
     """A timeline; `digest` is of its statement, `graph` the root of the graph whose operators its events name.
@@ -209,11 +246,11 @@ class TraceRow:
     `program` reported the events. Their times count from the zero of `clock`, which `began_ns` says if it is known.
     """
 
-    name: str
-    run: str | None
-    cluster: str | None
+    name: SourceName
+    run: OfRun
+    cluster: Annotated[str | None, NumberOf("cluster"), To("devices", "cluster")]
     digest: str
-    graph: str | None
+    graph: Annotated[str | None, Of("graphs", "root")]
     claim: str | None
     program: str
     clock: str
@@ -221,9 +258,10 @@ class TraceRow:
     events: int
     start_ns: int | None
     end_ns: int | None
-    place: str
+    place: Annotated[str, ELSEWHERE]
 
 
+@noun("events", table="event", orders=("start_ns",))
 @dataclass(frozen=True)
 class EventRow:
     """An event of a trace; `operator` is the number of a node in the graph of the trace.
@@ -232,11 +270,11 @@ class EventRow:
     by blanks; `subject` is the digest that a checkpoint, challenge or response is about.
     """
 
-    trace: str
-    number: int
+    trace: Annotated[str, KEY, NumberOf("trace"), Of("traces", "name")]
+    number: Annotated[int, KEY]
     kind: str
     name: str
-    device: str
+    device: Annotated[str, To("devices", "name")]
     stream: int | None
     operator: int | None
     step: int | None
@@ -248,6 +286,7 @@ class EventRow:
     subject: str | None
 
 
+@noun("audits", table="audit")
 @dataclass(frozen=True)
 class AuditRow:
     """An audit by the digest of its report; `made` is its date (UTC), `body` the report as JSON.
@@ -255,10 +294,10 @@ class AuditRow:
     `kind` is training, inference, operators (of one step) or receipts.
     """
 
-    digest: str
+    digest: Annotated[str, UNIQUE]
     kind: str
-    run: str | None
-    claim: str | None
+    run: OfRun
+    claim: Annotated[str | None, INDEXED]
     outcome: str
     sentence: str
     mode: str | None
@@ -270,6 +309,7 @@ class AuditRow:
     body: str
 
 
+@noun("audited_segments", table="audited_segment")
 @dataclass(frozen=True)
 class AuditedSegmentRow:
     """A segment that an audit replayed: the steps from `first_step` to `last_step`.
@@ -277,14 +317,15 @@ class AuditedSegmentRow:
     `outcome` is agrees, differs or another word of the report; `seconds` are those of the replay.
     """
 
-    audit: str
-    run: str | None
-    first_step: int
+    audit: AuditKey
+    run: Annotated[str | None, ELSEWHERE, Of("runs", "name")]
+    first_step: Annotated[int, KEY]
     last_step: int
     outcome: str
     seconds: float | None
 
 
+@noun("findings", table="finding")
 @dataclass(frozen=True)
 class FindingRow:
     """One comparison of an audit: where, the distance found, and the distance allowed.
@@ -292,8 +333,8 @@ class FindingRow:
     An advisory finding does not decide. `step` is there where the place names one.
     """
 
-    audit: str
-    number: int
+    audit: AuditKey
+    number: Annotated[int, KEY]
     check: str
     place: str
     step: int | None
@@ -304,38 +345,42 @@ class FindingRow:
     detail: str
 
 
+@noun("challenges", table="challenge")
 @dataclass(frozen=True)
 class ChallengeRow:
     """What a verifier asked of a run; `asked` is the request as JSON."""
 
-    digest: str
-    run: str | None
+    digest: Annotated[str, UNIQUE]
+    run: OfRun
     asked: str
     nonce: str | None
     party: str | None
     made_ns: int
 
 
+@noun("responses", table="response")
 @dataclass(frozen=True)
 class ResponseRow:
     """What was handed over for a challenge."""
 
-    challenge: str
-    digest: str
+    challenge: Annotated[str, KEY, NumberOf("challenge"), Of("challenges", "digest")]
+    digest: Annotated[str, KEY]
     bytes: int
     made_ns: int
 
 
+@noun("streams", table="stream")
 @dataclass(frozen=True)
 class StreamRow:
     """A stream of receipts that one provider signs with `key`."""
 
-    name: str
+    name: SourceName
     key: str | None
     receipts: int
-    place: str
+    place: Annotated[str, ELSEWHERE]
 
 
+@noun("receipts", table="receipt")
 @dataclass(frozen=True)
 class ReceiptRow:
     """A receipt of one answer, by its place in the stream; `sampler` is its JSON, `bytes` its size.
@@ -343,13 +388,13 @@ class ReceiptRow:
     `verdict` is that of the last check of it which was added: accepted, rejected or inconclusive, or None.
     """
 
-    stream: str
-    number: int
+    stream: Annotated[str, KEY, NumberOf("stream"), Of("streams", "name")]
+    number: Annotated[int, KEY]
     sequence: int
     key: str
-    request: str
-    digest: str
-    model: str
+    request: Annotated[str, INDEXED]
+    digest: Annotated[str, INDEXED]
+    model: Annotated[str, INDEXED]
     engine: str
     environment: str
     sampler: str
@@ -357,10 +402,11 @@ class ReceiptRow:
     answer_tokens: int
     finish: str
     bytes: int
-    verdict: str | None
-    verdict_sentence: str | None
+    verdict: Annotated[str | None, ELSEWHERE]
+    verdict_sentence: Annotated[str | None, ELSEWHERE]
 
 
+@noun("disputes", table="dispute")
 @dataclass(frozen=True)
 class DisputeRow:
     """A dispute of a coordinator, called `name`: where it stands, and how it ended.
@@ -368,10 +414,10 @@ class DisputeRow:
     `root` is that of the transcript in dispute; leaves [low, high) of `size` at `level` (records, operators) are left.
     """
 
-    coordinator: str
-    name: str
+    coordinator: Annotated[str, NumberOf("source", "source")]
+    name: Annotated[str, UNIQUE]
     number: int
-    root: str
+    root: Annotated[str, INDEXED, Of("runs", "transcript")]
     prover: str
     challenger: str
     phase: str
@@ -385,12 +431,13 @@ class DisputeRow:
     moves: int
 
 
+@noun("moves", table="move")
 @dataclass(frozen=True)
 class MoveRow:
     """A move of a dispute, in the coordinator's order, and where the dispute stood after it; `body` is its JSON."""
 
-    dispute: str
-    number: int
+    dispute: Annotated[str, KEY, NumberOf("dispute"), Of("disputes", "name")]
+    number: Annotated[int, KEY]
     role: str
     party: str
     kind: str
@@ -402,3 +449,7 @@ class MoveRow:
     high: int
     size: int
     body: str
+
+
+RELATIONS: Final = relations()
+"""Which fields of two nouns hold the same; each can be followed in both directions."""

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from tallystick.core.canonical_json import Json
 from tallystick.core.errors import UnavailableError, UsageError
 from tallystick.core.sql import TOO_LONG, limited
-from tallystick.database.views import VIEWS, view
+from tallystick.database.schema import VIEWS, view
 from tallystick.database.workload_database import WorkloadDatabase
 
 # Reads with SQL that somebody typed: one statement, which the database itself keeps from writing.

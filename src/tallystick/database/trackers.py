@@ -148,8 +148,8 @@ def log_mlflow(database: Database, name: str, tracking: str, run_id: str | None 
     try:
         number = run_id or _run_named(client, name)
         _log_points(client, number, database, name)
-        for topic, words in _tags(summary):
-            client.set_tag(number, topic, words)
+        for topic, words in summary.words().items():
+            client.set_tag(number, f"tallystick.{topic}", words[:TAG_MAX])
         if run_id is None:
             client.set_terminated(number)
     except MlflowException as error:
@@ -180,7 +180,3 @@ def _log_points(client: MlflowClient, run: str, database: Database, name: str) -
 
 def _key(point: Point) -> str:
     return f"{PREFIX}{point.curve}"
-
-
-def _tags(summary: RunSummary) -> list[tuple[str, str]]:
-    return [(f"tallystick.{topic}", words[:TAG_MAX]) for topic, words in summary.words().items()]

@@ -13,7 +13,8 @@ import sqlalchemy as sa
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.sql import SqlEngine
 from tallystick.database.query import PAGE_MAX, FieldCondition, FieldTest, Page, RowQuery
-from tallystick.database.views import NOUNS, RELATIONS, drop_views, make_views, view
+from tallystick.database.rows import NOUNS, RELATIONS
+from tallystick.database.schema import drop_views, make_views, view
 
 if TYPE_CHECKING:
     from alembic.config import Config

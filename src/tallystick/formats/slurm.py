@@ -261,7 +261,10 @@ def read_slurm(files: Mapping[str, bytes], topology: str | None = None) -> Clust
     Raises `MalformedError` naming the file where something is no configuration, or names do not fit together.
     """
     nodes = _nodes(files.get(NODES, b""))
-    switches = _cluster_switches(files, topology)
+    if YAML_NAME in files:
+        switches = read_topology_yaml(files[YAML_NAME], topology)
+    else:
+        switches = read_topology_conf(files.get(CONF_NAME, b""))
     for name in (each for switch in switches for each in switch.nodes):
         nodes.setdefault(name, NodeParts())
     _add_gpus(nodes, files.get(GRES, b""))
@@ -280,12 +283,6 @@ def _require_few(nodes: Mapping[str, NodeParts], switches: list[Switch]) -> None
     count = len(switches) + sum(2 + len(each.gpus or each.promised) for each in nodes.values())
     if count > DEVICES_MAX:
         raise MalformedError(f"these files name {count:,} devices, more than the {DEVICES_MAX:,} of one cluster")
-
-
-def _cluster_switches(files: Mapping[str, bytes], topology: str | None) -> list[Switch]:
-    if YAML_NAME in files:
-        return read_topology_yaml(files[YAML_NAME], topology)
-    return read_topology_conf(files.get(CONF_NAME, b""))
 
 
 def _nodes(data: bytes) -> dict[str, NodeParts]:

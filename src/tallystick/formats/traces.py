@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
@@ -140,26 +140,6 @@ BATCH: Final = 64
 EMPTY: Final = Log(root=digest_from(Frontier.empty().root()), size=0)
 
 
-class StoredEvent(NamedTuple):
-    """An event as a plain row: its place in the log, the byte at which its line starts, and its fields."""
-
-    place: int
-    offset: int
-    kind: str
-    start: int
-    duration: int
-    device: str
-    stream: int | None
-    operator: int | None
-    fused: tuple[int, ...]
-    step: int | None
-    name: str
-    members: tuple[str, ...]
-    memory: int | None
-    moved: int | None
-    subject: str | None
-
-
 @dataclass(frozen=True)
 class TraceFolder:
     """Names and reads the parts of a trace."""
@@ -200,37 +180,10 @@ class TraceFolder:
         Raises `MalformedError` at a line that is no event, and behind the last one `ProofError` unless they are those
         under the root of the statement.
         """
-        return (event for _, event in self._placed_events())
-
-    def rows(self) -> Iterator[StoredEvent]:
-        """The events as plain rows with their places; raises what `events` raises."""
-        for place, (offset, event) in enumerate(self._placed_events()):
-            yield StoredEvent(
-                place,
-                offset,
-                event.kind,
-                event.start,
-                event.duration,
-                event.device,
-                event.stream,
-                event.operator,
-                event.fused or (),
-                event.step,
-                event.name,
-                event.members or (),
-                event.memory,
-                event.moved,
-                event.subject,
-            )
-
-    def _placed_events(self) -> Iterator[tuple[int, TraceEvent]]:
-        """Every event with the byte at which its line starts."""
         log = self.statement().events
-        lines, frontier, offset = read_lines(self.events_path, EVENT_BYTES_MAX), Frontier.empty(), 0
+        lines, frontier = read_lines(self.events_path, EVENT_BYTES_MAX), Frontier.empty()
         while batch := list(islice(lines, BATCH)):
-            for number, line in enumerate(batch, frontier.size):
-                yield offset, read_event(line, f"event {number}")
-                offset += len(line) + 1
+            yield from (read_event(line, f"event {number}") for number, line in enumerate(batch, frontier.size))
             frontier = frontier.extend([leaf_hash(line) for line in batch])
         if (digest_from(frontier.root()), frontier.size) != (log.root, log.size):
             raise ProofError(f"events.jsonl: its {frontier.size} events are not those under the root in trace.json")
@@ -306,7 +259,8 @@ class _Tracks:
             yield from self._names(event, place)
             yield self._slice(event, place)
             if event.memory is not None:
-                yield _counter(event, place["pid"])
+                now, used = _microseconds(event.end), {"bytes": event.memory}
+                yield {"ph": "C", "name": "memory", "pid": place["pid"], "ts": now, "args": used}
             if event.members is not None:
                 yield self._arrow(event, event.members, place)
 
@@ -338,16 +292,6 @@ class _Tracks:
         name = f"{event.name} {','.join(members)} {count}"
         times = {"ts": _microseconds(event.start)}
         return {"ph": phase, "bp": "e", "id": name, "name": event.name, "cat": "members", **place, **times}
-
-
-def _counter(event: TraceEvent, process: int) -> Entry:
-    return {
-        "ph": "C",
-        "name": "memory",
-        "pid": process,
-        "ts": _microseconds(event.end),
-        "args": {"bytes": event.memory},
-    }
 
 
 def _microseconds(nanoseconds: int) -> float | int:

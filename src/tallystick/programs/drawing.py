@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Final
 
 from tallystick.core.errors import UsageError
+from tallystick.core.svg import tag
 from tallystick.programs.encoding import Find
 from tallystick.programs.graph import Graph, Node, Ref, Role
 from tallystick.programs.layout import DrawingLayout, Point, arrange
@@ -154,6 +155,7 @@ COLOURS: Final = {
 }
 PHASES: Final = {"forward": "#dcebfb", "backward": "#fde5d2", "update": "#e2f1e4"}
 SOURCE_COLOUR: Final = "#ffffff"
+STROKE: Final = "#5b6577"
 SOURCE_ROLES: Final = frozenset({Role.INPUT, Role.CUT})
 Link = Callable[[str], str | None]
 
@@ -302,9 +304,9 @@ def _svg_arrows(layout: DrawingLayout, boxes: dict[Ref, _Box]) -> Iterator[str]:
     for (a, b), points in layout.routes.items():
         (x, y), (end_x, end_y) = points[0], points[-1]
         start, end = (x, y + boxes[a].size[1] / 2), (end_x, end_y - boxes[b].size[1] / 2)
-        yield f'<path d="{_curve((start, *points[1:-1], end))}"/>'
+        yield tag("path", d=_curve((start, *points[1:-1], end)))
         x, y = end
-        yield f'<path d="M{x - 3:.1f} {y - 6:.1f}L{x:.1f} {y:.1f}L{x + 3:.1f} {y - 6:.1f}"/>'
+        yield tag("path", d=f"M{x - 3:.1f} {y - 6:.1f}L{x:.1f} {y:.1f}L{x + 3:.1f} {y - 6:.1f}")
     yield "</g>"
 
 
@@ -330,28 +332,20 @@ def _svg_boxes(layout: DrawingLayout, picture: _Picture, link: Link | None) -> I
 def _svg_box(middle: Point, box: _Box, kind: str) -> Iterator[str]:
     (x, y), (width, height) = middle, box.size
     left, top = x - width / 2, y - height / 2
-    dashes = ' stroke-dasharray="4 3"' * box.is_source
-    yield (
-        f'<rect x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" rx="5" '
-        f'fill="{box.colour}" stroke="#5b6577"{dashes}{_classed(kind)}/>'
-    )
+    corner = {"x": left, "y": top, "width": width, "height": float(height), "rx": "5"}
+    dashes = "4 3" if box.is_source else None
+    yield tag("rect", **corner, fill=box.colour, stroke=STROKE, stroke_dasharray=dashes, class_=kind or None)
     for i, line in enumerate(box.lines):
-        weight = ' font-weight="bold"' if i == 0 else ' fill="#3d4656"'
-        yield (
-            f'<text x="{left + PADDING:.1f}" y="{top + PADDING + FONT + i * LINE:.1f}"{weight}>{escape(line)}</text>'
-        )
-
-
-def _classed(kind: str) -> str:
-    return f' class="{kind}"' if kind else ""
+        look = {"font_weight": "bold"} if i == 0 else {"fill": "#3d4656"}
+        yield tag("text", escape(line), x=left + PADDING, y=top + PADDING + FONT + i * LINE, **look)
 
 
 def _svg_legend(y: float, legend: Mapping[str, str], linked: bool) -> Iterator[str]:
     x = 10.0
     for name, colour in legend.items():
-        square = f'x="{x:.1f}" y="{y - 9:.1f}" width="11" height="11" fill="{colour}" stroke="#5b6577"'
-        yield f"<rect {square}{_classed(name if linked else '')}/>"
-        yield f'<text x="{x + 15:.1f}" y="{y:.1f}">{escape(name)}</text>'
+        square = {"x": x, "y": y - 9, "width": "11", "height": "11", "fill": colour, "stroke": STROKE}
+        yield tag("rect", **square, class_=name if linked else None)
+        yield tag("text", escape(name), x=x + 15, y=y)
         x += 30 + len(name) * CHARACTER
 
 

@@ -25,7 +25,7 @@ from tallystick.formats.store.directories import InferenceDirectory, OpeningDire
 from tallystick.formats.store.keeping import AnchorKeeping
 from tallystick.formats.store.run import RunDirectory
 from tallystick.formats.traces import TraceStatement
-from tallystick.recording.timelines.imported import TraceSubject, import_torch
+from tallystick.recording.timelines.imported import TraceSubject, import_profile
 from tallystick.recording.timelines.torch_calls import DevicePlaces
 from tallystick.recording.training import (
     Config,
@@ -153,4 +153,4 @@ def profile_step(run: RunDirectory, step: int, out: Path, device: str = "cpu") -
     with tempfile.TemporaryDirectory(prefix="tally-profile-") as folder:
         file = Path(folder) / "kineto.json"
         profile_graph(source.graph, source.bindings, step, file, device)
-        return import_torch([file], out, subject, SOURCE)
+        return import_profile([file], out, subject, SOURCE)

@@ -207,9 +207,9 @@ def test_many_objections_stay_few_lines(tmp_path: Path) -> None:
 
 
 def test_the_small_graph_has_a_view_that_nobody_runs() -> None:
-    from tallystick.audits.timeline.graph_work import GraphWork
+    from tallystick.audits.timeline.graph_work import graph_work
 
-    work = GraphWork(small_graph()).nodes
+    work = graph_work(small_graph())
     assert [number for number, each in work.items() if each.must_run] == [0, 1, 3]
     assert work[0].flops >= 2 * 4 * 4 * 3
     assert reduction(ONE, 0, 1).members == (ONE, TWO)

@@ -10,8 +10,7 @@ import pytest
 from tallystick.core.errors import MalformedError
 from tallystick.database.query import Page, RowQuery, page_json
 from tallystick.database.remote import ServiceAnswers
-from tallystick.database.rows import RecordRow
-from tallystick.database.views import NOUNS
+from tallystick.database.rows import NOUNS, RecordRow
 
 ROWS = tuple(RecordRow("digits", number, "step", "00") for number in (1, 2))
 ASKED = RowQuery(noun="records", limit=2, after=(1, 0))

@@ -16,9 +16,8 @@ from tallystick.core.errors import MalformedError, UnavailableError, UsageError
 from tallystick.database import schema
 from tallystick.database.bulk import inserted
 from tallystick.database.query import Page, at_least, page_json, read_page
-from tallystick.database.rows import AuditRow, EventRow, FindingRow
+from tallystick.database.rows import NOUNS, AuditRow, EventRow, FindingRow
 from tallystick.database.service.access import SCOPES, TokenGrant, new_token
-from tallystick.database.views import NOUNS
 from tests.support.services import RUN, Service, serving
 
 WITHOUT: Final[dict[str, dict[str, Any]]] = {"traces": {"place": ""}, "streams": {"place": ""}}

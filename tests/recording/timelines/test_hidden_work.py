@@ -12,7 +12,7 @@ import pytest
 from tallystick.audits.timeline.audit import AuditedTrace, audit_trace
 from tallystick.core.tensors import TensorSpec
 from tallystick.formats.cluster import Cluster, Device
-from tallystick.formats.traces import StoredEvent, TraceFolder
+from tallystick.formats.traces import TraceEvent, TraceFolder
 from tallystick.programs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.recording.timelines.graph_names import LINEAR, PRODUCT, work_of
 from tallystick.recording.timelines.imported import TraceSubject, import_profile
@@ -37,11 +37,11 @@ def training_step() -> Graph:
     return Graph("aten", GraphForm.LOGICAL, inputs, (), nodes, outputs)
 
 
-def imported(folder: Path, entries: Entries, step: int | None = 3) -> list[StoredEvent]:
+def imported(folder: Path, entries: Entries, step: int | None = 3) -> list[TraceEvent]:
     devices = [Device(name="host/cpu", kind="cpu"), Device(name="host/gpu0", kind="gpu")]
     subject = TraceSubject(Cluster.of(devices, []), DevicePlaces("host"), training_step(), step=step)
     import_profile([kineto(folder / "kineto.json", entries)], folder / "trace", subject)
-    return list(TraceFolder(folder / "trace").rows())
+    return list(TraceFolder(folder / "trace").events())
 
 
 def outcome(folder: Path) -> str:
@@ -85,7 +85,7 @@ HIDDEN: dict[str, tuple[str, list[Any]]] = {
 @pytest.mark.parametrize("name", HONEST)
 def test_the_span_of_an_optimizer_stays_whole_where_its_calls_fit(tmp_path: Path, name: str) -> None:
     found = imported(tmp_path, [*body(), *optimizer(*HONEST[name])])
-    assert [(row.operator, row.fused, row.duration) for row in found[2:]] == [(2, (3,), 900_000)]
+    assert [(row.operator, row.fused or (), row.duration) for row in found[2:]] == [(2, (3,), 900_000)]
     assert outcome(tmp_path) == "accepted"
 
 
@@ -93,7 +93,7 @@ def test_the_span_of_an_optimizer_stays_whole_where_its_calls_fit(tmp_path: Path
 def test_a_call_that_the_update_does_not_need_is_unexplained(tmp_path: Path, name: str) -> None:
     called, dims = HIDDEN[name]
     found = imported(tmp_path, [*body(), *optimizer(*UPDATE, operator(called, 300, 500, dims))])
-    assert [(row.name, row.operator, row.fused, row.duration) for row in found[2:]] == [
+    assert [(row.name, row.operator, row.fused or (), row.duration) for row in found[2:]] == [
         ("Optimizer.step#AdamW.step", 2, (3,), 200_000),
         (called, None, (), 500_000),
         ("Optimizer.step#AdamW.step", 2, (), 200_000),
@@ -136,7 +136,7 @@ def test_kernels_of_a_hidden_call_are_nobodys(tmp_path: Path) -> None:
     calls = optimizer(UPDATE[0], launch(1, 111), operator("aten::mm", 300, 50, [LARGE, LARGE]), launch(2, 310))
     late = [operator("aten::add_", 400, 5, [SQUARE, SQUARE]), launch(3, 401), launch(4, 420)]
     found = imported(tmp_path, [*calls, *late, *(gpu(n, 1000 * n, 10) for n in (1, 2, 3, 4))])
-    assert [(row.name, row.operator, row.fused) for row in found] == [
+    assert [(row.name, row.operator, row.fused or ()) for row in found] == [
         ("sgemm_1", 2, (3,)),
         ("sgemm_2", None, ()),
         ("sgemm_3", 2, ()),
@@ -237,7 +237,7 @@ def recorded(folder: Path, make: Loop, hide: Callable[[], object] | None = None,
     return folder
 
 
-def update_events(folder: Path) -> tuple[int, list[StoredEvent], str]:
+def update_events(folder: Path) -> tuple[int, list[TraceEvent], str]:
     """The first node of the update, all events of the profile, and the outcome of an audit."""
     from tallystick.audits.timeline.audit import open_trace
     from tallystick.programs.inspection import update_nodes
@@ -248,7 +248,7 @@ def update_events(folder: Path) -> tuple[int, list[StoredEvent], str]:
     trace = TraceFolder(folder / "trace")
     verdict = audit_trace(open_trace(trace, folder / "run" / "graphs" / "step.json"))
     assert subject.graph is not None
-    return update_nodes(subject.graph)[0], list(trace.rows()), verdict.outcome
+    return update_nodes(subject.graph)[0], list(trace.events()), verdict.outcome
 
 
 @pytest.mark.parametrize("name", LOOPS)

@@ -12,7 +12,7 @@ import pytest
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.tensors import TensorSpec
 from tallystick.formats.cluster import Cluster, Device
-from tallystick.formats.traces import StoredEvent, TraceFolder
+from tallystick.formats.traces import TraceEvent, TraceFolder
 from tallystick.programs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.recording.timelines.graph_names import CompiledNames
 from tallystick.recording.timelines.imported import TraceSubject, import_profile
@@ -54,7 +54,7 @@ def ran(operation: str, start: float, run: str = "1", thread: int = 5, module: s
     return {"ph": "X", "pid": 7, "tid": thread, "ts": start, "dur": 10.5, "name": operation, "args": arguments}
 
 
-def imported(folder: Path, entries: list[dict[str, Any]], compiled: bool = True) -> list[StoredEvent]:
+def imported(folder: Path, entries: list[dict[str, Any]], compiled: bool = True) -> list[TraceEvent]:
     file = folder / "perfetto_trace.json.gz"
     file.write_bytes(gzip.compress(json.dumps({"displayTimeUnit": "ns", "traceEvents": entries}).encode()))
     (folder / "compiled.txt").write_text(TEXT)
@@ -62,7 +62,7 @@ def imported(folder: Path, entries: list[dict[str, Any]], compiled: bool = True)
     named = folder / "compiled.txt" if compiled else None
     subject = TraceSubject(cluster, DevicePlaces("host"), graph(), step=4, compiled=named)
     import_profile([file], folder / "trace", subject)
-    return list(TraceFolder(folder / "trace").rows())
+    return list(TraceFolder(folder / "trace").events())
 
 
 def test_a_fusion_computes_what_is_in_it_and_equal_sums_are_nobodys() -> None:
@@ -76,7 +76,7 @@ def test_a_fusion_computes_what_is_in_it_and_equal_sums_are_nobodys() -> None:
 def test_instructions_are_operators_and_executions_are_steps(tmp_path: Path) -> None:
     entries = [ran("dot.1", 100), ran("fusion.3", 120), ran("add.7", 140), ran("dot.1", 300, run="2")]
     found = imported(tmp_path, entries)
-    assert [(row.operator, row.fused, row.step, row.start, row.duration) for row in found] == [
+    assert [(row.operator, row.fused or (), row.step, row.start, row.duration) for row in found] == [
         (0, (), 4, 100_000, 10_500),
         (1, (2,), 4, 120_000, 10_500),
         (None, (), 4, 140_000, 10_500),

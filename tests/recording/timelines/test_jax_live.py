@@ -34,5 +34,5 @@ def test_what_jax_profiles_is_found_in_the_graph_that_it_captured(tmp_path: Path
     subject = TraceSubject(cluster, DevicePlaces("host"), graph, step=0, compiled=tmp_path / "compiled.txt")
     import_profile([file], tmp_path / "trace", subject)
     trace = TraceFolder(tmp_path / "trace")
-    assert [row.step for row in trace.rows()] == [0, 1]
+    assert [row.step for row in trace.events()] == [0, 1]
     assert audit_trace(AuditedTrace(trace, graph)).accepted

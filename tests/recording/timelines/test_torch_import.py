@@ -12,7 +12,7 @@ import pytest
 from tallystick.audits.timeline.audit import AuditedTrace, audit_trace
 from tallystick.core.errors import MalformedError, TallyError
 from tallystick.formats.cluster import Cluster, Device
-from tallystick.formats.traces import StoredEvent, TraceFolder
+from tallystick.formats.traces import TraceEvent, TraceFolder
 from tallystick.programs.graph import Graph
 from tallystick.recording.timelines import chrome_entries, chrome_entries as sorted_rows
 from tallystick.recording.timelines.imported import TraceSubject, import_profile
@@ -36,8 +36,8 @@ def imported(
     return TraceFolder(folder / "trace")
 
 
-def rows(trace: TraceFolder) -> list[StoredEvent]:
-    return list(trace.rows())
+def rows(trace: TraceFolder) -> list[TraceEvent]:
+    return list(trace.events())
 
 
 def test_operators_are_found_by_name_and_shapes(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_ranks_name_the_members_of_a_collective(tmp_path: Path) -> None:
     subject = TraceSubject(two_nodes(), DevicePlaces("host", {0: ONE, 1: TWO}))
     import_profile(files, tmp_path / "trace", subject)
     found = rows(TraceFolder(tmp_path / "trace"))
-    assert [(row.kind, row.name, row.device, row.members, row.moved) for row in found] == [
+    assert [(row.kind, row.name, row.device, row.members or (), row.moved) for row in found] == [
         ("collective", "allreduce", ONE, (ONE, TWO), 100),
         ("collective", "allreduce", TWO, (ONE, TWO), 100),
     ]

@@ -122,7 +122,10 @@ def test_a_person_can_put_what_a_separate_program_prints_into_a_report(honest: P
         assert named in html
     assert "Red, with a bar on the left" in html
     assert "Shaded: steps that were not replayed" in html
-    assert html.count("data:image/png;base64,") == 2  # for a light and for a dark screen
+    assert "prefers-color-scheme: dark" in html
+    assert html.count('<svg class="chart"') == 2  # the losses, and their distances
+    for name in ("recorded", "replayed, segment agrees", "distance", "limit", "sampled step", "anchor", "not replayed"):
+        assert f"</span>{name}</li>" in html
 
 
 def test_the_report_as_json_says_when_with_what_and_on_which_stacks(tally: Tally, honest: Path) -> None:

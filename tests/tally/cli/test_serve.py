@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.database.views import VIEWS
+from tallystick.database.schema import VIEWS
 from tests.recording.serving.conftest import loopback_only as loopback_only
 
 Tally = Callable[..., Any]

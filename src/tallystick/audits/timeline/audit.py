@@ -14,8 +14,8 @@ from tallystick.audits.timeline.graph_work import (
     Comparing,
     Durations,
     Excess,
-    GraphWork,
     TraceLimits,
+    graph_work,
 )
 from tallystick.audits.timeline.steps import TracedSteps
 from tallystick.core.errors import ProofError
@@ -256,7 +256,7 @@ def audit_trace(trace: AuditedTrace, limits: TraceLimits = DEFAULT) -> Verdict:
 
 def _judge(trace: AuditedTrace, cluster: Cluster, limits: TraceLimits) -> Verdict:
     compared = Comparing()
-    work = GraphWork(trace.graph).nodes if trace.graph else {}
+    work = graph_work(trace.graph) if trace.graph else {}
     streams = Streams(cluster, limits, compared, {number for number, each in work.items() if each.is_update})
     transfers = Transfers(cluster, limits, compared)
     steps = TracedSteps(work, cluster, limits, compared, Durations(limits.longer))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from statistics import median_high
 from typing import Final, NamedTuple
 
-from tallystick.core.tensors import TensorSpec
 from tallystick.programs.graph import Graph, Node
 from tallystick.programs.inspection import Inspection, update_nodes
 from tallystick.verdicts.tolerance import Finding
+from tallystick.verdicts.verdict import Findings
 
 # How much a clock may be wrong before a trace is rejected for it.
 
@@ -47,41 +46,31 @@ KEPT: Final = 12
 
 
 @dataclass
-class Comparisons:
-    """The comparisons of one check: how many were made, how many disagree, and the first of these."""
-
-    made: int = 0
-    bad: int = 0
-    kept: list[Finding] = field(default_factory=list)
-
-
-@dataclass
 class Comparing:
-    """All checks of an audit by name."""
+    """All comparisons of an audit: how many each check made, how many disagree, and the first of these."""
 
-    checks: dict[str, Comparisons] = field(default_factory=dict)
+    made: Counter[str] = field(default_factory=Counter)
+    bad: Counter[str] = field(default_factory=Counter)
+    first: Findings = field(default_factory=Findings)
 
     def check(
         self, name: str, is_good: bool, where: str, why: str, distance: float = 1.0, allowed: float = 0.0
     ) -> None:
         """Note one comparison; `why` says what is wrong where it is not good."""
-        found = self.checks.setdefault(name, Comparisons())
-        found.made += 1
+        self.made[name] += 1
         if not is_good:
-            found.bad += 1
-            if len(found.kept) < KEPT:
-                found.kept.append(Finding(distance, allowed, name, where, why))
+            self.bad[name] += 1
+            if self.bad[name] <= KEPT:
+                self.first.note(Finding(distance, allowed, name, where, why))
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> Iterator[Finding]:
         """One finding for each check that agreed throughout, and those that disagree."""
-        found: list[Finding] = []
-        for name, each in self.checks.items():
-            if not each.bad:
-                found.append(Finding(0.0, 0.0, name, detail=f"{each.made:,} compared"))
-            found += each.kept
-            if each.bad > len(each.kept):
-                found.append(Finding(1.0, 0.0, name, detail=f"and {each.bad - len(each.kept):,} more"))
-        return found
+        for name, made in self.made.items():
+            if not self.bad[name]:
+                yield Finding(0.0, 0.0, name, detail=f"{made:,} compared")
+            yield from (finding for finding in self.first.seen if finding.name == name)
+            if self.bad[name] > KEPT:
+                yield Finding(1.0, 0.0, name, detail=f"and {self.bad[name] - KEPT:,} more")
 
 
 # What each node of a graph needs: the nodes before it, operations and bytes; and whether it must be seen.
@@ -117,21 +106,11 @@ class NodeWork:
     is_update: bool
 
 
-@dataclass(frozen=True)
-class GraphWork:
+def graph_work(graph: Graph) -> dict[int, NodeWork]:
     """The work of all nodes of a graph, by number, in an order of execution."""
-
-    graph: Graph
-
-    @cached_property
-    def nodes(self) -> dict[int, NodeWork]:
-        """The work of each node."""
-        inspection = Inspection(self.graph)
-        needed, update = _needed(inspection), {*update_nodes(self.graph)}
-        return {
-            node.number: _work(inspection, node, node.number in needed, node.number in update)
-            for node in self.graph.nodes
-        }
+    inspection = Inspection(graph)
+    needed, update = _needed(inspection), {*update_nodes(graph)}
+    return {node.number: _work(inspection, node, node.number in needed, node.number in update) for node in graph.nodes}
 
 
 def _work(inspection: Inspection, node: Node, is_needed: bool, is_update: bool) -> NodeWork:
@@ -139,6 +118,7 @@ def _work(inspection: Inspection, node: Node, is_needed: bool, is_update: bool) 
     values = [inspection.specs[ref] for ref in {*node.refs, *(ref for ref in node.outputs if ref)}]
     largest = max(values, key=lambda spec: spec.nbytes, default=None)
     whole = sum(spec.nbytes for spec in values)
+    is_scalar = all(spec.size <= 1 for spec in values)  # as a learning rate: a processor may do that in passing
     goes_through = cost.flops >= max((spec.size for spec in values), default=0)  # not so where rows are looked up
     return NodeWork(
         node,
@@ -147,14 +127,9 @@ def _work(inspection: Inspection, node: Node, is_needed: bool, is_update: bool) 
         whole if goes_through else 0,
         whole,
         "" if largest is None else largest.dtype,
-        is_needed and cost.bytes_moved > 0 and node.operator.split(".")[1] not in IN_PASSING and not _is_scalar(values),
+        is_needed and cost.bytes_moved > 0 and node.operator.split(".")[1] not in IN_PASSING and not is_scalar,
         is_update,
     )
-
-
-def _is_scalar(values: Iterable[TensorSpec]) -> bool:
-    """Whether a node only handles single numbers, such as a learning rate: a processor may do that in passing."""
-    return all(spec.size <= 1 for spec in values)
 
 
 def _needed(inspection: Inspection) -> set[int]:

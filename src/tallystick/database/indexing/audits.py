@@ -260,10 +260,6 @@ def _number(value: float | str | None) -> float | None:
 # Reads the receipts of a provider into the database, in the order in which they were issued.
 
 BATCH: Final = 5000
-COLUMNS: Final = (
-    *("stream", "number", "sequence", "key", "request", "digest", "model", "engine", "environment", "sampler"),
-    *("prompt_tokens", "answer_tokens", "finish", "bytes"),
-)
 
 
 def add_receipts(database: WorkloadDatabase, path: Path, name: str | None = None) -> str:
@@ -307,7 +303,7 @@ def _position(connection: sa.Connection, source: int) -> tuple[int, LogPosition]
 
 def _write(connection: sa.Connection, path: Path, stream: int, batch: list[LogLine]) -> None:
     rows = [_row(stream, each, path) for each in batch]
-    insert_many(connection, RECEIPT, COLUMNS, rows)
+    insert_many(connection, RECEIPT, rows)
     behind = batch[-1].behind
     values = {"receipts": behind.lines, "bytes_read": behind.bytes_read, "frontier": behind.peaks, "key": rows[-1][3]}
     connection.execute(sa.update(STREAM).where(STREAM.c.id == stream).values(**values))

@@ -199,7 +199,7 @@ def _replace(ours: sa.Connection, theirs: sa.Connection, places: tuple[SourcePla
         ours.execute(sa.delete(table))
     for table in derived_tables():
         rows = theirs.execute(sa.select(table).execution_options(yield_per=PAGE))
-        insert_many(ours, table, table.c.keys(), (tuple(row) for row in rows))
+        insert_many(ours, table, (tuple(row) for row in rows), table.c.keys())
         _count_on(ours, table)
     for table in METADATA.sorted_tables:
         if table.name in kept:
@@ -319,16 +319,12 @@ def check(database: WorkloadDatabase, quick: bool = False, blobs: Blobs | None =
         with again.sql.reading() as theirs:
             compare(report, ours, theirs, unread, quick)
         if blobs is not None:
-            _compare_blobs(report, ours, blobs, quick)
+            for line in blob_findings(ours, blobs, quick):
+                report.found(line)
+            if quick:
+                report.unchecked.append("blobs: their bytes were left out")
         _note_only_here(report, ours)
     return report
-
-
-def _compare_blobs(report: CheckReport, ours: sa.Connection, blobs: Blobs, quick: bool) -> None:
-    for line in blob_findings(ours, blobs, quick):
-        report.found(line)
-    if quick:
-        report.unchecked.append("blobs: their bytes were left out")
 
 
 def compare(

@@ -55,7 +55,6 @@ RELATIONS_OF_FORMS: Final = (
     *("logical form of", "distributed form of", "verification form of", "slice of", "template of"),
     "other shape of",
 )
-OPERATOR_COLUMNS: Final = ("graph", "number", "operator", "module", "results", "operations")
 
 
 def add_graph(connection: sa.Connection, path: Path, stated: Digest | None = None) -> int:
@@ -146,7 +145,7 @@ def _insert(connection: sa.Connection, path: Path, graph: Graph, root: Digest) -
     counts = {"nodes": len(graph.nodes), "inputs": len(graph.inputs), "outputs": len(graph.outputs)}
     values = {"form": str(graph.form), "dialect": graph.dialect, "place": str(path.absolute()), **counts}
     number = inserted(connection, GRAPH, root=root, operations=inspection.flops, **values)
-    insert_many(connection, OPERATOR, OPERATOR_COLUMNS, _operators(number, inspection, path))
+    insert_many(connection, OPERATOR, _operators(number, inspection, path))
     return number
 
 
@@ -325,14 +324,6 @@ def _row(tensor: _Found) -> dict[str, object]:
 #
 # A trace is read and checked before the database is locked, so that others write meanwhile.
 
-EVENT_COLUMNS: Final = (
-    *("trace", "number", "kind", "name", "device", "stream", "operator", "step", "start_ns", "duration_ns"),
-    *("bytes", "memory_bytes", "members", "subject"),
-)
-DEVICE_COLUMNS: Final = (
-    *("cluster", "name", "kind", "model", "host", "memory_bytes", "bytes_per_second", "operations_per_second", "peaks"),
-)
-LINK_COLUMNS: Final = ("cluster", "one", "other", "bytes_per_second", "latency_seconds")
 MICROSECOND: Final = 1000
 BATCH: Final = 10_000
 IN_MEMORY: Final = 100_000
@@ -393,7 +384,7 @@ def _write(
         began_ns=None if statement.began is None else statement.began * MICROSECOND,
         events=statement.events.size,
     )
-    insert_many(connection, EVENT, EVENT_COLUMNS, ((trace, *row) for row in rows))
+    insert_many(connection, EVENT, ((trace, *row) for row in rows))
     span = sa.select(sa.func.min(EVENT.c.start_ns), sa.func.max(EVENT.c.start_ns + EVENT.c.duration_ns))
     start, end = connection.execute(span.where(EVENT.c.trace == trace)).one()
     connection.execute(sa.update(TRACE).where(TRACE.c.id == trace).values(start_ns=start, end_ns=end))
@@ -419,9 +410,9 @@ def add_cluster(connection: sa.Connection, cluster: Cluster) -> int:
     if known is not None:
         return int(known)
     number = inserted(connection, CLUSTER, digest=identity)
-    insert_many(connection, DEVICE, DEVICE_COLUMNS, (_device(number, device) for device in cluster.devices))
+    insert_many(connection, DEVICE, (_device(number, device) for device in cluster.devices))
     links = ((number, *each.ends, each.bandwidth, each.latency) for each in cluster.links)
-    insert_many(connection, LINK, LINK_COLUMNS, links)
+    insert_many(connection, LINK, links)
     return number
 
 

@@ -144,7 +144,7 @@ def add_calls(database: WorkloadDatabase, calls: InferenceDirectory, name: str |
             position = position_of_run(connection, number)
             batch = list(islice(read_on(calls.transcript_path, position, end=end), BATCH))
             rows = ((number, each.behind.lines - 1, "call", bytes(each.leaf)) for each in batch)
-            insert_many(connection, RECORD, ("run", "number", "kind", "leaf"), rows)
+            insert_many(connection, RECORD, rows)
             if batch:
                 keep_position(connection, number, batch[-1].behind)
     with database.writing(place) as connection:
@@ -165,13 +165,6 @@ def add_calls(database: WorkloadDatabase, calls: InferenceDirectory, name: str |
 #
 # A second reading goes on behind the last record that is there. Each batch of records is one transaction together with
 # the position behind it, so an interrupted reading is gone on with, and a finished one changes nothing.
-
-RECORD_COLUMNS: Final = ("run", "number", "kind", "leaf")
-STEP_COLUMNS: Final = (
-    *("run", "step", "record", "loss", "gradient_norm", "learning_rate", "batch", "graph", "no_graph", "tags"),
-    *("seconds", "recording_seconds"),
-)
-ANCHOR_COLUMNS: Final = ("run", "step", "record", "digest", "file", "present")
 
 
 @dataclass
@@ -266,9 +259,9 @@ def _write_records(
 
 
 def _insert(connection: sa.Connection, rows: _Rows) -> None:
-    insert_many(connection, RECORD, RECORD_COLUMNS, rows.records)
-    insert_many(connection, STEP, STEP_COLUMNS, rows.steps)
-    insert_many(connection, ANCHOR, ANCHOR_COLUMNS, rows.anchors)
+    insert_many(connection, RECORD, rows.records)
+    insert_many(connection, STEP, rows.steps)
+    insert_many(connection, ANCHOR, rows.anchors)
 
 
 def _step_row(run: int, place: int, step: StepRecord, took: TraceEntry | None) -> tuple[Any, ...]:

@@ -182,7 +182,7 @@ def _drop_others(database: WorkloadDatabase, run: str, directory: RunDirectory, 
     there = set(directory.anchors.present(each.mark for each in report.fetched if each.mark is not None))
     wrong = {
         each.mark if each.mark is not None else each.file
-        for each in _one_of_each(report.fetched)
+        for each in {each.file if each.mark is None else each.mark: each for each in report.fetched}.values()
         if (each.mark is None or each.mark in there) and not is_as_recorded(database, run, directory, each)
     }
     for each in list(report.fetched):
@@ -190,11 +190,6 @@ def _drop_others(database: WorkloadDatabase, run: str, directory: RunDirectory, 
             (directory.path / each.file).unlink()
             report.fetched.remove(each)
             report.damaged[each.file] = "the database names a blob that is not what its record states"
-
-
-def _one_of_each(files: Iterable[StoredFile]) -> Iterable[StoredFile]:
-    """One file of every anchor, and every batch."""
-    return {each.file if each.mark is None else each.mark: each for each in files}.values()
 
 
 def _batches(connection: sa.Connection, run: str, steps: tuple[int, int]) -> Iterator[str]:

@@ -9,10 +9,10 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from tallystick.core.errors import TallyError
+from tallystick.core.svg import Chart, Scale, anchored, named, share, strip, tag
 from tallystick.database.pages.addresses import to
-from tallystick.database.pages.charts import ChartMark, ChartScale, line_chart, mark_chart, stacked_bars, strip
 from tallystick.database.pages.graphs import drawing
-from tallystick.programs.layout import DrawingLayout, arrange
+from tallystick.programs.layout import arrange
 
 # The drawing of a dispute: one bar a move, on which what is still contested becomes shorter.
 
@@ -22,29 +22,32 @@ BAR: Final = 9
 LEAST: Final = 0.006
 
 
-def narrowing(found: Mapping[str, Any]) -> Markup:
+def moves(found: Mapping[str, Any]) -> Markup:
     """The moves of a dispute; those behind the one that is shown are pale, and each leads to the dispute after it."""
     moves = found["moves"]
-    body = "".join(part for index, move in enumerate(moves) for part in _move(found, index, move))
     last = moves[-1] if moves else None
     text = "no move yet" if last is None else f"{last['low']} to {last['high']} of {last['size']} {last['level']} left"
-    named = f"<title>What is contested after each move</title><desc>{escape(text)}</desc>"
-    return Markup(f'<svg class="narrowing" role="group" height="{ROW * max(1, len(moves))}">{named}{body}</svg>')
+    body = (_move(found, index, move) for index, move in enumerate(moves))
+    inside = (named("What is contested after each move", text), *body)
+    return Markup(tag("svg", *inside, class_="narrowing", role="group", height=ROW * max(1, len(moves))))
 
 
-def _move(found: Mapping[str, Any], index: int, move: Mapping[str, Any]) -> Iterator[str]:
+def _move(found: Mapping[str, Any], index: int, move: Mapping[str, Any]) -> str:
     top, size = index * ROW, max(1, move["size"])
     start, width = move["low"] / size, max((move["high"] - move["low"]) / size, LEAST)
     left = f"{move['level']} {move['low']:,}" + ("" if move["high"] - move["low"] == 1 else f"–{move['high'] - 1:,}")
     state = "later" if index >= found["shown"] else "shown" if index == found["shown"] - 1 else "past"
-    address = to("dispute", name=found["dispute"]["name"], move=index + 1)
-    yield f'<a class="{state}" href="{escape(address)}" tabindex="-1">'
-    who = f"{index + 1}. {move['role']} {move['summary']}"
-    yield f'<text class="who" x="0" y="{top + TEXT}">{escape(who)}</text>'
-    yield f'<text class="left" x="100%" y="{top + TEXT}" text-anchor="end">{escape(left)}</text>'
-    yield f'<rect class="all" x="0" y="{top + TEXT + 7}" width="100%" height="{BAR}"/>'
-    place = f'x="{100 * min(start, 1 - LEAST):.3f}%" width="{100 * width:.3f}%"'
-    yield f'<rect class="{escape(move["role"])}" {place} y="{top + TEXT + 7}" height="{BAR}"/></a>'
+    bar = {"y": top + TEXT + 7, "height": BAR}
+    return tag(
+        "a",
+        tag("text", escape(f"{index + 1}. {move['role']} {move['summary']}"), class_="who", x="0", y=top + TEXT),
+        tag("text", escape(left), class_="left", x="100%", y=top + TEXT, text_anchor="end"),
+        tag("rect", class_="all", x="0", width="100%", **bar),
+        tag("rect", class_=move["role"], x=share(min(start, 1 - LEAST)), width=share(width), **bar),
+        class_=state,
+        href=to("dispute", name=found["dispute"]["name"], move=index + 1),
+        tabindex="-1",
+    )
 
 
 # The drawing of a timeline: one lane for each device, its streams below each other.
@@ -56,69 +59,67 @@ FOOT: Final = 26
 UNITS: Final = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
 
 
-def timeline(found: Mapping[str, Any]) -> Markup:
+def lanes(found: Mapping[str, Any]) -> Markup:
     """The lanes of a page; events lead to their operators, and slices of busy time to a view of that time alone."""
-    scale = ChartScale(found["start"], found["end"])
-    body, top = [], 0
+    scale = Scale(found["start"], found["end"])
+    text = f"{found['found']} events on {found['devices']} devices from {found['start']} to {found['end']} nanoseconds"
+    body, top = [named("Timeline by device", text)], 0
     for lane in found["lanes"]:
-        body += [f'<text class="name" x="0" y="{top + 12}">{escape(lane["device"])}</text>']
+        body.append(tag("text", escape(lane["device"]), class_="name", x="0", y=top + 12))
         streams = sorted({each["stream"] or 0 for each in lane["events"]}) or [0]
         rows = {stream: top + NAME + index * (LANE + 2) for index, stream in enumerate(streams)}
         body += _events(found, lane, rows, scale) if not found["is_thinned"] else _slices(found, lane["busy"], rows[0])
         top += NAME + len(streams) * (LANE + 2) + GAP
     body += _times(scale, top)
-    text = f"{found['found']} events on {found['devices']} devices from {found['start']} to {found['end']} nanoseconds"
-    inside = "".join(body)
-    named = f"<title>Timeline by device</title><desc>{escape(text)}</desc>"
-    return Markup(f'<svg class="timeline" role="group" height="{top + FOOT}">{named}{inside}</svg>')
+    return Markup(tag("svg", *body, class_="timeline", role="group", height=top + FOOT))
 
 
 def _events(
-    found: Mapping[str, Any], lane: Mapping[str, Any], rows: Mapping[int, float], scale: ChartScale
+    found: Mapping[str, Any], lane: Mapping[str, Any], rows: Mapping[int, float], scale: Scale
 ) -> Iterator[str]:
     graph = found["trace"]["graph"]
-    for each in lane["events"]:
-        start = scale.place(each["start_ns"])
-        width = scale.place(each["start_ns"] + each["duration_ns"]) - start
-        label = f"{each['kind']} {each['name']}, {duration(each['duration_ns'])}"
-        box = (
-            f'<rect class="{escape(each["kind"])}" x="{100 * start:.4f}%" y="{rows[each["stream"] or 0]}" '
-            f'width="{100 * max(width, 0.0008):.4f}%" height="{LANE}"><title>{escape(label)}</title></rect>'
-        )
-        if each["operator"] is None or graph is None:
+    for event in lane["events"]:
+        start = scale.place(event["start_ns"])
+        width = scale.place(event["start_ns"] + event["duration_ns"]) - start
+        label = tag("title", escape(f"{event['kind']} {event['name']}, {duration(event['duration_ns'])}"))
+        place = {"x": f"{100 * start:.4f}%", "width": f"{100 * max(width, 0.0008):.4f}%"}
+        box = tag("rect", label, class_=event["kind"], **place, y=rows[event["stream"] or 0], height=LANE)
+        if event["operator"] is None or graph is None:
             yield box
         else:
-            address = to("operator", graph=graph, number=each["operator"])
-            yield f'<a href="{escape(address)}" tabindex="-1">{box}</a>'
+            yield tag("a", box, href=to("operator", graph=graph, number=event["operator"]), tabindex="-1")
 
 
 def _slices(found: Mapping[str, Any], busy: Sequence[float], top: float) -> Iterator[str]:
     """Bars as high as the device was busy; each leads to a view of its time and a little around it."""
     span = found["end"] - found["start"]
-    yield f'<rect class="idle" x="0" y="{top}" width="100%" height="{LANE}"/>'
-    for index, share in enumerate(busy):
-        high = LANE * min(1.0, share)
-        a, b = (found["start"] + span * each // len(busy) for each in (index, index + 1))
-        address = to("timeline", name=found["trace"]["name"], start=a, end=max(b, a + 1), lane=found["lane"])
-        place = f'x="{100 * index / len(busy):.3f}%" width="{100 / len(busy):.3f}%"'
-        yield f'<a href="{escape(address)}" tabindex="-1"><rect class="slice" {place} y="{top}" height="{LANE}">'
-        yield f"<title>{100 * share:.0f} % busy</title></rect>"
-        yield f'<rect class="busy" {place} y="{top + LANE - high:.1f}" height="{high:.1f}"/></a>'
+    yield tag("rect", class_="idle", x="0", y=top, width="100%", height=LANE)
+    for index, part in enumerate(busy):
+        high = LANE * min(1.0, part)
+        a, b = (found["start"] + span * place // len(busy) for place in (index, index + 1))
+        place = {"x": share(index / len(busy)), "width": share(1 / len(busy))}
+        label = tag("title", f"{100 * part:.0f} % busy")
+        yield tag(
+            "a",
+            tag("rect", label, class_="slice", **place, y=top, height=LANE),
+            tag("rect", class_="busy", **place, y=top + LANE - high, height=high),
+            href=to("timeline", name=found["trace"]["name"], start=a, end=max(b, a + 1), lane=found["lane"]),
+            tabindex="-1",
+        )
 
 
-def _times(scale: ChartScale, top: float) -> Iterator[str]:
-    unit, each = next((pair for pair in UNITS if scale.high - scale.low >= 2 * pair[1]), UNITS[-1])
-    for tick in ChartScale(0, (scale.high - scale.low) / each).ticks(5):
-        place = tick * each / (scale.high - scale.low)
-        anchor = "start" if place < 0.04 else "end" if place > 0.96 else "middle"
-        at = f'x="{100 * place:.3f}%" y="{top + 16}" text-anchor="{anchor}"'
-        yield f'<text class="label" {at}>{tick:,.4g} {unit}</text>'
+def _times(scale: Scale, top: float) -> Iterator[str]:
+    whole = scale.high - scale.low
+    unit, size = next((pair for pair in UNITS if whole >= 2 * pair[1]), UNITS[-1])
+    for tick in Scale(0, whole / size).ticks(5):
+        place, text = tick * size / whole, f"{tick:,.4g} {unit}"
+        yield tag("text", text, class_="label", x=share(place), y=top + 16, text_anchor=anchored(place))
 
 
 def duration(nanoseconds: float) -> str:
     """A duration in a fitting unit."""
-    unit, each = next((pair for pair in UNITS if nanoseconds >= pair[1]), UNITS[-1])
-    return f"{nanoseconds / each:.4g} {unit}"
+    unit, size = next((pair for pair in UNITS if nanoseconds >= pair[1]), UNITS[-1])
+    return f"{nanoseconds / size:.4g} {unit}"
 
 
 # The drawing of a cluster: what connects stands above what is connected, hosts above their devices.
@@ -130,7 +131,7 @@ HEIGHT: Final = 40.0
 TOPOLOGY_GAP: Final = (16.0, 44.0)
 
 
-def topology(cluster: Mapping[str, Any]) -> Markup:
+def connections(cluster: Mapping[str, Any]) -> Markup:
     """The devices and links as SVG, or a line where they are too many to be told apart."""
     devices = sorted(cluster["devices"], key=lambda each: (RANKS.get(each["kind"], 2), each["name"]))
     if len(devices) > DRAWN:
@@ -140,11 +141,18 @@ def topology(cluster: Mapping[str, Any]) -> Markup:
     links = list(_arrows(order, ((link["one"], link["other"]) for link in cluster["links"])))
     inside = _arrows(order, ((each["host"], each["name"]) for each in devices))
     layout = arrange(list(dict.fromkeys((*links, *inside))), sizes, TOPOLOGY_GAP)
-    body = "".join([*_lines(layout, {*links}), *_boxes(layout, devices, sizes)])
-    text = f"{len(devices)} devices, {len(links)} links"
-    view = f'viewBox="0 0 {layout.width:.0f} {layout.height:.0f}" width="{layout.width:.0f}"'
-    named = f"<title>Devices and links</title><desc>{text}</desc>"
-    return Markup(f'<svg class="topology" role="img" {view}>{named}{body}</svg>')
+    body = [named("Devices and links", f"{len(devices)} devices, {len(links)} links")]
+    for pair, points in layout.routes.items():
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        body.append(tag("polyline", class_="link" if pair in links else "inside", points=path))
+    for device in devices:
+        (x, y), (width, height) = layout.middles[device["name"]], sizes[device["name"]]
+        corner = {"x": x - width / 2, "y": y - height / 2, "width": width, "height": height}
+        body.append(tag("rect", class_=device["kind"], **corner, rx="5"))
+        body.append(tag("text", escape(device["name"]), x=x, y=y - 3, text_anchor="middle"))
+        body.append(tag("text", escape(device["kind"]), class_="kind", x=x, y=y + 12, text_anchor="middle"))
+    view = f"0 0 {layout.width:.0f} {layout.height:.0f}"
+    return Markup(tag("svg", *body, class_="topology", role="img", viewBox=view, width=f"{layout.width:.0f}"))
 
 
 def _arrows(order: Mapping[str, int], pairs: Iterable[tuple[str | None, ...]]) -> Iterator[tuple[str, str]]:
@@ -155,26 +163,9 @@ def _arrows(order: Mapping[str, int], pairs: Iterable[tuple[str | None, ...]]) -
             yield str(listed[0]), str(listed[1])
 
 
-def _lines(layout: DrawingLayout, links: set[tuple[str, str]]) -> Iterator[str]:
-    for pair, points in layout.routes.items():
-        kind = "link" if pair in links else "inside"
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        yield f'<polyline class="{kind}" points="{path}"/>'
-
-
-def _boxes(
-    layout: DrawingLayout, devices: list[dict[str, Any]], sizes: Mapping[str, tuple[float, float]]
-) -> Iterator[str]:
-    for device in devices:
-        (x, y), (width, height) = layout.middles[device["name"]], sizes[device["name"]]
-        place = f'x="{x - width / 2:.1f}" y="{y - height / 2:.1f}" width="{width:.1f}" height="{height:.1f}"'
-        yield f'<rect class="{escape(device["kind"])}" {place} rx="5"/>'
-        yield f'<text x="{x:.1f}" y="{y - 3:.1f}" text-anchor="middle">{escape(device["name"])}</text>'
-        yield f'<text class="kind" x="{x:.1f}" y="{y + 12:.1f}" text-anchor="middle">{escape(device["kind"])}</text>'
-
-
 # Which picture a template gets for what a view found.
 
+VERDICTS: Final = ("accepted", "rejected", "inconclusive", "open")
 WORDS: Final = {"loss": "Loss", "gradient_norm": "Gradient norm", "learning_rate": "Learning rate"}
 
 
@@ -184,27 +175,41 @@ def curve(found: Mapping[str, Any], name: str) -> Markup:
     values = [value for _, value in points if value is not None]
     if not values:
         return Markup()
-    whole = name == "loss"
-    bands = [(a, b, verdict) for a, b, verdict in found["verified"]["spans"]] if whole else []
     text = f"from {values[0]:.4g} to {values[-1]:.4g}, between {min(values):.4g} and {max(values):.4g}"
-    across = (float(found["first"]), float(found["last"]))
     title = f"{WORDS[name]}, steps {found['first']} to {found['last']}"
-    return line_chart(title, text, points, across, bands, found["anchors"]["steps"] if whole else ())
+    chart = Chart(title, text, (float(found["first"]), float(found["last"])), values)
+    for first, last, verdict in found["verified"]["spans"] if name == "loss" else ():
+        chart.band(first - 1, last, verdict, verdict)
+    chart.grid()
+    for step in found["anchors"]["steps"] if name == "loss" else ():
+        chart.upright(step, "anchor", 7)
+    chart.line(points)
+    return Markup(chart.svg())
 
 
 def drift(found: Mapping[str, Any]) -> Markup:
-    """What audits found at single steps, as shares of what was allowed."""
-    marks = [_mark(each) for each in found["drift"]]
-    bad = sum(mark.bad for mark in marks)
-    text = f"{len(marks)} comparisons; {bad} beyond the distance allowed"
+    """What audits found at single steps, as shares of what was allowed; what disagrees is a cross."""
+    ratios = [_share_of_allowed(finding) for finding in found["drift"]]
+    bad = sum(not finding["agrees"] for finding in found["drift"])
+    text = f"{len(ratios)} comparisons; {bad} beyond the distance allowed"
     across = (float(found["first"]), float(found["last"]))
-    return mark_chart("Distance found, as a share of the distance allowed", text, marks, across, 1.0)
+    chart = Chart("Distance found, as a share of the distance allowed", text, across, [0.0, 1.0, *ratios])
+    chart.grid()
+    chart.rule(1.0, "limit")
+    for finding, ratio in zip(found["drift"], ratios, strict=True):
+        kind, shape = ("accepted", "") if finding["agrees"] else ("rejected", "cross")
+        chart.mark(float(finding["step"]), ratio, kind, shape)
+    return Markup(chart.svg())
+
+
+def _share_of_allowed(finding: Mapping[str, Any]) -> float:
+    return min(finding["distance"] / finding["allowed"] if finding["allowed"] else 2.0, 2.0)
 
 
 def coverage_strip(line: Mapping[str, Any]) -> Markup:
     """The replayed steps of a run."""
     text = f"{line['accepted']} of {line['steps']} steps replayed and accepted, {line['rejected']} rejected"
-    return strip("Replayed steps", text, line["steps"], line["spans"])
+    return Markup(strip("Replayed steps", text, line["steps"], line["spans"]))
 
 
 def graph(found: Mapping[str, Any]) -> Markup:
@@ -225,30 +230,17 @@ def neighbours(found: Mapping[str, Any]) -> Markup:
 
 def receipts(found: Mapping[str, Any]) -> Markup:
     """The receipts of a stream by verdict, from its beginning to its end."""
-    order = ("accepted", "rejected", "inconclusive", "open")
-    bars = [[(verdict, part[verdict]) for verdict in order] for part in found["parts"]]
+    parts = found["parts"]
     text = ", ".join(f"{number} {verdict}" for verdict, number in found["verdicts"].items())
-    labels = (f"receipt {found['parts'][0]['first']}", f"receipt {found['parts'][-1]['last']}") if bars else ()
-    return stacked_bars("Receipts by verdict, in the order of the stream", text, bars, labels)
-
-
-def lanes(found: Mapping[str, Any]) -> Markup:
-    """The timeline by device."""
-    return timeline(found)
-
-
-def connections(cluster: Mapping[str, Any]) -> Markup:
-    """The devices of a cluster and their links."""
-    return topology(cluster)
-
-
-def moves(found: Mapping[str, Any]) -> Markup:
-    """How a dispute narrows down."""
-    return narrowing(found)
-
-
-def _mark(finding: Mapping[str, Any]) -> ChartMark:
-    distance, allowed = finding["distance"], finding["allowed"]
-    ratio = distance / allowed if allowed else 2.0
-    kind = "accepted" if finding["agrees"] else "rejected"
-    return ChartMark(float(finding["step"]), min(ratio, 2.0), kind, not finding["agrees"])
+    most = max((sum(part[verdict] for verdict in VERDICTS) for part in parts), default=0) or 1
+    chart = Chart("Receipts by verdict, in the order of the stream", text, (0, 1), (0, most))
+    chart.grid(foot=False)
+    for index, part in enumerate(parts):
+        foot = 0
+        for verdict in VERDICTS:
+            chart.bar(index / len(parts), 0.82 / len(parts), foot, foot + part[verdict], verdict)
+            foot += part[verdict]
+    if parts:
+        chart.foot_label(0.0, f"receipt {parts[0]['first']}")
+        chart.foot_label(1.0, f"receipt {parts[-1]['last']}")
+    return Markup(chart.svg())

@@ -9,8 +9,9 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from tallystick.core.http.problems import MEDIA_TYPE
+from tallystick.database.nouns import Noun
 from tallystick.database.query import PAGE_MAX, RowQuery
-from tallystick.database.views import NOUNS, Noun
+from tallystick.database.rows import NOUNS
 
 Schema = dict[str, Any]
 NAMES: Final = {str: "string", int: "integer", float: "number", bool: "boolean"}

@@ -17,6 +17,7 @@ from tallystick.core.canonical_json import loose_json
 from tallystick.core.errors import UsageError
 from tallystick.core.http.problems import Problem
 from tallystick.core.http.server import read_json
+from tallystick.database.nouns import Noun
 from tallystick.database.query import (
     NOT_FINITE,
     FieldCondition,
@@ -29,9 +30,9 @@ from tallystick.database.query import (
     read_question,
     written,
 )
+from tallystick.database.rows import NOUNS
 from tallystick.database.service.access import AskedBy, Caller, ClaimReader, ServiceOptions
 from tallystick.database.service.described import answers, page_schema, row_parameters
-from tallystick.database.views import NOUNS, Noun
 from tallystick.database.workload_database import WorkloadDatabase
 
 # Questions in a URL: `/v1/steps?run=digits&step.at_least=100&loss.stated=true&limit=50`.

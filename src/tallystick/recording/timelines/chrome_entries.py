@@ -112,7 +112,8 @@ class ChromeFile:
         """
         rest, at, number = self._checked(self._rest, 0), 0, 0
         while True:
-            at = _skipped(rest, at)
+            if match := NOTHING_MORE.match(rest, at):
+                at = match.end()
             if rest.startswith("]", at):
                 return
             entry, end = self._entry(rest, at, number)
@@ -187,11 +188,6 @@ def _header(text: str, name: str) -> dict[str, Any]:
     except ValueError:
         raise MalformedError(f"{name}: what stands before traceEvents is no JSON") from None
     return found if isinstance(found, dict) else {}
-
-
-def _skipped(text: str, at: int) -> int:
-    match = NOTHING_MORE.match(text, at)
-    return at if match is None else match.end()
 
 
 def _pieces(text: IO[str], name: str, size: int) -> Iterator[str]:

@@ -73,22 +73,6 @@ class Room:
         return is_inside
 
 
-@dataclass(frozen=True)
-class NodeRooms:
-    """The room of every node of a graph."""
-
-    rooms: dict[int, Room] = field(default_factory=dict)
-
-    def of(self, nodes: Iterable[int]) -> Room | None:
-        """The room of these nodes together; `None` where one of them is not known, and nothing can be said."""
-        found = [self.rooms.get(number) for number in nodes]
-        known = [each for each in found if each is not None]
-        if len(known) < len(found) or not known:
-            return None
-        families = frozenset[str]().union(*(each.families for each in known))
-        return Room(sum(each.products for each in known), sum(each.elements for each in known), families)
-
-
 def room_of(node: Node, specs: Sequence[TensorSpec], flops: int) -> Room:
     """The room of a node whose operands and results are `specs`."""
     elements = sum(spec.size for spec in specs)
@@ -169,7 +153,17 @@ class GraphNames:
     update: tuple[int, ...]
     reads: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """The nodes that each node reads, in an order of execution."""
-    rooms: NodeRooms = field(default_factory=NodeRooms)
+    rooms: dict[int, Room] = field(default_factory=dict)
+    """The room of every node."""
+
+    def room_of_all(self, nodes: Iterable[int]) -> Room | None:
+        """The room of these nodes together; `None` where one of them is not known, and nothing can be said."""
+        found = [self.rooms.get(number) for number in nodes]
+        known = [room for room in found if room is not None]
+        if len(known) < len(found) or not known:
+            return None
+        families = frozenset[str]().union(*(room.families for room in known))
+        return Room(sum(room.products for room in known), sum(room.elements for room in known), families)
 
     @classmethod
     def of(cls, graph: Graph) -> GraphNames:
@@ -212,12 +206,11 @@ def _shapes(dims: list[Any]) -> Iterable[Any]:
             yield from (inner for inner in each if inner) if isinstance(each[0], list) else [each]
 
 
-def _rooms(graph: Graph) -> NodeRooms:
+def _rooms(graph: Graph) -> dict[int, Room]:
     inspection = Inspection(graph)
     specs, costs = inspection.specs, inspection.costs
     used = {node.number: {*node.refs, *(ref for ref in node.outputs if ref)} for node in graph.nodes}
-    rooms = {n.number: room_of(n, [specs[ref] for ref in used[n.number]], costs[n.number].flops) for n in graph.nodes}
-    return NodeRooms(rooms)
+    return {n.number: room_of(n, [specs[ref] for ref in used[n.number]], costs[n.number].flops) for n in graph.nodes}
 
 
 # Which node of the graph each call of a step is: those of one name and shapes in order, unless that cannot be.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +21,7 @@ from tallystick.formats.traces import EMPTY, TRACE_NAME, EventKind, TraceEvent, 
 from tallystick.programs.encoding import graph_root
 from tallystick.programs.files import load_graph
 from tallystick.programs.graph import Graph
-from tallystick.recording.timelines.chrome_entries import Row, SortedRows, chrome_file, made_event
+from tallystick.recording.timelines.chrome_entries import ChromeFile, Row, SortedRows, chrome_file, made_event
 from tallystick.recording.timelines.graph_names import CompiledNames, GraphNames, Matching, Nodes
 from tallystick.recording.timelines.torch_calls import (
     DEVICE,
@@ -31,13 +30,13 @@ from tallystick.recording.timelines.torch_calls import (
     NODE_MARK,
     OPERATOR,
     SPAN,
+    TIME_MAX,
     DevicePlaces,
     FirstPass,
     ProfiledCall,
     ProfiledCalls,
-    TorchRows,
     nanoseconds,
-    torch_rows,
+    torch_row,
 )
 
 # A trace of torch.profiler as events: on a GPU its kernels, on a processor the operators themselves.
@@ -61,10 +60,11 @@ KINDS: Final[dict[str, EventKind]] = {"kernel": "kernel", "gpu_memcpy": "memcpy"
 
 
 @dataclass
-class TorchImport:
-    """Turns the rows of all files into events. The graph's nodes are found in two passes: count, then number.
+class TorchVocabulary:
+    """Turns the calls of all files into events. The graph's nodes are found in two passes: count, then number.
 
-    `known` are the names of the devices of the cluster.
+    `known` are the names of the devices of the cluster, `ranks` those of the files. `began` is the first time of all;
+    times count from 1970 (UTC) if `has_epoch`. Rows are `[start, -duration, number, file, kind, thread, name, detail]`.
     """
 
     placement: DevicePlaces
@@ -74,9 +74,46 @@ class TorchImport:
     launches: OrderedDict[tuple[int, Any], tuple[Nodes, int | None]] = field(default_factory=OrderedDict)
     memory: dict[str, int] = field(default_factory=dict)
     streams: dict[tuple[int, str], int] = field(default_factory=dict)
+    ranks: list[int | None] = field(default_factory=list)
+    began: int = TIME_MAX
+    has_devices: bool = False
+    has_epoch: bool = True
 
-    def events(self, rows: TorchRows) -> Iterator[TraceEvent]:
+    source = "torch.profiler"
+    empty = "holds no event of torch.profiler"
+    is_ordered = False
+
+    @classmethod
+    def of(cls, subject: TraceSubject) -> TorchVocabulary:
+        """The words for a graph and a cluster."""
+        names = GraphNames({}, ()) if subject.graph is None else GraphNames.of(subject.graph)
+        return cls(subject.placement, names, subject.step, frozenset(subject.cluster.by_name))
+
+    def read(self, file: ChromeFile, rows: SortedRows) -> None:
+        """Gather the calls; raises `MalformedError` naming the file that is no such trace."""
+        base = file.header.get("baseTimeNanoseconds", 0)
+        if type(base) is not int or not 0 <= base < TIME_MAX:
+            raise MalformedError(f"{file.name}: baseTimeNanoseconds is no natural number")
+        self.has_epoch &= base > 0
+        group = file.header.get("distributedInfo")
+        rank = group.get("rank") if isinstance(group, dict) else None
+        number = len(self.ranks)
+        self.ranks.append(rank if type(rank) is int else None)
+        for entry in file.entries():
+            if (row := torch_row(entry, base, number, file.name)) is not None:
+                start, minus, *rest = row
+                self.began = min(self.began, start)
+                self.has_devices |= row[3] == DEVICE
+                rows.add([start, minus, rows.count, *rest])
+
+    @property
+    def microseconds(self) -> int | None:
+        """The microseconds from 1970 (UTC) to the zero of the events' clock."""
+        return self.began // 1000 if self.has_epoch else None
+
+    def events(self, rows: SortedRows) -> Iterator[TraceEvent]:
         """The events, by no order of time; those of a processor only where the files hold no work of GPUs."""
+        self.began -= self.began % 1000
         matching, noted = Matching(self.names), FirstPass()
         counted = ProfiledCalls(matching, self.first_step, noted)
         for row in rows:
@@ -89,30 +126,30 @@ class TorchImport:
         matching.finish_counting()
         yield from self._walk(rows, ProfiledCalls(matching, self.first_step, noted))
 
-    def _walk(self, rows: TorchRows, calls: ProfiledCalls) -> Iterator[TraceEvent]:
+    def _walk(self, rows: SortedRows, calls: ProfiledCalls) -> Iterator[TraceEvent]:
         for row in rows:
             for call in calls.end_before(row[0]):
-                yield from self._of_processor(call, rows)
-            yield from self._event(row, calls, rows)
+                yield from self._of_processor(call)
+            yield from self._event(row, calls)
         for call in calls.end_before(1 << 63):
-            yield from self._of_processor(call, rows)
+            yield from self._of_processor(call)
 
-    def _event(self, row: Row, calls: ProfiledCalls, rows: TorchRows) -> Iterator[TraceEvent]:
+    def _event(self, row: Row, calls: ProfiledCalls) -> Iterator[TraceEvent]:
         _, _, _, file, kind, thread, name, detail = row
         if kind in (SPAN, OPERATOR):
             calls.begin(row)
         if kind == SPAN and (mark := EVENT_MARK.fullmatch(name)):
-            yield from self._beside_work(row, calls, rows, kind=mark[1], subject=mark[2], name=mark[3] or mark[1])
+            yield from self._beside_work(row, calls, kind=mark[1], subject=mark[2], name=mark[3] or mark[1])
         elif kind == LAUNCH and WAITING.fullmatch(name):
-            yield from self._beside_work(row, calls, rows, kind="sync", name=name)
+            yield from self._beside_work(row, calls, kind="sync", name=name)
         elif kind == LAUNCH and detail is not None:
             self.launches[file, detail] = (calls.nodes_at(file, thread, row[0]), calls.step_at(row[0]))
             if len(self.launches) > LAUNCHES_MAX:
                 self.launches.popitem(last=False)
         elif kind == MEMORY:
-            self._note_memory(rows.ranks[file], detail)
+            self._note_memory(self.ranks[file], detail)
         elif kind == DEVICE:
-            yield self._of_device(row, calls, rows)
+            yield self._of_device(row, calls)
 
     def _note_memory(self, rank: int | None, detail: list[Any]) -> None:
         kind, number, total = detail
@@ -120,35 +157,35 @@ class TorchImport:
             device = self.placement.gpu(number, rank) if kind == CUDA else self.placement.cpu(rank)
             self.memory[device] = total
 
-    def _beside_work(self, row: Row, calls: ProfiledCalls, rows: TorchRows, **fields: Any) -> Iterator[TraceEvent]:
+    def _beside_work(self, row: Row, calls: ProfiledCalls, **fields: Any) -> Iterator[TraceEvent]:
         """An event of a processor that computes no operator; none where the cluster names no such processor."""
         start, minus, _, file, _, thread, _, _ = row
-        device = self.placement.cpu(rows.ranks[file])
+        device = self.placement.cpu(self.ranks[file])
         if device in self.known:
             fields |= {"device": device, "stream": self.streams.setdefault((file, thread), len(self.streams))}
-            yield self._made(fields, start - rows.began, -minus, (), calls.step_at(start))
+            yield self._made(fields, start - self.began, -minus, (), calls.step_at(start))
 
-    def _of_processor(self, call: ProfiledCall, rows: TorchRows) -> Iterator[TraceEvent]:
+    def _of_processor(self, call: ProfiledCall) -> Iterator[TraceEvent]:
         start, minus, _, file, kind, thread, name, _ = call.row
-        if rows.has_devices or (kind == SPAN and not call.nodes):
+        if self.has_devices or (kind == SPAN and not call.nodes):
             return
-        device = self.placement.cpu(rows.ranks[file])
+        device = self.placement.cpu(self.ranks[file])
         stream = self.streams.setdefault((file, thread), len(self.streams))
         mark = NODE_MARK.fullmatch(name)
         name = (mark and mark[2]) or name
         for part, (begun, end) in enumerate(call.parts or [(start, start - minus)]):
             fields = {"kind": "kernel", "name": name, "device": device, "stream": stream}
             nodes = call.nodes[:1] if part else call.nodes
-            yield self._made(fields, begun - rows.began, end - begun, nodes, call.step)
+            yield self._made(fields, begun - self.began, end - begun, nodes, call.step)
 
-    def _of_device(self, row: Row, calls: ProfiledCalls, rows: TorchRows) -> TraceEvent:
+    def _of_device(self, row: Row, calls: ProfiledCalls) -> TraceEvent:
         start, minus, _, file, _, _, name, detail = row
         category, device, stream, correlation, moved, collective, ranks, count, dtype = detail
         if type(device) is not int or type(stream) is not int or device < 0 or stream < 0:
             raise MalformedError(f"kernel {name[:80]!a} names no device and stream")
         launched = (file, correlation if type(correlation) is int else -1)
         nodes, step = self.launches.pop(launched, ((), calls.step_at(start)))
-        placed, members = self.placement.gpu(device, rows.ranks[file]), self._members(ranks)
+        placed, members = self.placement.gpu(device, self.ranks[file]), self._members(ranks)
         fields: dict[str, Any] = {"kind": KINDS[category], "name": name, "device": placed, "stream": stream}
         if type(moved) is int and moved >= 0:
             fields["moved"] = moved
@@ -156,7 +193,7 @@ class TorchImport:
             fields |= {"kind": "collective", "name": str(collective), "members": members}
             if type(count) is int and count >= 0 and str(dtype) in BYTES:
                 fields["moved"] = count * BYTES[str(dtype)]
-        return self._made(fields, start - rows.began, -minus, nodes, step)
+        return self._made(fields, start - self.began, -minus, nodes, step)
 
     def _members(self, ranks: object) -> tuple[str, ...]:
         """The devices of a group such as `[0, 1]`; none where one of its ranks has no device that was named."""
@@ -178,8 +215,8 @@ ACCELERATOR: Final = re.compile(r"/device:(GPU|TPU):(\d{1,6})")
 
 
 @dataclass
-class JaxImport:
-    """Turns the entries of one file into events; executions of the named program are steps, in order of time."""
+class JaxVocabulary:
+    """Turns the instructions of one file into events; executions of the named program are steps, in order of time."""
 
     placement: DevicePlaces
     names: CompiledNames | None
@@ -188,6 +225,20 @@ class JaxImport:
     streams: dict[tuple[int, int], int] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
     runs: dict[str, int] = field(default_factory=dict)
+
+    source = "jax.profiler"
+    empty = "holds no instruction that ran on a device"
+    is_ordered = True
+    microseconds = None
+
+    @classmethod
+    def of(cls, subject: TraceSubject) -> JaxVocabulary:
+        """The words for a compiled program."""
+        names = None
+        if subject.compiled is not None and subject.graph is not None:
+            text = read_document(subject.compiled).decode(errors="replace")
+            names = CompiledNames.of(text, subject.graph, subject.compiled.name)
+        return cls(subject.placement, names, subject.step)
 
     def events(self, rows: SortedRows) -> Iterator[TraceEvent]:
         """The events, in order of time; what runs inside of another instruction on one thread is part of it."""
@@ -216,12 +267,10 @@ class JaxImport:
         turn = self.runs.setdefault(run, len(self.runs))
         return None if self.first_step is None else self.first_step + turn
 
-    def read(self, files: Sequence[Path], rows: SortedRows) -> None:
+    def read(self, file: ChromeFile, rows: SortedRows) -> None:
         """Gather the instructions that ran; raises `MalformedError` naming the file that is no such trace."""
-        for path in files:
-            with chrome_file(path) as opened:
-                for entry in opened.entries():
-                    self._take(entry, rows, opened.name)
+        for entry in file.entries():
+            self._take(entry, rows, file.name)
 
     def _take(self, entry: dict[str, Any], rows: SortedRows, name: str) -> None:
         process, found = entry.get("pid"), entry.get("args")
@@ -255,68 +304,39 @@ class TraceSubject:
     compiled: Path | None = None
     """The text of the compiled program, of a trace of JAX."""
 
-    def header(self, source: str, began: int | None) -> TraceStatement:
-        """The header of a trace by `source`, whose clock began so many microseconds after 1970."""
-        return TraceStatement(
-            cluster=self.cluster.identity,
-            graph=None if self.graph is None else graph_root(self.graph),
-            claim=self.claim,
-            clock=source,
-            began=began,
-            source=source,
-            events=EMPTY,
-        )
 
+def import_profile(files: Sequence[Path], out: Path, subject: TraceSubject, source: str = "") -> TraceStatement:
+    """Write the trace that a profiler reported in `files`, one of each process, into the new folder `out`.
 
-def import_torch(
-    files: Sequence[Path], out: Path, subject: TraceSubject, source: str = "torch.profiler"
-) -> TraceStatement:
-    """Write the trace that torch.profiler reported in `files`, one of each process, into the new folder `out`.
+    `source` says what reported it, if not the profiler by itself.
 
     Raises:
-        MalformedError: a file is no trace of torch.profiler; nothing is written.
+        MalformedError: a file is no trace of torch.profiler or JAX's profiler; nothing is written.
         UnavailableError: a file cannot be read, or `out` is not empty.
     """
-    names = GraphNames({}, ()) if subject.graph is None else GraphNames.of(subject.graph)
-    with torch_rows(files) as rows:
-        if not rows.sorted.count:
-            raise UnavailableError(f"{files[0].name}: holds no event of torch.profiler")
-        rows.began -= rows.began % 1000
-        began = rows.began // 1000 if rows.has_epoch else None
-        known = frozenset(device.name for device in subject.cluster.devices)
-        events = TorchImport(subject.placement, names, subject.step, known).events(rows)
-        with in_order_of_time(events) as ordered:
-            return write_trace(out, subject.header(source, began), subject.cluster, ordered)
-
-
-@contextmanager
-def in_order_of_time(events: Iterable[TraceEvent]) -> Iterator[Iterator[TraceEvent]]:
-    """The events by their start; equal ones keep their order."""
-    with SortedRows() as rows:
-        for event in events:
-            rows.add([event.start, rows.count, event.to_bytes().decode()])
-        yield (read_event(line.encode(), "event") for _, _, line in rows)
-
-
-def import_jax(files: Sequence[Path], out: Path, subject: TraceSubject) -> TraceStatement:
-    """Write the trace that JAX's profiler reported in `files`; raises what `import_torch` raises."""
-    names = None
-    if subject.compiled is not None and subject.graph is not None:
-        text = read_document(subject.compiled).decode(errors="replace")
-        names = CompiledNames.of(text, subject.graph, subject.compiled.name)
-    reading = JaxImport(subject.placement, names, subject.step)
-    with SortedRows() as rows:
-        reading.read(files, rows)
+    with chrome_file(files[0]) as first:  # torch.profiler states a version of its schema, and JAX's does not
+        words = (TorchVocabulary if "schemaVersion" in first.header else JaxVocabulary).of(subject)
+    with SortedRows() as rows, SortedRows() as sorted_events:
+        for path in files:
+            with chrome_file(path) as opened:
+                words.read(opened, rows)
         if not rows.count:
-            raise UnavailableError(f"{files[0].name}: holds no instruction that ran on a device")
-        return write_trace(out, subject.header("jax.profiler", None), subject.cluster, reading.events(rows))
-
-
-def import_profile(files: Sequence[Path], out: Path, subject: TraceSubject) -> TraceStatement:
-    """Write what a profiler reported; torch.profiler states a version of its schema, and JAX's does not."""
-    with chrome_file(files[0]) as first:
-        is_torch = "schemaVersion" in first.header
-    return (import_torch if is_torch else import_jax)(files, out, subject)
+            raise UnavailableError(f"{files[0].name}: {words.empty}")
+        events = words.events(rows)
+        if not words.is_ordered:
+            for event in events:  # equal times keep their order
+                sorted_events.add([event.start, sorted_events.count, event.to_bytes().decode()])
+            events = (read_event(line.encode(), "event") for _, _, line in sorted_events)
+        header = TraceStatement(
+            cluster=subject.cluster.identity,
+            graph=None if subject.graph is None else graph_root(subject.graph),
+            claim=subject.claim,
+            clock=source or words.source,
+            began=words.microseconds,
+            source=source or words.source,
+            events=EMPTY,
+        )
+        return write_trace(out, header, subject.cluster, events)
 
 
 # What a timeline is about, out of what a person names: a run, a graph, a cluster, and where it was profiled.

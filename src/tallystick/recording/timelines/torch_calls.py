@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
-from pathlib import Path
 from typing import Any, Final
 
 from tallystick.core.errors import MalformedError
 from tallystick.formats.traces import FUSED_MAX
-from tallystick.recording.timelines.chrome_entries import ChromeFile, Row, SortedRows, chrome_file
+from tallystick.recording.timelines.chrome_entries import Row
 from tallystick.recording.timelines.graph_names import PRODUCT, CallWork, Matching, Nodes, Room, key, work
 
 # What a trace of torch.profiler (Kineto) holds, as rows in order of time.
@@ -54,56 +52,20 @@ class DevicePlaces:
         return "" if rank is None else self.ranks.get(rank, "")
 
 
-@dataclass
-class TorchRows:
-    """Rows `[start, -duration, number, file, kind, thread, name, detail]`, times in nanoseconds.
+def torch_row(entry: dict[str, Any], base: int, file: int, name: str) -> Row | None:
+    """A call as a row `[start, -duration, file, kind, thread, name, detail]` in nanoseconds; `None` for other entries.
 
-    `began` is the first of these times; they count from 1970 (UTC) if `has_epoch`. `ranks` are those of the files.
+    `base` is added to all times of the file, whose number and `name` are given.
     """
-
-    sorted: SortedRows
-    began: int = TIME_MAX
-    has_devices: bool = False
-    has_epoch: bool = True
-    ranks: list[int | None] = field(default_factory=list)
-
-    def __iter__(self) -> Iterator[Row]:
-        return iter(self.sorted)
-
-
-@contextmanager
-def torch_rows(files: Sequence[Path]) -> Iterator[TorchRows]:
-    """The rows of all files in order of time; raises `MalformedError` naming the file that is no such trace."""
-    with SortedRows() as found:
-        rows = TorchRows(found)
-        for number, path in enumerate(files):
-            with chrome_file(path) as opened:
-                _add(rows, opened, number)
-        yield rows
-
-
-def _add(rows: TorchRows, file: ChromeFile, number: int) -> None:
-    base = file.header.get("baseTimeNanoseconds", 0)
-    if type(base) is not int or not 0 <= base < TIME_MAX:
-        raise MalformedError(f"{file.name}: baseTimeNanoseconds is no natural number")
-    rows.has_epoch &= base > 0
-    group = file.header.get("distributedInfo")
-    rank = group.get("rank") if isinstance(group, dict) else None
-    rows.ranks.append(rank if type(rank) is int else None)
-    for entry in file.entries():
-        kind = CATEGORIES.get(str(entry.get("cat")))
-        if kind is None or entry.get("ph") not in ("X", "i"):
-            continue
-        start = base + nanoseconds(entry.get("ts"), file.name)
-        duration = nanoseconds(entry.get("dur", 0), file.name)
-        arguments = entry.get("args")
-        detail = _detail(kind, entry, arguments if isinstance(arguments, dict) else {})
-        if kind == MEMORY and detail is None:
-            continue
-        rows.began = min(rows.began, start)
-        rows.has_devices |= kind == DEVICE
-        thread, name = str(entry.get("tid")), str(entry.get("name"))
-        rows.sorted.add([start, -duration, rows.sorted.count, number, kind, thread, name, detail])
+    kind = CATEGORIES.get(str(entry.get("cat")))
+    if kind is None or entry.get("ph") not in ("X", "i"):
+        return None
+    start, duration = base + nanoseconds(entry.get("ts"), name), nanoseconds(entry.get("dur", 0), name)
+    arguments = entry.get("args")
+    detail = _detail(kind, entry, arguments if isinstance(arguments, dict) else {})
+    if kind == MEMORY and detail is None:
+        return None
+    return [start, -duration, file, kind, str(entry.get("tid")), str(entry.get("name")), detail]
 
 
 def _detail(kind: str, entry: dict[str, Any], arguments: dict[str, Any]) -> Any:
@@ -242,7 +204,7 @@ class ProfiledCalls:
         elif holder is None and not any(each.is_operator for each in stack):
             nodes = self._take(call, stack, detail[0])
             call.nodes, call.is_operator = nodes or (), nodes is not None
-            call.room = self.matching.names.rooms.of(call.nodes)
+            call.room = self.matching.names.room_of_all(call.nodes)
         stack.append(call)
 
     def _take(self, call: ProfiledCall, stack: list[ProfiledCall], key: str) -> Nodes | None:
@@ -275,11 +237,11 @@ class ProfiledCalls:
         names, step = self.matching.names, call.step
         if match := NODE_MARK.fullmatch(name):
             call.nodes = (int(match[1]),)
-            call.room = names.rooms.of(call.nodes)
+            call.room = names.room_of_all(call.nodes)
         elif call.is_update and not self.matching.counting and len(names.update) <= FUSED_MAX:
             if self._is_outside(step):
                 return
-            call.nodes, room = names.update, names.rooms.of(names.update)
+            call.nodes, room = names.update, names.room_of_all(names.update)
             call.held_from = max(call.held_from, self.noted.closures.get(call.row[2], 0))
             call.room = room if step is None else self.updates.setdefault(step, room)
 

@@ -1,6 +1,9 @@
-"""The first tables."""
+"""The first tables, as they were: this file does not follow later changes of the row classes."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,542 +13,108 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-NUMBER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-TEXT = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+NUMBER: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+TEXT: Final = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+KINDS: Final[dict[str, Any]] = {
+    "int": NUMBER,
+    "link": NUMBER,
+    "text": TEXT,
+    "real": sa.Double(),
+    "bool": sa.Boolean(),
+    "bytes": sa.LargeBinary(),
+    "hash": sa.LargeBinary(length=32),
+}
+TABLES: Final = """
+cluster: id int, digest text; key id; unique digest
+document: digest text, noun text, body text; key digest
+graph: id int, root text, form text, dialect text, nodes int, inputs int, outputs int, operations int?, place text?;
+    key id; unique root
+source: id int, kind text, name text, place text; key id; unique kind name; unique kind place; index ix_source_name
+    name
+tensor: id int, digest text, dtype text, shape text, layout text, bytes int; key id; unique digest
+token: name text, number text, digest text, scopes text, runs text?, requests_per_minute int, run_bytes_max int,
+    made_ns int, end_ns int?; key name; unique number
+upload: name text, token text; key name
+device: id int, cluster link, name text, kind text, model text?, host text?, memory_bytes int?, bytes_per_second
+    real?, operations_per_second real?, peaks text; key id; unique cluster name; index ix_device_cluster cluster
+dispute: id int, source link, name text, number int, root text, prover text, challenger text, phase text, level text,
+    low int, high int, size int, mover text, fault text?, ending text, moves int; key id; unique name; unique source
+    number; index ix_dispute_root root; index ix_dispute_source source
+graph_link: graph link, relation text, other text; key graph relation other
+link: id int, cluster link, one text, other text, bytes_per_second real?, latency_seconds real?; key id; unique
+    cluster one other; index ix_link_cluster cluster
+operator: graph link, number int, operator text, module text?, results text, operations int?; key graph number
+run: id int, source link, kind text, status text, title text?, spec text?, environment text?, data text?, claim text?,
+    transcript text?, final_state text?, weights text?, graph text?, no_graph text?, records int, steps int,
+    bytes_read int, seconds real?, tensors bool, frontier bytes; key id; unique source; index ix_run_claim claim
+stored_file: source link, file text, blob text, bytes int; key source file; index ix_stored_file_blob blob
+stream: id int, source link, key text?, receipts int, bytes_read int, frontier bytes; key id; unique source
+anchor: run link, step int, record int, digest text, file text, present bool; key run step; index ix_anchor_digest
+    digest
+audit: id int, digest text, source link, run link?, claim text?, outcome text, sentence text, kind text, mode text?,
+    nonce text?, steps int?, replayed_steps int?, seconds real?, made text?, body text; key id; unique digest; index
+    ix_audit_claim claim; index ix_audit_run run; index ix_audit_source source
+binding: run link, step int, edge text, moment text, tensor link, graph link?, intended text, realised text, file
+    text; key run step edge moment; index ix_binding_graph graph; index ix_binding_tensor tensor
+challenge: id int, digest text, run link?, asked text, nonce text?, party text?, made_ns int; key id; unique digest;
+    index ix_challenge_run run
+graph_use: run link, graph link, role text, file text; key run graph role
+move: dispute link, number int, role text, party text, kind text, summary text, made_ns int, phase text, level text,
+    low int, high int, size int, body text; key dispute number
+receipt: stream link, number int, sequence int, key text, request text, digest text, model text, engine text,
+    environment text, sampler text, prompt_tokens int, answer_tokens int, finish text, bytes int; key stream number;
+    index ix_receipt_digest digest; index ix_receipt_model model; index ix_receipt_request request
+record: run link, number int, kind text, leaf hash; key run number
+step: run link, step int, record int, loss real?, gradient_norm real?, learning_rate real?, batch text?, graph text?,
+    no_graph text?, tags text?, seconds real?, recording_seconds real?; key run step
+trace: id int, source link, run link?, cluster link?, digest text, graph text?, claim text?, program text, clock text,
+    began_ns int?, events int, start_ns int?, end_ns int?; key id; unique source; index ix_trace_cluster cluster;
+    index ix_trace_run run
+audited_segment: audit link, first_step int, last_step int, outcome text, seconds real?; key audit first_step
+event: trace link, number int, kind text, name text, device text, stream int?, operator int?, step int?, start_ns int,
+    duration_ns int, bytes int?, memory_bytes int?, members text?, subject text?; key trace number; index event_device
+    trace device start_ns; index event_start trace start_ns number
+finding: audit link, number int, check text, place text, step int?, distance real?, allowed real?, agrees bool,
+    advisory bool, detail text; key audit number
+receipt_verdict: receipt text, audit link, outcome text, sentence text, rung text?; key receipt audit
+response: challenge link, digest text, bytes int, made_ns int; key challenge digest
+"""
+"""A table a paragraph: columns, then constraints and indexes.
+
+A question mark stands behind the kind of a column that may be empty. A link is the number of a row in the table of its
+own name; the row goes with that one, or forgets it where the link may be empty.
+"""
 
 
 def upgrade() -> None:
-    """Make the change."""
-    op.create_table(
-        "cluster",
-        sa.Column("id", NUMBER, nullable=False),
-        sa.Column("digest", TEXT, nullable=False),
-        sa.PrimaryKeyConstraint("id"),
-        sa.UniqueConstraint("digest"),
-    )
-    op.create_table(
-        "document",
-        sa.Column("digest", TEXT, nullable=False),
-        sa.Column("noun", TEXT, nullable=False),
-        sa.Column("body", TEXT, nullable=False),
-        sa.PrimaryKeyConstraint("digest"),
-    )
-    op.create_table(
-        "graph",
-        sa.Column("id", NUMBER, nullable=False),
-        sa.Column("root", TEXT, nullable=False),
-        sa.Column("form", TEXT, nullable=False),
-        sa.Column("dialect", TEXT, nullable=False),
-        sa.Column("nodes", NUMBER, nullable=False),
-        sa.Column("inputs", NUMBER, nullable=False),
-        sa.Column("outputs", NUMBER, nullable=False),
-        sa.Column("operations", NUMBER, nullable=True),
-        sa.Column("place", TEXT, nullable=True),
-        sa.PrimaryKeyConstraint("id"),
-        sa.UniqueConstraint("root"),
-    )
-    op.create_table(
-        "source",
-        sa.Column("id", NUMBER, nullable=False),
-        sa.Column("kind", TEXT, nullable=False),
-        sa.Column("name", TEXT, nullable=False),
-        sa.Column("place", TEXT, nullable=False),
-        sa.PrimaryKeyConstraint("id"),
-        sa.UniqueConstraint("kind", "name"),
-        sa.UniqueConstraint("kind", "place"),
-    )
-    with op.batch_alter_table("source", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_source_name"), ["name"], unique=False)
-
-    op.create_table(
-        "tensor",
-        sa.Column("id", NUMBER, nullable=False),
-        sa.Column("digest", TEXT, nullable=False),
-        sa.Column("dtype", TEXT, nullable=False),
-        sa.Column("shape", TEXT, nullable=False),
-        sa.Column("layout", TEXT, nullable=False),
-        sa.Column("bytes", NUMBER, nullable=False),
-        sa.PrimaryKeyConstraint("id"),
-        sa.UniqueConstraint("digest"),
-    )
-    op.create_table(
-        "token",
-        sa.Column("name", TEXT, nullable=False),
-        sa.Column("number", TEXT, nullable=False),
-        sa.Column("digest", TEXT, nullable=False),
-        sa.Column("scopes", TEXT, nullable=False),
-        sa.Column("runs", TEXT, nullable=True),
-        sa.Column("requests_per_minute", NUMBER, nullable=False),
-        sa.Column("run_bytes_max", NUMBER, nullable=False),
-        sa.Column("made_ns", NUMBER, nullable=False),
-        sa.Column("end_ns", NUMBER, nullable=True),
-        sa.PrimaryKeyConstraint("name"),
-        sa.UniqueConstraint("number"),
-    )
-    op.create_table(
-        "upload",
-        sa.Column("name", TEXT, nullable=False),
-        sa.Column("token", TEXT, nullable=False),
-        sa.PrimaryKeyConstraint("name"),
-    )
-    op.create_table(
-        "device",
-        sa.Column("id", NUMBER, nullable=False),
-        sa.Column("cluster", NUMBER, nullable=False),
-        sa.Column("name", TEXT, nullable=False),
-        sa.Column("kind", TEXT, nullable=False),
-        sa.Column("model", TEXT, nullable=True),
-        sa.Column("host", TEXT, nullable=True),
-        sa.Column("memory_bytes", NUMBER, nullable=True),
-        sa.Column("bytes_per_second", sa.Double(), nullable=True),
-        sa.Column("operations_per_second", sa.Double(), nullable=True),
-        sa.Column("peaks", TEXT, nullable=False),
-        sa.ForeignKeyConstraint(["cluster"], ["cluster.id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("id"),
-        sa.UniqueConstraint("cluster", "name"),
-    )
-    with op.batch_alter_table("device", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_device_cluster"), ["cluster"], unique=False)
-
-    op.create_table(
-        "dispute",
-        sa.Column("id", NUMBER, nullable=False),
-        sa.Column("source", NUMBER, nullable=False),
-        sa.Column("name", TEXT, nullable=False),
-        sa.Column("number", NUMBER, nullable=False),
-        sa.Column("root", TEXT, nullable=False),
-        sa.Column("prover", TEXT, nullable=False),
-        sa.Column("challenger", TEXT, nullable=False),
-        sa.Column("phase", TEXT, nullable=False),
-        sa.Column("level", TEXT, nullable=False),
-        sa.Column("low", NUMBER, nullable=False),
-        sa.Column("high", NUMBER, nullable=False),
-        sa.Column("size", NUMBER, nullable=False),
-        sa.Column("mover", TEXT, nullable=False),
-        sa.Column("fault", TEXT, nullable=True),
-        sa.Column("ending", TEXT, nullable=False),
-        sa.Column("moves", NUMBER, nullable=False),
-        sa.ForeignKeyConstraint(["source"], ["source.id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("id"),
-        sa.UniqueConstraint("name"),
-        sa.UniqueConstraint("source", "number"),
-    )
-    with op.batch_alter_table("dispute", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_dispute_root"), ["root"], unique=False)
-        batch_op.create_index(batch_op.f("ix_dispute_source"), ["source"], unique=False)
-
-    op.create_table(
-        "graph_link",
-        sa.Column("graph", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("relation", TEXT, nullable=False),
-        sa.Column("other", TEXT, nullable=False),
-        sa.ForeignKeyConstraint(["graph"], ["graph.id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("graph", "relation", "other"),
-    )
-    op.create_table(
-        "link",
-        sa.Column("id", NUMBER, nullable=False),
-        sa.Column("cluster", NUMBER, nullable=False),
-        sa.Column("one", TEXT, nullable=False),
-        sa.Column("other", TEXT, nullable=False),
-        sa.Column("bytes_per_second", sa.Double(), nullable=True),
-        sa.Column("latency_seconds", sa.Double(), nullable=True),
-        sa.ForeignKeyConstraint(["cluster"], ["cluster.id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("id"),
-        sa.UniqueConstraint("cluster", "one", "other"),
-    )
-    with op.batch_alter_table("link", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_link_cluster"), ["cluster"], unique=False)
-
-    op.create_table(
-        "operator",
-        sa.Column("graph", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("number", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("operator", TEXT, nullable=False),
-        sa.Column("module", TEXT, nullable=True),
-        sa.Column("results", TEXT, nullable=False),
-        sa.Column("operations", NUMBER, nullable=True),
-        sa.ForeignKeyConstraint(["graph"], ["graph.id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("graph", "number"),
-    )
-    op.create_table(
-        "run",
-        sa.Column("id", NUMBER, nullable=False),
-        sa.Column("source", NUMBER, nullable=False),
-        sa.Column("kind", TEXT, nullable=False),
-        sa.Column("status", TEXT, nullable=False),
-        sa.Column("title", TEXT, nullable=True),
-        sa.Column("spec", TEXT, nullable=True),
-        sa.Column("environment", TEXT, nullable=True),
-        sa.Column("data", TEXT, nullable=True),
-        sa.Column("claim", TEXT, nullable=True),
-        sa.Column("transcript", TEXT, nullable=True),
-        sa.Column("final_state", TEXT, nullable=True),
-        sa.Column("weights", TEXT, nullable=True),
-        sa.Column("graph", TEXT, nullable=True),
-        sa.Column("no_graph", TEXT, nullable=True),
-        sa.Column("records", NUMBER, nullable=False),
-        sa.Column("steps", NUMBER, nullable=False),
-        sa.Column("bytes_read", NUMBER, nullable=False),
-        sa.Column("seconds", sa.Double(), nullable=True),
-        sa.Column("tensors", sa.Boolean(), nullable=False),
-        sa.Column("frontier", sa.LargeBinary(), nullable=False),
-        sa.ForeignKeyConstraint(["source"], ["source.id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("id"),
-        sa.UniqueConstraint("source"),
-    )
-    with op.batch_alter_table("run", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_run_claim"), ["claim"], unique=False)
-
-    op.create_table(
-        "stored_file",
-        sa.Column("source", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("file", TEXT, nullable=False),
-        sa.Column("blob", TEXT, nullable=False),
-        sa.Column("bytes", NUMBER, nullable=False),
-        sa.ForeignKeyConstraint(["source"], ["source.id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("source", "file"),
-    )
-    with op.batch_alter_table("stored_file", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_stored_file_blob"), ["blob"], unique=False)
-
-    op.create_table(
-        "stream",
-        sa.Column("id", NUMBER, nullable=False),
-        sa.Column("source", NUMBER, nullable=False),
-        sa.Column("key", TEXT, nullable=True),
-        sa.Column("receipts", NUMBER, nullable=False),
-        sa.Column("bytes_read", NUMBER, nullable=False),
-        sa.Column("frontier", sa.LargeBinary(), nullable=False),
-        sa.ForeignKeyConstraint(["source"], ["source.id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("id"),
-        sa.UniqueConstraint("source"),
-    )
-    op.create_table(
-        "anchor",
-        sa.Column("run", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("step", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("record", NUMBER, nullable=False),
-        sa.Column("digest", TEXT, nullable=False),
-        sa.Column("file", TEXT, nullable=False),
-        sa.Column("present", sa.Boolean(), nullable=False),
-        sa.ForeignKeyConstraint(["run"], ["run.id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("run", "step"),
-    )
-    with op.batch_alter_table("anchor", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_anchor_digest"), ["digest"], unique=False)
-
-    op.create_table(
-        "audit",
-        sa.Column("id", NUMBER, nullable=False),
-        sa.Column("digest", TEXT, nullable=False),
-        sa.Column("source", NUMBER, nullable=False),
-        sa.Column("run", NUMBER, nullable=True),
-        sa.Column("claim", TEXT, nullable=True),
-        sa.Column("outcome", TEXT, nullable=False),
-        sa.Column("sentence", TEXT, nullable=False),
-        sa.Column("kind", TEXT, nullable=False),
-        sa.Column("mode", TEXT, nullable=True),
-        sa.Column("nonce", TEXT, nullable=True),
-        sa.Column("steps", NUMBER, nullable=True),
-        sa.Column("replayed_steps", NUMBER, nullable=True),
-        sa.Column("seconds", sa.Double(), nullable=True),
-        sa.Column("made", TEXT, nullable=True),
-        sa.Column("body", TEXT, nullable=False),
-        sa.ForeignKeyConstraint(["run"], ["run.id"], ondelete="SET NULL"),
-        sa.ForeignKeyConstraint(["source"], ["source.id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("id"),
-        sa.UniqueConstraint("digest"),
-    )
-    with op.batch_alter_table("audit", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_audit_claim"), ["claim"], unique=False)
-        batch_op.create_index(batch_op.f("ix_audit_run"), ["run"], unique=False)
-        batch_op.create_index(batch_op.f("ix_audit_source"), ["source"], unique=False)
-
-    op.create_table(
-        "binding",
-        sa.Column("run", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("step", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("edge", TEXT, nullable=False),
-        sa.Column("moment", TEXT, nullable=False),
-        sa.Column("tensor", NUMBER, nullable=False),
-        sa.Column("graph", NUMBER, nullable=True),
-        sa.Column("intended", TEXT, nullable=False),
-        sa.Column("realised", TEXT, nullable=False),
-        sa.Column("file", TEXT, nullable=False),
-        sa.ForeignKeyConstraint(["graph"], ["graph.id"], ondelete="SET NULL"),
-        sa.ForeignKeyConstraint(["run"], ["run.id"], ondelete="CASCADE"),
-        sa.ForeignKeyConstraint(["tensor"], ["tensor.id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("run", "step", "edge", "moment"),
-    )
-    with op.batch_alter_table("binding", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_binding_graph"), ["graph"], unique=False)
-        batch_op.create_index(batch_op.f("ix_binding_tensor"), ["tensor"], unique=False)
-
-    op.create_table(
-        "challenge",
-        sa.Column("id", NUMBER, nullable=False),
-        sa.Column("digest", TEXT, nullable=False),
-        sa.Column("run", NUMBER, nullable=True),
-        sa.Column("asked", TEXT, nullable=False),
-        sa.Column("nonce", TEXT, nullable=True),
-        sa.Column("party", TEXT, nullable=True),
-        sa.Column("made_ns", NUMBER, nullable=False),
-        sa.ForeignKeyConstraint(["run"], ["run.id"], ondelete="SET NULL"),
-        sa.PrimaryKeyConstraint("id"),
-        sa.UniqueConstraint("digest"),
-    )
-    with op.batch_alter_table("challenge", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_challenge_run"), ["run"], unique=False)
-
-    op.create_table(
-        "graph_use",
-        sa.Column("run", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("graph", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("role", TEXT, nullable=False),
-        sa.Column("file", TEXT, nullable=False),
-        sa.ForeignKeyConstraint(["graph"], ["graph.id"], ondelete="CASCADE"),
-        sa.ForeignKeyConstraint(["run"], ["run.id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("run", "graph", "role"),
-    )
-    op.create_table(
-        "move",
-        sa.Column("dispute", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("number", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("role", TEXT, nullable=False),
-        sa.Column("party", TEXT, nullable=False),
-        sa.Column("kind", TEXT, nullable=False),
-        sa.Column("summary", TEXT, nullable=False),
-        sa.Column("made_ns", NUMBER, nullable=False),
-        sa.Column("phase", TEXT, nullable=False),
-        sa.Column("level", TEXT, nullable=False),
-        sa.Column("low", NUMBER, nullable=False),
-        sa.Column("high", NUMBER, nullable=False),
-        sa.Column("size", NUMBER, nullable=False),
-        sa.Column("body", TEXT, nullable=False),
-        sa.ForeignKeyConstraint(["dispute"], ["dispute.id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("dispute", "number"),
-    )
-    op.create_table(
-        "receipt",
-        sa.Column("stream", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("number", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("sequence", NUMBER, nullable=False),
-        sa.Column("key", TEXT, nullable=False),
-        sa.Column("request", TEXT, nullable=False),
-        sa.Column("digest", TEXT, nullable=False),
-        sa.Column("model", TEXT, nullable=False),
-        sa.Column("engine", TEXT, nullable=False),
-        sa.Column("environment", TEXT, nullable=False),
-        sa.Column("sampler", TEXT, nullable=False),
-        sa.Column("prompt_tokens", NUMBER, nullable=False),
-        sa.Column("answer_tokens", NUMBER, nullable=False),
-        sa.Column("finish", TEXT, nullable=False),
-        sa.Column("bytes", NUMBER, nullable=False),
-        sa.ForeignKeyConstraint(["stream"], ["stream.id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("stream", "number"),
-    )
-    with op.batch_alter_table("receipt", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_receipt_digest"), ["digest"], unique=False)
-        batch_op.create_index(batch_op.f("ix_receipt_model"), ["model"], unique=False)
-        batch_op.create_index(batch_op.f("ix_receipt_request"), ["request"], unique=False)
-
-    op.create_table(
-        "record",
-        sa.Column("run", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("number", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("kind", TEXT, nullable=False),
-        sa.Column("leaf", sa.LargeBinary(length=32), nullable=False),
-        sa.ForeignKeyConstraint(["run"], ["run.id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("run", "number"),
-    )
-    op.create_table(
-        "step",
-        sa.Column("run", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("step", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("record", NUMBER, nullable=False),
-        sa.Column("loss", sa.Double(), nullable=True),
-        sa.Column("gradient_norm", sa.Double(), nullable=True),
-        sa.Column("learning_rate", sa.Double(), nullable=True),
-        sa.Column("batch", TEXT, nullable=True),
-        sa.Column("graph", TEXT, nullable=True),
-        sa.Column("no_graph", TEXT, nullable=True),
-        sa.Column("tags", TEXT, nullable=True),
-        sa.Column("seconds", sa.Double(), nullable=True),
-        sa.Column("recording_seconds", sa.Double(), nullable=True),
-        sa.ForeignKeyConstraint(["run"], ["run.id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("run", "step"),
-    )
-    op.create_table(
-        "trace",
-        sa.Column("id", NUMBER, nullable=False),
-        sa.Column("source", NUMBER, nullable=False),
-        sa.Column("run", NUMBER, nullable=True),
-        sa.Column("cluster", NUMBER, nullable=True),
-        sa.Column("digest", TEXT, nullable=False),
-        sa.Column("graph", TEXT, nullable=True),
-        sa.Column("claim", TEXT, nullable=True),
-        sa.Column("program", TEXT, nullable=False),
-        sa.Column("clock", TEXT, nullable=False),
-        sa.Column("began_ns", NUMBER, nullable=True),
-        sa.Column("events", NUMBER, nullable=False),
-        sa.Column("start_ns", NUMBER, nullable=True),
-        sa.Column("end_ns", NUMBER, nullable=True),
-        sa.ForeignKeyConstraint(["cluster"], ["cluster.id"], ondelete="SET NULL"),
-        sa.ForeignKeyConstraint(["run"], ["run.id"], ondelete="SET NULL"),
-        sa.ForeignKeyConstraint(["source"], ["source.id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("id"),
-        sa.UniqueConstraint("source"),
-    )
-    with op.batch_alter_table("trace", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_trace_cluster"), ["cluster"], unique=False)
-        batch_op.create_index(batch_op.f("ix_trace_run"), ["run"], unique=False)
-
-    op.create_table(
-        "audited_segment",
-        sa.Column("audit", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("first_step", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("last_step", NUMBER, nullable=False),
-        sa.Column("outcome", TEXT, nullable=False),
-        sa.Column("seconds", sa.Double(), nullable=True),
-        sa.ForeignKeyConstraint(["audit"], ["audit.id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("audit", "first_step"),
-    )
-    op.create_table(
-        "event",
-        sa.Column("trace", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("number", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("kind", TEXT, nullable=False),
-        sa.Column("name", TEXT, nullable=False),
-        sa.Column("device", TEXT, nullable=False),
-        sa.Column("stream", NUMBER, nullable=True),
-        sa.Column("operator", NUMBER, nullable=True),
-        sa.Column("step", NUMBER, nullable=True),
-        sa.Column("start_ns", NUMBER, nullable=False),
-        sa.Column("duration_ns", NUMBER, nullable=False),
-        sa.Column("bytes", NUMBER, nullable=True),
-        sa.Column("memory_bytes", NUMBER, nullable=True),
-        sa.Column("members", TEXT, nullable=True),
-        sa.Column("subject", TEXT, nullable=True),
-        sa.ForeignKeyConstraint(["trace"], ["trace.id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("trace", "number"),
-    )
-    with op.batch_alter_table("event", schema=None) as batch_op:
-        batch_op.create_index("event_device", ["trace", "device", "start_ns"], unique=False)
-        batch_op.create_index("event_start", ["trace", "start_ns", "number"], unique=False)
-
-    op.create_table(
-        "finding",
-        sa.Column("audit", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("number", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("check", TEXT, nullable=False),
-        sa.Column("place", TEXT, nullable=False),
-        sa.Column("step", NUMBER, nullable=True),
-        sa.Column("distance", sa.Double(), nullable=True),
-        sa.Column("allowed", sa.Double(), nullable=True),
-        sa.Column("agrees", sa.Boolean(), nullable=False),
-        sa.Column("advisory", sa.Boolean(), nullable=False),
-        sa.Column("detail", TEXT, nullable=False),
-        sa.ForeignKeyConstraint(["audit"], ["audit.id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("audit", "number"),
-    )
-    op.create_table(
-        "receipt_verdict",
-        sa.Column("receipt", TEXT, nullable=False),
-        sa.Column("audit", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("outcome", TEXT, nullable=False),
-        sa.Column("sentence", TEXT, nullable=False),
-        sa.Column("rung", TEXT, nullable=True),
-        sa.ForeignKeyConstraint(["audit"], ["audit.id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("receipt", "audit"),
-    )
-    op.create_table(
-        "response",
-        sa.Column("challenge", NUMBER, autoincrement=False, nullable=False),
-        sa.Column("digest", TEXT, nullable=False),
-        sa.Column("bytes", NUMBER, nullable=False),
-        sa.Column("made_ns", NUMBER, nullable=False),
-        sa.ForeignKeyConstraint(["challenge"], ["challenge.id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("challenge", "digest"),
-    )
+    """Make the tables."""
+    for table in _paragraphs():
+        name, _, text = table.partition(": ")
+        columns, *rules = text.split("; ")
+        described = [column.split() for column in columns.split(", ")]
+        named = [rule.split() for rule in rules]
+        op.create_table(
+            name,
+            *(sa.Column(column, KINDS[kind.rstrip("?")], nullable="?" in kind) for column, kind in described),
+            *(
+                sa.ForeignKeyConstraint([link], [f"{link}.id"], ondelete="SET NULL" if "?" in kind else "CASCADE")
+                for link, kind in sorted(described)
+                if kind.startswith("link")
+            ),
+            *(sa.PrimaryKeyConstraint(*key) for rule, *key in named if rule == "key"),
+            *(sa.UniqueConstraint(*unique) for rule, *unique in named if rule == "unique"),
+        )
+        for rule, *index in named:
+            if rule == "index":
+                op.create_index(index[0], name, index[1:])
 
 
 def downgrade() -> None:
-    """Take the change back."""
-    op.drop_table("response")
-    op.drop_table("receipt_verdict")
-    op.drop_table("finding")
-    with op.batch_alter_table("event", schema=None) as batch_op:
-        batch_op.drop_index("event_start")
-        batch_op.drop_index("event_device")
+    """Drop the tables."""
+    for table in reversed(list(_paragraphs())):
+        op.drop_table(table.partition(":")[0])
 
-    op.drop_table("event")
-    op.drop_table("audited_segment")
-    with op.batch_alter_table("trace", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_trace_run"))
-        batch_op.drop_index(batch_op.f("ix_trace_cluster"))
 
-    op.drop_table("trace")
-    op.drop_table("step")
-    op.drop_table("record")
-    with op.batch_alter_table("receipt", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_receipt_request"))
-        batch_op.drop_index(batch_op.f("ix_receipt_model"))
-        batch_op.drop_index(batch_op.f("ix_receipt_digest"))
-
-    op.drop_table("receipt")
-    op.drop_table("move")
-    op.drop_table("graph_use")
-    with op.batch_alter_table("challenge", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_challenge_run"))
-
-    op.drop_table("challenge")
-    with op.batch_alter_table("binding", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_binding_tensor"))
-        batch_op.drop_index(batch_op.f("ix_binding_graph"))
-
-    op.drop_table("binding")
-    with op.batch_alter_table("audit", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_audit_source"))
-        batch_op.drop_index(batch_op.f("ix_audit_run"))
-        batch_op.drop_index(batch_op.f("ix_audit_claim"))
-
-    op.drop_table("audit")
-    with op.batch_alter_table("anchor", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_anchor_digest"))
-
-    op.drop_table("anchor")
-    op.drop_table("stream")
-    with op.batch_alter_table("stored_file", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_stored_file_blob"))
-
-    op.drop_table("stored_file")
-    with op.batch_alter_table("run", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_run_claim"))
-
-    op.drop_table("run")
-    op.drop_table("operator")
-    with op.batch_alter_table("link", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_link_cluster"))
-
-    op.drop_table("link")
-    op.drop_table("graph_link")
-    with op.batch_alter_table("dispute", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_dispute_source"))
-        batch_op.drop_index(batch_op.f("ix_dispute_root"))
-
-    op.drop_table("dispute")
-    with op.batch_alter_table("device", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_device_cluster"))
-
-    op.drop_table("device")
-    op.drop_table("upload")
-    op.drop_table("token")
-    op.drop_table("tensor")
-    with op.batch_alter_table("source", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_source_name"))
-
-    op.drop_table("source")
-    op.drop_table("graph")
-    op.drop_table("document")
-    op.drop_table("cluster")
+def _paragraphs() -> Iterator[str]:
+    """Each table on one line."""
+    yield from TABLES.strip().replace("\n    ", " ").split("\n")
