@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from tallystick.core.errors import MalformedError
+from tallystick.core.tensors import FLOATS, item_size
 from tallystick.programs.operators.algebra import Algebra, Axes, Typed, V
 from tallystick.programs.operators.definition import Scalar
 
-FLOATS: Final = ("F16", "BF16", "F32", "F64")
 SIGNED: Final = ("I8", "I16", "I32", "I64")
 UNSIGNED: Final = ("U8", "U16", "U32", "U64")
 
@@ -151,8 +151,8 @@ def _promoted(first: str, second: str) -> str:
     if _category(first) != _category(second):
         return max(first, second, key=_category)
     pair = {first, second}
-    if pair <= set(FLOATS):
-        return "F32" if pair == {"F16", "BF16"} else max(pair, key=FLOATS.index)
+    if pair <= FLOATS:
+        return "F32" if pair == {"F16", "BF16"} else max(pair, key=item_size)
     if pair <= {*SIGNED, "U8"}:
         return "I16" if pair == {"U8", "I8"} else max(pair - {"U8"}, key=SIGNED.index)
     raise MalformedError(f"{first} and {second} do not promote to one dtype")

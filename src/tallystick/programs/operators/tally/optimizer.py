@@ -9,17 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from tallystick.core.errors import MalformedError
+from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, V
 from tallystick.programs.operators.definition import Exactness, Family
 
 FAMILY = Family()
-FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 
 
 @FAMILY.operator(
     "tally.fused_adam",
-    "Tensor weight, Tensor gradient, Tensor exp_avg, Tensor exp_avg_sq, Tensor step, Tensor learning_rate, "
-    "float beta1, float beta2, float eps, float weight_decay, bool decoupled, bool maximize",
     "weight and slots after step `step` of Adam, or of AdamW if decoupled, rounded once at the end",
     Exactness.COMPOSITE,
 )
