@@ -12,7 +12,7 @@ from torch import nn
 from tallystick.core.errors import UnavailableError
 from tallystick.engines.torch.capture.step import NO_EDITS
 from tallystick.engines.torch.environment import switches_now
-from tallystick.engines.torch.optimizers.catalogue import rules_of
+from tallystick.engines.torch.optimizers import rules_of
 from tallystick.formats.optimizers import GroupRule
 from tallystick.recording.boundary import sheltered
 from tallystick.recording.inference import Marks, buffers_of, marks_of, parameters_of, slots_of, writes, written
