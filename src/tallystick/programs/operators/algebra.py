@@ -45,22 +45,22 @@ X = TypeVar("X")
 class Integers(Protocol[X]):
     """The primitives of `Algebra` that functions of integers alone use."""
 
-    def add(self, x: X, y: X | int) -> X:
+    def add(self, x: X, y: X | int, /) -> X:
         """I64."""
 
-    def sub(self, x: X | int, y: X | int) -> X:
+    def sub(self, x: X | int, y: X | int, /) -> X:
         """I64."""
 
-    def mul(self, x: X, y: X | int) -> X:
+    def mul(self, x: X, y: X | int, /) -> X:
         """I64."""
 
-    def shift_right(self, x: X, y: X | int) -> X:
+    def shift_right(self, x: X, y: X | int, /) -> X:
         """Arithmetic."""
 
-    def compare(self, x: X, y: X | int, how: Comparison) -> X:
+    def compare(self, x: X, y: X | int, how: Comparison, /) -> X:
         """BOOL."""
 
-    def where(self, condition: X, x: X | int, y: X | int) -> X:
+    def where(self, condition: X, x: X | int, y: X | int, /) -> X:
         """I64."""
 
 

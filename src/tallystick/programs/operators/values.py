@@ -217,7 +217,8 @@ class Values:
         if x.shape[axis] == 0:
             raise MalformedError("the maximum of no elements")
         array = self.library.convert(x.array, "U8") if x.dtype == "BOOL" else x.array
-        return self._made(self._first_maximum, "I64", array, axis, keep)
+        found = self._made(self.library.xp.argmax, "I64", array, axis=axis, keepdims=keep)
+        return Value(self.library.convert(found.array, "I64"), "I64")
 
     def cumsum(self, x: Value, axis: int) -> Value:
         """See `Algebra.cumsum`."""
@@ -388,9 +389,6 @@ class Values:
         if x.dtype != "BOOL" and any(x.shape[axis] == 0 for axis in axes):
             raise MalformedError("the maximum or minimum of no elements")
         return self._reduced(name, x, axes, keep)
-
-    def _first_maximum(self, array: Array, axis: int, keep: bool) -> Array:
-        return self.library.convert(self.library.xp.argmax(array, axis=axis, keepdims=keep), "I64")
 
     def _order(self, x: Value, axis: int) -> Value:
         array = self.library.convert(x.array, "U8") if x.dtype == "BOOL" else x.array

@@ -53,7 +53,8 @@ def common_dtype(*operands: Typed | Scalar) -> str:
         met = ""
         for dtype in group:
             met = _promoted(met, dtype)
-        found = _combined(found, met)
+        if not found or not met or _category(met) > _category(found):
+            found = _promoted(found, met)
     return found
 
 
@@ -122,22 +123,15 @@ def _by_precedence(operands: Sequence[Typed | Scalar]) -> list[list[str]]:
     groups: list[list[str]] = [[], [], []]
     for operand in operands:
         if isinstance(operand, bool | int | float):
-            groups[2].append(_dtype_of_number(operand))
+            groups[2].append(dtype_of_number(operand))
         else:
             groups[0 if operand.shape else 1].append(operand.dtype)
     return groups
 
 
-def _dtype_of_number(number: Scalar) -> str:
-    if isinstance(number, bool):
-        return "BOOL"
-    return "I64" if isinstance(number, int) else "F32"
-
-
-def _combined(higher: str, lower: str) -> str:
-    if not higher or not lower:
-        return higher or lower
-    return _promoted(higher, lower) if _category(lower) > _category(higher) else higher
+def dtype_of_number(number: Scalar) -> str:
+    """The dtype that PyTorch infers for a number, as in `full`."""
+    return "BOOL" if isinstance(number, bool) else "I64" if isinstance(number, int) else "F32"
 
 
 def _category(dtype: str) -> int:

@@ -8,7 +8,7 @@ from typing import Final
 from tallystick.core.errors import MalformedError
 from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, Number, V
-from tallystick.programs.operators.aten.arguments import constant, wide_dtype
+from tallystick.programs.operators.aten.arguments import constant, dtype_of_number, wide_dtype
 from tallystick.programs.operators.definition import Dtype, Exactness, Family, Ints, Scalar
 from tallystick.programs.operators.types import NUMBERS, check_number
 
@@ -166,11 +166,6 @@ def linspace(a: Algebra[V], start: Scalar, end: Scalar, steps: int, dtype: Dtype
     below = a.add(a.mul(a.cast(index, wide), step), first)
     above = a.sub(last, a.mul(a.cast(a.sub(steps - 1, index), wide), step))
     return a.cast(a.where(a.compare(index, steps // 2, "lt"), below, above), dtype)
-
-
-def dtype_of_number(number: Scalar) -> str:
-    """The dtype that PyTorch infers for a number in `full`."""
-    return "BOOL" if isinstance(number, bool) else "I64" if isinstance(number, int) else "F32"
 
 
 def dtype_of_counts(*numbers: Scalar) -> str:

@@ -85,9 +85,9 @@ def embedding_bag(
     shown = a.full((0,), 0, indices.dtype) if is_fast else place
     rows = a.take(weight, [indices], 0)
     if mode == MAX:
-        result, chosen = _greatest(
-            a, rows, indices, a.logical_and(_members(a, place, bags), a.reshape(kept, (1, *indices.shape)))
-        )
+        bag = a.iota((bags, *place.shape), 0, place.dtype)
+        members = a.compare(bag, a.reshape(place, (1, *place.shape)), "eq")  # [b,n]: the places that a bag holds
+        result, chosen = _greatest(a, rows, indices, a.logical_and(members, a.reshape(kept, (1, *indices.shape))))
         return result, shown, sizes, chosen
     if per_sample_weights is not None:
         rows = a.mul(rows, a.reshape(per_sample_weights, (*indices.shape, 1)))
@@ -208,11 +208,6 @@ def _added(a: Algebra[V], x: V, places: V, updates: V) -> V:
     behind = a.full((1, *x.shape[1:]), 0, x.dtype)
     found = a.scatter(a.concat([x, behind], 0), [places], 0, updates, add=True)
     return a.slice(found, (0,) * len(x.shape), x.shape, (1,) * len(x.shape))
-
-
-def _members(a: Algebra[V], place: V, bags: int) -> V:
-    """[b,n]: which places each bag holds."""
-    return a.compare(a.iota((bags, *place.shape), 0, place.dtype), a.reshape(place, (1, *place.shape)), "eq")
 
 
 def _greatest(a: Algebra[V], rows: V, indices: V, members: V) -> tuple[V, V]:

@@ -146,14 +146,10 @@ def _reduced(a: Algebra[V], x: V, init: V, axes: tuple[int, ...], reducer: str) 
         reducer = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}.get(reducer, reducer)
     require((reducer in {"or", "and"}) == (x.dtype == "BOOL"), f"reducer {reducer} of {x.dtype}")
     if not axes or (prod(x.shape) == 0 and reducer not in {"add", "multiply"}):
-        return _without_elements(a, x, init, axes)
+        # No axis: the elements, as initial values are identities (XLA leaves them out). No element: the initial value.
+        return a.broadcast(init, [side for axis, side in enumerate(x.shape) if axis not in axes]) if axes else x
     result: V = REDUCERS[reducer](a, x, init, axes)
     return result
-
-
-def _without_elements(a: Algebra[V], x: V, init: V, axes: tuple[int, ...]) -> V:
-    """No axis: the elements, as initial values are identities (XLA leaves them out). No element: the initial value."""
-    return a.broadcast(init, [side for axis, side in enumerate(x.shape) if axis not in axes]) if axes else x
 
 
 def _chosen(a: Algebra[V], inputs: Sequence[V], inits: Sequence[V], axes: tuple[int, ...], reducer: str) -> tuple[V, V]:

@@ -41,7 +41,9 @@ def fused_adam(
     Weight, gradient and slots have one shape and one float dtype; `step` is F32[] and counts this step; `learning_rate`
     is F64[].
     """
-    _check(weight, gradient, exp_avg, exp_avg_sq)
+    others, form = (gradient, exp_avg, exp_avg_sq), (weight.dtype, tuple(weight.shape))
+    if weight.dtype not in FLOATS or any((each.dtype, tuple(each.shape)) != form for each in others):
+        raise MalformedError("weight, gradient and slots differ in shape or dtype, or are no floats")
     if [(each.dtype, tuple(each.shape)) for each in (step, learning_rate)] != [("F32", ()), ("F64", ())]:
         raise MalformedError("step is no F32[], or learning_rate no F64[]")
     w, g, mean, square = (a.wide(each) for each in (weight, gradient, exp_avg, exp_avg_sq))
@@ -77,10 +79,3 @@ def _moved(a: Algebra[V], mean: V, gradient: V, weight: float, number: _Numbers)
     if abs(weight) < 0.5:
         return a.add(mean, a.mul(number(weight), difference))
     return a.add(gradient, a.mul(number(weight - 1), difference))
-
-
-def _check(weight: Any, *others: Any) -> None:
-    """Raise `MalformedError` unless all have the shape and the float dtype of `weight`."""
-    form = (weight.dtype, tuple(weight.shape))
-    if weight.dtype not in FLOATS or any((each.dtype, tuple(each.shape)) != form for each in others):
-        raise MalformedError("weight, gradient and slots differ in shape or dtype, or are no floats")
