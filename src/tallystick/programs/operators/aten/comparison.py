@@ -137,21 +137,28 @@ _CLAMPED = "min(max(self, min), max)"
 @FAMILY.operator("aten.clamp.Tensor", _CLAMPED, Exactness.EXACT, min="Tensor?", max="Tensor?")
 def clamp(a: Algebra[V], self: V, min: V | Scalar | None = None, max: V | Scalar | None = None) -> V:
     """`max` where `min` exceeds it; NaN where any is."""
-    return _clamp(a, self, min, max)
+    if min is None and max is None:
+        raise MalformedError("clamped to neither a minimum nor a maximum")
+    bounds = [bound for bound in (min, max) if bound is not None]
+    _, (found, *bounds) = _at_common(a, self, *bounds)
+    if min is not None:
+        found = a.maximum(found, bounds.pop(0))
+    result: V = found if max is None else a.minimum(found, bounds.pop(0))
+    return result
 
 
 @FAMILY.operator("aten.clamp_min.default", "max(self, min)", Exactness.EXACT, min="Scalar")
 @FAMILY.operator("aten.clamp_min.Tensor", "max(self, min)", Exactness.EXACT, min="Tensor")
 def clamp_min(a: Algebra[V], self: V, min: V | Scalar) -> V:
     """NaN where either is."""
-    return _clamp(a, self, min, None)
+    return clamp(a, self, min, None)
 
 
 @FAMILY.operator("aten.clamp_max.default", "min(self, max)", Exactness.EXACT, max="Scalar")
 @FAMILY.operator("aten.clamp_max.Tensor", "min(self, max)", Exactness.EXACT, max="Tensor")
 def clamp_max(a: Algebra[V], self: V, max: V | Scalar) -> V:
     """NaN where either is."""
-    return _clamp(a, self, None, max)
+    return clamp(a, self, None, max)
 
 
 @FAMILY.operator("aten.nan_to_num.default", "numbers in place of NaN and infinities", Exactness.EXACT)
@@ -173,17 +180,6 @@ _LARGEST = {
     "F32": (2 - 2.0**-23) * 2.0**127,
     "F64": (2 - 2.0**-52) * 2.0**1023,
 }
-
-
-def _clamp(a: Algebra[V], x: V, least: V | Scalar | None, most: V | Scalar | None) -> V:
-    if least is None and most is None:
-        raise MalformedError("clamped to neither a minimum nor a maximum")
-    bounds = [bound for bound in (least, most) if bound is not None]
-    _, (found, *bounds) = _at_common(a, x, *bounds)
-    if least is not None:
-        found = a.maximum(found, bounds.pop(0))
-    result: V = found if most is None else a.minimum(found, bounds.pop(0))
-    return result
 
 
 def _at_common(a: Algebra[V], *operands: Any) -> tuple[str, list[Any]]:

@@ -70,7 +70,9 @@ def mul(a: Algebra[V], self: V, other: V | Scalar) -> V:
 @FAMILY.operator("aten.div.Scalar", "self / other", Exactness.ROUNDS, other="Scalar")
 def div(a: Algebra[V], self: V, other: V | Scalar) -> V:
     """Integers become F32; by one number for all elements, some kernels multiply by its inverse."""
-    return _div(a, self, other)
+    dtype, (x, y) = met(a, self, other, floats=True)
+    one_number = isinstance(y, int | float) or (x.shape and not y.shape)
+    return a.cast(divided(a, x, y) if one_number else a.div(x, y), dtype)
 
 
 @FAMILY.operator("aten.reciprocal.default", "1 / self", Exactness.ROUNDS)
@@ -84,14 +86,22 @@ def reciprocal(a: Algebra[V], self: V) -> V:
 @FAMILY.operator("aten.div.Scalar_mode", "self / other, whole", Exactness.COMPOSITE, other="Scalar")
 def div_mode(a: Algebra[V], self: V, other: V | Scalar, rounding_mode: str | None) -> V:
     """`floor` or `trunc` of the quotient, which for integers is computed exactly."""
-    return _div(a, self, other) if rounding_mode is None else _div_whole(a, self, other, rounding_mode)
+    if rounding_mode is None:
+        return div(a, self, other)
+    if rounding_mode not in {"floor", "trunc"}:
+        raise MalformedError(f"rounding mode {rounding_mode[:40]!r} is neither floor nor trunc")
+    dtype, (x, y) = met(a, self, other)
+    if dtype in FLOATS:
+        quotient = stored(a, a.div(x, y), dtype)
+        return a.cast(_floor_of(a, x, y, quotient) if rounding_mode == "floor" else a.trunc(quotient), dtype)
+    return a.floor_divide(x, y) if rounding_mode == "floor" else _truncated_quotient(a, x, y)
 
 
 @FAMILY.operator("aten.floor_divide.default", "⌊self / other⌋", Exactness.COMPOSITE, other="Tensor")
 @FAMILY.operator("aten.floor_divide.Scalar", "⌊self / other⌋", Exactness.COMPOSITE, other="Scalar")
 def floor_divide(a: Algebra[V], self: V, other: V | Scalar) -> V:
     """Exact for integers."""
-    return _div_whole(a, self, other, "floor")
+    return div_mode(a, self, other, "floor")
 
 
 @FAMILY.operator(
@@ -259,22 +269,6 @@ def tan(a: Algebra[V], self: V) -> V:
     """A quotient; kernels have a function of its own."""
     dtype, x = real(a, self)
     return a.cast(a.div(a.sin(x), a.cos(x)), dtype)
-
-
-def _div(a: Algebra[V], x: V, y: V | Scalar) -> V:
-    dtype, (left, right) = met(a, x, y, floats=True)
-    one_number = isinstance(right, int | float) or (left.shape and not right.shape)
-    return a.cast(divided(a, left, right) if one_number else a.div(left, right), dtype)
-
-
-def _div_whole(a: Algebra[V], x: V, y: V | Scalar, mode: str) -> V:
-    if mode not in {"floor", "trunc"}:
-        raise MalformedError(f"rounding mode {mode[:40]!r} is neither floor nor trunc")
-    dtype, (left, right) = met(a, x, y)
-    if dtype in FLOATS:
-        quotient = stored(a, a.div(left, right), dtype)
-        return a.cast(_floor_of(a, left, right, quotient) if mode == "floor" else a.trunc(quotient), dtype)
-    return a.floor_divide(left, right) if mode == "floor" else _truncated_quotient(a, left, right)
 
 
 def _floor_of(a: Algebra[V], x: V, y: V | Scalar, quotient: V) -> V:
