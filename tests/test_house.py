@@ -19,11 +19,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "tallystick"
 PUBLIC = {"tallystick", "tallystick.graphs", "tallystick.torch", "tallystick.jax", "tallystick.iree"}
 SHORTEST, LONGEST = 60, 520
-LONG = {
-    *("tallystick.programs.operators.values", "tallystick.formats.optimizers"),
-    "tallystick.database.migrations.versions.0001_the_first_tables",
-}
-"""One interpreter, one table of optimizers, and the tables as they were first."""
+LONG = {"tallystick.database.migrations.versions.0001_the_first_tables"}
+"""The tables as they were first."""
 ENTRY_POINTS = {
     *(
         "tallystick.__main__",

@@ -15,7 +15,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 PACKAGE: Final = ROOT / "src" / "tallystick"
 SOURCES: Final = (
     *("recording", "audits"),
-    *(f"engines/torch/{part}" for part in ("capture", "watching", "training", "optimizers")),
+    *(f"engines/torch/{part}" for part in ("capture", "watching", "training", "optimizers.py")),
 )
 ELSEWHERE: Final = ("audits/answers", "audits/differences", "audits/report_page.py", "recording/serving")
 """Judges of answers, differences and pages, and servers: their messages name what a customer or an operator does."""
@@ -60,7 +60,7 @@ def text_of_tests() -> str:
 def clauses() -> Iterator[tuple[str, str]]:
     """The remedies in the literals of our sources, each with its place."""
     for part in SOURCES:
-        for path in sorted((PACKAGE / part).rglob("*.py")):
+        for path in sorted((PACKAGE / part).rglob("*.py")) or [PACKAGE / part]:
             if path.relative_to(PACKAGE).as_posix().startswith(ELSEWHERE):
                 continue
             tree = ast.parse(path.read_text("utf-8"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,39 +14,40 @@ from tallystick.core.tensor_digests import tensor_digest
 from tallystick.core.tensors import Tensor, TensorSpec
 from tallystick.programs.execution import execute
 from tallystick.programs.graph import Constant, Graph, GraphForm, Input, Node, Output, Role
-from tallystick.programs.operators.definition import Exactness, Family, Operator
+from tallystick.programs.operators.algebra import V
+from tallystick.programs.operators.definition import Dtype, Exactness, Family, Ints, Operator, Scalar
 
 FAMILY = Family()
 MOVES, ROUNDS, SUMS, MIXED = Exactness.MOVES, Exactness.ROUNDS, Exactness.ACCUMULATES, Exactness.COMPOSITE
 
 
-@FAMILY.operator("aten.mm.default", "Tensor self, Tensor mat2", "matrix product", SUMS)
-def mm(a: Any, self: Any, mat2: Any) -> Any:
+@FAMILY.operator("aten.mm.default", "matrix product", SUMS)
+def mm(a: Any, self: V, mat2: V) -> Any:
     return a.dot(self, mat2, ((1,), (0,)))
 
 
-@FAMILY.operator("aten.add.Tensor", "Tensor self, Tensor other, *, Scalar alpha=1", "x + αy", ROUNDS)
-def add(a: Any, self: Any, other: Any, alpha: float) -> Any:
+@FAMILY.operator("aten.add.Tensor", "x + αy", ROUNDS)
+def add(a: Any, self: V, other: V, alpha: Scalar = 1) -> Any:
     return a.add(self, a.mul(other, alpha))
 
 
-@FAMILY.operator("aten.relu.default", "Tensor self", "max(x, 0)", Exactness.EXACT)
-def relu(a: Any, self: Any) -> Any:
+@FAMILY.operator("aten.relu.default", "max(x, 0)", Exactness.EXACT)
+def relu(a: Any, self: V) -> Any:
     return a.maximum(self, 0)
 
 
-@FAMILY.operator("aten.view.default", "Tensor self, int[] size", "another shape", MOVES)
-def view(a: Any, self: Any, size: tuple[int, ...]) -> Any:
+@FAMILY.operator("aten.view.default", "another shape", MOVES)
+def view(a: Any, self: V, size: Ints) -> Any:
     return a.reshape(self, size)
 
 
-@FAMILY.operator("aten.expand.default", "Tensor self, int[] size, bool implicit", "repeat along sides of 1", MOVES)
-def expand(a: Any, self: Any, size: tuple[int, ...], implicit: bool) -> Any:
+@FAMILY.operator("aten.expand.default", "repeat along sides of 1", MOVES)
+def expand(a: Any, self: V, size: Ints, implicit: bool) -> Any:
     return a.broadcast(self, size)
 
 
-@FAMILY.operator("aten.split.Tensor", "Tensor self, int split_size, int dim=0", "pieces", MOVES)
-def split(a: Any, self: Any, split_size: int, dim: int) -> Any:
+@FAMILY.operator("aten.split.Tensor", "pieces", MOVES)
+def split(a: Any, self: V, split_size: int, dim: int = 0) -> Any:
     side = self.shape[dim]
     return tuple(_piece(a, self, dim, at, min(at + split_size, side)) for at in range(0, side, split_size))
 
@@ -57,28 +58,28 @@ def _piece(a: Any, x: Any, dim: int, begin: int, end: int) -> Any:
     return a.slice(x, starts, stops, [1] * len(x.shape))
 
 
-@FAMILY.operator("aten.cat.default", "Tensor[] tensors, int dim=0", "one after the other", MOVES)
-def cat(a: Any, tensors: Any, dim: int) -> Any:
+@FAMILY.operator("aten.cat.default", "one after the other", MOVES)
+def cat(a: Any, tensors: Sequence[V], dim: int = 0) -> Any:
     return a.concat(tensors, dim)
 
 
-@FAMILY.operator("aten.sum.dim_IntList", "Tensor self, int[]? dim, bool keepdim", "sum", SUMS)
-def total(a: Any, self: Any, dim: tuple[int, ...] | None, keepdim: bool) -> Any:
+@FAMILY.operator("aten.sum.dim_IntList", "sum", SUMS)
+def total(a: Any, self: V, dim: Ints | None, keepdim: bool) -> Any:
     return a.sum(self, tuple(range(len(self.shape))) if dim is None else dim, keep=keepdim)
 
 
-@FAMILY.operator("aten.arange.default", "Scalar end, dtype dtype", "0, 1, 2 …", MOVES)
-def arange(a: Any, end: int, dtype: str) -> Any:
+@FAMILY.operator("aten.arange.default", "0, 1, 2 …", MOVES)
+def arange(a: Any, end: Scalar, dtype: Dtype) -> Any:
     return a.iota((end,), 0, dtype)
 
 
-@FAMILY.operator("aten.scale.default", "Tensor self, float factor, str how", "x times a factor", ROUNDS)
-def scale(a: Any, self: Any, factor: float, how: str) -> Any:
+@FAMILY.operator("aten.scale.default", "x times a factor", ROUNDS)
+def scale(a: Any, self: V, factor: float, how: str) -> Any:
     return a.mul(self, factor)
 
 
-@FAMILY.operator("aten.choose.default", "Tensor self, Tensor? other, bool[] mask", "one result or two", MIXED)
-def choose(a: Any, self: Any, other: Any, mask: tuple[bool, ...]) -> Any:
+@FAMILY.operator("aten.choose.default", "one result or two", MIXED)
+def choose(a: Any, self: V, other: V | None, mask: tuple[bool, ...]) -> Any:
     return (a.neg(self) if mask[0] else None, a.abs(self) if mask[1] else None)
 
 

@@ -249,9 +249,9 @@ def test_weights_that_were_changed_on_the_way_are_never_accepted(
 def test_a_step_that_cannot_be_captured_is_recorded_without_a_graph(
     one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tallystick.engines.torch.optimizers import catalogue
+    from tallystick.engines.torch import optimizers
 
-    monkeypatch.setattr(catalogue, "HOMES", {})
+    monkeypatch.setattr(optimizers, "KNOWN", {})
     with pytest.warns(RuntimeWarning, match="Adagrad cannot be captured"):
         run = record(tmp_path, gpt2(), Tokens(40), max_steps=1, optim="adagrad")
     assert RunDirectory(run).spec().graph is None

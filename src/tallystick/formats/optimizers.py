@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import numpy as np
 from pydantic import Field, PlainSerializer, PlainValidator
@@ -38,23 +37,29 @@ COUNTER: Final = SlotSpec(TensorSpec("F32"))
 
 
 class GroupRule(Document):
-    """The settings of one parameter group that no schedule changes; variants that are off are left out."""
+    """The settings of one parameter group that no schedule changes; variants that are off are left out.
+
+    `moments` names the slots that have the form of the weight and begin with 0. `decay` is 1 − η·λ wherever a rule has
+    that scalar: the optimizer takes the decay off the weight then.
+    """
+
+    moments: ClassVar[tuple[str, ...]] = ()
 
     kind: str
     weight_decay: Rate = 0.0
 
-    @abstractmethod
     def slots(self, weight: TensorSpec) -> dict[str, SlotSpec]:
-        """What the optimizer keeps for a weight, by the names of its slots."""
+        """What the optimizer keeps for a weight, by the names of its slots: the step number, and the moments."""
+        return {"step": COUNTER, **{name: SlotSpec(weight) for name in self.moments}}
 
-    @abstractmethod
     def scalars(self, learning_rate: float, step: int) -> dict[str, float]:
-        """The scalars that step `step` (1-based) reads, each in binary64."""
+        """The scalars that step `step` (1-based) reads, each in binary64; `step_size` is −η."""
+        return {"step_size": -learning_rate}
 
     @property
     def second_moment_decay(self) -> float | None:
         """β₂ where a slot `exp_avg_sq` is the mean of squared gradients that Adam divides by; otherwise `None`."""
-        return None
+        return self.betas[1] if isinstance(self, AdamRule | NadamRule | RadamRule) else None
 
 
 def is_off(value: object) -> bool:
@@ -93,13 +98,9 @@ def changed_setting(before: Sequence[GroupRule], now: Sequence[GroupRule]) -> st
 
 # The settings of an optimizer as a field of a document: one rule for each parameter group.
 
-
-def _rule(value: Any) -> GroupRule:
-
-    return stated_rule(value)
-
-
-StatedRule = Annotated[GroupRule, PlainValidator(_rule), PlainSerializer(lambda rule: rule.to_json(), return_type=Any)]
+StatedRule = Annotated[
+    GroupRule, PlainValidator(stated_rule), PlainSerializer(lambda rule: rule.to_json(), return_type=Any)
+]
 StatedRules = Annotated[tuple[StatedRule, ...], Field(min_length=1, max_length=4096)]
 
 
@@ -114,6 +115,8 @@ class AdamRule(GroupRule):
     `momentum` and `nesterov` are stated since the first version, and read by nothing.
     """
 
+    moments = ("exp_avg", "exp_avg_sq")
+
     kind: Literal["adamw", "adam"]
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: Share = 1e-8
@@ -126,8 +129,7 @@ class AdamRule(GroupRule):
 
     def slots(self, weight: TensorSpec) -> dict[str, SlotSpec]:
         """The step, both moments, and for AMSGrad the largest second moment."""
-        largest = {"max_exp_avg_sq": SlotSpec(weight)} if self.amsgrad else {}
-        return {"step": COUNTER, "exp_avg": SlotSpec(weight), "exp_avg_sq": SlotSpec(weight), **largest}
+        return super().slots(weight) | ({"max_exp_avg_sq": SlotSpec(weight)} if self.amsgrad else {})
 
     def scalars(self, learning_rate: float, step: int) -> dict[str, float]:
         """`step_size` is −η / (1 − β₁ᵗ), `root_correction` √(1 − β₂ᵗ), `decay` 1 − η·λ (Kingma & Ba, end of §2).
@@ -147,11 +149,6 @@ class AdamRule(GroupRule):
             scalars["decay"] = float(number(1) - rate * number(self.weight_decay))
         return scalars
 
-    @property
-    def second_moment_decay(self) -> float | None:
-        """β₂."""
-        return self.betas[1]
-
 
 # Adamax (Kingma & Ba 2015, Algorithm 2).
 
@@ -159,14 +156,12 @@ class AdamRule(GroupRule):
 class AdamaxRule(GroupRule):
     """Divides the mean by the largest gradient, which decays by β₂."""
 
+    moments = ("exp_avg", "exp_inf")
+
     kind: Literal["adamax"] = "adamax"
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: Share = 1e-8
     maximize: bool = False
-
-    def slots(self, weight: TensorSpec) -> dict[str, SlotSpec]:
-        """The step, the mean of gradients and the largest one."""
-        return {"step": COUNTER, "exp_avg": SlotSpec(weight), "exp_inf": SlotSpec(weight)}
 
     def scalars(self, learning_rate: float, step: int) -> dict[str, float]:
         """`step_size` is −η / (1 − β₁ᵗ)."""
@@ -181,6 +176,8 @@ FALL: Final = 0.96
 class NadamRule(GroupRule):
     """`decoupled` takes the decay off the weight, as AdamW; otherwise it is added to the gradient."""
 
+    moments = ("exp_avg", "exp_avg_sq")
+
     kind: Literal["nadam"] = "nadam"
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: Share = 1e-8
@@ -190,13 +187,7 @@ class NadamRule(GroupRule):
 
     def slots(self, weight: TensorSpec) -> dict[str, SlotSpec]:
         """The step, the product of all momenta μ, and both moments."""
-        product = SlotSpec(TensorSpec("F32"), 1.0)
-        return {
-            "step": COUNTER,
-            "mu_product": product,
-            "exp_avg": SlotSpec(weight),
-            "exp_avg_sq": SlotSpec(weight),
-        }
+        return {"step": COUNTER, "mu_product": SlotSpec(TensorSpec("F32"), 1.0), **super().slots(weight)}
 
     def scalars(self, learning_rate: float, step: int) -> dict[str, float]:
         """`mu` and `mu_next` are the momenta of this step and the next; `correction` is 1 − β₂ᵗ.
@@ -218,11 +209,6 @@ class NadamRule(GroupRule):
     def _momentum(self, step: int) -> float:
         return self.betas[0] * (1.0 - 0.5 * math.pow(FALL, step * self.momentum_decay))
 
-    @property
-    def second_moment_decay(self) -> float | None:
-        """β₂."""
-        return self.betas[1]
-
 
 # RAdam (Liu et al. 2020, Algorithm 2).
 
@@ -233,15 +219,13 @@ SHORT: Final = 5.0
 class RadamRule(GroupRule):
     """`decoupled` takes the decay off the weight, as AdamW; otherwise it is added to the gradient."""
 
+    moments = ("exp_avg", "exp_avg_sq")
+
     kind: Literal["radam"] = "radam"
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: Share = 1e-8
     decoupled: bool = False
     maximize: bool = False
-
-    def slots(self, weight: TensorSpec) -> dict[str, SlotSpec]:
-        """The step and both moments."""
-        return {"step": COUNTER, "exp_avg": SlotSpec(weight), "exp_avg_sq": SlotSpec(weight)}
 
     def scalars(self, learning_rate: float, step: int) -> dict[str, float]:
         """`learning_rate` is η, `correction` 1 − β₁ᵗ, `root_correction` √(1 − β₂ᵗ), `decay` 1 − η·λ.
@@ -268,11 +252,6 @@ class RadamRule(GroupRule):
         share = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
         return float(share**0.5)
 
-    @property
-    def second_moment_decay(self) -> float | None:
-        """β₂."""
-        return self.betas[1]
-
 
 # Adadelta (Zeiler 2012, Algorithm 1).
 
@@ -280,18 +259,12 @@ class RadamRule(GroupRule):
 class AdadeltaRule(GroupRule):
     """`rho` is the decay of both means of squares."""
 
+    moments = ("square_avg", "acc_delta")
+
     kind: Literal["adadelta"] = "adadelta"
     rho: Share = 0.9
     eps: Share = 1e-6
     maximize: bool = False
-
-    def slots(self, weight: TensorSpec) -> dict[str, SlotSpec]:
-        """The step, and the means of squared gradients and of squared moves."""
-        return {"step": COUNTER, "square_avg": SlotSpec(weight), "acc_delta": SlotSpec(weight)}
-
-    def scalars(self, learning_rate: float, step: int) -> dict[str, float]:
-        """`step_size` is −η."""
-        return {"step_size": -learning_rate}
 
 
 # Adagrad (Duchi, Hazan & Singer 2011, Algorithm 1 with diagonal matrices).
@@ -308,7 +281,7 @@ class AdagradRule(GroupRule):
 
     def slots(self, weight: TensorSpec) -> dict[str, SlotSpec]:
         """The step, and the sum of squared gradients."""
-        return {"step": COUNTER, "sum": SlotSpec(weight, self.initial_accumulator_value)}
+        return super().slots(weight) | {"sum": SlotSpec(weight, self.initial_accumulator_value)}
 
     def scalars(self, learning_rate: float, step: int) -> dict[str, float]:
         """`step_size` is −η / (1 + (t − 1)·`lr_decay`)."""
@@ -321,6 +294,8 @@ class AdagradRule(GroupRule):
 class RmspropRule(GroupRule):
     """`alpha` is the decay of the mean of squared gradients."""
 
+    moments = ("square_avg",)
+
     kind: Literal["rmsprop"] = "rmsprop"
     alpha: Share = 0.99
     eps: Share = 1e-8
@@ -330,13 +305,12 @@ class RmspropRule(GroupRule):
 
     def slots(self, weight: TensorSpec) -> dict[str, SlotSpec]:
         """The step, the mean of squares, the momentum, and the mean of gradients if centred."""
-        momentum = {"momentum_buffer": SlotSpec(weight)} if self.momentum else {}
-        mean = {"grad_avg": SlotSpec(weight)} if self.centered else {}
-        return {"step": COUNTER, "square_avg": SlotSpec(weight), **momentum, **mean}
-
-    def scalars(self, learning_rate: float, step: int) -> dict[str, float]:
-        """`step_size` is −η."""
-        return {"step_size": -learning_rate}
+        slots = super().slots(weight)
+        if self.momentum:
+            slots["momentum_buffer"] = SlotSpec(weight)
+        if self.centered:
+            slots["grad_avg"] = SlotSpec(weight)
+        return slots
 
 
 # Adafactor (Shazeer & Stern 2018, Algorithms 4 and 5), as `torch.optim.Adafactor` computes it.
@@ -357,15 +331,13 @@ class AdafactorRule(GroupRule):
 
     def slots(self, weight: TensorSpec) -> dict[str, SlotSpec]:
         """The step, and the second moment: of rows and columns, or of each element where there are no matrices."""
+        slots = super().slots(weight)
         if len(weight.shape) < 2:
-            return {"step": COUNTER, "variance": SlotSpec(weight)}
+            return slots | {"variance": SlotSpec(weight)}
         *outer, rows, columns = weight.shape
-        row, column = ((*outer, rows, 1), (*outer, 1, columns))
-        moments = {"row_var": row, "col_var": column}
-        return {
-            "step": COUNTER,
-            **{name: SlotSpec(TensorSpec(weight.dtype, shape)) for name, shape in moments.items()},
-        }
+        slots["row_var"] = SlotSpec(TensorSpec(weight.dtype, (*outer, rows, 1)))
+        slots["col_var"] = SlotSpec(TensorSpec(weight.dtype, (*outer, 1, columns)))
+        return slots
 
     def scalars(self, learning_rate: float, step: int) -> dict[str, float]:
         """`moment_share` is 1 − β₂ₜ, `rho` min(η, 1/√t), `decay` 1 − η·λ."""
@@ -400,13 +372,14 @@ class TransformersAdafactorRule(GroupRule):
 
     def slots(self, weight: TensorSpec) -> dict[str, SlotSpec]:
         """The step and the root mean square of the weight, the moments: that of rows and columns, or of elements."""
-        mean = {"exp_avg": SlotSpec(weight)} if self.beta1 is not None else {}
-        counts = {"step": COUNT, "RMS": ROOT_MEAN_SQUARE}
+        slots = {"step": COUNT, "RMS": ROOT_MEAN_SQUARE}
+        if self.beta1 is not None:
+            slots["exp_avg"] = SlotSpec(weight)
         if len(weight.shape) < 2:
-            return {**counts, **mean, "exp_avg_sq": SlotSpec(weight)}
-        shapes = {"row": weight.shape[:-1], "col": weight.shape[:-2] + weight.shape[-1:]}
-        squares = {f"exp_avg_sq_{side}": SlotSpec(TensorSpec(weight.dtype, shape)) for side, shape in shapes.items()}
-        return {**counts, **mean, **squares}
+            return slots | {"exp_avg_sq": SlotSpec(weight)}
+        slots["exp_avg_sq_row"] = SlotSpec(TensorSpec(weight.dtype, weight.shape[:-1]))
+        slots["exp_avg_sq_col"] = SlotSpec(TensorSpec(weight.dtype, weight.shape[:-2] + weight.shape[-1:]))
+        return slots
 
     def scalars(self, learning_rate: float, step: int) -> dict[str, float]:
         """`moment_decay` is β₂ₜ, `moment_share` 1 − β₂ₜ, `rate` the learning rate before it is scaled."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tallystick.core.canonical_json import Json, shown
+from tallystick.core.canonical_json import shown
 from tallystick.core.errors import MalformedError
 from tallystick.core.tensor_digests import tensor_digest
 from tallystick.core.tensors import Tensor, TensorSpec
@@ -167,7 +167,10 @@ TEXT: Final = re.compile(r"[ -~]{0,4096}")
 
 def check_graph(graph: Graph, limits: GraphLimits, find: Find = operator) -> None:
     """Raise `MalformedError`, naming the node or the value, unless `graph` is valid and within `limits`."""
-    _check_header(graph)
+    if graph.dialect not in DIALECTS:
+        raise MalformedError(f"dialect: {shown(graph.dialect)} is unknown")
+    if graph.form is GraphForm.DISTRIBUTED:
+        raise MalformedError("form: distributed graphs have no content yet")
     if len(graph.nodes) > limits.nodes:
         raise MalformedError(f"graph: {len(graph.nodes)} nodes, more than the {limits.nodes} allowed")
     given = _given(graph)
@@ -191,13 +194,6 @@ def parse_ref(ref: str) -> tuple[int, int] | None:
     """The node number and index of a result; `None` if `ref` is not a reference to a result."""
     found = NODE_REF.fullmatch(ref)
     return None if found is None else (int(found["number"]), int(found["index"] or 0))
-
-
-def _check_header(graph: Graph) -> None:
-    if graph.dialect not in DIALECTS:
-        raise MalformedError(f"dialect: {shown(graph.dialect)} is unknown")
-    if graph.form is GraphForm.DISTRIBUTED:
-        raise MalformedError("form: distributed graphs have no content yet")
 
 
 def _check_sources(graph: Graph, given: Mapping[int, int]) -> dict[Ref, TensorSpec]:
@@ -344,7 +340,8 @@ def read_graph(data: bytes, limits: GraphLimits = DEFAULT, find: Find = operator
     before its nodes are read. No operator is computed.
     """
     document, nodes = read_parts(data, limits)
-    graph = graph_from_json(document, tuple(_read_nodes(nodes, find)))
+    read = tuple(node_from_json(node, f"node record {i}", find) for i, node in enumerate(nodes))
+    graph = graph_from_json(document, read)
     check_graph(graph, limits, find)
     return graph
 
@@ -359,8 +356,3 @@ def check_constants(constants: Iterable[Constant], tensors: Mapping[str, Tensor]
             raise MalformedError(f"constant {constant.name} is {constant.spec}, given is {TensorSpec.of(tensor)}")
         if tensor_digest(tensor) != constant.digest:
             raise MalformedError(f"constant {constant.name}: its bytes do not have the digest {constant.digest}")
-
-
-def _read_nodes(nodes: list[Json], find: Callable[..., Any]) -> Iterable[Node]:
-    for i, node in enumerate(nodes):
-        yield node_from_json(node, f"node record {i}", find)

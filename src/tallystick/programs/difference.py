@@ -197,7 +197,9 @@ def _changes(first: Graph, theirs: Mapping[int, Node], pairs: Pairs, values: Map
             other = theirs[pairs[node.number]]
             fields = _differing(node, other, values)
             if fields:
-                yield Change(node.number, other.number, _both(node, other, fields))
+                before, after = node_json(node), node_json(other)
+                both = {name: (_field(before, kind, name), _field(after, kind, name)) for kind, name in fields}
+                yield Change(node.number, other.number, both)
 
 
 def _differing(node: Node, other: Node, values: Mapping[Ref, Ref]) -> list[tuple[str, str]]:
@@ -211,11 +213,6 @@ def _differing(node: Node, other: Node, values: Mapping[Ref, Ref]) -> list[tuple
         if _translated(operand, values) != other.operands.get(name):
             found.append(("operands", name))
     return [*found, ("results", "results")] if node.results != other.results else found
-
-
-def _both(node: Node, other: Node, fields: Iterable[tuple[str, str]]) -> dict[str, tuple[Json, Json]]:
-    mine, theirs = node_json(node), node_json(other)
-    return {name: (_field(mine, kind, name), _field(theirs, kind, name)) for kind, name in fields}
 
 
 def _field(record: Mapping[str, Json], kind: str, name: str) -> Json:

@@ -26,7 +26,6 @@ class PlacesArrays(Protocol):
 
     def place(self, array: Any) -> int | None:
         """The address of an array whose canonical bytes lie in memory as they are; `None` if they do not."""
-        ...
 
 
 class Engine(Protocol):
@@ -35,19 +34,15 @@ class Engine(Protocol):
     @property
     def name(self) -> str:
         """The name of the engine: `reference`, `torch`, `jax` or `iree`."""
-        ...
 
     def load(self, tensor: Tensor) -> Any:
         """A tensor as an array of this engine."""
-        ...
 
     def unload(self, array: Any, dtype: str) -> Tensor:
         """An array as a tensor; the reference engine gives F64 for every float."""
-        ...
 
     def prepare(self, node: Node) -> Callable[[Arguments], tuple[Any, ...]]:
         """A function from the operands to the node's results; a result that the node does not have is `None`."""
-        ...
 
 
 # Runs a graph on an engine, node by node, and frees every value after its last reader.

@@ -68,7 +68,10 @@ def verification_slice(graph: Graph, given: Collection[Ref], wanted: Collection[
     needed is part of the slice. Raises `UsageError` for a value that the graph does not have, and if there is nothing
     to compute.
     """
-    _require_values(graph, (*given, *wanted))
+    specs = graph.specs()
+    for ref in (*given, *wanted):
+        if ref not in specs:
+            raise UsageError(f"the graph has no value {ref[:80]}")
     needed, kept = {ref for ref in wanted if ref not in given}, set[int]()
     for node in reversed(graph.nodes):
         if needed.intersection(filter(None, node.outputs)):
@@ -129,13 +132,6 @@ def _require_nodes(graph: Graph, numbers: Iterable[int]) -> None:
     lacking = sorted(set(numbers) - {node.number for node in graph.nodes})
     if lacking:
         raise UsageError(f"the graph has no node {lacking[0]}")
-
-
-def _require_values(graph: Graph, refs: Iterable[Ref]) -> None:
-    specs = graph.specs()
-    for ref in refs:
-        if ref not in specs:
-            raise UsageError(f"the graph has no value {ref[:80]}")
 
 
 # Data bound to the values of a graph: what is bound, what a replay still needs, and what can be replayed.

@@ -246,7 +246,9 @@ def _eliminate(rows: list[list[Fraction]], pivot: int, column: int) -> None:
 def _mean_graph(graphs: Sequence[Graph], weights: Sequence[Fraction]) -> Graph | None:
     """The weighted mean of graphs that are the same but for integers; what is equal in all is shared, not copied."""
     first = graphs[0]
-    parts = [(each.dialect, each.form, each.outputs, len(each.nodes), _names(each)) for each in graphs]
+    parts = [
+        (each.dialect, each.form, each.outputs, len(each.nodes), [x.name for x in each.sources]) for each in graphs
+    ]
     if any(part != parts[0] for part in parts):
         return None
     try:
@@ -262,10 +264,6 @@ def _mean_graph(graphs: Sequence[Graph], weights: Sequence[Fraction]) -> Graph |
         return None
     check_graph(found, DEFAULT, operator)
     return found
-
-
-def _names(graph: Graph) -> list[str]:
-    return [each.name for each in graph.sources]
 
 
 def _mean_source(parts: Sequence[Any], weights: Sequence[Fraction]) -> Any:

@@ -23,7 +23,8 @@ from tallystick.engines.torch.generation.sampler import (
     choose_on_host,
 )
 from tallystick.formats.receipt import Sampler
-from tallystick.verdicts.sampling.choice import choose, kept
+from tallystick.verdicts.sampling.choice import choose
+from tests.support.sampler_rows import kept
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

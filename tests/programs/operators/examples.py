@@ -10,7 +10,6 @@ parameters that are given, and the defaults of the operator's schema for the oth
 
 from __future__ import annotations
 
-import ast
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.core.tensors import Tensor, TensorSpec, round_to_bfloat16
-from tallystick.programs.operators.definition import operator
+from tallystick.programs.operators.definition import REQUIRED, Parameter, operator
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +48,12 @@ def call(name: str, **given: Any) -> Call:
     return Call(name, {each.name: given[each.name] if each.name in given else default(each) for each in parameters})
 
 
-def default(parameter: Any) -> Any:
-    """The default that a schema writes."""
-    assert parameter.default is not None or parameter.kind.endswith("?"), f"{parameter.name} has no default"
-    text = {None: "None", "inf": "1e999", "-inf": "-1e999"}.get(parameter.default, parameter.default)
-    value = ast.literal_eval(text)
-    return tuple(value) if isinstance(value, list) else value
+def default(parameter: Parameter) -> Any:
+    """The default of the schema, and `None` for what is optional."""
+    if parameter.default is not REQUIRED:
+        return parameter.default
+    assert parameter.kind.endswith("?"), f"{parameter.name} has no default"
+    return None
 
 
 def tensor_of(operand: npt.NDArray[Any] | Bf16) -> Tensor:

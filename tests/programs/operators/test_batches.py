@@ -17,7 +17,7 @@ from tallystick.core.tensors import TensorSpec
 from tallystick.programs.batching import Separated, alone, separated
 from tallystick.programs.operators.arrays import NUMPY
 from tallystick.programs.operators.batches import Batched, Batches, Mixes
-from tallystick.programs.operators.definition import OPERATORS, Exactness, Operator, operator, parse_parameters
+from tallystick.programs.operators.definition import OPERATORS, Exactness, Operator, Parameter, operator
 from tallystick.programs.operators.types import Types
 from tallystick.programs.operators.values import Value, Values
 from tests.programs.operators.examples import Bf16, Call, call, collected, mapped, tensor_of
@@ -310,7 +310,7 @@ def program(steps: list[Step]) -> Operator:
     def define(a: Any, **operands: Any) -> Any:
         return run(a, steps, list(operands.values()))[-1]
 
-    parameters = parse_parameters(", ".join(f"Tensor {name}" for name in OPERANDS))
+    parameters = tuple(Parameter(name, "Tensor") for name in OPERANDS)
     return Operator("test.program", parameters, "any definition", Exactness.COMPOSITE, define)
 
 

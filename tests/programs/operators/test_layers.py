@@ -12,10 +12,10 @@ from tallystick.core.errors import MalformedError
 from tallystick.core.tensors import Tensor
 from tallystick.programs.operators.arrays import NUMPY
 from tallystick.programs.operators.balls.bound import bound
-from tallystick.programs.operators.definition import operator
+from tallystick.programs.operators.definition import REQUIRED, operator
 from tallystick.programs.operators.types import Types
 from tallystick.programs.operators.values import Values
-from tests.programs.operators.examples import Bf16, Call, call, default, mapped, specs
+from tests.programs.operators.examples import Bf16, Call, call, mapped, specs
 from tests.programs.operators.examples_grouping import EXAMPLES as GROUPING
 from tests.programs.operators.examples_layers import EXAMPLES, MALFORMED, floats, moments
 from tests.programs.operators.examples_tables import EXAMPLES as TABLES
@@ -218,7 +218,7 @@ def test_examples_hold_every_operator_of_these_families() -> None:
 def test_parameters_are_those_of_the_schema(name: str) -> None:
     _, kernel, overload = name.split(".")
     schema = getattr(getattr(torch.ops.aten, kernel), overload)._schema
-    ours = [(each.name, each.default is not None and default(each)) for each in operator(name).parameters]
+    ours = [(each.name, each.default is not REQUIRED and each.default) for each in operator(name).parameters]
     theirs = [(each.name, each.has_default_value() and _frozen(each.default_value)) for each in schema.arguments]
     assert ours == theirs
 

@@ -2,31 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from tallystick.core.errors import MalformedError
-from tallystick.programs.operators.definition import Exactness, Family, Operator, Parameter, parse_parameters
+from tallystick.programs.operators.algebra import Algebra, V
+from tallystick.programs.operators.definition import Dtype, Exactness, Family, Ints, Operator, Parameter, Scalar
 
 
-def test_a_schema_is_read() -> None:
-    assert parse_parameters(
-        "Tensor self, Tensor?[] indices, int[] dims=[0, 1], *, Scalar alpha=1, dtype? dtype=None"
-    ) == (
+def test_a_signature_is_a_schema() -> None:
+    family = Family()
+
+    @family.operator("tally.x", "x", Exactness.MOVES, other="Scalar?")
+    def define(
+        a: Algebra[V],
+        self: V,
+        other: V | Scalar | None,
+        indices: Sequence[V | None],
+        dims: Ints = (0, 1),
+        dtype: Dtype | None = None,
+    ) -> V:
+        return self
+
+    assert family.operators["tally.x"].parameters == (
         Parameter("self", "Tensor"),
+        Parameter("other", "Scalar?"),
         Parameter("indices", "Tensor?[]"),
-        Parameter("dims", "int[]", "[0, 1]"),
-        Parameter("alpha", "Scalar", "1"),
-        Parameter("dtype", "dtype?", "None"),
+        Parameter("dims", "int[]", (0, 1)),
+        Parameter("dtype", "dtype?", None),
     )
-    assert parse_parameters("") == ()
 
 
-@pytest.mark.parametrize("text", ["Tensor", "Tensor self other", "int 3x!"])
-def test_what_is_no_schema_is_a_mistake_of_ours(text: str) -> None:
-    with pytest.raises(AssertionError):
-        parse_parameters(text)
+def plain(a: Algebra[V], x: V) -> V:
+    return x
+
+
+def of_a_dict(a: Algebra[V], x: dict[str, V]) -> V:
+    return x["x"]
+
+
+def tensor_or_number(a: Algebra[V], x: V | Scalar) -> V:
+    return a.full((), x, "F32") if isinstance(x, bool | int | float) else x
+
+
+@pytest.mark.parametrize(
+    ("define", "kinds", "complaint"),
+    [
+        (of_a_dict, {}, "is of no known kind"),
+        (tensor_or_number, {}, "is of no known kind"),
+        (plain, {"y": "Scalar"}, "lacks some of"),
+    ],
+)
+def test_what_is_no_schema_is_a_mistake_of_ours(define: Any, kinds: dict[str, str], complaint: str) -> None:
+    with pytest.raises(AssertionError, match=complaint):
+        Family().operator("tally.x", "x", Exactness.MOVES, **kinds)(define)
+    Family().operator("tally.x", "x", Exactness.MOVES)(plain)
+    Family().operator("tally.x", "x", Exactness.MOVES, x="Tensor")(tensor_or_number)
 
 
 GOOD: list[tuple[str, Any]] = [
@@ -80,21 +113,17 @@ def test_an_attribute_of_another_kind_is_refused(kind: str, value: Any) -> None:
 
 def test_one_definition_may_have_several_names() -> None:
     family = Family()
-
-    @family.operator("tally.first", "Tensor x", "x", Exactness.MOVES)
-    @family.operator("tally.second", "Tensor x", "x", Exactness.MOVES)
-    def same(a: Any, x: Any) -> Any:
-        return x
-
+    for name in ("tally.first", "tally.second"):
+        family.operator(name, "x", Exactness.MOVES)(plain)
     assert sorted(family.operators) == ["tally.first", "tally.second"]
     assert family.operators["tally.second"].read(None, {"x": 3}) == (3,)  # type: ignore[arg-type]
 
 
 def test_nothing_is_described_twice() -> None:
     family = Family()
-    family.operator("tally.first", "Tensor x", "x", Exactness.MOVES)(lambda a, x: x)
+    family.operator("tally.first", "x", Exactness.MOVES)(plain)
     with pytest.raises(AssertionError, match="described twice"):
-        family.operator("tally.first", "", "", Exactness.MOVES)(lambda a: None)
+        family.operator("tally.first", "", Exactness.MOVES)(plain)
 
 
 def test_results_are_a_tuple_whatever_a_definition_returns() -> None:

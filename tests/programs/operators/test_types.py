@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from tallystick.core.errors import MalformedError
 from tallystick.core.tensors import Tensor, TensorSpec
 from tallystick.engines.torch.tensors import DTYPES, dtype_name
-from tallystick.programs.operators.definition import OPERATORS, Parameter, operator
+from tallystick.programs.operators.definition import OPERATORS, REQUIRED, Parameter, operator
 from tallystick.programs.operators.types import Types
 from tests.programs.operators.examples import Bf16, Call, call, collected, mapped, specs, tensor_of
 
@@ -106,18 +105,13 @@ def test_what_does_not_fit_is_refused_in_one_line(name: str) -> None:
         assert "\n" not in str(refusal.value)
 
 
-def test_definitions_name_the_parameters_of_their_schema() -> None:
-    for described in map(operator, OPERATORS):
-        inspect.signature(described.define).bind(None, **{each.name: None for each in described.parameters})
-
-
 @pytest.mark.parametrize("name", ATEN)
 def test_schemas_are_those_of_pytorch(name: str) -> None:
     _, packet, overload = name.split(".")
     theirs = {each.name: each for each in getattr(getattr(torch.ops.aten, packet), overload)._schema.arguments}
     for ours in operator(name).parameters:
         assert ours.name in theirs
-        assert (ours.default is None) == (not theirs[ours.name].has_default_value()) or ours.kind.endswith("?")
+        assert (ours.default is REQUIRED) == (not theirs[ours.name].has_default_value()) or ours.kind.endswith("?")
     left = theirs.keys() - {ours.name for ours in operator(name).parameters}
     assert left <= {"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"}
 

@@ -35,9 +35,9 @@ from tallystick.verdicts.sampling.filters import (
     draw_largest,
     filtered,
     keys_of,
-    noisy,
 )
 from tallystick.verdicts.sampling.margin import EDGE
+from tests.support.sampler_rows import noisy
 
 Reals = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]

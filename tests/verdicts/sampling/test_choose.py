@@ -14,9 +14,10 @@ from tallystick.formats.receipt import Sampler
 from tallystick.programs.operators.arrays import NUMPY
 from tallystick.programs.operators.tally.fixed_point import MASKED
 from tallystick.programs.operators.values import Values
-from tallystick.verdicts.sampling.choice import choose, kept, keys, scores, weights
+from tallystick.verdicts.sampling.choice import choose
 from tests.support.array_libraries import library
 from tests.support.sampler_definition import choose_by_definition, keys_by_definition
+from tests.support.sampler_rows import kept, keys, scores, weights
 
 SAMPLERS = (
     Sampler(),

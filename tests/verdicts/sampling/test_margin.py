@@ -12,11 +12,12 @@ from tallystick.core.errors import MalformedError
 from tallystick.formats.receipt import Sampler
 from tallystick.programs.operators.tally import fixed_point
 from tallystick.programs.random_words import stream_key, words, words_at
-from tallystick.verdicts.sampling.choice import choose, kept, scores
+from tallystick.verdicts.sampling.choice import choose
 from tallystick.verdicts.sampling.edges import FilterEdges
 from tallystick.verdicts.sampling.fast_path import EVERY_TOKEN, USUAL_REACH, plainly_chosen
 from tallystick.verdicts.sampling.filters import Ranks, relative_logits
 from tallystick.verdicts.sampling.margin import margin, margins
+from tests.support.sampler_rows import kept, scores
 
 ROWS = 24
 

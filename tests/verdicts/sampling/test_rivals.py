@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from tallystick.formats.receipt import Sampler
-from tallystick.verdicts.sampling.choice import choose, kept
+from tallystick.verdicts.sampling.choice import choose
 from tallystick.verdicts.sampling.rivals import Rivals, rivals
+from tests.support.sampler_rows import kept
 
 ROWS, VOCABULARY = 200, 64
 SHARP = 2.0

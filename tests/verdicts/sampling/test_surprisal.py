@@ -10,7 +10,8 @@ import pytest
 from tallystick.core.errors import MalformedError
 from tallystick.formats.receipt import Sampler
 from tallystick.verdicts.evidence import discount
-from tallystick.verdicts.sampling.margin import log_ratios, probabilities, surprisals
+from tallystick.verdicts.sampling.margin import log_ratios, surprisals
+from tests.support.sampler_rows import probabilities
 
 V = 24
 

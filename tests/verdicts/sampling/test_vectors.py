@@ -23,10 +23,11 @@ from tallystick.programs.operators.tally import fixed_point
 from tallystick.programs.operators.tally.fixed_point import MASKED
 from tallystick.programs.operators.values import Values
 from tallystick.programs.random_words import position_words
-from tallystick.verdicts.sampling.choice import adjusted, choose, kept, keys, scores, weights
+from tallystick.verdicts.sampling.choice import choose
 from tallystick.verdicts.sampling.filters import ARRAYS, keys_of
 from tests.support.array_libraries import library
 from tests.support.sampler_definition import choose_by_definition
+from tests.support.sampler_rows import adjusted, kept, keys, scores, weights
 
 ROOT = Path(__file__).parents[3]
 CHOICES = json.loads((ROOT / "vectors" / "sampler" / "choices.json").read_text())

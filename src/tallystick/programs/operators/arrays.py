@@ -33,64 +33,49 @@ class ArrayLibrary(Protocol):
     @property
     def name(self) -> str:
         """`numpy`, `torch` or `jax`."""
-        ...
 
     @property
     def xp(self) -> Any:
         """The namespace of the array API standard."""
-        ...
 
     def dtype(self, name: str) -> Any:
         """The library's dtype for this name; raises `UnavailableError` if it has none."""
-        ...
 
     def quiet(self) -> contextlib.AbstractContextManager[Any]:
         """A context without warnings about infinities, NaNs and wrapping integers, which are valid results."""
-        ...
 
     def is_known(self, x: Array) -> bool:
         """Whether the elements are known; those of a traced array are not."""
-        ...
 
     def asarray(self, elements: Any, dtype: str) -> Array:
         """An array from numbers, or from a NumPy array in storage form (bfloat16 as its bits)."""
-        ...
 
     def storage(self, x: Array) -> np.ndarray[Any, Any]:
         """A NumPy array in storage form (bfloat16 as its bits)."""
-        ...
 
     def convert(self, x: Array, dtype: str) -> Array:
         """Convert as C does; from floats to integers, only NumPy's version defines results for values out of range."""
-        ...
 
     def erf(self, x: Array) -> Array:
         """The error function."""
-        ...
 
     def rsqrt(self, x: Array) -> Array:
         """1 / √x."""
-        ...
 
     def sigmoid(self, x: Array) -> Array:
         """1 / (1 + e⁻ˣ)."""
-        ...
 
     def matmul(self, x: Array, y: Array) -> Array:
         """Matrix product of stacks, in the precision of the dtype."""
-        ...
 
     def plus_times(self, x: Array, y: Array, factor: float) -> Array:
         """X + `factor` · y."""
-        ...
 
     def put(self, x: Array, index: Index, updates: Array, add: bool) -> Array:
         """A copy of `x` with `updates` written, or added, at `index`; with `add` an index may occur repeatedly."""
-        ...
 
     def windows(self, x: Array, axis: int, size: int, stride: int, dilation: int) -> Array:
         """Sliding windows: `axis` becomes the position of the window, and a new last axis the place within it."""
-        ...
 
 
 @dataclass(frozen=True)

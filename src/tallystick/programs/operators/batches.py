@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partialmethod
 from typing import Any, TypeAlias
 
 from tallystick.core.errors import MalformedError
@@ -87,7 +88,6 @@ class Batches(ByElement[Batched]):
     """
 
     def __init__(self, size: int, sides: Iterable[int] = ()) -> None:
-        super().__init__()
         self.size = size
         self.sides = frozenset(sides) | {size}
         self.types = Types()
@@ -136,25 +136,14 @@ class Batches(ByElement[Batched]):
 
     # ---- many elements to one
 
-    def sum(self, x: Batched, axes: Axes, keep: bool = False, short: int = 0) -> Batched:
-        """Over other axes than the batch's."""
-        self._note("sum", axes)
-        return self._reduced(self.types.sum(x.spec, axes, keep), x, axes, keep)
+    def _reduction(self, name: str, x: Batched, axes: Axes, keep: bool = False, short: int = 0) -> Batched:
+        self._note(name, axes)
+        return self._reduced(getattr(self.types, name)(x.spec, axes, keep), x, axes, keep)
 
-    def prod(self, x: Batched, axes: Axes, keep: bool = False) -> Batched:
-        """Over other axes than the batch's."""
-        self._note("prod", axes)
-        return self._reduced(self.types.prod(x.spec, axes, keep), x, axes, keep)
-
-    def max(self, x: Batched, axes: Axes, keep: bool = False) -> Batched:
-        """Over other axes than the batch's."""
-        self._note("max", axes)
-        return self._reduced(self.types.max(x.spec, axes, keep), x, axes, keep)
-
-    def min(self, x: Batched, axes: Axes, keep: bool = False) -> Batched:
-        """Over other axes than the batch's."""
-        self._note("min", axes)
-        return self._reduced(self.types.min(x.spec, axes, keep), x, axes, keep)
+    sum = partialmethod(_reduction, "sum")
+    prod = partialmethod(_reduction, "prod")
+    max = partialmethod(_reduction, "max")
+    min = partialmethod(_reduction, "min")
 
     def argmax(self, x: Batched, axis: int, keep: bool = False) -> Batched:
         """Over another axis than the batch's."""

@@ -2,32 +2,52 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from importlib import import_module
+from inspect import Parameter as Argument, signature
 from typing import Any, Final, TypeAlias, TypeVar
 
+from tallystick.core.canonical_json import INTEGER_MAX
 from tallystick.core.errors import MalformedError
 from tallystick.core.tensors import item_size
 from tallystick.programs.operators.algebra import Algebra
 
 # An operator: its name, its parameters and its definition; and families of operators.
 #
-# The parameters are written as in a schema of PyTorch: `Tensor self, Tensor other, *, Scalar alpha=1`. For each
-# parameter a node holds an operand (a value) or an attribute (a constant of the program).
+# The signature of a definition is the operator's schema: after the algebra stand the parameters of PyTorch's schema,
+# in its order and with its defaults. For each of them a node holds an operand (a value) or an attribute (a constant
+# of the program).
 
 Scalar: TypeAlias = bool | int | float
+Ints: TypeAlias = tuple[int, ...]
+Dtype: TypeAlias = str
+"""A safetensors name."""
 Attribute: TypeAlias = "Scalar | str | tuple[Scalar, ...] | None"
 Definition: TypeAlias = Callable[..., Any]
 D = TypeVar("D", bound=Definition)
 
 TENSOR_KINDS: Final = frozenset({"Tensor", "Tensor?", "Tensor[]", "Tensor?[]"})
 ATTRIBUTE_KINDS: Final = frozenset({"int", "int[]", "float", "float[]", "bool", "bool[]", "Scalar", "str", "dtype"})
-_PARAMETER: Final = re.compile(r"(?P<kind>[A-Za-z]+(\?\[\]|\[\]\?|\[\]|\?)?) (?P<name>\w+)(=(?P<default>.+))?")
-INTEGER_MAX: Final = 2**53 - 1
+ANNOTATIONS: Final[Mapping[str, str]] = {
+    "V": "Tensor",
+    "Sequence[V]": "Tensor[]",
+    "Sequence[V | None]": "Tensor?[]",
+    "int": "int",
+    "Ints": "int[]",
+    "float": "float",
+    "tuple[float, ...]": "float[]",
+    "bool": "bool",
+    "tuple[bool, ...]": "bool[]",
+    "Scalar": "Scalar",
+    "str": "str",
+    "Dtype": "dtype",
+}
+"""The kind of a parameter by its annotation in a definition; ` | None` after it makes it optional."""
+REQUIRED: Final = Argument.empty
+"""The default of a parameter that has none."""
 
 
 class Exactness(StrEnum):
@@ -47,7 +67,7 @@ class Parameter:
 
     name: str
     kind: str
-    default: str | None = None
+    default: Any = REQUIRED
 
     @property
     def is_operand(self) -> bool:
@@ -94,27 +114,30 @@ class Family:
 
     operators: dict[str, Operator] = field(default_factory=dict)
 
-    def operator(self, name: str, parameters: str, meaning: str, exactness: Exactness) -> Callable[[D], D]:
-        """A decorator that adds a definition under `name`; several of them give one definition several names."""
+    def operator(self, name: str, meaning: str, exactness: Exactness, /, **kinds: str) -> Callable[[D], D]:
+        """A decorator that adds a definition under `name`; several of them give one definition several names.
+
+        `kinds` states the kinds of parameters by name where the annotation leaves a choice, as `V | Scalar` does.
+        """
 
         def added(define: D) -> D:
             assert name not in self.operators, f"{name} is described twice"
-            self.operators[name] = Operator(name, parse_parameters(parameters), meaning, exactness, define)
+            self.operators[name] = Operator(name, _parameters(define, kinds), meaning, exactness, define)
             return define
 
         return added
 
 
-def parse_parameters(text: str) -> tuple[Parameter, ...]:
-    """The parameters in PyTorch's notation; `*` is skipped."""
-    parts = [part.strip() for part in re.split(r",\s*(?![^\[]*\])", text)]
-    return tuple(_parse_parameter(part) for part in parts if part not in {"", "*"})
+def _parameters(define: Definition, kinds: Mapping[str, str]) -> tuple[Parameter, ...]:
+    _, *arguments = signature(define).parameters.values()
+    assert kinds.keys() <= {each.name for each in arguments}, f"{define} lacks some of {sorted(kinds)}"
+    return tuple(Parameter(each.name, kinds.get(each.name) or _kind(each), each.default) for each in arguments)
 
 
-def _parse_parameter(text: str) -> Parameter:
-    found = _PARAMETER.fullmatch(text)
-    assert found is not None, f"{text!r} is no parameter"
-    return Parameter(found["name"], found["kind"], found["default"])
+def _kind(argument: Argument) -> str:
+    plain = str(argument.annotation).removesuffix(" | None")
+    assert plain in ANNOTATIONS, f"{argument} is of no known kind"
+    return ANNOTATIONS[plain] + ("?" if plain != argument.annotation else "")
 
 
 def _has_kind(attribute: Attribute, kind: str) -> bool:
@@ -152,175 +175,139 @@ _SCALAR_CHECKS: Final[Mapping[str, Callable[[Attribute], bool]]] = {
 
 FAMILIES: Final[Mapping[str, str]] = {
     "tallystick.programs.operators.aten.activation": """
-        aten._log_softmax.default aten._log_softmax_backward_data.default aten._safe_softmax.default
-        aten._softmax.default aten._softmax_backward_data.default aten.elu.default aten.elu_backward.default
-        aten.gelu.default aten.gelu_backward.default aten.glu.default aten.glu_backward.default
-        aten.hardsigmoid.default aten.hardsigmoid_backward.default aten.hardswish.default
-        aten.hardswish_backward.default aten.hardtanh.default aten.hardtanh_backward.default
-        aten.leaky_relu.default aten.leaky_relu_backward.default aten.log_sigmoid.default
-        aten.log_sigmoid_backward.default aten.log_sigmoid_forward.default aten.log_softmax.int
-        aten.mish.default aten.mish_backward.default aten.relu.default aten.relu6.default
-        aten.sigmoid_backward.default aten.silu.default aten.silu_backward.default aten.softmax.int
-        aten.softplus.default aten.softplus_backward.default aten.tanh_backward.default aten.threshold.default
-        aten.threshold_backward.default
+        _log_softmax.default _log_softmax_backward_data.default _safe_softmax.default _softmax.default
+        _softmax_backward_data.default elu.default elu_backward.default gelu.default gelu_backward.default glu.default
+        glu_backward.default hardsigmoid.default hardsigmoid_backward.default hardswish.default
+        hardswish_backward.default hardtanh.default hardtanh_backward.default leaky_relu.default
+        leaky_relu_backward.default log_sigmoid.default log_sigmoid_backward.default log_sigmoid_forward.default
+        log_softmax.int mish.default mish_backward.default relu.default relu6.default sigmoid_backward.default
+        silu.default silu_backward.default softmax.int softplus.default softplus_backward.default tanh_backward.default
+        threshold.default threshold_backward.default
     """,
     "tallystick.programs.operators.aten.attention": """
-        aten._scaled_dot_product_attention_math.default
-        aten._scaled_dot_product_flash_attention_for_cpu.default
-        aten._scaled_dot_product_flash_attention_for_cpu_backward.default
-        aten.scaled_dot_product_attention.default
+        _scaled_dot_product_attention_math.default _scaled_dot_product_flash_attention_for_cpu.default
+        _scaled_dot_product_flash_attention_for_cpu_backward.default scaled_dot_product_attention.default
     """,
     "tallystick.programs.operators.aten.batch_norm": """
-        aten._native_batch_norm_legit.default aten._native_batch_norm_legit.no_stats
-        aten._native_batch_norm_legit_functional.default aten._native_batch_norm_legit_no_training.default
-        aten.batch_norm.default aten.group_norm.default aten.native_batch_norm.default
-        aten.native_batch_norm_backward.default aten.native_group_norm.default
-        aten.native_group_norm_backward.default
+        _native_batch_norm_legit.default _native_batch_norm_legit.no_stats _native_batch_norm_legit_functional.default
+        _native_batch_norm_legit_no_training.default batch_norm.default group_norm.default native_batch_norm.default
+        native_batch_norm_backward.default native_group_norm.default native_group_norm_backward.default
     """,
     "tallystick.programs.operators.aten.comparison": """
-        aten.__and__.Scalar aten.__and__.Tensor aten.__or__.Scalar aten.__or__.Tensor aten.__xor__.Scalar
-        aten.__xor__.Tensor aten.bitwise_and.Scalar aten.bitwise_and.Tensor aten.bitwise_not.default
-        aten.bitwise_or.Scalar aten.bitwise_or.Tensor aten.bitwise_xor.Scalar aten.bitwise_xor.Tensor
-        aten.clamp.Tensor aten.clamp.default aten.clamp_max.Tensor aten.clamp_max.default
-        aten.clamp_min.Tensor aten.clamp_min.default aten.eq.Scalar aten.eq.Tensor aten.ge.Scalar
-        aten.ge.Tensor aten.gt.Scalar aten.gt.Tensor aten.isfinite.default aten.isinf.default
-        aten.isnan.default aten.le.Scalar aten.le.Tensor aten.logical_and.default aten.logical_not.default
-        aten.logical_or.default aten.logical_xor.default aten.lt.Scalar aten.lt.Tensor aten.masked_fill.Scalar
-        aten.masked_fill.Tensor aten.max.other aten.maximum.default aten.min.other aten.minimum.default
-        aten.nan_to_num.default aten.ne.Scalar aten.ne.Tensor aten.where.Scalar aten.where.ScalarOther
-        aten.where.ScalarSelf aten.where.self
+        __and__.Scalar __and__.Tensor __or__.Scalar __or__.Tensor __xor__.Scalar __xor__.Tensor bitwise_and.Scalar
+        bitwise_and.Tensor bitwise_not.default bitwise_or.Scalar bitwise_or.Tensor bitwise_xor.Scalar bitwise_xor.Tensor
+        clamp.Tensor clamp.default clamp_max.Tensor clamp_max.default clamp_min.Tensor clamp_min.default eq.Scalar
+        eq.Tensor ge.Scalar ge.Tensor gt.Scalar gt.Tensor isfinite.default isinf.default isnan.default le.Scalar
+        le.Tensor logical_and.default logical_not.default logical_or.default logical_xor.default lt.Scalar lt.Tensor
+        masked_fill.Scalar masked_fill.Tensor max.other maximum.default min.other minimum.default nan_to_num.default
+        ne.Scalar ne.Tensor where.Scalar where.ScalarOther where.ScalarSelf where.self
     """,
     "tallystick.programs.operators.aten.contraction": """
-        aten._grouped_mm.default aten.addmm.default aten.addmv.default aten.baddbmm.default aten.bmm.default
-        aten.dot.default aten.histc.default aten.linear.default aten.matmul.default aten.mm.default
-        aten.mv.default aten.vdot.default
+        _grouped_mm.default addmm.default addmv.default baddbmm.default bmm.default dot.default histc.default
+        linear.default matmul.default mm.default mv.default vdot.default
     """,
     "tallystick.programs.operators.aten.convolution": """
-        aten.conv1d.default aten.conv1d.padding aten.conv2d.default aten.conv2d.padding aten.conv3d.default
-        aten.conv3d.padding aten.conv_transpose1d.default aten.conv_transpose2d.input
-        aten.conv_transpose3d.input aten.convolution.default aten.convolution_backward.default
+        conv1d.default conv1d.padding conv2d.default conv2d.padding conv3d.default conv3d.padding
+        conv_transpose1d.default conv_transpose2d.input conv_transpose3d.input convolution.default
+        convolution_backward.default
     """,
     "tallystick.programs.operators.aten.creation": """
-        aten.arange.default aten.arange.start aten.arange.start_step aten.empty.memory_format
-        aten.empty_like.default aten.eye.default aten.eye.m aten.fill.Scalar aten.fill.Tensor
-        aten.full.default aten.full_like.default aten.linspace.default aten.new_empty.default
-        aten.new_full.default aten.new_ones.default aten.new_zeros.default aten.ones.default
-        aten.ones_like.default aten.scalar_tensor.default aten.zero.default aten.zeros.default
-        aten.zeros_like.default
+        arange.default arange.start arange.start_step empty.memory_format empty_like.default eye.default eye.m
+        fill.Scalar fill.Tensor full.default full_like.default linspace.default new_empty.default new_full.default
+        new_ones.default new_zeros.default ones.default ones_like.default scalar_tensor.default zero.default
+        zeros.default zeros_like.default
     """,
     "tallystick.programs.operators.aten.elementwise": """
-        aten.abs.default aten.add.Scalar aten.add.Tensor aten.addcdiv.default aten.addcmul.default
-        aten.ceil.default aten.cos.default aten.div.Scalar aten.div.Scalar_mode aten.div.Tensor
-        aten.div.Tensor_mode aten.erf.default aten.exp.default aten.exp2.default aten.expm1.default
-        aten.floor.default aten.floor_divide.Scalar aten.floor_divide.default aten.fmod.Scalar
-        aten.fmod.Tensor aten.lerp.Scalar aten.lerp.Tensor aten.log.default aten.log10.default
-        aten.log1p.default aten.log2.default aten.mul.Scalar aten.mul.Tensor aten.neg.default aten.pow.Scalar
-        aten.pow.Tensor_Scalar aten.pow.Tensor_Tensor aten.reciprocal.default aten.remainder.Scalar
-        aten.remainder.Scalar_Tensor aten.remainder.Tensor aten.round.default aten.rsqrt.default
-        aten.rsub.Scalar aten.rsub.Tensor aten.sgn.default aten.sigmoid.default aten.sign.default
-        aten.sin.default aten.special_xlog1py.default aten.sqrt.default aten.square.default aten.sub.Scalar
-        aten.sub.Tensor aten.tan.default aten.tanh.default aten.trunc.default aten.xlogy.Scalar_Other
-        aten.xlogy.Scalar_Self aten.xlogy.Tensor
+        abs.default add.Scalar add.Tensor addcdiv.default addcmul.default ceil.default cos.default div.Scalar
+        div.Scalar_mode div.Tensor div.Tensor_mode erf.default exp.default exp2.default expm1.default floor.default
+        floor_divide.Scalar floor_divide.default fmod.Scalar fmod.Tensor lerp.Scalar lerp.Tensor log.default
+        log10.default log1p.default log2.default mul.Scalar mul.Tensor neg.default pow.Scalar pow.Tensor_Scalar
+        pow.Tensor_Tensor reciprocal.default remainder.Scalar remainder.Scalar_Tensor remainder.Tensor round.default
+        rsqrt.default rsub.Scalar rsub.Tensor sgn.default sigmoid.default sign.default sin.default
+        special_xlog1py.default sqrt.default square.default sub.Scalar sub.Tensor tan.default tanh.default trunc.default
+        xlogy.Scalar_Other xlogy.Scalar_Self xlogy.Tensor
     """,
     "tallystick.programs.operators.aten.embedding": """
-        aten._embedding_bag.default aten._embedding_bag_backward.default
-        aten._embedding_bag_dense_backward.default aten._embedding_bag_forward_only.default
-        aten._embedding_bag_per_sample_weights_backward.default aten.embedding.default
-        aten.embedding_dense_backward.default
+        _embedding_bag.default _embedding_bag_backward.default _embedding_bag_dense_backward.default
+        _embedding_bag_forward_only.default _embedding_bag_per_sample_weights_backward.default embedding.default
+        embedding_dense_backward.default
     """,
     "tallystick.programs.operators.aten.indexing": """
-        aten._unsafe_index.Tensor aten._unsafe_index_put.default aten.argsort.default aten.argsort.stable
-        aten.diagonal.default aten.diagonal_backward.default aten.diff.default aten.gather.default
-        aten.index.Tensor aten.index_add.default aten.index_copy.default aten.index_fill.int_Scalar
-        aten.index_fill.int_Tensor aten.index_put.default aten.index_select.default aten.one_hot.default
-        aten.scatter.src aten.scatter.value aten.scatter_add.default aten.sort.default aten.sort.stable
-        aten.take_along_dim.default aten.topk.default aten.tril.default aten.triu.default
+        _unsafe_index.Tensor _unsafe_index_put.default argsort.default argsort.stable diagonal.default
+        diagonal_backward.default diff.default gather.default index.Tensor index_add.default index_copy.default
+        index_fill.int_Scalar index_fill.int_Tensor index_put.default index_select.default one_hot.default scatter.src
+        scatter.value scatter_add.default sort.default sort.stable take_along_dim.default topk.default tril.default
+        triu.default
     """,
     "tallystick.programs.operators.aten.joining": """
-        aten.cat.default aten.chunk.default aten.constant_pad_nd.default aten.hstack.default
-        aten.meshgrid.default aten.meshgrid.indexing aten.narrow.default aten.pad.default aten.repeat.default
-        aten.repeat_interleave.self_int aten.roll.default aten.select.int aten.select_backward.default
-        aten.select_scatter.default aten.slice.Tensor aten.slice_backward.default aten.slice_scatter.default
-        aten.split.Tensor aten.split.sizes aten.split_with_sizes.default aten.stack.default aten.tile.default
-        aten.unbind.int aten.unfold.default aten.unfold_backward.default aten.unsafe_chunk.default
-        aten.unsafe_split.Tensor aten.unsafe_split_with_sizes.default aten.vstack.default
+        cat.default chunk.default constant_pad_nd.default hstack.default meshgrid.default meshgrid.indexing
+        narrow.default pad.default repeat.default repeat_interleave.self_int roll.default select.int
+        select_backward.default select_scatter.default slice.Tensor slice_backward.default slice_scatter.default
+        split.Tensor split.sizes split_with_sizes.default stack.default tile.default unbind.int unfold.default
+        unfold_backward.default unsafe_chunk.default unsafe_split.Tensor unsafe_split_with_sizes.default vstack.default
     """,
     "tallystick.programs.operators.aten.loss": """
-        aten.binary_cross_entropy.default aten.binary_cross_entropy_backward.default
-        aten.binary_cross_entropy_with_logits.default aten.cross_entropy_loss.default aten.huber_loss.default
-        aten.huber_loss_backward.default aten.l1_loss.default aten.mse_loss.default
-        aten.mse_loss_backward.default aten.nll_loss2d_backward.default aten.nll_loss2d_forward.default
-        aten.nll_loss_backward.default aten.nll_loss_forward.default aten.smooth_l1_loss.default
-        aten.smooth_l1_loss_backward.default
+        binary_cross_entropy.default binary_cross_entropy_backward.default binary_cross_entropy_with_logits.default
+        cross_entropy_loss.default huber_loss.default huber_loss_backward.default l1_loss.default mse_loss.default
+        mse_loss_backward.default nll_loss2d_backward.default nll_loss2d_forward.default nll_loss_backward.default
+        nll_loss_forward.default smooth_l1_loss.default smooth_l1_loss_backward.default
     """,
     "tallystick.programs.operators.aten.movement": """
-        aten._assert_tensor_metadata.default aten._reshape_alias.default aten._to_copy.default
-        aten._unsafe_view.default aten.alias.default aten.broadcast_tensors.default aten.broadcast_to.default
-        aten.clone.default aten.contiguous.default aten.copy.default aten.detach.default aten.detach_.default
-        aten.expand.default aten.expand_as.default aten.flatten.using_ints aten.flip.default aten.lift.default
-        aten.lift_fresh.default aten.lift_fresh_copy.default aten.mT.default aten.movedim.int
-        aten.movedim.intlist aten.new_empty_strided.default aten.numpy_T.default aten.permute.default
-        aten.reshape.default aten.reshape_as.default aten.resolve_conj.default aten.resolve_neg.default
-        aten.squeeze.default aten.squeeze.dim aten.squeeze.dims aten.swapaxes.default aten.t.default
-        aten.to.device aten.to.dtype aten.to.dtype_layout aten.to.other aten.transpose.int
-        aten.type_as.default aten.unflatten.int aten.unsqueeze.default aten.view.default aten.view_as.default
+        _assert_tensor_metadata.default _reshape_alias.default _to_copy.default _unsafe_view.default alias.default
+        broadcast_tensors.default broadcast_to.default clone.default contiguous.default copy.default detach.default
+        detach_.default expand.default expand_as.default flatten.using_ints flip.default lift.default lift_fresh.default
+        lift_fresh_copy.default mT.default movedim.int movedim.intlist new_empty_strided.default numpy_T.default
+        permute.default reshape.default reshape_as.default resolve_conj.default resolve_neg.default squeeze.default
+        squeeze.dim squeeze.dims swapaxes.default t.default to.device to.dtype to.dtype_layout to.other transpose.int
+        type_as.default unflatten.int unsqueeze.default view.default view_as.default
     """,
     "tallystick.programs.operators.aten.normalization": """
-        aten._fused_rms_norm.default aten._fused_rms_norm_backward.default aten._weight_norm_interface.default
-        aten._weight_norm_interface_backward.default aten.layer_norm.default aten.native_layer_norm.default
-        aten.native_layer_norm_backward.default aten.rms_norm.default
+        _fused_rms_norm.default _fused_rms_norm_backward.default _weight_norm_interface.default
+        _weight_norm_interface_backward.default layer_norm.default native_layer_norm.default
+        native_layer_norm_backward.default rms_norm.default
     """,
     "tallystick.programs.operators.aten.pooling": """
-        aten._adaptive_avg_pool2d.default aten._adaptive_avg_pool2d_backward.default
-        aten.adaptive_avg_pool2d.default aten.avg_pool2d.default aten.avg_pool2d_backward.default
-        aten.max_pool2d.default aten.max_pool2d_with_indices.default
-        aten.max_pool2d_with_indices_backward.default aten.upsample_nearest1d.default
-        aten.upsample_nearest1d.vec aten.upsample_nearest2d.default aten.upsample_nearest2d.vec
-        aten.upsample_nearest2d_backward.default
+        _adaptive_avg_pool2d.default _adaptive_avg_pool2d_backward.default adaptive_avg_pool2d.default
+        avg_pool2d.default avg_pool2d_backward.default max_pool2d.default max_pool2d_with_indices.default
+        max_pool2d_with_indices_backward.default upsample_nearest1d.default upsample_nearest1d.vec
+        upsample_nearest2d.default upsample_nearest2d.vec upsample_nearest2d_backward.default
     """,
     "tallystick.programs.operators.aten.reduction": """
-        aten.all.default aten.all.dim aten.all.dims aten.amax.default aten.amin.default aten.aminmax.default
-        aten.any.default aten.any.dim aten.any.dims aten.argmax.default aten.argmin.default
-        aten.count_nonzero.default aten.count_nonzero.dim_IntList aten.cumsum.default
-        aten.linalg_vector_norm.default aten.logsumexp.default aten.max.default aten.max.dim aten.mean.default
-        aten.mean.dim aten.min.default aten.min.dim aten.norm.Scalar aten.norm.ScalarOpt_dim aten.prod.default
-        aten.prod.dim_int aten.std.correction aten.sum.default aten.sum.dim_IntList aten.var.correction
-        aten.var.default aten.var.dim aten.var_mean.correction
+        all.default all.dim all.dims amax.default amin.default aminmax.default any.default any.dim any.dims
+        argmax.default argmin.default count_nonzero.default count_nonzero.dim_IntList cumsum.default
+        linalg_vector_norm.default logsumexp.default max.default max.dim mean.default mean.dim min.default min.dim
+        norm.Scalar norm.ScalarOpt_dim prod.default prod.dim_int std.correction sum.default sum.dim_IntList
+        var.correction var.default var.dim var_mean.correction
     """,
     "tallystick.programs.operators.stablehlo.elementwise": """
-        stablehlo.abs stablehlo.add stablehlo.and stablehlo.ceil stablehlo.clamp stablehlo.compare
-        stablehlo.convert stablehlo.cosine stablehlo.divide stablehlo.erf stablehlo.exponential
-        stablehlo.exponential_minus_one stablehlo.floor stablehlo.is_finite stablehlo.log
-        stablehlo.log_plus_one stablehlo.logistic stablehlo.maximum stablehlo.minimum stablehlo.multiply
-        stablehlo.negate stablehlo.not stablehlo.or stablehlo.power stablehlo.remainder
-        stablehlo.round_nearest_even stablehlo.rsqrt stablehlo.select stablehlo.shift_left
-        stablehlo.shift_right_arithmetic stablehlo.shift_right_logical stablehlo.sign stablehlo.sine
-        stablehlo.sqrt stablehlo.subtract stablehlo.tanh stablehlo.xor
+        abs add and ceil clamp compare convert cosine divide erf exponential exponential_minus_one floor is_finite log
+        log_plus_one logistic maximum minimum multiply negate not or power remainder round_nearest_even rsqrt select
+        shift_left shift_right_arithmetic shift_right_logical sign sine sqrt subtract tanh xor
     """,
-    "tallystick.programs.operators.stablehlo.indexing": "stablehlo.gather stablehlo.scatter stablehlo.sort",
+    "tallystick.programs.operators.stablehlo.indexing": "gather scatter sort",
     "tallystick.programs.operators.stablehlo.movement": """
-        stablehlo.broadcast_in_dim stablehlo.concatenate stablehlo.constant stablehlo.dynamic_slice
-        stablehlo.dynamic_update_slice stablehlo.iota stablehlo.pad stablehlo.reshape stablehlo.reverse
-        stablehlo.slice stablehlo.transpose
+        broadcast_in_dim concatenate constant dynamic_slice dynamic_update_slice iota pad reshape reverse slice
+        transpose
     """,
     "tallystick.programs.operators.stablehlo.reduction": """
-        stablehlo.convolution stablehlo.dot_general stablehlo.reduce stablehlo.reduce_window
-        stablehlo.select_and_scatter
+        convolution dot_general reduce reduce_window select_and_scatter
     """,
-    "tallystick.programs.operators.tally.generator": "tally.mcg31_mask tally.mt19937_mask tally.mt19937_move",
-    "tallystick.programs.operators.tally.optimizer": "tally.fused_adam",
+    "tallystick.programs.operators.tally.generator": "mcg31_mask mt19937_mask mt19937_move",
+    "tallystick.programs.operators.tally.optimizer": "fused_adam",
     "tallystick.programs.operators.tally.sampling": """
-        tally.add_gumbel_noise tally.cumulative_weights tally.dropout_mask tally.keep_min_p tally.keep_top_k
-        tally.keep_top_p tally.mark_token tally.philox_uniform tally.repetition_penalty tally.scale_logits
-        tally.select_largest tally.select_token tally.softmax_weights
+        add_gumbel_noise cumulative_weights dropout_mask keep_min_p keep_top_k keep_top_p mark_token philox_uniform
+        repetition_penalty scale_logits select_largest select_token softmax_weights
     """,
 }
-"""The names of the operators by module."""
-HOMES: Final[Mapping[str, str]] = {name: module for module, names in FAMILIES.items() for name in names.split()}
+"""The operators that a module defines, without the dialect, which is the folder of the module."""
+HOMES: Final[Mapping[str, str]] = {
+    f"{module.split('.')[-2]}.{name}": module for module, names in FAMILIES.items() for name in names.split()
+}
 """The module by operator name."""
 
 
-# The allow-list: every operator that a graph may hold, by name; a family is loaded at the first use of one of it.
+# The allow-list: every operator that a graph may hold, by name; a family module is imported when one of its operators
+# is first used.
 
 
 class AllowList(Mapping[str, Operator]):
@@ -328,7 +315,7 @@ class AllowList(Mapping[str, Operator]):
 
     def __getitem__(self, name: str) -> Operator:
         """The operator of this name; raises `KeyError` for one that is not listed."""
-        return _found(name)
+        return _imported(name)
 
     def __iter__(self) -> Iterator[str]:
         """The names, sorted."""
@@ -340,8 +327,8 @@ class AllowList(Mapping[str, Operator]):
 
 
 @cache
-def _found(name: str) -> Operator:
-    """Kept, because a graph of a thousand nodes asks several times for each; there are no more than are listed."""
+def _imported(name: str) -> Operator:
+    # Cached, because a graph of a thousand nodes asks several times for each; there are no more than are listed.
     family: Family = import_module(HOMES[name]).FAMILY
     return family.operators[name]
 
@@ -351,7 +338,6 @@ OPERATORS: Final = AllowList()
 
 def operator(name: str) -> Operator:
     """The operator of this name; raises `MalformedError` if it is not on the allow-list."""
-    found = OPERATORS.get(name)
-    if found is None:
+    if name not in HOMES:
         raise MalformedError(f"operator {name[:80]!r} is not on the allow-list")
-    return found
+    return OPERATORS[name]

@@ -165,16 +165,13 @@ class Model(Protocol):
     @property
     def name(self) -> str:
         """A short name, for tables."""
-        ...
 
     @property
     def failure(self) -> float:
         """An upper bound on the probability that one element of an honest evaluation exceeds its bound."""
-        ...
 
     def spread(self, sums: RoundedSums, library: ArrayLibrary) -> Any:
         """A bound on |computed − exact| as an array of `library`."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tallystick.core.errors import MalformedError
-from tallystick.core.tensors import TensorSpec
+from tallystick.core.tensors import FLOATS, TensorSpec
 from tallystick.programs.operators.algebra import Axes, Comparison, Number
 from tallystick.programs.random_words import STATE_SIDE
 
@@ -16,7 +16,6 @@ from tallystick.programs.random_words import STATE_SIDE
 
 Shape = tuple[int, ...]
 
-FLOATS: Final = frozenset({"F16", "BF16", "F32", "F64"})
 INTEGERS: Final = {
     **{f"I{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32, 64)},
     **{f"U{bits}": (0, 2**bits - 1) for bits in (8, 32, 64)},

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partialmethod
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -100,97 +101,47 @@ class Values:
             return Value(x.array, dtype)
         return self._made(self.library.convert, dtype, x.array, self._held(dtype))
 
-    def neg(self, x: Value) -> Value:
-        """See `Algebra.neg`."""
-        return self._each("negative", x)
+    def _each(self, name: str, x: Value, dtype: str | None = None) -> Value:
+        return self._made(getattr(self.library.xp, name), dtype or x.dtype, x.array)
+
+    def _of_library(self, name: str, x: Value) -> Value:
+        return self._made(getattr(self.library, name), x.dtype, x.array)
+
+    def _both(self, name: str, x: Operand, y: Operand, dtype: str | None = None) -> Value:
+        left, right = self._pair(x, y)
+        _broadcast_shape(left.shape, right.shape)
+        return self._made(getattr(self.library.xp, name), dtype or left.dtype, left.array, right.array)
+
+    neg = partialmethod(_each, "negative")
+    sign = partialmethod(_each, "sign")  # NaN for NaN
+    floor = partialmethod(_each, "floor")
+    ceil = partialmethod(_each, "ceil")
+    trunc = partialmethod(_each, "trunc")
+    round = partialmethod(_each, "round")
+    sqrt = partialmethod(_each, "sqrt")
+    rsqrt = partialmethod(_of_library, "rsqrt")
+    exp = partialmethod(_each, "exp")
+    expm1 = partialmethod(_each, "expm1")
+    log = partialmethod(_each, "log")
+    log1p = partialmethod(_each, "log1p")
+    sin = partialmethod(_each, "sin")
+    cos = partialmethod(_each, "cos")
+    tanh = partialmethod(_each, "tanh")
+    erf = partialmethod(_of_library, "erf")
+    sigmoid = partialmethod(_of_library, "sigmoid")
+    is_finite = partialmethod(_each, "isfinite", dtype="BOOL")
+    logical_not = partialmethod(_each, "bitwise_invert")
+    add = partialmethod(_both, "add")
+    sub = partialmethod(_both, "subtract")
+    mul = partialmethod(_both, "multiply")
+    div = partialmethod(_both, "divide")
+    logical_and = partialmethod(_both, "bitwise_and")
+    logical_or = partialmethod(_both, "bitwise_or")
+    logical_xor = partialmethod(_both, "bitwise_xor")
 
     def abs(self, x: Value) -> Value:
         """See `Algebra.abs`."""
         return x if x.dtype.startswith("U") else self._each("abs", x)
-
-    def sign(self, x: Value) -> Value:
-        """See `Algebra.sign`; NaN for NaN."""
-        return self._each("sign", x)
-
-    def floor(self, x: Value) -> Value:
-        """See `Algebra.floor`."""
-        return self._each("floor", x)
-
-    def ceil(self, x: Value) -> Value:
-        """See `Algebra.ceil`."""
-        return self._each("ceil", x)
-
-    def trunc(self, x: Value) -> Value:
-        """See `Algebra.trunc`."""
-        return self._each("trunc", x)
-
-    def round(self, x: Value) -> Value:
-        """See `Algebra.round`."""
-        return self._each("round", x)
-
-    def sqrt(self, x: Value) -> Value:
-        """See `Algebra.sqrt`."""
-        return self._each("sqrt", x)
-
-    def rsqrt(self, x: Value) -> Value:
-        """See `Algebra.rsqrt`."""
-        return self._made(self.library.rsqrt, x.dtype, x.array)
-
-    def exp(self, x: Value) -> Value:
-        """See `Algebra.exp`."""
-        return self._each("exp", x)
-
-    def expm1(self, x: Value) -> Value:
-        """See `Algebra.expm1`."""
-        return self._each("expm1", x)
-
-    def log(self, x: Value) -> Value:
-        """See `Algebra.log`."""
-        return self._each("log", x)
-
-    def log1p(self, x: Value) -> Value:
-        """See `Algebra.log1p`."""
-        return self._each("log1p", x)
-
-    def sin(self, x: Value) -> Value:
-        """See `Algebra.sin`."""
-        return self._each("sin", x)
-
-    def cos(self, x: Value) -> Value:
-        """See `Algebra.cos`."""
-        return self._each("cos", x)
-
-    def tanh(self, x: Value) -> Value:
-        """See `Algebra.tanh`."""
-        return self._each("tanh", x)
-
-    def erf(self, x: Value) -> Value:
-        """See `Algebra.erf`."""
-        return self._made(self.library.erf, x.dtype, x.array)
-
-    def sigmoid(self, x: Value) -> Value:
-        """See `Algebra.sigmoid`."""
-        return self._made(self.library.sigmoid, x.dtype, x.array)
-
-    def is_finite(self, x: Value) -> Value:
-        """See `Algebra.is_finite`."""
-        return self._each("isfinite", x, "BOOL")
-
-    def add(self, x: Value, y: Operand) -> Value:
-        """See `Algebra.add`."""
-        return self._both("add", x, y)
-
-    def sub(self, x: Operand, y: Operand) -> Value:
-        """See `Algebra.sub`."""
-        return self._both("subtract", x, y)
-
-    def mul(self, x: Value, y: Operand) -> Value:
-        """See `Algebra.mul`."""
-        return self._both("multiply", x, y)
-
-    def div(self, x: Operand, y: Operand) -> Value:
-        """See `Algebra.div`."""
-        return self._both("divide", x, y)
 
     def pow(self, x: Operand, y: Operand) -> Value:
         """See `Algebra.pow`; an integer to a negative power raises `MalformedError`."""
@@ -209,45 +160,32 @@ class Values:
         """See `Algebra.minimum`."""
         return self.logical_and(x, self._like(y, x)) if x.dtype == "BOOL" else self._both("minimum", x, y)
 
-    def floor_divide(self, x: Value, y: Operand) -> Value:
-        """See `Algebra.floor_divide`; raises `MalformedError` for a divisor 0."""
+    def _divided(self, name: str, x: Value, y: Operand) -> Value:
+        """Raises `MalformedError` for a divisor 0."""
         divisor = self._like(y, x)
         self._refuse(divisor.array == 0, "an integer divided by 0")
-        return self._both("floor_divide", x, divisor)
+        return self._both(name, x, divisor)
 
-    def remainder(self, x: Value, y: Operand) -> Value:
-        """See `Algebra.remainder`; raises `MalformedError` for a divisor 0."""
-        divisor = self._like(y, x)
-        self._refuse(divisor.array == 0, "an integer divided by 0")
-        return self._both("remainder", x, divisor)
+    floor_divide = partialmethod(_divided, "floor_divide")
+    remainder = partialmethod(_divided, "remainder")
 
     def compare(self, x: Value, y: Operand, how: Comparison) -> Value:
         """See `Algebra.compare`."""
         return self._both(_COMPARISONS[how], x, y, "BOOL")
 
-    def logical_and(self, x: Value, y: Value) -> Value:
-        """See `Algebra.logical_and`."""
-        return self._both("bitwise_and", x, y)
+    def _shifted(self, name: str, x: Value, y: Operand) -> Value:
+        """If `y` is negative or at least the width, 0 to the left, and the sign in every bit to the right."""
+        places, bits = self._like(y, x), 8 * numpy_dtype(x.dtype).itemsize
+        inside = self.compare(places, bits, "lt")
+        if not x.dtype.startswith("U"):
+            inside = self.logical_and(inside, self.compare(places, 0, "ge"))
+        shifted = self._both(name, x, self.where(inside, places, 0))
+        if name == "bitwise_left_shift" or x.dtype.startswith("U"):
+            return self.where(inside, shifted, 0)
+        return self.where(inside, shifted, self._both(name, x, bits - 1))  # the sign, when all bits are shifted out
 
-    def logical_or(self, x: Value, y: Value) -> Value:
-        """See `Algebra.logical_or`."""
-        return self._both("bitwise_or", x, y)
-
-    def logical_xor(self, x: Value, y: Value) -> Value:
-        """See `Algebra.logical_xor`."""
-        return self._both("bitwise_xor", x, y)
-
-    def logical_not(self, x: Value) -> Value:
-        """See `Algebra.logical_not`."""
-        return self._each("bitwise_invert", x)
-
-    def shift_left(self, x: Value, y: Operand) -> Value:
-        """See `Algebra.shift_left`; 0 if `y` is negative or at least the width of the integer."""
-        return self._shifted("bitwise_left_shift", x, y)
-
-    def shift_right(self, x: Value, y: Operand) -> Value:
-        """See `Algebra.shift_right`; the sign in every bit if `y` is negative or at least the width of the integer."""
-        return self._shifted("bitwise_right_shift", x, y)
+    shift_left = partialmethod(_shifted, "bitwise_left_shift")
+    shift_right = partialmethod(_shifted, "bitwise_right_shift")
 
     def where(self, condition: Value, x: Operand, y: Operand) -> Value:
         """See `Algebra.where`."""
@@ -279,7 +217,8 @@ class Values:
         if x.shape[axis] == 0:
             raise MalformedError("the maximum of no elements")
         array = self.library.convert(x.array, "U8") if x.dtype == "BOOL" else x.array
-        return self._made(self._first_maximum, "I64", array, axis, keep)
+        found = self._made(self.library.xp.argmax, "I64", array, axis=axis, keepdims=keep)
+        return Value(self.library.convert(found.array, "I64"), "I64")
 
     def cumsum(self, x: Value, axis: int) -> Value:
         """See `Algebra.cumsum`."""
@@ -421,14 +360,6 @@ class Values:
             result = function(*arguments, **named)
         return Value(np.asarray(result) if isinstance(result, np.generic) else result, into)
 
-    def _each(self, name: str, x: Value, dtype: str | None = None) -> Value:
-        return self._made(getattr(self.library.xp, name), dtype or x.dtype, x.array)
-
-    def _both(self, name: str, x: Operand, y: Operand, dtype: str | None = None) -> Value:
-        left, right = self._pair(x, y)
-        _broadcast_shape(left.shape, right.shape)
-        return self._made(getattr(self.library.xp, name), dtype or left.dtype, left.array, right.array)
-
     def _pair(self, x: Operand, y: Operand) -> tuple[Value, Value]:
         if isinstance(x, Value):
             return x, self._like(y, x)
@@ -446,16 +377,6 @@ class Values:
     def _constant(self, number: Number, dtype: str) -> Value:
         return Value(self.library.asarray(_rounded(number, dtype, self._held(dtype)), self._held(dtype)), dtype)
 
-    def _shifted(self, name: str, x: Value, y: Operand) -> Value:
-        places, bits = self._like(y, x), 8 * numpy_dtype(x.dtype).itemsize
-        inside = self.compare(places, bits, "lt")
-        if not x.dtype.startswith("U"):
-            inside = self.logical_and(inside, self.compare(places, 0, "ge"))
-        shifted = self._both(name, x, self.where(inside, places, 0))
-        if name == "bitwise_left_shift" or x.dtype.startswith("U"):
-            return self.where(inside, shifted, 0)
-        return self.where(inside, shifted, self._both(name, x, bits - 1))  # the sign, when all bits are shifted out
-
     def _reduced(self, name: str, x: Value, axes: Axes, keep: bool, **named: Any) -> Value:
         _check_axes(x, axes)
         if not axes:
@@ -468,9 +389,6 @@ class Values:
         if x.dtype != "BOOL" and any(x.shape[axis] == 0 for axis in axes):
             raise MalformedError("the maximum or minimum of no elements")
         return self._reduced(name, x, axes, keep)
-
-    def _first_maximum(self, array: Array, axis: int, keep: bool) -> Array:
-        return self.library.convert(self.library.xp.argmax(array, axis=axis, keepdims=keep), "I64")
 
     def _order(self, x: Value, axis: int) -> Value:
         array = self.library.convert(x.array, "U8") if x.dtype == "BOOL" else x.array

@@ -11,7 +11,7 @@ from itertools import islice, product
 from typing import Any, Final, Protocol
 
 from tallystick.core.errors import MalformedError, UnavailableError
-from tallystick.core.tensors import TensorSpec
+from tallystick.core.tensors import FLOATS, TensorSpec
 from tallystick.programs.graph import Node, Operand, Ref
 from tallystick.programs.operators.definition import Attribute, Scalar, operator
 from tallystick.programs.operators.types import Types
@@ -62,19 +62,15 @@ class Dialect(Protocol):
 
     def number(self, writer: GraphWriter, number: float, spec: TensorSpec) -> Ref:
         """`number` everywhere."""
-        ...
 
     def places(self, writer: GraphWriter, axis: int, spec: TensorSpec) -> Ref:
         """The place of each token, counted from 0 along `axis`."""
-        ...
 
     def causal(self, writer: GraphWriter, tokens: int, keys: int, spec: TensorSpec, seen: float, later: float) -> Ref:
         """`seen` where the key is no later than the token, else `later`; BOOL or floats."""
-        ...
 
     def masked(self, writer: GraphWriter, x: Ref, tokens: int, keys: int, later: float) -> Ref:
         """`x` with `later` at keys that are later than the token."""
-        ...
 
 
 class Aten:
@@ -156,8 +152,7 @@ DIALECTS: Final[Mapping[str, Dialect]] = {"aten": Aten(), "stablehlo": StableHlo
 def _scalar(number: float, dtype: str) -> Scalar:
     if dtype == "BOOL":
         return bool(number)
-    is_float = dtype in {"F16", "BF16", "F32", "F64"}
-    return number if is_float or not math.isfinite(number) else int(number)
+    return number if dtype in FLOATS or not math.isfinite(number) else int(number)
 
 
 # The forms of a value that is the same in every step, when it meets values of all steps in one node.

@@ -105,7 +105,9 @@ class NodeReader:
         for changes, attributes in _candidates(node, self.scale):
             if is_first and any(each.cost <= (0, 0, changes) for each in found.values()):
                 break
-            self._count()
+            self._left -= 1
+            if self._left < 0:
+                raise UnavailableError(f"the graph takes more than {TRIED_MAX} readings of its nodes")
             try:
                 reading = _reading(node, arguments, attributes, changes, self.scale, once.notes)
             except MalformedError as error:
@@ -116,11 +118,6 @@ class NodeReader:
         if not found:
             return [], next((each for each in reasons if isinstance(each, Mixed)), reasons[0])
         return sorted(found.values(), key=lambda each: each.cost), None
-
-    def _count(self) -> None:
-        self._left -= 1
-        if self._left < 0:
-            raise UnavailableError(f"the graph takes more than {TRIED_MAX} readings of its nodes")
 
 
 def _reading(

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partialmethod
 from typing import Any, Final, TypeAlias
 
 from tallystick.core.errors import MalformedError
@@ -100,12 +100,8 @@ class Steps(ByElement[Stacked]):
     """`Algebra[Stacked]`; raises `Mixed` if a step reads another in any way but attention."""
 
     def __init__(self, marks: StepSizes) -> None:
-        super().__init__()
         self.marks = marks
         self.types = Types(bytes_max=BYTES_MAX)
-        for name in NEUTRAL:
-            setattr(self, name, partial(self._reduced, name))
-        self.is_finite = self._is_finite
 
     def stacked(self, spec: TensorSpec) -> Stacked:
         """A value whose sides are marks and plain numbers."""
@@ -145,7 +141,7 @@ class Steps(ByElement[Stacked]):
         result = self._elementwise(spec, [condition, x, y], None)
         return replace_later(result, chosen(later_of(condition), later_of(x), later_of(y)), self.marks)
 
-    def _is_finite(self, x: Stacked) -> Stacked:
+    def is_finite(self, x: Stacked) -> Stacked:
         """True at later keys: where a score overflows, kernels differ, and a pass says nothing about steps."""
         return replace_later(self._by_element("is_finite", x), 1.0, self.marks)
 
@@ -224,6 +220,11 @@ class Steps(ByElement[Stacked]):
         if self.marks.keys in marks and not is_neutral(name, later_of(x), x.dtype):
             raise ReadsLater(NEUTRAL[name])
         return self._made(spec, _without(x.axes, axes, keep), reduced(name, later_of(x)))
+
+    sum = partialmethod(_reduced, "sum")
+    prod = partialmethod(_reduced, "prod")
+    max = partialmethod(_reduced, "max")
+    min = partialmethod(_reduced, "min")
 
     # ---- moving data
 

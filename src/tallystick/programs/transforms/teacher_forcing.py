@@ -94,7 +94,9 @@ class DecodeStep:
         if SEEN in inputs:  # the mask of the keys of a step in which nothing is padded
             ones = REFERENCE.full(inputs[SEEN].spec.shape, 1, inputs[SEEN].spec.dtype)
             known[SEEN] = Known(ones, counted=True, sized=True)
-        _check_others(graph, {TOKENS, PLACES, SEEN, *axes})
+        for each in graph.inputs:
+            if each.name not in {TOKENS, PLACES, SEEN, *axes} and each.role not in HELD:
+                raise UnavailableError(f"{each.name} is neither token, place, cache nor weight")
         sources = tuple(
             each for each in graph.sources if each.name not in known and (place is None or each.name != PLACES)
         )
@@ -160,12 +162,6 @@ def _growing(name: str, old: TensorSpec, new: TensorSpec) -> int:
     if len(old.shape) != len(new.shape) or len(longer) != 1 or pairs[longer[0]][1] != pairs[longer[0]][0] + 1:
         raise UnavailableError(f"{name} is {old} and goes on as {new}: it does not grow by one row")
     return longer[0]
-
-
-def _check_others(graph: Graph, names: set[Ref]) -> None:
-    for each in graph.inputs:
-        if each.name not in names and each.role not in HELD:
-            raise UnavailableError(f"{each.name} is neither token, place, cache nor weight")
 
 
 # Turns a step of generation with a cache into one pass over a whole text: teacher forcing, on the typed graph.

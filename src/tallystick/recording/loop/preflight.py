@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from tallystick.core.errors import UnavailableError
-from tallystick.engines.torch.optimizers.catalogue import begins_otherwise, rules_of, unsupported
+from tallystick.engines.torch.optimizers import begins_otherwise, rules_of, unsupported
 from tallystick.engines.torch.randomness import config_that_drops, describe_dropout, dropout_is_known
 from tallystick.engines.torch.wrappers import inner_model, inner_optimizer, is_compiled, sharding_of
 

@@ -14,7 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tallystick.core.errors import UnavailableError
 from tallystick.engines.torch.capture.step import GRADIENTS, NO_EDITS, Edits
-from tallystick.engines.torch.optimizers.catalogue import each_of, rules_of
+from tallystick.engines.torch.optimizers import each_of, rules_of
 from tallystick.engines.torch.watching.operator_log import LoopCall, OperatorLog, places
 from tallystick.engines.torch.watching.program import (
     EqualValues,

@@ -12,7 +12,7 @@ import torch
 
 from tallystick.core.tensors import State, Tensor
 from tallystick.engines.torch.environment import switches_now
-from tallystick.engines.torch.optimizers.catalogue import rules_of
+from tallystick.engines.torch.optimizers import rules_of
 from tallystick.engines.torch.tensors import to_tensor
 from tallystick.formats.optimizers import GroupRule
 from tallystick.programs.step_names import full_masks

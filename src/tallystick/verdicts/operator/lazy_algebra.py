@@ -118,7 +118,6 @@ class LazyAlgebra(ByElement[LazyTensor]):
     """The algebra of lazy tensors over an algebra of balls; `Types` derives the specs and refuses unfit operands."""
 
     def __init__(self, balls: Balls) -> None:
-        super().__init__()
         self.balls, self.types = balls, Types()
 
     def load(self, ball: Ball) -> LazyTensor:

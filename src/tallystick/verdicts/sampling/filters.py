@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -33,40 +33,21 @@ if TYPE_CHECKING:
 
 # The integer operations of the fixed-point functions on NumPy arrays, and on Python's own numbers.
 
-_COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
-}
-
 
 @dataclass(frozen=True)
 class Plain:
-    """`Integers` by the operators of Python; `choice` implements `where` for the kind of number in use."""
+    """`Integers` by the operators of Python; `where` is that of the kind of number in use."""
 
-    choice: Callable[[Any, Any, Any], Any]
+    where: Callable[[Any, Any, Any], Any]
 
-    def add(self, x: Any, y: Any) -> Any:
-        """I64."""
-        return x + y
+    add = staticmethod(operator.add)
+    sub = staticmethod(operator.sub)
+    mul = staticmethod(operator.mul)
+    shift_right = staticmethod(operator.rshift)
 
-    def sub(self, x: Any, y: Any) -> Any:
-        """I64."""
-        return x - y
-
-    def mul(self, x: Any, y: Any) -> Any:
-        """I64."""
-        return x * y
-
-    def shift_right(self, x: Any, y: Any) -> Any:
-        """Arithmetic shift, I64."""
-        return x >> y
-
-    def compare(self, x: Any, y: Any, how: Comparison) -> Any:
+    def compare(self, x: Any, y: Any, how: Comparison, /) -> Any:
         """BOOL."""
-        return _COMPARISONS[how](x, y)
-
-    def where(self, condition: Any, x: Any, y: Any) -> Any:
-        """I64."""
-        return self.choice(condition, x, y)
+        return getattr(operator, how)(x, y)
 
 
 ARRAYS: Final = Plain(np.where)
@@ -268,11 +249,6 @@ def threshold(word: int, total: int) -> int:
 def reach(score: int) -> float:
     """The largest v / 2^key with which a token can reach `score`."""
     return math.exp2(fixed_point.UNIFORM_BITS - score / fixed_point.ONE) * math.log(2) * ALLOWANCE
-
-
-def noisy(keys: Keys, words: Keys) -> Keys:
-    """Keys plus noise; masked keys stay masked."""
-    return np.where(keys == MASKED, keys, keys + fixed_point.gumbel(ARRAYS, words))
 
 
 def scores_of(keys: Keys, words: Keys) -> Keys:

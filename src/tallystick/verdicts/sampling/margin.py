@@ -17,7 +17,7 @@ from tallystick.formats.receipt import Sampler
 from tallystick.programs.operators.tally import fixed_point
 from tallystick.programs.operators.tally.fixed_point import MASKED, WORD_BITS, logit_scale, penalty_factors
 from tallystick.programs.random_words import position_words, words_at
-from tallystick.verdicts.sampling.choice import check_rows, keys
+from tallystick.verdicts.sampling.choice import check_rows
 from tallystick.verdicts.sampling.edges import ABSOLUTE, RELATIVE, SWING_MAX, FilterEdges
 from tallystick.verdicts.sampling.fast_path import EVERY_TOKEN, plainly_chosen
 from tallystick.verdicts.sampling.filters import (
@@ -273,15 +273,6 @@ class Surprisals:
     expected: Reals
     variance: Reals
     least: Reals
-
-
-def probabilities(logits: Logits, sampler: Sampler, histories: Sequence[Sequence[int]]) -> Reals:
-    """The probability of each token, F64[rows, V]; 1 for the chosen token of a greedy sampler. Raises as `choose`."""
-    left = keys(logits, sampler, [0] * len(logits), histories)
-    if sampler.is_greedy:
-        return np.asarray(np.arange(logits.shape[1]) == left.argmax(axis=1)[:, None], np.float64)
-    weights = fixed_point.exp2(ARRAYS, left).astype(np.float64)
-    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 def surprisals(

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from tallystick.formats.receipt import Sampler
 from tallystick.verdicts.language_model import Rows
-from tallystick.verdicts.sampling.margin import probabilities
 from tests.support.attacks.sampling.generation import NextLogits
+from tests.support.sampler_rows import probabilities
 
 Probabilities = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -7,7 +7,6 @@ import numpy as np
 from tallystick.formats.receipt import Sampler
 from tallystick.verdicts.language_model import Rows
 from tallystick.verdicts.sampling.choice import choose
-from tallystick.verdicts.sampling.margin import probabilities
 from tests.support.attacks.sampling.foreign import teacher_force_foreign
 from tests.support.attacks.sampling.generation import generate, teacher_forced
 from tests.support.attacks.sampling.injected import inject, post_edit
@@ -16,6 +15,7 @@ from tests.support.attacks.sampling.speculative import speculate
 from tests.support.attacks.sampling.steered import steer
 from tests.support.attacks.sampling.synthetic import drifted, synthetic_model
 from tests.support.attacks.sampling.tempered import resample
+from tests.support.sampler_rows import probabilities
 
 MODEL = synthetic_model(1, vocabulary=64)
 PROMPT = [1, 2]

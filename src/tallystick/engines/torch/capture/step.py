@@ -16,7 +16,7 @@ from torch.func import functional_call
 from tallystick.core.errors import UnavailableError, UsageError
 from tallystick.core.tensors import Tensor, TensorSpec
 from tallystick.engines.torch.engine import TorchEngine
-from tallystick.engines.torch.optimizers.catalogue import rules_of
+from tallystick.engines.torch.optimizers import rules_of
 from tallystick.engines.torch.randomness import explicit_randomness, recomputed, seed_tensor
 from tallystick.engines.torch.tensors import DTYPES, live_tensors, spec_of, to_tensor
 from tallystick.formats.optimizers import GroupRule, SlotSpec, schedule_scalars

@@ -38,7 +38,7 @@ from tallystick.engines.torch.capture.step import (
     role_of,
     step_inputs,
 )
-from tallystick.engines.torch.optimizers.catalogue import Scalars, Tensors, arithmetic_dtype, updates_of
+from tallystick.engines.torch.optimizers import Scalars, Tensors, arithmetic_dtype, updates_of
 from tallystick.engines.torch.randomness import (
     ExplicitRandomness,
     GeneratorRandomness,

@@ -7,7 +7,7 @@ import math
 from tallystick.core.errors import MalformedError
 from tallystick.programs.operators.algebra import Algebra, V
 from tallystick.programs.operators.aten.arguments import axis_of, constant, divided, lifted, met, narrowly_met, stored
-from tallystick.programs.operators.definition import Exactness, Family, Scalar
+from tallystick.programs.operators.definition import Dtype, Exactness, Family, Scalar
 
 # Activation functions and their gradients.
 
@@ -15,7 +15,7 @@ FAMILY = Family()
 _CUBIC = 0.044715  # Hendrycks & Gimpel 2016, §2
 
 
-@FAMILY.operator("aten.relu.default", "Tensor self", "max(self, 0)", Exactness.EXACT)
+@FAMILY.operator("aten.relu.default", "max(self, 0)", Exactness.EXACT)
 def relu(a: Algebra[V], self: V) -> V:
     """NaN stays NaN; numbers only."""
     if self.dtype == "BOOL":
@@ -23,25 +23,20 @@ def relu(a: Algebra[V], self: V) -> V:
     return a.maximum(self, 0)
 
 
-@FAMILY.operator("aten.relu6.default", "Tensor self", "min(max(self, 0), 6)", Exactness.EXACT)
+@FAMILY.operator("aten.relu6.default", "min(max(self, 0), 6)", Exactness.EXACT)
 def relu6(a: Algebra[V], self: V) -> V:
     """NaN stays NaN."""
     return a.minimum(a.maximum(self, 0), 6)
 
 
-@FAMILY.operator(
-    "aten.hardtanh.default", "Tensor self, Scalar min_val=-1, Scalar max_val=1", "self, clamped", Exactness.EXACT
-)
-def hardtanh(a: Algebra[V], self: V, min_val: Scalar, max_val: Scalar) -> V:
+@FAMILY.operator("aten.hardtanh.default", "self, clamped", Exactness.EXACT)
+def hardtanh(a: Algebra[V], self: V, min_val: Scalar = -1, max_val: Scalar = 1) -> V:
     """NaN stays NaN."""
     return a.minimum(a.maximum(self, min_val), max_val)
 
 
 @FAMILY.operator(
-    "aten.hardtanh_backward.default",
-    "Tensor grad_output, Tensor self, Scalar min_val, Scalar max_val",
-    "grad_output strictly between the two bounds, else 0",
-    Exactness.COMPOSITE,
+    "aten.hardtanh_backward.default", "grad_output strictly between the two bounds, else 0", Exactness.COMPOSITE
 )
 def hardtanh_backward(a: Algebra[V], grad_output: V, self: V, min_val: Scalar, max_val: Scalar) -> V:
     """0 at a bound. NaN where `self` is NaN; kernels differ there: some give the gradient, others 0."""
@@ -49,40 +44,28 @@ def hardtanh_backward(a: Algebra[V], grad_output: V, self: V, min_val: Scalar, m
     return a.where(outside, 0, a.where(a.compare(self, self, "eq"), grad_output, self))
 
 
-@FAMILY.operator(
-    "aten.threshold.default", "Tensor self, Scalar threshold, Scalar value", "x > t ? x : v", Exactness.EXACT
-)
+@FAMILY.operator("aten.threshold.default", "x > t ? x : v", Exactness.EXACT)
 def threshold(a: Algebra[V], self: V, threshold: Scalar, value: Scalar) -> V:
     """`self` above the threshold, else `value`; NaN stays NaN."""
     return a.where(a.compare(self, threshold, "le"), value, self)
 
 
 @FAMILY.operator(
-    "aten.threshold_backward.default",
-    "Tensor grad_output, Tensor self, Scalar threshold",
-    "grad_output where self exceeds the threshold, else 0",
-    Exactness.EXACT,
+    "aten.threshold_backward.default", "grad_output where self exceeds the threshold, else 0", Exactness.EXACT
 )
 def threshold_backward(a: Algebra[V], grad_output: V, self: V, threshold: Scalar) -> V:
     """Where `self` is NaN, the gradient passes."""
     return a.where(a.compare(self, threshold, "le"), 0, grad_output)
 
 
-@FAMILY.operator(
-    "aten.leaky_relu.default", "Tensor self, Scalar negative_slope=0.01", "self or slope · self", Exactness.ROUNDS
-)
-def leaky_relu(a: Algebra[V], self: V, negative_slope: Scalar) -> V:
+@FAMILY.operator("aten.leaky_relu.default", "self or slope · self", Exactness.ROUNDS)
+def leaky_relu(a: Algebra[V], self: V, negative_slope: Scalar = 0.01) -> V:
     """`self` above 0."""
     x = a.wide(self)
     return a.cast(a.where(a.compare(x, 0, "gt"), x, a.mul(x, negative_slope)), self.dtype)
 
 
-@FAMILY.operator(
-    "aten.leaky_relu_backward.default",
-    "Tensor grad_output, Tensor self, Scalar negative_slope, bool self_is_result",
-    "grad_output or slope · grad_output",
-    Exactness.ROUNDS,
-)
+@FAMILY.operator("aten.leaky_relu_backward.default", "grad_output or slope · grad_output", Exactness.ROUNDS)
 def leaky_relu_backward(a: Algebra[V], grad_output: V, self: V, negative_slope: Scalar, self_is_result: bool) -> V:
     """The sign of `self` is that of the result, unless the slope is negative."""
     if self_is_result and negative_slope < 0:
@@ -91,16 +74,14 @@ def leaky_relu_backward(a: Algebra[V], grad_output: V, self: V, negative_slope: 
     return a.cast(a.where(a.compare(self, 0, "gt"), g, a.mul(g, negative_slope)), grad_output.dtype)
 
 
-@FAMILY.operator("aten.silu.default", "Tensor self", "self · sigmoid(self)", Exactness.COMPOSITE)
+@FAMILY.operator("aten.silu.default", "self · sigmoid(self)", Exactness.COMPOSITE)
 def silu(a: Algebra[V], self: V) -> V:
     """Kernels also divide: x / (1 + e⁻ˣ)."""
     x = a.wide(self)
     return a.cast(a.mul(x, a.sigmoid(x)), self.dtype)
 
 
-@FAMILY.operator(
-    "aten.silu_backward.default", "Tensor grad_output, Tensor self", "gradient of silu", Exactness.COMPOSITE
-)
+@FAMILY.operator("aten.silu_backward.default", "gradient of silu", Exactness.COMPOSITE)
 def silu_backward(a: Algebra[V], grad_output: V, self: V) -> V:
     """With s = sigmoid(x): grad · s · (1 + x · (1 − s))."""
     g, x = a.wide(grad_output), a.wide(self)
@@ -109,32 +90,22 @@ def silu_backward(a: Algebra[V], grad_output: V, self: V) -> V:
     return a.cast(a.mul(g, slope), grad_output.dtype)
 
 
-@FAMILY.operator(
-    "aten.sigmoid_backward.default",
-    "Tensor grad_output, Tensor output",
-    "grad_output · (1 − output) · output",
-    Exactness.COMPOSITE,
-)
+@FAMILY.operator("aten.sigmoid_backward.default", "grad_output · (1 − output) · output", Exactness.COMPOSITE)
 def sigmoid_backward(a: Algebra[V], grad_output: V, output: V) -> V:
     """Three roundings, in either order of the products; in 16 bits some kernels round each of them."""
     g, y = narrowly_met(a, grad_output, output)
     return a.mul(a.mul(g, a.sub(1, y)), y)
 
 
-@FAMILY.operator(
-    "aten.tanh_backward.default",
-    "Tensor grad_output, Tensor output",
-    "grad_output · (1 − output²)",
-    Exactness.COMPOSITE,
-)
+@FAMILY.operator("aten.tanh_backward.default", "grad_output · (1 − output²)", Exactness.COMPOSITE)
 def tanh_backward(a: Algebra[V], grad_output: V, output: V) -> V:
     """Three roundings, the square included; some kernels contract it with the difference."""
     dtype, (g, y) = met(a, grad_output, output)
     return a.cast(a.mul(g, a.sub(1, a.mul(y, y))), dtype)
 
 
-@FAMILY.operator("aten.gelu.default", 'Tensor self, *, str approximate="none"', "self · Φ(self)", Exactness.COMPOSITE)
-def gelu(a: Algebra[V], self: V, approximate: str) -> V:
+@FAMILY.operator("aten.gelu.default", "self · Φ(self)", Exactness.COMPOSITE)
+def gelu(a: Algebra[V], self: V, approximate: str = "none") -> V:
     """`none`: x/2 · (1 + erf(x / √2)); `tanh`: x/2 · (1 + tanh(√(2/π) · (x + 0.044715 x³))).
 
     Kernels multiply by 1 / √2 or divide by √2, and some take erfc(−x / √2), which is closer to the exact value.
@@ -144,46 +115,25 @@ def gelu(a: Algebra[V], self: V, approximate: str) -> V:
     return a.cast(a.mul(a.mul(x, 0.5), a.add(bell, 1)), self.dtype)
 
 
-@FAMILY.operator(
-    "aten.gelu_backward.default",
-    'Tensor grad_output, Tensor self, *, str approximate="none"',
-    "gradient of gelu",
-    Exactness.COMPOSITE,
-)
-def gelu_backward(a: Algebra[V], grad_output: V, self: V, approximate: str) -> V:
+@FAMILY.operator("aten.gelu_backward.default", "gradient of gelu", Exactness.COMPOSITE)
+def gelu_backward(a: Algebra[V], grad_output: V, self: V, approximate: str = "none") -> V:
     """`none`: grad · (Φ(x) + x φ(x))."""
     g, x = a.wide(grad_output), a.wide(self)
     slope = _tanh_slope(a, x) if _is_tanh(approximate) else _normal_slope(a, x)
     return a.cast(a.mul(g, slope), grad_output.dtype)
 
 
-@FAMILY.operator(
-    "aten.elu.default",
-    "Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1",
-    "scale · (self or alpha · (e ^ (input_scale · self) − 1))",
-    Exactness.COMPOSITE,
-)
-def elu(a: Algebra[V], self: V, alpha: Scalar, scale: Scalar, input_scale: Scalar) -> V:
+@FAMILY.operator("aten.elu.default", "scale · (self or alpha · (e ^ (input_scale · self) − 1))", Exactness.COMPOSITE)
+def elu(a: Algebra[V], self: V, alpha: Scalar = 1, scale: Scalar = 1, input_scale: Scalar = 1) -> V:
     """`self` above 0; kernels round the two scales' product, or multiply one after the other."""
     x = a.wide(self)
     below = a.mul(a.mul(a.expm1(a.mul(x, input_scale)), alpha), scale)
     return a.cast(a.where(a.compare(x, 0, "gt"), a.mul(x, scale), below), self.dtype)
 
 
-@FAMILY.operator(
-    "aten.elu_backward.default",
-    "Tensor grad_output, Scalar alpha, Scalar scale, Scalar input_scale, bool is_result, Tensor self_or_result",
-    "gradient of elu",
-    Exactness.COMPOSITE,
-)
+@FAMILY.operator("aten.elu_backward.default", "gradient of elu", Exactness.COMPOSITE)
 def elu_backward(
-    a: Algebra[V],
-    grad_output: V,
-    alpha: Scalar,
-    scale: Scalar,
-    input_scale: Scalar,
-    is_result: bool,
-    self_or_result: V,
+    a: Algebra[V], grad_output: V, alpha: Scalar, scale: Scalar, input_scale: Scalar, is_result: bool, self_or_result: V
 ) -> V:
     """Below 0: grad · input_scale · (result + scale · alpha), or grad · input_scale · scale · alpha · e^…."""
     g, x = a.wide(grad_output), a.wide(self_or_result)
@@ -194,24 +144,16 @@ def elu_backward(
 
 
 @FAMILY.operator(
-    "aten.softplus.default",
-    "Tensor self, Scalar beta=1, Scalar threshold=20",
-    "log(1 + e ^ (beta · self)) / beta, and self above the threshold",
-    Exactness.COMPOSITE,
+    "aten.softplus.default", "log(1 + e ^ (beta · self)) / beta, and self above the threshold", Exactness.COMPOSITE
 )
-def softplus(a: Algebra[V], self: V, beta: Scalar, threshold: Scalar) -> V:
+def softplus(a: Algebra[V], self: V, beta: Scalar = 1, threshold: Scalar = 20) -> V:
     """Where beta · self exceeds the threshold, `self`."""
     x = a.wide(self)
     scaled = a.mul(x, beta)
     return a.cast(a.where(a.compare(scaled, threshold, "gt"), x, divided(a, a.log1p(a.exp(scaled)), beta)), self.dtype)
 
 
-@FAMILY.operator(
-    "aten.softplus_backward.default",
-    "Tensor grad_output, Tensor self, Scalar beta, Scalar threshold",
-    "grad_output · sigmoid(beta · self)",
-    Exactness.COMPOSITE,
-)
+@FAMILY.operator("aten.softplus_backward.default", "grad_output · sigmoid(beta · self)", Exactness.COMPOSITE)
 def softplus_backward(a: Algebra[V], grad_output: V, self: V, beta: Scalar, threshold: Scalar) -> V:
     """Kernels compute e^z / (1 + e^z), z = beta · self; `grad_output` where z exceeds the threshold."""
     g, scaled = a.wide(grad_output), a.mul(a.wide(self), beta)
@@ -219,38 +161,36 @@ def softplus_backward(a: Algebra[V], grad_output: V, self: V, beta: Scalar, thre
     return a.cast(a.mul(g, slope), grad_output.dtype)
 
 
-@FAMILY.operator("aten.hardsigmoid.default", "Tensor self", "min(max(self + 3, 0), 6) / 6", Exactness.COMPOSITE)
+@FAMILY.operator("aten.hardsigmoid.default", "min(max(self + 3, 0), 6) / 6", Exactness.COMPOSITE)
 def hardsigmoid(a: Algebra[V], self: V) -> V:
     """Kernels divide by 6, or multiply by 1/6."""
     x = a.wide(self)
     return a.cast(divided(a, _ramp(a, x), 6), self.dtype)
 
 
-@FAMILY.operator("aten.hardswish.default", "Tensor self", "self · min(max(self + 3, 0), 6) / 6", Exactness.COMPOSITE)
+@FAMILY.operator("aten.hardswish.default", "self · min(max(self + 3, 0), 6) / 6", Exactness.COMPOSITE)
 def hardswish(a: Algebra[V], self: V) -> V:
     """Kernels divide by 6, or multiply by 1/6."""
     x = a.wide(self)
     return a.cast(divided(a, a.mul(x, _ramp(a, x)), 6), self.dtype)
 
 
-@FAMILY.operator("aten.log_sigmoid.default", "Tensor self", "log sigmoid(self)", Exactness.COMPOSITE)
+@FAMILY.operator("aten.log_sigmoid.default", "log sigmoid(self)", Exactness.COMPOSITE)
 def log_sigmoid(a: Algebra[V], self: V) -> V:
     """min(x, 0) − log(1 + e^−|x|)."""
     x = a.wide(self)
     return a.cast(log_of_sigmoid(a, x), self.dtype)
 
 
-@FAMILY.operator("aten.mish.default", "Tensor self", "self · tanh(log(1 + e ^ self))", Exactness.COMPOSITE)
+@FAMILY.operator("aten.mish.default", "self · tanh(log(1 + e ^ self))", Exactness.COMPOSITE)
 def mish(a: Algebra[V], self: V) -> V:
     """As written."""
     x = a.wide(self)
     return a.cast(a.mul(x, a.tanh(a.log1p(a.exp(x)))), self.dtype)
 
 
-@FAMILY.operator(
-    "aten.glu.default", "Tensor self, int dim=-1", "first half · sigmoid(second half)", Exactness.COMPOSITE
-)
-def glu(a: Algebra[V], self: V, dim: int) -> V:
+@FAMILY.operator("aten.glu.default", "first half · sigmoid(second half)", Exactness.COMPOSITE)
+def glu(a: Algebra[V], self: V, dim: int = -1) -> V:
     """Raises `MalformedError` where the side along `dim` is odd."""
     axis, half = _halved(self, dim)
     x = a.wide(self)
@@ -258,10 +198,7 @@ def glu(a: Algebra[V], self: V, dim: int) -> V:
 
 
 @FAMILY.operator(
-    "aten.hardsigmoid_backward.default",
-    "Tensor grad_output, Tensor self",
-    "grad_output / 6 strictly between −3 and 3, else 0",
-    Exactness.ROUNDS,
+    "aten.hardsigmoid_backward.default", "grad_output / 6 strictly between −3 and 3, else 0", Exactness.ROUNDS
 )
 def hardsigmoid_backward(a: Algebra[V], grad_output: V, self: V) -> V:
     """PyTorch rounds 1/6 to F32, also for F64."""
@@ -273,7 +210,6 @@ def hardsigmoid_backward(a: Algebra[V], grad_output: V, self: V) -> V:
 
 @FAMILY.operator(
     "aten.hardswish_backward.default",
-    "Tensor grad_output, Tensor self",
     "0 up to −3, grad_output from 3 on, grad_output · (self / 3 + 1/2) between",
     Exactness.COMPOSITE,
 )
@@ -285,21 +221,14 @@ def hardswish_backward(a: Algebra[V], grad_output: V, self: V) -> V:
     return a.cast(a.where(a.compare(x, -3, "le"), 0, below), grad_output.dtype)
 
 
-@FAMILY.operator(
-    "aten.log_sigmoid_forward.default", "Tensor self", "log sigmoid(self), and e ^ −|self|", Exactness.COMPOSITE
-)
+@FAMILY.operator("aten.log_sigmoid_forward.default", "log sigmoid(self), and e ^ −|self|", Exactness.COMPOSITE)
 def log_sigmoid_forward(a: Algebra[V], self: V) -> tuple[V, V]:
     """The second result is what kernels on CPUs keep for the gradient."""
     x = a.wide(self)
     return a.cast(log_of_sigmoid(a, x), self.dtype), a.cast(a.exp(a.neg(a.abs(x))), self.dtype)
 
 
-@FAMILY.operator(
-    "aten.log_sigmoid_backward.default",
-    "Tensor grad_output, Tensor self, Tensor buffer",
-    "grad_output · sigmoid(−self)",
-    Exactness.COMPOSITE,
-)
+@FAMILY.operator("aten.log_sigmoid_backward.default", "grad_output · sigmoid(−self)", Exactness.COMPOSITE)
 def log_sigmoid_backward(a: Algebra[V], grad_output: V, self: V, buffer: V) -> V:
     """With z = e^−|x|: z / (1 + z), or 1 − z / (1 + z) below 0; z is read from the buffer unless that is empty."""
     g, x = a.wide(grad_output), a.wide(self)
@@ -309,9 +238,7 @@ def log_sigmoid_backward(a: Algebra[V], grad_output: V, self: V, buffer: V) -> V
     return a.cast(a.mul(g, slope), grad_output.dtype)
 
 
-@FAMILY.operator(
-    "aten.mish_backward.default", "Tensor grad_output, Tensor self", "gradient of mish", Exactness.COMPOSITE
-)
+@FAMILY.operator("aten.mish_backward.default", "gradient of mish", Exactness.COMPOSITE)
 def mish_backward(a: Algebra[V], grad_output: V, self: V) -> V:
     """With t = tanh(log(1 + eˣ)): grad · (t + x · sigmoid(x) · (1 − t²))."""
     g, x = a.wide(grad_output), a.wide(self)
@@ -320,9 +247,7 @@ def mish_backward(a: Algebra[V], grad_output: V, self: V) -> V:
     return a.cast(a.mul(g, a.add(t, bend)), grad_output.dtype)
 
 
-@FAMILY.operator(
-    "aten.glu_backward.default", "Tensor grad_output, Tensor self, int dim", "gradient of glu", Exactness.COMPOSITE
-)
+@FAMILY.operator("aten.glu_backward.default", "gradient of glu", Exactness.COMPOSITE)
 def glu_backward(a: Algebra[V], grad_output: V, self: V, dim: int) -> V:
     """With halves x and y, s = sigmoid(y): grad · s, then grad · x · s · (1 − s), each step rounded to 16 bits."""
     axis, half = _halved(self, dim)
@@ -389,26 +314,23 @@ def _part(a: Algebra[V], x: V, axis: int, start: int, stop: int) -> V:
 # sums and their logarithms to 16 bits where that is the dtype of the result.
 
 _NARROW = ("F16", "BF16")
-_PLAIN = "Tensor self, int dim, bool half_to_float"
-_CASTING = "Tensor self, int dim, dtype? dtype=None"
-_GRADIENT = "Tensor grad_output, Tensor output, int dim, dtype input_dtype"
 
 
-@FAMILY.operator("aten._softmax.default", _PLAIN, "e^x / Σ e^x along dim", Exactness.COMPOSITE)
+@FAMILY.operator("aten._softmax.default", "e^x / Σ e^x along dim", Exactness.COMPOSITE)
 def softmax(a: Algebra[V], self: V, dim: int, half_to_float: bool) -> V:
     """|softmax| ≤ 1. Kernels divide by the sum, or multiply by its inverse."""
     return _softmax(a, self, dim, "F32" if half_to_float else self.dtype)
 
 
-@FAMILY.operator("aten.softmax.int", _CASTING, "e^x / Σ e^x along dim", Exactness.COMPOSITE)
-def softmax_cast(a: Algebra[V], self: V, dim: int, dtype: str | None) -> V:
+@FAMILY.operator("aten.softmax.int", "e^x / Σ e^x along dim", Exactness.COMPOSITE)
+def softmax_cast(a: Algebra[V], self: V, dim: int, dtype: Dtype | None = None) -> V:
     """In `dtype`, to which `self` is converted first."""
     into = dtype or self.dtype
     return _softmax(a, a.cast(self, into), dim, into)
 
 
-@FAMILY.operator("aten._safe_softmax.default", _CASTING, "softmax, 0 where all are −∞", Exactness.COMPOSITE)
-def safe_softmax(a: Algebra[V], self: V, dim: int, dtype: str | None) -> V:
+@FAMILY.operator("aten._safe_softmax.default", "softmax, 0 where all are −∞", Exactness.COMPOSITE)
+def safe_softmax(a: Algebra[V], self: V, dim: int, dtype: Dtype | None = None) -> V:
     """Rows without any finite element are 0 rather than NaN."""
     x = a.cast(self, dtype or self.dtype)
     if 0 in x.shape:
@@ -418,31 +340,29 @@ def safe_softmax(a: Algebra[V], self: V, dim: int, dtype: str | None) -> V:
     return a.reshape(a.where(masked, 0, _softmax(a, raised, axis, x.dtype)), x.shape)
 
 
-@FAMILY.operator("aten._log_softmax.default", _PLAIN, "x − log Σ e^x along dim", Exactness.COMPOSITE)
+@FAMILY.operator("aten._log_softmax.default", "x − log Σ e^x along dim", Exactness.COMPOSITE)
 def log_softmax(a: Algebra[V], self: V, dim: int, half_to_float: bool) -> V:
     """(x − max) − log Σ e^(x − max), in this order: max + log Σ first would lose what differs between large logits."""
     return _log_softmax(a, self, dim, "F32" if half_to_float else self.dtype)
 
 
-@FAMILY.operator("aten.log_softmax.int", _CASTING, "x − log Σ e^x along dim", Exactness.COMPOSITE)
-def log_softmax_cast(a: Algebra[V], self: V, dim: int, dtype: str | None) -> V:
+@FAMILY.operator("aten.log_softmax.int", "x − log Σ e^x along dim", Exactness.COMPOSITE)
+def log_softmax_cast(a: Algebra[V], self: V, dim: int, dtype: Dtype | None = None) -> V:
     """In `dtype`, to which `self` is converted first."""
     into = dtype or self.dtype
     return _log_softmax(a, a.cast(self, into), dim, into)
 
 
-@FAMILY.operator(
-    "aten._softmax_backward_data.default", _GRADIENT, "output · (grad − Σ grad · output)", Exactness.COMPOSITE
-)
-def softmax_backward(a: Algebra[V], grad_output: V, output: V, dim: int, input_dtype: str) -> V:
+@FAMILY.operator("aten._softmax_backward_data.default", "output · (grad − Σ grad · output)", Exactness.COMPOSITE)
+def softmax_backward(a: Algebra[V], grad_output: V, output: V, dim: int, input_dtype: Dtype) -> V:
     """Kernels also subtract output · Σ from grad · output, which is no closer."""
     g, y, axis = a.wide(lifted(a, grad_output)), a.wide(lifted(a, output)), axis_of(output, dim)
     mean = a.sum(a.mul(g, y), (axis,), keep=True)
     return a.reshape(a.cast(a.mul(y, a.sub(g, mean)), input_dtype), output.shape)
 
 
-@FAMILY.operator("aten._log_softmax_backward_data.default", _GRADIENT, "grad − e^output · Σ grad", Exactness.COMPOSITE)
-def log_softmax_backward(a: Algebra[V], grad_output: V, output: V, dim: int, input_dtype: str) -> V:
+@FAMILY.operator("aten._log_softmax_backward_data.default", "grad − e^output · Σ grad", Exactness.COMPOSITE)
+def log_softmax_backward(a: Algebra[V], grad_output: V, output: V, dim: int, input_dtype: Dtype) -> V:
     """As written."""
     g, y, axis = a.wide(lifted(a, grad_output)), a.wide(lifted(a, output)), axis_of(output, dim)
     total = a.sum(g, (axis,), keep=True)

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from tallystick.core.errors import MalformedError
+from tallystick.core.tensors import FLOATS, item_size
 from tallystick.programs.operators.algebra import Algebra, Axes, Typed, V
 from tallystick.programs.operators.definition import Scalar
 
-FLOATS: Final = ("F16", "BF16", "F32", "F64")
 SIGNED: Final = ("I8", "I16", "I32", "I64")
 UNSIGNED: Final = ("U8", "U16", "U32", "U64")
 
@@ -53,7 +53,8 @@ def common_dtype(*operands: Typed | Scalar) -> str:
         met = ""
         for dtype in group:
             met = _promoted(met, dtype)
-        found = _combined(found, met)
+        if not found or not met or _category(met) > _category(found):
+            found = _promoted(found, met)
     return found
 
 
@@ -122,22 +123,15 @@ def _by_precedence(operands: Sequence[Typed | Scalar]) -> list[list[str]]:
     groups: list[list[str]] = [[], [], []]
     for operand in operands:
         if isinstance(operand, bool | int | float):
-            groups[2].append(_dtype_of_number(operand))
+            groups[2].append(dtype_of_number(operand))
         else:
             groups[0 if operand.shape else 1].append(operand.dtype)
     return groups
 
 
-def _dtype_of_number(number: Scalar) -> str:
-    if isinstance(number, bool):
-        return "BOOL"
-    return "I64" if isinstance(number, int) else "F32"
-
-
-def _combined(higher: str, lower: str) -> str:
-    if not higher or not lower:
-        return higher or lower
-    return _promoted(higher, lower) if _category(lower) > _category(higher) else higher
+def dtype_of_number(number: Scalar) -> str:
+    """The dtype that PyTorch infers for a number, as in `full`."""
+    return "BOOL" if isinstance(number, bool) else "I64" if isinstance(number, int) else "F32"
 
 
 def _category(dtype: str) -> int:
@@ -151,8 +145,8 @@ def _promoted(first: str, second: str) -> str:
     if _category(first) != _category(second):
         return max(first, second, key=_category)
     pair = {first, second}
-    if pair <= set(FLOATS):
-        return "F32" if pair == {"F16", "BF16"} else max(pair, key=FLOATS.index)
+    if pair <= FLOATS:
+        return "F32" if pair == {"F16", "BF16"} else max(pair, key=item_size)
     if pair <= {*SIGNED, "U8"}:
         return "I16" if pair == {"U8", "I8"} else max(pair - {"U8"}, key=SIGNED.index)
     raise MalformedError(f"{first} and {second} do not promote to one dtype")

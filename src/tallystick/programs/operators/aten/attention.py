@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from typing import Final, Generic
 
 from tallystick.core.errors import MalformedError
+from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, Typed, V
 from tallystick.programs.operators.aten.contraction import summand, widened
 from tallystick.programs.operators.definition import Exactness, Family
 from tallystick.programs.operators.precision import FORMATS, FUSED_EXPONENTIAL
-from tallystick.programs.operators.types import FLOATS, broadcast_shapes
+from tallystick.programs.operators.types import broadcast_shapes
 
 FAMILY: Final = Family()
 
@@ -40,23 +41,17 @@ class Scores(Generic[V]):
     hidden: V | None = None
 
 
-@FAMILY.operator(
-    "aten.scaled_dot_product_attention.default",
-    "Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0., bool is_causal=False, *, "
-    "float? scale=None, bool enable_gqa=False",
-    _RESULT,
-    Exactness.COMPOSITE,
-)
+@FAMILY.operator("aten.scaled_dot_product_attention.default", _RESULT, Exactness.COMPOSITE)
 def scaled_dot_product_attention(
     a: Algebra[V],
     query: V,
     key: V,
     value: V,
-    attn_mask: V | None,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-    enable_gqa: bool,
+    attn_mask: V | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> V:
     """[…,l,e], […,s,e] and […,s,d] give […,l,d]; a BOOL mask holds where a key may be seen. No dropout."""
     query, key, value = _aligned(a, query, key, value, enable_gqa)
@@ -64,24 +59,18 @@ def scaled_dot_product_attention(
     return _attend(a, query, key, value, attn_mask, is_causal, scale)[0]
 
 
-@FAMILY.operator(
-    "aten._scaled_dot_product_attention_math.default",
-    "Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0., bool is_causal=False, "
-    "Tensor? dropout_mask=None, *, float? scale=None, bool enable_gqa=False",
-    f"{_RESULT}, and the softmax",
-    Exactness.COMPOSITE,
-)
+@FAMILY.operator("aten._scaled_dot_product_attention_math.default", f"{_RESULT}, and the softmax", Exactness.COMPOSITE)
 def scaled_dot_product_attention_math(
     a: Algebra[V],
     query: V,
     key: V,
     value: V,
-    attn_mask: V | None,
-    dropout_p: float,
-    is_causal: bool,
-    dropout_mask: V | None,
-    scale: float | None,
-    enable_gqa: bool,
+    attn_mask: V | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    dropout_mask: V | None = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> tuple[V, V]:
     """The result and the weights […,l,s]; masks are added, so a BOOL one is refused. No dropout."""
     if dropout_mask is not None or (attn_mask is not None and attn_mask.dtype == "BOOL"):
@@ -94,8 +83,6 @@ def scaled_dot_product_attention_math(
 
 @FAMILY.operator(
     "aten._scaled_dot_product_flash_attention_for_cpu.default",
-    "Tensor query, Tensor key, Tensor value, float dropout_p=0., bool is_causal=False, *, Tensor? attn_mask=None, "
-    "float? scale=None",
     f"{_RESULT}, and the logarithm of the softmax's denominator",
     Exactness.COMPOSITE,
 )
@@ -104,10 +91,10 @@ def flash_attention(
     query: V,
     key: V,
     value: V,
-    dropout_p: float,
-    is_causal: bool,
-    attn_mask: V | None,
-    scale: float | None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    attn_mask: V | None = None,
+    scale: float | None = None,
 ) -> tuple[V, V]:
     """[b,h,l,e] and twice [b,k,l,e] give [b,h,l,e] and [b,h,l]; 0 where a query sees no key.
 
@@ -122,8 +109,6 @@ def flash_attention(
 
 @FAMILY.operator(
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",
-    "Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor logsumexp, float dropout_p, "
-    "bool is_causal, *, Tensor? attn_mask=None, float? scale=None",
     "gradients of attention by query, key and value",
     Exactness.COMPOSITE,
 )
@@ -137,8 +122,8 @@ def flash_attention_backward(
     logsumexp: V,
     dropout_p: float,
     is_causal: bool,
-    attn_mask: V | None,
-    scale: float | None,
+    attn_mask: V | None = None,
+    scale: float | None = None,
 ) -> tuple[V, V, V]:
     """Gradients of the shapes of their tensors (Dao et al. 2022, Algorithm 4).
 

@@ -12,7 +12,6 @@ from tallystick.programs.operators.aten.convolution import masked
 from tallystick.programs.operators.aten.normalization import (
     TERMS,
     Moments,
-    Sides,
     check_floats,
     check_shape,
     gradient_by_input,
@@ -21,7 +20,7 @@ from tallystick.programs.operators.aten.normalization import (
     present,
     stored,
 )
-from tallystick.programs.operators.definition import Exactness, Family
+from tallystick.programs.operators.definition import Exactness, Family, Ints
 
 # Batch normalization, its running statistics and its gradients.
 #
@@ -30,16 +29,9 @@ from tallystick.programs.operators.definition import Exactness, Family
 
 FAMILY: Final = Family()
 
-_BATCH: Final = "Tensor input, Tensor? weight, Tensor? bias"
-_RUNNING: Final = "Tensor running_mean, Tensor running_var"
-
 
 @FAMILY.operator(
-    "aten.batch_norm.default",
-    f"{_BATCH}, Tensor? running_mean, Tensor? running_var, bool training, float momentum, float eps, "
-    "bool cudnn_enabled",
-    "(x − mean) / √(variance + ε) · weight + bias per channel",
-    Exactness.COMPOSITE,
+    "aten.batch_norm.default", "(x − mean) / √(variance + ε) · weight + bias per channel", Exactness.COMPOSITE
 )
 def batch_norm(
     a: Algebra[V],
@@ -60,15 +52,15 @@ def batch_norm(
 
 @FAMILY.operator(
     "aten.native_batch_norm.default",
-    f"{_BATCH}, Tensor? running_mean, Tensor? running_var, bool training, float momentum, float eps",
     "batch normalization, with the mean and reciprocal deviation of the batch",
     Exactness.COMPOSITE,
 )
 @FAMILY.operator(
     "aten._native_batch_norm_legit.default",
-    f"{_BATCH}, {_RUNNING}, bool training, float momentum, float eps",
     "batch normalization, with the mean and reciprocal deviation of the batch",
     Exactness.COMPOSITE,
+    running_mean="Tensor",
+    running_var="Tensor",
 )
 def native_batch_norm(
     a: Algebra[V],
@@ -97,7 +89,6 @@ def native_batch_norm(
 
 @FAMILY.operator(
     "aten._native_batch_norm_legit_no_training.default",
-    f"{_BATCH}, {_RUNNING}, float momentum, float eps",
     "batch normalization by the running statistics",
     Exactness.COMPOSITE,
 )
@@ -118,7 +109,6 @@ def batch_norm_without_training(
 
 @FAMILY.operator(
     "aten._native_batch_norm_legit.no_stats",
-    f"{_BATCH}, bool training, float momentum, float eps",
     "batch normalization that keeps no running statistics",
     Exactness.COMPOSITE,
 )
@@ -132,7 +122,6 @@ def batch_norm_without_statistics(
 
 @FAMILY.operator(
     "aten._native_batch_norm_legit_functional.default",
-    f"{_BATCH}, {_RUNNING}, bool training, float momentum, float eps",
     "batch normalization, with the statistics of the batch and the new running ones",
     Exactness.COMPOSITE,
 )
@@ -161,8 +150,6 @@ def batch_norm_functional(
 
 @FAMILY.operator(
     "aten.native_batch_norm_backward.default",
-    "Tensor grad_out, Tensor input, Tensor? weight, Tensor? running_mean, Tensor? running_var, Tensor? save_mean, "
-    "Tensor? save_invstd, bool train, float eps, bool[] output_mask",
     "gradients of batch normalization by input, weight and bias",
     Exactness.COMPOSITE,
 )
@@ -251,12 +238,9 @@ def _optional_column(a: Algebra[V], statistic: V | None, x: Typed) -> V | None:
 
 # Group normalization and its gradients.
 
-_AFFINE: Final = "Tensor? weight=None, Tensor? bias=None, float eps=1e-05"
-
 
 @FAMILY.operator(
     "aten.group_norm.default",
-    f"Tensor input, int num_groups, {_AFFINE}, bool cudnn_enabled=True",
     "(x − mean) / √(variance + ε) · weight + bias over groups of channels",
     Exactness.COMPOSITE,
 )
@@ -264,10 +248,10 @@ def group_norm(
     a: Algebra[V],
     input: V,
     num_groups: int,
-    weight: V | None,
-    bias: V | None,
-    eps: float,
-    cudnn_enabled: bool,
+    weight: V | None = None,
+    bias: V | None = None,
+    eps: float = 1e-05,
+    cudnn_enabled: bool = True,
 ) -> V:
     """[n,c,…], with `num_groups` groups of neighbouring channels."""
     if len(input.shape) < 2:
@@ -278,10 +262,7 @@ def group_norm(
 
 
 @FAMILY.operator(
-    "aten.native_group_norm.default",
-    "Tensor input, Tensor? weight, Tensor? bias, int N, int C, int HxW, int group, float eps",
-    "group normalization, with its mean and reciprocal deviation",
-    Exactness.COMPOSITE,
+    "aten.native_group_norm.default", "group normalization, with its mean and reciprocal deviation", Exactness.COMPOSITE
 )
 def native_group_norm(
     a: Algebra[V],
@@ -307,8 +288,6 @@ def native_group_norm(
 
 @FAMILY.operator(
     "aten.native_group_norm_backward.default",
-    "Tensor grad_out, Tensor input, Tensor mean, Tensor rstd, Tensor? weight, int N, int C, int HxW, int group, "
-    "bool[] output_mask",
     "gradients of group normalization by input, weight and bias",
     Exactness.COMPOSITE,
 )
@@ -346,7 +325,7 @@ def native_group_norm_backward(
     return by_input, by_weight, by_bias
 
 
-def _grouped_shape(x: Typed, n: int, c: int, area: int, groups: int, *affine: Typed | None) -> Sides:
+def _grouped_shape(x: Typed, n: int, c: int, area: int, groups: int, *affine: Typed | None) -> Ints:
     given = x.shape[:2] if len(x.shape) >= 2 else ()
     if given != (n, c) or math.prod(x.shape[2:]) != area or groups < 1 or c % groups or c * area == 0:
         raise MalformedError(f"{list(x.shape)} as {n} times {c} channels of {area} in {groups} groups")
@@ -357,5 +336,5 @@ def _grouped_shape(x: Typed, n: int, c: int, area: int, groups: int, *affine: Ty
     return (n, groups, c // groups, area)
 
 
-def _per_channel(a: Algebra[V], x: V | None, grouped: Sides) -> V | None:
+def _per_channel(a: Algebra[V], x: V | None, grouped: Ints) -> V | None:
     return None if x is None else a.reshape(a.wide(x), (*grouped[1:3], 1))

@@ -5,48 +5,47 @@ from __future__ import annotations
 from typing import Any
 
 from tallystick.core.errors import MalformedError
+from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, Comparison, V
-from tallystick.programs.operators.aten.arguments import FLOATS, common_dtype
+from tallystick.programs.operators.aten.arguments import common_dtype
 from tallystick.programs.operators.definition import Exactness, Family, Scalar
 
 FAMILY = Family()
-_COMPARISONS: tuple[tuple[Comparison, str], ...] = (
-    ("eq", "="),
-    ("ne", "≠"),
-    ("lt", "<"),
-    ("le", "≤"),
-    ("gt", ">"),
-    ("ge", "≥"),
-)
 
 
 def _add_comparison(how: Comparison, sign: str) -> None:
-    @FAMILY.operator(f"aten.{how}.Tensor", "Tensor self, Tensor other", f"self {sign} other", Exactness.EXACT)
-    @FAMILY.operator(f"aten.{how}.Scalar", "Tensor self, Scalar other", f"self {sign} other", Exactness.EXACT)
+    @FAMILY.operator(f"aten.{how}.Tensor", f"self {sign} other", Exactness.EXACT, other="Tensor")
+    @FAMILY.operator(f"aten.{how}.Scalar", f"self {sign} other", Exactness.EXACT, other="Scalar")
     def compared(a: Algebra[V], self: V, other: V | Scalar) -> V:
         """At the dtype where both meet, to which numbers are rounded."""
         _, (x, y) = _at_common(a, self, other)
         return a.compare(x, y, how)
 
 
-for _how, _sign in _COMPARISONS:
-    _add_comparison(_how, _sign)
+_add_comparison("eq", "=")
+_add_comparison("ne", "≠")
+_add_comparison("lt", "<")
+_add_comparison("le", "≤")
+_add_comparison("gt", ">")
+_add_comparison("ge", "≥")
 
 
 # ---- logic
 
 
-def _add_logic(primitive: str, meaning: str) -> None:
-    @FAMILY.operator(f"aten.logical_{primitive}.default", "Tensor self, Tensor other", meaning, Exactness.EXACT)
+def _add_logic(primitive: str) -> None:
+    meaning = f"self {primitive} other"
+
+    @FAMILY.operator(f"aten.logical_{primitive}.default", meaning, Exactness.EXACT)
     def logical(a: Algebra[V], self: V, other: V) -> V:
         """Numbers hold where they are not 0."""
         result: V = getattr(a, f"logical_{primitive}")(a.cast(self, "BOOL"), a.cast(other, "BOOL"))
         return result
 
-    @FAMILY.operator(f"aten.bitwise_{primitive}.Tensor", "Tensor self, Tensor other", meaning, Exactness.EXACT)
-    @FAMILY.operator(f"aten.bitwise_{primitive}.Scalar", "Tensor self, Scalar other", meaning, Exactness.EXACT)
-    @FAMILY.operator(f"aten.__{primitive}__.Tensor", "Tensor self, Tensor other", meaning, Exactness.EXACT)
-    @FAMILY.operator(f"aten.__{primitive}__.Scalar", "Tensor self, Scalar other", meaning, Exactness.EXACT)
+    @FAMILY.operator(f"aten.bitwise_{primitive}.Tensor", meaning, Exactness.EXACT, other="Tensor")
+    @FAMILY.operator(f"aten.bitwise_{primitive}.Scalar", meaning, Exactness.EXACT, other="Scalar")
+    @FAMILY.operator(f"aten.__{primitive}__.Tensor", meaning, Exactness.EXACT, other="Tensor")
+    @FAMILY.operator(f"aten.__{primitive}__.Scalar", meaning, Exactness.EXACT, other="Scalar")
     def bitwise(a: Algebra[V], self: V, other: V | Scalar) -> V:
         """Integers bit by bit, or BOOL."""
         dtype, (x, y) = _at_common(a, self, other)
@@ -55,34 +54,34 @@ def _add_logic(primitive: str, meaning: str) -> None:
 
 
 for _primitive in ("and", "or", "xor"):
-    _add_logic(_primitive, f"self {_primitive} other")
+    _add_logic(_primitive)
 
 
-@FAMILY.operator("aten.logical_not.default", "Tensor self", "not self", Exactness.EXACT)
+@FAMILY.operator("aten.logical_not.default", "not self", Exactness.EXACT)
 def logical_not(a: Algebra[V], self: V) -> V:
     """Numbers hold where they are not 0."""
     return a.logical_not(a.cast(self, "BOOL"))
 
 
-@FAMILY.operator("aten.bitwise_not.default", "Tensor self", "every bit inverted", Exactness.EXACT)
+@FAMILY.operator("aten.bitwise_not.default", "every bit inverted", Exactness.EXACT)
 def bitwise_not(a: Algebra[V], self: V) -> V:
     """Integers, or BOOL."""
     return a.logical_not(self)
 
 
-@FAMILY.operator("aten.isnan.default", "Tensor self", "self is NaN", Exactness.EXACT)
+@FAMILY.operator("aten.isnan.default", "self is NaN", Exactness.EXACT)
 def isnan(a: Algebra[V], self: V) -> V:
     """NaN alone differs from itself."""
     return a.compare(self, self, "ne")
 
 
-@FAMILY.operator("aten.isfinite.default", "Tensor self", "self is neither infinite nor NaN", Exactness.EXACT)
+@FAMILY.operator("aten.isfinite.default", "self is neither infinite nor NaN", Exactness.EXACT)
 def isfinite(a: Algebra[V], self: V) -> V:
     """Integers and BOOL always are."""
     return a.is_finite(self) if self.dtype in FLOATS else a.full(self.shape, 1, "BOOL")
 
 
-@FAMILY.operator("aten.isinf.default", "Tensor self", "self is infinite", Exactness.EXACT)
+@FAMILY.operator("aten.isinf.default", "self is infinite", Exactness.EXACT)
 def isinf(a: Algebra[V], self: V) -> V:
     """Integers and BOOL never are."""
     return a.logical_not(a.logical_or(isfinite(a, self), isnan(a, self)))
@@ -91,36 +90,23 @@ def isinf(a: Algebra[V], self: V) -> V:
 # ---- choices
 
 
-@FAMILY.operator(
-    "aten.where.self",
-    "Tensor condition, Tensor self, Tensor other",
-    "self where condition, else other",
-    Exactness.EXACT,
-)
-@FAMILY.operator(
-    "aten.where.ScalarOther", "Tensor condition, Tensor self, Scalar other", "as where.self", Exactness.EXACT
-)
-@FAMILY.operator(
-    "aten.where.ScalarSelf", "Tensor condition, Scalar self, Tensor other", "as where.self", Exactness.EXACT
-)
-@FAMILY.operator("aten.where.Scalar", "Tensor condition, Scalar self, Scalar other", "as where.self", Exactness.EXACT)
+@FAMILY.operator("aten.where.self", "self where condition, else other", Exactness.EXACT, self="Tensor", other="Tensor")
+@FAMILY.operator("aten.where.ScalarOther", "as where.self", Exactness.EXACT, self="Tensor", other="Scalar")
+@FAMILY.operator("aten.where.ScalarSelf", "as where.self", Exactness.EXACT, self="Scalar", other="Tensor")
+@FAMILY.operator("aten.where.Scalar", "as where.self", Exactness.EXACT, self="Scalar", other="Scalar")
 def where(a: Algebra[V], condition: V, self: V | Scalar, other: V | Scalar) -> V:
     """At the dtype where both meet; two numbers give F32, I64 or BOOL."""
     dtype, (x, y) = _at_common(a, self, other)
     return a.where(condition, a.full((), x, dtype) if isinstance(x, int | float) else x, y)
 
 
-@FAMILY.operator(
-    "aten.masked_fill.Scalar", "Tensor self, Tensor mask, Scalar value", "value where mask, else self", Exactness.EXACT
-)
+@FAMILY.operator("aten.masked_fill.Scalar", "value where mask, else self", Exactness.EXACT)
 def masked_fill(a: Algebra[V], self: V, mask: V, value: Scalar) -> V:
     """`value` is a constant of the dtype of `self`."""
     return a.where(mask, value, self)
 
 
-@FAMILY.operator(
-    "aten.masked_fill.Tensor", "Tensor self, Tensor mask, Tensor value", "value where mask, else self", Exactness.EXACT
-)
+@FAMILY.operator("aten.masked_fill.Tensor", "value where mask, else self", Exactness.EXACT)
 def masked_fill_tensor(a: Algebra[V], self: V, mask: V, value: V) -> V:
     """`value` is 0-dimensional, and rounded to the dtype of `self`."""
     if value.shape:
@@ -128,16 +114,16 @@ def masked_fill_tensor(a: Algebra[V], self: V, mask: V, value: V) -> V:
     return a.where(mask, a.cast(value, self.dtype), self)
 
 
-@FAMILY.operator("aten.maximum.default", "Tensor self, Tensor other", "the larger", Exactness.EXACT)
-@FAMILY.operator("aten.max.other", "Tensor self, Tensor other", "the larger", Exactness.EXACT)
+@FAMILY.operator("aten.maximum.default", "the larger", Exactness.EXACT)
+@FAMILY.operator("aten.max.other", "the larger", Exactness.EXACT)
 def maximum(a: Algebra[V], self: V, other: V) -> V:
     """NaN where either is."""
     _, (x, y) = _at_common(a, self, other)
     return a.maximum(x, y)
 
 
-@FAMILY.operator("aten.minimum.default", "Tensor self, Tensor other", "the smaller", Exactness.EXACT)
-@FAMILY.operator("aten.min.other", "Tensor self, Tensor other", "the smaller", Exactness.EXACT)
+@FAMILY.operator("aten.minimum.default", "the smaller", Exactness.EXACT)
+@FAMILY.operator("aten.min.other", "the smaller", Exactness.EXACT)
 def minimum(a: Algebra[V], self: V, other: V) -> V:
     """NaN where either is."""
     _, (x, y) = _at_common(a, self, other)
@@ -147,34 +133,38 @@ def minimum(a: Algebra[V], self: V, other: V) -> V:
 _CLAMPED = "min(max(self, min), max)"
 
 
-@FAMILY.operator("aten.clamp.default", "Tensor self, Scalar? min=None, Scalar? max=None", _CLAMPED, Exactness.EXACT)
-@FAMILY.operator("aten.clamp.Tensor", "Tensor self, Tensor? min=None, Tensor? max=None", _CLAMPED, Exactness.EXACT)
-def clamp(a: Algebra[V], self: V, min: V | Scalar | None, max: V | Scalar | None) -> V:
+@FAMILY.operator("aten.clamp.default", _CLAMPED, Exactness.EXACT, min="Scalar?", max="Scalar?")
+@FAMILY.operator("aten.clamp.Tensor", _CLAMPED, Exactness.EXACT, min="Tensor?", max="Tensor?")
+def clamp(a: Algebra[V], self: V, min: V | Scalar | None = None, max: V | Scalar | None = None) -> V:
     """`max` where `min` exceeds it; NaN where any is."""
-    return _clamp(a, self, min, max)
+    if min is None and max is None:
+        raise MalformedError("clamped to neither a minimum nor a maximum")
+    bounds = [bound for bound in (min, max) if bound is not None]
+    _, (found, *bounds) = _at_common(a, self, *bounds)
+    if min is not None:
+        found = a.maximum(found, bounds.pop(0))
+    result: V = found if max is None else a.minimum(found, bounds.pop(0))
+    return result
 
 
-@FAMILY.operator("aten.clamp_min.default", "Tensor self, Scalar min", "max(self, min)", Exactness.EXACT)
-@FAMILY.operator("aten.clamp_min.Tensor", "Tensor self, Tensor min", "max(self, min)", Exactness.EXACT)
+@FAMILY.operator("aten.clamp_min.default", "max(self, min)", Exactness.EXACT, min="Scalar")
+@FAMILY.operator("aten.clamp_min.Tensor", "max(self, min)", Exactness.EXACT, min="Tensor")
 def clamp_min(a: Algebra[V], self: V, min: V | Scalar) -> V:
     """NaN where either is."""
-    return _clamp(a, self, min, None)
+    return clamp(a, self, min, None)
 
 
-@FAMILY.operator("aten.clamp_max.default", "Tensor self, Scalar max", "min(self, max)", Exactness.EXACT)
-@FAMILY.operator("aten.clamp_max.Tensor", "Tensor self, Tensor max", "min(self, max)", Exactness.EXACT)
+@FAMILY.operator("aten.clamp_max.default", "min(self, max)", Exactness.EXACT, max="Scalar")
+@FAMILY.operator("aten.clamp_max.Tensor", "min(self, max)", Exactness.EXACT, max="Tensor")
 def clamp_max(a: Algebra[V], self: V, max: V | Scalar) -> V:
     """NaN where either is."""
-    return _clamp(a, self, None, max)
+    return clamp(a, self, None, max)
 
 
-@FAMILY.operator(
-    "aten.nan_to_num.default",
-    "Tensor self, float? nan=None, float? posinf=None, float? neginf=None",
-    "numbers in place of NaN and infinities",
-    Exactness.EXACT,
-)
-def nan_to_num(a: Algebra[V], self: V, nan: float | None, posinf: float | None, neginf: float | None) -> V:
+@FAMILY.operator("aten.nan_to_num.default", "numbers in place of NaN and infinities", Exactness.EXACT)
+def nan_to_num(
+    a: Algebra[V], self: V, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> V:
     """0 for NaN and the largest floats for infinities, unless other numbers are given."""
     if self.dtype not in FLOATS:
         return self
@@ -190,17 +180,6 @@ _LARGEST = {
     "F32": (2 - 2.0**-23) * 2.0**127,
     "F64": (2 - 2.0**-52) * 2.0**1023,
 }
-
-
-def _clamp(a: Algebra[V], x: V, least: V | Scalar | None, most: V | Scalar | None) -> V:
-    if least is None and most is None:
-        raise MalformedError("clamped to neither a minimum nor a maximum")
-    bounds = [bound for bound in (least, most) if bound is not None]
-    _, (found, *bounds) = _at_common(a, x, *bounds)
-    if least is not None:
-        found = a.maximum(found, bounds.pop(0))
-    result: V = found if most is None else a.minimum(found, bounds.pop(0))
-    return result
 
 
 def _at_common(a: Algebra[V], *operands: Any) -> tuple[str, list[Any]]:

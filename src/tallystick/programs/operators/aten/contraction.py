@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Final
 
 from tallystick.core.errors import MalformedError
+from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, Number, Typed, V
-from tallystick.programs.operators.definition import Exactness, Family, Scalar
-from tallystick.programs.operators.types import FLOATS, INTEGERS, broadcast_shapes
+from tallystick.programs.operators.definition import Dtype, Exactness, Family, Scalar
+from tallystick.programs.operators.types import INTEGERS, broadcast_shapes
 
 # Products of matrices and vectors, with what is added to them.
 #
@@ -18,10 +19,8 @@ from tallystick.programs.operators.types import FLOATS, INTEGERS, broadcast_shap
 
 FAMILY: Final = Family()
 
-_ADDING: Final = "*, Scalar beta=1, Scalar alpha=1"
 
-
-@FAMILY.operator("aten.mm.default", "Tensor self, Tensor mat2", "matrix product", Exactness.ACCUMULATES)
+@FAMILY.operator("aten.mm.default", "matrix product", Exactness.ACCUMULATES)
 def mm(a: Algebra[V], self: V, mat2: V) -> V:
     """Shapes [n,k] and [k,m] give [n,m]; dtypes are equal."""
     check_rank(self, 2)
@@ -29,13 +28,13 @@ def mm(a: Algebra[V], self: V, mat2: V) -> V:
     return a.cast(product(a, *widened(a, self, mat2)), self.dtype)
 
 
-@FAMILY.operator("aten.bmm.default", "Tensor self, Tensor mat2", "one matrix product per index", Exactness.ACCUMULATES)
+@FAMILY.operator("aten.bmm.default", "one matrix product per index", Exactness.ACCUMULATES)
 def bmm(a: Algebra[V], self: V, mat2: V) -> V:
     """Shapes [b,n,k] and [b,k,m] give [b,n,m]; the first axis does not broadcast."""
     return a.cast(_batched(a, *widened(a, self, mat2)), self.dtype)
 
 
-@FAMILY.operator("aten.mv.default", "Tensor self, Tensor vec", "matrix times vector", Exactness.ACCUMULATES)
+@FAMILY.operator("aten.mv.default", "matrix times vector", Exactness.ACCUMULATES)
 def mv(a: Algebra[V], self: V, vec: V) -> V:
     """Shapes [n,k] and [k] give [n]."""
     check_rank(self, 2)
@@ -43,7 +42,7 @@ def mv(a: Algebra[V], self: V, vec: V) -> V:
     return a.cast(product(a, *widened(a, self, vec)), self.dtype)
 
 
-@FAMILY.operator("aten.dot.default", "Tensor self, Tensor tensor", "inner product", Exactness.ACCUMULATES)
+@FAMILY.operator("aten.dot.default", "inner product", Exactness.ACCUMULATES)
 def dot(a: Algebra[V], self: V, tensor: V) -> V:
     """Two vectors of equal length give a 0-dimensional tensor."""
     check_rank(self, 1)
@@ -51,20 +50,15 @@ def dot(a: Algebra[V], self: V, tensor: V) -> V:
     return a.cast(product(a, *widened(a, self, tensor)), self.dtype)
 
 
-@FAMILY.operator("aten.vdot.default", "Tensor self, Tensor other", "inner product", Exactness.ACCUMULATES)
+@FAMILY.operator("aten.vdot.default", "inner product", Exactness.ACCUMULATES)
 def vdot(a: Algebra[V], self: V, other: V) -> V:
     """As `dot`, for real numbers."""
     result: V = dot(a, self, other)
     return result
 
 
-@FAMILY.operator(
-    "aten.addmm.default",
-    f"Tensor self, Tensor mat1, Tensor mat2, {_ADDING}",
-    "beta·self + alpha·(mat1·mat2)",
-    Exactness.ACCUMULATES,
-)
-def addmm(a: Algebra[V], self: V, mat1: V, mat2: V, beta: Scalar, alpha: Scalar) -> V:
+@FAMILY.operator("aten.addmm.default", "beta·self + alpha·(mat1·mat2)", Exactness.ACCUMULATES)
+def addmm(a: Algebra[V], self: V, mat1: V, mat2: V, beta: Scalar = 1, alpha: Scalar = 1) -> V:
     """`self` broadcasts to the product; where beta is 0 it is not read."""
     check_rank(mat1, 2)
     check_rank(mat2, 2)
@@ -73,13 +67,8 @@ def addmm(a: Algebra[V], self: V, mat1: V, mat2: V, beta: Scalar, alpha: Scalar)
     return a.cast(_added(a, addend, result, beta, mat1.shape[1]), mat1.dtype)
 
 
-@FAMILY.operator(
-    "aten.addmv.default",
-    f"Tensor self, Tensor mat, Tensor vec, {_ADDING}",
-    "beta·self + alpha·(mat·vec)",
-    Exactness.ACCUMULATES,
-)
-def addmv(a: Algebra[V], self: V, mat: V, vec: V, beta: Scalar, alpha: Scalar) -> V:
+@FAMILY.operator("aten.addmv.default", "beta·self + alpha·(mat·vec)", Exactness.ACCUMULATES)
+def addmv(a: Algebra[V], self: V, mat: V, vec: V, beta: Scalar = 1, alpha: Scalar = 1) -> V:
     """`self` broadcasts to the product; where beta is 0 it is not read."""
     check_rank(mat, 2)
     check_rank(vec, 1)
@@ -89,33 +78,23 @@ def addmv(a: Algebra[V], self: V, mat: V, vec: V, beta: Scalar, alpha: Scalar) -
 
 
 @FAMILY.operator(
-    "aten.baddbmm.default",
-    f"Tensor self, Tensor batch1, Tensor batch2, {_ADDING}",
-    "beta·self + alpha·(batch1·batch2), one matrix product per index",
-    Exactness.ACCUMULATES,
+    "aten.baddbmm.default", "beta·self + alpha·(batch1·batch2), one matrix product per index", Exactness.ACCUMULATES
 )
-def baddbmm(a: Algebra[V], self: V, batch1: V, batch2: V, beta: Scalar, alpha: Scalar) -> V:
+def baddbmm(a: Algebra[V], self: V, batch1: V, batch2: V, beta: Scalar = 1, alpha: Scalar = 1) -> V:
     """`self` broadcasts to the products; where beta is 0 it is not read."""
     addend, x, y = widened(a, self, batch1, batch2)
     result = _scaled_product(a, _batched, x, y, alpha)
     return a.cast(_added(a, addend, result, beta, batch1.shape[2]), batch1.dtype)
 
 
-@FAMILY.operator(
-    "aten.matmul.default",
-    "Tensor self, Tensor other",
-    "matrix product over broadcast axes",
-    Exactness.ACCUMULATES,
-)
+@FAMILY.operator("aten.matmul.default", "matrix product over broadcast axes", Exactness.ACCUMULATES)
 def matmul(a: Algebra[V], self: V, other: V) -> V:
     """As NumPy's `matmul`: vectors lose their axis, axes before the last two broadcast."""
     return a.cast(product(a, *widened(a, self, other)), self.dtype)
 
 
-@FAMILY.operator(
-    "aten.linear.default", "Tensor input, Tensor weight, Tensor? bias=None", "x·Wᵀ + b", Exactness.ACCUMULATES
-)
-def linear(a: Algebra[V], input: V, weight: V, bias: V | None) -> V:
+@FAMILY.operator("aten.linear.default", "x·Wᵀ + b", Exactness.ACCUMULATES)
+def linear(a: Algebra[V], input: V, weight: V, bias: V | None = None) -> V:
     """Shapes [...,k] and [m,k] give [...,m]; [...,k] and [k] give [...]."""
     if not input.shape or len(weight.shape) not in (1, 2):
         raise MalformedError(f"a linear layer with {len(weight.shape)} axes of weights, {len(input.shape)} of inputs")
@@ -199,12 +178,9 @@ COUNTED: Final = frozenset({"F32", "F64", *INTEGERS})
 
 
 @FAMILY.operator(
-    "aten.histc.default",
-    "Tensor self, int bins=100, Scalar min=0, Scalar max=0",
-    "how many elements lie in each of equal bins from min to max",
-    Exactness.COMPOSITE,
+    "aten.histc.default", "how many elements lie in each of equal bins from min to max", Exactness.COMPOSITE
 )
-def histc(a: Algebra[V], self: V, bins: int, min: Scalar, max: Scalar) -> V:
+def histc(a: Algebra[V], self: V, bins: int = 100, min: Scalar = 0, max: Scalar = 0) -> V:
     """In the dtype of `self`; the last bin includes `max`, and what lies outside, or is NaN, is not counted.
 
     min < max: equal ones stand for the extremes of the data. The bin is (x − min)·bins / (max − min), cut to a whole
@@ -222,12 +198,11 @@ def histc(a: Algebra[V], self: V, bins: int, min: Scalar, max: Scalar) -> V:
 
 
 @FAMILY.operator(
-    "aten._grouped_mm.default",
-    "Tensor self, Tensor mat2, Tensor? offs=None, Tensor? bias=None, dtype? out_dtype=None",
-    "one matrix product per group of rows, or of summed places",
-    Exactness.COMPOSITE,
+    "aten._grouped_mm.default", "one matrix product per group of rows, or of summed places", Exactness.COMPOSITE
 )
-def grouped_mm(a: Algebra[V], self: V, mat2: V, offs: V | None, bias: V | None, out_dtype: str | None) -> V:
+def grouped_mm(
+    a: Algebra[V], self: V, mat2: V, offs: V | None = None, bias: V | None = None, out_dtype: Dtype | None = None
+) -> V:
     """Group i ends before `offs[i]`, I32, and begins where the group before it ends.
 
     Shapes [n,k] and [g,k,m] give [n,m]: groups of rows. Shapes [n,k] and [k,m] give [g,n,m]: groups of the k places

@@ -13,51 +13,42 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tallystick.core.errors import MalformedError
 from tallystick.programs.operators.algebra import Algebra, Typed, V
 from tallystick.programs.operators.aten.contraction import check_rank, optional, summand, widened
-from tallystick.programs.operators.definition import Definition, Exactness, Family
+from tallystick.programs.operators.definition import Exactness, Family, Ints
 
 FAMILY: Final = Family()
-
-Sides = tuple[int, ...]
-
-_GEOMETRY: Final = "int[] stride, int[] padding, int[] dilation, bool transposed, int[] output_padding, int groups"
 
 
 @dataclass(frozen=True)
 class Geometry:
     """One number per spatial axis of each: strides, zeros in front and behind, dilations; and the groups."""
 
-    strides: Sides
-    low: Sides
-    high: Sides
-    dilations: Sides
+    strides: Ints
+    low: Ints
+    high: Ints
+    dilations: Ints
     groups: int
 
-    def reach(self, kernel: Sides) -> Sides:
+    def reach(self, kernel: Ints) -> Ints:
         """How many elements a window spans, less one."""
         return tuple(dilation * (side - 1) for dilation, side in zip(self.dilations, kernel, strict=True))
 
 
-@FAMILY.operator(
-    "aten.convolution.default",
-    f"Tensor input, Tensor weight, Tensor? bias, {_GEOMETRY}",
-    "convolution, or its transpose, plus bias",
-    Exactness.ACCUMULATES,
-)
+@FAMILY.operator("aten.convolution.default", "convolution, or its transpose, plus bias", Exactness.ACCUMULATES)
 def convolution(
     a: Algebra[V],
     input: V,
     weight: V,
     bias: V | None,
-    stride: Sides,
-    padding: Sides,
-    dilation: Sides,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
     transposed: bool,
-    output_padding: Sides,
+    output_padding: Ints,
     groups: int,
 ) -> V:
     """[n,c,…] and [o,c/groups,…] give [n,o,…]; transposed, [n,c,…] and [c,o/groups,…] do."""
@@ -71,81 +62,20 @@ def convolution(
     return a.cast(_biased(a, result, addends, terms), input.dtype)
 
 
-def plain_convolution(
-    a: Algebra[V],
-    input: V,
-    weight: V,
-    bias: V | None,
-    stride: Sides,
-    padding: Sides,
-    dilation: Sides,
-    groups: int,
-) -> V:
-    """[n,c,…] and [o,c/groups,…] give [n,o,…]; an input without n gives a result without n."""
-    if len(input.shape) == len(weight.shape) - 1:
-        input = a.reshape(input, (1, *input.shape))
-        single: V = plain_convolution(a, input, weight, bias, stride, padding, dilation, groups)
-        return a.reshape(single, single.shape[1:])
-    result: V = convolution(a, input, weight, bias, stride, padding, dilation, False, (0,), groups)
-    return result
-
-
-def named_padding_convolution(
-    a: Algebra[V],
-    input: V,
-    weight: V,
-    bias: V | None,
-    stride: Sides,
-    padding: str,
-    dilation: Sides,
-    groups: int,
-) -> V:
-    """`valid` pads nothing; `same` keeps the sides, with the odd zero behind, and asks for strides of 1."""
-    geometry = _geometry(input, weight, stride, (0,), dilation, groups)
-    if padding == "same" and all(step == 1 for step in geometry.strides):
-        reach = geometry.reach(weight.shape[2:])
-        low = tuple(side // 2 for side in reach)
-        high = tuple(side - side // 2 for side in reach)
-        geometry = Geometry(geometry.strides, low, high, geometry.dilations, groups)
-    elif padding != "valid":
-        raise MalformedError(f"convolution with padding {padding!r:.20} and strides {list(geometry.strides)}")
-    x, w, *addends = widened(a, input, weight, *optional(bias))
-    return a.cast(_biased(a, _gather(a, x, w, geometry), addends, math.prod(weight.shape[1:])), input.dtype)
-
-
-def transposed_convolution(
-    a: Algebra[V],
-    input: V,
-    weight: V,
-    bias: V | None,
-    stride: Sides,
-    padding: Sides,
-    output_padding: Sides,
-    groups: int,
-    dilation: Sides,
-) -> V:
-    """[n,c,…] and [c,o/groups,…] give [n,o,…]."""
-    result: V = convolution(a, input, weight, bias, stride, padding, dilation, True, output_padding, groups)
-    return result
-
-
 @FAMILY.operator(
-    "aten.convolution_backward.default",
-    f"Tensor grad_output, Tensor input, Tensor weight, int[]? bias_sizes, {_GEOMETRY}, bool[] output_mask",
-    "gradients of a convolution by input, weight and bias",
-    Exactness.ACCUMULATES,
+    "aten.convolution_backward.default", "gradients of a convolution by input, weight and bias", Exactness.ACCUMULATES
 )
 def convolution_backward(
     a: Algebra[V],
     grad_output: V,
     input: V,
     weight: V,
-    bias_sizes: Sides | None,
-    stride: Sides,
-    padding: Sides,
-    dilation: Sides,
+    bias_sizes: Ints | None,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
     transposed: bool,
-    output_padding: Sides,
+    output_padding: Ints,
     groups: int,
     output_mask: tuple[bool, ...],
 ) -> tuple[V | None, V | None, V | None]:
@@ -165,7 +95,7 @@ def convolution_backward(
     return by_input, by_weight, by_bias
 
 
-def sides(numbers: Sides, count: int, name: str, least: int) -> Sides:
+def sides(numbers: Ints, count: int, name: str, least: int) -> Ints:
     """One number per spatial axis; a single number is used for all. Raises `MalformedError` below `least`."""
     spread = numbers * count if len(numbers) == 1 else numbers
     if len(spread) != count or any(number < least for number in spread):
@@ -180,7 +110,7 @@ def masked(output_mask: tuple[bool, ...], count: int) -> tuple[bool, ...]:
     return output_mask
 
 
-def _geometry(x: Typed, w: Typed, stride: Sides, padding: Sides, dilation: Sides, groups: int) -> Geometry:
+def _geometry(x: Typed, w: Typed, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Geometry:
     count = len(x.shape) - 2
     if count < 1 or len(w.shape) != count + 2:
         raise MalformedError(f"a convolution of {len(x.shape)} axes with {len(w.shape)} axes of weights")
@@ -197,7 +127,7 @@ def _gather(a: Algebra[V], x: V, w: V, geometry: Geometry) -> V:
     return _correlate(a, padded, w, geometry.strides, geometry.dilations, geometry.groups)
 
 
-def _spread(a: Algebra[V], x: V, w: V, geometry: Geometry, extra: Sides) -> V:
+def _spread(a: Algebra[V], x: V, w: V, geometry: Geometry, extra: Ints) -> V:
     """The transpose of `_gather`: zeros between the elements, then a convolution with the mirrored kernel."""
     reach = geometry.reach(w.shape[2:])
     low = [side - zeros for side, zeros in zip(reach, geometry.low, strict=True)]
@@ -216,7 +146,7 @@ def _exchanged(a: Algebra[V], w: V, groups: int) -> V:
     return a.reshape(swapped, (groups * w.shape[1], w.shape[0] // groups, *w.shape[2:]))
 
 
-def _correlate(a: Algebra[V], x: V, w: V, strides: Sides, dilations: Sides, groups: int, short: int = 0) -> V:
+def _correlate(a: Algebra[V], x: V, w: V, strides: Ints, dilations: Ints, groups: int, short: int = 0) -> V:
     spatial, kernel = len(x.shape) - 2, w.shape[2:]
     grouped = a.reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
     seen = a.windows(grouped, tuple(range(3, 3 + spatial)), kernel, strides, dilations)
@@ -248,7 +178,7 @@ def _by_input(a: Algebra[V], g: V, x: V, w: V, geometry: Geometry, transposed: b
     return _spread(a, g, w, geometry, tuple(unread))
 
 
-def _by_weight(a: Algebra[V], outer: V, inner: V, shape: Sides, geometry: Geometry) -> V:
+def _by_weight(a: Algebra[V], outer: V, inner: V, shape: Ints, geometry: Geometry) -> V:
     """Σ outer[n, o, p] · inner[n, c, p·stride + k·dilation − low] over n and p."""
     spatial, groups, positions = len(shape) - 2, geometry.groups, outer.shape[2:]
     spans = zip(geometry.reach(shape[2:]), geometry.strides, positions, strict=True)
@@ -264,7 +194,7 @@ def _by_weight(a: Algebra[V], outer: V, inner: V, shape: Sides, geometry: Geomet
     return a.reshape(a.dot(outputs, seen, summed, ((1,), (1,)), outer.shape[0]), shape)
 
 
-def _check_gradient(g: Typed, x: Typed, w: Typed, geometry: Geometry, transposed: bool, extra: Sides) -> None:
+def _check_gradient(g: Typed, x: Typed, w: Typed, geometry: Geometry, transposed: bool, extra: Ints) -> None:
     """Raise unless `g` has the shape of the convolution's result."""
     channels = w.shape[1] * geometry.groups if transposed else w.shape[0]
     if x.shape[1] != (w.shape[0] if transposed else w.shape[1] * geometry.groups) or (any(extra) and not transposed):
@@ -281,32 +211,72 @@ def _check_gradient(g: Typed, x: Typed, w: Typed, geometry: Geometry, transposed
 # ---- names by the number of axes
 
 
-def _of_rank(axes: int, define: Definition) -> Definition:
-    """`define` for weights with `axes` spatial axes alone."""
+def _add_of_rank(axes: int, along: str) -> None:
+    """The convolutions whose weights have `axes` spatial axes."""
+    ones, zeros = (1,) * axes, (0,) * axes
 
-    def checked(a: Algebra[V], weight: V, **others: Any) -> V:
+    @FAMILY.operator(f"aten.conv{axes}d.default", f"convolution along {along}", Exactness.ACCUMULATES)
+    def plain(
+        a: Algebra[V],
+        input: V,
+        weight: V,
+        bias: V | None = None,
+        stride: Ints = ones,
+        padding: Ints = zeros,
+        dilation: Ints = ones,
+        groups: int = 1,
+    ) -> V:
+        """[n,c,…] and [o,c/groups,…] give [n,o,…]; an input without n gives a result without n."""
         check_rank(weight, axes + 2)
-        result: V = define(a, weight=weight, **others)
+        batch = a.reshape(input, (1, *input.shape)) if len(input.shape) == axes + 1 else input
+        result: V = convolution(a, batch, weight, bias, stride, padding, dilation, False, (0,), groups)
+        return result if batch is input else a.reshape(result, result.shape[1:])
+
+    @FAMILY.operator(f"aten.conv{axes}d.padding", f"convolution along {along}, padded by name", Exactness.ACCUMULATES)
+    def padded_by_name(
+        a: Algebra[V],
+        input: V,
+        weight: V,
+        bias: V | None = None,
+        stride: Ints = ones,
+        padding: str = "valid",
+        dilation: Ints = ones,
+        groups: int = 1,
+    ) -> V:
+        """`valid` pads nothing; `same` keeps the sides, with the odd zero behind, and asks for strides of 1."""
+        check_rank(weight, axes + 2)
+        geometry = _geometry(input, weight, stride, (0,), dilation, groups)
+        if padding == "same" and all(step == 1 for step in geometry.strides):
+            reach = geometry.reach(weight.shape[2:])
+            low = tuple(side // 2 for side in reach)
+            high = tuple(side - side // 2 for side in reach)
+            geometry = Geometry(geometry.strides, low, high, geometry.dilations, groups)
+        elif padding != "valid":
+            raise MalformedError(f"convolution with padding {padding!r:.20} and strides {list(geometry.strides)}")
+        x, w, *addends = widened(a, input, weight, *optional(bias))
+        return a.cast(_biased(a, _gather(a, x, w, geometry), addends, math.prod(weight.shape[1:])), input.dtype)
+
+    overload = "default" if axes == 1 else "input"
+    meaning = f"transposed convolution along {along}"
+
+    @FAMILY.operator(f"aten.conv_transpose{axes}d.{overload}", meaning, Exactness.ACCUMULATES)
+    def transposed(
+        a: Algebra[V],
+        input: V,
+        weight: V,
+        bias: V | None = None,
+        stride: Ints = ones,
+        padding: Ints = zeros,
+        output_padding: Ints = zeros,
+        groups: int = 1,
+        dilation: Ints = ones,
+    ) -> V:
+        """[n,c,…] and [c,o/groups,…] give [n,o,…]."""
+        check_rank(weight, axes + 2)
+        result: V = convolution(a, input, weight, bias, stride, padding, dilation, True, output_padding, groups)
         return result
 
-    return checked
 
-
-def _describe(name: str, parameters: str, meaning: str, axes: int, define: Definition) -> None:
-    operands = "Tensor input, Tensor weight, Tensor? bias=None"
-    numbers = parameters.replace("[1]", str([1] * axes)).replace("[0]", str([0] * axes))
-    described = FAMILY.operator(name, f"{operands}, {numbers}", meaning, Exactness.ACCUMULATES)
-    described(_of_rank(axes, define))
-
-
-_ALONG: Final = {1: "one axis", 2: "two axes", 3: "three axes"}
-_PLAIN: Final = "int[] stride=[1], int[] padding=[0], int[] dilation=[1], int groups=1"
-_NAMED: Final = 'int[] stride=[1], str padding="valid", int[] dilation=[1], int groups=1'
-_TRANSPOSED: Final = "int[] stride=[1], int[] padding=[0], int[] output_padding=[0], int groups=1, int[] dilation=[1]"
-
-for _axes, _along in _ALONG.items():
-    _describe(f"aten.conv{_axes}d.default", _PLAIN, f"convolution along {_along}", _axes, plain_convolution)
-    _named = f"convolution along {_along}, padded by name"
-    _describe(f"aten.conv{_axes}d.padding", _NAMED, _named, _axes, named_padding_convolution)
-    _name = f"aten.conv_transpose{_axes}d.{'default' if _axes == 1 else 'input'}"
-    _describe(_name, _TRANSPOSED, f"transposed convolution along {_along}", _axes, transposed_convolution)
+_add_of_rank(1, "one axis")
+_add_of_rank(2, "two axes")
+_add_of_rank(3, "three axes")

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tallystick.core.errors import MalformedError
+from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, V
 from tallystick.programs.operators.aten.arguments import (
-    FLOATS,
     brought,
     common_dtype,
     divided,
@@ -25,16 +25,14 @@ from tallystick.programs.operators.definition import Definition, Exactness, Fami
 # Arithmetic and functions of one element at a time; their gradients are in `activation.py`.
 
 FAMILY = Family()
-_TWO = "Tensor self, Tensor other"
-_NUMBER = "Tensor self, Scalar other"
 
 
 # ---- arithmetic
 
 
-@FAMILY.operator("aten.add.Tensor", f"{_TWO}, *, Scalar alpha=1", "self + alpha · other", Exactness.ROUNDS)
-@FAMILY.operator("aten.add.Scalar", f"{_NUMBER}, Scalar alpha=1", "self + alpha · other", Exactness.ROUNDS)
-def add(a: Algebra[V], self: V, other: V | Scalar, alpha: Scalar) -> V:
+@FAMILY.operator("aten.add.Tensor", "self + alpha · other", Exactness.ROUNDS, other="Tensor")
+@FAMILY.operator("aten.add.Scalar", "self + alpha · other", Exactness.ROUNDS, other="Scalar")
+def add(a: Algebra[V], self: V, other: V | Scalar, alpha: Scalar = 1) -> V:
     """Kernels round the product, or contract it with the sum; BOOL: logical or."""
     dtype, (x, y) = _summands(a, self, other)
     if dtype == "BOOL":
@@ -42,24 +40,24 @@ def add(a: Algebra[V], self: V, other: V | Scalar, alpha: Scalar) -> V:
     return a.cast(a.add(x, _times(a, y, alpha, dtype)), dtype)
 
 
-@FAMILY.operator("aten.sub.Tensor", f"{_TWO}, *, Scalar alpha=1", "self − alpha · other", Exactness.ROUNDS)
-@FAMILY.operator("aten.sub.Scalar", f"{_NUMBER}, Scalar alpha=1", "self − alpha · other", Exactness.ROUNDS)
-def sub(a: Algebra[V], self: V, other: V | Scalar, alpha: Scalar) -> V:
+@FAMILY.operator("aten.sub.Tensor", "self − alpha · other", Exactness.ROUNDS, other="Tensor")
+@FAMILY.operator("aten.sub.Scalar", "self − alpha · other", Exactness.ROUNDS, other="Scalar")
+def sub(a: Algebra[V], self: V, other: V | Scalar, alpha: Scalar = 1) -> V:
     """As `add`; not for BOOL."""
     dtype, (x, y) = _summands(a, self, other)
     return a.cast(a.sub(x, _times(a, y, alpha, dtype)), dtype)
 
 
-@FAMILY.operator("aten.rsub.Tensor", f"{_TWO}, *, Scalar alpha=1", "other − alpha · self", Exactness.ROUNDS)
-@FAMILY.operator("aten.rsub.Scalar", f"{_NUMBER}, Scalar alpha=1", "other − alpha · self", Exactness.ROUNDS)
-def rsub(a: Algebra[V], self: V, other: V | Scalar, alpha: Scalar) -> V:
+@FAMILY.operator("aten.rsub.Tensor", "other − alpha · self", Exactness.ROUNDS, other="Tensor")
+@FAMILY.operator("aten.rsub.Scalar", "other − alpha · self", Exactness.ROUNDS, other="Scalar")
+def rsub(a: Algebra[V], self: V, other: V | Scalar, alpha: Scalar = 1) -> V:
     """`sub` with its operands exchanged."""
     dtype, (x, y) = _summands(a, self, other)
     return a.cast(a.sub(y, _times(a, x, alpha, dtype)), dtype)
 
 
-@FAMILY.operator("aten.mul.Tensor", _TWO, "self · other", Exactness.ROUNDS)
-@FAMILY.operator("aten.mul.Scalar", _NUMBER, "self · other", Exactness.ROUNDS)
+@FAMILY.operator("aten.mul.Tensor", "self · other", Exactness.ROUNDS, other="Tensor")
+@FAMILY.operator("aten.mul.Scalar", "self · other", Exactness.ROUNDS, other="Scalar")
 def mul(a: Algebra[V], self: V, other: V | Scalar) -> V:
     """BOOL: logical and."""
     dtype, (x, y) = met(a, self, other)
@@ -68,39 +66,51 @@ def mul(a: Algebra[V], self: V, other: V | Scalar) -> V:
     return a.cast(a.mul(x, y), dtype)
 
 
-@FAMILY.operator("aten.div.Tensor", _TWO, "self / other", Exactness.ROUNDS)
-@FAMILY.operator("aten.div.Scalar", _NUMBER, "self / other", Exactness.ROUNDS)
+@FAMILY.operator("aten.div.Tensor", "self / other", Exactness.ROUNDS, other="Tensor")
+@FAMILY.operator("aten.div.Scalar", "self / other", Exactness.ROUNDS, other="Scalar")
 def div(a: Algebra[V], self: V, other: V | Scalar) -> V:
     """Integers become F32; by one number for all elements, some kernels multiply by its inverse."""
-    return _div(a, self, other)
+    dtype, (x, y) = met(a, self, other, floats=True)
+    one_number = isinstance(y, int | float) or (x.shape and not y.shape)
+    return a.cast(divided(a, x, y) if one_number else a.div(x, y), dtype)
 
 
-@FAMILY.operator("aten.reciprocal.default", "Tensor self", "1 / self", Exactness.ROUNDS)
+@FAMILY.operator("aten.reciprocal.default", "1 / self", Exactness.ROUNDS)
 def reciprocal(a: Algebra[V], self: V) -> V:
     """Integers become F32."""
     dtype, x = real(a, self)
     return a.cast(a.div(1, x), dtype)
 
 
-@FAMILY.operator("aten.div.Tensor_mode", f"{_TWO}, *, str? rounding_mode", "self / other, whole", Exactness.COMPOSITE)
-@FAMILY.operator(
-    "aten.div.Scalar_mode", f"{_NUMBER}, *, str? rounding_mode", "self / other, whole", Exactness.COMPOSITE
-)
+@FAMILY.operator("aten.div.Tensor_mode", "self / other, whole", Exactness.COMPOSITE, other="Tensor")
+@FAMILY.operator("aten.div.Scalar_mode", "self / other, whole", Exactness.COMPOSITE, other="Scalar")
 def div_mode(a: Algebra[V], self: V, other: V | Scalar, rounding_mode: str | None) -> V:
     """`floor` or `trunc` of the quotient, which for integers is computed exactly."""
-    return _div(a, self, other) if rounding_mode is None else _div_whole(a, self, other, rounding_mode)
+    if rounding_mode is None:
+        return div(a, self, other)
+    if rounding_mode not in {"floor", "trunc"}:
+        raise MalformedError(f"rounding mode {rounding_mode[:40]!r} is neither floor nor trunc")
+    dtype, (x, y) = met(a, self, other)
+    if dtype in FLOATS:
+        quotient = stored(a, a.div(x, y), dtype)
+        return a.cast(_floor_of(a, x, y, quotient) if rounding_mode == "floor" else a.trunc(quotient), dtype)
+    return a.floor_divide(x, y) if rounding_mode == "floor" else _truncated_quotient(a, x, y)
 
 
-@FAMILY.operator("aten.floor_divide.default", _TWO, "⌊self / other⌋", Exactness.COMPOSITE)
-@FAMILY.operator("aten.floor_divide.Scalar", _NUMBER, "⌊self / other⌋", Exactness.COMPOSITE)
+@FAMILY.operator("aten.floor_divide.default", "⌊self / other⌋", Exactness.COMPOSITE, other="Tensor")
+@FAMILY.operator("aten.floor_divide.Scalar", "⌊self / other⌋", Exactness.COMPOSITE, other="Scalar")
 def floor_divide(a: Algebra[V], self: V, other: V | Scalar) -> V:
     """Exact for integers."""
-    return _div_whole(a, self, other, "floor")
+    return div_mode(a, self, other, "floor")
 
 
-@FAMILY.operator("aten.remainder.Tensor", _TWO, "self − ⌊self / other⌋ · other", Exactness.COMPOSITE)
-@FAMILY.operator("aten.remainder.Scalar", _NUMBER, "self − ⌊self / other⌋ · other", Exactness.COMPOSITE)
-@FAMILY.operator("aten.remainder.Scalar_Tensor", "Scalar self, Tensor other", "as .Tensor", Exactness.COMPOSITE)
+@FAMILY.operator(
+    "aten.remainder.Tensor", "self − ⌊self / other⌋ · other", Exactness.COMPOSITE, self="Tensor", other="Tensor"
+)
+@FAMILY.operator(
+    "aten.remainder.Scalar", "self − ⌊self / other⌋ · other", Exactness.COMPOSITE, self="Tensor", other="Scalar"
+)
+@FAMILY.operator("aten.remainder.Scalar_Tensor", "as .Tensor", Exactness.COMPOSITE, self="Scalar", other="Tensor")
 def remainder(a: Algebra[V], self: V | Scalar, other: V | Scalar) -> V:
     """Has the sign of `other`; exact for integers. Kernels for floats reduce exactly (C's `fmod`)."""
     dtype, (x, y) = _tensors_met(a, self, other)
@@ -109,8 +119,8 @@ def remainder(a: Algebra[V], self: V | Scalar, other: V | Scalar) -> V:
     return a.cast(a.sub(x, a.mul(a.floor(a.div(x, y)), y)), dtype)
 
 
-@FAMILY.operator("aten.fmod.Tensor", _TWO, "self − trunc(self / other) · other", Exactness.COMPOSITE)
-@FAMILY.operator("aten.fmod.Scalar", _NUMBER, "self − trunc(self / other) · other", Exactness.COMPOSITE)
+@FAMILY.operator("aten.fmod.Tensor", "self − trunc(self / other) · other", Exactness.COMPOSITE, other="Tensor")
+@FAMILY.operator("aten.fmod.Scalar", "self − trunc(self / other) · other", Exactness.COMPOSITE, other="Scalar")
 def fmod(a: Algebra[V], self: V, other: V | Scalar) -> V:
     """Has the sign of `self`; exact for integers. Kernels for floats reduce exactly (C's `fmod`)."""
     dtype, (x, y) = _tensors_met(a, self, other)
@@ -119,14 +129,14 @@ def fmod(a: Algebra[V], self: V, other: V | Scalar) -> V:
     return a.cast(a.sub(x, a.mul(a.trunc(a.div(x, y)), y)), dtype)
 
 
-@FAMILY.operator("aten.square.default", "Tensor self", "self²", Exactness.ROUNDS)
+@FAMILY.operator("aten.square.default", "self²", Exactness.ROUNDS)
 def square(a: Algebra[V], self: V) -> V:
     """One product."""
     x = a.wide(self)
     return a.cast(a.mul(x, x), self.dtype)
 
 
-@FAMILY.operator("aten.pow.Tensor_Scalar", "Tensor self, Scalar exponent", "self ^ exponent", Exactness.LIBRARY)
+@FAMILY.operator("aten.pow.Tensor_Scalar", "self ^ exponent", Exactness.LIBRARY)
 def pow_scalar(a: Algebra[V], self: V, exponent: Scalar) -> V:
     """1 for exponent 0, NaN included, and `self` for 1; small exponents are products and roots (`Algebra.pow`)."""
     dtype, (x, _) = met(a, self, exponent)
@@ -135,29 +145,29 @@ def pow_scalar(a: Algebra[V], self: V, exponent: Scalar) -> V:
     return a.cast(x if exponent == 1 else _power(a, x, exponent, dtype), dtype)
 
 
-@FAMILY.operator("aten.pow.Scalar", "Scalar self, Tensor exponent", "self ^ exponent", Exactness.LIBRARY)
+@FAMILY.operator("aten.pow.Scalar", "self ^ exponent", Exactness.LIBRARY)
 def scalar_pow(a: Algebra[V], self: Scalar, exponent: V) -> V:
     """1 for base 1, NaN included."""
     dtype, (base, y) = met(a, self, exponent)
     return a.full(exponent.shape, 1, dtype) if self == 1 else a.cast(a.pow(stored_number(a, base, dtype), y), dtype)
 
 
-@FAMILY.operator("aten.pow.Tensor_Tensor", "Tensor self, Tensor exponent", "self ^ exponent", Exactness.LIBRARY)
+@FAMILY.operator("aten.pow.Tensor_Tensor", "self ^ exponent", Exactness.LIBRARY)
 def pow_tensor(a: Algebra[V], self: V, exponent: V) -> V:
     """Floats only."""
     dtype, (x, y) = met(a, self, exponent)
     return a.cast(a.pow(x, y), dtype)
 
 
-@FAMILY.operator("aten.xlogy.Tensor", _TWO, "self · log other", Exactness.LIBRARY)
-@FAMILY.operator("aten.xlogy.Scalar_Other", _NUMBER, "self · log other", Exactness.LIBRARY)
-@FAMILY.operator("aten.xlogy.Scalar_Self", "Scalar self, Tensor other", "self · log other", Exactness.LIBRARY)
+@FAMILY.operator("aten.xlogy.Tensor", "self · log other", Exactness.LIBRARY, self="Tensor", other="Tensor")
+@FAMILY.operator("aten.xlogy.Scalar_Other", "self · log other", Exactness.LIBRARY, self="Tensor", other="Scalar")
+@FAMILY.operator("aten.xlogy.Scalar_Self", "self · log other", Exactness.LIBRARY, self="Scalar", other="Tensor")
 def xlogy(a: Algebra[V], self: V | Scalar, other: V | Scalar) -> V:
     """0 where `self` is 0, and NaN where `other` is."""
     return _times_logarithm(a, self, other, a.log)
 
 
-@FAMILY.operator("aten.special_xlog1py.default", _TWO, "self · log(1 + other)", Exactness.LIBRARY)
+@FAMILY.operator("aten.special_xlog1py.default", "self · log(1 + other)", Exactness.LIBRARY)
 def xlog1py(a: Algebra[V], self: V, other: V) -> V:
     """As `xlogy`."""
     return _times_logarithm(a, self, other, a.log1p)
@@ -174,20 +184,20 @@ def _times_logarithm(a: Algebra[V], self: V | Scalar, other: V | Scalar, logarit
 # ---- functions
 
 
-@FAMILY.operator("aten.neg.default", "Tensor self", "−self", Exactness.EXACT)
+@FAMILY.operator("aten.neg.default", "−self", Exactness.EXACT)
 def neg(a: Algebra[V], self: V) -> V:
     """Numbers only."""
     return a.neg(self)
 
 
-@FAMILY.operator("aten.abs.default", "Tensor self", "|self|", Exactness.EXACT)
+@FAMILY.operator("aten.abs.default", "|self|", Exactness.EXACT)
 def absolute(a: Algebra[V], self: V) -> V:
     """Numbers only."""
     return a.abs(self)
 
 
-@FAMILY.operator("aten.sign.default", "Tensor self", "−1, 0 or 1", Exactness.EXACT)
-@FAMILY.operator("aten.sgn.default", "Tensor self", "−1, 0 or 1", Exactness.EXACT)
+@FAMILY.operator("aten.sign.default", "−1, 0 or 1", Exactness.EXACT)
+@FAMILY.operator("aten.sgn.default", "−1, 0 or 1", Exactness.EXACT)
 def sign(a: Algebra[V], self: V) -> V:
     """0 for NaN, as PyTorch's kernels have it."""
     if self.dtype not in FLOATS:
@@ -196,7 +206,7 @@ def sign(a: Algebra[V], self: V) -> V:
 
 
 def _add_whole(name: str, meaning: str) -> None:
-    @FAMILY.operator(f"aten.{name}.default", "Tensor self", meaning, Exactness.EXACT)
+    @FAMILY.operator(f"aten.{name}.default", meaning, Exactness.EXACT)
     def rounded(a: Algebra[V], self: V) -> V:
         """Integers are whole."""
         function: Definition = getattr(a, name)
@@ -204,7 +214,7 @@ def _add_whole(name: str, meaning: str) -> None:
 
 
 def _add_function(name: str, meaning: str, exactness: Exactness = Exactness.LIBRARY) -> None:
-    @FAMILY.operator(f"aten.{name}.default", "Tensor self", meaning, exactness)
+    @FAMILY.operator(f"aten.{name}.default", meaning, exactness)
     def computed(a: Algebra[V], self: V) -> V:
         """Integers become F32."""
         dtype, x = real(a, self)
@@ -212,75 +222,53 @@ def _add_function(name: str, meaning: str, exactness: Exactness = Exactness.LIBR
         return a.cast(function(x), dtype)
 
 
-for _name, _meaning in (
-    ("floor", "⌊self⌋"),
-    ("ceil", "⌈self⌉"),
-    ("trunc", "towards zero"),
-    ("round", "to the nearest integer, ties to even"),
-):
-    _add_whole(_name, _meaning)
+_add_whole("floor", "⌊self⌋")
+_add_whole("ceil", "⌈self⌉")
+_add_whole("trunc", "towards zero")
+_add_whole("round", "to the nearest integer, ties to even")
 _add_function("sqrt", "√self", Exactness.ROUNDS)
-for _name, _meaning in (
-    ("exp", "e ^ self"),
-    ("expm1", "e ^ self − 1"),
-    ("log", "ln self"),
-    ("log1p", "ln (1 + self)"),
-    ("sin", "sin self"),
-    ("cos", "cos self"),
-    ("tanh", "tanh self"),
-    ("erf", "error function"),
-    ("sigmoid", "1 / (1 + e ^ −self)"),
-):
-    _add_function(_name, _meaning)
+_add_function("exp", "e ^ self")
+_add_function("expm1", "e ^ self − 1")
+_add_function("log", "ln self")
+_add_function("log1p", "ln (1 + self)")
+_add_function("sin", "sin self")
+_add_function("cos", "cos self")
+_add_function("tanh", "tanh self")
+_add_function("erf", "error function")
+_add_function("sigmoid", "1 / (1 + e ^ −self)")
 
 
-@FAMILY.operator("aten.rsqrt.default", "Tensor self", "1 / √self", Exactness.LIBRARY)
+@FAMILY.operator("aten.rsqrt.default", "1 / √self", Exactness.LIBRARY)
 def rsqrt(a: Algebra[V], self: V) -> V:
     """Integers become F32; in 16 bits some kernels round the root before they divide."""
     dtype, x = real(a, self)
     return a.cast(_power(a, x, -0.5, dtype) if dtype in {"F16", "BF16"} else a.rsqrt(x), dtype)
 
 
-@FAMILY.operator("aten.exp2.default", "Tensor self", "2 ^ self", Exactness.LIBRARY)
+@FAMILY.operator("aten.exp2.default", "2 ^ self", Exactness.LIBRARY)
 def exp2(a: Algebra[V], self: V) -> V:
     """Kernels have a function of its own, or e ^ (self · ln 2) with an extended product."""
     dtype, x = real(a, self)
     return a.cast(a.pow(2.0, x), dtype)
 
 
-@FAMILY.operator("aten.log2.default", "Tensor self", "log₂ self", Exactness.LIBRARY)
+@FAMILY.operator("aten.log2.default", "log₂ self", Exactness.LIBRARY)
 def log2(a: Algebra[V], self: V) -> V:
     """A quotient of natural logarithms; kernels have a function of its own."""
     return _logarithm(a, self, 2)
 
 
-@FAMILY.operator("aten.log10.default", "Tensor self", "log₁₀ self", Exactness.LIBRARY)
+@FAMILY.operator("aten.log10.default", "log₁₀ self", Exactness.LIBRARY)
 def log10(a: Algebra[V], self: V) -> V:
     """A quotient of natural logarithms; kernels have a function of its own."""
     return _logarithm(a, self, 10)
 
 
-@FAMILY.operator("aten.tan.default", "Tensor self", "sin self / cos self", Exactness.LIBRARY)
+@FAMILY.operator("aten.tan.default", "sin self / cos self", Exactness.LIBRARY)
 def tan(a: Algebra[V], self: V) -> V:
     """A quotient; kernels have a function of its own."""
     dtype, x = real(a, self)
     return a.cast(a.div(a.sin(x), a.cos(x)), dtype)
-
-
-def _div(a: Algebra[V], x: V, y: V | Scalar) -> V:
-    dtype, (left, right) = met(a, x, y, floats=True)
-    one_number = isinstance(right, int | float) or (left.shape and not right.shape)
-    return a.cast(divided(a, left, right) if one_number else a.div(left, right), dtype)
-
-
-def _div_whole(a: Algebra[V], x: V, y: V | Scalar, mode: str) -> V:
-    if mode not in {"floor", "trunc"}:
-        raise MalformedError(f"rounding mode {mode[:40]!r} is neither floor nor trunc")
-    dtype, (left, right) = met(a, x, y)
-    if dtype in FLOATS:
-        quotient = stored(a, a.div(left, right), dtype)
-        return a.cast(_floor_of(a, left, right, quotient) if mode == "floor" else a.trunc(quotient), dtype)
-    return a.floor_divide(left, right) if mode == "floor" else _truncated_quotient(a, left, right)
 
 
 def _floor_of(a: Algebra[V], x: V, y: V | Scalar, quotient: V) -> V:
@@ -344,26 +332,22 @@ def _as_tensor(a: Algebra[V], x: V | Scalar, dtype: str) -> V:
 
 # The arithmetic with three operands that optimizers use.
 
-_THREE = "Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1"
 
-
-@FAMILY.operator("aten.addcmul.default", _THREE, "self + value · tensor1 · tensor2", Exactness.COMPOSITE)
-def addcmul(a: Algebra[V], self: V, tensor1: V, tensor2: V, value: Scalar) -> V:
+@FAMILY.operator("aten.addcmul.default", "self + value · tensor1 · tensor2", Exactness.COMPOSITE)
+def addcmul(a: Algebra[V], self: V, tensor1: V, tensor2: V, value: Scalar = 1) -> V:
     """Kernels multiply in either order, and may contract the last product with the sum."""
     dtype, (x, y, z) = met(a, self, tensor1, tensor2)
     return a.cast(a.add(x, _scaled(a, a.mul(y, z), value)), dtype)
 
 
-@FAMILY.operator("aten.addcdiv.default", _THREE, "self + value · tensor1 / tensor2", Exactness.COMPOSITE)
-def addcdiv(a: Algebra[V], self: V, tensor1: V, tensor2: V, value: Scalar) -> V:
+@FAMILY.operator("aten.addcdiv.default", "self + value · tensor1 / tensor2", Exactness.COMPOSITE)
+def addcdiv(a: Algebra[V], self: V, tensor1: V, tensor2: V, value: Scalar = 1) -> V:
     """Floats only; kernels multiply before they divide, or after."""
     dtype, (x, y, z) = met(a, self, tensor1, tensor2)
     return a.cast(a.add(x, _scaled(a, a.div(y, z), value)), dtype)
 
 
-@FAMILY.operator(
-    "aten.lerp.Scalar", "Tensor self, Tensor end, Scalar weight", "self + weight · (end − self)", Exactness.COMPOSITE
-)
+@FAMILY.operator("aten.lerp.Scalar", "self + weight · (end − self)", Exactness.COMPOSITE)
 def lerp(a: Algebra[V], self: V, end: V, weight: Scalar) -> V:
     """From the nearer of both ends: from `self` if |weight| < 1/2, else end − (end − self) · (1 − weight)."""
     x, y = a.wide(self), a.wide(end)
@@ -372,9 +356,7 @@ def lerp(a: Algebra[V], self: V, end: V, weight: Scalar) -> V:
     return a.cast(nearer(a, x, y, number), self.dtype)
 
 
-@FAMILY.operator(
-    "aten.lerp.Tensor", "Tensor self, Tensor end, Tensor weight", "self + weight · (end − self)", Exactness.COMPOSITE
-)
+@FAMILY.operator("aten.lerp.Tensor", "self + weight · (end − self)", Exactness.COMPOSITE)
 def lerp_tensor(a: Algebra[V], self: V, end: V, weight: V) -> V:
     """As `lerp`, for each weight."""
     x, y, w = (a.wide(each) for each in (self, end, weight))

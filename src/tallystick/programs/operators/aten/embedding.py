@@ -6,34 +6,26 @@ import math
 from typing import Final
 
 from tallystick.core.errors import MalformedError
+from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, Typed, V
 from tallystick.programs.operators.aten.contraction import check_rank
 from tallystick.programs.operators.definition import Exactness, Family
-from tallystick.programs.operators.types import FLOATS
 
 # Rows of a table by index, and the gradient of the table.
 
 FAMILY: Final = Family()
 
 
-@FAMILY.operator(
-    "aten.embedding.default",
-    "Tensor weight, Tensor indices, int padding_idx=-1, bool scale_grad_by_freq=False, bool sparse=False",
-    "rows of a table",
-    Exactness.MOVES,
-)
-def embedding(a: Algebra[V], weight: V, indices: V, padding_idx: int, scale_grad_by_freq: bool, sparse: bool) -> V:
+@FAMILY.operator("aten.embedding.default", "rows of a table", Exactness.MOVES)
+def embedding(
+    a: Algebra[V], weight: V, indices: V, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+) -> V:
     """[n,d] and indices […] give […,d]; the other attributes matter to the gradient alone."""
     check_rank(weight, 2)
     return a.take(weight, [indices], 0)
 
 
-@FAMILY.operator(
-    "aten.embedding_dense_backward.default",
-    "Tensor grad_output, Tensor indices, int num_weights, int padding_idx, bool scale_grad_by_freq",
-    "each row's gradients added up",
-    Exactness.ACCUMULATES,
-)
+@FAMILY.operator("aten.embedding_dense_backward.default", "each row's gradients added up", Exactness.ACCUMULATES)
 def embedding_dense_backward(
     a: Algebra[V], grad_output: V, indices: V, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> V:
@@ -62,26 +54,22 @@ def embedding_dense_backward(
 SUM: Final = 0
 MEAN: Final = 1
 MAX: Final = 2
-_BAGS: Final = (
-    "Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, "
-    "Tensor? per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1"
-)
 _RESULT: Final = "rows of a table summed, averaged or maximized over bags; the bag of each, and sizes"
 
 
-@FAMILY.operator("aten._embedding_bag.default", _BAGS, _RESULT, Exactness.COMPOSITE)
-@FAMILY.operator("aten._embedding_bag_forward_only.default", _BAGS, _RESULT, Exactness.COMPOSITE)
+@FAMILY.operator("aten._embedding_bag.default", _RESULT, Exactness.COMPOSITE)
+@FAMILY.operator("aten._embedding_bag_forward_only.default", _RESULT, Exactness.COMPOSITE)
 def embedding_bag(
     a: Algebra[V],
     weight: V,
     indices: V,
     offsets: V,
-    scale_grad_by_freq: bool,
-    mode: int,
-    sparse: bool,
-    per_sample_weights: V | None,
-    include_last_offset: bool,
-    padding_idx: int,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: V | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
 ) -> tuple[V, V, V, V]:
     """[r,d], [n] and [b] give [b,d], [n] or [0], [b], and [b] or [b,d]: for maxima the row that each comes from."""
     _check(weight, indices, mode, per_sample_weights)
@@ -97,9 +85,9 @@ def embedding_bag(
     shown = a.full((0,), 0, indices.dtype) if is_fast else place
     rows = a.take(weight, [indices], 0)
     if mode == MAX:
-        result, chosen = _greatest(
-            a, rows, indices, a.logical_and(_members(a, place, bags), a.reshape(kept, (1, *indices.shape)))
-        )
+        bag = a.iota((bags, *place.shape), 0, place.dtype)
+        members = a.compare(bag, a.reshape(place, (1, *place.shape)), "eq")  # [b,n]: the places that a bag holds
+        result, chosen = _greatest(a, rows, indices, a.logical_and(members, a.reshape(kept, (1, *indices.shape))))
         return result, shown, sizes, chosen
     if per_sample_weights is not None:
         rows = a.mul(rows, a.reshape(per_sample_weights, (*indices.shape, 1)))
@@ -113,8 +101,6 @@ def embedding_bag(
 
 @FAMILY.operator(
     "aten._embedding_bag_dense_backward.default",
-    "Tensor grad, Tensor indices, Tensor offset2bag, Tensor bag_size, Tensor maximum_indices, int num_weights, "
-    "bool scale_grad_by_freq, int mode, Tensor? per_sample_weights, int padding_idx=-1",
     "each row's gradients added up over the bags that it is in",
     Exactness.COMPOSITE,
 )
@@ -129,7 +115,7 @@ def embedding_bag_dense_backward(
     scale_grad_by_freq: bool,
     mode: int,
     per_sample_weights: V | None,
-    padding_idx: int,
+    padding_idx: int = -1,
 ) -> V:
     """[b,d] gives [num_weights,d]. A row of a mean gets its share, a row of a maximum all of it.
 
@@ -161,8 +147,6 @@ def embedding_bag_dense_backward(
 
 @FAMILY.operator(
     "aten._embedding_bag_backward.default",
-    "Tensor grad, Tensor indices, Tensor offsets, Tensor offset2bag, Tensor bag_size, Tensor maximum_indices, "
-    "int num_weights, bool scale_grad_by_freq, int mode, bool sparse, Tensor? per_sample_weights, int padding_idx=-1",
     "each row's gradients added up over the bags that it is in",
     Exactness.COMPOSITE,
 )
@@ -179,7 +163,7 @@ def embedding_bag_backward(
     mode: int,
     sparse: bool,
     per_sample_weights: V | None,
-    padding_idx: int,
+    padding_idx: int = -1,
 ) -> V:
     """As `embedding_bag_dense_backward`, from the offsets where `offset2bag` is empty."""
     if sparse:
@@ -194,19 +178,11 @@ def embedding_bag_backward(
 
 @FAMILY.operator(
     "aten._embedding_bag_per_sample_weights_backward.default",
-    "Tensor grad, Tensor weight, Tensor indices, Tensor offsets, Tensor offset2bag, int mode, int padding_idx=-1",
     "the gradient of the factor of each index",
     Exactness.COMPOSITE,
 )
 def embedding_bag_per_sample_weights_backward(
-    a: Algebra[V],
-    grad: V,
-    weight: V,
-    indices: V,
-    offsets: V,
-    offset2bag: V,
-    mode: int,
-    padding_idx: int,
+    a: Algebra[V], grad: V, weight: V, indices: V, offsets: V, offset2bag: V, mode: int, padding_idx: int = -1
 ) -> V:
     """[b,d], [r,d] and [n] give [n]: the gradient of its bag times its row; 0 for padding."""
     _check(grad, indices, mode, None)
@@ -232,11 +208,6 @@ def _added(a: Algebra[V], x: V, places: V, updates: V) -> V:
     behind = a.full((1, *x.shape[1:]), 0, x.dtype)
     found = a.scatter(a.concat([x, behind], 0), [places], 0, updates, add=True)
     return a.slice(found, (0,) * len(x.shape), x.shape, (1,) * len(x.shape))
-
-
-def _members(a: Algebra[V], place: V, bags: int) -> V:
-    """[b,n]: which places each bag holds."""
-    return a.compare(a.iota((bags, *place.shape), 0, place.dtype), a.reshape(place, (1, *place.shape)), "eq")
 
 
 def _greatest(a: Algebra[V], rows: V, indices: V, members: V) -> tuple[V, V]:

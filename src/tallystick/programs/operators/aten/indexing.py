@@ -9,7 +9,7 @@ from tallystick.core.errors import MalformedError
 from tallystick.programs.operators.algebra import Algebra, Comparison, Typed, V
 from tallystick.programs.operators.aten.arguments import axis_of, lifted
 from tallystick.programs.operators.aten.joining import cat, part
-from tallystick.programs.operators.definition import Exactness, Family, Scalar
+from tallystick.programs.operators.definition import Exactness, Family, Ints, Scalar
 from tallystick.programs.operators.types import taken
 
 # Elements read and written where indices say: gather, scatter, index, index_put and their like.
@@ -22,13 +22,8 @@ FAMILY = Family()
 # ---- one index per element
 
 
-@FAMILY.operator(
-    "aten.gather.default",
-    "Tensor self, int dim, Tensor index, *, bool sparse_grad=False",
-    "self[…, index, …]",
-    Exactness.MOVES,
-)
-def gather(a: Algebra[V], self: V, dim: int, index: V, sparse_grad: bool) -> V:
+@FAMILY.operator("aten.gather.default", "self[…, index, …]", Exactness.MOVES)
+def gather(a: Algebra[V], self: V, dim: int, index: V, sparse_grad: bool = False) -> V:
     """Beside `dim` the index may be smaller; the result has its shape."""
     axis, x, places = axis_of(self, dim), lifted(a, self), lifted(a, index)
     _check_index(places)
@@ -36,10 +31,8 @@ def gather(a: Algebra[V], self: V, dim: int, index: V, sparse_grad: bool) -> V:
     return a.reshape(a.take_along(read, places, axis), index.shape)
 
 
-@FAMILY.operator(
-    "aten.take_along_dim.default", "Tensor self, Tensor indices, int? dim=None", "self[…, index, …]", Exactness.MOVES
-)
-def take_along_dim(a: Algebra[V], self: V, indices: V, dim: int | None) -> V:
+@FAMILY.operator("aten.take_along_dim.default", "self[…, index, …]", Exactness.MOVES)
+def take_along_dim(a: Algebra[V], self: V, indices: V, dim: int | None = None) -> V:
     """Both are broadcast beside `dim`, and flattened where there is none."""
     _check_index(indices)
     if dim is None:
@@ -52,31 +45,19 @@ def take_along_dim(a: Algebra[V], self: V, indices: V, dim: int | None) -> V:
     return a.take_along(a.broadcast(self, read), a.broadcast(indices, places), axis)
 
 
-@FAMILY.operator(
-    "aten.scatter.src", "Tensor self, int dim, Tensor index, Tensor src", "self with self[index] = src", Exactness.MOVES
-)
+@FAMILY.operator("aten.scatter.src", "self with self[index] = src", Exactness.MOVES)
 def scatter(a: Algebra[V], self: V, dim: int, index: V, src: V) -> V:
     """The index may be smaller than `self` beside `dim`, and than `src`."""
     return _scattered(a, self, dim, index, src, add=False)
 
 
-@FAMILY.operator(
-    "aten.scatter.value",
-    "Tensor self, int dim, Tensor index, Scalar value",
-    "self with self[index] = value",
-    Exactness.MOVES,
-)
+@FAMILY.operator("aten.scatter.value", "self with self[index] = value", Exactness.MOVES)
 def scatter_value(a: Algebra[V], self: V, dim: int, index: V, value: Scalar) -> V:
     """As `scatter` of one number."""
     return _scattered(a, self, dim, index, a.full(index.shape, value, self.dtype), add=False)
 
 
-@FAMILY.operator(
-    "aten.scatter_add.default",
-    "Tensor self, int dim, Tensor index, Tensor src",
-    "self with self[index] += src",
-    Exactness.ACCUMULATES,
-)
+@FAMILY.operator("aten.scatter_add.default", "self with self[index] += src", Exactness.ACCUMULATES)
 def scatter_add(a: Algebra[V], self: V, dim: int, index: V, src: V) -> V:
     """As `scatter`, in any order."""
     return _scattered(a, self, dim, index, src, add=True)
@@ -85,7 +66,7 @@ def scatter_add(a: Algebra[V], self: V, dim: int, index: V, src: V) -> V:
 # ---- one index per row
 
 
-@FAMILY.operator("aten.index_select.default", "Tensor self, int dim, Tensor index", "self[index]", Exactness.MOVES)
+@FAMILY.operator("aten.index_select.default", "self[index]", Exactness.MOVES)
 def index_select(a: Algebra[V], self: V, dim: int, index: V) -> V:
     """A vector of indices along `dim`."""
     x, axis, rows = lifted(a, self), axis_of(self, dim), _rows(a, index)
@@ -93,46 +74,26 @@ def index_select(a: Algebra[V], self: V, dim: int, index: V) -> V:
     return chosen if self.shape else a.reshape(chosen, ())
 
 
-@FAMILY.operator(
-    "aten.index_add.default",
-    "Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1",
-    "self with self[index] += alpha · source",
-    Exactness.ACCUMULATES,
-)
-def index_add(a: Algebra[V], self: V, dim: int, index: V, source: V, alpha: Scalar) -> V:
+@FAMILY.operator("aten.index_add.default", "self with self[index] += alpha · source", Exactness.ACCUMULATES)
+def index_add(a: Algebra[V], self: V, dim: int, index: V, source: V, alpha: Scalar = 1) -> V:
     """In any order."""
     scaled = source if alpha == 1 else a.mul(source, alpha)
     return _written(a, self, dim, index, scaled, add=True)
 
 
-@FAMILY.operator(
-    "aten.index_copy.default",
-    "Tensor self, int dim, Tensor index, Tensor source",
-    "self with self[index] = source",
-    Exactness.MOVES,
-)
+@FAMILY.operator("aten.index_copy.default", "self with self[index] = source", Exactness.MOVES)
 def index_copy(a: Algebra[V], self: V, dim: int, index: V, source: V) -> V:
     """A vector of indices along `dim`."""
     return _written(a, self, dim, index, source, add=False)
 
 
-@FAMILY.operator(
-    "aten.index_fill.int_Scalar",
-    "Tensor self, int dim, Tensor index, Scalar value",
-    "self with self[index] = value",
-    Exactness.MOVES,
-)
+@FAMILY.operator("aten.index_fill.int_Scalar", "self with self[index] = value", Exactness.MOVES)
 def index_fill(a: Algebra[V], self: V, dim: int, index: V, value: Scalar) -> V:
     """A vector of indices along `dim`."""
     return index_fill_tensor(a, self, dim, index, a.full((), value, self.dtype))
 
 
-@FAMILY.operator(
-    "aten.index_fill.int_Tensor",
-    "Tensor self, int dim, Tensor index, Tensor value",
-    "self with self[index] = value",
-    Exactness.ROUNDS,
-)
+@FAMILY.operator("aten.index_fill.int_Tensor", "self with self[index] = value", Exactness.ROUNDS)
 def index_fill_tensor(a: Algebra[V], self: V, dim: int, index: V, value: V) -> V:
     """A 0-dimensional value."""
     if value.shape:
@@ -145,27 +106,17 @@ def index_fill_tensor(a: Algebra[V], self: V, dim: int, index: V, value: V) -> V
 # ---- indices of several axes
 
 
-@FAMILY.operator("aten.index.Tensor", "Tensor self, Tensor?[] indices", "self[i, j, …]", Exactness.MOVES)
-@FAMILY.operator("aten._unsafe_index.Tensor", "Tensor self, Tensor?[] indices", "self[i, j, …]", Exactness.MOVES)
+@FAMILY.operator("aten.index.Tensor", "self[i, j, …]", Exactness.MOVES)
+@FAMILY.operator("aten._unsafe_index.Tensor", "self[i, j, …]", Exactness.MOVES)
 def index(a: Algebra[V], self: V, indices: Sequence[V | None]) -> V:
     """`None` keeps an axis; what is indexed comes in front unless its axes are adjacent."""
     order, axis, chosen = _indexed(self, indices)
     return a.take(a.transpose(self, order), chosen, axis)
 
 
-@FAMILY.operator(
-    "aten.index_put.default",
-    "Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False",
-    "self with self[i, j, …] = values",
-    Exactness.ACCUMULATES,
-)
-@FAMILY.operator(
-    "aten._unsafe_index_put.default",
-    "Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False",
-    "self with self[i, j, …] = values",
-    Exactness.ACCUMULATES,
-)
-def index_put(a: Algebra[V], self: V, indices: Sequence[V | None], values: V, accumulate: bool) -> V:
+@FAMILY.operator("aten.index_put.default", "self with self[i, j, …] = values", Exactness.ACCUMULATES)
+@FAMILY.operator("aten._unsafe_index_put.default", "self with self[i, j, …] = values", Exactness.ACCUMULATES)
+def index_put(a: Algebra[V], self: V, indices: Sequence[V | None], values: V, accumulate: bool = False) -> V:
     """Written or added in any order; the values, of the same dtype, may be broadcast."""
     order, axis, chosen = _indexed(self, indices)
     x = a.transpose(self, order)
@@ -173,8 +124,8 @@ def index_put(a: Algebra[V], self: V, indices: Sequence[V | None], values: V, ac
     return a.transpose(a.scatter(x, chosen, axis, updates, accumulate), [order.index(i) for i in range(len(order))])
 
 
-@FAMILY.operator("aten.one_hot.default", "Tensor self, int num_classes=-1", "1 where the class is", Exactness.EXACT)
-def one_hot(a: Algebra[V], self: V, num_classes: int) -> V:
+@FAMILY.operator("aten.one_hot.default", "1 where the class is", Exactness.EXACT)
+def one_hot(a: Algebra[V], self: V, num_classes: int = -1) -> V:
     """I64; the number of classes has to be stated."""
     if self.dtype != "I64" or num_classes < 1:
         raise MalformedError(f"{num_classes} classes, counted in {self.dtype}: they are stated, and counted in I64")
@@ -185,24 +136,15 @@ def one_hot(a: Algebra[V], self: V, num_classes: int) -> V:
 # ---- a diagonal
 
 
-@FAMILY.operator(
-    "aten.diagonal.default", "Tensor self, int offset=0, int dim1=0, int dim2=1", "self[i, i + offset]", Exactness.MOVES
-)
-def diagonal(a: Algebra[V], self: V, offset: int, dim1: int, dim2: int) -> V:
+@FAMILY.operator("aten.diagonal.default", "self[i, i + offset]", Exactness.MOVES)
+def diagonal(a: Algebra[V], self: V, offset: int = 0, dim1: int = 0, dim2: int = 1) -> V:
     """Along a new last axis."""
     order, places = _diagonal(a, self, offset, dim1, dim2)
     return a.take(a.transpose(self, order), places, len(order) - 2)
 
 
-@FAMILY.operator(
-    "aten.diagonal_backward.default",
-    "Tensor grad_output, int[] input_sizes, int offset, int dim1, int dim2",
-    "∂ of a diagonal",
-    Exactness.MOVES,
-)
-def diagonal_backward(
-    a: Algebra[V], grad_output: V, input_sizes: Sequence[int], offset: int, dim1: int, dim2: int
-) -> V:
+@FAMILY.operator("aten.diagonal_backward.default", "∂ of a diagonal", Exactness.MOVES)
+def diagonal_backward(a: Algebra[V], grad_output: V, input_sizes: Ints, offset: int, dim1: int, dim2: int) -> V:
     """0 beside the diagonal."""
     empty = a.full(input_sizes, 0, grad_output.dtype)
     order, places = _diagonal(a, empty, offset, dim1, dim2)
@@ -282,52 +224,33 @@ def _flat(a: Algebra[V], x: V) -> V:
 # Sorted elements, triangles of matrices, and differences of neighbours.
 
 
-@FAMILY.operator(
-    "aten.sort.default", "Tensor self, int dim=-1, bool descending=False", "sorted, and from where", Exactness.MOVES
-)
-def sort(a: Algebra[V], self: V, dim: int, descending: bool) -> tuple[V, V]:
+@FAMILY.operator("aten.sort.default", "sorted, and from where", Exactness.MOVES)
+def sort(a: Algebra[V], self: V, dim: int = -1, descending: bool = False) -> tuple[V, V]:
     """Values and I64 indices; of equal values, first the first."""
     values, indices = a.sort(lifted(a, self), axis_of(self, dim), descending)
     return a.reshape(values, self.shape), a.reshape(indices, self.shape)
 
 
-@FAMILY.operator(
-    "aten.sort.stable",
-    "Tensor self, *, bool? stable, int dim=-1, bool descending=False",
-    "sorted, and from where",
-    Exactness.MOVES,
-)
-def sort_stable(a: Algebra[V], self: V, stable: bool | None, dim: int, descending: bool) -> tuple[V, V]:
+@FAMILY.operator("aten.sort.stable", "sorted, and from where", Exactness.MOVES)
+def sort_stable(a: Algebra[V], self: V, stable: bool | None, dim: int = -1, descending: bool = False) -> tuple[V, V]:
     """Stable in any case."""
     return sort(a, self, dim, descending)
 
 
-@FAMILY.operator(
-    "aten.argsort.default", "Tensor self, int dim=-1, bool descending=False", "from where, sorted", Exactness.MOVES
-)
-def argsort(a: Algebra[V], self: V, dim: int, descending: bool) -> V:
+@FAMILY.operator("aten.argsort.default", "from where, sorted", Exactness.MOVES)
+def argsort(a: Algebra[V], self: V, dim: int = -1, descending: bool = False) -> V:
     """I64."""
     return sort(a, self, dim, descending)[1]
 
 
-@FAMILY.operator(
-    "aten.argsort.stable",
-    "Tensor self, *, bool stable, int dim=-1, bool descending=False",
-    "from where, sorted",
-    Exactness.MOVES,
-)
-def argsort_stable(a: Algebra[V], self: V, stable: bool, dim: int, descending: bool) -> V:
+@FAMILY.operator("aten.argsort.stable", "from where, sorted", Exactness.MOVES)
+def argsort_stable(a: Algebra[V], self: V, stable: bool, dim: int = -1, descending: bool = False) -> V:
     """Stable in any case."""
     return argsort(a, self, dim, descending)
 
 
-@FAMILY.operator(
-    "aten.topk.default",
-    "Tensor self, int k, int dim=-1, bool largest=True, bool sorted=True",
-    "the k greatest, and from where",
-    Exactness.MOVES,
-)
-def topk(a: Algebra[V], self: V, k: int, dim: int, largest: bool, sorted: bool) -> tuple[V, V]:
+@FAMILY.operator("aten.topk.default", "the k greatest, and from where", Exactness.MOVES)
+def topk(a: Algebra[V], self: V, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[V, V]:
     """Sorted in any case; values and I64 indices."""
     axis, x = axis_of(self, dim), lifted(a, self)
     if not 0 <= k <= x.shape[axis]:
@@ -336,25 +259,20 @@ def topk(a: Algebra[V], self: V, k: int, dim: int, largest: bool, sorted: bool) 
     return (values, indices) if self.shape or k != 1 else (a.reshape(values, ()), a.reshape(indices, ()))
 
 
-@FAMILY.operator("aten.tril.default", "Tensor self, int diagonal=0", "0 above a diagonal", Exactness.MOVES)
-def tril(a: Algebra[V], self: V, diagonal: int) -> V:
+@FAMILY.operator("aten.tril.default", "0 above a diagonal", Exactness.MOVES)
+def tril(a: Algebra[V], self: V, diagonal: int = 0) -> V:
     """What is kept: column ≤ row + diagonal."""
     return _triangle(a, self, diagonal, "le")
 
 
-@FAMILY.operator("aten.triu.default", "Tensor self, int diagonal=0", "0 below a diagonal", Exactness.MOVES)
-def triu(a: Algebra[V], self: V, diagonal: int) -> V:
+@FAMILY.operator("aten.triu.default", "0 below a diagonal", Exactness.MOVES)
+def triu(a: Algebra[V], self: V, diagonal: int = 0) -> V:
     """What is kept: column ≥ row + diagonal."""
     return _triangle(a, self, diagonal, "ge")
 
 
-@FAMILY.operator(
-    "aten.diff.default",
-    "Tensor self, int n=1, int dim=-1, Tensor? prepend=None, Tensor? append=None",
-    "differences of neighbours, n times",
-    Exactness.COMPOSITE,
-)
-def diff(a: Algebra[V], self: V, n: int, dim: int, prepend: V | None, append: V | None) -> V:
+@FAMILY.operator("aten.diff.default", "differences of neighbours, n times", Exactness.COMPOSITE)
+def diff(a: Algebra[V], self: V, n: int = 1, dim: int = -1, prepend: V | None = None, append: V | None = None) -> V:
     """BOOL: whether neighbours differ."""
     if n < 0 or not self.shape:
         raise MalformedError(f"{n} differences along a tensor with {len(self.shape)} axes")

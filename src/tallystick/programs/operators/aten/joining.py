@@ -9,7 +9,7 @@ from typing import Any, Final
 from tallystick.core.errors import MalformedError
 from tallystick.programs.operators.algebra import Algebra, V
 from tallystick.programs.operators.aten.arguments import axis_of, common_dtype, lifted
-from tallystick.programs.operators.definition import Exactness, Family, Scalar
+from tallystick.programs.operators.definition import Exactness, Family, Ints, Scalar
 
 FAMILY = Family()
 PARTS_MAX: Final = 1 << 16
@@ -19,20 +19,17 @@ PARTS_MAX: Final = 1 << 16
 # ---- parts
 
 
-@FAMILY.operator(
-    "aten.slice.Tensor",
-    "Tensor self, int dim=0, int? start=None, int? end=None, int step=1",
-    "self[start:end:step]",
-    Exactness.MOVES,
-)
-def slice_tensor(a: Algebra[V], self: V, dim: int, start: int | None, end: int | None, step: int) -> V:
+@FAMILY.operator("aten.slice.Tensor", "self[start:end:step]", Exactness.MOVES)
+def slice_tensor(
+    a: Algebra[V], self: V, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> V:
     """As in Python: negative ends count from the end, ends outside are the ends."""
     axis = _real_axis(self, dim)
     first, stop = _range(self.shape[axis], start, end, step)
     return part(a, self, axis, first, stop, step)
 
 
-@FAMILY.operator("aten.narrow.default", "Tensor self, int dim, int start, int length", "a range", Exactness.MOVES)
+@FAMILY.operator("aten.narrow.default", "a range", Exactness.MOVES)
 def narrow(a: Algebra[V], self: V, dim: int, start: int, length: int) -> V:
     """A negative start counts from the end."""
     axis = _real_axis(self, dim)
@@ -40,7 +37,7 @@ def narrow(a: Algebra[V], self: V, dim: int, start: int, length: int) -> V:
     return part(a, self, axis, first, first + length)
 
 
-@FAMILY.operator("aten.select.int", "Tensor self, int dim, int index", "self[index]", Exactness.MOVES)
+@FAMILY.operator("aten.select.int", "self[index]", Exactness.MOVES)
 def select(a: Algebra[V], self: V, dim: int, index: int) -> V:
     """The axis goes; a negative index counts from the end."""
     axis = _real_axis(self, dim)
@@ -48,11 +45,9 @@ def select(a: Algebra[V], self: V, dim: int, index: int) -> V:
     return _without(a, part(a, self, axis, first, first + 1), axis)
 
 
-@FAMILY.operator("aten.split_with_sizes.default", "Tensor self, int[] split_sizes, int dim=0", "parts", Exactness.MOVES)
-@FAMILY.operator(
-    "aten.unsafe_split_with_sizes.default", "Tensor self, int[] split_sizes, int dim=0", "parts", Exactness.MOVES
-)
-def split_with_sizes(a: Algebra[V], self: V, split_sizes: Sequence[int], dim: int) -> tuple[V, ...]:
+@FAMILY.operator("aten.split_with_sizes.default", "parts", Exactness.MOVES)
+@FAMILY.operator("aten.unsafe_split_with_sizes.default", "parts", Exactness.MOVES)
+def split_with_sizes(a: Algebra[V], self: V, split_sizes: Ints, dim: int = 0) -> tuple[V, ...]:
     """The sizes add up to the side."""
     axis = _real_axis(self, dim)
     if sum(split_sizes) != self.shape[axis] or any(size < 0 for size in split_sizes):
@@ -62,15 +57,15 @@ def split_with_sizes(a: Algebra[V], self: V, split_sizes: Sequence[int], dim: in
     return tuple(part(a, self, axis, stop - size, stop) for size, stop in zip(split_sizes, stops, strict=True))
 
 
-@FAMILY.operator("aten.split.sizes", "Tensor self, int[] split_size, int dim=0", "parts", Exactness.MOVES)
-def split_sizes(a: Algebra[V], self: V, split_size: Sequence[int], dim: int) -> tuple[V, ...]:
+@FAMILY.operator("aten.split.sizes", "parts", Exactness.MOVES)
+def split_sizes(a: Algebra[V], self: V, split_size: Ints, dim: int = 0) -> tuple[V, ...]:
     """As `split_with_sizes`."""
     return split_with_sizes(a, self, split_size, dim)
 
 
-@FAMILY.operator("aten.split.Tensor", "Tensor self, int split_size, int dim=0", "equal parts", Exactness.MOVES)
-@FAMILY.operator("aten.unsafe_split.Tensor", "Tensor self, int split_size, int dim=0", "equal parts", Exactness.MOVES)
-def split(a: Algebra[V], self: V, split_size: int, dim: int) -> tuple[V, ...]:
+@FAMILY.operator("aten.split.Tensor", "equal parts", Exactness.MOVES)
+@FAMILY.operator("aten.unsafe_split.Tensor", "equal parts", Exactness.MOVES)
+def split(a: Algebra[V], self: V, split_size: int, dim: int = 0) -> tuple[V, ...]:
     """The last part may be smaller."""
     axis = _real_axis(self, dim)
     side = self.shape[axis]
@@ -81,9 +76,9 @@ def split(a: Algebra[V], self: V, split_size: int, dim: int) -> tuple[V, ...]:
     return tuple(part(a, self, axis, start, min(start + split_size, side)) for start in starts)
 
 
-@FAMILY.operator("aten.chunk.default", "Tensor self, int chunks, int dim=0", "so many parts", Exactness.MOVES)
-@FAMILY.operator("aten.unsafe_chunk.default", "Tensor self, int chunks, int dim=0", "so many parts", Exactness.MOVES)
-def chunk(a: Algebra[V], self: V, chunks: int, dim: int) -> tuple[V, ...]:
+@FAMILY.operator("aten.chunk.default", "so many parts", Exactness.MOVES)
+@FAMILY.operator("aten.unsafe_chunk.default", "so many parts", Exactness.MOVES)
+def chunk(a: Algebra[V], self: V, chunks: int, dim: int = 0) -> tuple[V, ...]:
     """Parts of ⌈side / chunks⌉, perhaps fewer."""
     axis = _real_axis(self, dim)
     if not 1 <= chunks <= PARTS_MAX:
@@ -93,17 +88,15 @@ def chunk(a: Algebra[V], self: V, chunks: int, dim: int) -> tuple[V, ...]:
     return split(a, self, -(-self.shape[axis] // chunks), axis)
 
 
-@FAMILY.operator("aten.unbind.int", "Tensor self, int dim=0", "every self[i]", Exactness.MOVES)
-def unbind(a: Algebra[V], self: V, dim: int) -> tuple[V, ...]:
+@FAMILY.operator("aten.unbind.int", "every self[i]", Exactness.MOVES)
+def unbind(a: Algebra[V], self: V, dim: int = 0) -> tuple[V, ...]:
     """The axis goes."""
     axis = _real_axis(self, dim)
     _check_parts(self.shape[axis])
     return tuple(_without(a, part(a, self, axis, i, i + 1), axis) for i in range(self.shape[axis]))
 
 
-@FAMILY.operator(
-    "aten.unfold.default", "Tensor self, int dimension, int size, int step", "sliding windows", Exactness.MOVES
-)
+@FAMILY.operator("aten.unfold.default", "sliding windows", Exactness.MOVES)
 def unfold(a: Algebra[V], self: V, dimension: int, size: int, step: int) -> V:
     """Positions in place of the axis, windows at the end."""
     return a.windows(self, (_real_axis(self, dimension),), (size,), (step,), (1,))
@@ -112,8 +105,8 @@ def unfold(a: Algebra[V], self: V, dimension: int, size: int, step: int) -> V:
 # ---- joined and repeated
 
 
-@FAMILY.operator("aten.cat.default", "Tensor[] tensors, int dim=0", "one behind the other", Exactness.ROUNDS)
-def cat(a: Algebra[V], tensors: Sequence[V], dim: int) -> V:
+@FAMILY.operator("aten.cat.default", "one behind the other", Exactness.ROUNDS)
+def cat(a: Algebra[V], tensors: Sequence[V], dim: int = 0) -> V:
     """At the dtype at which the tensors meet; tensors of shape (0,) fit everywhere."""
     if not tensors:
         raise MalformedError("nothing to concatenate")
@@ -122,8 +115,8 @@ def cat(a: Algebra[V], tensors: Sequence[V], dim: int) -> V:
     return a.concat([a.cast(x, dtype) for x in filled], _real_axis(filled[0], dim))
 
 
-@FAMILY.operator("aten.stack.default", "Tensor[] tensors, int dim=0", "side by side", Exactness.ROUNDS)
-def stack(a: Algebra[V], tensors: Sequence[V], dim: int) -> V:
+@FAMILY.operator("aten.stack.default", "side by side", Exactness.ROUNDS)
+def stack(a: Algebra[V], tensors: Sequence[V], dim: int = 0) -> V:
     """A new axis counts the tensors, which have one shape."""
     if not tensors or any(x.shape != tensors[0].shape for x in tensors):
         raise MalformedError("tensors of one shape are needed")
@@ -134,22 +127,22 @@ def stack(a: Algebra[V], tensors: Sequence[V], dim: int) -> V:
     return a.concat([a.reshape(a.cast(x, dtype), (*sides[:axis], 1, *sides[axis:])) for x in tensors], axis)
 
 
-@FAMILY.operator("aten.hstack.default", "Tensor[] tensors", "along axis 1, or 0 of vectors", Exactness.ROUNDS)
+@FAMILY.operator("aten.hstack.default", "along axis 1, or 0 of vectors", Exactness.ROUNDS)
 def hstack(a: Algebra[V], tensors: Sequence[V]) -> V:
     """Numbers become vectors."""
     vectors = [lifted(a, x) for x in tensors]
     return cat(a, vectors, 0 if vectors and len(vectors[0].shape) == 1 else 1)
 
 
-@FAMILY.operator("aten.vstack.default", "Tensor[] tensors", "along axis 0", Exactness.ROUNDS)
+@FAMILY.operator("aten.vstack.default", "along axis 0", Exactness.ROUNDS)
 def vstack(a: Algebra[V], tensors: Sequence[V]) -> V:
     """Numbers and vectors become rows."""
     rows = [x if len(x.shape) > 1 else a.reshape(x, (1, math.prod(x.shape))) for x in tensors]
     return cat(a, rows, 0)
 
 
-@FAMILY.operator("aten.repeat.default", "Tensor self, int[] repeats", "tiles", Exactness.MOVES)
-def repeat(a: Algebra[V], self: V, repeats: Sequence[int]) -> V:
+@FAMILY.operator("aten.repeat.default", "tiles", Exactness.MOVES)
+def repeat(a: Algebra[V], self: V, repeats: Ints) -> V:
     """New axes come in front."""
     new = len(repeats) - len(self.shape)
     if new < 0 or any(count < 0 for count in repeats):
@@ -160,19 +153,16 @@ def repeat(a: Algebra[V], self: V, repeats: Sequence[int]) -> V:
     return a.reshape(a.broadcast(apart, spread), [n * side for n, side in zip(repeats, sides, strict=True)])
 
 
-@FAMILY.operator("aten.tile.default", "Tensor self, int[] dims", "tiles", Exactness.MOVES)
-def tile(a: Algebra[V], self: V, dims: Sequence[int]) -> V:
+@FAMILY.operator("aten.tile.default", "tiles", Exactness.MOVES)
+def tile(a: Algebra[V], self: V, dims: Ints) -> V:
     """As `repeat`, once along axes in front that have no number."""
     return repeat(a, self, (1,) * (len(self.shape) - len(dims)) + tuple(dims))
 
 
-@FAMILY.operator(
-    "aten.repeat_interleave.self_int",
-    "Tensor self, int repeats, int? dim=None, *, int? output_size=None",
-    "each element several times",
-    Exactness.MOVES,
-)
-def repeat_interleave(a: Algebra[V], self: V, repeats: int, dim: int | None, output_size: int | None) -> V:
+@FAMILY.operator("aten.repeat_interleave.self_int", "each element several times", Exactness.MOVES)
+def repeat_interleave(
+    a: Algebra[V], self: V, repeats: int, dim: int | None = None, output_size: int | None = None
+) -> V:
     """Without a dim, of the flattened tensor; the output size has to be true."""
     x = a.reshape(self, (math.prod(self.shape),)) if dim is None else self
     axis = _real_axis(x, dim or 0)
@@ -183,8 +173,8 @@ def repeat_interleave(a: Algebra[V], self: V, repeats: int, dim: int | None, out
     return a.reshape(apart, (*before, side * repeats, *behind))
 
 
-@FAMILY.operator("aten.roll.default", "Tensor self, int[] shifts, int[] dims=[]", "shifted around", Exactness.MOVES)
-def roll(a: Algebra[V], self: V, shifts: Sequence[int], dims: Sequence[int]) -> V:
+@FAMILY.operator("aten.roll.default", "shifted around", Exactness.MOVES)
+def roll(a: Algebra[V], self: V, shifts: Ints, dims: Ints = ()) -> V:
     """Without dims, of the flattened tensor."""
     if not dims and len(shifts) == 1:
         return a.reshape(_rolled(a, a.reshape(self, (math.prod(self.shape),)), shifts[0], 0), self.shape)
@@ -195,7 +185,7 @@ def roll(a: Algebra[V], self: V, shifts: Sequence[int], dims: Sequence[int]) -> 
     return self
 
 
-@FAMILY.operator("aten.meshgrid.indexing", "Tensor[] tensors, *, str indexing", "a grid", Exactness.MOVES)
+@FAMILY.operator("aten.meshgrid.indexing", "a grid", Exactness.MOVES)
 def meshgrid_indexing(a: Algebra[V], tensors: Sequence[V], indexing: str) -> tuple[V, ...]:
     """`ij`: axis i follows vector i; `xy`: the first two axes are swapped."""
     if indexing not in {"ij", "xy"} or not tensors or any(len(x.shape) > 1 for x in tensors):
@@ -208,7 +198,7 @@ def meshgrid_indexing(a: Algebra[V], tensors: Sequence[V], indexing: str) -> tup
     return tuple(a.broadcast(_along(a, x, order.index(i), len(sides)), sides) for i, x in enumerate(tensors))
 
 
-@FAMILY.operator("aten.meshgrid.default", "Tensor[] tensors", "a grid", Exactness.MOVES)
+@FAMILY.operator("aten.meshgrid.default", "a grid", Exactness.MOVES)
 def meshgrid(a: Algebra[V], tensors: Sequence[V]) -> tuple[V, ...]:
     """Axis i follows vector i."""
     return meshgrid_indexing(a, tensors, "ij")
@@ -217,17 +207,15 @@ def meshgrid(a: Algebra[V], tensors: Sequence[V]) -> tuple[V, ...]:
 # ---- padded
 
 
-@FAMILY.operator("aten.constant_pad_nd.default", "Tensor self, int[] pad, Scalar value=0", "framed", Exactness.MOVES)
-def constant_pad_nd(a: Algebra[V], self: V, pad: Sequence[int], value: Scalar) -> V:
+@FAMILY.operator("aten.constant_pad_nd.default", "framed", Exactness.MOVES)
+def constant_pad_nd(a: Algebra[V], self: V, pad: Ints, value: Scalar = 0) -> V:
     """Pairs of low and high for the last axis first; negative ones crop."""
     low, high = _edges(self, pad)
     return a.pad(self, value, low, high, (0,) * len(low))
 
 
-@FAMILY.operator(
-    "aten.pad.default", 'Tensor self, int[] pad, str mode="constant", float? value=None', "framed", Exactness.MOVES
-)
-def pad(a: Algebra[V], self: V, pad: Sequence[int], mode: str, value: float | None) -> V:
+@FAMILY.operator("aten.pad.default", "framed", Exactness.MOVES)
+def pad(a: Algebra[V], self: V, pad: Ints, mode: str = "constant", value: float | None = None) -> V:
     """`constant`, `reflect` (without the edge), `replicate` (the edge) or `circular` (the other side)."""
     if mode == "constant":
         return constant_pad_nd(a, self, pad, value or 0)
@@ -242,26 +230,14 @@ def pad(a: Algebra[V], self: V, pad: Sequence[int], mode: str, value: float | No
 # ---- gradients of taking parts, and writing parts
 
 
-@FAMILY.operator(
-    "aten.slice_backward.default",
-    "Tensor grad_output, int[] input_sizes, int dim, int start, int end, int step",
-    "∂ of self[start:end:step]",
-    Exactness.MOVES,
-)
-def slice_backward(
-    a: Algebra[V], grad_output: V, input_sizes: Sequence[int], dim: int, start: int, end: int, step: int
-) -> V:
+@FAMILY.operator("aten.slice_backward.default", "∂ of self[start:end:step]", Exactness.MOVES)
+def slice_backward(a: Algebra[V], grad_output: V, input_sizes: Ints, dim: int, start: int, end: int, step: int) -> V:
     """0 outside of the range."""
     return _placed(a, grad_output, *_place(grad_output, input_sizes, dim, start, end, step), step)
 
 
-@FAMILY.operator(
-    "aten.select_backward.default",
-    "Tensor grad_output, int[] input_sizes, int dim, int index",
-    "∂ of self[index]",
-    Exactness.MOVES,
-)
-def select_backward(a: Algebra[V], grad_output: V, input_sizes: Sequence[int], dim: int, index: int) -> V:
+@FAMILY.operator("aten.select_backward.default", "∂ of self[index]", Exactness.MOVES)
+def select_backward(a: Algebra[V], grad_output: V, input_sizes: Ints, dim: int, index: int) -> V:
     """0 elsewhere."""
     axis = _axis_of_sides(input_sizes, dim)
     first = _index(input_sizes[axis], index)
@@ -269,13 +245,10 @@ def select_backward(a: Algebra[V], grad_output: V, input_sizes: Sequence[int], d
     return _placed(a, apart, *_place(apart, input_sizes, axis, first, first + 1, 1), 1)
 
 
-@FAMILY.operator(
-    "aten.slice_scatter.default",
-    "Tensor self, Tensor src, int dim=0, int? start=None, int? end=None, int step=1",
-    "self with self[start:end:step] = src",
-    Exactness.MOVES,
-)
-def slice_scatter(a: Algebra[V], self: V, src: V, dim: int, start: int | None, end: int | None, step: int) -> V:
+@FAMILY.operator("aten.slice_scatter.default", "self with self[start:end:step] = src", Exactness.MOVES)
+def slice_scatter(
+    a: Algebra[V], self: V, src: V, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> V:
     """One dtype; `src` may be broadcast."""
     axis = _real_axis(self, dim)
     first, stop = _range(self.shape[axis], start, end, step)
@@ -285,12 +258,7 @@ def slice_scatter(a: Algebra[V], self: V, src: V, dim: int, start: int | None, e
     return a.where(written, _placed(a, a.broadcast(src, sides), *place, step), self)
 
 
-@FAMILY.operator(
-    "aten.select_scatter.default",
-    "Tensor self, Tensor src, int dim, int index",
-    "self with self[index] = src",
-    Exactness.MOVES,
-)
+@FAMILY.operator("aten.select_scatter.default", "self with self[index] = src", Exactness.MOVES)
 def select_scatter(a: Algebra[V], self: V, src: V, dim: int, index: int) -> V:
     """One dtype, and the shape of what is replaced."""
     axis = _real_axis(self, dim)
@@ -301,13 +269,8 @@ def select_scatter(a: Algebra[V], self: V, src: V, dim: int, index: int) -> V:
     return slice_scatter(a, self, apart, axis, first, first + 1, 1)
 
 
-@FAMILY.operator(
-    "aten.unfold_backward.default",
-    "Tensor grad_in, int[] input_sizes, int dim, int size, int step",
-    "∂ of sliding windows",
-    Exactness.ACCUMULATES,
-)
-def unfold_backward(a: Algebra[V], grad_in: V, input_sizes: Sequence[int], dim: int, size: int, step: int) -> V:
+@FAMILY.operator("aten.unfold_backward.default", "∂ of sliding windows", Exactness.ACCUMULATES)
+def unfold_backward(a: Algebra[V], grad_in: V, input_sizes: Ints, dim: int, size: int, step: int) -> V:
     """Every element sums what its windows bring."""
     axis, last = _axis_of_sides(input_sizes, dim), len(grad_in.shape) - 1
     if size < 1 or step < 1 or last != len(input_sizes) or grad_in.shape[last] != size:

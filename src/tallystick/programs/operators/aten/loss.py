@@ -9,9 +9,10 @@ import math
 from typing import Final
 
 from tallystick.core.errors import MalformedError
+from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, V
 from tallystick.programs.operators.aten.activation import log_of_sigmoid, log_softmax_along
-from tallystick.programs.operators.aten.arguments import FLOATS, constant, divided, narrowly_met
+from tallystick.programs.operators.aten.arguments import constant, divided, narrowly_met
 from tallystick.programs.operators.definition import Exactness, Family
 
 FAMILY = Family()
@@ -20,20 +21,13 @@ MEAN: Final = 1
 SUM: Final = 2
 _LOG_MIN: Final = -100.0  # PyTorch's least logarithm in a binary cross entropy
 _SLOPE_MIN: Final = 1e-12  # PyTorch's least variance of a Bernoulli variable in its gradient
-_PAIR = "Tensor self, Tensor target, int reduction=1"
-_PAIR_GRADIENT = "Tensor grad_output, Tensor self, Tensor target, int reduction"
-_WEIGHTED = "Tensor self, Tensor target, Tensor? weight, int reduction, int ignore_index"
-_CLASSES_GRADIENT = (
-    "Tensor grad_output, Tensor self, Tensor target, Tensor? weight, int reduction, int ignore_index, "
-    "Tensor total_weight"
-)
 
 
 # ---- negative log-likelihood
 
 
-@FAMILY.operator("aten.nll_loss_forward.default", _WEIGHTED, "−Σ w · self[target] / Σ w, and Σ w", Exactness.COMPOSITE)
-@FAMILY.operator("aten.nll_loss2d_forward.default", _WEIGHTED, "as nll_loss_forward, per pixel", Exactness.COMPOSITE)
+@FAMILY.operator("aten.nll_loss_forward.default", "−Σ w · self[target] / Σ w, and Σ w", Exactness.COMPOSITE)
+@FAMILY.operator("aten.nll_loss2d_forward.default", "as nll_loss_forward, per pixel", Exactness.COMPOSITE)
 def nll_loss_forward(
     a: Algebra[V], self: V, target: V, weight: V | None, reduction: int, ignore_index: int
 ) -> tuple[V, V]:
@@ -46,8 +40,8 @@ def nll_loss_forward(
     return _nll(a, self, target, weight, reduction, ignore_index)
 
 
-@FAMILY.operator("aten.nll_loss_backward.default", _CLASSES_GRADIENT, "−w · grad at the target", Exactness.COMPOSITE)
-@FAMILY.operator("aten.nll_loss2d_backward.default", _CLASSES_GRADIENT, "as nll_loss_backward", Exactness.COMPOSITE)
+@FAMILY.operator("aten.nll_loss_backward.default", "−w · grad at the target", Exactness.COMPOSITE)
+@FAMILY.operator("aten.nll_loss2d_backward.default", "as nll_loss_backward", Exactness.COMPOSITE)
 def nll_loss_backward(
     a: Algebra[V],
     grad_output: V,
@@ -70,21 +64,15 @@ def nll_loss_backward(
     return a.broadcast(a.where(chosen, _raised(a, slope, axis), 0), self.shape)
 
 
-@FAMILY.operator(
-    "aten.cross_entropy_loss.default",
-    "Tensor self, Tensor target, Tensor? weight=None, int reduction=1, int ignore_index=-100, "
-    "float label_smoothing=0.0",
-    "negative log-likelihood of the softmax",
-    Exactness.COMPOSITE,
-)
+@FAMILY.operator("aten.cross_entropy_loss.default", "negative log-likelihood of the softmax", Exactness.COMPOSITE)
 def cross_entropy(
     a: Algebra[V],
     self: V,
     target: V,
-    weight: V | None,
-    reduction: int,
-    ignore_index: int,
-    label_smoothing: float,
+    weight: V | None = None,
+    reduction: int = 1,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
 ) -> V:
     """Of class indices, or of probabilities of the shape of `self`; smoothing mixes in the mean over the classes."""
     axis = _class_axis(self)
@@ -104,15 +92,15 @@ def cross_entropy(
 # ---- distances
 
 
-@FAMILY.operator("aten.mse_loss.default", _PAIR, "(self − target)²", Exactness.COMPOSITE)
-def mse_loss(a: Algebra[V], self: V, target: V, reduction: int) -> V:
+@FAMILY.operator("aten.mse_loss.default", "(self − target)²", Exactness.COMPOSITE)
+def mse_loss(a: Algebra[V], self: V, target: V, reduction: int = 1) -> V:
     """Broadcast as arithmetic is."""
     x, y = narrowly_met(a, self, target)
     apart = a.sub(x, y)
     return _reduced(a, a.mul(apart, apart), reduction)
 
 
-@FAMILY.operator("aten.mse_loss_backward.default", _PAIR_GRADIENT, "2 (self − target) · grad", Exactness.COMPOSITE)
+@FAMILY.operator("aten.mse_loss_backward.default", "2 (self − target) · grad", Exactness.COMPOSITE)
 def mse_loss_backward(a: Algebra[V], grad_output: V, self: V, target: V, reduction: int) -> V:
     """Kernels round 2/n, or divide by n."""
     g, x, y = narrowly_met(a, grad_output, self, target)
@@ -120,17 +108,15 @@ def mse_loss_backward(a: Algebra[V], grad_output: V, self: V, target: V, reducti
     return a.mul(a.mul(apart, g), _share(a, 2.0, apart, reduction))
 
 
-@FAMILY.operator("aten.l1_loss.default", _PAIR, "|self − target|", Exactness.COMPOSITE)
-def l1_loss(a: Algebra[V], self: V, target: V, reduction: int) -> V:
+@FAMILY.operator("aten.l1_loss.default", "|self − target|", Exactness.COMPOSITE)
+def l1_loss(a: Algebra[V], self: V, target: V, reduction: int = 1) -> V:
     """Broadcast as arithmetic is."""
     x, y = narrowly_met(a, self, target)
     return _reduced(a, a.abs(a.sub(x, y)), reduction)
 
 
-@FAMILY.operator(
-    "aten.smooth_l1_loss.default", f"{_PAIR}, float beta=1.0", "d²/2β below β, else |d| − β/2", Exactness.COMPOSITE
-)
-def smooth_l1_loss(a: Algebra[V], self: V, target: V, reduction: int, beta: float) -> V:
+@FAMILY.operator("aten.smooth_l1_loss.default", "d²/2β below β, else |d| − β/2", Exactness.COMPOSITE)
+def smooth_l1_loss(a: Algebra[V], self: V, target: V, reduction: int = 1, beta: float = 1.0) -> V:
     """Girshick 2015, §2.3; d = self − target."""
     x, y = narrowly_met(a, self, target)
     size = a.abs(a.sub(x, y))
@@ -142,10 +128,7 @@ def smooth_l1_loss(a: Algebra[V], self: V, target: V, reduction: int, beta: floa
 
 
 @FAMILY.operator(
-    "aten.smooth_l1_loss_backward.default",
-    f"{_PAIR_GRADIENT}, float beta",
-    "d/β between −β and β, else the sign, times grad",
-    Exactness.COMPOSITE,
+    "aten.smooth_l1_loss_backward.default", "d/β between −β and β, else the sign, times grad", Exactness.COMPOSITE
 )
 def smooth_l1_loss_backward(a: Algebra[V], grad_output: V, self: V, target: V, reduction: int, beta: float) -> V:
     """Where d is self − target."""
@@ -155,10 +138,8 @@ def smooth_l1_loss_backward(a: Algebra[V], grad_output: V, self: V, target: V, r
     return a.mul(a.mul(slope, g), _share(a, 1.0, apart, reduction))
 
 
-@FAMILY.operator(
-    "aten.huber_loss.default", f"{_PAIR}, float delta=1.0", "d²/2 up to δ, else δ (|d| − δ/2)", Exactness.COMPOSITE
-)
-def huber_loss(a: Algebra[V], self: V, target: V, reduction: int, delta: float) -> V:
+@FAMILY.operator("aten.huber_loss.default", "d²/2 up to δ, else δ (|d| − δ/2)", Exactness.COMPOSITE)
+def huber_loss(a: Algebra[V], self: V, target: V, reduction: int = 1, delta: float = 1.0) -> V:
     """Huber 1964; d = self − target."""
     x, y = narrowly_met(a, self, target)
     size = a.abs(a.sub(x, y))
@@ -167,12 +148,7 @@ def huber_loss(a: Algebra[V], self: V, target: V, reduction: int, delta: float) 
     return _reduced(a, losses, reduction)
 
 
-@FAMILY.operator(
-    "aten.huber_loss_backward.default",
-    f"{_PAIR_GRADIENT}, float delta",
-    "d clamped to [−δ, δ], times grad",
-    Exactness.COMPOSITE,
-)
+@FAMILY.operator("aten.huber_loss_backward.default", "d clamped to [−δ, δ], times grad", Exactness.COMPOSITE)
 def huber_loss_backward(a: Algebra[V], grad_output: V, self: V, target: V, reduction: int, delta: float) -> V:
     """Where d is self − target."""
     g, x, y = narrowly_met(a, grad_output, self, target)
@@ -184,13 +160,8 @@ def huber_loss_backward(a: Algebra[V], grad_output: V, self: V, target: V, reduc
 # ---- binary cross entropy
 
 
-@FAMILY.operator(
-    "aten.binary_cross_entropy.default",
-    "Tensor self, Tensor target, Tensor? weight=None, int reduction=1",
-    "−t log p − (1 − t) log (1 − p)",
-    Exactness.COMPOSITE,
-)
-def binary_cross_entropy(a: Algebra[V], self: V, target: V, weight: V | None, reduction: int) -> V:
+@FAMILY.operator("aten.binary_cross_entropy.default", "−t log p − (1 − t) log (1 − p)", Exactness.COMPOSITE)
+def binary_cross_entropy(a: Algebra[V], self: V, target: V, weight: V | None = None, reduction: int = 1) -> V:
     """Logarithms are at least −100."""
     p, t = self, target
     failure = a.mul(a.sub(t, 1), a.maximum(a.log1p(a.neg(p)), _LOG_MIN))
@@ -198,14 +169,9 @@ def binary_cross_entropy(a: Algebra[V], self: V, target: V, weight: V | None, re
     return _reduced(a, _weighed(a, losses, weight), reduction)
 
 
-@FAMILY.operator(
-    "aten.binary_cross_entropy_backward.default",
-    "Tensor grad_output, Tensor self, Tensor target, Tensor? weight=None, int reduction=1",
-    "grad (p − t) / (p (1 − p))",
-    Exactness.COMPOSITE,
-)
+@FAMILY.operator("aten.binary_cross_entropy_backward.default", "grad (p − t) / (p (1 − p))", Exactness.COMPOSITE)
 def binary_cross_entropy_backward(
-    a: Algebra[V], grad_output: V, self: V, target: V, weight: V | None, reduction: int
+    a: Algebra[V], grad_output: V, self: V, target: V, weight: V | None = None, reduction: int = 1
 ) -> V:
     """The divisor is at least 10⁻¹², which kernels for F64 keep in F32."""
     g, p, t = grad_output, self, target
@@ -216,12 +182,11 @@ def binary_cross_entropy_backward(
 
 @FAMILY.operator(
     "aten.binary_cross_entropy_with_logits.default",
-    "Tensor self, Tensor target, Tensor? weight=None, Tensor? pos_weight=None, int reduction=1",
     "(1 − t) x − (1 + (pos_weight − 1) t) log sigmoid(x)",
     Exactness.COMPOSITE,
 )
 def binary_cross_entropy_with_logits(
-    a: Algebra[V], self: V, target: V, weight: V | None, pos_weight: V | None, reduction: int
+    a: Algebra[V], self: V, target: V, weight: V | None = None, pos_weight: V | None = None, reduction: int = 1
 ) -> V:
     """Weights are 1 where there are none."""
     x, t = self, target

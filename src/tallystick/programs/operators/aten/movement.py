@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tallystick.core.errors import MalformedError
 from tallystick.programs.operators.algebra import Algebra, V
 from tallystick.programs.operators.aten.arguments import axes_of, axis_of
-from tallystick.programs.operators.definition import Exactness, Family
+from tallystick.programs.operators.definition import Dtype, Exactness, Family, Ints
 from tallystick.programs.operators.types import broadcast_shapes
 
 FAMILY = Family()
@@ -17,63 +17,66 @@ FAMILY = Family()
 # ---- the same elements, perhaps converted
 
 
-@FAMILY.operator("aten.alias.default", "Tensor self", "self", Exactness.MOVES)
-@FAMILY.operator("aten.clone.default", "Tensor self", "self", Exactness.MOVES)
-@FAMILY.operator("aten.contiguous.default", "Tensor self", "self", Exactness.MOVES)
-@FAMILY.operator("aten.detach.default", "Tensor self", "self", Exactness.MOVES)
-@FAMILY.operator("aten.detach_.default", "Tensor self", "self", Exactness.MOVES)
-@FAMILY.operator("aten.lift.default", "Tensor self", "self", Exactness.MOVES)
-@FAMILY.operator("aten.lift_fresh.default", "Tensor self", "self", Exactness.MOVES)
-@FAMILY.operator("aten.lift_fresh_copy.default", "Tensor self", "self", Exactness.MOVES)
-@FAMILY.operator("aten.resolve_conj.default", "Tensor self", "self", Exactness.MOVES)
-@FAMILY.operator("aten.resolve_neg.default", "Tensor self", "self", Exactness.MOVES)
+@FAMILY.operator("aten.alias.default", "self", Exactness.MOVES)
+@FAMILY.operator("aten.clone.default", "self", Exactness.MOVES)
+@FAMILY.operator("aten.contiguous.default", "self", Exactness.MOVES)
+@FAMILY.operator("aten.detach.default", "self", Exactness.MOVES)
+@FAMILY.operator("aten.detach_.default", "self", Exactness.MOVES)
+@FAMILY.operator("aten.lift.default", "self", Exactness.MOVES)
+@FAMILY.operator("aten.lift_fresh.default", "self", Exactness.MOVES)
+@FAMILY.operator("aten.lift_fresh_copy.default", "self", Exactness.MOVES)
+@FAMILY.operator("aten.resolve_conj.default", "self", Exactness.MOVES)
+@FAMILY.operator("aten.resolve_neg.default", "self", Exactness.MOVES)
 def same(a: Algebra[V], self: V) -> V:
     """The value itself: graphs have no aliases."""
     return self
 
 
-@FAMILY.operator("aten._to_copy.default", "Tensor self, *, dtype? dtype=None", "self as dtype", Exactness.ROUNDS)
-def to_copy(a: Algebra[V], self: V, dtype: str | None) -> V:
+@FAMILY.operator("aten._to_copy.default", "self as dtype", Exactness.ROUNDS)
+def to_copy(a: Algebra[V], self: V, dtype: Dtype | None = None) -> V:
     """Floats round to nearest even, floats to integers truncate."""
     return a.cast(self, dtype or self.dtype)
 
 
-@FAMILY.operator("aten.to.dtype", "Tensor self, dtype dtype, bool copy=False", "self as dtype", Exactness.ROUNDS)
-@FAMILY.operator("aten.to.device", "Tensor self, dtype dtype, bool copy=False", "self as dtype", Exactness.ROUNDS)
-@FAMILY.operator(
-    "aten.to.dtype_layout", "Tensor self, *, dtype? dtype=None, bool copy=False", "self as dtype", Exactness.ROUNDS
-)
-def to(a: Algebra[V], self: V, dtype: str | None, copy: bool) -> V:
+@FAMILY.operator("aten.to.dtype", "self as dtype", Exactness.ROUNDS)
+@FAMILY.operator("aten.to.device", "self as dtype", Exactness.ROUNDS)
+def to(a: Algebra[V], self: V, dtype: Dtype, copy: bool = False) -> V:
     """As `_to_copy`; there is one device."""
+    return a.cast(self, dtype)
+
+
+@FAMILY.operator("aten.to.dtype_layout", "self as dtype", Exactness.ROUNDS)
+def to_layout(a: Algebra[V], self: V, dtype: Dtype | None = None, copy: bool = False) -> V:
+    """As `_to_copy`; there is one device and one layout."""
     return a.cast(self, dtype or self.dtype)
 
 
-@FAMILY.operator("aten.to.other", "Tensor self, Tensor other, bool copy=False", "self as other", Exactness.ROUNDS)
-def to_other(a: Algebra[V], self: V, other: V, copy: bool) -> V:
+@FAMILY.operator("aten.to.other", "self as other", Exactness.ROUNDS)
+def to_other(a: Algebra[V], self: V, other: V, copy: bool = False) -> V:
     """The dtype of `other`."""
     return a.cast(self, other.dtype)
 
 
-@FAMILY.operator("aten.type_as.default", "Tensor self, Tensor other", "self as other", Exactness.ROUNDS)
+@FAMILY.operator("aten.type_as.default", "self as other", Exactness.ROUNDS)
 def type_as(a: Algebra[V], self: V, other: V) -> V:
     """The dtype of `other`."""
     return a.cast(self, other.dtype)
 
 
-@FAMILY.operator("aten.copy.default", "Tensor self, Tensor src", "src as self", Exactness.ROUNDS)
+@FAMILY.operator("aten.copy.default", "src as self", Exactness.ROUNDS)
 def copy(a: Algebra[V], self: V, src: V) -> V:
     """The dtype and shape of `self`, the elements of `src`."""
     return a.broadcast(a.cast(src, self.dtype), self.shape)
 
 
-@FAMILY.operator(
-    "aten._assert_tensor_metadata.default",
-    "Tensor a, int[]? size=None, int[]? stride=None, dtype? dtype=None",
-    "nothing, if a is as stated",
-    Exactness.MOVES,
-)
+@FAMILY.operator("aten._assert_tensor_metadata.default", "nothing, if a is as stated", Exactness.MOVES)
 def assert_tensor_metadata(
-    algebra: Algebra[V], /, a: V, size: Sequence[int] | None, stride: Sequence[int] | None, dtype: str | None
+    algebra: Algebra[V],
+    /,
+    a: V,
+    size: Ints | None = None,
+    stride: Ints | None = None,
+    dtype: Dtype | None = None,
 ) -> tuple[V, ...]:
     """No result; refused where `a` has another dtype or shape. Strides say nothing about values."""
     if dtype not in (None, a.dtype) or (size is not None and tuple(size) != a.shape):
@@ -84,36 +87,34 @@ def assert_tensor_metadata(
 # ---- other shapes for the same elements
 
 
-@FAMILY.operator("aten._unsafe_view.default", "Tensor self, int[] size", "row-major", Exactness.MOVES)
-@FAMILY.operator("aten.view.default", "Tensor self, int[] size", "row-major", Exactness.MOVES)
-def view(a: Algebra[V], self: V, size: Sequence[int]) -> V:
+@FAMILY.operator("aten._unsafe_view.default", "row-major", Exactness.MOVES)
+@FAMILY.operator("aten.view.default", "row-major", Exactness.MOVES)
+def view(a: Algebra[V], self: V, size: Ints) -> V:
     """One side may be -1."""
     return a.reshape(self, inferred(math.prod(self.shape), size))
 
 
-@FAMILY.operator("aten.reshape.default", "Tensor self, int[] shape", "row-major", Exactness.MOVES)
-def reshape(a: Algebra[V], self: V, shape: Sequence[int]) -> V:
+@FAMILY.operator("aten.reshape.default", "row-major", Exactness.MOVES)
+def reshape(a: Algebra[V], self: V, shape: Ints) -> V:
     """One side may be -1."""
     return view(a, self, shape)
 
 
-@FAMILY.operator("aten._reshape_alias.default", "Tensor self, int[] size, int[] stride", "row-major", Exactness.MOVES)
-def reshape_alias(a: Algebra[V], self: V, size: Sequence[int], stride: Sequence[int]) -> V:
+@FAMILY.operator("aten._reshape_alias.default", "row-major", Exactness.MOVES)
+def reshape_alias(a: Algebra[V], self: V, size: Ints, stride: Ints) -> V:
     """Strides say nothing about values."""
     return view(a, self, size)
 
 
-@FAMILY.operator("aten.reshape_as.default", "Tensor self, Tensor other", "row-major", Exactness.MOVES)
-@FAMILY.operator("aten.view_as.default", "Tensor self, Tensor other", "row-major", Exactness.MOVES)
+@FAMILY.operator("aten.reshape_as.default", "row-major", Exactness.MOVES)
+@FAMILY.operator("aten.view_as.default", "row-major", Exactness.MOVES)
 def view_as(a: Algebra[V], self: V, other: V) -> V:
     """The shape of `other`."""
     return a.reshape(self, other.shape)
 
 
-@FAMILY.operator(
-    "aten.flatten.using_ints", "Tensor self, int start_dim=0, int end_dim=-1", "axes become one", Exactness.MOVES
-)
-def flatten(a: Algebra[V], self: V, start_dim: int, end_dim: int) -> V:
+@FAMILY.operator("aten.flatten.using_ints", "axes become one", Exactness.MOVES)
+def flatten(a: Algebra[V], self: V, start_dim: int = 0, end_dim: int = -1) -> V:
     """Both axes included; a 0-dimensional tensor gets one axis."""
     start, end = axis_of(self, start_dim), axis_of(self, end_dim)
     if start > end:
@@ -122,8 +123,8 @@ def flatten(a: Algebra[V], self: V, start_dim: int, end_dim: int) -> V:
     return a.reshape(self, (*sides[:start], math.prod(sides[start : end + 1]), *sides[end + 1 :]))
 
 
-@FAMILY.operator("aten.unflatten.int", "Tensor self, int dim, int[] sizes", "an axis becomes several", Exactness.MOVES)
-def unflatten(a: Algebra[V], self: V, dim: int, sizes: Sequence[int]) -> V:
+@FAMILY.operator("aten.unflatten.int", "an axis becomes several", Exactness.MOVES)
+def unflatten(a: Algebra[V], self: V, dim: int, sizes: Ints) -> V:
     """One of the sizes may be -1."""
     axis = axis_of(self, dim)
     if not self.shape or not sizes:
@@ -132,7 +133,7 @@ def unflatten(a: Algebra[V], self: V, dim: int, sizes: Sequence[int]) -> V:
     return a.reshape(self, (*self.shape[:axis], *split, *self.shape[axis + 1 :]))
 
 
-@FAMILY.operator("aten.unsqueeze.default", "Tensor self, int dim", "an axis of side 1", Exactness.MOVES)
+@FAMILY.operator("aten.unsqueeze.default", "an axis of side 1", Exactness.MOVES)
 def unsqueeze(a: Algebra[V], self: V, dim: int) -> V:
     """`dim` is an axis of the result."""
     axes = len(self.shape) + 1
@@ -141,20 +142,20 @@ def unsqueeze(a: Algebra[V], self: V, dim: int) -> V:
     return a.reshape(self, (*self.shape[: dim % axes], 1, *self.shape[dim % axes :]))
 
 
-@FAMILY.operator("aten.squeeze.default", "Tensor self", "without sides of 1", Exactness.MOVES)
+@FAMILY.operator("aten.squeeze.default", "without sides of 1", Exactness.MOVES)
 def squeeze(a: Algebra[V], self: V) -> V:
     """All of them."""
     return a.reshape(self, [side for side in self.shape if side != 1])
 
 
-@FAMILY.operator("aten.squeeze.dim", "Tensor self, int dim", "without one side of 1", Exactness.MOVES)
+@FAMILY.operator("aten.squeeze.dim", "without one side of 1", Exactness.MOVES)
 def squeeze_dim(a: Algebra[V], self: V, dim: int) -> V:
     """A longer side stays."""
     return squeeze_dims(a, self, (dim,))
 
 
-@FAMILY.operator("aten.squeeze.dims", "Tensor self, int[] dim", "without some sides of 1", Exactness.MOVES)
-def squeeze_dims(a: Algebra[V], self: V, dim: Sequence[int]) -> V:
+@FAMILY.operator("aten.squeeze.dims", "without some sides of 1", Exactness.MOVES)
+def squeeze_dims(a: Algebra[V], self: V, dim: Ints) -> V:
     """Longer sides stay."""
     axes = {axis_of(self, each) for each in dim}
     if len(axes) != len(dim):
@@ -162,29 +163,29 @@ def squeeze_dims(a: Algebra[V], self: V, dim: Sequence[int]) -> V:
     return a.reshape(self, [side for i, side in enumerate(self.shape) if side != 1 or i not in axes])
 
 
-@FAMILY.operator("aten.expand.default", "Tensor self, int[] size, *, bool implicit=False", "repeated", Exactness.MOVES)
-def expand(a: Algebra[V], self: V, size: Sequence[int], implicit: bool) -> V:
+@FAMILY.operator("aten.expand.default", "repeated", Exactness.MOVES)
+def expand(a: Algebra[V], self: V, size: Ints, implicit: bool = False) -> V:
     """-1 keeps a side; new axes come in front."""
     new = len(size) - len(self.shape)
     kept = [self.shape[i - new] if side == -1 and i >= new else side for i, side in enumerate(size)]
     return a.broadcast(self, kept)
 
 
-@FAMILY.operator("aten.expand_as.default", "Tensor self, Tensor other", "repeated", Exactness.MOVES)
+@FAMILY.operator("aten.expand_as.default", "repeated", Exactness.MOVES)
 def expand_as(a: Algebra[V], self: V, other: V) -> V:
     """The shape of `other`."""
     return a.broadcast(self, other.shape)
 
 
-@FAMILY.operator("aten.broadcast_tensors.default", "Tensor[] tensors", "repeated", Exactness.MOVES)
+@FAMILY.operator("aten.broadcast_tensors.default", "repeated", Exactness.MOVES)
 def broadcast_tensors(a: Algebra[V], tensors: Sequence[V]) -> tuple[V, ...]:
     """All of one shape."""
     shape = broadcast_shapes([x.shape for x in tensors])
     return tuple(a.broadcast(x, shape) for x in tensors)
 
 
-@FAMILY.operator("aten.broadcast_to.default", "Tensor self, int[] size", "repeated", Exactness.MOVES)
-def broadcast_to(a: Algebra[V], self: V, size: Sequence[int]) -> V:
+@FAMILY.operator("aten.broadcast_to.default", "repeated", Exactness.MOVES)
+def broadcast_to(a: Algebra[V], self: V, size: Ints) -> V:
     """As `expand`."""
     return expand(a, self, size, False)
 
@@ -192,13 +193,13 @@ def broadcast_to(a: Algebra[V], self: V, size: Sequence[int]) -> V:
 # ---- axes in another order
 
 
-@FAMILY.operator("aten.permute.default", "Tensor self, int[] dims", "axes in another order", Exactness.MOVES)
-def permute(a: Algebra[V], self: V, dims: Sequence[int]) -> V:
+@FAMILY.operator("aten.permute.default", "axes in another order", Exactness.MOVES)
+def permute(a: Algebra[V], self: V, dims: Ints) -> V:
     """Every axis once."""
     return a.transpose(self, [axis_of(self, dim) for dim in dims])
 
 
-@FAMILY.operator("aten.transpose.int", "Tensor self, int dim0, int dim1", "two axes swapped", Exactness.MOVES)
+@FAMILY.operator("aten.transpose.int", "two axes swapped", Exactness.MOVES)
 def transpose(a: Algebra[V], self: V, dim0: int, dim1: int) -> V:
     """A 0-dimensional tensor stays."""
     axes = list(range(len(self.shape)))
@@ -208,13 +209,13 @@ def transpose(a: Algebra[V], self: V, dim0: int, dim1: int) -> V:
     return a.transpose(self, axes)
 
 
-@FAMILY.operator("aten.swapaxes.default", "Tensor self, int axis0, int axis1", "two axes swapped", Exactness.MOVES)
+@FAMILY.operator("aten.swapaxes.default", "two axes swapped", Exactness.MOVES)
 def swapaxes(a: Algebra[V], self: V, axis0: int, axis1: int) -> V:
     """As `transpose`."""
     return transpose(a, self, axis0, axis1)
 
 
-@FAMILY.operator("aten.t.default", "Tensor self", "transposed", Exactness.MOVES)
+@FAMILY.operator("aten.t.default", "transposed", Exactness.MOVES)
 def t(a: Algebra[V], self: V) -> V:
     """At most two axes."""
     if len(self.shape) > 2:
@@ -222,13 +223,13 @@ def t(a: Algebra[V], self: V) -> V:
     return a.transpose(self, range(len(self.shape))[::-1])
 
 
-@FAMILY.operator("aten.numpy_T.default", "Tensor self", "axes reversed", Exactness.MOVES)
+@FAMILY.operator("aten.numpy_T.default", "axes reversed", Exactness.MOVES)
 def numpy_t(a: Algebra[V], self: V) -> V:
     """All axes."""
     return a.transpose(self, range(len(self.shape))[::-1])
 
 
-@FAMILY.operator("aten.mT.default", "Tensor self", "matrices transposed", Exactness.MOVES)
+@FAMILY.operator("aten.mT.default", "matrices transposed", Exactness.MOVES)
 def matrix_t(a: Algebra[V], self: V) -> V:
     """The last two axes."""
     if len(self.shape) < 2:
@@ -236,8 +237,8 @@ def matrix_t(a: Algebra[V], self: V) -> V:
     return transpose(a, self, -2, -1)
 
 
-@FAMILY.operator("aten.movedim.intlist", "Tensor self, int[] source, int[] destination", "axes moved", Exactness.MOVES)
-def movedim(a: Algebra[V], self: V, source: Sequence[int], destination: Sequence[int]) -> V:
+@FAMILY.operator("aten.movedim.intlist", "axes moved", Exactness.MOVES)
+def movedim(a: Algebra[V], self: V, source: Ints, destination: Ints) -> V:
     """The other axes keep their order."""
     sources, destinations = [axis_of(self, dim) for dim in source], [axis_of(self, dim) for dim in destination]
     if len(source) != len(destination) or len(set(sources)) != len(sources) or len(set(destinations)) != len(sources):
@@ -249,14 +250,14 @@ def movedim(a: Algebra[V], self: V, source: Sequence[int], destination: Sequence
     return a.transpose(self, [placed[i] if i in placed else next(others) for i in range(len(self.shape))])
 
 
-@FAMILY.operator("aten.movedim.int", "Tensor self, int source, int destination", "an axis moved", Exactness.MOVES)
+@FAMILY.operator("aten.movedim.int", "an axis moved", Exactness.MOVES)
 def movedim_int(a: Algebra[V], self: V, source: int, destination: int) -> V:
     """The other axes keep their order."""
     return movedim(a, self, (source,), (destination,))
 
 
-@FAMILY.operator("aten.flip.default", "Tensor self, int[] dims", "reversed", Exactness.MOVES)
-def flip(a: Algebra[V], self: V, dims: Sequence[int]) -> V:
+@FAMILY.operator("aten.flip.default", "reversed", Exactness.MOVES)
+def flip(a: Algebra[V], self: V, dims: Ints) -> V:
     """Along no axis: the tensor itself."""
     return a.flip(self, axes_of(self, dims)) if dims else self
 
@@ -274,13 +275,8 @@ def inferred(elements: int, size: Sequence[int]) -> tuple[int, ...]:
 # Memory whose axes lie in another order: for autograd of what writes into slices. Values do not depend on it.
 
 
-@FAMILY.operator(
-    "aten.new_empty_strided.default",
-    "Tensor self, int[] size, int[] stride, *, dtype? dtype=None",
-    "0",
-    Exactness.MOVES,
-)
-def new_empty_strided(a: Algebra[V], self: V, size: Sequence[int], stride: Sequence[int], dtype: str | None) -> V:
+@FAMILY.operator("aten.new_empty_strided.default", "0", Exactness.MOVES)
+def new_empty_strided(a: Algebra[V], self: V, size: Ints, stride: Ints, dtype: Dtype | None = None) -> V:
     """As `new_zeros`; the strides say in which order its axes lie, without gaps, and values do not depend on them."""
     if len(size) != len(stride) or not _are_dense(size, stride):
         raise MalformedError(f"strides {tuple(stride)!s:.60} for shape {tuple(size)!s:.60} leave gaps")

@@ -7,20 +7,18 @@ from dataclasses import dataclass
 from typing import Final, Generic
 
 from tallystick.core.errors import MalformedError
+from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, Axes, Typed, V
 from tallystick.programs.operators.aten.arguments import axis_of
 from tallystick.programs.operators.aten.contraction import summand
 from tallystick.programs.operators.aten.convolution import masked
-from tallystick.programs.operators.definition import Exactness, Family
-from tallystick.programs.operators.types import FLOATS
+from tallystick.programs.operators.definition import Exactness, Family, Ints
 
 # Means, variances and the formulas that layer, group and batch normalization share.
 #
 # Variances are taken in two passes. Kernels write (x − mean)·rstd·weight + bias also as x·α + β (Ioffe & Szegedy 2015,
 # arXiv:1502.03167, Algorithm 2): a sum of three terms in another order, which `summand` allows for. A kernel that takes
 # the variance as E[x²] − E[x]² is another formula; only group normalization has it, in PyTorch's channels-last layout.
-
-Sides = tuple[int, ...]
 
 TERMS: Final = 4
 
@@ -93,7 +91,7 @@ def present(x: V | None, name: str) -> V:
     return x
 
 
-def check_shape(x: Typed, shape: Sides) -> None:
+def check_shape(x: Typed, shape: Ints) -> None:
     """Raise `MalformedError` unless `x` holds floats of this shape."""
     if x.shape != shape:
         raise MalformedError(f"shape {list(x.shape)} where {list(shape)} is needed")
@@ -114,23 +112,19 @@ def check_floats(x: Typed) -> None:
 FAMILY: Final = Family()
 
 _EPSILONS: Final = {"F32": 2.0**-23, "F64": 2.0**-52}
-_AFFINE: Final = "Tensor? weight=None, Tensor? bias=None, float eps=1e-05"
 
 
 @FAMILY.operator(
-    "aten.layer_norm.default",
-    f"Tensor input, int[] normalized_shape, {_AFFINE}, bool cudnn_enable=True",
-    "(x − mean) / √(variance + ε) · weight + bias over the last axes",
-    Exactness.COMPOSITE,
+    "aten.layer_norm.default", "(x − mean) / √(variance + ε) · weight + bias over the last axes", Exactness.COMPOSITE
 )
 def layer_norm(
     a: Algebra[V],
     input: V,
-    normalized_shape: Sides,
-    weight: V | None,
-    bias: V | None,
-    eps: float,
-    cudnn_enable: bool,
+    normalized_shape: Ints,
+    weight: V | None = None,
+    bias: V | None = None,
+    eps: float = 1e-05,
+    cudnn_enable: bool = True,
 ) -> V:
     """Any shape that ends in `normalized_shape`."""
     result: V = native_layer_norm(a, input, normalized_shape, weight, bias, eps)[0]
@@ -138,13 +132,10 @@ def layer_norm(
 
 
 @FAMILY.operator(
-    "aten.native_layer_norm.default",
-    "Tensor input, int[] normalized_shape, Tensor? weight, Tensor? bias, float eps",
-    "layer normalization, with its mean and reciprocal deviation",
-    Exactness.COMPOSITE,
+    "aten.native_layer_norm.default", "layer normalization, with its mean and reciprocal deviation", Exactness.COMPOSITE
 )
 def native_layer_norm(
-    a: Algebra[V], input: V, normalized_shape: Sides, weight: V | None, bias: V | None, eps: float
+    a: Algebra[V], input: V, normalized_shape: Ints, weight: V | None, bias: V | None, eps: float
 ) -> tuple[V, V, V]:
     """The result, and two statistics with sides of 1 in place of `normalized_shape`."""
     axes = _normalized_axes(input, normalized_shape, weight, bias)
@@ -156,8 +147,6 @@ def native_layer_norm(
 
 @FAMILY.operator(
     "aten.native_layer_norm_backward.default",
-    "Tensor grad_out, Tensor input, int[] normalized_shape, Tensor mean, Tensor rstd, Tensor? weight, Tensor? bias, "
-    "bool[] output_mask",
     "gradients of layer normalization by input, weight and bias",
     Exactness.COMPOSITE,
 )
@@ -165,7 +154,7 @@ def native_layer_norm_backward(
     a: Algebra[V],
     grad_out: V,
     input: V,
-    normalized_shape: Sides,
+    normalized_shape: Ints,
     mean: V,
     rstd: V,
     weight: V | None,
@@ -195,27 +184,17 @@ def native_layer_norm_backward(
     return by_input, by_weight, by_bias
 
 
-@FAMILY.operator(
-    "aten.rms_norm.default",
-    "Tensor input, int[] normalized_shape, Tensor? weight=None, float? eps=None",
-    "x / √(mean x² + ε) · weight over the last axes",
-    Exactness.COMPOSITE,
-)
-def rms_norm(a: Algebra[V], input: V, normalized_shape: Sides, weight: V | None, eps: float | None) -> V:
+@FAMILY.operator("aten.rms_norm.default", "x / √(mean x² + ε) · weight over the last axes", Exactness.COMPOSITE)
+def rms_norm(a: Algebra[V], input: V, normalized_shape: Ints, weight: V | None = None, eps: float | None = None) -> V:
     """Without `eps` it is the distance from 1 to the next number of the type computed in."""
     result: V = fused_rms_norm(a, input, normalized_shape, weight, eps)[0]
     return result
 
 
 @FAMILY.operator(
-    "aten._fused_rms_norm.default",
-    "Tensor input, int[] normalized_shape, Tensor? weight, float? eps",
-    "root-mean-square normalization, with its reciprocal root",
-    Exactness.COMPOSITE,
+    "aten._fused_rms_norm.default", "root-mean-square normalization, with its reciprocal root", Exactness.COMPOSITE
 )
-def fused_rms_norm(
-    a: Algebra[V], input: V, normalized_shape: Sides, weight: V | None, eps: float | None
-) -> tuple[V, V]:
+def fused_rms_norm(a: Algebra[V], input: V, normalized_shape: Ints, weight: V | None, eps: float | None) -> tuple[V, V]:
     """The result, and the reciprocal root, which for F16 and BF16 is F32 (Zhang & Sennrich 2019, arXiv:1910.07467)."""
     axes = _normalized_axes(input, normalized_shape, weight)
     x = a.wide(input)
@@ -229,7 +208,6 @@ def fused_rms_norm(
 
 @FAMILY.operator(
     "aten._fused_rms_norm_backward.default",
-    "Tensor grad_out, Tensor input, int[] normalized_shape, Tensor rstd, Tensor? weight, bool[] output_mask",
     "gradients of root-mean-square normalization by input and weight",
     Exactness.COMPOSITE,
 )
@@ -237,7 +215,7 @@ def fused_rms_norm_backward(
     a: Algebra[V],
     grad_out: V,
     input: V,
-    normalized_shape: Sides,
+    normalized_shape: Ints,
     rstd: V,
     weight: V | None,
     output_mask: tuple[bool, ...],
@@ -261,7 +239,7 @@ def fused_rms_norm_backward(
     return by_input, by_weight
 
 
-def _normalized_axes(x: Typed, normalized: Sides, *affine: Typed | None) -> Axes:
+def _normalized_axes(x: Typed, normalized: Ints, *affine: Typed | None) -> Axes:
     first = len(x.shape) - len(normalized)
     if not normalized or first < 0 or x.shape[first:] != normalized or 0 in normalized:
         raise MalformedError(f"{list(x.shape)} does not end in a normalized shape {list(normalized)[:8]}")
@@ -272,7 +250,7 @@ def _normalized_axes(x: Typed, normalized: Sides, *affine: Typed | None) -> Axes
     return tuple(range(first, len(x.shape)))
 
 
-def _kept_shape(x: Typed, axes: Axes) -> Sides:
+def _kept_shape(x: Typed, axes: Axes) -> Ints:
     return tuple(1 if i in axes else side for i, side in enumerate(x.shape))
 
 
@@ -280,12 +258,9 @@ def _kept_shape(x: Typed, axes: Axes) -> Sides:
 
 
 @FAMILY.operator(
-    "aten._weight_norm_interface.default",
-    "Tensor v, Tensor g, int dim=0",
-    "v · g / ‖v‖, and ‖v‖, for each index of one axis",
-    Exactness.COMPOSITE,
+    "aten._weight_norm_interface.default", "v · g / ‖v‖, and ‖v‖, for each index of one axis", Exactness.COMPOSITE
 )
-def weight_norm(a: Algebra[V], v: V, g: V, dim: int) -> tuple[V, V]:
+def weight_norm(a: Algebra[V], v: V, g: V, dim: int = 0) -> tuple[V, V]:
     """The axis is the first or the last; the norms of F16 and BF16 are F32."""
     axes = _others(v, g, dim)
     x = a.wide(v)
@@ -294,10 +269,7 @@ def weight_norm(a: Algebra[V], v: V, g: V, dim: int) -> tuple[V, V]:
 
 
 @FAMILY.operator(
-    "aten._weight_norm_interface_backward.default",
-    "Tensor grad_w, Tensor saved_v, Tensor saved_g, Tensor saved_norms, int dim",
-    "gradients of v · g / ‖v‖ by v and g",
-    Exactness.COMPOSITE,
+    "aten._weight_norm_interface_backward.default", "gradients of v · g / ‖v‖ by v and g", Exactness.COMPOSITE
 )
 def weight_norm_backward(a: Algebra[V], grad_w: V, saved_v: V, saved_g: V, saved_norms: V, dim: int) -> tuple[V, V]:
     """With s = Σ grad·v: (grad − v·s/‖v‖²)·g/‖v‖, and s/‖v‖."""

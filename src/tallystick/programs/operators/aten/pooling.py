@@ -10,11 +10,11 @@ from typing import Final
 import numpy as np
 
 from tallystick.core.errors import MalformedError
+from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, Typed, V
 from tallystick.programs.operators.aten.contraction import check_rank
 from tallystick.programs.operators.aten.convolution import sides
-from tallystick.programs.operators.definition import Exactness, Family
-from tallystick.programs.operators.types import FLOATS
+from tallystick.programs.operators.definition import Exactness, Family, Ints
 
 # Maxima and means over windows of a plane, and their gradients.
 #
@@ -23,27 +23,20 @@ from tallystick.programs.operators.types import FLOATS
 
 FAMILY: Final = Family()
 
-Sides = tuple[int, ...]
-
-_MAX: Final = (
-    "Tensor self, int[] kernel_size, int[] stride=[], int[] padding=[0, 0], int[] dilation=[1, 1], bool ceil_mode=False"
-)
-_MEAN: Final = "int[] kernel_size, int[] stride{}, int[] padding{}, bool ceil_mode{}, bool count_include_pad{}"
-
 
 @dataclass(frozen=True)
 class Plane:
     """Windows over a plane of `inputs`, one result per position: everything but the values."""
 
-    inputs: Sides
-    results: Sides
-    kernel: Sides
-    strides: Sides
-    padding: Sides
-    dilations: Sides
+    inputs: Ints
+    results: Ints
+    kernel: Ints
+    strides: Ints
+    padding: Ints
+    dilations: Ints
 
     @property
-    def high(self) -> Sides:
+    def high(self) -> Ints:
         """What is padded, or cropped, behind, so that the windows end with the plane."""
         spans = zip(self.results, self.kernel, self.strides, self.dilations, self.padding, self.inputs, strict=True)
         return tuple(
@@ -52,15 +45,15 @@ class Plane:
         )
 
 
-@FAMILY.operator("aten.max_pool2d.default", _MAX, "maximum over windows", Exactness.MOVES)
+@FAMILY.operator("aten.max_pool2d.default", "maximum over windows", Exactness.MOVES)
 def max_pool2d(
     a: Algebra[V],
     self: V,
-    kernel_size: Sides,
-    stride: Sides,
-    padding: Sides,
-    dilation: Sides,
-    ceil_mode: bool,
+    kernel_size: Ints,
+    stride: Ints = (),
+    padding: Ints = (0, 0),
+    dilation: Ints = (1, 1),
+    ceil_mode: bool = False,
 ) -> V:
     """[…,h,w] gives […,h',w']; NaN where a window holds one."""
     plane = _plane(self, kernel_size, stride, padding, dilation, ceil_mode)
@@ -68,15 +61,15 @@ def max_pool2d(
     return a.max(seen, (len(seen.shape) - 2, len(seen.shape) - 1))
 
 
-@FAMILY.operator("aten.max_pool2d_with_indices.default", _MAX, "maximum over windows, and where", Exactness.MOVES)
+@FAMILY.operator("aten.max_pool2d_with_indices.default", "maximum over windows, and where", Exactness.MOVES)
 def max_pool2d_with_indices(
     a: Algebra[V],
     self: V,
-    kernel_size: Sides,
-    stride: Sides,
-    padding: Sides,
-    dilation: Sides,
-    ceil_mode: bool,
+    kernel_size: Ints,
+    stride: Ints = (),
+    padding: Ints = (0, 0),
+    dilation: Ints = (1, 1),
+    ceil_mode: bool = False,
 ) -> tuple[V, V]:
     """The maxima, and as I64 the place h·width + w of the first maximum of each window."""
     plane = _plane(self, kernel_size, stride, padding, dilation, ceil_mode)
@@ -90,20 +83,16 @@ def max_pool2d_with_indices(
 
 
 @FAMILY.operator(
-    "aten.max_pool2d_with_indices_backward.default",
-    "Tensor grad_output, Tensor self, int[] kernel_size, int[] stride, int[] padding, int[] dilation, bool ceil_mode, "
-    "Tensor indices",
-    "each gradient added where its maximum was",
-    Exactness.ACCUMULATES,
+    "aten.max_pool2d_with_indices_backward.default", "each gradient added where its maximum was", Exactness.ACCUMULATES
 )
 def max_pool2d_with_indices_backward(
     a: Algebra[V],
     grad_output: V,
     self: V,
-    kernel_size: Sides,
-    stride: Sides,
-    padding: Sides,
-    dilation: Sides,
+    kernel_size: Ints,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
     ceil_mode: bool,
     indices: V,
 ) -> V:
@@ -119,21 +108,16 @@ def max_pool2d_with_indices_backward(
     return a.sum(a.where(chosen, seen, 0), (len(seen.shape) - 2, len(seen.shape) - 1))
 
 
-@FAMILY.operator(
-    "aten.avg_pool2d.default",
-    f"Tensor self, {_MEAN.format('=[]', '=[0, 0]', '=False', '=True')}, int? divisor_override=None",
-    "mean over windows",
-    Exactness.ACCUMULATES,
-)
+@FAMILY.operator("aten.avg_pool2d.default", "mean over windows", Exactness.ACCUMULATES)
 def avg_pool2d(
     a: Algebra[V],
     self: V,
-    kernel_size: Sides,
-    stride: Sides,
-    padding: Sides,
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
+    kernel_size: Ints,
+    stride: Ints = (),
+    padding: Ints = (0, 0),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
 ) -> V:
     """[…,h,w] gives […,h',w']; padding counts as zeros, or not at all."""
     plane = _plane(self, kernel_size, stride, padding, (1,), ceil_mode)
@@ -142,19 +126,14 @@ def avg_pool2d(
     return a.cast(a.div(total, _divisor(a, x, plane, count_include_pad, divisor_override)), self.dtype)
 
 
-@FAMILY.operator(
-    "aten.avg_pool2d_backward.default",
-    f"Tensor grad_output, Tensor self, {_MEAN.format('', '', '', '')}, int? divisor_override",
-    "each gradient shared out over its window",
-    Exactness.ACCUMULATES,
-)
+@FAMILY.operator("aten.avg_pool2d_backward.default", "each gradient shared out over its window", Exactness.ACCUMULATES)
 def avg_pool2d_backward(
     a: Algebra[V],
     grad_output: V,
     self: V,
-    kernel_size: Sides,
-    stride: Sides,
-    padding: Sides,
+    kernel_size: Ints,
+    stride: Ints,
+    padding: Ints,
     ceil_mode: bool,
     count_include_pad: bool,
     divisor_override: int | None,
@@ -166,19 +145,9 @@ def avg_pool2d_backward(
     return _sum_of_last_two(a, _seen_from(a, share, plane, 0))
 
 
-@FAMILY.operator(
-    "aten.adaptive_avg_pool2d.default",
-    "Tensor self, int[] output_size",
-    "mean over as many regions as asked for",
-    Exactness.ACCUMULATES,
-)
-@FAMILY.operator(
-    "aten._adaptive_avg_pool2d.default",
-    "Tensor self, int[] output_size",
-    "mean over as many regions as asked for",
-    Exactness.ACCUMULATES,
-)
-def adaptive_avg_pool2d(a: Algebra[V], self: V, output_size: Sides) -> V:
+@FAMILY.operator("aten.adaptive_avg_pool2d.default", "mean over as many regions as asked for", Exactness.ACCUMULATES)
+@FAMILY.operator("aten._adaptive_avg_pool2d.default", "mean over as many regions as asked for", Exactness.ACCUMULATES)
+def adaptive_avg_pool2d(a: Algebra[V], self: V, output_size: Ints) -> V:
     """Region i of a side is ⌊i·side/count⌋ … ⌈(i+1)·side/count⌉ − 1; divided by height, then by width."""
     _check_plane(self)
     results = sides(output_size, 2, "output size", 1)
@@ -190,10 +159,7 @@ def adaptive_avg_pool2d(a: Algebra[V], self: V, output_size: Sides) -> V:
 
 
 @FAMILY.operator(
-    "aten._adaptive_avg_pool2d_backward.default",
-    "Tensor grad_output, Tensor self",
-    "each gradient shared out over its region",
-    Exactness.ACCUMULATES,
+    "aten._adaptive_avg_pool2d_backward.default", "each gradient shared out over its region", Exactness.ACCUMULATES
 )
 def adaptive_avg_pool2d_backward(a: Algebra[V], grad_output: V, self: V) -> V:
     """The regions that hold place i are region i with sides and counts exchanged."""
@@ -210,7 +176,7 @@ def adaptive_avg_pool2d_backward(a: Algebra[V], grad_output: V, self: V) -> V:
 # ---- windows
 
 
-def _plane(x: Typed, kernel: Sides, stride: Sides, padding: Sides, dilation: Sides, ceil_mode: bool) -> Plane:
+def _plane(x: Typed, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool) -> Plane:
     _check_plane(x)
     kernel = sides(kernel, 2, "kernel", 1)
     strides = sides(stride, 2, "stride", 1) if stride else kernel
@@ -278,7 +244,7 @@ def _divisor(a: Algebra[V], x: Typed, plane: Plane, count_padding: bool, overrid
 # ---- regions
 
 
-def _regions(a: Algebra[V], x: V, counts: Sides) -> V:
+def _regions(a: Algebra[V], x: V, counts: Ints) -> V:
     """[…,counts,height,width]: the elements of each region, with zeros behind."""
     first = len(x.shape) - 2
     rows, in_rows = _region(a, x.shape[-2], counts[0])
@@ -336,50 +302,32 @@ SIDE_MAX: Final = 1 << 16
 _DENOMINATOR_MAX: Final = 1000
 
 
-@FAMILY.operator(
-    "aten.upsample_nearest1d.default",
-    "Tensor self, int[] output_size, float? scales=None",
-    "nearest neighbours along a line",
-    Exactness.MOVES,
-)
-def upsample_nearest1d(a: Algebra[V], self: V, output_size: Sides, scales: float | None) -> V:
+@FAMILY.operator("aten.upsample_nearest1d.default", "nearest neighbours along a line", Exactness.MOVES)
+def upsample_nearest1d(a: Algebra[V], self: V, output_size: Ints, scales: float | None = None) -> V:
     """[n,c,w] gives [n,c,w']."""
     return _resample(a, self, output_size, (scales,))
 
 
-@FAMILY.operator(
-    "aten.upsample_nearest2d.default",
-    "Tensor self, int[] output_size, float? scales_h=None, float? scales_w=None",
-    "nearest neighbours in a plane",
-    Exactness.MOVES,
-)
-def upsample_nearest2d(a: Algebra[V], self: V, output_size: Sides, scales_h: float | None, scales_w: float | None) -> V:
+@FAMILY.operator("aten.upsample_nearest2d.default", "nearest neighbours in a plane", Exactness.MOVES)
+def upsample_nearest2d(
+    a: Algebra[V], self: V, output_size: Ints, scales_h: float | None = None, scales_w: float | None = None
+) -> V:
     """[n,c,h,w] gives [n,c,h',w']."""
     return _resample(a, self, output_size, (scales_h, scales_w))
 
 
-@FAMILY.operator(
-    "aten.upsample_nearest1d.vec",
-    "Tensor input, int[]? output_size, float[]? scale_factors",
-    "nearest neighbours along a line",
-    Exactness.MOVES,
-)
+@FAMILY.operator("aten.upsample_nearest1d.vec", "nearest neighbours along a line", Exactness.MOVES)
 def upsample_nearest1d_by_factor(
-    a: Algebra[V], input: V, output_size: Sides | None, scale_factors: tuple[float, ...] | None
+    a: Algebra[V], input: V, output_size: Ints | None, scale_factors: tuple[float, ...] | None
 ) -> V:
     """[n,c,w]: either the size is given, or a factor, of which the size is rounded down."""
     check_rank(input, 3)
     return _by_factor(a, input, output_size, scale_factors)
 
 
-@FAMILY.operator(
-    "aten.upsample_nearest2d.vec",
-    "Tensor input, int[]? output_size, float[]? scale_factors",
-    "nearest neighbours in a plane",
-    Exactness.MOVES,
-)
+@FAMILY.operator("aten.upsample_nearest2d.vec", "nearest neighbours in a plane", Exactness.MOVES)
 def upsample_nearest2d_by_factor(
-    a: Algebra[V], input: V, output_size: Sides | None, scale_factors: tuple[float, ...] | None
+    a: Algebra[V], input: V, output_size: Ints | None, scale_factors: tuple[float, ...] | None
 ) -> V:
     """[n,c,h,w]: either the sizes are given, or factors, of which the sizes are rounded down."""
     check_rank(input, 4)
@@ -387,18 +335,15 @@ def upsample_nearest2d_by_factor(
 
 
 @FAMILY.operator(
-    "aten.upsample_nearest2d_backward.default",
-    "Tensor grad_output, int[] output_size, int[] input_size, float? scales_h=None, float? scales_w=None",
-    "each gradient added where its value came from",
-    Exactness.ACCUMULATES,
+    "aten.upsample_nearest2d_backward.default", "each gradient added where its value came from", Exactness.ACCUMULATES
 )
 def upsample_nearest2d_backward(
     a: Algebra[V],
     grad_output: V,
-    output_size: Sides,
-    input_size: Sides,
-    scales_h: float | None,
-    scales_w: float | None,
+    output_size: Ints,
+    input_size: Ints,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
 ) -> V:
     """[n,c,h',w'] gives `input_size`, [n,c,h,w]; kernels add in the type of the gradient."""
     scales = (scales_h, scales_w)
@@ -412,7 +357,7 @@ def upsample_nearest2d_backward(
     return a.scatter(a.full(input_size, 0, grad_output.dtype), sources, 2, grad_output, add=True)
 
 
-def _by_factor(a: Algebra[V], x: V, output_size: Sides | None, scale_factors: tuple[float, ...] | None) -> V:
+def _by_factor(a: Algebra[V], x: V, output_size: Ints | None, scale_factors: tuple[float, ...] | None) -> V:
     if (output_size is None) == (scale_factors is None):
         raise MalformedError("either output sizes or scale factors are needed")
     if output_size is not None:
@@ -424,13 +369,13 @@ def _by_factor(a: Algebra[V], x: V, output_size: Sides | None, scale_factors: tu
     return _resample(a, x, sizes, factors)
 
 
-def _resample(a: Algebra[V], x: V, sizes: Sides, scales: Scales) -> V:
+def _resample(a: Algebra[V], x: V, sizes: Ints, scales: Scales) -> V:
     _check_sizes((*x.shape[:2], *sizes), x.shape, scales)
     ratios = [_ratio(old, new, scale) for old, new, scale in zip(x.shape[2:], sizes, scales, strict=True)]
     return a.take(x, _grid(a, sizes, ratios), 2)
 
 
-def _grid(a: Algebra[V], sizes: Sides, ratios: list[Fraction]) -> list[V]:
+def _grid(a: Algebra[V], sizes: Ints, ratios: list[Fraction]) -> list[V]:
     """For each axis the sources ⌊i·ratio⌋, shaped so that they broadcast together."""
     found = []
     for axis, (size, ratio) in enumerate(zip(sizes, ratios, strict=True)):
@@ -446,7 +391,7 @@ def _block_sums(a: Algebra[V], g: V, ratios: list[Fraction]) -> V:
     return a.sum(a.reshape(g, (n, c, h // height, height, w // width, width)), (3, 5))
 
 
-def _is_whole(inputs: Sides, sizes: Sides, ratios: list[Fraction]) -> bool:
+def _is_whole(inputs: Ints, sizes: Ints, ratios: list[Fraction]) -> bool:
     axes = zip(inputs[2:], sizes, ratios, strict=True)
     return all(new == old * ratio.denominator for old, new, ratio in axes)
 
@@ -464,7 +409,7 @@ def _ratio(old: int, new: int, scale: float | None) -> Fraction:
     raise MalformedError(f"resampling {old} to {new}: the sources depend on rounding")
 
 
-def _check_sizes(results: Sides, inputs: Sides, scales: Scales) -> None:
+def _check_sizes(results: Ints, inputs: Ints, scales: Scales) -> None:
     sides = (*results[2:], *inputs[2:])
     if len(results) != len(inputs) or len(results) != len(scales) + 2:
         raise MalformedError(f"resampling {list(inputs)[:8]} to {list(results)[:8]}")

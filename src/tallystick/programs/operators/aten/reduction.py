@@ -6,88 +6,72 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
+from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, Axes, V
-from tallystick.programs.operators.aten.arguments import FLOATS, axes_of, axis_of, divided, float_dtype, lifted
-from tallystick.programs.operators.definition import Exactness, Family, Scalar
+from tallystick.programs.operators.aten.arguments import axes_of, axis_of, divided, float_dtype, lifted
+from tallystick.programs.operators.definition import Dtype, Exactness, Family, Ints, Scalar
 
 FAMILY = Family()
-Dims = Sequence[int] | None
 
 
 # ---- sums
 
 
-@FAMILY.operator("aten.sum.default", "Tensor self, *, dtype? dtype=None", "Σ self", Exactness.ACCUMULATES)
-def sum_all(a: Algebra[V], self: V, dtype: str | None) -> V:
+@FAMILY.operator("aten.sum.default", "Σ self", Exactness.ACCUMULATES)
+def sum_all(a: Algebra[V], self: V, dtype: Dtype | None = None) -> V:
     """Over all axes; see `sum_over`."""
-    return _sum(a, self, None, False, dtype)
+    return sum_over(a, self, None, dtype=dtype)
 
 
-@FAMILY.operator(
-    "aten.sum.dim_IntList",
-    "Tensor self, int[]? dim, bool keepdim=False, *, dtype? dtype=None",
-    "Σ self along dim",
-    Exactness.ACCUMULATES,
-)
-def sum_over(a: Algebra[V], self: V, dim: Dims, keepdim: bool, dtype: str | None) -> V:
+@FAMILY.operator("aten.sum.dim_IntList", "Σ self along dim", Exactness.ACCUMULATES)
+def sum_over(a: Algebra[V], self: V, dim: Ints | None, keepdim: bool = False, dtype: Dtype | None = None) -> V:
     """Integers and BOOL are summed as I64, where `dtype` does not say otherwise."""
-    return _sum(a, self, dim, keepdim, dtype)
+    into = dtype or _summed_dtype(self)
+    return a.cast(a.sum(a.wide(a.cast(self, into)), axes_of(self, dim), keepdim), into)
 
 
-@FAMILY.operator("aten.mean.default", "Tensor self, *, dtype? dtype=None", "Σ self / n", Exactness.ACCUMULATES)
-def mean_all(a: Algebra[V], self: V, dtype: str | None) -> V:
+@FAMILY.operator("aten.mean.default", "Σ self / n", Exactness.ACCUMULATES)
+def mean_all(a: Algebra[V], self: V, dtype: Dtype | None = None) -> V:
     """Over all axes."""
-    return _mean(a, self, None, False, dtype)
+    return mean(a, self, None, dtype=dtype)
 
 
-@FAMILY.operator(
-    "aten.mean.dim",
-    "Tensor self, int[]? dim, bool keepdim=False, *, dtype? dtype=None",
-    "Σ self / n along dim",
-    Exactness.ACCUMULATES,
-)
-def mean(a: Algebra[V], self: V, dim: Dims, keepdim: bool, dtype: str | None) -> V:
+@FAMILY.operator("aten.mean.dim", "Σ self / n along dim", Exactness.ACCUMULATES)
+def mean(a: Algebra[V], self: V, dim: Ints | None, keepdim: bool = False, dtype: Dtype | None = None) -> V:
     """Floats only; NaN over no elements."""
-    return _mean(a, self, dim, keepdim, dtype)
+    into = dtype or self.dtype
+    return a.cast(mean_of(a, a.wide(a.cast(self, into)), axes_of(self, dim), keepdim), into)
 
 
-@FAMILY.operator("aten.prod.default", "Tensor self, *, dtype? dtype=None", "Π self", Exactness.ACCUMULATES)
-def prod_all(a: Algebra[V], self: V, dtype: str | None) -> V:
+@FAMILY.operator("aten.prod.default", "Π self", Exactness.ACCUMULATES)
+def prod_all(a: Algebra[V], self: V, dtype: Dtype | None = None) -> V:
     """Over all axes; see `prod`."""
     return a.prod(a.cast(self, dtype or _summed_dtype(self)), axes_of(self, None))
 
 
-@FAMILY.operator(
-    "aten.prod.dim_int",
-    "Tensor self, int dim, bool keepdim=False, *, dtype? dtype=None",
-    "Π self along dim",
-    Exactness.ACCUMULATES,
-)
-def prod(a: Algebra[V], self: V, dim: int, keepdim: bool, dtype: str | None) -> V:
+@FAMILY.operator("aten.prod.dim_int", "Π self along dim", Exactness.ACCUMULATES)
+def prod(a: Algebra[V], self: V, dim: int, keepdim: bool = False, dtype: Dtype | None = None) -> V:
     """Integers and BOOL are multiplied as I64, where `dtype` does not say otherwise; 16-bit floats in 16 bits."""
     return a.prod(a.cast(self, dtype or _summed_dtype(self)), axes_of(self, (dim,)), keepdim)
 
 
-@FAMILY.operator(
-    "aten.cumsum.default", "Tensor self, int dim, *, dtype? dtype=None", "running sums along dim", Exactness.ACCUMULATES
-)
-def cumsum(a: Algebra[V], self: V, dim: int, dtype: str | None) -> V:
+@FAMILY.operator("aten.cumsum.default", "running sums along dim", Exactness.ACCUMULATES)
+def cumsum(a: Algebra[V], self: V, dim: int, dtype: Dtype | None = None) -> V:
     """Integers and BOOL are summed as I64, where `dtype` does not say otherwise."""
     into, axis = dtype or _summed_dtype(self), axis_of(self, dim)
     running = a.cumsum(a.wide(a.cast(lifted(a, self), into)), axis)
     return a.reshape(a.cast(running, into), self.shape)
 
 
-@FAMILY.operator("aten.count_nonzero.default", "Tensor self, int? dim=None", "elements that are not 0", Exactness.EXACT)
-def count_nonzero(a: Algebra[V], self: V, dim: int | None) -> V:
+@FAMILY.operator("aten.count_nonzero.default", "elements that are not 0", Exactness.EXACT)
+def count_nonzero(a: Algebra[V], self: V, dim: int | None = None) -> V:
     """I64; NaN is not 0."""
     return a.sum(a.cast(a.cast(self, "BOOL"), "I64"), axes_of(self, None if dim is None else (dim,)))
 
 
-@FAMILY.operator("aten.count_nonzero.dim_IntList", "Tensor self, int[] dim", "elements that are not 0", Exactness.EXACT)
-def count_nonzero_over(a: Algebra[V], self: V, dim: Sequence[int]) -> V:
+@FAMILY.operator("aten.count_nonzero.dim_IntList", "elements that are not 0", Exactness.EXACT)
+def count_nonzero_over(a: Algebra[V], self: V, dim: Ints) -> V:
     """I64; NaN is not 0."""
     return a.sum(a.cast(a.cast(self, "BOOL"), "I64"), axes_of(self, dim))
 
@@ -95,148 +79,136 @@ def count_nonzero_over(a: Algebra[V], self: V, dim: Sequence[int]) -> V:
 # ---- extremes
 
 
-@FAMILY.operator("aten.max.default", "Tensor self", "the largest element", Exactness.EXACT)
+@FAMILY.operator("aten.max.default", "the largest element", Exactness.EXACT)
 def max_all(a: Algebra[V], self: V) -> V:
     """NaN where there is one."""
     return a.max(self, axes_of(self, None))
 
 
-@FAMILY.operator("aten.min.default", "Tensor self", "the smallest element", Exactness.EXACT)
+@FAMILY.operator("aten.min.default", "the smallest element", Exactness.EXACT)
 def min_all(a: Algebra[V], self: V) -> V:
     """NaN where there is one."""
     return a.min(self, axes_of(self, None))
 
 
-@FAMILY.operator(
-    "aten.amax.default", "Tensor self, int[] dim=[], bool keepdim=False", "the largest along dim", Exactness.EXACT
-)
-def amax(a: Algebra[V], self: V, dim: Sequence[int], keepdim: bool) -> V:
+@FAMILY.operator("aten.amax.default", "the largest along dim", Exactness.EXACT)
+def amax(a: Algebra[V], self: V, dim: Ints = (), keepdim: bool = False) -> V:
     """Over all axes where none is named; NaN where there is one."""
     return a.max(self, axes_of(self, dim), keepdim)
 
 
-@FAMILY.operator(
-    "aten.amin.default", "Tensor self, int[] dim=[], bool keepdim=False", "the smallest along dim", Exactness.EXACT
-)
-def amin(a: Algebra[V], self: V, dim: Sequence[int], keepdim: bool) -> V:
+@FAMILY.operator("aten.amin.default", "the smallest along dim", Exactness.EXACT)
+def amin(a: Algebra[V], self: V, dim: Ints = (), keepdim: bool = False) -> V:
     """Over all axes where none is named; NaN where there is one."""
     return a.min(self, axes_of(self, dim), keepdim)
 
 
-@FAMILY.operator(
-    "aten.aminmax.default", "Tensor self, *, int? dim=None, bool keepdim=False", "both extremes", Exactness.EXACT
-)
-def aminmax(a: Algebra[V], self: V, dim: int | None, keepdim: bool) -> tuple[V, V]:
+@FAMILY.operator("aten.aminmax.default", "both extremes", Exactness.EXACT)
+def aminmax(a: Algebra[V], self: V, dim: int | None = None, keepdim: bool = False) -> tuple[V, V]:
     """Over all axes where none is named; NaN where there is one."""
     axes = axes_of(self, None if dim is None else (dim,))
     return a.min(self, axes, keepdim), a.max(self, axes, keepdim)
 
 
-@FAMILY.operator(
-    "aten.max.dim", "Tensor self, int dim, bool keepdim=False", "the largest along dim and where", Exactness.EXACT
-)
-def max_along(a: Algebra[V], self: V, dim: int, keepdim: bool) -> tuple[V, V]:
+@FAMILY.operator("aten.max.dim", "the largest along dim and where", Exactness.EXACT)
+def max_along(a: Algebra[V], self: V, dim: int, keepdim: bool = False) -> tuple[V, V]:
     """The first of equal ones."""
-    return a.max(self, axes_of(self, (dim,)), keepdim), _argmax(a, self, dim, keepdim)
+    return a.max(self, axes_of(self, (dim,)), keepdim), argmax(a, self, dim, keepdim)
 
 
-@FAMILY.operator(
-    "aten.min.dim", "Tensor self, int dim, bool keepdim=False", "the smallest along dim and where", Exactness.EXACT
-)
-def min_along(a: Algebra[V], self: V, dim: int, keepdim: bool) -> tuple[V, V]:
+@FAMILY.operator("aten.min.dim", "the smallest along dim and where", Exactness.EXACT)
+def min_along(a: Algebra[V], self: V, dim: int, keepdim: bool = False) -> tuple[V, V]:
     """The first of equal ones."""
-    return a.min(self, axes_of(self, (dim,)), keepdim), _argmax(a, _opposite(a, self), dim, keepdim)
+    return a.min(self, axes_of(self, (dim,)), keepdim), argmax(a, _opposite(a, self), dim, keepdim)
 
 
-@FAMILY.operator(
-    "aten.argmax.default", "Tensor self, int? dim=None, bool keepdim=False", "where the largest is", Exactness.EXACT
-)
-def argmax(a: Algebra[V], self: V, dim: int | None, keepdim: bool) -> V:
+@FAMILY.operator("aten.argmax.default", "where the largest is", Exactness.EXACT)
+def argmax(a: Algebra[V], self: V, dim: int | None = None, keepdim: bool = False) -> V:
     """The first of equal ones, in row-major order where no axis is named."""
-    return _argmax(a, self, dim, keepdim)
+    if dim is not None:
+        return a.argmax(lifted(a, self), axis_of(self, dim), keepdim) if self.shape else a.full((), 0, "I64")
+    found = a.argmax(a.reshape(self, (math.prod(self.shape),)), 0)
+    return a.reshape(found, (1,) * len(self.shape)) if keepdim else found
 
 
-@FAMILY.operator(
-    "aten.argmin.default", "Tensor self, int? dim=None, bool keepdim=False", "where the smallest is", Exactness.EXACT
-)
-def argmin(a: Algebra[V], self: V, dim: int | None, keepdim: bool) -> V:
+@FAMILY.operator("aten.argmin.default", "where the smallest is", Exactness.EXACT)
+def argmin(a: Algebra[V], self: V, dim: int | None = None, keepdim: bool = False) -> V:
     """The first of equal ones: negated floats and inverted integers stand in the opposite order."""
-    return _argmax(a, _opposite(a, self), dim, keepdim)
+    return argmax(a, _opposite(a, self), dim, keepdim)
 
 
-@FAMILY.operator("aten.any.default", "Tensor self", "whether an element is not 0", Exactness.EXACT)
+@FAMILY.operator("aten.any.default", "whether an element is not 0", Exactness.EXACT)
 def any_all(a: Algebra[V], self: V) -> V:
     """Over all axes; false for no elements."""
-    return _any(a, self, None, False)
+    return any_over(a, self)
 
 
-@FAMILY.operator("aten.any.dim", "Tensor self, int dim, bool keepdim=False", "any along dim", Exactness.EXACT)
-def any_along(a: Algebra[V], self: V, dim: int, keepdim: bool) -> V:
+@FAMILY.operator("aten.any.dim", "any along dim", Exactness.EXACT)
+def any_along(a: Algebra[V], self: V, dim: int, keepdim: bool = False) -> V:
     """False for no elements."""
-    return _any(a, self, (dim,), keepdim)
+    return any_over(a, self, (dim,), keepdim)
 
 
-@FAMILY.operator("aten.any.dims", "Tensor self, int[]? dim=None, bool keepdim=False", "any along dim", Exactness.EXACT)
-def any_over(a: Algebra[V], self: V, dim: Dims, keepdim: bool) -> V:
+@FAMILY.operator("aten.any.dims", "any along dim", Exactness.EXACT)
+def any_over(a: Algebra[V], self: V, dim: Ints | None = None, keepdim: bool = False) -> V:
     """BOOL, and U8 for U8; false for no elements."""
-    return _any(a, self, dim, keepdim)
+    held = a.sum(a.cast(a.cast(self, "BOOL"), "I64"), axes_of(self, dim), keepdim)
+    return _judged(a, self, a.compare(held, 0, "ne"))
 
 
-@FAMILY.operator("aten.all.default", "Tensor self", "whether no element is 0", Exactness.EXACT)
+@FAMILY.operator("aten.all.default", "whether no element is 0", Exactness.EXACT)
 def all_all(a: Algebra[V], self: V) -> V:
     """Over all axes; true for no elements."""
-    return _all(a, self, None, False)
+    return all_over(a, self)
 
 
-@FAMILY.operator("aten.all.dim", "Tensor self, int dim, bool keepdim=False", "all along dim", Exactness.EXACT)
-def all_along(a: Algebra[V], self: V, dim: int, keepdim: bool) -> V:
+@FAMILY.operator("aten.all.dim", "all along dim", Exactness.EXACT)
+def all_along(a: Algebra[V], self: V, dim: int, keepdim: bool = False) -> V:
     """True for no elements."""
-    return _all(a, self, (dim,), keepdim)
+    return all_over(a, self, (dim,), keepdim)
 
 
-@FAMILY.operator("aten.all.dims", "Tensor self, int[]? dim=None, bool keepdim=False", "all along dim", Exactness.EXACT)
-def all_over(a: Algebra[V], self: V, dim: Dims, keepdim: bool) -> V:
+@FAMILY.operator("aten.all.dims", "all along dim", Exactness.EXACT)
+def all_over(a: Algebra[V], self: V, dim: Ints | None = None, keepdim: bool = False) -> V:
     """BOOL, and U8 for U8; true for no elements."""
-    return _all(a, self, dim, keepdim)
+    fallen = a.sum(a.cast(a.logical_not(a.cast(self, "BOOL")), "I64"), axes_of(self, dim), keepdim)
+    return _judged(a, self, a.compare(fallen, 0, "eq"))
 
 
 # ---- variances
 
 
-@FAMILY.operator("aten.var.default", "Tensor self, bool unbiased=True", "variance", Exactness.COMPOSITE)
-def var_all(a: Algebra[V], self: V, unbiased: bool) -> V:
+@FAMILY.operator("aten.var.default", "variance", Exactness.COMPOSITE)
+def var_all(a: Algebra[V], self: V, unbiased: bool = True) -> V:
     """Over all axes."""
-    return _var_mean(a, self, None, int(unbiased), False)[0]
+    return var_mean(a, self, None, int(unbiased))[0]
 
 
-@FAMILY.operator(
-    "aten.var.dim",
-    "Tensor self, int[]? dim, bool unbiased=True, bool keepdim=False",
-    "variance along dim",
-    Exactness.COMPOSITE,
-)
-def var_unbiased(a: Algebra[V], self: V, dim: Dims, unbiased: bool, keepdim: bool) -> V:
+@FAMILY.operator("aten.var.dim", "variance along dim", Exactness.COMPOSITE)
+def var_unbiased(a: Algebra[V], self: V, dim: Ints | None, unbiased: bool = True, keepdim: bool = False) -> V:
     """Divided by n − 1, or by n if not `unbiased`."""
-    return _var_mean(a, self, dim, int(unbiased), keepdim)[0]
+    return var_mean(a, self, dim, int(unbiased), keepdim)[0]
 
 
-_CORRECTED = "Tensor self, int[]? dim=None, *, Scalar? correction=None, bool keepdim=False"
-
-
-@FAMILY.operator("aten.var.correction", _CORRECTED, "Σ (self − mean)² / (n − correction)", Exactness.COMPOSITE)
-def var(a: Algebra[V], self: V, dim: Dims, correction: Scalar | None, keepdim: bool) -> V:
+@FAMILY.operator("aten.var.correction", "Σ (self − mean)² / (n − correction)", Exactness.COMPOSITE)
+def var(a: Algebra[V], self: V, dim: Ints | None = None, correction: Scalar | None = None, keepdim: bool = False) -> V:
     """In two passes; kernels also update a running mean (Welford 1962), which errs by no more to first order."""
-    return _var_mean(a, self, dim, correction, keepdim)[0]
+    return var_mean(a, self, dim, correction, keepdim)[0]
 
 
-@FAMILY.operator("aten.var_mean.correction", _CORRECTED, "variance and mean", Exactness.COMPOSITE)
-def var_mean(a: Algebra[V], self: V, dim: Dims, correction: Scalar | None, keepdim: bool) -> tuple[V, V]:
+@FAMILY.operator("aten.var_mean.correction", "variance and mean", Exactness.COMPOSITE)
+def var_mean(
+    a: Algebra[V], self: V, dim: Ints | None = None, correction: Scalar | None = None, keepdim: bool = False
+) -> tuple[V, V]:
     """See `var`; a correction of 1 where there is none."""
-    return _var_mean(a, self, dim, correction, keepdim)
+    axes, x = axes_of(self, dim), a.wide(self)
+    center = mean_of(a, x, axes, True)
+    spread = _variance(a, x, center, axes, 1 if correction is None else correction, keepdim)
+    return a.cast(spread, self.dtype), a.cast(center if keepdim else _dropped(a, center, axes), self.dtype)
 
 
-@FAMILY.operator("aten.std.correction", _CORRECTED, "square root of the variance", Exactness.COMPOSITE)
-def std(a: Algebra[V], self: V, dim: Dims, correction: Scalar | None, keepdim: bool) -> V:
+@FAMILY.operator("aten.std.correction", "square root of the variance", Exactness.COMPOSITE)
+def std(a: Algebra[V], self: V, dim: Ints | None = None, correction: Scalar | None = None, keepdim: bool = False) -> V:
     """See `var`."""
     axes, x = axes_of(self, dim), a.wide(self)
     spread = _variance(a, x, mean_of(a, x, axes, True), axes, 1 if correction is None else correction, keepdim)
@@ -246,41 +218,34 @@ def std(a: Algebra[V], self: V, dim: Dims, correction: Scalar | None, keepdim: b
 # ---- norms
 
 
-@FAMILY.operator(
-    "aten.linalg_vector_norm.default",
-    "Tensor self, Scalar ord=2, int[]? dim=None, bool keepdim=False, *, dtype? dtype=None",
-    "(Σ |self| ^ ord) ^ (1/ord)",
-    Exactness.COMPOSITE,
-)
-def vector_norm(a: Algebra[V], self: V, ord: Scalar, dim: Dims, keepdim: bool, dtype: str | None) -> V:
+@FAMILY.operator("aten.linalg_vector_norm.default", "(Σ |self| ^ ord) ^ (1/ord)", Exactness.COMPOSITE)
+def vector_norm(
+    a: Algebra[V],
+    self: V,
+    ord: Scalar = 2,
+    dim: Ints | None = None,
+    keepdim: bool = False,
+    dtype: Dtype | None = None,
+) -> V:
     """`ord` 0 counts what is not 0; infinite orders are the largest and the smallest magnitude."""
-    return _norm(a, self, ord, dim, keepdim, dtype)
+    into = dtype or self.dtype
+    return a.cast(_norm_along(a, a.wide(a.cast(self, into)), float(ord), axes_of(self, dim), keepdim), into)
 
 
-@FAMILY.operator("aten.norm.Scalar", "Tensor self, Scalar p=2", "(Σ |self| ^ p) ^ (1/p)", Exactness.COMPOSITE)
-def norm(a: Algebra[V], self: V, p: Scalar) -> V:
+@FAMILY.operator("aten.norm.Scalar", "(Σ |self| ^ p) ^ (1/p)", Exactness.COMPOSITE)
+def norm(a: Algebra[V], self: V, p: Scalar = 2) -> V:
     """Over all axes."""
-    return _norm(a, self, p, None, False, None)
+    return vector_norm(a, self, p)
 
 
-@FAMILY.operator(
-    "aten.norm.ScalarOpt_dim",
-    "Tensor self, Scalar? p, int[] dim, bool keepdim=False",
-    "(Σ |self| ^ p) ^ (1/p) along dim",
-    Exactness.COMPOSITE,
-)
-def norm_over(a: Algebra[V], self: V, p: Scalar | None, dim: Sequence[int], keepdim: bool) -> V:
+@FAMILY.operator("aten.norm.ScalarOpt_dim", "(Σ |self| ^ p) ^ (1/p) along dim", Exactness.COMPOSITE)
+def norm_over(a: Algebra[V], self: V, p: Scalar | None, dim: Ints, keepdim: bool = False) -> V:
     """`p` is 2 where there is none."""
-    return _norm(a, self, 2 if p is None else p, dim, keepdim, None)
+    return vector_norm(a, self, 2 if p is None else p, dim, keepdim)
 
 
-@FAMILY.operator(
-    "aten.logsumexp.default",
-    "Tensor self, int[] dim, bool keepdim=False",
-    "log Σ e ^ self along dim",
-    Exactness.COMPOSITE,
-)
-def logsumexp(a: Algebra[V], self: V, dim: Sequence[int], keepdim: bool) -> V:
+@FAMILY.operator("aten.logsumexp.default", "log Σ e ^ self along dim", Exactness.COMPOSITE)
+def logsumexp(a: Algebra[V], self: V, dim: Ints, keepdim: bool = False) -> V:
     """Shifted by the maximum, unless that is infinite; −∞ over no elements. Kernels round every step to 16 bits."""
     axes, x = axes_of(self, dim), a.cast(self, float_dtype(self.dtype))
     if any(x.shape[axis] == 0 for axis in axes):
@@ -301,47 +266,8 @@ def _variance(a: Algebra[V], x: V, center: V, axes: Axes, correction: Scalar, ke
     return divided(a, a.sum(a.mul(apart, apart), axes, keep), max(_count(x, axes) - correction, 0))
 
 
-def _sum(a: Algebra[V], x: V, dims: Dims, keep: bool, dtype: str | None) -> V:
-    into = dtype or _summed_dtype(x)
-    return a.cast(a.sum(a.wide(a.cast(x, into)), axes_of(x, dims), keep), into)
-
-
-def _mean(a: Algebra[V], x: V, dims: Dims, keep: bool, dtype: str | None) -> V:
-    into = dtype or x.dtype
-    return a.cast(mean_of(a, a.wide(a.cast(x, into)), axes_of(x, dims), keep), into)
-
-
-def _argmax(a: Algebra[V], x: V, dim: int | None, keep: bool) -> V:
-    if dim is not None:
-        return a.argmax(lifted(a, x), axis_of(x, dim), keep) if x.shape else a.full((), 0, "I64")
-    found = a.argmax(a.reshape(x, (math.prod(x.shape),)), 0)
-    return a.reshape(found, (1,) * len(x.shape)) if keep else found
-
-
 def _opposite(a: Algebra[V], x: V) -> V:
     return a.neg(x) if x.dtype in FLOATS else a.logical_not(x)
-
-
-def _any(a: Algebra[V], x: V, dims: Dims, keep: bool) -> V:
-    held = a.sum(a.cast(a.cast(x, "BOOL"), "I64"), axes_of(x, dims), keep)
-    return _judged(a, x, a.compare(held, 0, "ne"))
-
-
-def _all(a: Algebra[V], x: V, dims: Dims, keep: bool) -> V:
-    fallen = a.sum(a.cast(a.logical_not(a.cast(x, "BOOL")), "I64"), axes_of(x, dims), keep)
-    return _judged(a, x, a.compare(fallen, 0, "eq"))
-
-
-def _var_mean(a: Algebra[V], x: V, dims: Dims, correction: Scalar | None, keep: bool) -> tuple[V, V]:
-    axes, wide = axes_of(x, dims), a.wide(x)
-    center = mean_of(a, wide, axes, True)
-    spread = _variance(a, wide, center, axes, 1 if correction is None else correction, keep)
-    return a.cast(spread, x.dtype), a.cast(center if keep else _dropped(a, center, axes), x.dtype)
-
-
-def _norm(a: Algebra[V], x: V, order: Scalar, dims: Dims, keep: bool, dtype: str | None) -> V:
-    into = dtype or x.dtype
-    return a.cast(_norm_along(a, a.wide(a.cast(x, into)), float(order), axes_of(x, dims), keep), into)
 
 
 def _norm_along(a: Algebra[V], x: V, order: float, axes: Axes, keep: bool) -> V:

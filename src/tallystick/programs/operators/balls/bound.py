@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partialmethod
 from typing import Any, Final
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from tallystick.core.errors import MalformedError
 from tallystick.core.tensors import Tensor
-from tallystick.programs.operators.algebra import Axes, Number
+from tallystick.programs.operators.algebra import Number
 from tallystick.programs.operators.arrays import NUMPY, ArrayLibrary, exact_float64
 from tallystick.programs.operators.balls.accumulation import Accumulation
 from tallystick.programs.operators.balls.ball import Ball, Frame
@@ -43,21 +44,15 @@ class Movement(Frame):
         """See `Algebra.iota`."""
         return Ball(self.values.iota(shape, axis, dtype), least=0.0)
 
-    def reshape(self, x: Ball, shape: Sequence[int]) -> Ball:
-        """See `Algebra.reshape`."""
-        return self._moved(x, lambda value: self.values.reshape(value, shape))
+    def _with_radius(self, name: str, x: Ball, *how: Any) -> Ball:
+        return self._moved(x, lambda value: getattr(self.values, name)(value, *how))
 
-    def broadcast(self, x: Ball, shape: Sequence[int]) -> Ball:
-        """See `Algebra.broadcast`."""
-        return self._moved(x, lambda value: self.values.broadcast(value, shape))
-
-    def transpose(self, x: Ball, axes: Sequence[int]) -> Ball:
-        """See `Algebra.transpose`."""
-        return self._moved(x, lambda value: self.values.transpose(value, axes))
-
-    def slice(self, x: Ball, starts: Sequence[int], stops: Sequence[int], steps: Sequence[int]) -> Ball:
-        """See `Algebra.slice`."""
-        return self._moved(x, lambda value: self.values.slice(value, starts, stops, steps))
+    reshape: partialmethod[Ball] = partialmethod(_with_radius, "reshape")
+    broadcast: partialmethod[Ball] = partialmethod(_with_radius, "broadcast")
+    transpose: partialmethod[Ball] = partialmethod(_with_radius, "transpose")
+    slice: partialmethod[Ball] = partialmethod(_with_radius, "slice")
+    flip: partialmethod[Ball] = partialmethod(_with_radius, "flip")
+    windows: partialmethod[Ball] = partialmethod(_with_radius, "windows")
 
     def pad(self, x: Ball, number: Number, low: Sequence[int], high: Sequence[int], interior: Sequence[int]) -> Ball:
         """See `Algebra.pad`."""
@@ -78,10 +73,6 @@ class Movement(Frame):
         radii = [Value(self._full(x.width, x), "F64") for x in xs]
         return Ball(centre, self.values.concat(radii, axis).array, least)
 
-    def flip(self, x: Ball, axes: Axes) -> Ball:
-        """See `Algebra.flip`."""
-        return self._moved(x, lambda value: self.values.flip(value, axes))
-
     def take(self, x: Ball, indices: Sequence[Ball], axis: int) -> Ball:
         """See `Algebra.take`; an element is unknown if its index is unknown."""
         places = [index.centre for index in indices]
@@ -100,12 +91,6 @@ class Movement(Frame):
         if indices.radius is None:
             return result
         return replace(result, radius=self._full(result.width, result) + indices.radius)
-
-    def windows(
-        self, x: Ball, axes: Axes, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
-    ) -> Ball:
-        """See `Algebra.windows`."""
-        return self._moved(x, lambda value: self.values.windows(value, axes, sizes, strides, dilations))
 
 
 # All primitives on balls, as one algebra.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partialmethod
 
 import numpy as np
 
@@ -23,29 +24,53 @@ from tallystick.programs.operators.values import Value
 class Choices(Rounding):
     """See `Algebra`; a choice between balls that overlap is unknown."""
 
-    def sign(self, x: Ball) -> Ball:
-        """See `Algebra.sign`."""
-        return self._step(x, self.values.sign(x.centre), "sign")
+    def _step(self, name: str, x: Ball, centre: Value | None = None) -> Ball:
+        """A monotone step function: the ball covers the steps at both ends of the operand's ball."""
+        if centre is None:
+            centre = getattr(self.values, name)(x.centre)
+        r = self._read(x) if x.dtype in FORMATS else x.width
+        if self._is_exact(r):
+            return Ball(centre, least=x.least if name == "trunc" and x.least >= 0 else -math.inf)
+        ends = self._wide(x.array)
+        low, high = (getattr(self.xp, name)(ends + side * r) for side in (-1.0, 1.0))
+        wide = self.library.convert(centre.array, self.reference)
+        radius = self._hull(getattr(self.xp, name)(x.array), low, high) + 0 * wide
+        if centre.dtype in FORMATS:
+            return Ball(centre, self._settled(centre, radius, x))
+        return Ball(centre, self._unless(radius == 0, centre))
 
-    def floor(self, x: Ball) -> Ball:
-        """See `Algebra.floor`."""
-        return self._step(x, self.values.floor(x.centre), "floor")
+    sign = partialmethod(_step, "sign")
+    floor = partialmethod(_step, "floor")
+    ceil = partialmethod(_step, "ceil")
+    trunc = partialmethod(_step, "trunc")
+    round = partialmethod(_step, "round")
 
-    def ceil(self, x: Ball) -> Ball:
-        """See `Algebra.ceil`."""
-        return self._step(x, self.values.ceil(x.centre), "ceil")
+    def _of_integers(self, name: str, x: Ball, *other: Operand) -> Ball:
+        """A primitive of integers and BOOL, or one that gives these: unknown if an operand is."""
+        balls = self._pair(x, *other) if other else (x,)
+        return self._discrete(getattr(self.values, name)(*(each.centre for each in balls)), *balls)
 
-    def trunc(self, x: Ball) -> Ball:
-        """See `Algebra.trunc`."""
-        return self._step(x, self.values.trunc(x.centre), "trunc")
+    is_finite = partialmethod(_of_integers, "is_finite")
+    logical_not = partialmethod(_of_integers, "logical_not")
+    logical_xor = partialmethod(_of_integers, "logical_xor")
+    floor_divide = partialmethod(_of_integers, "floor_divide")
+    remainder = partialmethod(_of_integers, "remainder")
+    shift_left = partialmethod(_of_integers, "shift_left")
+    shift_right = partialmethod(_of_integers, "shift_right")
 
-    def round(self, x: Ball) -> Ball:
-        """See `Algebra.round`."""
-        return self._step(x, self.values.round(x.centre), "round")
+    def _logical(self, name: str, x: Ball, y: Ball, decides: bool) -> Ball:
+        """A logical operation; a certain operand that equals `decides` fixes the result, whatever the other is."""
+        centre = getattr(self.values, name)(x.centre, y.centre)
+        if x.radius is None and y.radius is None:
+            return Ball(centre)
+        if x.dtype != "BOOL":
+            return self._discrete(centre, x, y)
+        r, s = self._lift(x.width) > 0, self._lift(y.width) > 0
+        decided = ((x.array == decides) & ~r) | ((y.array == decides) & ~s)
+        return Ball(centre, self._unless(decided | (~r & ~s), centre))
 
-    def is_finite(self, x: Ball) -> Ball:
-        """See `Algebra.is_finite`; unknown if the radius is infinite."""
-        return self._discrete(self.values.is_finite(x.centre), x)
+    logical_and = partialmethod(_logical, "logical_and", decides=False)
+    logical_or = partialmethod(_logical, "logical_or", decides=True)
 
     def maximum(self, x: Ball, y: Operand) -> Ball:
         """See `Algebra.maximum`."""
@@ -70,22 +95,6 @@ class Choices(Rounding):
         apart = (abs(x.array - y.array) > r + s) | ((r == 0) & (s == 0))
         known = apart | ((x.array != x.array) | (y.array != y.array)) & self._finite(r + s)
         return Ball(centre, self._unless(known, centre))
-
-    def logical_and(self, x: Ball, y: Ball) -> Ball:
-        """See `Algebra.logical_and`."""
-        return self._logical(self.values.logical_and(x.centre, y.centre), x, y, decides=False)
-
-    def logical_or(self, x: Ball, y: Ball) -> Ball:
-        """See `Algebra.logical_or`."""
-        return self._logical(self.values.logical_or(x.centre, y.centre), x, y, decides=True)
-
-    def logical_xor(self, x: Ball, y: Ball) -> Ball:
-        """See `Algebra.logical_xor`."""
-        return self._discrete(self.values.logical_xor(x.centre, y.centre), x, y)
-
-    def logical_not(self, x: Ball) -> Ball:
-        """See `Algebra.logical_not`."""
-        return self._discrete(self.values.logical_not(x.centre), x)
 
     def where(self, condition: Ball, x: Operand, y: Operand) -> Ball:
         """See `Algebra.where`; if the condition is unknown, the ball covers both branches."""
@@ -144,19 +153,6 @@ class Choices(Rounding):
         low, high = (self._sorted(wide + side * x.radius, axis, descending) for side in (-1.0, 1.0))
         radius = self._among_zeros(centre, self._read(x), self._hull(centre.array, low, high))
         return Ball(centre, radius, x.least), Ball(order, self._ties(centre, self._widest(self._read(x)), axis))
-
-    def _step(self, x: Ball, centre: Value, name: str) -> Ball:
-        """A monotone step function: the ball covers the steps at both ends of the operand's ball."""
-        r = self._read(x) if x.dtype in FORMATS else x.width
-        if self._is_exact(r):
-            return Ball(centre, least=x.least if name == "trunc" and x.least >= 0 else -math.inf)
-        ends = self._wide(x.array)
-        low, high = (getattr(self.xp, name)(ends + side * r) for side in (-1.0, 1.0))
-        wide = self.library.convert(centre.array, self.reference)
-        radius = self._hull(getattr(self.xp, name)(x.array), low, high) + 0 * wide
-        if centre.dtype in FORMATS:
-            return Ball(centre, self._settled(centre, radius, x))
-        return Ball(centre, self._unless(radius == 0, centre))
 
     def _settled(self, centre: Value, radius: Array, *sources: Ball) -> Array:
         """The radius: 0 for certain infinities and NaN, infinite if the computed radius is NaN."""
@@ -218,16 +214,6 @@ class Choices(Rounding):
         tied = tied + self._over(close, self.values.pad, 0.0, none, one, none)
         return self.xp.where(tied > 0, math.inf, 0.0)
 
-    def _logical(self, centre: Value, x: Ball, y: Ball, decides: bool) -> Ball:
-        """A logical operation; a certain operand that equals `decides` fixes the result, whatever the other is."""
-        if x.radius is None and y.radius is None:
-            return Ball(centre)
-        if x.dtype != "BOOL":
-            return self._discrete(centre, x, y)
-        r, s = self._lift(x.width) > 0, self._lift(y.width) > 0
-        decided = ((x.array == decides) & ~r) | ((y.array == decides) & ~s)
-        return Ball(centre, self._unless(decided | (~r & ~s), centre))
-
 
 def _span(shape: tuple[int, ...], axis: int, start: int, stop: int) -> tuple[list[int], list[int], list[int]]:
     starts, stops = [0] * len(shape), list(shape)
@@ -266,49 +252,32 @@ class Elementwise(Choices):
         """See `Algebra.abs`."""
         return Ball(self.values.abs(x.centre), x.radius, 0.0)
 
-    def sqrt(self, x: Ball) -> Ball:
-        """See `Algebra.sqrt`."""
-        return self._function("sqrt", x, 0.0)
+    def _function(self, name: str, x: Ball, least: float = -math.inf) -> Ball:
+        centre = getattr(self.values, name)(x.centre)
+        r = self._read(x)
+        spread = 0.0 if self._is_exact(r) else self._propagated(name, x, r)
+        if name in self.figures.absolute:
+            spread = spread + self.figures.absolute[name]
 
-    def rsqrt(self, x: Ball) -> Ball:
-        """See `Algebra.rsqrt`."""
-        return self._function("rsqrt", x, 0.0)
+        def doubt() -> Array:
+            return self.xp.isinf(centre.array) & (x.array == 0)
 
-    def exp(self, x: Ball) -> Ball:
-        """See `Algebra.exp`."""
-        return self._function("exp", x, 0.0)
+        def pole() -> Array | bool:
+            return (x.array == 0) & (self._lift(x.width) == 0) if name == "log" else False
 
-    def expm1(self, x: Ball) -> Ball:
-        """See `Algebra.expm1`."""
-        return self._function("expm1", x)
+        return self._rounded(centre, spread, (x,), 2 * self.figures.ulps[name], least, doubt, pole)
 
-    def log(self, x: Ball) -> Ball:
-        """See `Algebra.log`."""
-        return self._function("log", x)
-
-    def log1p(self, x: Ball) -> Ball:
-        """See `Algebra.log1p`."""
-        return self._function("log1p", x)
-
-    def sin(self, x: Ball) -> Ball:
-        """See `Algebra.sin`."""
-        return self._function("sin", x)
-
-    def cos(self, x: Ball) -> Ball:
-        """See `Algebra.cos`."""
-        return self._function("cos", x)
-
-    def tanh(self, x: Ball) -> Ball:
-        """See `Algebra.tanh`."""
-        return self._function("tanh", x)
-
-    def erf(self, x: Ball) -> Ball:
-        """See `Algebra.erf`."""
-        return self._function("erf", x)
-
-    def sigmoid(self, x: Ball) -> Ball:
-        """See `Algebra.sigmoid`."""
-        return self._function("sigmoid", x, 0.0)
+    sqrt = partialmethod(_function, "sqrt", least=0.0)
+    rsqrt = partialmethod(_function, "rsqrt", least=0.0)
+    exp = partialmethod(_function, "exp", least=0.0)
+    expm1 = partialmethod(_function, "expm1")
+    log = partialmethod(_function, "log")
+    log1p = partialmethod(_function, "log1p")
+    sin = partialmethod(_function, "sin")
+    cos = partialmethod(_function, "cos")
+    tanh = partialmethod(_function, "tanh")
+    erf = partialmethod(_function, "erf")
+    sigmoid = partialmethod(_function, "sigmoid", least=0.0)
 
     def add(self, x: Ball, y: Operand) -> Ball:
         """See `Algebra.add`."""
@@ -376,44 +345,9 @@ class Elementwise(Choices):
         base = (y.array != y.array) & (abs(x.array - 1) <= r) & self._some(r)
         return base | ((x.array != x.array) & (y.size <= s) & self._some(s))
 
-    def floor_divide(self, x: Ball, y: Operand) -> Ball:
-        """See `Algebra.floor_divide`."""
-        x, y = self._pair(x, y)
-        return self._discrete(self.values.floor_divide(x.centre, y.centre), x, y)
-
-    def remainder(self, x: Ball, y: Operand) -> Ball:
-        """See `Algebra.remainder`."""
-        x, y = self._pair(x, y)
-        return self._discrete(self.values.remainder(x.centre, y.centre), x, y)
-
-    def shift_left(self, x: Ball, y: Operand) -> Ball:
-        """See `Algebra.shift_left`."""
-        x, y = self._pair(x, y)
-        return self._discrete(self.values.shift_left(x.centre, y.centre), x, y)
-
-    def shift_right(self, x: Ball, y: Operand) -> Ball:
-        """See `Algebra.shift_right`."""
-        x, y = self._pair(x, y)
-        return self._discrete(self.values.shift_right(x.centre, y.centre), x, y)
-
     def wide(self, x: Ball) -> Ball:
         """See `Algebra.wide`."""
         return Ball(self.values.wide(x.centre), x.radius, x.least)
-
-    def _function(self, name: str, x: Ball, least: float = -math.inf) -> Ball:
-        centre = getattr(self.values, name)(x.centre)
-        r = self._read(x)
-        spread = 0.0 if self._is_exact(r) else self._propagated(name, x, r)
-        if name in self.figures.absolute:
-            spread = spread + self.figures.absolute[name]
-
-        def doubt() -> Array:
-            return self.xp.isinf(centre.array) & (x.array == 0)
-
-        def pole() -> Array | bool:
-            return (x.array == 0) & (self._lift(x.width) == 0) if name == "log" else False
-
-        return self._rounded(centre, spread, (x,), 2 * self.figures.ulps[name], least, doubt, pole)
 
     def _product_moved(self, x: Ball, r: Array | float, y: Ball, s: Array | float) -> Array | float:
         return ball.product(self.xp, x.array, r, y.array, s) + self._regrouping(x.dtype)
@@ -464,7 +398,7 @@ class Elementwise(Choices):
         """A cast from floats to integers; unknown for values out of range, because C does not define them."""
         limits = np.iinfo(numpy_dtype(centre.dtype))
         fits = (x.array > float(limits.min) - 1) & (x.array < float(limits.max))
-        found = self._step(x, centre, "trunc")
+        found = self._step("trunc", x, centre)
         if bool(self.xp.all(fits)):
             return found
         return replace(found, radius=self.xp.where(fits, self._full(found.width, found), math.inf))

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from tallystick.core.errors import MalformedError
+from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, Typed, V
 
-FLOATS: Final = frozenset({"F16", "BF16", "F32", "F64"})
 UNSIGNED: Final = frozenset({"U8", "U16", "U32", "U64"})
 PRECISIONS: Final = frozenset({"DEFAULT", "HIGH", "HIGHEST"})
 

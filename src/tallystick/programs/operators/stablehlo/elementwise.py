@@ -2,77 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from tallystick.core.errors import MalformedError
+from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, Comparison, V
-from tallystick.programs.operators.definition import Exactness, Family
-from tallystick.programs.operators.stablehlo.arguments import FLOATS, UNSIGNED, alike, is_integer, require, rounded
+from tallystick.programs.operators.definition import Dtype, Exactness, Family
+from tallystick.programs.operators.stablehlo.arguments import UNSIGNED, alike, is_integer, require, rounded
 
 # Arithmetic of one element at a time.
 
 FAMILY = Family()
 
-UNARY: Final[dict[str, tuple[str, Exactness, Callable[[Any, Any], Any]]]] = {
-    "abs": ("|x|", Exactness.EXACT, lambda a, x: a.abs(x)),
-    "negate": ("−x", Exactness.EXACT, lambda a, x: a.neg(x)),
-    "sign": ("-1, 0 or 1", Exactness.EXACT, lambda a, x: a.sign(x)),
-    "floor": ("⌊x⌋", Exactness.EXACT, lambda a, x: a.floor(x)),
-    "ceil": ("⌈x⌉", Exactness.EXACT, lambda a, x: a.ceil(x)),
-    "round_nearest_even": ("the nearest integer, ties to even", Exactness.EXACT, lambda a, x: a.round(x)),
-    "sqrt": ("√x", Exactness.ROUNDS, lambda a, x: a.sqrt(x)),
-    "rsqrt": ("1 / √x", Exactness.LIBRARY, lambda a, x: a.rsqrt(x)),
-    "exponential": ("eˣ", Exactness.LIBRARY, lambda a, x: a.exp(x)),
-    "exponential_minus_one": ("eˣ − 1", Exactness.LIBRARY, lambda a, x: a.expm1(x)),
-    "log": ("log x", Exactness.LIBRARY, lambda a, x: a.log(x)),
-    "log_plus_one": ("log(1 + x)", Exactness.LIBRARY, lambda a, x: a.log1p(x)),
-    "sine": ("sin x", Exactness.LIBRARY, lambda a, x: a.sin(x)),
-    "cosine": ("cos x", Exactness.LIBRARY, lambda a, x: a.cos(x)),
-    "tanh": ("tanh x", Exactness.LIBRARY, lambda a, x: a.tanh(x)),
-    "logistic": ("1 / (1 + e⁻ˣ)", Exactness.LIBRARY, lambda a, x: a.sigmoid(x)),
-    "erf": ("erf x; CHLO's, which every compiler of StableHLO knows", Exactness.LIBRARY, lambda a, x: a.erf(x)),
-}
-INTEGERS_TOO: Final = frozenset({"abs", "negate", "sign"})
 
-BINARY: Final[dict[str, tuple[str, Exactness, Callable[[Any, Any, Any], Any]]]] = {
-    "subtract": ("x − y; integers wrap", Exactness.ROUNDS, lambda a, x, y: a.sub(x, y)),
-    "power": ("xʸ", Exactness.LIBRARY, lambda a, x, y: a.pow(x, y)),
-    "maximum": ("the greater", Exactness.EXACT, lambda a, x, y: a.maximum(x, y)),
-    "minimum": ("the smaller", Exactness.EXACT, lambda a, x, y: a.minimum(x, y)),
-}
-
-
-def _unary(name: str, apply: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    def define(a: Algebra[V], operand: V) -> V:
-        require(
-            operand.dtype in FLOATS or (name in INTEGERS_TOO and is_integer(operand.dtype)),
-            f"stablehlo.{name} of {operand.dtype}",
-        )
-        result: V = apply(a, a.wide(operand))
+def _add_unary(name: str, primitive: str, meaning: str, exactness: Exactness) -> None:
+    @FAMILY.operator(f"stablehlo.{name}", meaning, exactness)
+    def computed(a: Algebra[V], operand: V) -> V:
+        """§ of the same name; integers for `abs`, `negate` and `sign` alone."""
+        allowed = operand.dtype in FLOATS or (primitive in {"abs", "neg", "sign"} and is_integer(operand.dtype))
+        require(allowed, f"stablehlo.{name} of {operand.dtype}")
+        result: V = getattr(a, primitive)(a.wide(operand))
         return rounded(a, result, operand)
 
-    return define
+
+_add_unary("abs", "abs", "|x|", Exactness.EXACT)
+_add_unary("negate", "neg", "−x", Exactness.EXACT)
+_add_unary("sign", "sign", "-1, 0 or 1", Exactness.EXACT)
+_add_unary("floor", "floor", "⌊x⌋", Exactness.EXACT)
+_add_unary("ceil", "ceil", "⌈x⌉", Exactness.EXACT)
+_add_unary("round_nearest_even", "round", "the nearest integer, ties to even", Exactness.EXACT)
+_add_unary("sqrt", "sqrt", "√x", Exactness.ROUNDS)
+_add_unary("rsqrt", "rsqrt", "1 / √x", Exactness.LIBRARY)
+_add_unary("exponential", "exp", "eˣ", Exactness.LIBRARY)
+_add_unary("exponential_minus_one", "expm1", "eˣ − 1", Exactness.LIBRARY)
+_add_unary("log", "log", "log x", Exactness.LIBRARY)
+_add_unary("log_plus_one", "log1p", "log(1 + x)", Exactness.LIBRARY)
+_add_unary("sine", "sin", "sin x", Exactness.LIBRARY)
+_add_unary("cosine", "cos", "cos x", Exactness.LIBRARY)
+_add_unary("tanh", "tanh", "tanh x", Exactness.LIBRARY)
+_add_unary("logistic", "sigmoid", "1 / (1 + e⁻ˣ)", Exactness.LIBRARY)
+_add_unary("erf", "erf", "erf x; CHLO's, which every compiler of StableHLO knows", Exactness.LIBRARY)
 
 
-def _binary(name: str, apply: Callable[[Any, Any, Any], Any]) -> Callable[..., Any]:
-    def define(a: Algebra[V], lhs: V, rhs: V) -> V:
+def _add_binary(name: str, primitive: str, meaning: str, exactness: Exactness) -> None:
+    @FAMILY.operator(f"stablehlo.{name}", meaning, exactness)
+    def computed(a: Algebra[V], lhs: V, rhs: V) -> V:
+        """§ of the same name; no powers of integers, no differences of BOOL."""
         alike(lhs, rhs)
         require(lhs.dtype in FLOATS or name != "power", f"stablehlo.{name} of {lhs.dtype}")
         require(lhs.dtype != "BOOL" or name != "subtract", f"stablehlo.{name} of {lhs.dtype}")
-        result: V = apply(a, a.wide(lhs), a.wide(rhs))
+        result: V = getattr(a, primitive)(a.wide(lhs), a.wide(rhs))
         return rounded(a, result, lhs)
 
-    return define
+
+_add_binary("subtract", "sub", "x − y; integers wrap", Exactness.ROUNDS)
+_add_binary("power", "pow", "xʸ", Exactness.LIBRARY)
+_add_binary("maximum", "maximum", "the greater", Exactness.EXACT)
+_add_binary("minimum", "minimum", "the smaller", Exactness.EXACT)
 
 
-for _name, (_meaning, _exactness, _apply) in UNARY.items():
-    FAMILY.operator(f"stablehlo.{_name}", "Tensor operand", _meaning, _exactness)(_unary(_name, _apply))
-for _name, (_meaning, _exactness, _applied) in BINARY.items():
-    FAMILY.operator(f"stablehlo.{_name}", "Tensor lhs, Tensor rhs", _meaning, _exactness)(_binary(_name, _applied))
-
-
-@FAMILY.operator("stablehlo.add", "Tensor lhs, Tensor rhs", "x + y; integers wrap, BOOL: or", Exactness.ROUNDS)
+@FAMILY.operator("stablehlo.add", "x + y; integers wrap, BOOL: or", Exactness.ROUNDS)
 def add(a: Algebra[V], lhs: V, rhs: V) -> V:
     """§add."""
     alike(lhs, rhs)
@@ -81,7 +70,7 @@ def add(a: Algebra[V], lhs: V, rhs: V) -> V:
     return rounded(a, a.add(a.wide(lhs), a.wide(rhs)), lhs)
 
 
-@FAMILY.operator("stablehlo.multiply", "Tensor lhs, Tensor rhs", "x·y; integers wrap, BOOL: and", Exactness.ROUNDS)
+@FAMILY.operator("stablehlo.multiply", "x·y; integers wrap, BOOL: and", Exactness.ROUNDS)
 def multiply(a: Algebra[V], lhs: V, rhs: V) -> V:
     """§multiply."""
     alike(lhs, rhs)
@@ -90,7 +79,7 @@ def multiply(a: Algebra[V], lhs: V, rhs: V) -> V:
     return rounded(a, a.mul(a.wide(lhs), a.wide(rhs)), lhs)
 
 
-@FAMILY.operator("stablehlo.divide", "Tensor lhs, Tensor rhs", "x / y; integers truncate", Exactness.ROUNDS)
+@FAMILY.operator("stablehlo.divide", "x / y; integers truncate", Exactness.ROUNDS)
 def divide(a: Algebra[V], lhs: V, rhs: V) -> V:
     """§divide. An integer divided by 0 is left to the implementation; here -1, as in XLA."""
     alike(lhs, rhs)
@@ -100,7 +89,7 @@ def divide(a: Algebra[V], lhs: V, rhs: V) -> V:
     return a.where(a.compare(rhs, 0, "eq"), a.logical_not(a.full(lhs.shape, 0, lhs.dtype)), quotient)
 
 
-@FAMILY.operator("stablehlo.remainder", "Tensor lhs, Tensor rhs", "sign of x; integers only", Exactness.EXACT)
+@FAMILY.operator("stablehlo.remainder", "sign of x; integers only", Exactness.EXACT)
 def remainder(a: Algebra[V], lhs: V, rhs: V) -> V:
     """§remainder. An integer modulo 0 is left to the implementation; here itself, as in XLA."""
     alike(lhs, rhs)
@@ -108,7 +97,7 @@ def remainder(a: Algebra[V], lhs: V, rhs: V) -> V:
     return a.where(a.compare(rhs, 0, "eq"), lhs, left)
 
 
-@FAMILY.operator("stablehlo.clamp", "Tensor min, Tensor operand, Tensor max", "min(max(x, low), high)", Exactness.EXACT)
+@FAMILY.operator("stablehlo.clamp", "min(max(x, low), high)", Exactness.EXACT)
 def clamp(a: Algebra[V], min: V, operand: V, max: V) -> V:
     """§clamp; the limits are as large as the operand, or 0-dimensional."""
     for limit in (min, max):
@@ -132,26 +121,26 @@ def _truncated(a: Algebra[V], x: V, y: V) -> tuple[V, V]:
 # Comparison, selection, bits and conversion.
 
 DIRECTIONS: Final[dict[str, Comparison]] = {"EQ": "eq", "NE": "ne", "GE": "ge", "GT": "gt", "LE": "le", "LT": "lt"}
-BITWISE: Final[dict[str, Callable[[Any, Any, Any], Any]]] = {
-    "and": lambda a, x, y: a.logical_and(x, y),
-    "or": lambda a, x, y: a.logical_or(x, y),
-    "xor": lambda a, x, y: a.logical_xor(x, y),
-}
-SHIFTS: Final = ("shift_left", "shift_right_logical", "shift_right_arithmetic")
 
 
-def _bitwise(name: str, apply: Callable[[Any, Any, Any], Any]) -> Callable[..., Any]:
-    def define(a: Algebra[V], lhs: V, rhs: V) -> V:
+def _add_bitwise(name: str) -> None:
+    @FAMILY.operator(f"stablehlo.{name}", f"x {name} y, of every bit", Exactness.EXACT)
+    def bitwise(a: Algebra[V], lhs: V, rhs: V) -> V:
+        """§ of the same name."""
         alike(lhs, rhs)
         require(lhs.dtype not in FLOATS, f"stablehlo.{name} of {lhs.dtype}")
-        result: V = apply(a, lhs, rhs)
+        result: V = getattr(a, f"logical_{name}")(lhs, rhs)
         return result
 
-    return define
+
+for _name in ("and", "or", "xor"):
+    _add_bitwise(_name)
 
 
-def _shift(name: str) -> Callable[..., Any]:
-    def define(a: Algebra[V], lhs: V, rhs: V) -> V:
+def _add_shift(name: str) -> None:
+    @FAMILY.operator(f"stablehlo.{name}", "bits of x moved by y places", Exactness.EXACT)
+    def shifted(a: Algebra[V], lhs: V, rhs: V) -> V:
+        """§ of the same name."""
         alike(lhs, rhs)
         require(is_integer(lhs.dtype), f"stablehlo.{name} of {lhs.dtype}")
         require(
@@ -160,29 +149,19 @@ def _shift(name: str) -> Callable[..., Any]:
         )
         return a.shift_left(lhs, rhs) if name == "shift_left" else a.shift_right(lhs, rhs)
 
-    return define
+
+for _name in ("shift_left", "shift_right_logical", "shift_right_arithmetic"):
+    _add_shift(_name)
 
 
-for _operation, _evaluate in BITWISE.items():
-    FAMILY.operator(
-        f"stablehlo.{_operation}", "Tensor lhs, Tensor rhs", f"x {_operation} y, of every bit", Exactness.EXACT
-    )(_bitwise(_operation, _evaluate))
-for _operation in SHIFTS:
-    FAMILY.operator(
-        f"stablehlo.{_operation}", "Tensor lhs, Tensor rhs", "bits of x moved by y places", Exactness.EXACT
-    )(_shift(_operation))
-
-
-@FAMILY.operator("stablehlo.not", "Tensor operand", "every bit inverted", Exactness.EXACT)
+@FAMILY.operator("stablehlo.not", "every bit inverted", Exactness.EXACT)
 def invert(a: Algebra[V], operand: V) -> V:
     """§not."""
     require(operand.dtype not in FLOATS, f"stablehlo.not of {operand.dtype}")
     return a.logical_not(operand)
 
 
-@FAMILY.operator(
-    "stablehlo.compare", "Tensor lhs, Tensor rhs, str comparison_direction", "BOOL: x = y, x < y, …", Exactness.EXACT
-)
+@FAMILY.operator("stablehlo.compare", "BOOL: x = y, x < y, …", Exactness.EXACT)
 def compare(a: Algebra[V], lhs: V, rhs: V, comparison_direction: str) -> V:
     """§compare, as numbers of the operands' type: no total order of floats."""
     alike(lhs, rhs)
@@ -191,9 +170,7 @@ def compare(a: Algebra[V], lhs: V, rhs: V, comparison_direction: str) -> V:
     return a.compare(lhs, rhs, DIRECTIONS[comparison_direction])
 
 
-@FAMILY.operator(
-    "stablehlo.select", "Tensor pred, Tensor on_true, Tensor on_false", "x where pred holds, else y", Exactness.MOVES
-)
+@FAMILY.operator("stablehlo.select", "x where pred holds, else y", Exactness.MOVES)
 def select(a: Algebra[V], pred: V, on_true: V, on_false: V) -> V:
     """§select."""
     alike(on_true, on_false)
@@ -201,16 +178,14 @@ def select(a: Algebra[V], pred: V, on_true: V, on_false: V) -> V:
     return a.where(pred, on_true, on_false)
 
 
-@FAMILY.operator("stablehlo.is_finite", "Tensor x", "BOOL: neither infinite nor NaN", Exactness.EXACT)
+@FAMILY.operator("stablehlo.is_finite", "BOOL: neither infinite nor NaN", Exactness.EXACT)
 def is_finite(a: Algebra[V], x: V) -> V:
     """§is_finite."""
     require(x.dtype in FLOATS, f"stablehlo.is_finite of {x.dtype}")
     return a.is_finite(x)
 
 
-@FAMILY.operator(
-    "stablehlo.convert", "Tensor operand, dtype dtype", "the same number in another type", Exactness.ROUNDS
-)
-def convert(a: Algebra[V], operand: V, dtype: str) -> V:
+@FAMILY.operator("stablehlo.convert", "the same number in another type", Exactness.ROUNDS)
+def convert(a: Algebra[V], operand: V, dtype: Dtype) -> V:
     """§convert."""
     return a.cast(operand, dtype)

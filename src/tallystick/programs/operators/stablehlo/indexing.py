@@ -4,31 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, V
-from tallystick.programs.operators.definition import Exactness, Family
-from tallystick.programs.operators.stablehlo.arguments import (
-    FLOATS,
-    distinct_axes,
-    is_integer,
-    one_dtype,
-    per_axis,
-    require,
-)
+from tallystick.programs.operators.definition import Exactness, Family, Ints
+from tallystick.programs.operators.stablehlo.arguments import distinct_axes, is_integer, one_dtype, per_axis, require
 
 FAMILY = Family()
-
-GATHER: Final = (
-    "Tensor operand, Tensor start_indices, int[] offset_dims, int[] collapsed_slice_dims, "
-    "int[] operand_batching_dims, int[] start_indices_batching_dims, int[] start_index_map, int index_vector_dim, "
-    "int[] slice_sizes, bool indices_are_sorted"
-)
-SCATTER: Final = (
-    "Tensor input, Tensor scatter_indices, Tensor updates, int[] update_window_dims, int[] inserted_window_dims, "
-    "int[] input_batching_dims, int[] scatter_indices_batching_dims, int[] scatter_dims_to_operand_dims, "
-    "int index_vector_dim, bool indices_are_sorted, bool unique_indices, str reducer"
-)
 
 
 class Blocks(NamedTuple):
@@ -107,18 +90,18 @@ class Blocks(NamedTuple):
         return tuple(sides[axis] for axis in range(len(sides)))
 
 
-@FAMILY.operator("stablehlo.gather", GATHER, "blocks from computed places", Exactness.MOVES)
+@FAMILY.operator("stablehlo.gather", "blocks from computed places", Exactness.MOVES)
 def gather(
     a: Algebra[V],
     operand: V,
     start_indices: V,
-    offset_dims: Sequence[int],
-    collapsed_slice_dims: Sequence[int],
-    operand_batching_dims: Sequence[int],
-    start_indices_batching_dims: Sequence[int],
-    start_index_map: Sequence[int],
+    offset_dims: Ints,
+    collapsed_slice_dims: Ints,
+    operand_batching_dims: Ints,
+    start_indices_batching_dims: Ints,
+    start_index_map: Ints,
     index_vector_dim: int,
-    slice_sizes: Sequence[int],
+    slice_sizes: Ints,
     indices_are_sorted: bool,
 ) -> V:
     """§gather; a block that would leave the tensor is moved inside."""
@@ -139,17 +122,17 @@ def gather(
     return a.take(flat, (_flat_places(a, start_indices, starts, blocks),), 0)
 
 
-@FAMILY.operator("stablehlo.scatter", SCATTER, "blocks added (add) or written (assign)", Exactness.ACCUMULATES)
+@FAMILY.operator("stablehlo.scatter", "blocks added (add) or written (assign)", Exactness.ACCUMULATES)
 def scatter(
     a: Algebra[V],
     input: V,
     scatter_indices: V,
     updates: V,
-    update_window_dims: Sequence[int],
-    inserted_window_dims: Sequence[int],
-    input_batching_dims: Sequence[int],
-    scatter_indices_batching_dims: Sequence[int],
-    scatter_dims_to_operand_dims: Sequence[int],
+    update_window_dims: Ints,
+    inserted_window_dims: Ints,
+    input_batching_dims: Ints,
+    scatter_indices_batching_dims: Ints,
+    scatter_dims_to_operand_dims: Ints,
     index_vector_dim: int,
     indices_are_sorted: bool,
     unique_indices: bool,
@@ -174,12 +157,7 @@ def scatter(
     return _written(a, input, _inside_or_last(a, scatter_indices, starts, blocks), updates, add)
 
 
-@FAMILY.operator(
-    "stablehlo.sort",
-    "Tensor[] inputs, int dimension, bool is_stable, str comparator",
-    "sorted by the first tensor, ascending (LT) or descending (GT)",
-    Exactness.MOVES,
-)
+@FAMILY.operator("stablehlo.sort", "sorted by the first tensor, ascending (LT) or descending (GT)", Exactness.MOVES)
 def sort(a: Algebra[V], inputs: Sequence[V], dimension: int, is_stable: bool, comparator: str) -> tuple[V, ...]:
     """§sort by the numbers of the first tensor, all NaN alike and behind; the others are moved along."""
     require(len(inputs) > 0, "nothing to sort")

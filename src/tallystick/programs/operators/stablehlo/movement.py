@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tallystick.programs.operators.algebra import Algebra, Number, V
-from tallystick.programs.operators.definition import Exactness, Family
+from tallystick.programs.operators.algebra import Algebra, V
+from tallystick.programs.operators.definition import Dtype, Exactness, Family, Ints, Scalar
 from tallystick.programs.operators.stablehlo.arguments import (
     distinct_axes,
     index_scalars,
@@ -20,42 +20,35 @@ from tallystick.programs.operators.stablehlo.arguments import (
 FAMILY = Family()
 
 
-@FAMILY.operator(
-    "stablehlo.constant", "Scalar value, int[] shape, dtype dtype", "one number everywhere", Exactness.MOVES
-)
-def constant(a: Algebra[V], value: Number, shape: Sequence[int], dtype: str) -> V:
+@FAMILY.operator("stablehlo.constant", "one number everywhere", Exactness.MOVES)
+def constant(a: Algebra[V], value: Scalar, shape: Ints, dtype: Dtype) -> V:
     """§constant with one value; a constant with several is a constant of the graph."""
     return a.full(shape, value, dtype)
 
 
-@FAMILY.operator("stablehlo.iota", "int iota_dimension, int[] shape, dtype dtype", "its own index", Exactness.MOVES)
-def iota(a: Algebra[V], iota_dimension: int, shape: Sequence[int], dtype: str) -> V:
+@FAMILY.operator("stablehlo.iota", "its own index", Exactness.MOVES)
+def iota(a: Algebra[V], iota_dimension: int, shape: Ints, dtype: Dtype) -> V:
     """§iota."""
     distinct_axes((iota_dimension,), len(shape))
     return a.iota(shape, iota_dimension, dtype)
 
 
-@FAMILY.operator("stablehlo.reshape", "Tensor operand, int[] shape", "the same elements in row order", Exactness.MOVES)
-def reshape(a: Algebra[V], operand: V, shape: Sequence[int]) -> V:
+@FAMILY.operator("stablehlo.reshape", "the same elements in row order", Exactness.MOVES)
+def reshape(a: Algebra[V], operand: V, shape: Ints) -> V:
     """§reshape."""
     return a.reshape(operand, shape)
 
 
-@FAMILY.operator("stablehlo.transpose", "Tensor operand, int[] permutation", "axes permuted", Exactness.MOVES)
-def transpose(a: Algebra[V], operand: V, permutation: Sequence[int]) -> V:
+@FAMILY.operator("stablehlo.transpose", "axes permuted", Exactness.MOVES)
+def transpose(a: Algebra[V], operand: V, permutation: Ints) -> V:
     """§transpose."""
     per_axis(len(operand.shape), permutation=permutation)
     distinct_axes(permutation, len(operand.shape))
     return a.transpose(operand, permutation)
 
 
-@FAMILY.operator(
-    "stablehlo.broadcast_in_dim",
-    "Tensor operand, int[] broadcast_dimensions, int[] shape",
-    "repeated along new axes and along sides of 1",
-    Exactness.MOVES,
-)
-def broadcast_in_dim(a: Algebra[V], operand: V, broadcast_dimensions: Sequence[int], shape: Sequence[int]) -> V:
+@FAMILY.operator("stablehlo.broadcast_in_dim", "repeated along new axes and along sides of 1", Exactness.MOVES)
+def broadcast_in_dim(a: Algebra[V], operand: V, broadcast_dimensions: Ints, shape: Ints) -> V:
     """§broadcast_in_dim: axis `i` of the operand becomes axis `broadcast_dimensions[i]`."""
     per_axis(len(operand.shape), broadcast_dimensions=broadcast_dimensions)
     distinct_axes(broadcast_dimensions, len(shape))
@@ -67,15 +60,8 @@ def broadcast_in_dim(a: Algebra[V], operand: V, broadcast_dimensions: Sequence[i
     return a.broadcast(a.reshape(moved, sides), shape)
 
 
-@FAMILY.operator(
-    "stablehlo.slice",
-    "Tensor operand, int[] start_indices, int[] limit_indices, int[] strides",
-    "from start to limit by stride",
-    Exactness.MOVES,
-)
-def slice_(
-    a: Algebra[V], operand: V, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int]
-) -> V:
+@FAMILY.operator("stablehlo.slice", "from start to limit by stride", Exactness.MOVES)
+def slice_(a: Algebra[V], operand: V, start_indices: Ints, limit_indices: Ints, strides: Ints) -> V:
     """§slice."""
     per_axis(len(operand.shape), start_indices=start_indices, limit_indices=limit_indices, strides=strides)
     positive(strides=strides)
@@ -84,9 +70,7 @@ def slice_(
     return a.slice(operand, start_indices, limit_indices, strides)
 
 
-@FAMILY.operator(
-    "stablehlo.concatenate", "Tensor[] inputs, int dimension", "tensors one behind the other", Exactness.MOVES
-)
+@FAMILY.operator("stablehlo.concatenate", "tensors one behind the other", Exactness.MOVES)
 def concatenate(a: Algebra[V], inputs: Sequence[V], dimension: int) -> V:
     """§concatenate."""
     require(len(inputs) > 0, "nothing to concatenate")
@@ -95,26 +79,21 @@ def concatenate(a: Algebra[V], inputs: Sequence[V], dimension: int) -> V:
     return a.concat(inputs, dimension)
 
 
-@FAMILY.operator("stablehlo.reverse", "Tensor operand, int[] dimensions", "reversed along axes", Exactness.MOVES)
-def reverse(a: Algebra[V], operand: V, dimensions: Sequence[int]) -> V:
+@FAMILY.operator("stablehlo.reverse", "reversed along axes", Exactness.MOVES)
+def reverse(a: Algebra[V], operand: V, dimensions: Ints) -> V:
     """§reverse."""
     distinct_axes(dimensions, len(operand.shape))
     return a.flip(operand, tuple(dimensions))
 
 
-@FAMILY.operator(
-    "stablehlo.pad",
-    "Tensor operand, Tensor padding_value, int[] edge_padding_low, int[] edge_padding_high, int[] interior_padding",
-    "a value before, behind and between the elements",
-    Exactness.MOVES,
-)
+@FAMILY.operator("stablehlo.pad", "a value before, behind and between the elements", Exactness.MOVES)
 def pad(
     a: Algebra[V],
     operand: V,
     padding_value: V,
-    edge_padding_low: Sequence[int],
-    edge_padding_high: Sequence[int],
-    interior_padding: Sequence[int],
+    edge_padding_low: Ints,
+    edge_padding_high: Ints,
+    interior_padding: Ints,
 ) -> V:
     """§pad; negative padding at an edge crops."""
     one_dtype(operand, padding_value)
@@ -124,13 +103,8 @@ def pad(
     return padded(a, operand, padding_value, edge_padding_low, edge_padding_high, interior_padding)
 
 
-@FAMILY.operator(
-    "stablehlo.dynamic_slice",
-    "Tensor operand, Tensor[] start_indices, int[] slice_sizes",
-    "a block at a place that is computed",
-    Exactness.MOVES,
-)
-def dynamic_slice(a: Algebra[V], operand: V, start_indices: Sequence[V], slice_sizes: Sequence[int]) -> V:
+@FAMILY.operator("stablehlo.dynamic_slice", "a block at a place that is computed", Exactness.MOVES)
+def dynamic_slice(a: Algebra[V], operand: V, start_indices: Sequence[V], slice_sizes: Ints) -> V:
     """§dynamic_slice; a block that would leave the tensor is moved inside."""
     result = operand
     for axis, places in enumerate(_places(a, operand, start_indices, slice_sizes)):
@@ -138,12 +112,7 @@ def dynamic_slice(a: Algebra[V], operand: V, start_indices: Sequence[V], slice_s
     return result
 
 
-@FAMILY.operator(
-    "stablehlo.dynamic_update_slice",
-    "Tensor operand, Tensor update, Tensor[] start_indices",
-    "a block replaced at a place that is computed",
-    Exactness.MOVES,
-)
+@FAMILY.operator("stablehlo.dynamic_update_slice", "a block replaced at a place that is computed", Exactness.MOVES)
 def dynamic_update_slice(a: Algebra[V], operand: V, update: V, start_indices: Sequence[V]) -> V:
     """§dynamic_update_slice; a block that would leave the tensor is moved inside."""
     one_dtype(operand, update)

@@ -7,11 +7,10 @@ from math import prod
 from typing import Any, Final
 
 from tallystick.core.errors import MalformedError
-from tallystick.core.tensors import item_size
+from tallystick.core.tensors import FLOATS, item_size
 from tallystick.programs.operators.algebra import Algebra, V
-from tallystick.programs.operators.definition import Exactness, Family
+from tallystick.programs.operators.definition import Dtype, Exactness, Family, Ints
 from tallystick.programs.operators.stablehlo.arguments import (
-    FLOATS,
     PRECISIONS,
     distinct_axes,
     is_integer,
@@ -42,12 +41,11 @@ CHOICES: Final = ("argmax", "argmin")
 
 @FAMILY.operator(
     "stablehlo.reduce",
-    "Tensor[] inputs, Tensor[] init_values, int[] dimensions, str reducer",
     "axes combined by add, multiply, maximum, minimum, and, or; argmax, argmin of (values, indices)",
     Exactness.ACCUMULATES,
 )
 def reduce(
-    a: Algebra[V], inputs: Sequence[V], init_values: Sequence[V], dimensions: Sequence[int], reducer: str
+    a: Algebra[V], inputs: Sequence[V], init_values: Sequence[V], dimensions: Ints, reducer: str
 ) -> tuple[V, ...]:
     """§reduce with a known body, in the dtype of the operands: the order of combination is free."""
     count = 2 if reducer in CHOICES else 1
@@ -64,22 +62,18 @@ def reduce(
 
 
 @FAMILY.operator(
-    "stablehlo.reduce_window",
-    "Tensor operand, Tensor init_value, int[] window_dimensions, int[] window_strides, int[] base_dilations, "
-    "int[] window_dilations, int[] padding_low, int[] padding_high, str reducer",
-    "windows combined by add, multiply, maximum, minimum, and, or",
-    Exactness.ACCUMULATES,
+    "stablehlo.reduce_window", "windows combined by add, multiply, maximum, minimum, and, or", Exactness.ACCUMULATES
 )
 def reduce_window(
     a: Algebra[V],
     operand: V,
     init_value: V,
-    window_dimensions: Sequence[int],
-    window_strides: Sequence[int],
-    base_dilations: Sequence[int],
-    window_dilations: Sequence[int],
-    padding_low: Sequence[int],
-    padding_high: Sequence[int],
+    window_dimensions: Ints,
+    window_strides: Ints,
+    base_dilations: Ints,
+    window_dilations: Ints,
+    padding_low: Ints,
+    padding_high: Ints,
     reducer: str,
 ) -> V:
     """§reduce_window with a known body; what is padded counts as the initial value."""
@@ -99,8 +93,6 @@ def reduce_window(
 
 @FAMILY.operator(
     "stablehlo.select_and_scatter",
-    "Tensor operand, Tensor source, Tensor init_value, int[] window_dimensions, int[] window_strides, "
-    "int[] padding_low, int[] padding_high, str select, str scatter",
     "each source added where its window has its first maximum (GE) or minimum (LE)",
     Exactness.ACCUMULATES,
 )
@@ -109,10 +101,10 @@ def select_and_scatter(
     operand: V,
     source: V,
     init_value: V,
-    window_dimensions: Sequence[int],
-    window_strides: Sequence[int],
-    padding_low: Sequence[int],
-    padding_high: Sequence[int],
+    window_dimensions: Ints,
+    window_strides: Ints,
+    padding_low: Ints,
+    padding_high: Ints,
     select: str,
     scatter: str,
 ) -> V:
@@ -154,14 +146,10 @@ def _reduced(a: Algebra[V], x: V, init: V, axes: tuple[int, ...], reducer: str) 
         reducer = {"add": "or", "maximum": "or", "multiply": "and", "minimum": "and"}.get(reducer, reducer)
     require((reducer in {"or", "and"}) == (x.dtype == "BOOL"), f"reducer {reducer} of {x.dtype}")
     if not axes or (prod(x.shape) == 0 and reducer not in {"add", "multiply"}):
-        return _without_elements(a, x, init, axes)
+        # No axis: the elements, as initial values are identities (XLA leaves them out). No element: the initial value.
+        return a.broadcast(init, [side for axis, side in enumerate(x.shape) if axis not in axes]) if axes else x
     result: V = REDUCERS[reducer](a, x, init, axes)
     return result
-
-
-def _without_elements(a: Algebra[V], x: V, init: V, axes: tuple[int, ...]) -> V:
-    """No axis: the elements, as initial values are identities (XLA leaves them out). No element: the initial value."""
-    return a.broadcast(init, [side for axis, side in enumerate(x.shape) if axis not in axes]) if axes else x
 
 
 def _chosen(a: Algebra[V], inputs: Sequence[V], inits: Sequence[V], axes: tuple[int, ...], reducer: str) -> tuple[V, V]:
@@ -223,30 +211,18 @@ def _flat(a: Algebra[V], x: V) -> V:
 
 # Sums of products: dot_general and convolution.
 
-CONVOLUTION: Final = (
-    "Tensor lhs, Tensor rhs, int[] window_strides, int[] padding_low, int[] padding_high, int[] lhs_dilation, "
-    "int[] rhs_dilation, int[] window_reversal, int[] lhs_layout, int[] rhs_layout, int[] output_layout, "
-    "int feature_group_count, int batch_group_count, str precision, dtype dtype"
-)
 
-
-@FAMILY.operator(
-    "stablehlo.dot_general",
-    "Tensor lhs, Tensor rhs, int[] lhs_batching_dimensions, int[] rhs_batching_dimensions, "
-    "int[] lhs_contracting_dimensions, int[] rhs_contracting_dimensions, str precision, dtype dtype",
-    "Σ x·y over the contracting axes",
-    Exactness.ACCUMULATES,
-)
+@FAMILY.operator("stablehlo.dot_general", "Σ x·y over the contracting axes", Exactness.ACCUMULATES)
 def dot_general(
     a: Algebra[V],
     lhs: V,
     rhs: V,
-    lhs_batching_dimensions: Sequence[int],
-    rhs_batching_dimensions: Sequence[int],
-    lhs_contracting_dimensions: Sequence[int],
-    rhs_contracting_dimensions: Sequence[int],
+    lhs_batching_dimensions: Ints,
+    rhs_batching_dimensions: Ints,
+    lhs_contracting_dimensions: Ints,
+    rhs_contracting_dimensions: Ints,
     precision: str,
-    dtype: str,
+    dtype: Dtype,
 ) -> V:
     """§dot_general; `precision` is what the program asks of hardware that has faster, coarser products."""
     _check_products(lhs, rhs, precision, dtype)
@@ -259,24 +235,24 @@ def dot_general(
     return a.cast(a.dot(x, y, contract, (tuple(lhs_batching_dimensions), tuple(rhs_batching_dimensions))), dtype)
 
 
-@FAMILY.operator("stablehlo.convolution", CONVOLUTION, "Σ x·w over windows and features", Exactness.ACCUMULATES)
+@FAMILY.operator("stablehlo.convolution", "Σ x·w over windows and features", Exactness.ACCUMULATES)
 def convolution(
     a: Algebra[V],
     lhs: V,
     rhs: V,
-    window_strides: Sequence[int],
-    padding_low: Sequence[int],
-    padding_high: Sequence[int],
-    lhs_dilation: Sequence[int],
-    rhs_dilation: Sequence[int],
-    window_reversal: Sequence[int],
-    lhs_layout: Sequence[int],
-    rhs_layout: Sequence[int],
-    output_layout: Sequence[int],
+    window_strides: Ints,
+    padding_low: Ints,
+    padding_high: Ints,
+    lhs_dilation: Ints,
+    rhs_dilation: Ints,
+    window_reversal: Ints,
+    lhs_layout: Ints,
+    rhs_layout: Ints,
+    output_layout: Ints,
     feature_group_count: int,
     batch_group_count: int,
     precision: str,
-    dtype: str,
+    dtype: Dtype,
 ) -> V:
     """§convolution.
 

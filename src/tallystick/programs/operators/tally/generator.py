@@ -16,7 +16,7 @@ import numpy as np
 
 from tallystick.core.errors import MalformedError
 from tallystick.programs.operators.algebra import Algebra, V
-from tallystick.programs.operators.definition import Exactness, Family
+from tallystick.programs.operators.definition import Dtype, Exactness, Family, Ints
 from tallystick.programs.random_words import GOES_ON
 
 FAMILY = Family()
@@ -31,24 +31,14 @@ NATIVE: Final = (MT19937, MCG31)
 """The operators that draw as PyTorch does."""
 
 
-@FAMILY.operator(
-    "tally.mt19937_move",
-    "Tensor state, Tensor move",
-    "the state after a new seed, or after skipped words",
-    Exactness.EXACT,
-)
+@FAMILY.operator("tally.mt19937_move", "the state after a new seed, or after skipped words", Exactness.EXACT)
 def mt19937_move(a: Algebra[V], state: V, move: V) -> V:
     """`move` is I64 [2]: a seed of 32 bits, or -1 for none, and how many words to skip from there."""
     return a.mersenne(state, move, 0)[1]
 
 
-@FAMILY.operator(
-    MT19937,
-    "Tensor state, int[] size, float keep, dtype dtype",
-    "1 with probability keep, else 0, as PyTorch draws on a CPU",
-    Exactness.EXACT,
-)
-def mt19937_mask(a: Algebra[V], state: V, size: tuple[int, ...], keep: float, dtype: str) -> tuple[V, V]:
+@FAMILY.operator(MT19937, "1 with probability keep, else 0, as PyTorch draws on a CPU", Exactness.EXACT)
+def mt19937_mask(a: Algebra[V], state: V, size: Ints, keep: float, dtype: Dtype) -> tuple[V, V]:
     """1 where the lower 53 bits of two words, over 2⁵³, are below `keep`; and the state of the generator after that."""
     count = _checked(size, keep)
     words, after = a.mersenne(state, _on(a), WORDS_OF_ELEMENT * count)
@@ -59,13 +49,8 @@ def mt19937_mask(a: Algebra[V], state: V, size: tuple[int, ...], keep: float, dt
     return a.reshape(a.cast(drawn, dtype), size), after
 
 
-@FAMILY.operator(
-    MCG31,
-    "Tensor state, int[] size, float keep, dtype dtype",
-    "1 with probability keep, else 0, as oneMKL draws",
-    Exactness.EXACT,
-)
-def mcg31_mask(a: Algebra[V], state: V, size: tuple[int, ...], keep: float, dtype: str) -> tuple[V, V]:
+@FAMILY.operator(MCG31, "1 with probability keep, else 0, as oneMKL draws", Exactness.EXACT)
+def mcg31_mask(a: Algebra[V], state: V, size: Ints, keep: float, dtype: Dtype) -> tuple[V, V]:
     """1 where x ÷ (2³¹ − 1) < `keep`, both rounded to F32, for x = seed · 1132489760ⁱ mod (2³¹ − 1); and the state."""
     count = _checked(size, keep)
     taken = WORDS_OF_ELEMENT if dtype == "F64" else 1

@@ -9,17 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from tallystick.core.errors import MalformedError
+from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, V
 from tallystick.programs.operators.definition import Exactness, Family
 
 FAMILY = Family()
-FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 
 
 @FAMILY.operator(
     "tally.fused_adam",
-    "Tensor weight, Tensor gradient, Tensor exp_avg, Tensor exp_avg_sq, Tensor step, Tensor learning_rate, "
-    "float beta1, float beta2, float eps, float weight_decay, bool decoupled, bool maximize",
     "weight and slots after step `step` of Adam, or of AdamW if decoupled, rounded once at the end",
     Exactness.COMPOSITE,
 )
@@ -43,7 +41,9 @@ def fused_adam(
     Weight, gradient and slots have one shape and one float dtype; `step` is F32[] and counts this step; `learning_rate`
     is F64[].
     """
-    _check(weight, gradient, exp_avg, exp_avg_sq)
+    others, form = (gradient, exp_avg, exp_avg_sq), (weight.dtype, tuple(weight.shape))
+    if weight.dtype not in FLOATS or any((each.dtype, tuple(each.shape)) != form for each in others):
+        raise MalformedError("weight, gradient and slots differ in shape or dtype, or are no floats")
     if [(each.dtype, tuple(each.shape)) for each in (step, learning_rate)] != [("F32", ()), ("F64", ())]:
         raise MalformedError("step is no F32[], or learning_rate no F64[]")
     w, g, mean, square = (a.wide(each) for each in (weight, gradient, exp_avg, exp_avg_sq))
@@ -79,10 +79,3 @@ def _moved(a: Algebra[V], mean: V, gradient: V, weight: float, number: _Numbers)
     if abs(weight) < 0.5:
         return a.add(mean, a.mul(number(weight), difference))
     return a.add(gradient, a.mul(number(weight - 1), difference))
-
-
-def _check(weight: Any, *others: Any) -> None:
-    """Raise `MalformedError` unless all have the shape and the float dtype of `weight`."""
-    form = (weight.dtype, tuple(weight.shape))
-    if weight.dtype not in FLOATS or any((each.dtype, tuple(each.shape)) != form for each in others):
-        raise MalformedError("weight, gradient and slots differ in shape or dtype, or are no floats")

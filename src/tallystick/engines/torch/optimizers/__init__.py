@@ -1,1 +1,0 @@
-"""The arithmetic of optimizers, one file for each."""
