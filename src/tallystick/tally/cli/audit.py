@@ -40,13 +40,6 @@ REPORT_DB = typer.Option(
 URLS = ("http://", "https://")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command()(audit)
-    app.command(name="verify-segment")(verify_segment)
-    app.command()(attack)
-
-
 def audit(
     context: typer.Context,
     run: str = typer.Argument(help="A finished run directory, or a run in a service: http://HOST/runs/NAME."),

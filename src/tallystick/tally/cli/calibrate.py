@@ -20,14 +20,6 @@ if TYPE_CHECKING:
 # `tally calibrate`: measure how far honest stacks lie from each operator's exact result, and set thresholds by it.
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command()(calibrate)
-    app.command()(merge_profiles)
-    app.command()(calibrate_training)
-    app.command()(calibrate_answers)
-
-
 def calibrate(
     graph: Path = typer.Argument(help="The graph, as `tally graph` writes it."),
     inputs: Path = typer.Option(help="A directory of safetensors files, each one set of inputs."),

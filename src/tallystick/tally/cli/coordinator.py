@@ -115,16 +115,6 @@ KEY_HELP: Final = "The coordinator's key; beside a file, FILE.key by default."
 NO_KEY: Final = "0" * 64
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    group = typer.Typer(no_args_is_help=True, help="Run a coordinator of disputes in a database.")
-    group.command(name="init")(init)
-    group.command(name="serve")(serve)
-    group.command(name="grant")(grant)
-    group.command(name="show")(show)
-    app.add_typer(group, name="coordinator")
-
-
 def init(
     db: str | None = typer.Option(None, "--db", help=f"{DB_HELP} With --demo, court/court.db by default."),
     rules: Path | None = typer.Option(None, help="The rules as JSON; what is left out has its default."),

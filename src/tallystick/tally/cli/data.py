@@ -18,15 +18,6 @@ if TYPE_CHECKING:
     from tallystick.formats.store.run import RunDirectory
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command()(commit)
-    app.command(name="verify-data")(verify_data)
-    app.command(name="prove-data")(prove_data)
-    app.command()(targets)
-    app.command()(rows)
-
-
 def commit(
     path: Path = typer.Argument(help="A directory of shards, a JSONL file or a text file."),
     out: Path | None = typer.Option(None, help="Where the commitment goes; commit.json beside PATH by default."),

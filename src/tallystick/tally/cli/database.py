@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from tallystick.core.errors import without_passwords
-from tallystick.tally.cli import database_upkeep
 from tallystick.tally.cli.options import DB, JSON
 
 if TYPE_CHECKING:
@@ -20,13 +19,6 @@ if TYPE_CHECKING:
 
 URL: Final[str] = typer.Option(..., "--blobs", help="The store: a folder, or a URL that fsspec knows, as s3://…")
 DAY: Final = 24 * 60 * 60
-
-
-def register_blobs(group: typer.Typer) -> None:
-    """Add the commands of this file to `tally db`."""
-    group.command(name="store")(store)
-    group.command(name="restore")(restore)
-    group.command(name="collect")(collect)
 
 
 def store(
@@ -144,21 +136,6 @@ def _steps(text: str) -> tuple[int, int]:
 # `tally db`, `tally query`: the workload database.
 
 LIMIT: Final = 1000
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    group = typer.Typer(no_args_is_help=True, help="Keep runs and audits in a database.")
-    group.command(name="add")(add)
-    group.command(name="upgrade")(upgrade)
-    group.command(name="forget")(forget)
-    database_upkeep.register_upkeep(group)
-    register_blobs(group)
-    group.command(name="link")(link)
-    group.command(name="to-tensorboard")(to_tensorboard)
-    group.command(name="to-mlflow")(to_mlflow)
-    app.add_typer(group, name="db")
-    app.command()(query)
 
 
 def add(

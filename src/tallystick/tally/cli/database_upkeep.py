@@ -14,15 +14,6 @@ if TYPE_CHECKING:
     from tallystick.core.canonical_json import Json
 
 
-def register_upkeep(group: typer.Typer) -> None:
-    """Add the commands of this file to `tally db`."""
-    group.command(name="list")(list_places)
-    group.command(name="show")(show_run)
-    group.command(name="check")(check)
-    group.command(name="rebuild")(rebuild)
-    group.command(name="export")(export)
-
-
 def list_places(db: str = DB, json: bool = JSON) -> None:
     """List the places that rows came from, and whether they are still there."""
     from tallystick.core.lazy import require

@@ -279,11 +279,6 @@ class DemoRun:
         return self.expected == self.found
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command()(demo)
-
-
 def demo(
     out: Path | None = typer.Option(None, help="Keep all runs in this directory; by default they are deleted."),
 ) -> int:

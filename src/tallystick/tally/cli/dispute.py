@@ -31,7 +31,7 @@ from tallystick.tally.cli.party_session import (
     drive,
     party_session,
 )
-from tallystick.tally.cli.single_moves import delegate, pause, pause_left, resume, retire, seal, unseal, withdraw
+from tallystick.tally.cli.single_moves import pause_left
 
 if TYPE_CHECKING:
     from tallystick.core.canonical_json import Json
@@ -44,14 +44,6 @@ if TYPE_CHECKING:
 
 NUMBER = typer.Argument(min=0, help="The dispute's number.")
 EXITS: Final = {"won": 0, "lost": 1, "nobody is at fault": 3, "not over": 3}
-
-
-def register(app: typer.Typer) -> None:
-    """Add the group of this file."""
-    group = typer.Typer(no_args_is_help=True, help="Open, follow, play and settle disputes.")
-    for command in (open_, status, show, play, settle, withdraw, retire, pause, resume, seal, unseal, delegate):
-        group.command(name=command.__name__.rstrip("_"))(command)
-    app.add_typer(group, name="dispute")
 
 
 def open_(

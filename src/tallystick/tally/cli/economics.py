@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 DAY: Final = 86_400
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command()(economics)
-
-
 def economics(
     ctx: typer.Context,
     revenue: float | None = typer.Option(None, help="Paid for a claim once it is final."),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from tallystick import __version__
 from tallystick.core.errors import TallyError, UnavailableError, UsageError, without_passwords
+from tallystick.core.lazy import load_name, not_installed
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -196,6 +197,10 @@ def _in_ascii(character: str) -> str:
 
 # The entry point: one line for whatever goes wrong, and an exit code that says whose fault it was.
 
+APPLICATION: Final = "tallystick.tally.cli.application"
+"""What knows the commands; `tally --help` is printed without it."""
+COMPLETE: Final = "_TALLY_COMPLETE"
+"""Set where a shell asks what may follow; `tally completion` prints the script that does it."""
 INPUT_EXIT = 4
 INTERRUPTED_EXIT = 130
 TERMINATED_EXIT = 143
@@ -237,7 +242,8 @@ def run(arguments: list[str]) -> int:
     """Run `tally` with `arguments` and return its exit code."""
     try:
         arguments = meant(arguments)
-        at_once = AT_ONCE.get("".join(arguments)) if len(arguments) < 2 else None
+        is_short = len(arguments) < 2 and COMPLETE not in os.environ
+        at_once = AT_ONCE.get("".join(arguments)) if is_short else None
         code = _invoke(arguments) if at_once is None else at_once()
         sys.stdout.flush()  # what is printed counts as written only now
     # Whatever nobody foresaw ends here, and only here, in one line and a code that is no verdict: left to itself it
@@ -289,9 +295,9 @@ def _invoke(arguments: list[str]) -> int:
     """What a command returns; errors travel, where typer's own `main` would turn some of them into exit code 1."""
     import typer
 
-    from tallystick.tally.cli.application import application
-
-    command = typer.main.get_command(application(arguments[0]))
+    if COMPLETE in os.environ:
+        return int(load_name(APPLICATION, "complete")(os.environ[COMPLETE]))
+    command = load_name(APPLICATION, "application")()
     try:
         with command.make_context("tally", list(arguments)) as context:
             result = command.invoke(context)
@@ -312,8 +318,6 @@ def _told(error: BaseException, arguments: list[str]) -> int:
         close_stdout()
         return READER_LEFT_EXIT
     if isinstance(error, ModuleNotFoundError):
-        from tallystick.core.lazy import not_installed
-
         return _say(str(not_installed(error.name or str(error))), INPUT_EXIT)
     if isinstance(error, OSError):
         if error.filename == OUTPUT:
@@ -335,9 +339,7 @@ def _misused(error: BaseException, arguments: list[str]) -> str | None:
 
     if not isinstance(error, typer.TyperException):
         return None
-    from tallystick.tally.cli.application import application, usage_line
-
-    return usage_line(error, application(arguments[0]), arguments)
+    return str(load_name(APPLICATION, "usage_line")(error, arguments))
 
 
 def _tell_usage(message: str) -> int:

@@ -105,14 +105,6 @@ NUMBERS_MAX = 1_000_000
 FILE = typer.Argument(help="A graph, NAME.json; its constants stand beside it in NAME.safetensors.")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group of this file."""
-    group = typer.Typer(no_args_is_help=True, help="Look at a graph: show, slice, compare, draw.")
-    for command in (show, stats, slice_, diff, draw, bind):
-        group.command(name=command.__name__.rstrip("_"))(command)
-    app.add_typer(group, name="graph")
-
-
 def show(
     file: Path = FILE,
     node: int | None = typer.Option(None, min=0, help="Show this node with all that it depends on and serves."),

@@ -21,14 +21,6 @@ if TYPE_CHECKING:
 # `tally digest`, `tally fsck`: look at files and runs without replaying anything.
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command()(digest)
-    app.command()(fsck)
-    app.command(name="open")(open_run)
-    app.command()(diff)
-
-
 def digest(
     file: Path = typer.Argument(help="A safetensors file."),
     threads: int = typer.Option(0, min=0, help="Hashing threads; 0 takes one per core."),

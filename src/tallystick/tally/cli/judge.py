@@ -26,12 +26,6 @@ PRECISION_HELP: Final = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command()(judge)
-    app.command()(referee)
-
-
 def judge(
     opening: Path | None = typer.Argument(None, help="A directory that `tally open --operators` wrote."),
     node: list[int] | None = typer.Option(None, "--node", help="Judge this operator; may be given several times."),

@@ -42,17 +42,6 @@ if TYPE_CHECKING:
 # `tally import-model`, `tally export-model`, `tally model-root`: model directories and their roots.
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command(name="import-model")(import_model)
-    app.command(name="export-model")(export_model)
-    app.command(name="model-root")(model_root)
-    app.command(name="verify-graph")(verify_graph)
-    app.command()(generate)
-    app.command(name="open-states")(open_states)
-    app.command(name="new-key")(new_key)
-
-
 def import_model(
     source: str = typer.Argument(help="A GGUF file, an installed package that holds one, a model directory, or a run."),
     out: Path = typer.Argument(help="The directory to write."),

@@ -47,12 +47,6 @@ if TYPE_CHECKING:
 UNFINISHED_EXIT = 3
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    for command in (prover, watchtower, challenger, committee, rule):
-        app.command()(command)
-
-
 def prover(
     run: Path = typer.Argument(help="A finished run, recorded calls, or an opening of all operators."),
     coordinator: str = COORDINATOR,

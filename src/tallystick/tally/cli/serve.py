@@ -23,18 +23,6 @@ DAY_NS = 86_400 * 10**9
 NO_TOKENS = "there are none; `tally token new NAME` makes one"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command()(serve)
-    group = typer.Typer(no_args_is_help=True, help="Say who may use the service.")
-    group.command(name="new")(new)
-    group.command(name="list")(list_)
-    group.command(name="revoke")(revoke)
-    app.add_typer(group, name="token")
-    app.command()(push)
-    app.command()(ui)
-
-
 def serve(
     db: str = DB,
     host: str = typer.Option("127.0.0.1", help="The address to listen on."),

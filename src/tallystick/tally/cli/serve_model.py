@@ -55,12 +55,6 @@ class Provider:
     private: bool
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command(name="serve-model")(serve_model)
-    app.command(name="serve-vllm")(serve_vllm)
-
-
 def serve_model(
     model: Path | None = typer.Argument(None, help="A model directory: configuration, safetensors, tokenizer."),
     host: str = typer.Option("127.0.0.1", help="The address to listen on."),

@@ -22,18 +22,6 @@ SLURM_BYTES_MAX = 1 << 20
 OUT = typer.Option(..., help="Write the cluster here, as `cluster.json`.")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group of this file."""
-    group = typer.Typer(no_args_is_help=True, help="State the devices of a cluster.")
-    for command in (describe, import_, show):
-        group.command(name=command.__name__.rstrip("_"))(command)
-    app.add_typer(group, name="cluster")
-    app.command(name="profile-step")(profile_step)
-    app.command(name="import-trace")(import_trace)
-    app.command(name="audit-trace")(audit_trace)
-    app.command(name="export-trace")(export_trace)
-
-
 def describe(out: Path = OUT, json: bool = JSON) -> None:
     """Describe this machine: its processor, its memory and its accelerators. No name of the machine is written."""
     from tallystick.engines.torch.environment import this_machine

@@ -34,14 +34,6 @@ class KeptAnchors(TypedDict):
     anchors: str | None
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command()(train)
-    app.command()(thin)
-    app.command(name="record-inference")(record_inference)
-    app.command()(example)
-
-
 def train(
     config: Path | None = typer.Argument(None, help="The recipe, as TOML."),
     out: Path | None = typer.Option(None, help="The run directory to write."),

@@ -32,11 +32,6 @@ OPENED = b"opened"
 """What tells the sample that is opened from the one that is computed."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command(name="verify-response")(verify_response)
-
-
 def verify_response(
     receipts: list[Path] = typer.Argument(help="Signed receipts, or responses that carry one, as JSON or JSON lines."),
     model: Path = typer.Option(..., "--model", help="The directory of the promised model."),
