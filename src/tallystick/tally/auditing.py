@@ -8,8 +8,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from tallystick.audits import (
+    calls as calls_audit,
+    checked_run,
+    circumstances,
+    opened_segment,
+    report as audit_report,
+    report_page,
+    training as training_audit,
+)
 from tallystick.audits.calls import audit_inference
 from tallystick.audits.circumstances import (
     audit_command,
@@ -22,21 +31,19 @@ from tallystick.audits.policy import Policy, draw_nonce, parse_nonce, read_polic
 from tallystick.audits.report import Report, claim_named
 from tallystick.core.canonical_json import Json
 from tallystick.core.errors import UnavailableError, UsageError
+from tallystick.core.files import require_empty_folder
+from tallystick.engines import tokenizers
+from tallystick.engines.torch import engine as torch_engine, environment as torch_environment, tensors as torch_tensors
+from tallystick.engines.torch.training import verifier_stack as torch_stack
+from tallystick.formats import spec as run_spec
+from tallystick.formats.data import rows as row_files
+from tallystick.formats.store import directories
 from tallystick.formats.store.directories import SEGMENT, InferenceDirectory, OpeningDirectory, read_statement
 from tallystick.formats.store.run import RunDirectory
+from tallystick.recording import segment_opening
+from tallystick.verdicts import replayer, words
 from tallystick.verdicts.tolerance import Finding
 from tallystick.verdicts.verdict import Findings, Judgement, Outcome, Verdict
-
-if TYPE_CHECKING:
-    from tallystick.audits.calls import InferenceReport
-    from tallystick.audits.circumstances import Circumstances
-    from tallystick.audits.training import Progress
-    from tallystick.formats.data.rows import CommittedRows
-    from tallystick.formats.spec import Environment, Origin
-    from tallystick.formats.store.directories import SegmentDirectory
-    from tallystick.verdicts.replayer import VerifierStack
-    from tallystick.verdicts.words import VerdictText
-
 
 # How many threads PyTorch computes with while a verifier works.
 
@@ -44,7 +51,7 @@ THREADS_MAX: Final = 256
 
 
 @contextmanager
-def threads_of(stated: Environment | None) -> Iterator[None]:
+def threads_of(stated: run_spec.Environment | None) -> Iterator[None]:
     """As many threads as an environment states, if there is one: a matter of speed, and of the last bits."""
     import torch
 
@@ -81,39 +88,36 @@ def directory_of(corpus: Path | str | None) -> Path | None:
     return None if corpus is None else Path(corpus)
 
 
-def origin_of(initial: Path | str | None) -> Origin | None:
+def origin_of(initial: Path | str | None) -> run_spec.Origin | None:
     """The weights of a directory; raises `UnavailableError` where it holds none."""
     if initial is None:
         return None
-    from tallystick.formats.store.directories import open_origin
 
-    return open_origin(Path(initial))
+    return directories.open_origin(Path(initial))
 
 
-def with_origin(stack: VerifierStack, origin: Origin | None, corpus: Path | None) -> VerifierStack:
+def with_origin(
+    stack: replayer.VerifierStack, origin: run_spec.Origin | None, corpus: Path | None
+) -> replayer.VerifierStack:
     """The stack of a verifier who has these weights and, with shards too, makes rows of conversations again."""
     found = replace(stack, origin=origin)
     if origin is None or corpus is None:
         return found
     shards, model = corpus, origin.path
 
-    def check(rows: CommittedRows, places: Sequence[int]) -> None:
-        from tallystick.engines.tokenizers import check_made_again  # raises where a library is missing
-
-        check_made_again(rows, places, shards, model)
+    def check(rows: row_files.CommittedRows, places: Sequence[int]) -> None:
+        tokenizers.check_made_again(rows, places, shards, model)
 
     return replace(found, made_again=check)
 
 
-def verifier_stack(run: RunDirectory, device: str | None, policy: Policy) -> VerifierStack:
+def verifier_stack(run: RunDirectory, device: str | None, policy: Policy) -> replayer.VerifierStack:
     """This machine as it replays `run`; raises what `replay_device` raises."""
-    from tallystick.engines.torch.training.verifier_stack import torch_verifier_stack
-
     stated = run.environment()
-    return torch_verifier_stack(stated, replay_device(device, stated), policy.parameters_max)
+    return torch_stack.torch_verifier_stack(stated, replay_device(device, stated), policy.parameters_max)
 
 
-def replay_device(device: str | None, stated: Environment | None) -> str:
+def replay_device(device: str | None, stated: run_spec.Environment | None) -> str:
     """Where to replay: on `device`, or on the one that was stated, if it is here.
 
     Raises `UsageError` for a device of no known kind, `UnavailableError` for one that was asked for and is not here.
@@ -121,9 +125,7 @@ def replay_device(device: str | None, stated: Environment | None) -> str:
     import torch
 
     if device is not None:
-        from tallystick.engines.torch.tensors import require_device
-
-        require_device(device)
+        torch_tensors.require_device(device)
     return device or (stated.device if stated is not None and torch.cuda.is_available() else "cpu")
 
 
@@ -139,8 +141,8 @@ class AuditResult(Judgement):
     which tools and on which stacks.
     """
 
-    report: Report | InferenceReport
-    made: Circumstances
+    report: Report | calls_audit.InferenceReport
+    made: circumstances.Circumstances
 
     @property
     def verdict(self) -> Verdict:
@@ -169,9 +171,7 @@ class AuditResult(Judgement):
 
     def to_json(self) -> dict[str, Json]:
         """The report as `tally audit --json` prints it."""
-        from tallystick.audits.report_page import audit_json
-
-        return audit_json(self.report, self.made)
+        return report_page.audit_json(self.report, self.made)
 
     def text(self, verbose: bool = False) -> str:
         """The report as `tally audit` prints it; with `verbose`, every check."""
@@ -179,31 +179,22 @@ class AuditResult(Judgement):
 
     def page(self) -> str:
         """The report as one self-contained page of HTML, as `tally audit --html` writes it."""
-        from tallystick.audits.report_page import render_page
+        return report_page.render_page(self.report, self.made)
 
-        return render_page(self.report, self.made)
-
-    def lines(self) -> VerdictText:
+    def lines(self) -> words.VerdictText:
         """What the text says, by its parts."""
-        from tallystick.audits.report_page import audit_text
-
-        return audit_text(self.report, self.made)
+        return report_page.audit_text(self.report, self.made)
 
     def __str__(self) -> str:
         return self.text()
 
     def _repr_html_(self) -> str:
-        from tallystick.audits.report_page import frame
-
-        return frame(self.page())
+        return report_page.frame(self.page())
 
 
 def unread_result(run: RunDirectory, policy: Policy, findings: Findings, command: str) -> AuditResult:
     """The result for a run of which claim, spec or environment cannot be read."""
-    from tallystick.audits.circumstances import circumstances_of
-    from tallystick.audits.report import report_unread
-
-    return AuditResult(report_unread(run, policy, findings), circumstances_of(run, command, None, 0.0))
+    return AuditResult(audit_report.report_unread(run, policy, findings), circumstances_of(run, command, None, 0.0))
 
 
 # `tallystick.verify_segment` and `open_segment`: one segment that the caller chose, replayed or handed over.
@@ -218,7 +209,7 @@ def verify_segment(
     device: str | None = None,
     initial: Path | str | None = None,
     anchors: str | None = None,
-    progress: Progress = lambda *_: None,
+    progress: training_audit.Progress = lambda *_: None,
 ) -> AuditResult:
     """Replay the segment from the anchor `start` to the anchor `end`, and ask for equality of every bit of the state.
 
@@ -227,9 +218,6 @@ def verify_segment(
 
     Raises what `audit` raises, and `UsageError` where `start` or `end` is no anchor.
     """
-    from tallystick.audits.checked_run import read_stated
-    from tallystick.audits.opened_segment import verify_segment as replay_chosen
-
     started = time.perf_counter()
     directory, asked = read_statement(path_of(run)), policy_of(policy)
     if not isinstance(directory, RunDirectory):
@@ -241,14 +229,14 @@ def verify_segment(
         directory.path, asked, start, end, device, anchors, None if origin is None else origin.path
     )
     findings = Findings(keeps_going=True)
-    stated = read_stated(directory, asked, findings)
+    stated = checked_run.read_stated(directory, asked, findings)
     if stated is None:
         return unread_result(directory, asked, findings, command)
     with threads_of(stated.environment):
         stack = with_origin(verifier_stack(directory, device, asked), origin, None)
         progress(0, 0)
         ready = time.perf_counter()
-        report = replay_chosen(directory, asked, start, end, stack, progress)
+        report = opened_segment.verify_segment(directory, asked, start, end, stack, progress)
     return AuditResult(report, circumstances_of(directory, command, stack.environment, ready - started))
 
 
@@ -256,24 +244,20 @@ def audit_segment(
     path: Path,
     policy: Policy,
     device: str | None,
-    progress: Progress,
+    progress: training_audit.Progress,
     started: float,
     corpus: Path | None = None,
-    origin: Origin | None = None,
+    origin: run_spec.Origin | None = None,
 ) -> AuditResult:
     """Audit a segment that was handed over alone; `started` is when that began, by `time.perf_counter`.
 
     Raises `UsageError` where a corpus is given and the segment is not one of a run on rows.
     """
-    from tallystick.audits.checked_run import read_stated
-    from tallystick.audits.opened_segment import audit_opened_segment
-    from tallystick.formats.store.directories import SegmentDirectory
-
-    segment = SegmentDirectory(path)
+    segment = directories.SegmentDirectory(path)
     begun = None if origin is None else origin.path
     findings = Findings(keeps_going=True)
     command = opened_segment_command(segment.path, policy, device, corpus, begun)
-    stated = read_stated(segment.run, policy, findings)
+    stated = checked_run.read_stated(segment.run, policy, findings)
     if stated is None:
         return unread_result(segment.run, policy, findings, command)
     if corpus is not None and stated.spec.rows is None:
@@ -282,13 +266,13 @@ def audit_segment(
         stack = with_origin(verifier_stack(segment.run, device, policy), origin, corpus)
         progress(0, 0)
         ready = time.perf_counter()
-        report = audit_opened_segment(segment, policy, stack, progress)
+        report = opened_segment.audit_opened_segment(segment, policy, stack, progress)
     return AuditResult(report, circumstances_of(segment.run, command, stack.environment, ready - started))
 
 
 def open_segment(
     run: RunSource, start: int, end: int, out: Path | str, *, anchors: str | None = None
-) -> SegmentDirectory:
+) -> directories.SegmentDirectory:
     """Write the segment from the anchor `start` to the anchor `end` into `out`, so that it can be audited alone.
 
     Args:
@@ -305,35 +289,34 @@ def open_segment(
     """
     from pathlib import Path
 
-    from tallystick.core.files import require_empty_folder
-    from tallystick.recording.segment_opening import open_segment as write_segment
-
     found = read_statement(path_of(run))
     if not isinstance(found, RunDirectory):
         raise UsageError(f"{found.path}: holds no training run, and only such a run has segments")
     require_empty_folder(Path(out))
-    return write_segment(replace(found, anchors_url=anchors), start, end, Path(out))
+    return segment_opening.open_segment(replace(found, anchors_url=anchors), start, end, Path(out))
 
 
 # The audit of the recorded calls of a model, for `tallystick.audit`.
 
 
 def audit_calls(
-    run: InferenceDirectory, policy: Policy, nonce: bytes, device: str | None, progress: Progress, started: float
+    run: InferenceDirectory,
+    policy: Policy,
+    nonce: bytes,
+    device: str | None,
+    progress: training_audit.Progress,
+    started: float,
 ) -> AuditResult:
     """Audit recorded calls; `started` is when the audit began, on the clock of `time.perf_counter`."""
-    from tallystick.engines.torch.engine import TorchEngine
-    from tallystick.engines.torch.environment import describe_environment
-
     if policy.tolerance is not None:
         raise UsageError("the policy's tolerance compares states of a training; calls are compared by their outputs")
     stated = stated_environment(run)
     on = replay_device(device, stated)
     progress(0, 0)
     with threads_of(stated):
-        environment = describe_environment("cuda" if on == "cuda" else "cpu")
+        environment = torch_environment.describe_environment("cuda" if on == "cuda" else "cpu")
         ready = time.perf_counter()
-        report = audit_inference(run, policy, nonce, environment, TorchEngine(on), progress)
+        report = audit_inference(run, policy, nonce, environment, torch_engine.TorchEngine(on), progress)
     command = audit_command(run.path, policy, nonce, device)
     return AuditResult(report, circumstances_of(run, command, environment, ready - started))
 
@@ -350,7 +333,7 @@ def audit(
     corpus: Path | str | None = None,
     initial: Path | str | None = None,
     anchors: str | None = None,
-    progress: Progress = lambda *_: None,
+    progress: training_audit.Progress = lambda *_: None,
 ) -> AuditResult:
     """Recheck every digest of a run, replay sampled steps and compare; likewise the recorded calls of a model.
 
@@ -386,13 +369,10 @@ def audit(
         raise UsageError(f"{found.path}: holds opened operators; `tally judge {quote(str(found.path))}` judges them")
     if isinstance(found, InferenceDirectory):
         return audit_calls(found, asked, drawn, device, progress, started)
-    from tallystick.audits.checked_run import read_stated
-    from tallystick.audits.training import audit_training
-
     found = replace(found, anchors_url=anchors)
     found.anchors.present(())  # a store that cannot be read is said at once
     findings = Findings(keeps_going=True)
-    stated = read_stated(found, asked, findings)
+    stated = checked_run.read_stated(found, asked, findings)
     shards, origin = directory_of(corpus), origin_of(initial)
     command = audit_command(found.path, asked, drawn, device, shards, anchors, None if origin is None else origin.path)
     if stated is None:
@@ -401,5 +381,5 @@ def audit(
         stack = replace(with_origin(verifier_stack(found, device, asked), origin, shards), corpus=shards)
         progress(0, 0)
         ready = time.perf_counter()
-        report = audit_training(found, asked, drawn, stack, progress)
+        report = training_audit.audit_training(found, asked, drawn, stack, progress)
     return AuditResult(report, circumstances_of(found, command, stack.environment, ready - started))

@@ -124,9 +124,9 @@ GROUPS: Final = {
     "db": (
         "Keep runs and audits in a database.",
         """
-        add=database:add upgrade=database:upgrade forget=database:forget list=database_upkeep:list_places
-        show=database_upkeep:show_run check=database_upkeep:check rebuild=database_upkeep:rebuild
-        export=database_upkeep:export store=database:store restore=database:restore collect=database:collect
+        add=database:add upgrade=database:upgrade forget=database:forget list=database:list_places
+        show=database:show_run check=database:check rebuild=database:rebuild
+        export=database:export store=database:store restore=database:restore collect=database:collect
         link=database:link to-tensorboard=database:to_tensorboard to-mlflow=database:to_mlflow
         """,
     ),

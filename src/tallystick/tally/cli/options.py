@@ -6,30 +6,35 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from tempfile import TemporaryDirectory
+from typing import Any, Final, TypeVar
 
 import typer
 
-from tallystick.core.errors import MalformedError, UsageError, without_passwords
-
-if TYPE_CHECKING:
-    from tallystick.core.digests import Digest
-    from tallystick.core.documents import Document
-    from tallystick.engines.torch.generation.language_models import TorchLanguageModel
-    from tallystick.formats.claims import Dtype, ModelCard
-    from tallystick.formats.fingerprints import FingerprintSettings
-    from tallystick.formats.signing import SigningKey
-    from tallystick.recording.receipts import RecordSettings
-    from tallystick.verdicts.verdict import Outcome, Verdict
-    from tallystick.verdicts.words import VerdictText
-
+from tallystick.audits import limits
+from tallystick.core import digests, documents
+from tallystick.core.canonical_json import encode
+from tallystick.core.errors import MalformedError, UsageError, refusal, without_passwords
+from tallystick.core.files import read_document
+from tallystick.core.lazy import require
+from tallystick.database import workload_database
+from tallystick.engines import model_cards
+from tallystick.engines.torch import tensors as torch_tensors
+from tallystick.engines.torch.generation import decoding, language_models
+from tallystick.formats import claims, fingerprints, signing
+from tallystick.formats.store import run as runs
+from tallystick.formats.store.folders import RUN, require_folder
+from tallystick.recording import receipts as receipt_issuing
+from tallystick.tally.cli.output import print_json
+from tallystick.verdicts import verdict as verdicts, words
 
 # Options that many commands share.
 
-Given = TypeVar("Given", bound="Document")
+Given = TypeVar("Given", bound="documents.Document")
 
 JSON: Final[Any] = typer.Option(False, "--json", help="Print the result as one JSON object.")
 ALWAYS_JSON: Final[Any] = typer.Option(True, "--json", help="Changes nothing: the output is JSON in any case.")
@@ -45,21 +50,42 @@ def from_options(kind: type[Given], fields: dict[str, Any]) -> Given:
     """A document made of options of the same names; raises `UsageError` that names the option as it is typed."""
     from pydantic import ValidationError
 
-    from tallystick.core.canonical_json import encode
-
     try:
         return kind.model_validate_json(encode(fields))
     except ValidationError as error:
-        from tallystick.core.documents import explain  # only a refusal has to be put into words
-
-        field, _, why = explain(error, kind).partition(": ")
+        field, _, why = documents.explain(error, kind).partition(": ")
     except MalformedError:
-        from tallystick.core.documents import refused_field
-
-        field, why = refused_field(fields), "must be finite, and below 2^53"
+        field, why = documents.refused_field(fields), "must be finite, and below 2^53"
     name = field.partition(".")[0]  # of a list, an entry may be wrong
     option = f"--{SPELLED.get(name, name).replace('_', '-')}: " if name in fields else ""
     raise UsageError(f"{option}{why}")
+
+
+@contextmanager
+def kept_folder(keep: Path | None, prefix: str) -> Iterator[Path]:
+    """The folder `keep`, which is made where it is missing, or a temporary one."""
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep
+        return
+    with TemporaryDirectory(prefix=prefix) as folder:
+        yield Path(folder)
+
+
+def open_database(db: str, writable: bool = False) -> workload_database.WorkloadDatabase:
+    """The workload database at a place; raises `UnavailableError` that names the extra of a missing library."""
+    require("sqlalchemy", "alembic")
+    return workload_database.WorkloadDatabase(db, writable=writable)
+
+
+def run_in(run: Path) -> runs.RunDirectory:
+    """The run in a folder; raises `UnavailableError` that says what else it is."""
+    return runs.RunDirectory(require_folder(run, RUN))
+
+
+def read_calibration(path: Path) -> limits.Calibration:
+    """The limits of tolerant audits in a file; raises `MalformedError` for anything else."""
+    return limits.Calibration.from_bytes(read_document(path).removesuffix(b"\n"), path.name)
 
 
 def read_marks(segment: str) -> tuple[int, int]:
@@ -72,8 +98,6 @@ def read_marks(segment: str) -> tuple[int, int]:
 
 def read_token(path: Path | None) -> str | None:
     """The token in a file; raises `UsageError` where it holds none, or more."""
-    from tallystick.core.files import read_document
-
     if path is None:
         return None
     tokens = read_document(path, 1 << 16).decode("ascii", "replace").split()
@@ -89,7 +113,7 @@ def dtype_option(what: str) -> Any:
     )
 
 
-def dtype_of(model: Path | None, given: str | None) -> Dtype:
+def dtype_of(model: Path | None, given: str | None) -> claims.Dtype:
     """The precision that is asked for, or else the one that the directory of a model states.
 
     Raises `UsageError` for another word. A model that was imported in BF16 is so generated with, served and verified.
@@ -99,9 +123,7 @@ def dtype_of(model: Path | None, given: str | None) -> Dtype:
         return given  # type: ignore[return-value]
     if model is None:
         return "F32"
-    from tallystick.engines.model_cards import stated_dtype
-
-    return stated_dtype(model)
+    return model_cards.stated_dtype(model)
 
 
 def device_option(what: str, default: str | None = "cpu") -> Any:
@@ -111,36 +133,35 @@ def device_option(what: str, default: str | None = "cpu") -> Any:
 
 def _device(device: str | None) -> str | None:
     if device is not None and device not in ("cpu", "cuda"):
-        from tallystick.core.errors import refusal
-
         raise UsageError(f"--device: {refusal(device, ('cpu', 'cuda'))}")
     if device == "cuda":
-        from tallystick.engines.torch.tensors import require_device
-
-        require_device(device)
+        torch_tensors.require_device(device)
     return device
 
 
 # How every command prints a verdict.
 
 VERBOSE: Final[Any] = typer.Option(False, "--verbose", "-v", help="Show every check, and what the verdict assumes.")
-BOLD: Final[dict[Outcome, str]] = {"accepted": "1;32", "rejected": "1;31", "inconclusive": "1;33"}
+BOLD: Final[dict[verdicts.Outcome, str]] = {"accepted": "1;32", "rejected": "1;31", "inconclusive": "1;33"}
 """The colours in which a terminal shows the outcome: green, red, yellow."""
 
 
-def show_verdict(verdict: Verdict, subject: str, as_json: bool, verbose: bool) -> int:
+def show_verdict(verdict: verdicts.Verdict, subject: str, as_json: bool, verbose: bool) -> int:
     """Print a verdict as JSON or as text; returns the exit code."""
-    from tallystick.tally.cli.output import print_json
-    from tallystick.verdicts.words import VerdictText
+    return show_report(verdict, lambda: words.VerdictText(verdict, subject), as_json, verbose)
 
+
+def show_report(report: Any, text: Callable[[], words.VerdictText], as_json: bool, verbose: bool) -> int:
+    """Print a verdict with all that was found, as JSON or as text; returns the exit code."""
     if as_json:
-        print_json(verdict.to_json())
+        print_json(report.to_json())
     else:
-        print_verdict(VerdictText(verdict, subject), verbose)
-    return verdict.exit_code
+        print_verdict(text(), verbose)
+    exit_code: int = report.exit_code
+    return exit_code
 
 
-def print_verdict(text: VerdictText, verbose: bool) -> None:
+def print_verdict(text: words.VerdictText, verbose: bool) -> None:
     """Print the verdict and why, what was not checked, and what passed; with `verbose`, every check."""
     first, *others = text.lines(verbose)
     outcome = text.verdict.outcome
@@ -201,45 +222,41 @@ def check_choices(**given: tuple[str, tuple[str, ...]]) -> None:
     """Raise `UsageError` for an option whose value is none of those allowed."""
     for name, (value, allowed) in given.items():
         if value not in allowed:
-            from tallystick.core.errors import refusal
-
             raise UsageError(f"--{name}: {refusal(value, allowed)}")
 
 
-def read_key(path: Path) -> SigningKey:
+def read_key(path: Path) -> signing.SigningKey:
     """The signing key in a file; raises `UsageError` where there is none."""
-    from tallystick.formats.signing import SigningKey
-
     if not path.is_file():
         raise UsageError(f"--key {path}: not there; `tally new-key {quote(str(path))}` makes one")
-    return SigningKey.read(path)
+    return signing.SigningKey.read(path)
 
 
-def record_settings(method: str, layers: str, commit: bool, private: bool, card: ModelCard) -> RecordSettings:
+def record_settings(
+    method: str, layers: str, commit: bool, private: bool, card: claims.ModelCard
+) -> receipt_issuing.RecordSettings:
     """What goes into receipts of a model; raises `UsageError` for layers that it does not have."""
-    from tallystick.recording.receipts import RecordSettings
-
     final = card.layers
     chosen = _layers("all" if layers == STANDARD else layers, final) if commit else ()
     committed = tuple(each for each in chosen if each <= final)
-    return RecordSettings(_fingerprints(method, layers, card), committed, prompt=commit, private=private)
+    return receipt_issuing.RecordSettings(
+        _fingerprints(method, layers, card), committed, prompt=commit, private=private
+    )
 
 
-def committed_graph(language_model: TorchLanguageModel, folder: Path) -> Digest:
+def committed_graph(language_model: language_models.TorchLanguageModel, folder: Path) -> digests.Digest:
     """Keep the decode graph of a model below `folder`; its root."""
-    from tallystick.engines.torch.generation.decoding import commit_decoding
-
-    return commit_decoding(language_model.model, folder / GRAPH_FILE)
+    return decoding.commit_decoding(language_model.model, folder / GRAPH_FILE)
 
 
-def _fingerprints(method: str, layers: str, card: ModelCard) -> tuple[FingerprintSettings, ...]:
-    from tallystick.formats.fingerprints import FingerprintSettings, standard_fingerprints
-
+def _fingerprints(method: str, layers: str, card: claims.ModelCard) -> tuple[fingerprints.FingerprintSettings, ...]:
     final = card.layers
     if method == "projection":
-        return standard_fingerprints(final, card.dtype, None if layers == STANDARD else _layers(layers, final))
+        return fingerprints.standard_fingerprints(
+            final, card.dtype, None if layers == STANDARD else _layers(layers, final)
+        )
     chosen = [each for each in _layers("final" if layers == STANDARD else layers, final) if each <= final]
-    return tuple(FingerprintSettings.toploc(layer) for layer in chosen) if method == "toploc" else ()
+    return tuple(fingerprints.FingerprintSettings.toploc(layer) for layer in chosen) if method == "toploc" else ()
 
 
 def _layers(text: str, final: int) -> tuple[int, ...]:
