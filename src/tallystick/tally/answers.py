@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from tallystick.audits.answers import ladder, layer as layers_program
-from tallystick.audits.answers.ladder import Tools, check_rung, climb_from
+from tallystick.audits.answers.ladder import Replay, Tools, check_rung, climb_from
+from tallystick.audits.answers.layer import LayerProgram
 from tallystick.audits.answers.reading import UnreadReport
 from tallystick.audits.answers.report import ReceiptReport
 from tallystick.audits.answers.statements import context_length_of
@@ -36,11 +36,14 @@ from tallystick.core.files import read_document
 from tallystick.core.http import client as http_client
 from tallystick.engines.torch import environment as torch_environment
 from tallystick.engines.torch.generation import language_models
-from tallystick.formats import receipt as receipt_form, signing, spec as run_spec
 from tallystick.formats.hidden_states import StatesOpening, drawn_layer, judged_layers
+from tallystick.formats.receipt import EngineStatement, Receipt
+from tallystick.formats.signing import SigningKey
+from tallystick.formats.spec import Environment
 from tallystick.recording import generation, receipts as receipt_issuing
 from tallystick.tally.auditing import threads_of
-from tallystick.verdicts import fingerprints as fingerprint_verdicts, language_model as language_model_verdicts
+from tallystick.verdicts import fingerprints as fingerprint_verdicts
+from tallystick.verdicts.language_model import LanguageModel
 
 # Generates an answer again on this stack, as `tally generate` makes it, to be compared bit for bit.
 
@@ -52,24 +55,22 @@ class PlainReplayer:
     language_model: language_models.TorchLanguageModel
 
     @cached_property
-    def environment(self) -> run_spec.Environment:
+    def environment(self) -> Environment:
         """This process's stack."""
         return torch_environment.describe_environment(
             "cuda" if self.language_model.device.startswith("cuda") else "cpu"
         )
 
     @cached_property
-    def engine(self) -> receipt_form.EngineStatement:
+    def engine(self) -> EngineStatement:
         """This process's engine."""
         return receipt_issuing.describe_engine(self.language_model)
 
-    def replay(self, receipt: receipt_form.Receipt, prompt: tuple[int, ...]) -> ladder.Replay:
+    def replay(self, receipt: Receipt, prompt: tuple[int, ...]) -> Replay:
         """The answer with the receipt's sampler, as many tokens as it claims; raises `UnavailableError`."""
         asked = generation.AnswerRequest(receipt.request.id, receipt.request.nonce, receipt.sampler)
         try:
-            issuer = receipt_issuing.ReceiptIssuer(
-                self.language_model, signing.SigningKey.generate(), settings_of(receipt)
-            )
+            issuer = receipt_issuing.ReceiptIssuer(self.language_model, SigningKey.generate(), settings_of(receipt))
             [found] = generation.generate_plain(
                 self.language_model, [prompt], receipt.answer.tokens.count, [asked], issuer
             )
@@ -77,10 +78,10 @@ class PlainReplayer:
             raise UnavailableError(str(error)) from None
         assert found.issued is not None
         own = found.issued.signed.receipt
-        return ladder.Replay(found.tokens, own.fingerprints, own.states)
+        return Replay(found.tokens, own.fingerprints, own.states)
 
 
-def settings_of(receipt: receipt_form.Receipt) -> receipt_issuing.RecordSettings:
+def settings_of(receipt: Receipt) -> receipt_issuing.RecordSettings:
     """What has to be recorded so that a receipt of the same answer states the same."""
     states = receipt.states
     fingerprints = tuple(map(fingerprint_verdicts.settings_of, receipt.fingerprints))
@@ -93,8 +94,8 @@ def settings_of(receipt: receipt_form.Receipt) -> receipt_issuing.RecordSettings
 
 
 def tools_for(
-    model: language_model_verdicts.LanguageModel,
-    environment: run_spec.Environment | Path | str | None,
+    model: LanguageModel,
+    environment: Environment | Path | str | None,
     layer: int | None,
 ) -> Tools:
     """What the upper rungs need on this machine, for a model of PyTorch; other models are judged on the first two."""
@@ -103,14 +104,14 @@ def tools_for(
     if not isinstance(model, language_models.TorchLanguageModel):
         return Tools(environment=stated, layer=layer)
 
-    def captured(tokens: tuple[int, ...], number: int) -> layers_program.LayerProgram:
+    def captured(tokens: tuple[int, ...], number: int) -> LayerProgram:
         return language_models.capture_layer(model, tokens, number)
 
     return Tools(layers=captured, replayer=PlainReplayer(model), environment=stated, layer=layer)
 
 
-def _environment(path: Path | str) -> run_spec.Environment:
-    return run_spec.Environment.from_bytes(read_document(Path(path)).removesuffix(b"\n"), Path(path).name)
+def _environment(path: Path | str) -> Environment:
+    return Environment.from_bytes(read_document(Path(path)).removesuffix(b"\n"), Path(path).name)
 
 
 # A challenge of committed states: asked of a provider over HTTP, or its answer in whatever form it is held.
@@ -230,7 +231,7 @@ def verify(
     challenge: str | None = None,
     nonce: bytes | str | None = None,
     count: int | None = None,
-    environment: run_spec.Environment | Path | str | None = None,
+    environment: Environment | Path | str | None = None,
     rung: int | None = None,
     layer: int | None = None,
 ) -> ReceiptReport | StreamReport | UnreadReport:

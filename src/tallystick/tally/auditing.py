@@ -11,16 +11,14 @@ from shlex import quote
 from typing import Final
 
 from tallystick.audits import (
-    calls as calls_audit,
-    checked_run,
-    circumstances,
     opened_segment,
-    report as audit_report,
     report_page,
     training as training_audit,
 )
-from tallystick.audits.calls import audit_inference
+from tallystick.audits.calls import InferenceReport, audit_inference
+from tallystick.audits.checked_run import read_stated
 from tallystick.audits.circumstances import (
+    Circumstances,
     audit_command,
     circumstances_of,
     opened_segment_command,
@@ -28,20 +26,27 @@ from tallystick.audits.circumstances import (
     stated_environment,
 )
 from tallystick.audits.policy import Policy, draw_nonce, parse_nonce, read_policy
-from tallystick.audits.report import Report, claim_named
+from tallystick.audits.report import Report, claim_named, report_unread
 from tallystick.core.canonical_json import Json
 from tallystick.core.errors import UnavailableError, UsageError
 from tallystick.core.files import require_empty_folder
 from tallystick.engines import tokenizers
 from tallystick.engines.torch import engine as torch_engine, environment as torch_environment, tensors as torch_tensors
 from tallystick.engines.torch.training import verifier_stack as torch_stack
-from tallystick.formats import spec as run_spec
 from tallystick.formats.data import rows as row_files
-from tallystick.formats.store import directories
-from tallystick.formats.store.directories import SEGMENT, InferenceDirectory, OpeningDirectory, read_statement
+from tallystick.formats.spec import Environment, Origin
+from tallystick.formats.store.directories import (
+    SEGMENT,
+    InferenceDirectory,
+    OpeningDirectory,
+    SegmentDirectory,
+    open_origin,
+    read_statement,
+)
 from tallystick.formats.store.run import RunDirectory
 from tallystick.recording import segment_opening
-from tallystick.verdicts import replayer, words
+from tallystick.verdicts import words
+from tallystick.verdicts.replayer import VerifierStack
 from tallystick.verdicts.tolerance import Finding
 from tallystick.verdicts.verdict import Findings, Judgement, Outcome, Verdict
 
@@ -51,7 +56,7 @@ THREADS_MAX: Final = 256
 
 
 @contextmanager
-def threads_of(stated: run_spec.Environment | None) -> Iterator[None]:
+def threads_of(stated: Environment | None) -> Iterator[None]:
     """As many threads as an environment states, if there is one: a matter of speed, and of the last bits."""
     import torch
 
@@ -88,17 +93,15 @@ def directory_of(corpus: Path | str | None) -> Path | None:
     return None if corpus is None else Path(corpus)
 
 
-def origin_of(initial: Path | str | None) -> run_spec.Origin | None:
+def origin_of(initial: Path | str | None) -> Origin | None:
     """The weights of a directory; raises `UnavailableError` where it holds none."""
     if initial is None:
         return None
 
-    return directories.open_origin(Path(initial))
+    return open_origin(Path(initial))
 
 
-def with_origin(
-    stack: replayer.VerifierStack, origin: run_spec.Origin | None, corpus: Path | None
-) -> replayer.VerifierStack:
+def with_origin(stack: VerifierStack, origin: Origin | None, corpus: Path | None) -> VerifierStack:
     """The stack of a verifier who has these weights and, with shards too, makes rows of conversations again."""
     found = replace(stack, origin=origin)
     if origin is None or corpus is None:
@@ -111,13 +114,13 @@ def with_origin(
     return replace(found, made_again=check)
 
 
-def verifier_stack(run: RunDirectory, device: str | None, policy: Policy) -> replayer.VerifierStack:
+def verifier_stack(run: RunDirectory, device: str | None, policy: Policy) -> VerifierStack:
     """This machine as it replays `run`; raises what `replay_device` raises."""
     stated = run.environment()
     return torch_stack.torch_verifier_stack(stated, replay_device(device, stated), policy.parameters_max)
 
 
-def replay_device(device: str | None, stated: run_spec.Environment | None) -> str:
+def replay_device(device: str | None, stated: Environment | None) -> str:
     """Where to replay: on `device`, or on the one that was stated, if it is here.
 
     Raises `UsageError` for a device of no known kind, `UnavailableError` for one that was asked for and is not here.
@@ -141,8 +144,8 @@ class AuditResult(Judgement):
     which tools and on which stacks.
     """
 
-    report: Report | calls_audit.InferenceReport
-    made: circumstances.Circumstances
+    report: Report | InferenceReport
+    made: Circumstances
 
     @property
     def verdict(self) -> Verdict:
@@ -194,7 +197,7 @@ class AuditResult(Judgement):
 
 def unread_result(run: RunDirectory, policy: Policy, findings: Findings, command: str) -> AuditResult:
     """The result for a run of which claim, spec or environment cannot be read."""
-    return AuditResult(audit_report.report_unread(run, policy, findings), circumstances_of(run, command, None, 0.0))
+    return AuditResult(report_unread(run, policy, findings), circumstances_of(run, command, None, 0.0))
 
 
 # `tallystick.verify_segment` and `open_segment`: one segment that the caller chose, replayed or handed over.
@@ -229,7 +232,7 @@ def verify_segment(
         directory.path, asked, start, end, device, anchors, None if origin is None else origin.path
     )
     findings = Findings(keeps_going=True)
-    stated = checked_run.read_stated(directory, asked, findings)
+    stated = read_stated(directory, asked, findings)
     if stated is None:
         return unread_result(directory, asked, findings, command)
     with threads_of(stated.environment):
@@ -247,17 +250,17 @@ def audit_segment(
     progress: training_audit.Progress,
     started: float,
     corpus: Path | None = None,
-    origin: run_spec.Origin | None = None,
+    origin: Origin | None = None,
 ) -> AuditResult:
     """Audit a segment that was handed over alone; `started` is when that began, by `time.perf_counter`.
 
     Raises `UsageError` where a corpus is given and the segment is not one of a run on rows.
     """
-    segment = directories.SegmentDirectory(path)
+    segment = SegmentDirectory(path)
     begun = None if origin is None else origin.path
     findings = Findings(keeps_going=True)
     command = opened_segment_command(segment.path, policy, device, corpus, begun)
-    stated = checked_run.read_stated(segment.run, policy, findings)
+    stated = read_stated(segment.run, policy, findings)
     if stated is None:
         return unread_result(segment.run, policy, findings, command)
     if corpus is not None and stated.spec.rows is None:
@@ -272,7 +275,7 @@ def audit_segment(
 
 def open_segment(
     run: RunSource, start: int, end: int, out: Path | str, *, anchors: str | None = None
-) -> directories.SegmentDirectory:
+) -> SegmentDirectory:
     """Write the segment from the anchor `start` to the anchor `end` into `out`, so that it can be audited alone.
 
     Args:
@@ -372,7 +375,7 @@ def audit(
     found = replace(found, anchors_url=anchors)
     found.anchors.present(())  # a store that cannot be read is said at once
     findings = Findings(keeps_going=True)
-    stated = checked_run.read_stated(found, asked, findings)
+    stated = read_stated(found, asked, findings)
     shards, origin = directory_of(corpus), origin_of(initial)
     command = audit_command(found.path, asked, drawn, device, shards, anchors, None if origin is None else origin.path)
     if stated is None:

@@ -12,30 +12,37 @@ from tallystick.core.canonical_json import Json
 from tallystick.core.digests import parse_digest
 from tallystick.core.errors import UnavailableError, UsageError, refusal
 from tallystick.core.files import read_document
-from tallystick.formats.store import run as runs
 from tallystick.formats.store.directories import OpeningDirectory, read_statement
+from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.files import load_graph
 from tallystick.programs.modules import load_modules
-from tallystick.programs.operators import precision, precision as precisions
-from tallystick.verdicts import profiles
-from tallystick.verdicts.opening import published
+from tallystick.programs.operators.precision import (
+    BFLOAT_PRODUCTS,
+    BFLOAT_SUMS,
+    HALF_SUMS,
+    PLAIN,
+    STEPWISE,
+    TENSOR_FLOAT,
+    Precision,
+)
 from tallystick.verdicts.opening.files import GRAPH
 from tallystick.verdicts.opening.judge import OpeningRequest, judge_opening
-from tallystick.verdicts.profiles import Profile
+from tallystick.verdicts.opening.published import Published
+from tallystick.verdicts.profiles import Budget, Profile
 from tallystick.verdicts.verdict import Verdict
 
 # What a verifier names when operators are judged: a precision, and files of thresholds, budgets and claims.
 
 
-def read_precision(name: str) -> precisions.Precision:
+def read_precision(name: str) -> Precision:
     """What the prover computed in, by its name; raises `UsageError` for another."""
     known = {
-        "stepwise": precision.STEPWISE,
-        "plain": precision.PLAIN,
-        "tf32": precision.TENSOR_FLOAT,
-        "bf16-products": precision.BFLOAT_PRODUCTS,
-        "bf16-sums": precision.BFLOAT_SUMS,
-        "fp16-sums": precision.HALF_SUMS,
+        "stepwise": STEPWISE,
+        "plain": PLAIN,
+        "tf32": TENSOR_FLOAT,
+        "bf16-products": BFLOAT_PRODUCTS,
+        "bf16-sums": BFLOAT_SUMS,
+        "fp16-sums": HALF_SUMS,
     }
     if name not in known:
         raise UsageError(f"--precision: {refusal(name, [*known])}")
@@ -47,15 +54,15 @@ def read_profile(path: Path | str) -> Profile:
     return Profile.from_bytes(read_document(Path(path)).removesuffix(b"\n"), Path(path).name)
 
 
-def read_budgets(paths: Iterable[Path]) -> tuple[profiles.Budget, ...]:
+def read_budgets(paths: Iterable[Path]) -> tuple[Budget, ...]:
     """The budgets in files, one for each graph; raises `UsageError` for two of one graph, `MalformedError` for none."""
-    found = [profiles.Budget.from_bytes(read_document(path).removesuffix(b"\n"), path.name) for path in paths]
+    found = [Budget.from_bytes(read_document(path).removesuffix(b"\n"), path.name) for path in paths]
     if len({budget.graph for budget in found}) < len(found):
         raise UsageError("--budget: two budgets for one graph")
     return tuple(found)
 
 
-def read_published(run: Path | str) -> published.Published:
+def read_published(run: Path | str) -> Published:
     """What a run directory claims; raises `UnavailableError` where there is none, `UsageError` for opened operators."""
     path = Path(run)
     if not path.exists():
@@ -63,7 +70,7 @@ def read_published(run: Path | str) -> published.Published:
     found = read_statement(path)
     if isinstance(found, OpeningDirectory):
         raise UsageError(f"--run {path}: holds opened operators, and not the run that they were opened of")
-    return published.Published(found.claim(), found.spec() if isinstance(found, runs.RunDirectory) else None)
+    return Published(found.claim(), found.spec() if isinstance(found, RunDirectory) else None)
 
 
 NODE: Final = re.compile(r"(?:node |n)(\d+)\b")
