@@ -20,9 +20,12 @@ from tallystick.formats.store.folders import RUN, require_folder
 from tallystick.tally import audit_over_http, auditing
 from tallystick.tally.attacks import catalogue, forging, names as attack_names
 from tallystick.tally.cli.options import (
-    CORPUS,
-    JSON,
-    VERBOSE,
+    AnchorsUrl,
+    AsJson,
+    CorpusDirectory,
+    PolicyFile,
+    TokenFile,
+    Verbose,
     device_option,
     from_options,
     open_database,
@@ -60,9 +63,9 @@ def audit(
     samples: int | None = typer.Option(None, min=1, help="How many steps to sample."),
     window: int | None = typer.Option(None, min=1, help="The longest replay from an anchor, in steps."),
     nonce: str | None = typer.Option(None, help="Repeat an audit with the nonce it printed."),
-    policy: Path | None = POLICY,
+    policy: PolicyFile = None,
     claim: str | None = CLAIM,
-    corpus: Path | None = CORPUS,
+    corpus: CorpusDirectory = None,
     shards: int | None = typer.Option(None, min=1, help="How many shards of the corpus to tokenize again."),
     initial: Path | None = INITIAL,
     full: bool = typer.Option(False, "--full", help="Replay the whole chain, anchor to anchor."),
@@ -80,14 +83,14 @@ def audit(
         False, "--strict", help="Demand of a loop one step graph, one rule, and learning rates on a schedule."
     ),
     device: str | None = DEVICE,
-    anchors: str | None = ANCHORS,
+    anchors: AnchorsUrl = None,
     segment: str | None = typer.Option(None, metavar="A..B", help="Of a service: only from anchor A to anchor B."),
     step: int | None = typer.Option(None, min=1, help="Of a service: only the segment in which this step lies."),
-    token_file: Path | None = typer.Option(None, "--token-file", help="The file of the token for a service."),
+    token_file: TokenFile = None,
     html: Path | None = HTML,
     db: str | None = REPORT_DB,
     json: bool = REPORT_JSON,
-    verbose: bool = VERBOSE,
+    verbose: Verbose = False,
 ) -> int:
     """Replay part of a run and compare it with the record.
 
@@ -133,10 +136,10 @@ def verify_segment(
     claim: str | None = CLAIM,
     initial: Path | None = INITIAL,
     device: str | None = DEVICE,
-    anchors: str | None = ANCHORS,
+    anchors: AnchorsUrl = None,
     html: Path | None = HTML,
     json: bool = REPORT_JSON,
-    verbose: bool = VERBOSE,
+    verbose: Verbose = False,
 ) -> int:
     """Replay one segment and compare every bit.
 
@@ -213,7 +216,7 @@ def attack(
     run: Path | None = typer.Argument(None, help="A finished honest run; it is left alone."),
     out: Path | None = typer.Argument(None, help="The run directory to write the forgery to."),
     list_all: bool = typer.Option(False, "--list", help="List all attacks and what they change."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Forge a run, to see which audit rejects it."""
     if list_all:

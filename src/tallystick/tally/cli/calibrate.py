@@ -19,7 +19,13 @@ from tallystick.tally.calibration import answers as answer_calibration
 from tallystick.tally.calibration.operators import calibrate as operator_study
 from tallystick.tally.calibration.training import own_run, page as calibration_page, study as training_study
 from tallystick.tally.cli.entry import Terminated
-from tallystick.tally.cli.options import JSON, dtype_of, dtype_option, kept_folder, read_calibration
+from tallystick.tally.cli.options import (
+    AsJson,
+    PromisedDtype,
+    dtype_of,
+    kept_folder,
+    read_calibration,
+)
 from tallystick.tally.cli.output import existing, show, talk
 
 PREFIX: Final = "tally-calibrate-"
@@ -34,7 +40,7 @@ def calibrate(
     budget: Path | None = typer.Option(None, help="Also write what the errors of whole runs add up to: a budget."),
     figures: Path | None = typer.Option(None, help="Also write every figure behind the profile, as JSON."),
     keep: Path | None = typer.Option(None, help="Keep the values of all runs in this directory."),
-    as_json: bool = JSON,
+    as_json: AsJson = False,
 ) -> None:
     """Measure thresholds for the operators of a graph.
 
@@ -67,7 +73,7 @@ def _require_writable(*targets: Path | None) -> None:
 def merge_profiles(
     profiles: list[Path] = typer.Argument(help="Profiles of several machines."),
     out: Path = typer.Option(help="Where the profile that holds for all of them is written."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Join the thresholds of several machines.
 
@@ -94,7 +100,7 @@ def calibrate_training(
     figures: Path | None = typer.Option(None, help="Also write every figure behind the limits, as JSON."),
     page: Path | None = typer.Option(None, help="Also write the page that shows limits and power, as Markdown."),
     keep: Path | None = typer.Option(None, help="Keep the runs of the study in this directory."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Measure the limits of audits on another stack.
 
@@ -139,10 +145,10 @@ def _teller() -> Callable[[str], None]:
 def calibrate_answers(
     model: Path = typer.Argument(help="The model: a directory in the form of transformers."),
     out: Path = typer.Option(..., help="Where the table is written, as JSON."),
-    dtype: str | None = dtype_option("The promised precision"),
+    dtype: PromisedDtype = None,
     answers: int = typer.Option(100, min=5, help="Answers in all, over the stacks of this machine."),
     tokens: int = typer.Option(256, min=1, help="The most tokens of an answer."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Measure the limits of receipts for one model.
 

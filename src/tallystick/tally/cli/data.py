@@ -23,7 +23,13 @@ from tallystick.formats.data import (
 )
 from tallystick.formats.store import log as logs, run as runs
 from tallystick.recording import rows as row_writing
-from tallystick.tally.cli.options import ALWAYS_JSON, CORPUS, JSON, run_in
+from tallystick.tally.cli.options import (
+    AlwaysJson,
+    AsJson,
+    CorpusDirectory,
+    RunFolder,
+    run_in,
+)
 from tallystick.tally.cli.output import corpus_task, existing, page, print_json, progress_bar, show, talk
 
 
@@ -32,7 +38,7 @@ def commit(
     out: Path | None = typer.Option(None, help="Where the commitment goes; commit.json beside PATH by default."),
     verify: Path | None = typer.Option(None, "--verify", help="A commitment to check PATH against."),
     recheck: bool = typer.Option(False, "--recheck", help="Also read shards that were hashed before."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Commit to a file or directory by one digest.
 
@@ -85,7 +91,7 @@ def rows(
     trained: str = typer.Option("assistant", help="The turns that have labels: assistant or all."),
     packing: str | None = typer.Option(None, help="Several conversations in a row: apart or joined."),
     seed: int = typer.Option(0, min=0, help="The seed of the order of the conversations."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Make rows of tokens and labels of conversations.
 
@@ -100,9 +106,7 @@ def rows(
     show(told, str(made.identity), json)
 
 
-def verify_data(
-    run: Path = typer.Argument(help="A run directory."), corpus: Path | None = CORPUS, json: bool = JSON
-) -> None:
+def verify_data(run: RunFolder, corpus: CorpusDirectory = None, json: AsJson = False) -> None:
     """Tokenize the source of a run again and compare.
 
     The tokenizer is trained again too; every merge and every token is compared. A run on a corpus is checked with
@@ -150,7 +154,7 @@ def prove_data(
     index: int = typer.Option(..., min=0, help="The position of the record, or of the chunk in its shard, from 0."),
     shard: str | None = typer.Option(None, help="In a corpus: the shard, by its name below PATH."),
     commit: Path | None = typer.Option(None, help="The commit of the corpus; commit.json beside PATH by default."),
-    json: bool = ALWAYS_JSON,
+    json: AlwaysJson = True,
 ) -> None:
     """Prove that a record is in the committed data.
 
@@ -183,8 +187,8 @@ def _prove_record(run: Path, index: int) -> Json:
 
 
 def targets(
-    run: Path = typer.Argument(help="A run directory."),
-    json: bool = JSON,
+    run: RunFolder,
+    json: AsJson = False,
 ) -> None:
     """Count how often each example was trained on.
 

@@ -17,7 +17,7 @@ from tallystick.core.lazy import require
 from tallystick.database import open as database_open, sql as database_sql, trackers, workload_database
 from tallystick.database.indexing import add as indexing, checking, discovery, graphs, sources, storing
 from tallystick.formats.store import blobs as blob_stores
-from tallystick.tally.cli.options import DB, JSON, open_database
+from tallystick.tally.cli.options import AsJson, Db, open_database
 from tallystick.tally.cli.output import print_json, print_table, show, talk
 from tallystick.verdicts import words
 
@@ -26,10 +26,10 @@ def add(
     places: list[str] = typer.Argument(
         help="Run directories, traces, receipts, reports that --json printed, coordinators of disputes."
     ),
-    db: str = DB,
+    db: Db = "tally.db",
     name: str | None = typer.Option(None, help="The name in the database; by default the folder's."),
     tensors: bool = typer.Option(True, help="Read every anchor, and name its tensors by their digests."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Read runs, receipts, audits and disputes into the database.
 
@@ -60,7 +60,7 @@ def add(
         raise typer.Exit(refused[0][1].exit_code)
 
 
-def upgrade(db: str = DB, json: bool = JSON) -> None:
+def upgrade(db: Db = "tally.db", json: AsJson = False) -> None:
     """Bring the tables of the database to the form that this version writes."""
     with open_database(db, writable=True):
         show(
@@ -70,7 +70,9 @@ def upgrade(db: str = DB, json: bool = JSON) -> None:
         )
 
 
-def forget(names: list[str] = typer.Argument(help="Names in the database."), db: str = DB, json: bool = JSON) -> None:
+def forget(
+    names: list[str] = typer.Argument(help="Names in the database."), db: Db = "tally.db", json: AsJson = False
+) -> None:
     """Take runs out of the database. Their files stay."""
     with open_database(db, writable=True) as database:
         for name in names:
@@ -83,8 +85,8 @@ def link(
     graph: str = typer.Argument(help="The root of a graph in the database, or its first digits."),
     relation: str = typer.Argument(help="What it is: 'logical form of', 'verification form of', 'slice of', …"),
     other: str = typer.Argument(help="The root of the other graph."),
-    db: str = DB,
-    json: bool = JSON,
+    db: Db = "tally.db",
+    json: AsJson = False,
 ) -> None:
     """State how two graphs are forms of one computation."""
     with open_database(db, writable=True) as database:
@@ -95,8 +97,8 @@ def link(
 def to_tensorboard(
     runs: list[str] = typer.Argument(help="Names of runs in the database."),
     logdir: Path = typer.Option(..., help="The folder that TensorBoard shows; each run gets a folder in it."),
-    db: str = DB,
-    json: bool = JSON,
+    db: Db = "tally.db",
+    json: AsJson = False,
 ) -> None:
     """Show runs in TensorBoard: their curves, their claims, and what audits found."""
     with database_open.open(db) as database:
@@ -108,8 +110,8 @@ def to_mlflow(
     run: str = typer.Argument(help="The name of a run in the database."),
     tracking: str = typer.Option(..., help="The URI of MLflow's tracking server or store."),
     run_id: str | None = typer.Option(None, help="Add to this run of MLflow; by default to one of the same name."),
-    db: str = DB,
-    json: bool = JSON,
+    db: Db = "tally.db",
+    json: AsJson = False,
 ) -> None:
     """Show a run in MLflow: its curves as metrics, its claim and its verdicts as tags."""
     with database_open.open(db) as database:
@@ -120,7 +122,7 @@ def to_mlflow(
 # What the database holds, and whether the files say the same.
 
 
-def list_places(db: str = DB, json: bool = JSON) -> None:
+def list_places(db: Db = "tally.db", json: AsJson = False) -> None:
     """List the places that rows came from, and whether they are still there."""
     with open_database(db) as database, database.sql.reading() as connection:
         places = sources.places_of(connection)
@@ -139,7 +141,7 @@ def list_places(db: str = DB, json: bool = JSON) -> None:
     )
 
 
-def show_run(run: str = typer.Argument(help="A run, by its name."), db: str = DB, json: bool = JSON) -> None:
+def show_run(run: str = typer.Argument(help="A run, by its name."), db: Db = "tally.db", json: AsJson = False) -> None:
     """Say which steps of a run can be replayed exactly, which only looked at from outside, and what is missing."""
     with open_database(db) as database:
         found = discovery.discover(database, run)
@@ -153,10 +155,10 @@ def show_run(run: str = typer.Argument(help="A run, by its name."), db: str = DB
 
 
 def check(
-    db: str = DB,
+    db: Db = "tally.db",
     quick: bool = typer.Option(False, "--quick", help="Leave out the bytes of states and batches."),
     blobs: str | None = typer.Option(None, help="Also compare the store of blobs at this folder or URL."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Compare every row with the files that it came from, and the files with the roots that are claimed.
 
@@ -188,7 +190,7 @@ def check(
         raise typer.Exit(3)
 
 
-def rebuild(db: str = DB, json: bool = JSON) -> None:
+def rebuild(db: Db = "tally.db", json: AsJson = False) -> None:
     """Read all places again, and put their rows in the place of the old ones."""
     with open_database(db, writable=True) as database:
         report = checking.rebuild(database)
@@ -205,10 +207,10 @@ def rebuild(db: str = DB, json: bool = JSON) -> None:
 
 
 def export(
-    db: str = DB,
+    db: Db = "tally.db",
     parquet: Path | None = typer.Option(None, help="An empty folder: one Parquet file for each view, as DuckDB reads."),
     datasette: Path | None = typer.Option(None, help="A file: the useful queries, for `datasette tally.db -m FILE`."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Write what the database holds for other programs."""
     if parquet is None and datasette is None:
@@ -239,8 +241,8 @@ def store(
     runs: list[str] = typer.Argument(help="Runs, by their names in the database."),
     blobs: str = URL,
     again: bool = typer.Option(False, "--again", help="Read what is stored already, and replace what is damaged."),
-    db: str = DB,
-    json: bool = JSON,
+    db: Db = "tally.db",
+    json: AsJson = False,
 ) -> None:
     """Copy the anchors and batches of runs into a store, and note which file is which blob. The files stay.
 
@@ -263,8 +265,8 @@ def restore(
     run: str = typer.Argument(help="A run, by its name in the database."),
     blobs: str = URL,
     steps: str | None = typer.Option(None, help="Only what these steps need: 573, or 100..200."),
-    db: str = DB,
-    json: bool = JSON,
+    db: Db = "tally.db",
+    json: AsJson = False,
 ) -> None:
     """Fetch the anchors and batches that a run directory lacks. Each is verified before it gets its name."""
     wanted = None if steps is None else _steps(steps)
@@ -286,8 +288,8 @@ def collect(
     blobs: str = URL,
     delete: bool = typer.Option(False, "--delete", help="Delete them; otherwise they are only listed."),
     young: bool = typer.Option(False, "--young", help="Also those younger than a day, while nobody stores."),
-    db: str = DB,
-    json: bool = JSON,
+    db: Db = "tally.db",
+    json: AsJson = False,
 ) -> None:
     """List or delete the blobs that no run of the database refers to.
 
@@ -323,10 +325,10 @@ def _steps(text: str) -> tuple[int, int]:
 
 def query(
     sql: str | None = typer.Argument(None, help="A SELECT over the views; without it, the views and their columns."),
-    db: str = DB,
+    db: Db = "tally.db",
     limit: int = typer.Option(1000, min=1, help="The largest number of rows."),
     timeout: float = typer.Option(60.0, "--timeout", min=0.001, help="The most seconds that the statement may take."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Ask the database in SQL. Nothing can be changed.
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from shlex import quote
@@ -56,6 +55,7 @@ PURSE: Final = 10_000_000
 PAYING: Final = ("prover", "challenger")
 
 MakeTrace = Callable[[Path], "protocols.Trace"]
+MakeRoles = Callable[["game_view.BoardCache", "player.Workspace"], "Sequence[player.PartyRole]"]
 
 
 @dataclass(frozen=True)
@@ -117,73 +117,41 @@ def record_calls(model: Path, out: Path, calls: int = 3) -> None:
 
 
 def play(claimed: Path, make_trace: MakeTrace) -> Ended:
-    """Post the claim in `claimed`, let a challenger look at it, and play until all money has been paid out."""
-    folder = claimed.with_name(f"{claimed.name}-dispute")
+    """Post the claim in `claimed`, let a challenger look at it, and play until all money has been paid out.
+
+    The coordinator has a database of its own, and its clock waits for the programs of the three parties.
+    """
+    folder, clock = claimed.with_name(f"{claimed.name}-dispute"), programs.Clock()
     folder.mkdir()
-    with closing(_LocalGame(folder)) as played:
-        return played.play(claimed, make_trace)
-
-
-class _LocalGame:
-    """A coordinator in a database of its own, and the programs of three parties, under a clock that waits for them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.clock = folder, programs.Clock()
-        self.keys = {name: signing.SigningKey.generate() for name in (*PAYING, "referee", "treasury")}
-        self.caches: dict[str, game_view.BoardCache] = {}
-
-    @cached_property
-    def coordinator(self) -> local.LocalCoordinator:
-        found = local.LocalCoordinator.create(self.folder / "coordinator.db", self._rules(), clock=self.clock)
+    keys = {name: signing.SigningKey.generate() for name in (*PAYING, "referee", "treasury")}
+    rules = game.Rules(referee=keys["referee"].public, treasury=keys["treasury"].public)
+    created = local.LocalCoordinator.create(folder / "coordinator.db", rules, clock=clock)
+    with closing(created) as coordinator, ExitStack() as workspaces:
         for name in PAYING:
-            found.grant(self.keys[name].public, PURSE)
-        return found
-
-    def close(self) -> None:
-        self.coordinator.close()
-
-    def play(self, claimed: Path, make_trace: MakeTrace) -> Ended:
-        players = list(self._players(claimed, make_trace))
-        try:
-            programs.play_out(players, self.clock.advance)
-            operator = self._operator(players[-1])
-        finally:
-            for each in players:
-                each.workspace.close()
-        record = next((each.move.low for each in self.coordinator.entries() if each.move.kind == "contest"), 0)
-        return Ended(self.coordinator.state, record, operator, self._gained())
-
-    def _rules(self) -> game.Rules:
-        return game.Rules(referee=self.keys["referee"].public, treasury=self.keys["treasury"].public)
-
-    def _players(self, claimed: Path, make_trace: MakeTrace) -> Iterator[player.Player]:
-        doubter, trace = doubting.doubter_for(), make_trace(self.folder / "trace")
-        yield self._player("prover", lambda own: programs.prover(*own, lambda _: trace, posting.offer_of(claimed)))
-        yield self._player("challenger", lambda own: programs.challenger(*own, lambda _: doubter))
-        yield self._player("referee", lambda own: programs.referee(own[0], judging.DisputeJudge()))
-
-    def _player(
-        self, name: str, roles: Callable[[tuple[game_view.BoardCache, player.Workspace]], Sequence[player.PartyRole]]
-    ) -> player.Player:
-        key, workspace = self.keys[name], player.Workspace(self.folder / name)
-        cache = game_view.BoardCache(self.coordinator.board(key), workspace.folder / "data")
-        self.caches[name] = cache
-        return player.Player(self.coordinator.connect(key), workspace, roles((cache, workspace)))
-
-    def _gained(self) -> dict[str, int]:
-        """What each party has more than it began with, the treasury what it is owed."""
-        found = {each.party: each.gained for each in game_view.accounts(self._rules(), self.coordinator.entries())}
-        return {name: found.get(key.public, 0) for name, key in self.keys.items()}
-
-    def _operator(self, referee: player.Player) -> str:
-        """The operator that the only dispute ended at, as the referee saw it."""
-        if not self.coordinator.state.disputes:
-            return ""
-        revealed = self.caches["referee"].answered(referee.follower.look(), 0).turns[-1]
-        record = opening_forms.OpenedOperator.from_bytes(
-            read_document(revealed / opening_files.OPERATOR), opening_files.OPERATOR
-        ).record
-        return record.operator
+            coordinator.grant(keys[name].public, PURSE)
+        doubter, trace = doubting.doubter_for(), make_trace(folder / "trace")
+        roles: dict[str, MakeRoles] = {
+            "prover": lambda cache, own: programs.prover(cache, own, lambda _: trace, posting.offer_of(claimed)),
+            "challenger": lambda cache, own: programs.challenger(cache, own, lambda _: doubter),
+            "referee": lambda cache, _: programs.referee(cache, judging.DisputeJudge()),
+        }
+        players, caches = dict[str, player.Player](), dict[str, game_view.BoardCache]()
+        for name, make_roles in roles.items():
+            workspace = workspaces.enter_context(player.Workspace(folder / name))
+            caches[name] = game_view.BoardCache(coordinator.board(keys[name]), workspace.folder / "data")
+            own = make_roles(caches[name], workspace)
+            players[name] = player.Player(coordinator.connect(keys[name]), workspace, own)
+        programs.play_out([*players.values()], clock.advance)
+        operator = ""
+        if coordinator.state.disputes:  # the operator that the only one ended at, as the referee saw it
+            revealed = caches["referee"].answered(players["referee"].follower.look(), 0).turns[-1]
+            data = read_document(revealed / opening_files.OPERATOR)
+            operator = opening_forms.OpenedOperator.from_bytes(data, opening_files.OPERATOR).record.operator
+        entries = coordinator.entries()
+        record = next((each.move.low for each in entries if each.move.kind == "contest"), 0)
+        gains = {each.party: each.gained for each in game_view.accounts(rules, entries)}
+        gained = {name: gains.get(key.public, 0) for name, key in keys.items()}
+        return Ended(coordinator.state, record, operator, gained)
 
 
 # The second half of `tally demo`: serve an answer with a receipt, verify it, then serve it from a quantised model.
@@ -191,17 +159,6 @@ class _LocalGame:
 PROMPT = "The with statement is used "
 TOKENS = 48
 BITS = 4
-
-
-def exported_model(run: Path, out: Path) -> language_models.TorchLanguageModel:
-    """The model that the run trained, in a directory to serve from."""
-    model_files.export_model(runs.RunDirectory(run), out)
-    return language_models.load_language_model(out)
-
-
-def quantised(promised: language_models.TorchLanguageModel) -> language_models.TorchLanguageModel:
-    """What a cheating provider runs: the promised model with weights in few bits, under the promised card."""
-    return replace(promised, model=provers.integer_weights(promised, BITS))
 
 
 def served_answer(language_model: language_models.TorchLanguageModel, out: Path) -> receipt_form.SignedReceipt:
@@ -217,15 +174,6 @@ def served_answer(language_model: language_models.TorchLanguageModel, out: Path)
     with receipt_files.ReceiptLog(out / "receipts.jsonl") as log:
         log.append(answer.issued.signed)
     return answer.issued.signed
-
-
-def verified(
-    signed: receipt_form.SignedReceipt, promised: language_models.TorchLanguageModel
-) -> answer_report.ReceiptReport:
-    """What a customer finds who holds the promised model and asked with a seed of its own."""
-    return answer_check.verify_receipt(
-        signed, promised, receipt_policy.ReceiptPolicy(sampler=answer_sampler.SamplerRule(seed="customer"))
-    )
 
 
 COLOURS = {"accepted": "green", "rejected": "red", "inconclusive": "yellow"}
@@ -296,11 +244,16 @@ def _play(stage: Path) -> Iterator[DemoRun]:
 def _serve(run: Path, out: Path) -> Iterator[DemoRun]:
     """Answer a question from the trained model, then from the same model in 4 bits under the same name."""
     talk().print("Serving an answer from the trained model, with a receipt …")
-    promised = exported_model(run, out)
-    scenes = (("honest answer", promised, "accepted"), ("quantised answer", quantised(promised), "rejected"))
+    model_files.export_model(runs.RunDirectory(run), out)
+    promised = language_models.load_language_model(out)
+    # A cheating provider runs the promised model with weights in few bits, under the promised card.
+    cheap = replace(promised, model=provers.integer_weights(promised, BITS))
+    # The customer holds the promised model, and asked with a seed of its own.
+    policy = receipt_policy.ReceiptPolicy(sampler=answer_sampler.SamplerRule(seed="customer"))
+    scenes = (("honest answer", promised, "accepted"), ("quantised answer", cheap, "rejected"))
     for title, provider, expected in scenes:
         signed, started = served_answer(provider, out.with_name(title.replace(" ", "-"))), time.perf_counter()
-        report = verified(signed, promised)
+        report = answer_check.verify_receipt(signed, promised, policy)
         took = time.perf_counter() - started
         yield DemoRun(title, expected, report.outcome, _receipt_reason(signed, report), took, report.to_json())
 
@@ -360,11 +313,6 @@ def _fill(out: Path, acts: list[DemoRun]) -> None:
     except UnavailableError as error:
         talk().print(f"all of it is in {out}; to look at it in a browser, {error}", soft_wrap=True)
         return
-    _add_all(out, acts)
-    talk().print(f"all of it is in a database: tally ui --db {quote(str(out / 'tally.db'))}", soft_wrap=True)
-
-
-def _add_all(out: Path, acts: list[DemoRun]) -> None:
     for run in out.glob("disputed"):  # the run that has a step graph
         training.profile_step(runs.RunDirectory(run), PROFILED, run / "traces" / "replay")
     claimed = [each for each in sorted(out.iterdir()) if (each / "claim.json").is_file()]
@@ -379,6 +327,7 @@ def _add_all(out: Path, acts: list[DemoRun]) -> None:
                 file = out / "reports" / f"{act.title.replace(' ', '-')}.json"
                 write_atomically(file, encode(act.report))
                 audits.add_audit(database, act.report, str(file.absolute()), act.run)
+    talk().print(f"all of it is in a database: tally ui --db {quote(str(out / 'tally.db'))}", soft_wrap=True)
 
 
 def _print(acts: list[DemoRun]) -> None:

@@ -23,7 +23,7 @@ from tallystick.programs import (
     slicing,
     templates,
 )
-from tallystick.tally.cli.options import JSON
+from tallystick.tally.cli.options import AsJson
 from tallystick.tally.cli.output import page, print_json, talk
 
 # A graph, one of its nodes, and the difference of two graphs: as lines of text and as JSON.
@@ -115,7 +115,7 @@ def show(
     file: Path = FILE,
     node: int | None = typer.Option(None, min=0, help="Show this node with all that it depends on and serves."),
     proof: bool = typer.Option(False, "--proof", help="With --node: print its record and inclusion proof as JSON."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """List the inputs, nodes and outputs of a graph, or show one node."""
     graph, named = _read_named(file)
@@ -130,7 +130,7 @@ def show(
         print_json(graph_json(graph, named)) if json else print(*graph_lines(graph, named), sep="\n")
 
 
-def stats(file: Path = FILE, json: bool = JSON) -> None:
+def stats(file: Path = FILE, json: AsJson = False) -> None:
     """Count operators, values, depth, floating-point operations and bytes."""
     from rich.table import Column, Table
 
@@ -161,7 +161,7 @@ def slice_(
     wanted: str | None = typer.Option(None, help="The values to compute."),
     element: str | None = typer.Option(None, help="One example of a batch: the batched inputs, such as inputs.x."),
     rows: int = typer.Option(1, min=1, help="With --element: how many examples the slice is for."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Cut a part out of a graph; the part is a graph itself, and can be executed alone."""
     if sum(option is not None for option in (nodes, between, wanted, element)) != 1:
@@ -176,7 +176,7 @@ def slice_(
 def diff(
     first: Path = typer.Argument(help="A graph."),
     second: Path = typer.Argument(help="Another graph."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Name the nodes that were added, removed or changed between two graphs, whatever their numbers."""
     before, after = _read_named(first), _read_named(second)
@@ -193,7 +193,7 @@ def draw(
     depth: int | None = typer.Option(
         None, min=0, help="One box per module, by so many parts of its path; 0: every node, of a large graph too."
     ),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Draw a graph as SVG, or as text for Graphviz; a large one by modules."""
     if out is not None:
@@ -216,7 +216,7 @@ def bind(
     template: Path = typer.Argument(help="A template: a graph with named dimensions."),
     out: Path = typer.Option(..., help="Where the ordinary graph goes."),
     size: list[str] = typer.Option([], help="A dimension and its size, such as batch=4; once for each."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Give the named dimensions of a template their sizes; the constants of the template are copied."""
     require_writable(out, makes_folders=True)

@@ -17,7 +17,15 @@ from tallystick.core.files import require_writable_folder
 from tallystick.formats.store import directories, log as logs, run as runs
 from tallystick.formats.store.folders import OPENING, RUN, require_folder
 from tallystick.tally import auditing, comparing, training
-from tallystick.tally.cli.options import ALWAYS_JSON, JSON, device_option, read_marks, run_in
+from tallystick.tally.cli.options import (
+    AlwaysJson,
+    AnchorsUrl,
+    AsJson,
+    ReplayDevice,
+    RunFolder,
+    read_marks,
+    run_in,
+)
 from tallystick.tally.cli.output import existing, keep_freed_memory, print_json, show, talk
 from tallystick.verdicts import words
 
@@ -46,9 +54,9 @@ def digest(
 
 
 def fsck(
-    run: Path = typer.Argument(help="A run directory."),
+    run: RunFolder,
     repair: bool = typer.Option(False, "--repair", help="Write tiles and offsets anew from the records."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Recheck every digest of a run; replay nothing.
 
@@ -74,7 +82,7 @@ def fsck(
 
 
 def open_run(
-    run: Path = typer.Argument(help="A run directory."),
+    run: RunFolder,
     index: int | None = typer.Option(None, "--record", min=0, help="The record's place in the transcript."),
     step: int | None = typer.Option(None, min=1, help="The step, or the call of a model, that is opened."),
     operators: bool = typer.Option(False, "--operators", help="Open its operators: replay it and keep every value."),
@@ -83,10 +91,10 @@ def open_run(
     ),
     out: Path | None = typer.Option(None, help="Where the operators or the segment go."),
     node: int | None = typer.Option(None, min=0, help="Open this operator alone, with its inclusion proofs."),
-    anchors: str | None = typer.Option(None, metavar="URL", help="Where anchors are that the run directory lacks."),
+    anchors: AnchorsUrl = None,
     tensors: bool = typer.Option(True, "--tensors/--no-tensors", help="Keep the values, not only their digests."),
-    device: str = device_option("Replay on cpu or cuda."),
-    json: bool = ALWAYS_JSON,
+    device: ReplayDevice = "cpu",
+    json: AlwaysJson = True,
 ) -> None:
     """Open a record, a step by its operators, or a segment.
 
@@ -154,7 +162,7 @@ def diff(
     second: Path = typer.Argument(help="Another one of the same kind."),
     operator: bool = typer.Option(False, "--operator", help="Name the first operator that differs: replay the step."),
     replay: bool = typer.Option(True, "--replay/--no-replay", help="Find the step between two anchors by replaying."),
-    device: str = device_option("Replay on cpu or cuda."),
+    device: ReplayDevice = "cpu",
     out: Path | None = typer.Option(None, help="Keep the openings of --operator here; `tally judge` judges them."),
     json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> int:

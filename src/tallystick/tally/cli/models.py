@@ -23,19 +23,24 @@ from tallystick.formats.store.folders import MODEL, RUN, is_kind, require_folder
 from tallystick.programs import encoding, files as program_files, graph as graphs
 from tallystick.recording import generation, models as model_files, receipts as receipt_issuing
 from tallystick.tally.cli.options import (
-    ALWAYS_JSON,
-    COMMIT_HELP,
+    DTYPES,
     GRAPH_HELP,
-    JSON,
-    LAYERS_HELP,
     RECEIPTS,
     STANDARD,
-    VERBOSE,
+    AlwaysJson,
+    AsJson,
+    Attention,
+    Commit,
+    ComputedDtype,
+    Fingerprint,
+    Layers,
+    PromisedDtype,
+    RunDevice,
+    Verbose,
+    VerdictAsJson,
     check_choices,
     committed_graph,
-    device_option,
     dtype_of,
-    dtype_option,
     from_options,
     read_key,
     record_settings,
@@ -53,7 +58,7 @@ def import_model(
     dtype: str | None = typer.Option(
         None, help="Store the weights in F32, BF16 or F16; by default as they are, and F32 if they were quantised."
     ),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Write a model as a directory to serve.
 
@@ -75,7 +80,7 @@ def import_model(
 def export_model(
     run: Path = typer.Argument(help="A finished run that trained a language model."),
     out: Path = typer.Argument(help="The directory to write."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Write the model that a run trained.
 
@@ -91,7 +96,7 @@ def export_model(
 
 def model_root(
     model: Path = typer.Argument(help="A model directory, or a run that trained a language model."),
-    dtype: str | None = dtype_option("The precision in which it is served"),
+    dtype: str | None = typer.Option(None, help=f"The precision in which it is served: {DTYPES}"),
     recheck: bool = typer.Option(False, "--recheck", help="Read all files, also those that did not change."),
     json: bool = typer.Option(False, "--json", help="Print the root and the whole model card as one JSON object."),
 ) -> None:
@@ -130,9 +135,9 @@ def verify_graph(
     receipt: Path | None = typer.Option(None, "--receipt", help="A receipt that has to name this graph."),
     length: int = typer.Option(8, min=1, max=4096, help="The tokens that the verification graph reads at once."),
     route: list[str] = typer.Option([], "--route", help=f"Routes that the verifier accepts: {', '.join(ROUTES)}."),
-    dtype: str | None = dtype_option("The promised precision"),
-    json: bool = typer.Option(False, "--json", help="Print the verdict as JSON."),
-    verbose: bool = VERBOSE,
+    dtype: PromisedDtype = None,
+    json: VerdictAsJson = False,
+    verbose: Verbose = False,
 ) -> int:
     """Check that a decode graph is the promised model's.
 
@@ -178,7 +183,7 @@ def _named(receipt: Path, graph: graphs.Graph) -> tolerance.Finding:
 MESSAGES_MAX: Final = 1024
 
 
-def new_key(file: Path = typer.Argument(help="The file to write; it must not exist."), json: bool = JSON) -> None:
+def new_key(file: Path = typer.Argument(help="The file to write; it must not exist."), json: AsJson = False) -> None:
     """Make a signing key and print its public half.
 
     Only the owner of the file can read it.
@@ -205,12 +210,12 @@ def generate(
     seed: int | None = typer.Option(None, help="The sampler's seed; drawn if none is given."),
     nonce: str | None = typer.Option(None, help="The customer's nonce, in hexadecimal."),
     request_id: str | None = typer.Option(None, "--request-id", help="The id of the request; drawn by default."),
-    dtype: str | None = dtype_option("The precision to compute in"),
-    attention: str = typer.Option("sdpa", help="sdpa or eager."),
-    device: str = device_option("Run on cpu or cuda."),
-    fingerprint: str = typer.Option("projection", help="projection, toploc or none."),
-    layers: str = typer.Option(STANDARD, help=LAYERS_HELP),
-    commit: bool = typer.Option(False, "--commit", help=COMMIT_HELP),
+    dtype: ComputedDtype = None,
+    attention: Attention = "sdpa",
+    device: RunDevice = "cpu",
+    fingerprint: Fingerprint = "projection",
+    layers: Layers = STANDARD,
+    commit: Commit = False,
     graph: bool = typer.Option(False, "--graph", help=GRAPH_HELP),
     private: bool = typer.Option(False, "--private", help="Leave token ids out of the receipt."),
     json: bool = typer.Option(False, "--json", help="Print the signed receipts as JSON lines."),
@@ -261,7 +266,7 @@ def open_states(
     request: str = typer.Argument(help="The id of the request."),
     nonce: str = typer.Option(..., "--nonce", help="The verifier's nonce, in hexadecimal."),
     count: int = typer.Option(4, min=1, max=1024, help="How many blocks of states to open."),
-    json: bool = ALWAYS_JSON,
+    json: AlwaysJson = True,
 ) -> None:
     """Open the hidden states that a nonce selects.
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from tempfile import TemporaryDirectory
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -36,11 +36,26 @@ from tallystick.verdicts import verdict as verdicts, words
 
 Given = TypeVar("Given", bound="documents.Document")
 
-JSON: Final[Any] = typer.Option(False, "--json", help="Print the result as one JSON object.")
-ALWAYS_JSON: Final[Any] = typer.Option(True, "--json", help="Changes nothing: the output is JSON in any case.")
+JSON_HELP: Final = "Print the result as one JSON object."
+VERBOSE_HELP: Final = "Show every check, and what the verdict assumes."
+AsJson = Annotated[bool, typer.Option("--json", help=JSON_HELP)]
+AlwaysJson = Annotated[bool, typer.Option("--json", help="Changes nothing: the output is JSON in any case.")]
+ClaimAsJson = Annotated[bool, typer.Option("--json", help="Print the claim as JSON.")]
+VerdictAsJson = Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help=VERBOSE_HELP)]
+RunFolder = Annotated[Path, typer.Argument(help="A run directory.")]
+Db = Annotated[str, typer.Option("--db", help="A file (SQLite), or the URL of a PostgreSQL database.")]
+CorpusDirectory = Annotated[Path | None, typer.Option(help="The directory of the shards that the run was trained on.")]
+PolicyFile = Annotated[Path | None, typer.Option(help="The verifier's policy, as TOML or JSON.")]
+AnchorsUrl = Annotated[str | None, typer.Option(metavar="URL", help="Where anchors are that the run directory lacks.")]
+TokenFile = Annotated[Path | None, typer.Option("--token-file", help="The file of the token for a service.")]
+Host = Annotated[str, typer.Option(help="The address to listen on.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")]
 
-DB: Final[Any] = typer.Option("tally.db", "--db", help="A file (SQLite), or the URL of a PostgreSQL database.")
-CORPUS: Final[Any] = typer.Option(None, help="The directory of the shards that the run was trained on.")
+# What the commands of parties give as defaults.
+JSON: Final[Any] = typer.Option(False, "--json", help=JSON_HELP)
+ALWAYS_JSON: Final[Any] = typer.Option(True, "--json", help="Changes nothing: the output is JSON in any case.")
+VERBOSE: Final[Any] = typer.Option(False, "--verbose", "-v", help=VERBOSE_HELP)
 
 SPELLED: Final = {"graphs": "graph"}
 """Options that are given once for each entry of a list."""
@@ -106,11 +121,9 @@ def read_token(path: Path | None) -> str | None:
     return tokens[0]
 
 
-def dtype_option(what: str) -> Any:
-    """`--dtype`, which `dtype_of` reads."""
-    return typer.Option(
-        None, "--dtype", help=f"{what}: F32, BF16 or F16; by default what the model's directory states."
-    )
+DTYPES: Final = "F32, BF16 or F16; by default what the model's directory states."
+PromisedDtype = Annotated[str | None, typer.Option("--dtype", help=f"The promised precision: {DTYPES}")]
+ComputedDtype = Annotated[str | None, typer.Option("--dtype", help=f"The precision to compute in: {DTYPES}")]
 
 
 def dtype_of(model: Path | None, given: str | None) -> claims.Dtype:
@@ -139,9 +152,12 @@ def _device(device: str | None) -> str | None:
     return device
 
 
+ReplayDevice = Annotated[str, typer.Option("--device", help="Replay on cpu or cuda.", callback=_device)]
+RunDevice = Annotated[str, typer.Option("--device", help="Run on cpu or cuda.", callback=_device)]
+
+
 # How every command prints a verdict.
 
-VERBOSE: Final[Any] = typer.Option(False, "--verbose", "-v", help="Show every check, and what the verdict assumes.")
 BOLD: Final[dict[verdicts.Outcome, str]] = {"accepted": "1;32", "rejected": "1;31", "inconclusive": "1;33"}
 """The colours in which a terminal shows the outcome: green, red, yellow."""
 
@@ -207,15 +223,32 @@ def _typed(parameter: Any, context: typer.Context) -> Iterator[str]:
 
 # The options that say what is recorded of answers, shared by the commands that give answers.
 
+Attention = Annotated[str, typer.Option(help="sdpa or eager.")]
+Fingerprint = Annotated[str, typer.Option(help="projection, toploc or none.")]
+ProviderKey = Annotated[
+    Path | None, typer.Option("--key", help="The signing key; without one, a key for this process only.")
+]
+Journal = Annotated[Path | None, typer.Option(help="A directory of receipts; new ones are appended.")]
+AuditorKeys = Annotated[Path | None, typer.Option("--auditor-keys", help="Who may list all receipts, one key a line.")]
+Private = Annotated[bool, typer.Option("--private", help="Leave token ids out of receipts.")]
 STANDARD = "standard"
-LAYERS_HELP = (
-    "Layers to record: standard (one third of the way, and final), final (final norm and logits), all, or numbers such "
-    "as 0,3; the logits are the number behind the final norm."
-)
+Layers = Annotated[
+    str,
+    typer.Option(
+        help="Layers to record: standard (one third of the way, and final), final (final norm and logits), all, or "
+        "numbers such as 0,3; the logits are the number behind the final norm."
+    ),
+]
 GRAPH_HELP = "Capture the step that decodes one token, keep it as graphs/decode.json, and name its root in receipts."
 GRAPH_FILE = Path("graphs", "decode.json")
 RECEIPTS = "receipts.jsonl"
-COMMIT_HELP = "Commit to the states of all these layers but the logits (of every layer, for standard), for challenges."
+Commit = Annotated[
+    bool,
+    typer.Option(
+        "--commit",
+        help="Commit to the states of all these layers but the logits (of every layer, for standard), for challenges.",
+    ),
+]
 
 
 def check_choices(**given: tuple[str, tuple[str, ...]]) -> None:

@@ -27,7 +27,16 @@ from tallystick.database import (
 from tallystick.database.pages import router
 from tallystick.database.service import access
 from tallystick.formats.store.folders import RUN, require_folder
-from tallystick.tally.cli.options import DB, JSON, check_choices, open_database, read_token
+from tallystick.tally.cli.options import (
+    AsJson,
+    Db,
+    Host,
+    Port,
+    TokenFile,
+    check_choices,
+    open_database,
+    read_token,
+)
 from tallystick.tally.cli.output import is_stdout_open_to_others, progress_bar, show, talk
 from tallystick.verdicts import words
 
@@ -38,13 +47,13 @@ NO_TOKENS = "there are none; `tally token new NAME` makes one"
 
 
 def serve(
-    db: str = DB,
-    host: str = typer.Option("127.0.0.1", help="The address to listen on."),
-    port: int = typer.Option(0, min=0, max=65535, help="The port; 0 takes a free one."),
+    db: Db = "tally.db",
+    host: Host = "127.0.0.1",
+    port: Port = 0,
     public: str = typer.Option("nothing", help="What anybody may see without a token: nothing, claims, read or open."),
     runs: Path | None = typer.Option(None, help="The folder for runs that are sent here; without it none are taken."),
     rate: int = typer.Option(600, min=1, help="Requests per minute of one address without a token."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Serve the database to verifiers until Ctrl-C. Prints the address.
 
@@ -68,14 +77,14 @@ def serve(
 
 def new(
     name: str = typer.Argument(help="Whose token it is."),
-    db: str = DB,
+    db: Db = "tally.db",
     scope: list[str] = typer.Option(["read"], help="read, open, ingest or challenge; may be given several times."),
     run: list[str] = typer.Option([], help="Openings, graphs and uploads of these runs alone; of all runs by default."),
     days: int | None = typer.Option(None, min=1, help="The token ends after so many days; never by default."),
     rate: int = typer.Option(6000, min=1, help="Requests per minute."),
     run_mib: int = typer.Option(65_536, "--run-mib", min=1, help="The largest run that can be sent, in mebibytes."),
     out: Path | None = typer.Option(None, "--out", help="Write the token to this new file, for its owner alone."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Make a token, and print it or write it to a file. It is shown once: the database keeps its digest.
 
@@ -100,7 +109,7 @@ def new(
     show({"name": name, "token": token}, token, json)
 
 
-def list_(db: str = DB, json: bool = JSON) -> None:
+def list_(db: Db = "tally.db", json: AsJson = False) -> None:
     """Show whose tokens there are, and what each allows."""
     with open_database(db, writable=True) as database:
         found = access.list_tokens(database)
@@ -108,7 +117,7 @@ def list_(db: str = DB, json: bool = JSON) -> None:
     show({"tokens": told}, "\n".join(_line(each) for each in found) or NO_TOKENS, json)
 
 
-def revoke(names: list[str] = typer.Argument(help="Whose tokens."), db: str = DB, json: bool = JSON) -> None:
+def revoke(names: list[str] = typer.Argument(help="Whose tokens."), db: Db = "tally.db", json: AsJson = False) -> None:
     """Take tokens away. The next request with one of them is refused."""
     with open_database(db, writable=True) as database:
         for name in names:
@@ -147,7 +156,7 @@ def push(
     url: str = typer.Argument(help="The service: http://HOST."),
     name: str | None = typer.Option(None, help="The name in the service; by default the folder's."),
     token_file: Path = typer.Option(..., "--token-file", help="The file of a token with the scope ingest."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Send a run to a service, or what is new of it.
 
@@ -177,9 +186,9 @@ def ui(
         "--db",
         help=f"A file, or the URL of PostgreSQL or of a service (`tally serve`); without places, {DEFAULT_DB}.",
     ),
-    token_file: Path | None = typer.Option(None, "--token-file", help="The file of the token for a service."),
+    token_file: TokenFile = None,
     port: int = typer.Option(8090, min=0, max=65535, help="The port on this machine; 0 takes any that is free."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Show the database in a browser until Ctrl-C.
 

@@ -32,16 +32,24 @@ from tallystick.recording.serving import (
 )
 from tallystick.recording.serving.vllm import receipts as vllm_receipts, start as vllm_start
 from tallystick.tally.cli.options import (
-    COMMIT_HELP,
     GRAPH_HELP,
-    LAYERS_HELP,
     RECEIPTS,
     STANDARD,
+    Attention,
+    AuditorKeys,
+    Commit,
+    ComputedDtype,
+    Fingerprint,
+    Host,
+    Journal,
+    Layers,
+    Port,
+    Private,
+    ProviderKey,
+    RunDevice,
     check_choices,
     committed_graph,
-    device_option,
     dtype_of,
-    dtype_option,
     read_key,
     record_settings,
 )
@@ -64,15 +72,15 @@ class Provider:
 
 def serve_model(
     model: Path | None = typer.Argument(None, help="A model directory: configuration, safetensors, tokenizer."),
-    host: str = typer.Option("127.0.0.1", help="The address to listen on."),
-    port: int = typer.Option(0, min=0, max=65535, help="The port; 0 takes a free one."),
+    host: Host = "127.0.0.1",
+    port: Port = 0,
     name: str | None = typer.Option(None, help="The model's name in the API; the directory's by default."),
-    key: Path | None = typer.Option(None, "--key", help="The signing key; without one, a key for this process only."),
-    journal: Path | None = typer.Option(None, help="A directory of receipts; new ones are appended."),
-    private: bool = typer.Option(False, "--private", help="Leave token ids out of receipts."),
-    fingerprint: str = typer.Option("projection", help="projection, toploc or none."),
-    layers: str = typer.Option(STANDARD, help=LAYERS_HELP),
-    commit: bool = typer.Option(False, "--commit", help=COMMIT_HELP),
+    key: ProviderKey = None,
+    journal: Journal = None,
+    private: Private = False,
+    fingerprint: Fingerprint = "projection",
+    layers: Layers = STANDARD,
+    commit: Commit = False,
     held: int = typer.Option(1024, "--held-mib", min=1, help="Mebibytes of committed states held for challenges."),
     held_dir: Path | None = typer.Option(
         None, "--held-dir", help="A directory for states that memory has no room for."
@@ -82,10 +90,10 @@ def serve_model(
     max_batch: int = typer.Option(16, "--max-batch", min=1, max=1024, help="Answers generated at once."),
     queue: int = typer.Option(128, min=0, help="Requests that may wait; more are refused with 429."),
     api_keys: Path | None = typer.Option(None, "--api-keys", help="A file of customers' keys, one a line."),
-    auditor_keys: Path | None = typer.Option(None, "--auditor-keys", help="Who may list all receipts, one key a line."),
-    dtype: str | None = dtype_option("The precision to compute in"),
-    attention: str = typer.Option("sdpa", help="sdpa or eager."),
-    device: str = device_option("Run on cpu or cuda."),
+    auditor_keys: AuditorKeys = None,
+    dtype: ComputedDtype = None,
+    attention: Attention = "sdpa",
+    device: RunDevice = "cpu",
     proxy: str | None = typer.Option(None, help="Do not compute: pass requests on to the server at this URL."),
 ) -> int:
     """Serve a model, with a receipt for every answer.
@@ -189,11 +197,11 @@ OTHER_FRONTEND: Final = "VLLM_RUST_FRONTEND_PATH"
 def serve_vllm(
     model: Path = typer.Argument(help="A model directory: configuration, safetensors, tokenizer."),
     arguments: list[str] | None = typer.Argument(None, help="Behind `--`: what `vllm serve` is to be given."),
-    key: Path | None = typer.Option(None, "--key", help="The signing key; without one, a key for this process only."),
-    journal: Path | None = typer.Option(None, help="A directory of receipts; new ones are appended."),
-    private: bool = typer.Option(False, "--private", help="Leave token ids out of receipts."),
+    key: ProviderKey = None,
+    journal: Journal = None,
+    private: Private = False,
     layers: str | None = typer.Option(None, help="Layers to record, such as 10,30,31, or none; standard by default."),
-    auditor_keys: Path | None = typer.Option(None, "--auditor-keys", help="Who may list all receipts, one key a line."),
+    auditor_keys: AuditorKeys = None,
     show: bool = typer.Option(False, "--print", help="Print the command and its environment, and start nothing."),
 ) -> None:
     """Start vLLM with a receipt for every answer.

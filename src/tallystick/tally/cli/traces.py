@@ -19,7 +19,14 @@ from tallystick.formats.store.folders import require_folder
 from tallystick.recording.timelines import imported
 from tallystick.tally import training
 from tallystick.tally.cli import output
-from tallystick.tally.cli.options import JSON, VERBOSE, device_option, run_in, show_verdict
+from tallystick.tally.cli.options import (
+    AsJson,
+    ReplayDevice,
+    Verbose,
+    VerdictAsJson,
+    run_in,
+    show_verdict,
+)
 from tallystick.tally.cli.output import print_json
 from tallystick.verdicts import words
 
@@ -29,7 +36,7 @@ SLURM_BYTES_MAX = 1 << 20
 OUT = typer.Option(..., help="Write the cluster here, as `cluster.json`.")
 
 
-def describe(out: Path = OUT, json: bool = JSON) -> None:
+def describe(out: Path = OUT, json: AsJson = False) -> None:
     """Describe this machine: its processor, its memory and its accelerators. No name of the machine is written."""
     _write(torch_environment.this_machine(), out, json)
 
@@ -38,7 +45,7 @@ def import_(
     folder: Path = typer.Argument(help="The folder of slurm.conf, gres.conf and topology.yaml or topology.conf."),
     out: Path = OUT,
     topology: str | None = typer.Option(None, help="The topology of topology.yaml; by default its default one."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Read the nodes, GPUs and switches of a SLURM cluster; what its files do not say is left out."""
     found = {name: read_document(folder / name, SLURM_BYTES_MAX) for name in slurm.FILES if (folder / name).is_file()}
@@ -49,7 +56,7 @@ def import_(
 
 def show(
     file: Path = typer.Argument(help="A cluster.json."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """List the devices and links of a cluster."""
     _print(clusters.Cluster.from_bytes(read_document(file), file.name), json)
@@ -93,8 +100,8 @@ def profile_step(
     step: int = typer.Option(..., min=1, help="The step that is replayed."),
     name: str = typer.Option("replay", help="The name of the trace in the run."),
     out: Path | None = typer.Option(None, help="Write the trace into this folder, and not into the run."),
-    device: str = device_option("Replay on cpu or cuda."),
-    json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
+    device: ReplayDevice = "cpu",
+    json: AsJson = False,
 ) -> None:
     """Replay a step and keep its timeline.
 
@@ -116,7 +123,7 @@ def import_trace(
     compiled: Path | None = typer.Option(None, help="Of JAX: the text of the compiled program, `compile().as_text()`."),
     host: str = typer.Option("host", help="The host in the cluster on which the files were written."),
     rank: list[str] = typer.Option([], help="The device of a rank of a distributed run, as 0=node1/gpu0; repeat it."),
-    json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
+    json: AsJson = False,
 ) -> None:
     """Import the timeline of a profiler.
 
@@ -143,8 +150,8 @@ def audit_trace(
     unexplained: float | None = typer.Option(
         None, min=0.0, max=1.0, help="The share of device time that no operator has to account for; 0.1 by default."
     ),
-    json: bool = typer.Option(False, "--json", help="Print the verdict as JSON."),
-    verbose: bool = VERBOSE,
+    json: VerdictAsJson = False,
+    verbose: Verbose = False,
 ) -> int:
     """Judge a reported trace by graph and devices.
 
@@ -160,7 +167,7 @@ def audit_trace(
 def export_trace(
     trace: Path = TRACE,
     out: Path = typer.Option(..., help="Write this file, for ui.perfetto.dev or chrome://tracing."),
-    json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
+    json: AsJson = False,
 ) -> None:
     """Write a trace for Perfetto.
 

@@ -26,7 +26,7 @@ from tallystick.programs import files as program_files, modules as graph_modules
 from tallystick.recording import inference, training as recording_training
 from tallystick.tally import training
 from tallystick.tally.cli.entry import Terminated
-from tallystick.tally.cli.options import ALWAYS_JSON, device_option, run_in
+from tallystick.tally.cli.options import AlwaysJson, ClaimAsJson, RunDevice, run_in
 from tallystick.tally.cli.output import corpus_task, print_json, progress_bar, show, talk
 
 # `tally train`: train by a recipe and record every step.
@@ -44,7 +44,7 @@ def train(
     anchors: str | None = typer.Option(
         None, metavar="URL", help="A store that gets a copy of every anchor; `zstd::URL` compresses them."
     ),
-    json: bool = typer.Option(False, "--json", help="Print the claim as JSON."),
+    json: ClaimAsJson = False,
 ) -> None:
     """Train by a recipe and record every step.
 
@@ -130,7 +130,7 @@ def _watched(steps: int, source: Path | None = None) -> Iterator[tuple[recording
 def thin(
     run: Path = typer.Argument(help="A finished run directory."),
     keep: str = typer.Option(..., metavar="N|every:K", help="The anchors that stay: the last N, or every K-th."),
-    json: bool = ALWAYS_JSON,
+    json: AlwaysJson = True,
 ) -> None:
     """Remove anchors of a finished run, to save disk.
 
@@ -155,8 +155,8 @@ def record_inference(
     inputs: list[Path] = typer.Option(..., "--inputs", help="A safetensors file of inputs; one call for each."),
     weights: Path = typer.Option(..., "--weights", help="Weights and buffers, as safetensors."),
     out: Path = typer.Option(..., "--out", help="The directory to write."),
-    device: str = device_option("Run on cpu or cuda."),
-    json: bool = typer.Option(False, "--json", help="Print the claim as JSON."),
+    device: RunDevice = "cpu",
+    json: ClaimAsJson = False,
 ) -> None:
     """Run a graph on given inputs and record the calls.
 

@@ -32,7 +32,16 @@ from tallystick.formats import receipt as receipt_form
 from tallystick.formats.store import log as logs
 from tallystick.formats.store.folders import MODEL, require_folder
 from tallystick.tally import answers as answers_api, auditing
-from tallystick.tally.cli.options import VERBOSE, check_choices, device_option, dtype_of, dtype_option, show_report
+from tallystick.tally.cli.options import (
+    Attention,
+    PolicyFile,
+    PromisedDtype,
+    Verbose,
+    check_choices,
+    device_option,
+    dtype_of,
+    show_report,
+)
 from tallystick.tally.cli.output import progress_bar, talk
 from tallystick.verdicts import words
 
@@ -43,7 +52,7 @@ OPENED = b"opened"
 def verify_response(
     receipts: list[Path] = typer.Argument(help="Signed receipts, or responses that carry one, as JSON or JSON lines."),
     model: Path = typer.Option(..., "--model", help="The directory of the promised model."),
-    policy: Path | None = typer.Option(None, help="The verifier's policy, as TOML or JSON."),
+    policy: PolicyFile = None,
     trust_key: list[str] = typer.Option(
         [], "--trust-key", help="A public key of the provider, or a file of such keys; answers of others are rejected."
     ),
@@ -71,8 +80,8 @@ def verify_response(
     audit_sample: float | None = typer.Option(
         None, "--audit-sample", min=0.0, max=1.0, help="The share of a stream that is computed."
     ),
-    dtype: str | None = dtype_option("The promised precision"),
-    attention: str = typer.Option("sdpa", help="sdpa or eager."),
+    dtype: PromisedDtype = None,
+    attention: Attention = "sdpa",
     device: str = device_option("Compute on cpu or cuda."),
     keep_pass: bool = typer.Option(
         False,
@@ -81,7 +90,7 @@ def verify_response(
         "machine start without transformers. It takes seconds for a small model, half a minute for 30 layers.",
     ),
     json: bool = typer.Option(False, "--json", help="Print the report as JSON."),
-    verbose: bool = VERBOSE,
+    verbose: Verbose = False,
 ) -> int:
     """Judge answers by their receipts.
 
