@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 from typing import Final
@@ -195,9 +195,30 @@ class AuditResult(Judgement):
         return report_page.frame(self.page())
 
 
-def unread_result(run: RunDirectory, policy: Policy, findings: Findings, command: str) -> AuditResult:
-    """The result for a run of which claim, spec or environment cannot be read."""
-    return AuditResult(report_unread(run, policy, findings), circumstances_of(run, command, None, 0.0))
+@dataclass(frozen=True)
+class ReplaySettings:
+    """How this machine replays: where, with what weights and shards at hand, and since when, for the report."""
+
+    device: str | None
+    progress: training_audit.Progress
+    origin: Origin | None = None
+    corpus: Path | None = None
+    started: float = field(default_factory=time.perf_counter)
+
+    def judge(
+        self, run: RunDirectory, policy: Policy, command: str, replay: Callable[[VerifierStack], Report]
+    ) -> AuditResult:
+        """The result of a replay, or the one for a run of which claim, spec or environment cannot be read."""
+        findings = Findings(keeps_going=True)
+        stated = read_stated(run, policy, findings)
+        if stated is None:
+            return AuditResult(report_unread(run, policy, findings), circumstances_of(run, command, None, 0.0))
+        with threads_of(stated.environment):
+            stack = with_origin(verifier_stack(run, self.device, policy), self.origin, self.corpus)
+            self.progress(0, 0)
+            startup_seconds = time.perf_counter() - self.started
+            report = replay(stack)
+        return AuditResult(report, circumstances_of(run, command, stack.environment, startup_seconds))
 
 
 # `tallystick.verify_segment` and `open_segment`: one segment that the caller chose, replayed or handed over.
@@ -221,56 +242,20 @@ def verify_segment(
 
     Raises what `audit` raises, and `UsageError` where `start` or `end` is no anchor.
     """
-    started = time.perf_counter()
+    settings = ReplaySettings(device, progress, origin_of(initial))
     directory, asked = read_statement(path_of(run)), policy_of(policy)
     if not isinstance(directory, RunDirectory):
         raise UsageError(f"{directory.path}: holds no training run, and only such a run has segments")
-    directory = replace(directory, anchors_url=anchors)
-    directory.anchors.present(())  # a store that cannot be read is said at once
-    origin = origin_of(initial)
-    command = segment_command(
-        directory.path, asked, start, end, device, anchors, None if origin is None else origin.path
+    chosen = replace(directory, anchors_url=anchors)
+    chosen.anchors.present(())  # a store that cannot be read is said at once
+    begun = None if settings.origin is None else settings.origin.path
+    command = segment_command(chosen.path, asked, start, end, device, anchors, begun)
+    return settings.judge(
+        chosen,
+        asked,
+        command,
+        lambda stack: opened_segment.verify_segment(chosen, asked, start, end, stack, progress),
     )
-    findings = Findings(keeps_going=True)
-    stated = read_stated(directory, asked, findings)
-    if stated is None:
-        return unread_result(directory, asked, findings, command)
-    with threads_of(stated.environment):
-        stack = with_origin(verifier_stack(directory, device, asked), origin, None)
-        progress(0, 0)
-        ready = time.perf_counter()
-        report = opened_segment.verify_segment(directory, asked, start, end, stack, progress)
-    return AuditResult(report, circumstances_of(directory, command, stack.environment, ready - started))
-
-
-def audit_segment(
-    path: Path,
-    policy: Policy,
-    device: str | None,
-    progress: training_audit.Progress,
-    started: float,
-    corpus: Path | None = None,
-    origin: Origin | None = None,
-) -> AuditResult:
-    """Audit a segment that was handed over alone; `started` is when that began, by `time.perf_counter`.
-
-    Raises `UsageError` where a corpus is given and the segment is not one of a run on rows.
-    """
-    segment = SegmentDirectory(path)
-    begun = None if origin is None else origin.path
-    findings = Findings(keeps_going=True)
-    command = opened_segment_command(segment.path, policy, device, corpus, begun)
-    stated = read_stated(segment.run, policy, findings)
-    if stated is None:
-        return unread_result(segment.run, policy, findings, command)
-    if corpus is not None and stated.spec.rows is None:
-        raise UsageError(f"{path}: shows its tokens under the root of the spec; --corpus takes the whole run")
-    with threads_of(stated.environment):
-        stack = with_origin(verifier_stack(segment.run, device, policy), origin, corpus)
-        progress(0, 0)
-        ready = time.perf_counter()
-        report = opened_segment.audit_opened_segment(segment, policy, stack, progress)
-    return AuditResult(report, circumstances_of(segment.run, command, stack.environment, ready - started))
 
 
 def open_segment(
@@ -290,38 +275,11 @@ def open_segment(
         UnavailableError: a file of the run is missing, or `out` cannot be written.
         UsageError: `start` or `end` is no anchor, or `out` is not empty.
     """
-    from pathlib import Path
-
     found = read_statement(path_of(run))
     if not isinstance(found, RunDirectory):
         raise UsageError(f"{found.path}: holds no training run, and only such a run has segments")
     require_empty_folder(Path(out))
     return segment_opening.open_segment(replace(found, anchors_url=anchors), start, end, Path(out))
-
-
-# The audit of the recorded calls of a model, for `tallystick.audit`.
-
-
-def audit_calls(
-    run: InferenceDirectory,
-    policy: Policy,
-    nonce: bytes,
-    device: str | None,
-    progress: training_audit.Progress,
-    started: float,
-) -> AuditResult:
-    """Audit recorded calls; `started` is when the audit began, on the clock of `time.perf_counter`."""
-    if policy.tolerance is not None:
-        raise UsageError("the policy's tolerance compares states of a training; calls are compared by their outputs")
-    stated = stated_environment(run)
-    on = replay_device(device, stated)
-    progress(0, 0)
-    with threads_of(stated):
-        environment = torch_environment.describe_environment("cuda" if on == "cuda" else "cpu")
-        ready = time.perf_counter()
-        report = audit_inference(run, policy, nonce, environment, torch_engine.TorchEngine(on), progress)
-    command = audit_command(run.path, policy, nonce, device)
-    return AuditResult(report, circumstances_of(run, command, environment, ready - started))
 
 
 # `tallystick.audit`: replay what was recorded, compare, and give the verdict.
@@ -360,29 +318,58 @@ def audit(
         UnavailableError: there is no run, corpus or origin, or a library is missing, or the device that was asked for.
         UsageError: the nonce or the device makes no sense.
     """
-    started = time.perf_counter()
+    settings = ReplaySettings(device, progress)
     drawn = draw_nonce() if nonce is None else parse_nonce(nonce.hex() if isinstance(nonce, bytes) else nonce)
     asked, path = policy_of(policy), path_of(run)
-    if (path / SEGMENT).is_file():
-        if anchors is not None:
-            raise UsageError(f"{path}: a segment holds its anchors: leave --anchors out")
-        return audit_segment(path, asked, device, progress, started, directory_of(corpus), origin_of(initial))
-    found = read_statement(path)
+    is_segment = (path / SEGMENT).is_file()
+    if is_segment and anchors is not None:
+        raise UsageError(f"{path}: a segment holds its anchors: leave --anchors out")
+    found = None if is_segment else read_statement(path)
     if isinstance(found, OpeningDirectory):
         raise UsageError(f"{found.path}: holds opened operators; `tally judge {quote(str(found.path))}` judges them")
     if isinstance(found, InferenceDirectory):
-        return audit_calls(found, asked, drawn, device, progress, started)
-    found = replace(found, anchors_url=anchors)
-    found.anchors.present(())  # a store that cannot be read is said at once
-    findings = Findings(keeps_going=True)
-    stated = read_stated(found, asked, findings)
+        return _audit_calls(found, asked, drawn, settings)
     shards, origin = directory_of(corpus), origin_of(initial)
-    command = audit_command(found.path, asked, drawn, device, shards, anchors, None if origin is None else origin.path)
-    if stated is None:
-        return unread_result(found, asked, findings, command)
-    with threads_of(stated.environment):
-        stack = replace(with_origin(verifier_stack(found, device, asked), origin, shards), corpus=shards)
-        progress(0, 0)
-        ready = time.perf_counter()
-        report = training_audit.audit_training(found, asked, drawn, stack, progress)
-    return AuditResult(report, circumstances_of(found, command, stack.environment, ready - started))
+    begun = None if origin is None else origin.path
+    settings = replace(settings, origin=origin, corpus=shards)
+    if found is None:
+        segment = SegmentDirectory(path)
+        command = opened_segment_command(path, asked, device, shards, begun)
+        return settings.judge(
+            segment.run,
+            asked,
+            command,
+            lambda stack: _audit_segment(segment, asked, stack, settings),
+        )
+    whole = replace(found, anchors_url=anchors)
+    whole.anchors.present(())  # a store that cannot be read is said at once
+    command = audit_command(path, asked, drawn, device, shards, anchors, begun)
+    return settings.judge(
+        whole,
+        asked,
+        command,
+        lambda stack: training_audit.audit_training(whole, asked, drawn, replace(stack, corpus=shards), progress),
+    )
+
+
+def _audit_segment(segment: SegmentDirectory, policy: Policy, stack: VerifierStack, settings: ReplaySettings) -> Report:
+    """Replay a segment that was handed over alone; raises `UsageError` for a corpus that it has no rows of."""
+    if settings.corpus is not None and segment.run.spec().rows is None:
+        raise UsageError(f"{segment.path}: shows its tokens under the root of the spec; --corpus takes the whole run")
+    return opened_segment.audit_opened_segment(segment, policy, stack, settings.progress)
+
+
+def _audit_calls(run: InferenceDirectory, policy: Policy, nonce: bytes, settings: ReplaySettings) -> AuditResult:
+    """Run the graph of recorded calls again, and compare outputs."""
+    if policy.tolerance is not None:
+        raise UsageError("the policy's tolerance compares states of a training; calls are compared by their outputs")
+    stated = stated_environment(run)
+    device = replay_device(settings.device, stated)
+    settings.progress(0, 0)
+    with threads_of(stated):
+        environment = torch_environment.describe_environment("cuda" if device == "cuda" else "cpu")
+        startup_seconds = time.perf_counter() - settings.started
+        engine = torch_engine.TorchEngine(device)
+        report = audit_inference(run, policy, nonce, environment, engine, settings.progress)
+    command = audit_command(run.path, policy, nonce, settings.device)
+    return AuditResult(report, circumstances_of(run, command, environment, startup_seconds))

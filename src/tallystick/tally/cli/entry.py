@@ -254,16 +254,11 @@ def run(arguments: list[str]) -> int:
 
             traceback.print_exception(error)
         code = _told(error, arguments)
-        _write_the_rest()
+        try:  # what was printed before; where it cannot be written, nobody is told that as well
+            sys.stdout.flush()
+        except OSError:
+            close_stdout()
     return code
-
-
-def _write_the_rest() -> None:
-    """Write what was printed before an error; where it cannot be written, nobody is told that as well."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        close_stdout()
 
 
 def _begin() -> int:
@@ -325,28 +320,18 @@ def _told(error: BaseException, arguments: list[str]) -> int:
         return _say(f"{error.strerror or error}: {error.filename or 'while reading or writing'}", INPUT_EXIT)
     if isinstance(error, MemoryError):
         return _say("out of memory", INPUT_EXIT)
-    if (misused := _misused(error, arguments)) is not None:
-        return _tell_usage(misused)
+    import typer
+
+    if isinstance(error, typer.TyperException):
+        usage = str(load_name(APPLICATION, "usage_line")(error, arguments))
+        if "\n" not in usage:
+            return _say(usage, 2)
+        print(usage, file=sys.stderr)  # the whole help, where nothing was asked
+        return 2
     what = " ".join(f"{type(error).__name__}: {error}".split())[:MISTAKE_MAX]
     return _say(
         f"this is a mistake of tallystick's: {what}; please report it (set {TRACEBACK}=1 to see where)", INPUT_EXIT
     )
-
-
-def _misused(error: BaseException, arguments: list[str]) -> str | None:
-    """What is wrong with the command line; `None` for another error."""
-    import typer
-
-    if not isinstance(error, typer.TyperException):
-        return None
-    return str(load_name(APPLICATION, "usage_line")(error, arguments))
-
-
-def _tell_usage(message: str) -> int:
-    if "\n" in message:  # the whole help, where nothing was asked
-        print(message, file=sys.stderr)
-        return 2
-    return _say(message, 2)
 
 
 def _is_reader_gone(error: BaseException) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import stat
 import sys
@@ -132,6 +131,8 @@ def keep_freed_memory() -> None:
     By default it returns the memory of large arrays, and the system clears it page by page when the next array needs
     it. A command that makes and drops copies of a model spends a good part of its time on that.
     """
+    import ctypes  # no help of a command has to wait for it
+
     tune = getattr(ctypes.CDLL(None), "mallopt", None)
     if tune is not None:
         tune(MMAP_THRESHOLD, MAPPED_BYTES)
