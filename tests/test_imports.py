@@ -151,6 +151,22 @@ def test_imports_run_downward_only_and_those_for_types_too() -> None:
     assert upward(typed_edges_of(MODULES)) == []
 
 
+PARTIES = {
+    *("coordinator", "dispute", "dispute_display", "economics", "ethereum", "judge", "parties", "party_session"),
+    "single_moves",
+}
+"""Files of commands of which some imports stand in functions still."""
+
+
+@pytest.mark.parametrize("folder", ["tally", "tally/cli"])
+def test_commands_and_public_functions_import_what_is_ours_at_their_top(folder: str) -> None:
+    files = [path for path in sorted((PACKAGE / folder).glob("*.py")) if path.stem not in PARTIES]
+    late = {
+        (path.stem, each.module) for path in files for each in imports_of(path.read_text()) if not each.is_immediate
+    }
+    assert {each for each in late if is_own(each[1])} == set()
+
+
 def test_imports_have_no_cycles() -> None:
     list(TopologicalSorter(edges_of(MODULES)).static_order())
 

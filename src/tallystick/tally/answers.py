@@ -93,25 +93,18 @@ def settings_of(receipt: Receipt) -> receipt_issuing.RecordSettings:
 # What the upper rungs of the ladder need on this machine: layers as graphs, and exact replay.
 
 
-def tools_for(
-    model: LanguageModel,
-    environment: Environment | Path | str | None,
-    layer: int | None,
-) -> Tools:
+def tools_for(model: LanguageModel, environment: Environment | Path | str | None, layer: int | None) -> Tools:
     """What the upper rungs need on this machine, for a model of PyTorch; other models are judged on the first two."""
-    stated = _environment(environment) if isinstance(environment, Path | str) else environment
-
+    if isinstance(environment, Path | str):
+        path = Path(environment)
+        environment = Environment.from_bytes(read_document(path).removesuffix(b"\n"), path.name)
     if not isinstance(model, language_models.TorchLanguageModel):
-        return Tools(environment=stated, layer=layer)
+        return Tools(environment=environment, layer=layer)
 
     def captured(tokens: tuple[int, ...], number: int) -> LayerProgram:
         return language_models.capture_layer(model, tokens, number)
 
-    return Tools(layers=captured, replayer=PlainReplayer(model), environment=stated, layer=layer)
-
-
-def _environment(path: Path | str) -> Environment:
-    return Environment.from_bytes(read_document(Path(path)).removesuffix(b"\n"), Path(path).name)
+    return Tools(layers=captured, replayer=PlainReplayer(model), environment=environment, layer=layer)
 
 
 # A challenge of committed states: asked of a provider over HTTP, or its answer in whatever form it is held.

@@ -11,12 +11,13 @@ from typer.completion import completion_init, shell_complete  # type: ignore[att
 from typer.core import TyperGroup
 
 from tallystick import __version__
+from tallystick.core import documents
 from tallystick.core.errors import UsageError, refusal, suggestion
 from tallystick.core.lazy import load_name
 from tallystick.tally.cli.entry import COMPLETE
 
 # The table of commands: NAME=MODULE:FUNCTION, the module in this folder. The line of help of a command is the first
-# sentence of its docstring.
+# sentence of its docstring. A command imports what is heavy as a module, which then waits (`core/waiting.py`).
 
 
 @dataclass(frozen=True)
@@ -261,11 +262,18 @@ def _wrong(error: Any, rest: list[str]) -> str:
     """The words of typer's errors, by their classes; those have no public names."""
     kind, message = type(error).__name__, str(error.format_message())
     if kind == "NoSuchOption":
-        return _no_such_option(error)
+        names = [name for each in error.ctx.command.params for name in (*each.opts, *each.secondary_opts)]
+        options = sorted({"--help", *(name for name in names if name.startswith("--"))})
+        return f"no such option {error.option_name}{suggestion(error.option_name, options)}"
     if kind == "MissingParameter":
         return f"missing {error.param.param_type_name} {_typed(error.param)}"
     if kind == "BadParameter" and error.param is not None:
-        return f"{_typed(error.param)}: {_refused(error)}"
+        from pydantic import ValidationError  # by which typer reads values
+
+        cause = error.__cause__
+        is_read = isinstance(cause, ValidationError)
+        refused = documents.complaint(cause.errors(include_url=False)[0]) if is_read else error.message
+        return f"{_typed(error.param)}: {refused}"
     if kind == "BadOptionUsage":
         return f"{error.option_name}: " + ("takes no value" if "does not take" in message else "needs a value")
     if message.startswith(NO_COMMAND) and rest:
@@ -273,23 +281,6 @@ def _wrong(error: Any, rest: list[str]) -> str:
     if message.startswith(UNEXPECTED):
         return f"unexpected argument {message.removeprefix(UNEXPECTED).strip('()')}"
     return message[:1].lower() + message[1:]
-
-
-def _no_such_option(error: Any) -> str:
-    names = [name for each in error.ctx.command.params for name in (*each.opts, *each.secondary_opts)]
-    options = sorted({"--help", *(name for name in names if name.startswith("--"))})
-    return f"no such option {error.option_name}{suggestion(error.option_name, options)}"
-
-
-def _refused(error: Any) -> str:
-    """What a value must be; typer reads values by pydantic."""
-    from pydantic import ValidationError
-
-    from tallystick.core.documents import complaint
-
-    if isinstance(error.__cause__, ValidationError):
-        return complaint(error.__cause__.errors(include_url=False)[0])
-    return str(error.message)
 
 
 def _typed(parameter: Any) -> str:

@@ -296,9 +296,10 @@ def collect(
     What a run refers to stays until `tally db forget RUN`. A database knows only its own runs: where another database
     uses the same store, its blobs look unused here, and --delete would delete them.
     """
-    now, there = time.time(), blob_stores.Blobs(blobs)
+    now = time.time()
     before = None if young else now - DAY
     with open_database(db) as database:
+        there = blob_stores.Blobs(blobs)
         found = storing.unreferenced(database, there, before)
     if delete:
         with open_database(db, writable=True) as database:
@@ -336,6 +337,7 @@ def query(
     """
     if db.startswith(("http://", "https://")):
         raise UsageError(f"{db}: a service takes no SQL; `tallystick.open` asks it in Python")
+    require("sqlalchemy", "alembic")
     if sql is None:
         found = database_sql.list_views()
     else:
