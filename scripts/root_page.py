@@ -1,8 +1,6 @@
-"""Writes what `tally --help` prints into src/tallystick/cli/root_help.txt: `python scripts/root_page.py`."""
+"""Writes what `tally --help` prints into src/tallystick/tally/cli/root_help.txt: `python scripts/root_page.py`."""
 
 from __future__ import annotations
-
-import typer
 
 from tallystick.tally.cli.application import application
 from tallystick.tally.cli.entry import HELP_PAGE
@@ -12,7 +10,7 @@ WIDTH = 80
 
 def written() -> str:
     """The help of `tally` on a terminal of 80 columns."""
-    command = typer.main.get_command(application())
+    command = application()
     with command.make_context("tally", ["demo"], terminal_width=WIDTH, max_content_width=WIDTH) as context:
         return f"{command.get_help(context)}\n"
 

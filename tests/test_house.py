@@ -25,6 +25,7 @@ ENTRY_POINTS = {
     *(
         "tallystick.__main__",
         "tallystick.torch",
+        "tallystick.graphs",
         "tallystick.jax",
         "tallystick.iree",
         "tallystick.database.application",
@@ -54,9 +55,12 @@ def imported_by(code: str) -> set[str]:
     """The modules of ours that `code` imports at any place, those for type checkers left out."""
     found: set[str] = set()
     waiting: list[ast.AST] = [ast.parse(code)]
+    lists_public_names = (
+        "= lazy(__name__)" in code
+    )  # what it imports for type checkers, it loads when it is asked for it
     while waiting:
         node = waiting.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not lists_public_names:
             continue
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}

@@ -151,6 +151,15 @@ def test_imports_run_downward_only_and_those_for_types_too() -> None:
     assert upward(typed_edges_of(MODULES)) == []
 
 
+@pytest.mark.parametrize("folder", ["tally", "tally/cli"])
+def test_commands_and_public_functions_import_what_is_ours_at_their_top(folder: str) -> None:
+    files = sorted((PACKAGE / folder).glob("*.py"))
+    late = {
+        (path.stem, each.module) for path in files for each in imports_of(path.read_text()) if not each.is_immediate
+    }
+    assert {each for each in late if is_own(each[1])} == set()
+
+
 def test_imports_have_no_cycles() -> None:
     list(TopologicalSorter(edges_of(MODULES)).static_order())
 

@@ -60,40 +60,5 @@ if TYPE_CHECKING:
     from tallystick.tally.training import open_operators as open_operators, train as train
     from tallystick.verdicts.verdict import Verdict as Verdict
 
-
-HOMES = {
-    "tallystick.audits.answers.background": "UnverifiedAnswerWarning",
-    "tallystick.audits.answers.client": "wrap",
-    "tallystick.audits.answers.policy": "ReceiptPolicy",
-    "tallystick.audits.differences.difference": "Difference",
-    "tallystick.audits.policy": "Policy",
-    "tallystick.core.errors": """
-        InconclusiveError MalformedError ProofError RejectedError RuleError TallyError UnavailableError
-        UsageError VerdictError
-    """,
-    "tallystick.database.open": "Database open",
-    "tallystick.engines.model_cards": "card_of",
-    "tallystick.engines.torch.capture.model": "capture",
-    "tallystick.engines.torch.generation.language_models": "load_language_model",
-    "tallystick.engines.torch.wrappers": "Ema",
-    "tallystick.formats.fingerprints": "standard_fingerprints",
-    "tallystick.formats.recipe": "Recipe",
-    "tallystick.formats.signing": "SigningKey",
-    "tallystick.recording.generation": "AnswerRequest record_generation",
-    "tallystick.recording.inference": "record_inference",
-    "tallystick.recording.loop.huggingface": "TallyCallback",
-    "tallystick.recording.loop.own_loop": "BatchHooks record_training",
-    "tallystick.recording.loop.preflight": "Blocker preflight",
-    "tallystick.recording.receipts": "ReceiptIssuer RecordSettings",
-    "tallystick.recording.row_dataset": "RowsDataset rows write_rows",
-    "tallystick.recording.serving.vllm.receipts": "VLLM_OPTIONS issue_receipts vllm_issuer",
-    "tallystick.tally.answers": "verify",
-    "tallystick.tally.audit_over_http": "audit_over_http",
-    "tallystick.tally.auditing": "AuditResult audit open_segment verify_segment",
-    "tallystick.tally.comparing": "diff",
-    "tallystick.tally.operators": "judge",
-    "tallystick.tally.training": "open_operators train",
-    "tallystick.verdicts.verdict": "Verdict",
-}
 __version__ = "0.1.0"
-__all__, __getattr__, __dir__ = lazy(__name__, HOMES)
+__getattr__, __dir__ = lazy(__name__)

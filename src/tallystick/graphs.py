@@ -49,22 +49,4 @@ if TYPE_CHECKING:
     from tallystick.programs.transforms.sampling import with_sampler as with_sampler
     from tallystick.programs.transforms.teacher_forcing import to_teacher_forcing as to_teacher_forcing
 
-
-HOMES = {
-    "tallystick.programs.admission": "check_graph read_graph",
-    "tallystick.programs.batching": "BatchSlice slice_batch",
-    "tallystick.programs.decoding": "generate_with_graph sampler_given token_output",
-    "tallystick.programs.difference": "compare_graphs",
-    "tallystick.programs.encoding": "NodeProof check_node graph_bytes graph_root prove_node",
-    "tallystick.programs.execution": "Engine Reference execute",
-    "tallystick.programs.files": "load_program save_program",
-    "tallystick.programs.graph": "Constant Graph GraphForm GraphLimits Input Node Output Role",
-    "tallystick.programs.operators.balls.bound": "bound",
-    "tallystick.programs.operators.definition": "operator",
-    "tallystick.programs.random_words": "seed_words",
-    "tallystick.programs.slicing": "Binding Coverage between bind subgraph verification_slice",
-    "tallystick.programs.templates": "Template",
-    "tallystick.programs.transforms.sampling": "with_sampler",
-    "tallystick.programs.transforms.teacher_forcing": "to_teacher_forcing",
-}
-__all__, __getattr__, __dir__ = lazy(__name__, HOMES)
+__getattr__, __dir__ = lazy(__name__)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
-from tallystick.engines.iree import IreeEngine as IreeEngine, run_compiled as run_compiled
+from typing import TYPE_CHECKING
 
-__all__ = ["IreeEngine", "run_compiled"]
+from tallystick.core.lazy import lazy
+
+if TYPE_CHECKING:
+    from tallystick.engines.iree import IreeEngine as IreeEngine, run_compiled as run_compiled
+
+__getattr__, __dir__ = lazy(__name__)

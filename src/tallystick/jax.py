@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from tallystick.engines.jax.capture import CapturedFunction as CapturedFunction, capture as capture
-from tallystick.engines.jax.engine import JaxEngine as JaxEngine
+from typing import TYPE_CHECKING
 
-__all__ = ["CapturedFunction", "JaxEngine", "capture"]
+from tallystick.core.lazy import lazy
+
+if TYPE_CHECKING:
+    from tallystick.engines.jax.capture import CapturedFunction as CapturedFunction, capture as capture
+    from tallystick.engines.jax.engine import JaxEngine as JaxEngine
+
+__getattr__, __dir__ = lazy(__name__)

@@ -43,20 +43,4 @@ if TYPE_CHECKING:
     from tallystick.engines.torch.tensors import from_tensor as from_tensor, to_tensor as to_tensor
     from tallystick.engines.torch.training.recipe_step import capture_recipe_step as capture_recipe_step
 
-
-HOMES = {
-    "tallystick.engines.torch.capture.model": "CapturedModel capture capture_template",
-    "tallystick.engines.torch.capture.step": "CapturedStep",
-    "tallystick.engines.torch.capture.training_step": "capture_training_step",
-    "tallystick.engines.torch.engine": "TorchEngine",
-    "tallystick.engines.torch.generation.decoding": """
-        capture_decode capture_decode_template capture_prefill model_state verification_binding
-    """,
-    "tallystick.engines.torch.generation.language_models": "GraphLanguageModel bound_passes captured_passes",
-    "tallystick.engines.torch.generation.verification_graph": "DecodeProgram verification_graph",
-    "tallystick.engines.torch.graph_bounds": "GraphBounds TensorBound",
-    "tallystick.engines.torch.randomness": "explicit_randomness seed_tensor",
-    "tallystick.engines.torch.tensors": "from_tensor to_tensor",
-    "tallystick.engines.torch.training.recipe_step": "capture_recipe_step",
-}
-__all__, __getattr__, __dir__ = lazy(__name__, HOMES)
+__getattr__, __dir__ = lazy(__name__)

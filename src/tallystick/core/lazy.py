@@ -1,28 +1,45 @@
-"""What is loaded late: public names, and libraries that an extra of this package brings."""
+"""What is loaded late: names that a table or a list of public names gives, and libraries that an extra brings."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, Final
 
 from tallystick.core.errors import UnavailableError
 
-# Public names that are loaded when they are asked for (PEP 562).
+# Public names, loaded at their first use (PEP 562), and listed once: as what a module imports for type checkers.
 
 
-def lazy(module: str, homes: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """`__all__`, `__getattr__` and `__dir__` of `module`; `homes` names what each defining module gives, by spaces."""
-    home_of = {name: home for home, names in homes.items() for name in names.split()}
+def lazy(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of `module`, which offers each name that its source imports as `name as name`."""
+
+    @cache
+    def homes() -> dict[str, str]:
+        import ast  # a millisecond that `import tallystick` alone does not need
+
+        source = sys.modules[module].__spec__.loader.get_source(module)  # type: ignore[union-attr]
+        imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
+        return {alias.name: str(node.module) for node in imports for alias in node.names if alias.asname == alias.name}
 
     def load(name: str) -> Any:
-        if name not in home_of:
+        if name == "__all__":
+            return sorted(homes())
+        if name.startswith("__") or name not in homes():
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        return getattr(import_module(home_of[name]), name)
+        return load_name(homes()[name], name)
 
-    return sorted(home_of), load, lambda: sorted(home_of)
+    return load, lambda: sorted(homes())
+
+
+def load_name(module: str, name: str) -> Any:
+    """What `module` calls `name`, for tables of names; of the door `tally`, the modules that it imports wait."""
+    from tallystick.core.waiting import load  # `import tallystick` and `tally --help` need nothing of it
+
+    return load(module, name)
 
 
 # Libraries that are not installed, and the extra of this package that brings them.

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from tallystick.audits.answers.ladder import Tools, check_rung, climb_from
+from tallystick.audits.answers.ladder import Replay, Tools, check_rung, climb_from
+from tallystick.audits.answers.layer import LayerProgram
 from tallystick.audits.answers.reading import UnreadReport
 from tallystick.audits.answers.report import ReceiptReport
 from tallystick.audits.answers.statements import context_length_of
@@ -32,18 +33,17 @@ from tallystick.audits.answers.verify import ReceiptContext
 from tallystick.core.canonical_json import Json, parse
 from tallystick.core.errors import MalformedError, UnavailableError, UsageError
 from tallystick.core.files import read_document
+from tallystick.core.http import client as http_client
+from tallystick.engines.torch import environment as torch_environment
+from tallystick.engines.torch.generation import language_models
 from tallystick.formats.hidden_states import StatesOpening, drawn_layer, judged_layers
+from tallystick.formats.receipt import EngineStatement, Receipt
+from tallystick.formats.signing import SigningKey
+from tallystick.formats.spec import Environment
+from tallystick.recording import generation, receipts as receipt_issuing
 from tallystick.tally.auditing import threads_of
-
-if TYPE_CHECKING:
-    from tallystick.audits.answers.ladder import Replay
-    from tallystick.audits.answers.layer import LayerProgram
-    from tallystick.engines.torch.generation.language_models import TorchLanguageModel
-    from tallystick.formats.receipt import EngineStatement, Receipt
-    from tallystick.formats.spec import Environment
-    from tallystick.recording.receipts import RecordSettings
-    from tallystick.verdicts.language_model import LanguageModel
-
+from tallystick.verdicts import fingerprints as fingerprint_verdicts
+from tallystick.verdicts.language_model import LanguageModel
 
 # Generates an answer again on this stack, as `tally generate` makes it, to be compared bit for bit.
 
@@ -52,33 +52,28 @@ if TYPE_CHECKING:
 class PlainReplayer:
     """One answer at a time by the plain loop, with a cache, alone in its batch."""
 
-    language_model: TorchLanguageModel
+    language_model: language_models.TorchLanguageModel
 
     @cached_property
     def environment(self) -> Environment:
         """This process's stack."""
-        from tallystick.engines.torch.environment import describe_environment
-
-        return describe_environment("cuda" if self.language_model.device.startswith("cuda") else "cpu")
+        return torch_environment.describe_environment(
+            "cuda" if self.language_model.device.startswith("cuda") else "cpu"
+        )
 
     @cached_property
     def engine(self) -> EngineStatement:
         """This process's engine."""
-        from tallystick.recording.receipts import describe_engine
-
-        return describe_engine(self.language_model)
+        return receipt_issuing.describe_engine(self.language_model)
 
     def replay(self, receipt: Receipt, prompt: tuple[int, ...]) -> Replay:
         """The answer with the receipt's sampler, as many tokens as it claims; raises `UnavailableError`."""
-        from tallystick.audits.answers.ladder import Replay
-        from tallystick.formats.signing import SigningKey
-        from tallystick.recording.generation import AnswerRequest, generate_plain
-        from tallystick.recording.receipts import ReceiptIssuer
-
-        asked = AnswerRequest(receipt.request.id, receipt.request.nonce, receipt.sampler)
+        asked = generation.AnswerRequest(receipt.request.id, receipt.request.nonce, receipt.sampler)
         try:
-            issuer = ReceiptIssuer(self.language_model, SigningKey.generate(), settings_of(receipt))
-            [found] = generate_plain(self.language_model, [prompt], receipt.answer.tokens.count, [asked], issuer)
+            issuer = receipt_issuing.ReceiptIssuer(self.language_model, SigningKey.generate(), settings_of(receipt))
+            [found] = generation.generate_plain(
+                self.language_model, [prompt], receipt.answer.tokens.count, [asked], issuer
+            )
         except UsageError as error:
             raise UnavailableError(str(error)) from None
         assert found.issued is not None
@@ -86,16 +81,13 @@ class PlainReplayer:
         return Replay(found.tokens, own.fingerprints, own.states)
 
 
-def settings_of(receipt: Receipt) -> RecordSettings:
+def settings_of(receipt: Receipt) -> receipt_issuing.RecordSettings:
     """What has to be recorded so that a receipt of the same answer states the same."""
-    from tallystick.recording.receipts import RecordSettings
-    from tallystick.verdicts.fingerprints import settings_of as fingerprint_settings
-
     states = receipt.states
-    fingerprints = tuple(map(fingerprint_settings, receipt.fingerprints))
+    fingerprints = tuple(map(fingerprint_verdicts.settings_of, receipt.fingerprints))
     if states is None:
-        return RecordSettings(fingerprints)
-    return RecordSettings(fingerprints, tuple(states.layers), states.block, states.prompt)
+        return receipt_issuing.RecordSettings(fingerprints)
+    return receipt_issuing.RecordSettings(fingerprints, tuple(states.layers), states.block, states.prompt)
 
 
 # What the upper rungs of the ladder need on this machine: layers as graphs, and exact replay.
@@ -103,24 +95,16 @@ def settings_of(receipt: Receipt) -> RecordSettings:
 
 def tools_for(model: LanguageModel, environment: Environment | Path | str | None, layer: int | None) -> Tools:
     """What the upper rungs need on this machine, for a model of PyTorch; other models are judged on the first two."""
-    stated = _environment(environment) if isinstance(environment, Path | str) else environment
-    from tallystick.engines.torch.generation.language_models import TorchLanguageModel
-
-    if not isinstance(model, TorchLanguageModel):
-        return Tools(environment=stated, layer=layer)
+    if isinstance(environment, Path | str):
+        path = Path(environment)
+        environment = Environment.from_bytes(read_document(path).removesuffix(b"\n"), path.name)
+    if not isinstance(model, language_models.TorchLanguageModel):
+        return Tools(environment=environment, layer=layer)
 
     def captured(tokens: tuple[int, ...], number: int) -> LayerProgram:
-        from tallystick.engines.torch.generation.language_models import capture_layer
+        return language_models.capture_layer(model, tokens, number)
 
-        return capture_layer(model, tokens, number)
-
-    return Tools(layers=captured, replayer=PlainReplayer(model), environment=stated, layer=layer)
-
-
-def _environment(path: Path | str) -> Environment:
-    from tallystick.formats.spec import Environment
-
-    return Environment.from_bytes(read_document(Path(path)).removesuffix(b"\n"), Path(path).name)
+    return Tools(layers=captured, replayer=PlainReplayer(model), environment=environment, layer=layer)
 
 
 # A challenge of committed states: asked of a provider over HTTP, or its answer in whatever form it is held.
@@ -166,9 +150,7 @@ def challenge_provider(
     Without a nonce a new one is drawn. A customer's key is taken from the environment variable `OPENAI_API_KEY`.
     Raises `UsageError` for an address that is none.
     """
-    from tallystick.core.http.client import HttpClient, RequestLimits
-
-    client = HttpClient(url, RequestLimits(SECONDS))
+    client = http_client.HttpClient(url, http_client.RequestLimits(SECONDS))
     drawn = read_nonce(nonce) or secrets.token_bytes(NONCE_BYTES)
     chosen = _asked_layer(subject, drawn, layer) if count is None else None
     if subject.receipt.states is None or (count is None and chosen is None):

@@ -8,15 +8,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
 
+from tallystick.audits import training as training_audit
 from tallystick.core.errors import ProofError, UsageError, without_passwords
+from tallystick.core.lazy import require
+from tallystick.database import query as queries, remote, rows as database_rows
 from tallystick.tally.auditing import AuditResult, PolicySource, audit
-
-if TYPE_CHECKING:
-    from tallystick.audits.training import Progress
-    from tallystick.database.query import Answers
-    from tallystick.database.remote import ServiceConnection
 
 
 def audit_over_http(
@@ -30,7 +27,7 @@ def audit_over_http(
     device: str | None = None,
     corpus: Path | str | None = None,
     initial: Path | str | None = None,
-    progress: Progress = lambda *_: None,
+    progress: training_audit.Progress = lambda *_: None,
 ) -> AuditResult:
     """Fetch a run, or one segment of it, from a service into a temporary folder, and audit it there.
 
@@ -50,15 +47,11 @@ def audit_over_http(
 
     Raises what `audit` raises, and `UnavailableError` where the service does not answer or refuses.
     """
-    from tallystick.core.lazy import require
-
     require("httpx", "fastapi")
-    from tallystick.database.remote import ServiceConnection, run_address
-
-    address = run_address(url)
+    address = remote.run_address(url)
     if segment is not None and step is not None:
         raise UsageError("a segment, or a step: not both")
-    with ServiceConnection(address.service, token) as service, _folder() as folder:
+    with remote.ServiceConnection(address.service, token) as service, _folder() as folder:
         found = folder / "run"
         asked = segment if step is None else _segment_of(address.service, token, address.run, step)
         part = _fetch(service, address.run, found, asked)
@@ -68,28 +61,24 @@ def audit_over_http(
     return replace(result, made=replace(result.made, command=command))
 
 
-def _fetch(service: ServiceConnection, run: str, found: Path, segment: tuple[int, int] | None) -> str:
+def _fetch(service: remote.ServiceConnection, run: str, found: Path, segment: tuple[int, int] | None) -> str:
     """Fetch what is asked for; returns the option that asks for it."""
-    from tallystick.database.remote import fetch_run, fetch_segment
-
     if segment is None:
-        fetch_run(service, run, found)
+        remote.fetch_run(service, run, found)
         return ""
-    fetch_segment(service, run, *segment, found)
+    remote.fetch_segment(service, run, *segment, found)
     return f" --segment {segment[0]}..{segment[1]}"
 
 
 def _segment_of(url: str, token: str | None, run: str, step: int) -> tuple[int, int]:
     """The anchors around a step, as the service names them; the audit shows whether they are anchors."""
-    from tallystick.database.query import FieldTest, Query, RowQuery, at_least
-    from tallystick.database.remote import ServiceAnswers
-    from tallystick.database.rows import AnchorRow
-
-    source: Answers = ServiceAnswers(url, token)
+    source: queries.Answers = remote.ServiceAnswers(url, token)
     try:
-        anchors: Query[AnchorRow] = Query(source, RowQuery(noun="anchors")).where(run=run, present=True)
-        before = list(anchors.where(step=FieldTest(below=step)).newest_first().first(1))
-        behind = list(anchors.where(step=at_least(step)).first(1))
+        anchors: queries.Query[database_rows.AnchorRow] = queries.Query(source, queries.RowQuery(noun="anchors")).where(
+            run=run, present=True
+        )
+        before = list(anchors.where(step=queries.FieldTest(below=step)).newest_first().first(1))
+        behind = list(anchors.where(step=queries.at_least(step)).first(1))
     finally:
         source.close()
     if not before or not behind:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from tallystick.audits.calls import audit_inference
+from tallystick.audits import (
+    opened_segment,
+    report_page,
+    training as training_audit,
+)
+from tallystick.audits.calls import InferenceReport, audit_inference
+from tallystick.audits.checked_run import read_stated
 from tallystick.audits.context import (
+    AuditContext,
     audit_command,
     context_of,
     opened_segment_command,
@@ -19,24 +26,29 @@ from tallystick.audits.context import (
     stated_environment,
 )
 from tallystick.audits.policy import Policy, draw_nonce, parse_nonce, read_policy
-from tallystick.audits.report import Report, claim_named
+from tallystick.audits.report import Report, claim_named, report_unread
 from tallystick.core.canonical_json import Json
 from tallystick.core.errors import UnavailableError, UsageError
-from tallystick.formats.store.directories import SEGMENT, InferenceDirectory, OpeningDirectory, read_statement
+from tallystick.core.files import require_empty_folder
+from tallystick.engines import tokenizers
+from tallystick.engines.torch import engine as torch_engine, environment as torch_environment, tensors as torch_tensors
+from tallystick.engines.torch.training import verifier_stack as torch_stack
+from tallystick.formats.data import rows as row_files
+from tallystick.formats.spec import Environment, Origin
+from tallystick.formats.store.directories import (
+    SEGMENT,
+    InferenceDirectory,
+    OpeningDirectory,
+    SegmentDirectory,
+    open_origin,
+    read_statement,
+)
 from tallystick.formats.store.run import RunDirectory
+from tallystick.recording import segment_opening
+from tallystick.verdicts import words
+from tallystick.verdicts.replayer import VerifierStack
 from tallystick.verdicts.tolerance import Finding
 from tallystick.verdicts.verdict import Findings, Judgement, Outcome, Verdict
-
-if TYPE_CHECKING:
-    from tallystick.audits.calls import InferenceReport
-    from tallystick.audits.context import AuditContext
-    from tallystick.audits.training import Progress
-    from tallystick.formats.data.rows import CommittedRows
-    from tallystick.formats.spec import Environment, Origin
-    from tallystick.formats.store.directories import SegmentDirectory
-    from tallystick.verdicts.replayer import VerifierStack
-    from tallystick.verdicts.words import VerdictText
-
 
 # How many threads PyTorch computes with while a verifier works.
 
@@ -85,7 +97,6 @@ def origin_of(initial: Path | str | None) -> Origin | None:
     """The weights of a directory; raises `UnavailableError` where it holds none."""
     if initial is None:
         return None
-    from tallystick.formats.store.directories import open_origin
 
     return open_origin(Path(initial))
 
@@ -97,20 +108,16 @@ def with_origin(stack: VerifierStack, origin: Origin | None, corpus: Path | None
         return found
     shards, model = corpus, origin.path
 
-    def check(rows: CommittedRows, places: Sequence[int]) -> None:
-        from tallystick.engines.tokenizers import check_made_again  # raises where a library is missing
-
-        check_made_again(rows, places, shards, model)
+    def check(rows: row_files.CommittedRows, places: Sequence[int]) -> None:
+        tokenizers.check_made_again(rows, places, shards, model)
 
     return replace(found, made_again=check)
 
 
 def verifier_stack(run: RunDirectory, device: str | None, policy: Policy) -> VerifierStack:
     """This machine as it replays `run`; raises what `replay_device` raises."""
-    from tallystick.engines.torch.training.verifier_stack import torch_verifier_stack
-
     stated = run.environment()
-    return torch_verifier_stack(stated, replay_device(device, stated), policy.parameters_max)
+    return torch_stack.torch_verifier_stack(stated, replay_device(device, stated), policy.parameters_max)
 
 
 def replay_device(device: str | None, stated: Environment | None) -> str:
@@ -121,9 +128,7 @@ def replay_device(device: str | None, stated: Environment | None) -> str:
     import torch
 
     if device is not None:
-        from tallystick.engines.torch.tensors import require_device
-
-        require_device(device)
+        torch_tensors.require_device(device)
     return device or (stated.device if stated is not None and torch.cuda.is_available() else "cpu")
 
 
@@ -169,9 +174,7 @@ class AuditResult(Judgement):
 
     def to_json(self) -> dict[str, Json]:
         """The report as `tally audit --json` prints it."""
-        from tallystick.audits.report_page import audit_json
-
-        return audit_json(self.report, self.made)
+        return report_page.audit_json(self.report, self.made)
 
     def text(self, verbose: bool = False) -> str:
         """The report as `tally audit` prints it; with `verbose`, every check."""
@@ -179,31 +182,43 @@ class AuditResult(Judgement):
 
     def page(self) -> str:
         """The report as one self-contained page of HTML, as `tally audit --html` writes it."""
-        from tallystick.audits.report_page import render_page
+        return report_page.render_page(self.report, self.made)
 
-        return render_page(self.report, self.made)
-
-    def lines(self) -> VerdictText:
+    def lines(self) -> words.VerdictText:
         """What the text says, by its parts."""
-        from tallystick.audits.report_page import audit_text
-
-        return audit_text(self.report, self.made)
+        return report_page.audit_text(self.report, self.made)
 
     def __str__(self) -> str:
         return self.text()
 
     def _repr_html_(self) -> str:
-        from tallystick.audits.report_page import frame
-
-        return frame(self.page())
+        return report_page.frame(self.page())
 
 
-def unread_result(run: RunDirectory, policy: Policy, findings: Findings, command: str) -> AuditResult:
-    """The result for a run of which claim, spec or environment cannot be read."""
-    from tallystick.audits.context import context_of
-    from tallystick.audits.report import report_unread
+@dataclass(frozen=True)
+class ReplaySettings:
+    """How this machine replays: where, with what weights and shards at hand, and since when, for the report."""
 
-    return AuditResult(report_unread(run, policy, findings), context_of(run, command, None, 0.0))
+    device: str | None
+    progress: training_audit.Progress
+    origin: Origin | None = None
+    corpus: Path | None = None
+    started: float = field(default_factory=time.perf_counter)
+
+    def judge(
+        self, run: RunDirectory, policy: Policy, command: str, replay: Callable[[VerifierStack], Report]
+    ) -> AuditResult:
+        """The result of a replay, or the one for a run of which claim, spec or environment cannot be read."""
+        findings = Findings(keeps_going=True)
+        stated = read_stated(run, policy, findings)
+        if stated is None:
+            return AuditResult(report_unread(run, policy, findings), context_of(run, command, None, 0.0))
+        with threads_of(stated.environment):
+            stack = with_origin(verifier_stack(run, self.device, policy), self.origin, self.corpus)
+            self.progress(0, 0)
+            startup_seconds = time.perf_counter() - self.started
+            report = replay(stack)
+        return AuditResult(report, context_of(run, command, stack.environment, startup_seconds))
 
 
 # `tallystick.verify_segment` and `open_segment`: one segment that the caller chose, replayed or handed over.
@@ -218,7 +233,7 @@ def verify_segment(
     device: str | None = None,
     initial: Path | str | None = None,
     anchors: str | None = None,
-    progress: Progress = lambda *_: None,
+    progress: training_audit.Progress = lambda *_: None,
 ) -> AuditResult:
     """Replay the segment from the anchor `start` to the anchor `end`, and ask for equality of every bit of the state.
 
@@ -227,63 +242,20 @@ def verify_segment(
 
     Raises what `audit` raises, and `UsageError` where `start` or `end` is no anchor.
     """
-    from tallystick.audits.checked_run import read_stated
-    from tallystick.audits.opened_segment import verify_segment as replay_chosen
-
-    started = time.perf_counter()
+    settings = ReplaySettings(device, progress, origin_of(initial))
     directory, asked = read_statement(path_of(run)), policy_of(policy)
     if not isinstance(directory, RunDirectory):
         raise UsageError(f"{directory.path}: holds no training run, and only such a run has segments")
-    directory = replace(directory, anchors_url=anchors)
-    directory.anchors.present(())  # a store that cannot be read is said at once
-    origin = origin_of(initial)
-    command = segment_command(
-        directory.path, asked, start, end, device, anchors, None if origin is None else origin.path
+    chosen = replace(directory, anchors_url=anchors)
+    chosen.anchors.present(())  # a store that cannot be read is said at once
+    begun = None if settings.origin is None else settings.origin.path
+    command = segment_command(chosen.path, asked, start, end, device, anchors, begun)
+    return settings.judge(
+        chosen,
+        asked,
+        command,
+        lambda stack: opened_segment.verify_segment(chosen, asked, start, end, stack, progress),
     )
-    findings = Findings(keeps_going=True)
-    stated = read_stated(directory, asked, findings)
-    if stated is None:
-        return unread_result(directory, asked, findings, command)
-    with threads_of(stated.environment):
-        stack = with_origin(verifier_stack(directory, device, asked), origin, None)
-        progress(0, 0)
-        ready = time.perf_counter()
-        report = replay_chosen(directory, asked, start, end, stack, progress)
-    return AuditResult(report, context_of(directory, command, stack.environment, ready - started))
-
-
-def audit_segment(
-    path: Path,
-    policy: Policy,
-    device: str | None,
-    progress: Progress,
-    started: float,
-    corpus: Path | None = None,
-    origin: Origin | None = None,
-) -> AuditResult:
-    """Audit a segment that was handed over alone; `started` is when that began, by `time.perf_counter`.
-
-    Raises `UsageError` where a corpus is given and the segment is not one of a run on rows.
-    """
-    from tallystick.audits.checked_run import read_stated
-    from tallystick.audits.opened_segment import audit_opened_segment
-    from tallystick.formats.store.directories import SegmentDirectory
-
-    segment = SegmentDirectory(path)
-    begun = None if origin is None else origin.path
-    findings = Findings(keeps_going=True)
-    command = opened_segment_command(segment.path, policy, device, corpus, begun)
-    stated = read_stated(segment.run, policy, findings)
-    if stated is None:
-        return unread_result(segment.run, policy, findings, command)
-    if corpus is not None and stated.spec.rows is None:
-        raise UsageError(f"{path}: shows its tokens under the root of the spec; --corpus takes the whole run")
-    with threads_of(stated.environment):
-        stack = with_origin(verifier_stack(segment.run, device, policy), origin, corpus)
-        progress(0, 0)
-        ready = time.perf_counter()
-        report = audit_opened_segment(segment, policy, stack, progress)
-    return AuditResult(report, context_of(segment.run, command, stack.environment, ready - started))
 
 
 def open_segment(
@@ -303,39 +275,11 @@ def open_segment(
         UnavailableError: a file of the run is missing, or `out` cannot be written.
         UsageError: `start` or `end` is no anchor, or `out` is not empty.
     """
-    from pathlib import Path
-
-    from tallystick.core.files import require_empty_folder
-    from tallystick.recording.segment_opening import open_segment as write_segment
-
     found = read_statement(path_of(run))
     if not isinstance(found, RunDirectory):
         raise UsageError(f"{found.path}: holds no training run, and only such a run has segments")
     require_empty_folder(Path(out))
-    return write_segment(replace(found, anchors_url=anchors), start, end, Path(out))
-
-
-# The audit of the recorded calls of a model, for `tallystick.audit`.
-
-
-def audit_calls(
-    run: InferenceDirectory, policy: Policy, nonce: bytes, device: str | None, progress: Progress, started: float
-) -> AuditResult:
-    """Audit recorded calls; `started` is when the audit began, on the clock of `time.perf_counter`."""
-    from tallystick.engines.torch.engine import TorchEngine
-    from tallystick.engines.torch.environment import describe_environment
-
-    if policy.tolerance is not None:
-        raise UsageError("the policy's tolerance compares states of a training; calls are compared by their outputs")
-    stated = stated_environment(run)
-    on = replay_device(device, stated)
-    progress(0, 0)
-    with threads_of(stated):
-        environment = describe_environment("cuda" if on == "cuda" else "cpu")
-        ready = time.perf_counter()
-        report = audit_inference(run, policy, nonce, environment, TorchEngine(on), progress)
-    command = audit_command(run.path, policy, nonce, device)
-    return AuditResult(report, context_of(run, command, environment, ready - started))
+    return segment_opening.open_segment(replace(found, anchors_url=anchors), start, end, Path(out))
 
 
 # `tallystick.audit`: replay what was recorded, compare, and give the verdict.
@@ -350,7 +294,7 @@ def audit(
     corpus: Path | str | None = None,
     initial: Path | str | None = None,
     anchors: str | None = None,
-    progress: Progress = lambda *_: None,
+    progress: training_audit.Progress = lambda *_: None,
 ) -> AuditResult:
     """Recheck every digest of a run, replay sampled steps and compare; likewise the recorded calls of a model.
 
@@ -374,32 +318,58 @@ def audit(
         UnavailableError: there is no run, corpus or origin, or a library is missing, or the device that was asked for.
         UsageError: the nonce or the device makes no sense.
     """
-    started = time.perf_counter()
+    settings = ReplaySettings(device, progress)
     drawn = draw_nonce() if nonce is None else parse_nonce(nonce.hex() if isinstance(nonce, bytes) else nonce)
     asked, path = policy_of(policy), path_of(run)
-    if (path / SEGMENT).is_file():
-        if anchors is not None:
-            raise UsageError(f"{path}: a segment holds its anchors: leave --anchors out")
-        return audit_segment(path, asked, device, progress, started, directory_of(corpus), origin_of(initial))
-    found = read_statement(path)
+    is_segment = (path / SEGMENT).is_file()
+    if is_segment and anchors is not None:
+        raise UsageError(f"{path}: a segment holds its anchors: leave --anchors out")
+    found = None if is_segment else read_statement(path)
     if isinstance(found, OpeningDirectory):
         raise UsageError(f"{found.path}: holds opened operators; `tally judge {quote(str(found.path))}` judges them")
     if isinstance(found, InferenceDirectory):
-        return audit_calls(found, asked, drawn, device, progress, started)
-    from tallystick.audits.checked_run import read_stated
-    from tallystick.audits.training import audit_training
-
-    found = replace(found, anchors_url=anchors)
-    found.anchors.present(())  # a store that cannot be read is said at once
-    findings = Findings(keeps_going=True)
-    stated = read_stated(found, asked, findings)
+        return _audit_calls(found, asked, drawn, settings)
     shards, origin = directory_of(corpus), origin_of(initial)
-    command = audit_command(found.path, asked, drawn, device, shards, anchors, None if origin is None else origin.path)
-    if stated is None:
-        return unread_result(found, asked, findings, command)
-    with threads_of(stated.environment):
-        stack = replace(with_origin(verifier_stack(found, device, asked), origin, shards), corpus=shards)
-        progress(0, 0)
-        ready = time.perf_counter()
-        report = audit_training(found, asked, drawn, stack, progress)
-    return AuditResult(report, context_of(found, command, stack.environment, ready - started))
+    begun = None if origin is None else origin.path
+    settings = replace(settings, origin=origin, corpus=shards)
+    if found is None:
+        segment = SegmentDirectory(path)
+        command = opened_segment_command(path, asked, device, shards, begun)
+        return settings.judge(
+            segment.run,
+            asked,
+            command,
+            lambda stack: _audit_segment(segment, asked, stack, settings),
+        )
+    whole = replace(found, anchors_url=anchors)
+    whole.anchors.present(())  # a store that cannot be read is said at once
+    command = audit_command(path, asked, drawn, device, shards, anchors, begun)
+    return settings.judge(
+        whole,
+        asked,
+        command,
+        lambda stack: training_audit.audit_training(whole, asked, drawn, replace(stack, corpus=shards), progress),
+    )
+
+
+def _audit_segment(segment: SegmentDirectory, policy: Policy, stack: VerifierStack, settings: ReplaySettings) -> Report:
+    """Replay a segment that was handed over alone; raises `UsageError` for a corpus that it has no rows of."""
+    if settings.corpus is not None and segment.run.spec().rows is None:
+        raise UsageError(f"{segment.path}: shows its tokens under the root of the spec; --corpus takes the whole run")
+    return opened_segment.audit_opened_segment(segment, policy, stack, settings.progress)
+
+
+def _audit_calls(run: InferenceDirectory, policy: Policy, nonce: bytes, settings: ReplaySettings) -> AuditResult:
+    """Run the graph of recorded calls again, and compare outputs."""
+    if policy.tolerance is not None:
+        raise UsageError("the policy's tolerance compares states of a training; calls are compared by their outputs")
+    stated = stated_environment(run)
+    device = replay_device(settings.device, stated)
+    settings.progress(0, 0)
+    with threads_of(stated):
+        environment = torch_environment.describe_environment("cuda" if device == "cuda" else "cpu")
+        startup_seconds = time.perf_counter() - settings.started
+        engine = torch_engine.TorchEngine(device)
+        report = audit_inference(run, policy, nonce, environment, engine, settings.progress)
+    command = audit_command(run.path, policy, nonce, settings.device)
+    return AuditResult(report, context_of(run, command, environment, startup_seconds))

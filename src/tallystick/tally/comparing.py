@@ -9,6 +9,7 @@ from tallystick.audits.differences.difference import Difference
 from tallystick.audits.differences.operators import diff_openings
 from tallystick.audits.differences.runs import DiffRequest, diff_runs
 from tallystick.core.errors import UsageError
+from tallystick.engines.torch import tensors as torch_tensors
 from tallystick.formats.store.directories import OpeningDirectory, StatementFolder, read_statement
 from tallystick.formats.store.run import RunDirectory
 
@@ -42,9 +43,7 @@ def diff(
         UsageError: the two are not of one kind, or `out` is not empty, or the device is unknown.
     """
     if device != "cpu":
-        from tallystick.engines.torch.tensors import require_device
-
-        require_device(device)
+        torch_tensors.require_device(device)
     found = read_statement(Path(first)), read_statement(Path(second))
     if isinstance(found[0], OpeningDirectory) and isinstance(found[1], OpeningDirectory):
         return Difference((str(first), str(second)), operators=diff_openings(found[0].path, found[1].path))

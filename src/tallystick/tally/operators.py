@@ -6,60 +6,56 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tallystick.core.canonical_json import Json
 from tallystick.core.digests import parse_digest
-from tallystick.core.errors import UnavailableError, UsageError
+from tallystick.core.errors import UnavailableError, UsageError, refusal
+from tallystick.core.files import read_document
 from tallystick.formats.store.directories import OpeningDirectory, read_statement
+from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.files import load_graph
 from tallystick.programs.modules import load_modules
+from tallystick.programs.operators.precision import (
+    BFLOAT_PRODUCTS,
+    BFLOAT_SUMS,
+    HALF_SUMS,
+    PLAIN,
+    STEPWISE,
+    TENSOR_FLOAT,
+    Precision,
+)
 from tallystick.verdicts.opening.files import GRAPH
 from tallystick.verdicts.opening.judge import OpeningRequest, judge_opening
-from tallystick.verdicts.profiles import Profile
+from tallystick.verdicts.opening.published import Published
+from tallystick.verdicts.profiles import Budget, Profile
 from tallystick.verdicts.verdict import Verdict
-
-if TYPE_CHECKING:
-    from tallystick.programs.operators.precision import Precision
-    from tallystick.verdicts.opening.published import Published
-    from tallystick.verdicts.profiles import Budget
-
 
 # What a verifier names when operators are judged: a precision, and files of thresholds, budgets and claims.
 
 
 def read_precision(name: str) -> Precision:
     """What the prover computed in, by its name; raises `UsageError` for another."""
-    from tallystick.programs.operators import precision
-
     known = {
-        "stepwise": precision.STEPWISE,
-        "plain": precision.PLAIN,
-        "tf32": precision.TENSOR_FLOAT,
-        "bf16-products": precision.BFLOAT_PRODUCTS,
-        "bf16-sums": precision.BFLOAT_SUMS,
-        "fp16-sums": precision.HALF_SUMS,
+        "stepwise": STEPWISE,
+        "plain": PLAIN,
+        "tf32": TENSOR_FLOAT,
+        "bf16-products": BFLOAT_PRODUCTS,
+        "bf16-sums": BFLOAT_SUMS,
+        "fp16-sums": HALF_SUMS,
     }
     if name not in known:
-        from tallystick.core.errors import refusal
-
         raise UsageError(f"--precision: {refusal(name, [*known])}")
     return known[name]
 
 
 def read_profile(path: Path | str) -> Profile:
     """The calibrated thresholds in a file; raises `MalformedError` for anything else."""
-    from tallystick.core.files import read_document
-    from tallystick.verdicts.profiles import Profile
-
     return Profile.from_bytes(read_document(Path(path)).removesuffix(b"\n"), Path(path).name)
 
 
 def read_budgets(paths: Iterable[Path]) -> tuple[Budget, ...]:
     """The budgets in files, one for each graph; raises `UsageError` for two of one graph, `MalformedError` for none."""
-    from tallystick.core.files import read_document
-    from tallystick.verdicts.profiles import Budget
-
     found = [Budget.from_bytes(read_document(path).removesuffix(b"\n"), path.name) for path in paths]
     if len({budget.graph for budget in found}) < len(found):
         raise UsageError("--budget: two budgets for one graph")
@@ -68,10 +64,6 @@ def read_budgets(paths: Iterable[Path]) -> tuple[Budget, ...]:
 
 def read_published(run: Path | str) -> Published:
     """What a run directory claims; raises `UnavailableError` where there is none, `UsageError` for opened operators."""
-    from tallystick.formats.store.directories import OpeningDirectory, read_statement
-    from tallystick.formats.store.run import RunDirectory
-    from tallystick.verdicts.opening.published import Published
-
     path = Path(run)
     if not path.exists():
         raise UnavailableError(f"{path}: no such run directory")

@@ -5,25 +5,20 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from importlib import import_module
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from scripts.root_page import written
 from tallystick import __version__
-from tallystick.tally.cli.application import FILES, OF_ALL, SECTIONS, HelpSection, application
+from tallystick.tally.cli.application import GROUPS, PLACES, SECTIONS, HelpSection, application
 from tallystick.tally.cli.entry import BEGINNING, HELP_PAGE
 
 REPOSITORY = Path(__file__).parents[3]
 Tally = Callable[..., Any]
-COMMANDS = sorted(
-    command.name or command.callback.__name__.replace("_", "-")  # type: ignore[union-attr]
-    for command in application().registered_commands
-)
+COMMANDS = sorted(PLACES.keys() - GROUPS.keys())
 HEAVY = {"torch", "transformers", "tokenizers", "matplotlib", "sklearn", "numpy", "jinja2"}
 
 
@@ -50,14 +45,13 @@ def test_the_help_of_tally_names_every_command_and_exit_code(tally: Tally) -> No
 
 def test_the_help_of_tally_shows_every_command_under_one_role_of_at_most_nine() -> None:
     shown = [name for role in SECTIONS for name in role.commands]
-    groups = [each.name for each in application().registered_groups]
-    assert sorted(shown) == sorted([*COMMANDS, *groups])
+    assert sorted(shown) == sorted(PLACES)
     assert max(len(role.commands) for role in SECTIONS) <= 9
 
 
 @pytest.mark.parametrize("role", SECTIONS, ids=lambda role: role.name)
 def test_every_role_has_a_command_to_begin_with(tally: Tally, role: HelpSection) -> None:
-    assert role.first.split()[1] == role.commands[0]
+    assert role.first.split()[1] == next(iter(role.commands))
     assert f"{role.name} (first: {role.first}):" in tally("--help").out
 
 
@@ -66,18 +60,22 @@ def test_the_help_of_tally_stands_in_a_file_as_typer_would_print_it(tally: Tally
     assert tally("--help").out == tally("-h").out == tally("help").out == HELP_PAGE.read_text("utf-8")
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_the_table_of_commands_is_what_each_file_registers(file: str) -> None:
-    app = typer.Typer()
-    import_module(f"tallystick.tally.cli.{file}").register(app)
-    assert sorted(FILES[file].split()) == sorted(names_of(app))
+def test_a_command_that_is_looked_up_is_loaded_alone() -> None:
+    code = "from tallystick.tally.cli.application import application; application().commands['audit']"
+    shown = "import sys; print(sorted(name for name in sys.modules if name.startswith('tallystick.tally.cli.')))"
+    done = subprocess.run([sys.executable, "-c", f"{code}; {shown}"], capture_output=True, text=True, check=True)
+    loaded = {name.rpartition(".")[2] for name in eval_list(done.stdout)}
+    assert "audit" in loaded
+    assert loaded <= {"application", "entry", "audit", "options", "output"}
 
 
-def test_a_command_is_alone_in_its_application_and_the_others_are_there_for_whoever_mistypes_it() -> None:
-    assert {*names_of(application("audit"))} == {"audit", "verify-segment", "attack"}
-    everything = {name for names in FILES.values() for name in names.split()}
-    assert {*names_of(application())} == {*names_of(application("adit"))} == everything
-    assert {*names_of(application(OF_ALL))} == everything
+def test_every_place_of_the_table_is_a_command_with_a_line_of_help() -> None:
+    for name, command in application().commands.items():
+        assert (command.name, bool(command.help)) == (name, True)
+        for inner, below in getattr(command, "commands", {}).items():
+            assert (below.name, bool(below.help)) == (inner, True)
+    with pytest.raises(TypeError):
+        del application().commands["audit"]
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], []])
@@ -87,12 +85,6 @@ def test_what_is_said_at_once_loads_no_command(arguments: list[str]) -> None:
     loaded = set(eval_list(done.stdout.splitlines()[-1]))
     assert "typer" not in loaded
     assert not {name for name in loaded if name.startswith("tallystick.tally.cli.")} - {"tallystick.tally.cli.entry"}
-
-
-def names_of(app: typer.Typer) -> Iterator[str]:
-    for each in app.registered_commands:
-        yield each.name or each.callback.__name__.replace("_", "-")  # type: ignore[union-attr]
-    yield from (str(each.name) for each in app.registered_groups)
 
 
 def test_commands_that_judge_and_rule_name_each_other(tally: Tally) -> None:
@@ -114,7 +106,7 @@ def test_tally_alone_says_where_to_begin(tally: Tally) -> None:
     told = tally()
     assert (told.code, told.out, told.err) == (2, "", BEGINNING)
     named = {line.split()[1] for line in BEGINNING.splitlines() if line.startswith("  tally ")} - {"help"}
-    assert named <= {*COMMANDS, *(each.name for each in application().registered_groups)}
+    assert named <= {*PLACES}
     assert len(BEGINNING.splitlines()) <= 16
 
 

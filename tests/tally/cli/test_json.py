@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import typer
 
 from tallystick.tally.cli.application import application
 from tests.support.prefork.commands import commands
@@ -41,7 +40,7 @@ def commands_of(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, A
             yield " ".join((*path, name)), command
 
 
-COMMANDS: Final = dict(commands_of(typer.main.get_command(application())))
+COMMANDS: Final = dict(commands_of(application()))
 
 
 def offers_json(command: Any) -> bool:

@@ -20,14 +20,14 @@ VALUES = {"device": "cpu", "nonce": NONCE, "segment": "1..2"}
 
 
 def context_of(*arguments: str) -> typer.Context:
-    root = typer.main.get_command(application())
+    root = application()
     with root.make_context("tally", [arguments[0]]) as above:
-        return root.commands[arguments[0]].make_context(arguments[0], list(arguments[1:]), parent=above)  # type: ignore[attr-defined,no-any-return]
+        return root.commands[arguments[0]].make_context(arguments[0], list(arguments[1:]), parent=above)
 
 
 @pytest.mark.parametrize("command", ["audit", "verify-segment"])
 def test_every_option_is_carried_but_those_for_the_output(command: str, tmp_path: Path) -> None:
-    parameters = typer.main.get_command(application()).commands[command].params  # type: ignore[attr-defined]
+    parameters = application().commands[command].params
     options = [each for each in parameters if each.param_type_name == "option" and each.name != "help"]
     for each in options:
         value = () if each.is_flag else (VALUES.get(each.name, "3"),)

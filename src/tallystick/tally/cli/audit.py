@@ -10,22 +10,39 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tallystick.audits import policy as audit_policy, training as training_audit
+from tallystick.core.canonical_json import Json
 from tallystick.core.errors import UsageError
-from tallystick.tally.cli.options import CORPUS, JSON, VERBOSE, device_option, from_options, print_verdict
+from tallystick.core.files import require_empty_folder, require_writable, write_atomically
+from tallystick.database.indexing import audits
+from tallystick.formats.store import run as runs
+from tallystick.formats.store.folders import RUN, require_folder
+from tallystick.tally import audit_over_http, auditing
+from tallystick.tally.attacks import catalogue, forging, names as attack_names
+from tallystick.tally.cli.options import (
+    AnchorsUrl,
+    AsJson,
+    CorpusDirectory,
+    PolicyFile,
+    TokenFile,
+    Verbose,
+    device_option,
+    from_options,
+    open_database,
+    read_calibration,
+    read_marks,
+    read_token,
+    repeated,
+    show_report,
+)
+from tallystick.tally.cli.output import keep_freed_memory, print_json, progress_bar, show, talk
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-    from tallystick.audits.policy import Policy
-    from tallystick.audits.training import Progress
-    from tallystick.core.canonical_json import Json
-    from tallystick.tally.attacks.forging import Attack, Expected
-    from tallystick.tally.auditing import AuditResult
-
 
 # `tally audit` and `tally verify-segment`: replay what was recorded and say how far it can be trusted.
 
-RUN = typer.Argument(help="A finished run directory.")
 POLICY = typer.Option(None, help="The verifier's policy, as TOML or JSON.")
 CLAIM = typer.Option(None, help="The digest of the claim that was published: sha256:…")
 DEVICE = device_option("Replay on cpu or cuda; by default on the device that the spec names.", None)
@@ -40,22 +57,15 @@ REPORT_DB = typer.Option(
 URLS = ("http://", "https://")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command()(audit)
-    app.command(name="verify-segment")(verify_segment)
-    app.command()(attack)
-
-
 def audit(
     context: typer.Context,
     run: str = typer.Argument(help="A finished run directory, or a run in a service: http://HOST/runs/NAME."),
     samples: int | None = typer.Option(None, min=1, help="How many steps to sample."),
     window: int | None = typer.Option(None, min=1, help="The longest replay from an anchor, in steps."),
     nonce: str | None = typer.Option(None, help="Repeat an audit with the nonce it printed."),
-    policy: Path | None = POLICY,
+    policy: PolicyFile = None,
     claim: str | None = CLAIM,
-    corpus: Path | None = CORPUS,
+    corpus: CorpusDirectory = None,
     shards: int | None = typer.Option(None, min=1, help="How many shards of the corpus to tokenize again."),
     initial: Path | None = INITIAL,
     full: bool = typer.Option(False, "--full", help="Replay the whole chain, anchor to anchor."),
@@ -73,14 +83,14 @@ def audit(
         False, "--strict", help="Demand of a loop one step graph, one rule, and learning rates on a schedule."
     ),
     device: str | None = DEVICE,
-    anchors: str | None = ANCHORS,
+    anchors: AnchorsUrl = None,
     segment: str | None = typer.Option(None, metavar="A..B", help="Of a service: only from anchor A to anchor B."),
     step: int | None = typer.Option(None, min=1, help="Of a service: only the segment in which this step lies."),
-    token_file: Path | None = typer.Option(None, "--token-file", help="The file of the token for a service."),
+    token_file: TokenFile = None,
     html: Path | None = HTML,
     db: str | None = REPORT_DB,
     json: bool = REPORT_JSON,
-    verbose: bool = VERBOSE,
+    verbose: Verbose = False,
 ) -> int:
     """Replay part of a run and compare it with the record.
 
@@ -88,11 +98,13 @@ def audit(
     that `tally open` wrote, are audited in the same way. Of a service, what the audit needs is fetched first, and
     judged here.
     """
-    from tallystick.tally.cli.output import keep_freed_memory
-
     keep_freed_memory()
-    _require_page(html)
-    _require_database(db)
+    if html is not None:
+        require_writable(html)
+    if db is not None:
+        open_database(db, writable=True).close()  # so that what cannot be written is found before the audit
+    if calibration is not None and not tolerant:
+        raise UsageError("--calibration takes --tolerant: an exact audit compares bytes")
     chosen = {
         "samples": samples,
         "window": window,
@@ -101,7 +113,7 @@ def audit(
         "shards": shards,
         "mode": "tolerant" if tolerant else None,
         "replay": replay,
-        "calibration": _limits(calibration, tolerant),
+        "calibration": None if calibration is None else read_calibration(calibration).model_dump(mode="json"),
         "graphs": graph or None,
         **dict.fromkeys(("one_graph", "one_rule", "scheduled_rates"), strict or None),
     }
@@ -110,92 +122,71 @@ def audit(
     with _watched() as progress:
         ours = {"nonce": nonce, "device": device, "corpus": corpus, "initial": initial, "progress": progress}
         result = _repeatable(_audited(run, asked, anchors, ours, theirs), context)
-    _keep(result, run, db)
+    if db is not None:
+        with open_database(db, writable=True) as database:
+            audits.add_audit(database, result.to_json(), run=None if run.startswith(URLS) else Path(run))
     return _show(result, html, json, verbose)
 
 
 def verify_segment(
     context: typer.Context,
-    run: Path = RUN,
+    run: Path = typer.Argument(help="A finished run directory."),
     start: int = typer.Option(..., "--from", min=0, help="The anchor to start from."),
     end: int = typer.Option(..., "--to", min=1, help="The anchor to arrive at."),
     claim: str | None = CLAIM,
     initial: Path | None = INITIAL,
     device: str | None = DEVICE,
-    anchors: str | None = ANCHORS,
+    anchors: AnchorsUrl = None,
     html: Path | None = HTML,
     json: bool = REPORT_JSON,
-    verbose: bool = VERBOSE,
+    verbose: Verbose = False,
 ) -> int:
     """Replay one segment and compare every bit.
 
     The state at its end has to equal the recorded anchor in every bit. With --initial, a segment from anchor 0 is also
     to begin with these weights.
     """
-    from tallystick.tally.auditing import verify_segment
-
-    _require_page(html)
+    if html is not None:
+        require_writable(html)
     with _watched() as progress:
         asked = _policy(None, {"claim": claim})
         given: dict[str, Any] = {"device": device, "initial": initial, "anchors": anchors}
-        result = _repeatable(verify_segment(run, start, end, asked, **given, progress=progress), context)
+        result = _repeatable(auditing.verify_segment(run, start, end, asked, **given, progress=progress), context)
     return _show(result, html, json, verbose)
 
 
 def _audited(
-    run: str, policy: Policy, anchors: str | None, ours: dict[str, Any], theirs: dict[str, Any]
-) -> AuditResult:
+    run: str, policy: audit_policy.Policy, anchors: str | None, ours: dict[str, Any], theirs: dict[str, Any]
+) -> auditing.AuditResult:
     """Audit a folder, or a run in a service; raises `UsageError` for an option that is for the other one."""
     if not run.startswith(URLS):
         if said := [name for name, value in theirs.items() if value is not None]:
             mend = "; `tally verify-segment RUN --from A --to B` replays a segment" * (said[0] != "token_file")
             raise UsageError(f"--{said[0].replace('_', '-')}: for a run in a service{mend}")
-        from tallystick.tally.auditing import audit
-
-        return audit(run, policy, anchors=anchors, **ours)
+        return auditing.audit(run, policy, anchors=anchors, **ours)
     if anchors is not None:
         raise UsageError("--anchors: for a run directory; a service sends its anchors itself")
-    from tallystick.tally.audit_over_http import audit_over_http
-    from tallystick.tally.cli.options import read_marks, read_token
-
     marks = None if theirs["segment"] is None else read_marks(theirs["segment"])
-    return audit_over_http(
+    return audit_over_http.audit_over_http(
         run, policy, token=read_token(theirs["token_file"]), segment=marks, step=theirs["step"], **ours
     )
 
 
-def _repeatable(result: AuditResult, context: typer.Context) -> AuditResult:
+def _repeatable(result: auditing.AuditResult, context: typer.Context) -> auditing.AuditResult:
     """The result with the command that repeats it as it was typed."""
-    from tallystick.tally.cli.options import repeated
-
     command = repeated(context, b"" if result.report.policy.full else result.report.nonce)
     return replace(result, made=replace(result.made, command=command))
 
 
-def _policy(path: Path | None, chosen: dict[str, Any]) -> Policy:
-    from tallystick.audits.policy import Policy, read_policy
-
+def _policy(path: Path | None, chosen: dict[str, Any]) -> audit_policy.Policy:
     asked = {name: value for name, value in chosen.items() if value is not None}
-    held = read_policy(path).model_dump(mode="json", exclude_none=True) if path else {}
-    return from_options(Policy, held | asked)
-
-
-def _limits(path: Path | None, is_tolerant: bool) -> dict[str, Any] | None:
-    if path is None:
-        return None
-    if not is_tolerant:
-        raise UsageError("--calibration takes --tolerant: an exact audit compares bytes")
-    from tallystick.audits.limits import Calibration
-    from tallystick.core.files import read_document
-
-    return Calibration.from_bytes(read_document(path).removesuffix(b"\n"), path.name).model_dump(mode="json")
+    held = audit_policy.read_policy(path).model_dump(mode="json", exclude_none=True) if path else {}
+    return from_options(audit_policy.Policy, held | asked)
 
 
 @contextmanager
-def _watched() -> Iterator[Progress]:
+def _watched() -> Iterator[training_audit.Progress]:
     """A bar that begins once there is a run to recheck, so that a complaint about a missing one stands alone."""
-    from tallystick.tally.cli.output import progress_bar
-
     with ExitStack() as shown:
         bars: list[Bar] = []
 
@@ -208,49 +199,13 @@ def _watched() -> Iterator[Progress]:
         yield progress
 
 
-def _require_page(html: Path | None) -> None:
+def _show(result: auditing.AuditResult, html: Path | None, as_json: bool, verbose: bool) -> int:
     if html is not None:
-        from tallystick.core.files import require_writable
-
-        require_writable(html)
-
-
-def _require_database(db: str | None) -> None:
-    """Find out before the audit whether the database can be written."""
-    if db is None:
-        return
-    from tallystick.core.lazy import require
-
-    require("sqlalchemy", "alembic")
-    from tallystick.database.workload_database import WorkloadDatabase
-
-    WorkloadDatabase(db, writable=True).close()
-
-
-def _keep(result: AuditResult, run: str, db: str | None) -> None:
-    if db is None:
-        return
-    from tallystick.database.indexing.audits import add_audit
-    from tallystick.database.workload_database import WorkloadDatabase
-
-    with WorkloadDatabase(db, writable=True) as database:
-        add_audit(database, result.to_json(), run=None if run.startswith(URLS) else Path(run))
-
-
-def _show(result: AuditResult, html: Path | None, as_json: bool, verbose: bool) -> int:
-    from tallystick.tally.cli.output import print_json, talk
-
-    if html is not None:
-        from tallystick.core.files import write_atomically
-
         write_atomically(html, result.page().encode())
-    if as_json:
-        print_json(result.to_json())
-    else:
-        print_verdict(result.lines(), verbose)
+    code = show_report(result, result.lines, as_json, verbose)
     if html is not None:
         talk().print(f"the report is in {html}", soft_wrap=True)
-    return result.exit_code
+    return code
 
 
 # `tally attack`: forge a run in one of the catalogued ways, to see which audit rejects it.
@@ -261,57 +216,33 @@ def attack(
     run: Path | None = typer.Argument(None, help="A finished honest run; it is left alone."),
     out: Path | None = typer.Argument(None, help="The run directory to write the forgery to."),
     list_all: bool = typer.Option(False, "--list", help="List all attacks and what they change."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Forge a run, to see which audit rejects it."""
     if list_all:
-        return _list(json)
+        if json:
+            return print_json({"attacks": [_json(each) for each in catalogue.ATTACKS.values()]})
+        width = max(map(len, attack_names.CHANGES))
+        return print(*(f"{each:<{width}}  {change}" for each, change in attack_names.CHANGES.items()), sep="\n")
     if name is not None:
-        from tallystick.tally.attacks.names import require_attack
-
-        require_attack(name)
+        attack_names.require_attack(name)
     if name is None or run is None or out is None:
         raise UsageError("`tally attack NAME RUN OUT`, or `tally attack --list`")
-    return _forge(name, run, out, json)
-
-
-def _list(as_json: bool) -> None:
-    if as_json:
-        from tallystick.tally.attacks.catalogue import ATTACKS
-        from tallystick.tally.cli.output import print_json
-
-        print_json({"attacks": [_json(each) for each in ATTACKS.values()]})
-        return
-    from tallystick.tally.attacks.names import CHANGES
-
-    width = max(map(len, CHANGES))
-    for name, change in CHANGES.items():
-        print(f"{name:<{width}}  {change}")
-
-
-def _forge(name: str, run: Path, out: Path, as_json: bool) -> None:
-    from tallystick.core.files import require_empty_folder
-    from tallystick.formats.store.folders import RUN, require_folder
-
     require_folder(run, RUN)
     require_empty_folder(out)
     import torch
 
-    from tallystick.formats.store.run import RunDirectory
-    from tallystick.tally.attacks.catalogue import find_attack
-    from tallystick.tally.cli.output import show
-
-    chosen = find_attack(name)
-    torch.set_num_threads(RunDirectory(run).environment().threads)
+    chosen = catalogue.find_attack(name)
+    torch.set_num_threads(runs.RunDirectory(run).environment().threads)
     chosen.forge(run, out)
-    show({**_json(chosen), "out": str(out)}, f"{out}: {chosen.change}. {_who_sees(chosen)}", as_json)
+    return show({**_json(chosen), "out": str(out)}, f"{out}: {chosen.change}. {_who_sees(chosen)}", json)
 
 
-def _json(attack: Attack) -> dict[str, Json]:
+def _json(attack: forging.Attack) -> dict[str, Json]:
     return {"change": attack.change, "honest": attack.is_honest, "name": attack.name, "seen_by": _who_sees(attack)}
 
 
-def _who_sees(attack: Attack) -> str:
+def _who_sees(attack: forging.Attack) -> str:
     """The first audit, in the order of their effort, that should not accept the forgery."""
     if attack.is_honest:
         return "Every audit should accept it."
@@ -331,9 +262,5 @@ def _who_sees(attack: Attack) -> str:
     }
     for audit in ("screens", "exact", "full", "tolerant", "claim"):
         if attack.expected(audit).outcome in ("rejected", "refused"):
-            return f"{commands[audit]}: {_by(attack.expected(audit))}."
+            return f"{commands[audit]}: {', '.join(attack.expected(audit).checks)}."
     return f"No audit can see it: {attack.exact.why}."
-
-
-def _by(expected: Expected) -> str:
-    return ", ".join(expected.checks)

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+import time
+from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Final
 
 import typer
 
-from tallystick.tally.cli.options import JSON, dtype_of, dtype_option
+from tallystick.core.canonical_json import encode
+from tallystick.core.errors import UsageError
+from tallystick.core.files import require_writable, write_atomically
+from tallystick.formats.store.folders import MODEL, require_folder
+from tallystick.tally import operators
+from tallystick.tally.calibration import answers as answer_calibration
+from tallystick.tally.calibration.operators import calibrate as operator_study
+from tallystick.tally.calibration.training import own_run, page as calibration_page, study as training_study
+from tallystick.tally.cli.entry import Terminated
+from tallystick.tally.cli.options import (
+    AsJson,
+    PromisedDtype,
+    dtype_of,
+    kept_folder,
+    read_calibration,
+)
+from tallystick.tally.cli.output import existing, show, talk
 
-if TYPE_CHECKING:
-    from tallystick.tally.calibration.operators.calibrate import OperatorStudy
-    from tallystick.tally.calibration.training.study import Study
-
+PREFIX: Final = "tally-calibrate-"
 
 # `tally calibrate`: measure how far honest stacks lie from each operator's exact result, and set thresholds by it.
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command()(calibrate)
-    app.command()(merge_profiles)
-    app.command()(calibrate_training)
-    app.command()(calibrate_answers)
 
 
 def calibrate(
@@ -35,7 +40,7 @@ def calibrate(
     budget: Path | None = typer.Option(None, help="Also write what the errors of whole runs add up to: a budget."),
     figures: Path | None = typer.Option(None, help="Also write every figure behind the profile, as JSON."),
     keep: Path | None = typer.Option(None, help="Keep the values of all runs in this directory."),
-    as_json: bool = JSON,
+    as_json: AsJson = False,
 ) -> None:
     """Measure thresholds for the operators of a graph.
 
@@ -43,61 +48,42 @@ def calibrate(
 
     A file `weights.safetensors` beside the inputs belongs to every set.
     """
-    from tallystick.core.files import require_writable, write_atomically
-    from tallystick.tally.calibration.operators.calibrate import calibrate_budget, calibrate_graph
-    from tallystick.tally.cli.output import existing, talk
-
-    for target in (out, budget, figures):
-        if target is not None:
-            require_writable(target, makes_folders=True)
+    _require_writable(out, budget, figures)
     existing(graph, "graph")
     existing(inputs, "directory")
     console = talk()
-    folder = tempfile.TemporaryDirectory(prefix="tally-calibrate-") if keep is None else nullcontext(str(keep))
-    with folder as place:
-        study = calibrate_graph(graph, inputs, Path(place), console.print)
+    with kept_folder(keep, PREFIX) as place:
+        study = operator_study.calibrate_graph(graph, inputs, place, console.print)
         if budget is not None:
-            limits = calibrate_budget(graph, inputs, Path(place), console.print)
+            limits = operator_study.calibrate_budget(graph, inputs, place, console.print)
             write_atomically(budget, limits.to_bytes() + b"\n")
-    _write(study, out, figures, as_json)
+    write_atomically(out, study.profile.to_bytes() + b"\n")
+    found = operator_study.figures_of(study)
+    if figures is not None:
+        write_atomically(figures, encode(found) + b"\n")
+    show(found, study.profile.digest_as("calibration"), as_json)
+
+
+def _require_writable(*targets: Path | None) -> None:
+    for target in targets:
+        if target is not None:
+            require_writable(target, makes_folders=True)
 
 
 def merge_profiles(
     profiles: list[Path] = typer.Argument(help="Profiles of several machines."),
     out: Path = typer.Option(help="Where the profile that holds for all of them is written."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Join the thresholds of several machines.
 
     The larger threshold counts, but never more than the bound of the operator.
     """
-    from functools import reduce
-
-    from tallystick.core.files import require_writable, write_atomically
-    from tallystick.tally.cli.output import show
-    from tallystick.tally.operators import read_profile
-
     require_writable(out, makes_folders=True)
-    joined = reduce(lambda one, other: one.merged(other), map(read_profile, profiles))
+    joined = reduce(lambda one, other: one.merged(other), map(operators.read_profile, profiles))
     write_atomically(out, joined.to_bytes() + b"\n")
     name = joined.digest_as("calibration")
     show({"out": str(out), "profile": str(name)}, name, json)
-
-
-def _write(study: OperatorStudy, out: Path, figures: Path | None, as_json: bool) -> None:
-    from tallystick.core.canonical_json import encode
-    from tallystick.core.files import write_atomically
-    from tallystick.tally.calibration.operators.calibrate import figures_of
-    from tallystick.tally.cli.output import print_json
-
-    write_atomically(out, study.profile.to_bytes() + b"\n")
-    found = figures_of(study)
-    if figures is not None:
-        write_atomically(figures, encode(found) + b"\n")
-    if as_json:
-        print_json(found)
-    else:
-        print(study.profile.digest_as("calibration"))
 
 
 # `tally calibrate-training`: measure how far honest stacks drift apart on this machine, and set limits by it.
@@ -114,90 +100,43 @@ def calibrate_training(
     figures: Path | None = typer.Option(None, help="Also write every figure behind the limits, as JSON."),
     page: Path | None = typer.Option(None, help="Also write the page that shows limits and power, as Markdown."),
     keep: Path | None = typer.Option(None, help="Keep the runs of the study in this directory."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Measure the limits of audits on another stack.
 
     Small runs are replayed on every numerical stack of this machine; the limits of tolerant audits follow from
     their distances. For a large model, name a run of it: `tally audit RUN --calibration OUT` judges by its limits.
     """
-    from tallystick.core.errors import UsageError
-    from tallystick.core.files import require_writable
-
-    for target in (out, figures, page):
-        if target is not None:
-            require_writable(target, makes_folders=True)
+    _require_writable(out, figures, page)
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise UsageError(f"{keep}: not empty; choose another directory")
     if run is not None and (quick or also or page):
         raise UsageError("--run takes none of --quick, --also and --page")
-    with _folder(keep) as folder:
-        if run is not None:
-            _write_own(run, folder, segments, out, figures, json)
-            return
-        study = _run(folder, quick, also)
-    _write_limits(study, out, figures, page, json)
-
-
-def _write_own(run: Path, folder: Path, segments: int, out: Path, figures: Path | None, as_json: bool) -> None:
-    from tallystick.core.canonical_json import encode
-    from tallystick.core.files import write_atomically
-    from tallystick.tally.calibration.training.own_run import calibrate_on
-    from tallystick.tally.cli.output import existing, print_json
-
-    found = calibrate_on(existing(run, "run directory"), folder, segments, _teller())
-    write_atomically(out, found.calibration.to_bytes() + b"\n")
-    if figures is not None:
-        write_atomically(figures, encode(found.figures) + b"\n")
-    identity = found.calibration.digest_as("calibration")
-    print_json({"calibration": identity, "measured": found.figures}) if as_json else print(identity)
-
-
-def _teller() -> Callable[[str], None]:
-    import time
-
-    from tallystick.tally.cli.output import talk
-
-    started, console = time.perf_counter(), talk()
-    return lambda what: console.print(f"{time.perf_counter() - started:6.0f} s  {what}")
-
-
-def _run(folder: Path, quick: bool, also: Path | None) -> Study:
-    from tallystick.audits.limits import Calibration
-    from tallystick.core.files import read_document
-    from tallystick.tally.calibration.training.study import FULL, QUICK, calibrate
-
     tell = _teller()
-    elsewhere = None if also is None else Calibration.from_bytes(read_document(also).removesuffix(b"\n"), also.name)
-    study = calibrate(folder, QUICK if quick else FULL, elsewhere, tell)
-    tell("done")
-    return study
-
-
-def _write_limits(study: Study, out: Path, figures: Path | None, page: Path | None, as_json: bool) -> None:
-    from tallystick.core.canonical_json import encode
-    from tallystick.core.files import write_atomically
-    from tallystick.tally.calibration.training.page import render_page
-    from tallystick.tally.calibration.training.study import figures_of
-    from tallystick.tally.cli.output import print_json
-
-    write_atomically(out, study.calibration.to_bytes() + b"\n")
-    found = figures_of(study)
+    found: Any
+    with kept_folder(keep, PREFIX) as folder:
+        if run is not None:
+            own = own_run.calibrate_on(existing(run, "run directory"), folder, segments, tell)
+            calibration, found = own.calibration, own.figures
+        else:
+            elsewhere = None if also is None else read_calibration(also)
+            effort = training_study.QUICK if quick else training_study.FULL
+            study = training_study.calibrate(folder, effort, elsewhere, tell)
+            tell("done")
+            calibration, found = study.calibration, training_study.figures_of(study)
+    write_atomically(out, calibration.to_bytes() + b"\n")
     if figures is not None:
         write_atomically(figures, encode(found) + b"\n")
     if page is not None:
-        write_atomically(page, render_page(study.calibration, found).encode())
-    print_json(found) if as_json else print(study.calibration.digest_as("calibration"))
+        write_atomically(page, calibration_page.render_page(calibration, found).encode())
+    name = calibration.digest_as("calibration")
+    show(found if run is None else {"calibration": name, "measured": found}, name, json)
 
 
-@contextmanager
-def _folder(keep: Path | None) -> Iterator[Path]:
-    if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
-        yield keep
-        return
-    with tempfile.TemporaryDirectory(prefix="tally-calibrate-") as folder:
-        yield Path(folder)
+def _teller() -> Callable[[str], None]:
+    """What prints a line with the seconds since now."""
+    started, console = time.perf_counter(), talk()
+    return lambda what: console.print(f"{time.perf_counter() - started:6.0f} s  {what}")
 
 
 # `tally calibrate-answers`: measure how far honest answers of one model lie from a verifier's own pass.
@@ -206,10 +145,10 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 def calibrate_answers(
     model: Path = typer.Argument(help="The model: a directory in the form of transformers."),
     out: Path = typer.Option(..., help="Where the table is written, as JSON."),
-    dtype: str | None = dtype_option("The promised precision"),
+    dtype: PromisedDtype = None,
     answers: int = typer.Option(100, min=5, help="Answers in all, over the stacks of this machine."),
     tokens: int = typer.Option(256, min=1, help="The most tokens of an answer."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Measure the limits of receipts for one model.
 
@@ -219,30 +158,18 @@ def calibrate_answers(
     answer is judged by one pass. `tally verify-response --limits TABLE` then judges models of this precision that
     are no deeper and no wider. The table is written when all is measured; a run that is interrupted keeps nothing.
     """
-    from tallystick.formats.store.folders import MODEL, require_folder
-
     require_folder(model, MODEL)
-    import time
-
-    from tallystick.core.files import require_writable, write_atomically
-    from tallystick.tally.calibration.answers import Effort, calibrate_answers
-    from tallystick.tally.cli.entry import Terminated
-    from tallystick.tally.cli.output import print_json, talk
-
     promised = dtype_of(model, dtype)
     require_writable(out, makes_folders=True)
-    started, console = time.perf_counter(), talk()
-
-    def tell(what: str) -> None:
-        console.print(f"{time.perf_counter() - started:6.0f} s  {what}")
-
     try:
-        table = calibrate_answers(model, promised, Effort(answers, tokens), tell)
+        effort = answer_calibration.Effort(answers, tokens)
+        table = answer_calibration.calibrate_answers(model, promised, effort, _teller())
     except (KeyboardInterrupt, Terminated) as error:
         raise type(error)(f"interrupted: {out} is as before, nothing was kept; fewer --answers end sooner") from None
     write_atomically(out, table.to_bytes() + b"\n")
     found = table.tokens[0]
-    print_json(table.to_json()) if json else print(
+    told = (
         f"{out}: {found.dtype} up to {found.layers} layers of width {found.width}, {answers} answers; tie band "
         f"{found.band:g} logits, drift {found.rms:g}, {found.mismatches:.1%} of tokens differ at most"
     )
+    show(table.to_json(), told, json)

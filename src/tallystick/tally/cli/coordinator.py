@@ -31,7 +31,7 @@ from tallystick.disputes.parties.progress import in_words, progress_of
 from tallystick.formats.signing import SigningKey
 from tallystick.formats.store.folders import OPENING, RUN, require_folder
 from tallystick.tally.cli.dispute_display import DisputeChanges, claims_table, disputes_table, print_table
-from tallystick.tally.cli.options import JSON, read_key, spread
+from tallystick.tally.cli.options import JSON, read_key
 from tallystick.tally.cli.output import print_json, read_entries, show as show_result, talk
 from tallystick.tally.cli.party_session import BUDGET, PROFILE, dispute_judge
 
@@ -121,14 +121,6 @@ TREASURY: Final = typer.Option(None, help="The key that fines go to; the coordin
 KEEP: Final = typer.Option(True, help="Make the moves that anybody may make once they are due.")
 POLL: Final = typer.Option(1.0, min=0.05, max=3600, help="Seconds between checks for moves that are due.")
 GRACE: Final = typer.Option(60.0, min=0, help="Seconds before the first such move, so that parties can come back.")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    group = typer.Typer(no_args_is_help=True, help="Run a coordinator of disputes in a database.")
-    for command in (init, serve, grant, show):
-        group.command()(spread(command))
-    app.add_typer(group, name="coordinator")
 
 
 @dataclass(frozen=True)

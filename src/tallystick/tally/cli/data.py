@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
-from tallystick.core.errors import UsageError
-from tallystick.tally.cli.options import ALWAYS_JSON, CORPUS, JSON
-
-if TYPE_CHECKING:
-    from tallystick.core.canonical_json import Json
-    from tallystick.core.digests import Digest
-    from tallystick.formats.data.tokenizer import TokenizerKind
-    from tallystick.formats.dataset import DatasetCommitment
-    from tallystick.formats.store.run import RunDirectory
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command()(commit)
-    app.command(name="verify-data")(verify_data)
-    app.command(name="prove-data")(prove_data)
-    app.command()(targets)
-    app.command()(rows)
+from tallystick.core import digests
+from tallystick.core.canonical_json import Json, decode, encode
+from tallystick.core.errors import ProofError, UsageError
+from tallystick.core.files import FILE_BYTES_MAX, read_document, require_writable, write_atomically
+from tallystick.engines import tokenizers
+from tallystick.formats import dataset as datasets, records as record_forms, step_program
+from tallystick.formats.data import (
+    corpus_files,
+    openings as data_openings,
+    preparation,
+    samples,
+    tokenizer as tokenizer_files,
+    verify as data_checks,
+)
+from tallystick.formats.store import log as logs, run as runs
+from tallystick.recording import rows as row_writing
+from tallystick.tally.cli.options import (
+    AlwaysJson,
+    AsJson,
+    CorpusDirectory,
+    RunFolder,
+    run_in,
+)
+from tallystick.tally.cli.output import corpus_task, existing, page, print_json, progress_bar, show, talk
 
 
 def commit(
@@ -32,16 +38,13 @@ def commit(
     out: Path | None = typer.Option(None, help="Where the commitment goes; commit.json beside PATH by default."),
     verify: Path | None = typer.Option(None, "--verify", help="A commitment to check PATH against."),
     recheck: bool = typer.Option(False, "--recheck", help="Also read shards that were hashed before."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Commit to a file or directory by one digest.
 
     The commitment holds the digest, a Merkle root over ordered chunks and a count. Shards of a directory that were
     hashed before are not read again. With --verify, an existing commitment is checked, and every byte is read.
     """
-    from tallystick.core.files import require_writable
-    from tallystick.tally.cli.output import existing, show, talk
-
     target = out or path.absolute().parent / "commit.json"
     if verify is None:
         require_writable(target, makes_folders=True)
@@ -53,34 +56,27 @@ def commit(
     show({"commit": str(digest), "file": str(verify or target), "path": str(path)}, digest, json)
 
 
-def _commit_directory(path: Path, target: Path, verify: Path | None, recheck: bool) -> Digest:
-    from tallystick.formats.data.corpus_files import check_corpus, commit_corpus, read_corpus_commit, read_leaves
-    from tallystick.tally.cli.output import corpus_task, progress_bar
-
+def _commit_directory(path: Path, target: Path, verify: Path | None, recheck: bool) -> digests.Digest:
     with progress_bar() as bar:
         hashed = corpus_task(bar, "hashing", path)
         if verify is None:
-            return commit_corpus(path, target, recheck=recheck, hashed=hashed).commit.digest
-        claimed = read_corpus_commit(verify)
-        check_corpus(path, claimed, read_leaves(verify, claimed), hashed)
+            return corpus_files.commit_corpus(path, target, recheck=recheck, hashed=hashed).commit.digest
+        claimed = corpus_files.read_corpus_commit(verify)
+        corpus_files.check_corpus(path, claimed, corpus_files.read_leaves(verify, claimed), hashed)
         return claimed.commit.digest
 
 
-def _commit_file(path: Path, target: Path, verify: Path | None) -> Digest:
-    from tallystick.core.canonical_json import decode, encode
-    from tallystick.core.errors import ProofError
-    from tallystick.core.files import FILE_BYTES_MAX, read_document, write_atomically
-    from tallystick.formats.data.preparation import commit_source
-    from tallystick.formats.dataset import RecordCommit
-
-    found = commit_source("jsonl" if path.suffix == ".jsonl" else "text", path)
+def _commit_file(path: Path, target: Path, verify: Path | None) -> digests.Digest:
+    found = preparation.commit_source("jsonl" if path.suffix == ".jsonl" else "text", path)
     if verify is None:
         written = encode(found.to_json()) + b"\n"
         if target.exists() and read_document(target, FILE_BYTES_MAX) != written:
             raise UsageError(f"{target} holds another commit: remove it or choose another file with --out")
         write_atomically(target, written)
     elif (
-        claimed := RecordCommit.from_json(decode(read_document(verify).removesuffix(b"\n"), verify.name), verify.name)
+        claimed := datasets.RecordCommit.from_json(
+            decode(read_document(verify).removesuffix(b"\n"), verify.name), verify.name
+        )
     ) != found:
         raise ProofError(f"{path}: {found.count} records under another root than the {claimed.count} committed")
     return found.digest
@@ -95,7 +91,7 @@ def rows(
     trained: str = typer.Option("assistant", help="The turns that have labels: assistant or all."),
     packing: str | None = typer.Option(None, help="Several conversations in a row: apart or joined."),
     seed: int = typer.Option(0, min=0, help="The seed of the order of the conversations."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Make rows of tokens and labels of conversations.
 
@@ -103,30 +99,20 @@ def rows(
     as one text. The rows are what a Trainer takes (`tallystick.rows`), and what a recorder names the batches by
     (`data=`).
     """
-    from tallystick.recording.rows import write_rows
-    from tallystick.tally.cli.output import existing, show, talk
-
     settings = {"field": field, "trained": trained, "seed": seed, "packing": packing}
-    made = write_rows(existing(corpus, "directory"), model, out, length=length, **settings)
+    made = row_writing.write_rows(existing(corpus, "directory"), model, out, length=length, **settings)
     talk().print(f"{out}: {made.count} rows of {made.length} tokens, of the corpus {made.corpus}", soft_wrap=True)
     told: Json = {"corpus": str(made.corpus), "count": made.count, "out": str(out), "rows": str(made.identity)}
     show(told, str(made.identity), json)
 
 
-def verify_data(
-    run: Path = typer.Argument(help="A run directory."), corpus: Path | None = CORPUS, json: bool = JSON
-) -> None:
+def verify_data(run: RunFolder, corpus: CorpusDirectory = None, json: AsJson = False) -> None:
     """Tokenize the source of a run again and compare.
 
     The tokenizer is trained again too; every merge and every token is compared. A run on a corpus is checked with
     --corpus: all its shards are hashed and tokenized again.
     """
-    from tallystick.formats.data.verify import verify_data
-    from tallystick.formats.store.folders import RUN, require_folder
-    from tallystick.formats.store.run import RunDirectory
-    from tallystick.tally.cli.output import show, talk
-
-    directory = RunDirectory(require_folder(run, RUN))
+    directory = run_in(run)
     commitment = directory.spec().data
     if commitment is None:
         raise UsageError(f"{run}: recorded from a custom loop; it commits to batches, not to a source")
@@ -135,39 +121,32 @@ def verify_data(
     if corpus is not None:
         _verify_corpus(directory, corpus, commitment)
     else:
-        verify_data(directory.data_path, commitment)
+        data_checks.verify_data(directory.data_path, commitment)
         if commitment.tokens is not None:
             _verify_tokenizer(directory, commitment)
     talk().print(f"{run}: source, tokenizer and {commitment.count} tokens or examples agree")
     show({"count": commitment.count, "root": str(commitment.root), "run": str(run)}, commitment.root, json)
 
 
-def _verify_corpus(run: RunDirectory, directory: Path, commitment: DatasetCommitment) -> None:
-    from importlib.metadata import version
-
-    from tallystick.engines.tokenizers import TokenizerFile
-    from tallystick.formats.data.verify import CorpusCheck, Encoding
-    from tallystick.tally.cli.output import corpus_task, existing, progress_bar
-
+def _verify_corpus(run: runs.RunDirectory, directory: Path, commitment: datasets.DatasetCommitment) -> None:
     recipe = run.spec().recipe
     assert recipe is not None  # only a recipe has data
-    encoding = Encoding(TokenizerFile, version("tokenizers"), run.environment().package("tokenizers"))
-    check = CorpusCheck.open(run.data_path, existing(directory, "directory"), commitment, recipe, encoding)
+    encoding = data_checks.Encoding(
+        tokenizers.TokenizerFile, version("tokenizers"), run.environment().package("tokenizers")
+    )
+    check = data_checks.CorpusCheck.open(run.data_path, existing(directory, "directory"), commitment, recipe, encoding)
     with progress_bar() as bar:
         check.check(range(len(check.corpus.shards)), corpus_task(bar, "checking", directory))
 
 
-def _verify_tokenizer(run: RunDirectory, commitment: DatasetCommitment) -> None:
-    from importlib.metadata import version
-
-    from tallystick.engines.tokenizers import train_bpe
-    from tallystick.formats.data.verify import BpeTraining, verify_tokenizer
-
+def _verify_tokenizer(run: runs.RunDirectory, commitment: datasets.DatasetCommitment) -> None:
     recipe = run.spec().recipe
     assert recipe is not None  # only a recipe has data
-    training = BpeTraining(train_bpe, version("tokenizers"), run.environment().package("tokenizers"))
-    kind: TokenizerKind = "bpe" if recipe.tokenizer.kind == "bpe" else "bytes"
-    verify_tokenizer(run.data_path, commitment, kind, recipe.tokenizer.vocabulary, training)
+    training = data_checks.BpeTraining(
+        tokenizers.train_bpe, version("tokenizers"), run.environment().package("tokenizers")
+    )
+    kind: tokenizer_files.TokenizerKind = "bpe" if recipe.tokenizer.kind == "bpe" else "bytes"
+    data_checks.verify_tokenizer(run.data_path, commitment, kind, recipe.tokenizer.vocabulary, training)
 
 
 def prove_data(
@@ -175,7 +154,7 @@ def prove_data(
     index: int = typer.Option(..., min=0, help="The position of the record, or of the chunk in its shard, from 0."),
     shard: str | None = typer.Option(None, help="In a corpus: the shard, by its name below PATH."),
     commit: Path | None = typer.Option(None, help="The commit of the corpus; commit.json beside PATH by default."),
-    json: bool = ALWAYS_JSON,
+    json: AlwaysJson = True,
 ) -> None:
     """Prove that a record is in the committed data.
 
@@ -183,41 +162,33 @@ def prove_data(
 
     Prints the record or chunk, its position and its inclusion proof.
     """
-    from tallystick.tally.cli.output import print_json
-
     if (shard is None) and (commit is not None):
         raise UsageError("--commit belongs to a corpus: name the shard of the chunk with --shard")
     print_json(_prove_record(path, index) if shard is None else _prove_chunk(path, commit, shard, index))
 
 
 def _prove_chunk(directory: Path, commit: Path | None, shard: str, index: int) -> Json:
-    from tallystick.formats.data.corpus_files import read_corpus_commit
-    from tallystick.formats.data.openings import check_chunk, open_chunk
-    from tallystick.tally.cli.output import existing
-
-    corpus = read_corpus_commit(commit or existing(directory, "directory").absolute().parent / "commit.json")
-    opening = open_chunk(directory, corpus, shard, index)
-    check_chunk(opening, corpus.commit)
+    corpus = corpus_files.read_corpus_commit(
+        commit or existing(directory, "directory").absolute().parent / "commit.json"
+    )
+    opening = data_openings.open_chunk(directory, corpus, shard, index)
+    data_openings.check_chunk(opening, corpus.commit)
     return opening.to_json()
 
 
 def _prove_record(run: Path, index: int) -> Json:
-    from tallystick.formats.data.openings import check_record, open_record
-    from tallystick.formats.store.folders import RUN, require_folder
-    from tallystick.formats.store.run import RunDirectory
-
-    directory = RunDirectory(require_folder(run, RUN))
+    directory = run_in(run)
     commitment = directory.spec().data
     if commitment is None:
         raise UsageError(f"{run}: recorded from a custom loop; it commits to batches, not to a source")
-    opening = open_record(directory.data_path, commitment, index)
-    check_record(opening, commitment.source)
+    opening = data_openings.open_record(directory.data_path, commitment, index)
+    data_openings.check_record(opening, commitment.source)
     return opening.to_json()
 
 
 def targets(
-    run: Path = typer.Argument(help="A run directory."),
-    json: bool = JSON,
+    run: RunFolder,
+    json: AsJson = False,
 ) -> None:
     """Count how often each example was trained on.
 
@@ -225,22 +196,16 @@ def targets(
     """
     import numpy as np
 
-    from tallystick.formats.data.samples import count_targets
-    from tallystick.formats.records import StepRecord, read_record
-    from tallystick.formats.step_program import batch_plan, open_data
-    from tallystick.formats.store.folders import RUN, require_folder
-    from tallystick.formats.store.log import read_lines
-    from tallystick.formats.store.run import RunDirectory
-    from tallystick.tally.cli.output import page, print_json
-
-    directory = RunDirectory(require_folder(run, RUN))
+    directory = run_in(run)
     spec = directory.spec()
     if spec.recipe is None:
         raise UsageError(f"{run}: recorded from a custom loop; its records hold no positions")
-    plan = batch_plan(spec, open_data(spec, directory.data_path))
-    records = (read_record(line, "transcript.jsonl") for line in read_lines(directory.transcript_path))
-    batches = (np.asarray(r.batch.indices or (), np.int64) for r in records if isinstance(r, StepRecord))
-    account = count_targets(batches, plan)
+    plan = step_program.batch_plan(spec, step_program.open_data(spec, directory.data_path))
+    records = (
+        record_forms.read_record(line, "transcript.jsonl") for line in logs.read_lines(directory.transcript_path)
+    )
+    batches = (np.asarray(r.batch.indices or (), np.int64) for r in records if isinstance(r, record_forms.StepRecord))
+    account = samples.count_targets(batches, plan)
     if json:
         print_json(account.to_json())
         return

@@ -42,7 +42,7 @@ from tallystick.disputes.parties.progress import (
 from tallystick.disputes.parties.prover import offer_of
 from tallystick.formats.signing import SigningKey
 from tallystick.tally.cli.dispute_display import accounts_table, claims_table, disputes_table, moves_table, print_table
-from tallystick.tally.cli.options import JSON, spread
+from tallystick.tally.cli.options import JSON
 from tallystick.tally.cli.output import print_json, show as show_result, talk
 from tallystick.tally.cli.party_session import (
     BOARD,
@@ -60,14 +60,6 @@ from tallystick.verdicts.verdict import Fault
 
 NUMBER = typer.Argument(min=0, help="The dispute's number.")
 EXITS: Final = {"won": 0, "lost": 1, "nobody is at fault": 3, "not over": 3}
-
-
-def register(app: typer.Typer) -> None:
-    """Add the group of this file."""
-    group = typer.Typer(no_args_is_help=True, help="Open, follow, play and settle disputes.")
-    for command in (open_, status, show, play, settle, withdraw, retire, pause, resume, seal, unseal, delegate):
-        group.command(name=command.__name__.rstrip("_"))(spread(command))
-    app.add_typer(group, name="dispute")
 
 
 def open_(

@@ -45,11 +45,6 @@ OF_RULES: Final[dict[str, Any]] = {
 """The numbers of the rules that can be changed."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command()(economics)
-
-
 def economics(
     rules: Path | None = typer.Option(
         None, help="The rules as JSON, as a coordinator is given them; options above change them."

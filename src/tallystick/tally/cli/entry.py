@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from tallystick import __version__
 from tallystick.core.errors import TallyError, UnavailableError, UsageError, without_passwords
+from tallystick.core.lazy import load_name, not_installed
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -196,6 +197,10 @@ def _in_ascii(character: str) -> str:
 
 # The entry point: one line for whatever goes wrong, and an exit code that says whose fault it was.
 
+APPLICATION: Final = "tallystick.tally.cli.application"
+"""What knows the commands; `tally --help` is printed without it."""
+COMPLETE: Final = "_TALLY_COMPLETE"
+"""Set where a shell asks what may follow; `tally completion` prints the script that does it."""
 INPUT_EXIT = 4
 INTERRUPTED_EXIT = 130
 TERMINATED_EXIT = 143
@@ -237,7 +242,8 @@ def run(arguments: list[str]) -> int:
     """Run `tally` with `arguments` and return its exit code."""
     try:
         arguments = meant(arguments)
-        at_once = AT_ONCE.get("".join(arguments)) if len(arguments) < 2 else None
+        is_short = len(arguments) < 2 and COMPLETE not in os.environ
+        at_once = AT_ONCE.get("".join(arguments)) if is_short else None
         code = _invoke(arguments) if at_once is None else at_once()
         sys.stdout.flush()  # what is printed counts as written only now
     # Whatever nobody foresaw ends here, and only here, in one line and a code that is no verdict: left to itself it
@@ -248,16 +254,11 @@ def run(arguments: list[str]) -> int:
 
             traceback.print_exception(error)
         code = _told(error, arguments)
-        _write_the_rest()
+        try:  # what was printed before; where it cannot be written, nobody is told that as well
+            sys.stdout.flush()
+        except OSError:
+            close_stdout()
     return code
-
-
-def _write_the_rest() -> None:
-    """Write what was printed before an error; where it cannot be written, nobody is told that as well."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        close_stdout()
 
 
 def _begin() -> int:
@@ -289,9 +290,9 @@ def _invoke(arguments: list[str]) -> int:
     """What a command returns; errors travel, where typer's own `main` would turn some of them into exit code 1."""
     import typer
 
-    from tallystick.tally.cli.application import application
-
-    command = typer.main.get_command(application(arguments[0]))
+    if COMPLETE in os.environ:
+        return int(load_name(APPLICATION, "complete")(os.environ[COMPLETE]))
+    command = load_name(APPLICATION, "application")()
     try:
         with command.make_context("tally", list(arguments)) as context:
             result = command.invoke(context)
@@ -312,8 +313,6 @@ def _told(error: BaseException, arguments: list[str]) -> int:
         close_stdout()
         return READER_LEFT_EXIT
     if isinstance(error, ModuleNotFoundError):
-        from tallystick.core.lazy import not_installed
-
         return _say(str(not_installed(error.name or str(error))), INPUT_EXIT)
     if isinstance(error, OSError):
         if error.filename == OUTPUT:
@@ -321,30 +320,18 @@ def _told(error: BaseException, arguments: list[str]) -> int:
         return _say(f"{error.strerror or error}: {error.filename or 'while reading or writing'}", INPUT_EXIT)
     if isinstance(error, MemoryError):
         return _say("out of memory", INPUT_EXIT)
-    if (misused := _misused(error, arguments)) is not None:
-        return _tell_usage(misused)
+    import typer
+
+    if isinstance(error, typer.TyperException):
+        usage = str(load_name(APPLICATION, "usage_line")(error, arguments))
+        if "\n" not in usage:
+            return _say(usage, 2)
+        print(usage, file=sys.stderr)  # the whole help, where nothing was asked
+        return 2
     what = " ".join(f"{type(error).__name__}: {error}".split())[:MISTAKE_MAX]
     return _say(
         f"this is a mistake of tallystick's: {what}; please report it (set {TRACEBACK}=1 to see where)", INPUT_EXIT
     )
-
-
-def _misused(error: BaseException, arguments: list[str]) -> str | None:
-    """What is wrong with the command line; `None` for another error."""
-    import typer
-
-    if not isinstance(error, typer.TyperException):
-        return None
-    from tallystick.tally.cli.application import application, usage_line
-
-    return usage_line(error, application(arguments[0]), arguments)
-
-
-def _tell_usage(message: str) -> int:
-    if "\n" in message:  # the whole help, where nothing was asked
-        print(message, file=sys.stderr)
-        return 2
-    return _say(message, 2)
 
 
 def _is_reader_gone(error: BaseException) -> bool:

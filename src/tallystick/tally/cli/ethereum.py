@@ -28,14 +28,6 @@ PLACE: Final = typer.Argument(help="The contract: ethereum:RPC:ADDRESS.")
 DEPTH: Final = typer.Option(None, "--depth", min=0, help="Blocks until one is final; by default what the chain says.")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    group = typer.Typer(no_args_is_help=True, help="Use an Ethereum contract as the coordinator.")
-    for command in (new_key, deploy, show, attest, relay):
-        group.command(name=command.__name__.replace("_", "-"))(command)
-    app.add_typer(group, name="contract")
-
-
 def new_key(file: Path = typer.Argument(help="The file to write; it must not exist."), json: bool = JSON) -> int:
     """Make the key of an Ethereum account. Prints the account's address."""
     require("web3")

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
+from tallystick.core import safetensors
+from tallystick.core.canonical_json import Json, parse
 from tallystick.core.errors import UsageError
-from tallystick.tally.cli.options import JSON
-
-if TYPE_CHECKING:
-    from tallystick.core.canonical_json import Json
-    from tallystick.programs.difference import Change, Diff
-    from tallystick.programs.graph import Graph
-    from tallystick.programs.inspection import Inspection
-    from tallystick.programs.modules import NamedNodes
-
+from tallystick.core.files import require_writable, write_atomically
+from tallystick.programs import (
+    batching,
+    difference as graph_difference,
+    drawing,
+    encoding,
+    files as program_files,
+    graph as graphs,
+    inspection,
+    modules as graph_modules,
+    slicing,
+    templates,
+)
+from tallystick.tally.cli.options import AsJson
+from tallystick.tally.cli.output import page, print_json, talk
 
 # A graph, one of its nodes, and the difference of two graphs: as lines of text and as JSON.
 
 
-def graph_lines(graph: Graph, named: NamedNodes) -> Iterator[str]:
+def graph_lines(graph: graphs.Graph, named: graph_modules.NamedNodes) -> Iterator[str]:
     """Inputs, constants, nodes with the modules they came from, and outputs."""
     yield from (f"{each.role:<9} {each.name}: {each.spec}" for each in graph.inputs)
     yield from (f"constant  {each.name}: {each.spec}" for each in graph.constants)
@@ -32,38 +39,40 @@ def graph_lines(graph: Graph, named: NamedNodes) -> Iterator[str]:
     yield from (f"output    {each.name}: {each.value}" for each in graph.outputs)
 
 
-def graph_json(graph: Graph, named: NamedNodes) -> Json:
+def graph_json(graph: graphs.Graph, named: graph_modules.NamedNodes) -> Json:
     """The graph's document, its root, and the modules of its nodes by number."""
-    from tallystick.core.canonical_json import parse
-    from tallystick.programs.encoding import graph_bytes, graph_root
-
     modules: dict[str, Json] = {str(number): path for number, path in named.paths.items()}
-    return {"graph": parse(graph_bytes(graph), "graph"), "modules": modules, "root": str(graph_root(graph))}
+    return {
+        "graph": parse(encoding.graph_bytes(graph), "graph"),
+        "modules": modules,
+        "root": str(encoding.graph_root(graph)),
+    }
 
 
-def node_facts(found: Inspection, number: int, named: NamedNodes) -> dict[str, Json]:
+def node_facts(found: inspection.Inspection, number: int, named: graph_modules.NamedNodes) -> dict[str, Json]:
     """One node's record, its module, its cost, and how many nodes it depends on and serves."""
-    from tallystick.programs.encoding import node_json
-    from tallystick.programs.slicing import ancestors, descendants
-
     if number not in found.nodes:
         raise UsageError(f"the graph has no node {number}")
     cost = found.costs[number]
     return {
-        **node_json(found.nodes[number]),
+        **encoding.node_json(found.nodes[number]),
         "bytes_moved": cost.bytes_moved,
-        "depends_on": len(ancestors(found.graph, [number])) - 1,
+        "depends_on": len(slicing.ancestors(found.graph, [number])) - 1,
         "depth": found.depths[number],
         "flops": cost.flops,
         "meaning": found.find(found.nodes[number].operator).meaning,
         "module": named.paths.get(number),
         "read_by": list(found.read_by(number)),
         "reads": list(found.reads(number)),
-        "serves": len(descendants(found.graph, [number])) - 1,
+        "serves": len(slicing.descendants(found.graph, [number])) - 1,
     }
 
 
-def diff_lines(found: Diff, before: tuple[Graph, NamedNodes], after: tuple[Graph, NamedNodes]) -> Iterator[str]:
+def diff_lines(
+    found: graph_difference.Diff,
+    before: tuple[graphs.Graph, graph_modules.NamedNodes],
+    after: tuple[graphs.Graph, graph_modules.NamedNodes],
+) -> Iterator[str]:
     """What differs outside the nodes, then nodes removed, added and changed, each with its module."""
     mine, theirs = ({node.number: node.operator for node in graph.nodes} for graph, _ in (before, after))
     yield from (f"! {line}" for line in found.header)
@@ -71,11 +80,12 @@ def diff_lines(found: Diff, before: tuple[Graph, NamedNodes], after: tuple[Graph
     yield from (f"+ n{number} {theirs[number]}{after[1].place(number)}" for number in found.added)
     for each in found.changed:
         place = before[1].place(each.number) or after[1].place(each.other)
-        yield f"~ n{each.number} -> n{each.other} {mine[each.number]}{place}: {_changes(each)}"
+        changes = [f"{name} {plain(old)} -> {plain(new)}" for name, (old, new) in each.values.items()]
+        yield f"~ n{each.number} -> n{each.other} {mine[each.number]}{place}: {', '.join(changes)}"
     yield f"{found.same} nodes are the same"
 
 
-def diff_json(found: Diff, before: NamedNodes, after: NamedNodes) -> Json:
+def diff_json(found: graph_difference.Diff, before: graph_modules.NamedNodes, after: graph_modules.NamedNodes) -> Json:
     """The difference as JSON, with the modules of the nodes that it names."""
     document = found.to_json()
     assert isinstance(document, dict)  # as `Diff` writes it
@@ -93,11 +103,7 @@ def plain(value: Json) -> str:
     return "none" if value is None else str(value)
 
 
-def _changes(change: Change) -> str:
-    return ", ".join(f"{name} {plain(mine)} -> {plain(theirs)}" for name, (mine, theirs) in change.values.items())
-
-
-def _named(named: NamedNodes, numbers: set[int]) -> Json:
+def _named(named: graph_modules.NamedNodes, numbers: set[int]) -> Json:
     return {str(number): named.paths[number] for number in sorted(numbers) if number in named.paths}
 
 
@@ -105,53 +111,37 @@ NUMBERS_MAX = 1_000_000
 FILE = typer.Argument(help="A graph, NAME.json; its constants stand beside it in NAME.safetensors.")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group of this file."""
-    group = typer.Typer(no_args_is_help=True, help="Look at a graph: show, slice, compare, draw.")
-    for command in (show, stats, slice_, diff, draw, bind):
-        group.command(name=command.__name__.rstrip("_"))(command)
-    app.add_typer(group, name="graph")
-
-
 def show(
     file: Path = FILE,
     node: int | None = typer.Option(None, min=0, help="Show this node with all that it depends on and serves."),
     proof: bool = typer.Option(False, "--proof", help="With --node: print its record and inclusion proof as JSON."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """List the inputs, nodes and outputs of a graph, or show one node."""
-    from tallystick.programs.encoding import graph_root, prove_node
-    from tallystick.programs.inspection import Inspection
-    from tallystick.tally.cli.output import print_json
-
     graph, named = _read_named(file)
     if proof:
         if node is None:
             raise UsageError("--proof is about one node: add --node N")
-        print_json({"graph": str(graph_root(graph)), "node": prove_node(graph, node).to_json()})
+        print_json({"graph": str(encoding.graph_root(graph)), "node": encoding.prove_node(graph, node).to_json()})
     elif node is not None:
-        found = node_facts(Inspection(graph), node, named)
-        print_json(found) if json else _print_lines(f"{name}: {plain(value)}" for name, value in found.items())
+        found = node_facts(inspection.Inspection(graph), node, named)
+        print_json(found) if json else print(*(f"{name}: {plain(value)}" for name, value in found.items()), sep="\n")
     else:
-        print_json(graph_json(graph, named)) if json else _print_lines(graph_lines(graph, named))
+        print_json(graph_json(graph, named)) if json else print(*graph_lines(graph, named), sep="\n")
 
 
-def stats(file: Path = FILE, json: bool = JSON) -> None:
+def stats(file: Path = FILE, json: AsJson = False) -> None:
     """Count operators, values, depth, floating-point operations and bytes."""
     from rich.table import Column, Table
 
-    from tallystick.programs.encoding import graph_root
-    from tallystick.programs.inspection import Inspection
-    from tallystick.tally.cli.output import page, print_json
-
-    graph = _read(file)
-    found = Inspection(graph)
+    graph = program_files.load_graph(file)
+    found = inspection.Inspection(graph)
     if json:
         counts = found.to_json()
         assert isinstance(counts, dict)
-        print_json({**counts, "root": str(graph_root(graph))})
+        print_json({**counts, "root": str(encoding.graph_root(graph))})
         return
-    print(f"root          {graph_root(graph)}")
+    print(f"root          {encoding.graph_root(graph)}")
     print(f"program       {graph.dialect}, {graph.form}; {len(graph.inputs)} inputs, {len(graph.constants)} constants")
     print(f"nodes         {len(graph.nodes)} of {len(found.operators)} operators, {found.depth} deep")
     print(f"values        {len(found.specs)} of {_bytes(found.value_bytes)}, {_bytes(found.peak_bytes)} at one time")
@@ -171,35 +161,30 @@ def slice_(
     wanted: str | None = typer.Option(None, help="The values to compute."),
     element: str | None = typer.Option(None, help="One example of a batch: the batched inputs, such as inputs.x."),
     rows: int = typer.Option(1, min=1, help="With --element: how many examples the slice is for."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Cut a part out of a graph; the part is a graph itself, and can be executed alone."""
-    from tallystick.programs.files import load_program, save_program
-
     if sum(option is not None for option in (nodes, between, wanted, element)) != 1:
         raise UsageError("one of --nodes, --between, --wanted and --element says what the slice is")
-    _require_target(out)
-    graph, constants = load_program(file)
+    require_writable(out, makes_folders=True)
+    graph, constants = program_files.load_program(file)
     part = _part(graph, nodes, between, (given, wanted), element, rows)
     modules = {} if element is not None else _modules(file, graph).paths
-    _tell_saved(save_program(out, part, constants, modules), part, json)
+    _tell_saved(program_files.save_program(out, part, constants, modules), part, json)
 
 
 def diff(
     first: Path = typer.Argument(help="A graph."),
     second: Path = typer.Argument(help="Another graph."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Name the nodes that were added, removed or changed between two graphs, whatever their numbers."""
-    from tallystick.programs.difference import diff as compare
-    from tallystick.tally.cli.output import print_json
-
     before, after = _read_named(first), _read_named(second)
-    found = compare(before[0], after[0])
+    found = graph_difference.diff(before[0], after[0])
     if json:
         print_json(diff_json(found, before[1], after[1]))
     else:
-        _print_lines(diff_lines(found, before, after))
+        print(*diff_lines(found, before, after), sep="\n")
 
 
 def draw(
@@ -208,23 +193,19 @@ def draw(
     depth: int | None = typer.Option(
         None, min=0, help="One box per module, by so many parts of its path; 0: every node, of a large graph too."
     ),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Draw a graph as SVG, or as text for Graphviz; a large one by modules."""
-    from tallystick.core.files import write_atomically
-    from tallystick.programs.drawing import draw_dot, draw_svg
-    from tallystick.tally.cli.output import print_json, talk
-
     if out is not None:
-        _require_target(out)
+        require_writable(out, makes_folders=True)
     graph, named = _read_named(file)
     if out is None:
-        text = draw_dot(graph, modules=named.paths, depth=depth)
+        text = drawing.draw_dot(graph, modules=named.paths, depth=depth)
         print_json({"dot": text}) if json else print(text, end="")
         return
     if out.suffix not in {".svg", ".dot"}:
         raise UsageError(f"{out.name}: a picture is an .svg or a .dot file")
-    drawn = (draw_svg if out.suffix == ".svg" else draw_dot)(graph, modules=named.paths, depth=depth)
+    drawn = (drawing.draw_svg if out.suffix == ".svg" else drawing.draw_dot)(graph, modules=named.paths, depth=depth)
     write_atomically(out, drawn.encode())
     talk().print(f"{out}: {len(graph.nodes)} nodes")
     if json:
@@ -235,68 +216,50 @@ def bind(
     template: Path = typer.Argument(help="A template: a graph with named dimensions."),
     out: Path = typer.Option(..., help="Where the ordinary graph goes."),
     size: list[str] = typer.Option([], help="A dimension and its size, such as batch=4; once for each."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Give the named dimensions of a template their sizes; the constants of the template are copied."""
-    from tallystick.core.safetensors import read_state
-    from tallystick.programs.files import constants_path, read_graph_file, save_program
-    from tallystick.programs.templates import Template
-
-    _require_target(out)
-    found = Template.from_bytes(read_graph_file(template))
-    graph = found.bind(**dict(map(_size, size)))
-    constants = read_state(constants_path(template)) if graph.constants else {}
-    _tell_saved(save_program(out, graph, constants), graph, json)
-
-
-def _require_target(out: Path) -> None:
-    from tallystick.core.files import require_writable
-
     require_writable(out, makes_folders=True)
+    found = templates.Template.from_bytes(program_files.read_graph_file(template))
+    sizes = {}
+    for each in size:
+        name, _, given = each.partition("=")
+        if not given.isdecimal() or len(given) > 16:
+            raise UsageError(f"--size {each}: a name and a size are needed, such as batch=4")
+        sizes[name] = int(given)
+    graph = found.bind(**sizes)
+    constants = safetensors.read_state(program_files.constants_path(template)) if graph.constants else {}
+    _tell_saved(program_files.save_program(out, graph, constants), graph, json)
 
 
-def _tell_saved(target: Path, graph: Graph, as_json: bool) -> None:
-    from tallystick.programs.encoding import graph_root
-    from tallystick.tally.cli.output import print_json, talk
-
+def _tell_saved(target: Path, graph: graphs.Graph, as_json: bool) -> None:
     counts = {"inputs": len(graph.inputs), "nodes": len(graph.nodes), "outputs": len(graph.outputs)}
     talk().print(f"{target}: {', '.join(f'{counts[name]} {name}' for name in ('nodes', 'inputs', 'outputs'))}")
     if as_json:
-        print_json({**counts, "file": str(target), "root": str(graph_root(graph))})
+        print_json({**counts, "file": str(target), "root": str(encoding.graph_root(graph))})
 
 
-def _read(file: Path) -> Graph:
-    from tallystick.programs.files import load_graph
-
-    return load_graph(file)
-
-
-def _read_named(file: Path) -> tuple[Graph, NamedNodes]:
-    graph = _read(file)
+def _read_named(file: Path) -> tuple[graphs.Graph, graph_modules.NamedNodes]:
+    graph = program_files.load_graph(file)
     return graph, _modules(file, graph)
 
 
-def _modules(file: Path, graph: Graph) -> NamedNodes:
+def _modules(file: Path, graph: graphs.Graph) -> graph_modules.NamedNodes:
     """The modules that the nodes came from; a file of them that does not fit is ignored, and a line says so."""
-    from tallystick.programs.modules import load_modules
-    from tallystick.tally.cli.output import talk
-
-    named = load_modules(file, graph)
+    named = graph_modules.load_modules(file, graph)
     if named.problem:
         talk().print(named.problem, soft_wrap=True)
     return named
 
 
 def _part(
-    graph: Graph,
+    graph: graphs.Graph,
     nodes: str | None,
     between: str | None,
     cuts: tuple[str | None, str | None],
     element: str | None,
     rows: int,
-) -> Graph:
-    from tallystick.programs import slicing
-
+) -> graphs.Graph:
     if nodes is not None:
         return slicing.subgraph(graph, _numbers(nodes))
     if between is not None:
@@ -305,9 +268,7 @@ def _part(
             raise UsageError(f"--between {between}: two sets of nodes with a colon, such as 3,4:17")
         return slicing.between(graph, _numbers(sources), _numbers(targets))
     if element is not None:
-        from tallystick.programs.batching import slice_batch
-
-        return slice_batch(graph, _names(element), rows).graph
+        return batching.slice_batch(graph, _names(element), rows).graph
     given, wanted = cuts
     return slicing.verification_slice(graph, _names(given or ""), _names(wanted or ""))
 
@@ -324,18 +285,6 @@ def _numbers(text: str) -> list[int]:
 
 def _names(text: str) -> list[str]:
     return [piece.strip() for piece in text.split(",") if piece.strip()]
-
-
-def _size(text: str) -> tuple[str, int]:
-    name, _, size = text.partition("=")
-    if not size.isdecimal() or len(size) > 16:
-        raise UsageError(f"--size {text}: a name and a size are needed, such as batch=4")
-    return name, int(size)
-
-
-def _print_lines(lines: Iterator[str]) -> None:
-    for line in lines:
-        print(line)
 
 
 def _bytes(count: int) -> str:

@@ -12,7 +12,7 @@ import typer
 from tallystick.core.canonical_json import Json
 from tallystick.core.errors import UsageError
 from tallystick.formats.store.folders import OPENING, require_folder
-from tallystick.tally.cli.options import VERBOSE, print_verdict, spread
+from tallystick.tally.cli.options import VERBOSE, print_verdict
 from tallystick.tally.cli.output import keep_freed_memory, print_json, talk
 from tallystick.tally.operators import (
     judge as judge_opening,
@@ -40,12 +40,6 @@ PRECISION_HELP: Final = (
 PRECISION: Final[Any] = typer.Option(help=PRECISION_HELP)
 PROFILE: Final[Any] = typer.Option(help="Calibrated thresholds besides the proven bounds.")
 RUN_OPENED: Final[Any] = typer.Option(help="The run that is opened: its claim and spec say what was claimed.")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command()(spread(judge))
-    app.command()(spread(referee))
 
 
 @dataclass(frozen=True)

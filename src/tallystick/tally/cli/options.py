@@ -7,38 +7,58 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_type_hints
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
 
-from tallystick.core.errors import MalformedError, UsageError, without_passwords
-
-if TYPE_CHECKING:
-    from tallystick.core.digests import Digest
-    from tallystick.core.documents import Document
-    from tallystick.engines.torch.generation.language_models import TorchLanguageModel
-    from tallystick.formats.claims import Dtype, ModelCard
-    from tallystick.formats.fingerprints import FingerprintSettings
-    from tallystick.formats.signing import SigningKey
-    from tallystick.recording.receipts import RecordSettings
-    from tallystick.verdicts.verdict import Outcome, Verdict
-    from tallystick.verdicts.words import VerdictText
-
+from tallystick.audits import limits
+from tallystick.core import digests, documents
+from tallystick.core.canonical_json import encode
+from tallystick.core.errors import MalformedError, UsageError, refusal, without_passwords
+from tallystick.core.files import read_document
+from tallystick.core.lazy import require
+from tallystick.database import workload_database
+from tallystick.engines import model_cards
+from tallystick.engines.torch import tensors as torch_tensors
+from tallystick.engines.torch.generation import decoding, language_models
+from tallystick.formats import claims, fingerprints, signing
+from tallystick.formats.store import run as runs
+from tallystick.formats.store.folders import RUN, require_folder
+from tallystick.recording import receipts as receipt_issuing
+from tallystick.tally.cli.output import print_json
+from tallystick.verdicts import verdict as verdicts, words
 
 # Options that many commands share.
 
-Given = TypeVar("Given", bound="Document")
+Given = TypeVar("Given", bound="documents.Document")
 
-JSON: Final[Any] = typer.Option(False, "--json", help="Print the result as one JSON object.")
+JSON_HELP: Final = "Print the result as one JSON object."
+VERBOSE_HELP: Final = "Show every check, and what the verdict assumes."
+AsJson = Annotated[bool, typer.Option("--json", help=JSON_HELP)]
+AlwaysJson = Annotated[bool, typer.Option("--json", help="Changes nothing: the output is JSON in any case.")]
+ClaimAsJson = Annotated[bool, typer.Option("--json", help="Print the claim as JSON.")]
+VerdictAsJson = Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help=VERBOSE_HELP)]
+RunFolder = Annotated[Path, typer.Argument(help="A run directory.")]
+Db = Annotated[str, typer.Option("--db", help="A file (SQLite), or the URL of a PostgreSQL database.")]
+CorpusDirectory = Annotated[Path | None, typer.Option(help="The directory of the shards that the run was trained on.")]
+PolicyFile = Annotated[Path | None, typer.Option(help="The verifier's policy, as TOML or JSON.")]
+AnchorsUrl = Annotated[str | None, typer.Option(metavar="URL", help="Where anchors are that the run directory lacks.")]
+TokenFile = Annotated[Path | None, typer.Option("--token-file", help="The file of the token for a service.")]
+Host = Annotated[str, typer.Option(help="The address to listen on.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")]
+
+# What the commands of parties give as defaults.
+JSON: Final[Any] = typer.Option(False, "--json", help=JSON_HELP)
 ALWAYS_JSON: Final[Any] = typer.Option(True, "--json", help="Changes nothing: the output is JSON in any case.")
-
-DB: Final[Any] = typer.Option("tally.db", "--db", help="A file (SQLite), or the URL of a PostgreSQL database.")
-CORPUS: Final[Any] = typer.Option(None, help="The directory of the shards that the run was trained on.")
+VERBOSE: Final[Any] = typer.Option(False, "--verbose", "-v", help=VERBOSE_HELP)
 
 SPELLED: Final = {"graphs": "graph"}
 """Options that are given once for each entry of a list."""
@@ -51,6 +71,8 @@ def spread(command: Callable[..., Any]) -> Callable[..., Any]:
     """
     hints, parameters = get_type_hints(command, include_extras=True), list[Parameter]()
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    if not groups:
+        return command
     for each in signature(command).parameters.values():
         kind = groups.get(each.name)
         if kind is None:
@@ -75,21 +97,42 @@ def from_options(kind: type[Given], fields: dict[str, Any]) -> Given:
     """A document made of options of the same names; raises `UsageError` that names the option as it is typed."""
     from pydantic import ValidationError
 
-    from tallystick.core.canonical_json import encode
-
     try:
         return kind.model_validate_json(encode(fields))
     except ValidationError as error:
-        from tallystick.core.documents import explain  # only a refusal has to be put into words
-
-        field, _, why = explain(error, kind).partition(": ")
+        field, _, why = documents.explain(error, kind).partition(": ")
     except MalformedError:
-        from tallystick.core.documents import refused_field
-
-        field, why = refused_field(fields), "must be finite, and below 2^53"
+        field, why = documents.refused_field(fields), "must be finite, and below 2^53"
     name = field.partition(".")[0]  # of a list, an entry may be wrong
     option = f"--{SPELLED.get(name, name).replace('_', '-')}: " if name in fields else ""
     raise UsageError(f"{option}{why}")
+
+
+@contextmanager
+def kept_folder(keep: Path | None, prefix: str) -> Iterator[Path]:
+    """The folder `keep`, which is made where it is missing, or a temporary one."""
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep
+        return
+    with TemporaryDirectory(prefix=prefix) as folder:
+        yield Path(folder)
+
+
+def open_database(db: str, writable: bool = False) -> workload_database.WorkloadDatabase:
+    """The workload database at a place; raises `UnavailableError` that names the extra of a missing library."""
+    require("sqlalchemy", "alembic")
+    return workload_database.WorkloadDatabase(db, writable=writable)
+
+
+def run_in(run: Path) -> runs.RunDirectory:
+    """The run in a folder; raises `UnavailableError` that says what else it is."""
+    return runs.RunDirectory(require_folder(run, RUN))
+
+
+def read_calibration(path: Path) -> limits.Calibration:
+    """The limits of tolerant audits in a file; raises `MalformedError` for anything else."""
+    return limits.Calibration.from_bytes(read_document(path).removesuffix(b"\n"), path.name)
 
 
 def read_marks(segment: str) -> tuple[int, int]:
@@ -102,8 +145,6 @@ def read_marks(segment: str) -> tuple[int, int]:
 
 def read_token(path: Path | None) -> str | None:
     """The token in a file; raises `UsageError` where it holds none, or more."""
-    from tallystick.core.files import read_document
-
     if path is None:
         return None
     tokens = read_document(path, 1 << 16).decode("ascii", "replace").split()
@@ -112,14 +153,12 @@ def read_token(path: Path | None) -> str | None:
     return tokens[0]
 
 
-def dtype_option(what: str) -> Any:
-    """`--dtype`, which `dtype_of` reads."""
-    return typer.Option(
-        None, "--dtype", help=f"{what}: F32, BF16 or F16; by default what the model's directory states."
-    )
+DTYPES: Final = "F32, BF16 or F16; by default what the model's directory states."
+PromisedDtype = Annotated[str | None, typer.Option("--dtype", help=f"The promised precision: {DTYPES}")]
+ComputedDtype = Annotated[str | None, typer.Option("--dtype", help=f"The precision to compute in: {DTYPES}")]
 
 
-def dtype_of(model: Path | None, given: str | None) -> Dtype:
+def dtype_of(model: Path | None, given: str | None) -> claims.Dtype:
     """The precision that is asked for, or else the one that the directory of a model states.
 
     Raises `UsageError` for another word. A model that was imported in BF16 is so generated with, served and verified.
@@ -129,9 +168,7 @@ def dtype_of(model: Path | None, given: str | None) -> Dtype:
         return given  # type: ignore[return-value]
     if model is None:
         return "F32"
-    from tallystick.engines.model_cards import stated_dtype
-
-    return stated_dtype(model)
+    return model_cards.stated_dtype(model)
 
 
 def device_option(what: str, default: str | None = "cpu") -> Any:
@@ -141,36 +178,38 @@ def device_option(what: str, default: str | None = "cpu") -> Any:
 
 def _device(device: str | None) -> str | None:
     if device is not None and device not in ("cpu", "cuda"):
-        from tallystick.core.errors import refusal
-
         raise UsageError(f"--device: {refusal(device, ('cpu', 'cuda'))}")
     if device == "cuda":
-        from tallystick.engines.torch.tensors import require_device
-
-        require_device(device)
+        torch_tensors.require_device(device)
     return device
+
+
+ReplayDevice = Annotated[str, typer.Option("--device", help="Replay on cpu or cuda.", callback=_device)]
+RunDevice = Annotated[str, typer.Option("--device", help="Run on cpu or cuda.", callback=_device)]
 
 
 # How every command prints a verdict.
 
-VERBOSE: Final[Any] = typer.Option(False, "--verbose", "-v", help="Show every check, and what the verdict assumes.")
-BOLD: Final[dict[Outcome, str]] = {"accepted": "1;32", "rejected": "1;31", "inconclusive": "1;33"}
+BOLD: Final[dict[verdicts.Outcome, str]] = {"accepted": "1;32", "rejected": "1;31", "inconclusive": "1;33"}
 """The colours in which a terminal shows the outcome: green, red, yellow."""
 
 
-def show_verdict(verdict: Verdict, subject: str, as_json: bool, verbose: bool) -> int:
+def show_verdict(verdict: verdicts.Verdict, subject: str, as_json: bool, verbose: bool) -> int:
     """Print a verdict as JSON or as text; returns the exit code."""
-    from tallystick.tally.cli.output import print_json
-    from tallystick.verdicts.words import VerdictText
+    return show_report(verdict, lambda: words.VerdictText(verdict, subject), as_json, verbose)
 
+
+def show_report(report: Any, text: Callable[[], words.VerdictText], as_json: bool, verbose: bool) -> int:
+    """Print a verdict with all that was found, as JSON or as text; returns the exit code."""
     if as_json:
-        print_json(verdict.to_json())
+        print_json(report.to_json())
     else:
-        print_verdict(VerdictText(verdict, subject), verbose)
-    return verdict.exit_code
+        print_verdict(text(), verbose)
+    exit_code: int = report.exit_code
+    return exit_code
 
 
-def print_verdict(text: VerdictText, verbose: bool) -> None:
+def print_verdict(text: words.VerdictText, verbose: bool) -> None:
     """Print the verdict and why, what was not checked, and what passed; with `verbose`, every check."""
     first, *others = text.lines(verbose)
     outcome = text.verdict.outcome
@@ -216,60 +255,73 @@ def _typed(parameter: Any, context: typer.Context) -> Iterator[str]:
 
 # The options that say what is recorded of answers, shared by the commands that give answers.
 
+Attention = Annotated[str, typer.Option(help="sdpa or eager.")]
+Fingerprint = Annotated[str, typer.Option(help="projection, toploc or none.")]
+ProviderKey = Annotated[
+    Path | None, typer.Option("--key", help="The signing key; without one, a key for this process only.")
+]
+Journal = Annotated[Path | None, typer.Option(help="A directory of receipts; new ones are appended.")]
+AuditorKeys = Annotated[Path | None, typer.Option("--auditor-keys", help="Who may list all receipts, one key a line.")]
+Private = Annotated[bool, typer.Option("--private", help="Leave token ids out of receipts.")]
 STANDARD = "standard"
-LAYERS_HELP = (
-    "Layers to record: standard (one third of the way, and final), final (final norm and logits), all, or numbers such "
-    "as 0,3; the logits are the number behind the final norm."
-)
+Layers = Annotated[
+    str,
+    typer.Option(
+        help="Layers to record: standard (one third of the way, and final), final (final norm and logits), all, or "
+        "numbers such as 0,3; the logits are the number behind the final norm."
+    ),
+]
 GRAPH_HELP = "Capture the step that decodes one token, keep it as graphs/decode.json, and name its root in receipts."
 GRAPH_FILE = Path("graphs", "decode.json")
 RECEIPTS = "receipts.jsonl"
-COMMIT_HELP = "Commit to the states of all these layers but the logits (of every layer, for standard), for challenges."
+Commit = Annotated[
+    bool,
+    typer.Option(
+        "--commit",
+        help="Commit to the states of all these layers but the logits (of every layer, for standard), for challenges.",
+    ),
+]
 
 
 def check_choices(**given: tuple[str, tuple[str, ...]]) -> None:
     """Raise `UsageError` for an option whose value is none of those allowed."""
     for name, (value, allowed) in given.items():
         if value not in allowed:
-            from tallystick.core.errors import refusal
-
             raise UsageError(f"--{name}: {refusal(value, allowed)}")
 
 
-def read_key(path: Path) -> SigningKey:
+def read_key(path: Path) -> signing.SigningKey:
     """The signing key in a file; raises `UsageError` where there is none."""
-    from tallystick.formats.signing import SigningKey
-
     if not path.is_file():
         raise UsageError(f"--key {path}: not there; `tally new-key {quote(str(path))}` makes one")
-    return SigningKey.read(path)
+    return signing.SigningKey.read(path)
 
 
-def record_settings(method: str, layers: str, commit: bool, private: bool, card: ModelCard) -> RecordSettings:
+def record_settings(
+    method: str, layers: str, commit: bool, private: bool, card: claims.ModelCard
+) -> receipt_issuing.RecordSettings:
     """What goes into receipts of a model; raises `UsageError` for layers that it does not have."""
-    from tallystick.recording.receipts import RecordSettings
-
     final = card.layers
     chosen = _layers("all" if layers == STANDARD else layers, final) if commit else ()
     committed = tuple(each for each in chosen if each <= final)
-    return RecordSettings(_fingerprints(method, layers, card), committed, prompt=commit, private=private)
+    return receipt_issuing.RecordSettings(
+        _fingerprints(method, layers, card), committed, prompt=commit, private=private
+    )
 
 
-def committed_graph(language_model: TorchLanguageModel, folder: Path) -> Digest:
+def committed_graph(language_model: language_models.TorchLanguageModel, folder: Path) -> digests.Digest:
     """Keep the decode graph of a model below `folder`; its root."""
-    from tallystick.engines.torch.generation.decoding import commit_decoding
-
-    return commit_decoding(language_model.model, folder / GRAPH_FILE)
+    return decoding.commit_decoding(language_model.model, folder / GRAPH_FILE)
 
 
-def _fingerprints(method: str, layers: str, card: ModelCard) -> tuple[FingerprintSettings, ...]:
-    from tallystick.formats.fingerprints import FingerprintSettings, standard_fingerprints
-
+def _fingerprints(method: str, layers: str, card: claims.ModelCard) -> tuple[fingerprints.FingerprintSettings, ...]:
     final = card.layers
     if method == "projection":
-        return standard_fingerprints(final, card.dtype, None if layers == STANDARD else _layers(layers, final))
+        return fingerprints.standard_fingerprints(
+            final, card.dtype, None if layers == STANDARD else _layers(layers, final)
+        )
     chosen = [each for each in _layers("final" if layers == STANDARD else layers, final) if each <= final]
-    return tuple(FingerprintSettings.toploc(layer) for layer in chosen) if method == "toploc" else ()
+    return tuple(fingerprints.FingerprintSettings.toploc(layer) for layer in chosen) if method == "toploc" else ()
 
 
 def _layers(text: str, final: int) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import stat
 import sys
@@ -12,6 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tallystick.core.canonical_json import Json, encode
+from tallystick.core.errors import MalformedError, UnavailableError
+from tallystick.formats.data import corpus as corpora
+from tallystick.verdicts import words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,11 +72,9 @@ def progress_bar() -> Iterator[Progress]:
 
 def corpus_task(bar: Progress, doing: str, directory: Path | None) -> Callable[[int], None]:
     """A task that counts the MB of a corpus, told how many more bytes are done; none where there is no corpus."""
-    from tallystick.formats.data.corpus import list_shards, silent
-
     if directory is None or not directory.is_dir():
-        return silent
-    total, done = sum(file.size for file in list_shards(directory)), 0
+        return corpora.silent
+    total, done = sum(file.size for file in corpora.list_shards(directory)), 0
     task = bar.add_task(f"{doing}, MB", total=-(-total // MEGABYTE), seen="")
 
     def advance(count: int) -> None:
@@ -87,8 +87,6 @@ def corpus_task(bar: Progress, doing: str, directory: Path | None) -> Callable[[
 
 def read_entries(path: Path) -> list[str]:
     """The lines of a file that are not empty, without blanks around; raises `MalformedError` where they are no text."""
-    from tallystick.core.errors import MalformedError
-
     try:
         return [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
     except UnicodeDecodeError as error:
@@ -97,8 +95,6 @@ def read_entries(path: Path) -> list[str]:
 
 def existing(path: Path, what: str) -> Path:
     """`path`, or an `UnavailableError` that says what should have been there."""
-    from tallystick.core.errors import UnavailableError
-
     if not path.exists():
         raise UnavailableError(f"{path}: no such {what}")
     return path
@@ -106,9 +102,7 @@ def existing(path: Path, what: str) -> Path:
 
 def print_table(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
     """Tab-separated lines, which other programs read too; a terminal gets them in columns."""
-    from tallystick.verdicts.words import printable
-
-    texts = [["" if value is None else printable(str(value)) for value in row] for row in rows]
+    texts = [["" if value is None else words.printable(str(value)) for value in row] for row in rows]
     if not sys.stdout.isatty():
         print("\n".join("\t".join(line) for line in [list(columns), *texts]))
         return
@@ -137,6 +131,8 @@ def keep_freed_memory() -> None:
     By default it returns the memory of large arrays, and the system clears it page by page when the next array needs
     it. A command that makes and drops copies of a model spends a good part of its time on that.
     """
+    import ctypes  # no help of a command has to wait for it
+
     tune = getattr(ctypes.CDLL(None), "mallopt", None)
     if tune is not None:
         tune(MMAP_THRESHOLD, MAPPED_BYTES)

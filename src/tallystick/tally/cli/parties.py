@@ -22,7 +22,6 @@ from tallystick.disputes.parties.auditing import AuditProcess
 from tallystick.disputes.parties.game_view import GameFollower
 from tallystick.disputes.parties.prover import LazyTrace, PostingRole, offer_of
 from tallystick.formats.store.folders import OPENING, RUN, require_folder
-from tallystick.tally.cli.options import spread
 from tallystick.tally.cli.party_session import (
     DEVICE,
     UNTIL_SETTLED,
@@ -44,12 +43,6 @@ from tallystick.tally.cli.party_session import (
 )
 
 UNFINISHED_EXIT = 3
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    for command in (prover, watchtower, challenger, committee, rule):
-        app.command()(spread(command))
 
 
 def prover(

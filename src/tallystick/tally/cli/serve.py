@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import sys
+import time
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Final
+from tempfile import TemporaryDirectory
+from typing import Final
 
 import typer
 
+from tallystick.core.canonical_json import Json
 from tallystick.core.errors import UsageError, without_passwords
-from tallystick.tally.cli.options import DB, JSON, read_token
-
-if TYPE_CHECKING:
-    from tallystick.core.canonical_json import Json
-    from tallystick.database.service.access import TokenGrant
-
+from tallystick.core.files import require_writable, write_secret
+from tallystick.core.http import server as http
+from tallystick.core.lazy import require
+from tallystick.database import (
+    application as database_application,
+    open as database_open,
+    query as queries,
+    remote,
+)
+from tallystick.database.pages import router
+from tallystick.database.service import access
+from tallystick.formats.store.folders import RUN, require_folder
+from tallystick.tally.cli.options import (
+    AsJson,
+    Db,
+    Host,
+    Port,
+    TokenFile,
+    check_choices,
+    open_database,
+    read_token,
+)
+from tallystick.tally.cli.output import is_stdout_open_to_others, progress_bar, show, talk
+from tallystick.verdicts import words
 
 # `tally serve` and `tally token`: a workload database over HTTP, and who may use it.
 
@@ -23,90 +46,59 @@ DAY_NS = 86_400 * 10**9
 NO_TOKENS = "there are none; `tally token new NAME` makes one"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command()(serve)
-    group = typer.Typer(no_args_is_help=True, help="Say who may use the service.")
-    group.command(name="new")(new)
-    group.command(name="list")(list_)
-    group.command(name="revoke")(revoke)
-    app.add_typer(group, name="token")
-    app.command()(push)
-    app.command()(ui)
-
-
 def serve(
-    db: str = DB,
-    host: str = typer.Option("127.0.0.1", help="The address to listen on."),
-    port: int = typer.Option(0, min=0, max=65535, help="The port; 0 takes a free one."),
+    db: Db = "tally.db",
+    host: Host = "127.0.0.1",
+    port: Port = 0,
     public: str = typer.Option("nothing", help="What anybody may see without a token: nothing, claims, read or open."),
     runs: Path | None = typer.Option(None, help="The folder for runs that are sent here; without it none are taken."),
     rate: int = typer.Option(600, min=1, help="Requests per minute of one address without a token."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Serve the database to verifiers until Ctrl-C. Prints the address.
 
     Tokens say who may do what; `tally token new` makes one. Requests are logged on stderr, one line of JSON each.
     """
-    import sys
-
-    from tallystick.core.lazy import require
-    from tallystick.tally.cli.options import check_choices
-    from tallystick.tally.cli.output import show, talk
-
     require("sqlalchemy", "alembic", "fastapi", "uvicorn")
-    from tallystick.core.http.server import address_of, bind, http_server
-    from tallystick.database.application import build_application
-    from tallystick.database.query import RowQuery
-    from tallystick.database.service.access import PUBLIC, ServiceOptions, list_tokens
-    from tallystick.database.workload_database import WorkloadDatabase
-
-    check_choices(public=(public, PUBLIC))
-    with WorkloadDatabase(db, writable=True) as database, bind(host, port) as listening:
-        if public == PUBLIC[0] and not list_tokens(database):
+    check_choices(public=(public, access.PUBLIC))
+    with open_database(db, writable=True) as database, http.bind(host, port) as listening:
+        if public == access.PUBLIC[0] and not access.list_tokens(database):
             talk().print("nobody may ask anything yet: `tally token new NAME` makes a token; or give --public read")
-        if not database.count(RowQuery(noun="runs")):
+        if not database.count(queries.RowQuery(noun="runs")):
             mend = "`tally db add` reads one, or let `tally push` send one (--runs)"
             talk().print(f"{without_passwords(db)} holds no run yet: {mend}", soft_wrap=True)
-        show({"database": without_passwords(db), "url": address_of(listening)}, address_of(listening), json)
+        show({"database": without_passwords(db), "url": http.address_of(listening)}, http.address_of(listening), json)
         sys.stdout.flush()  # whoever reads the address waits for it
         with suppress(KeyboardInterrupt):
-            options = ServiceOptions(public, runs, requests_per_minute=rate)
-            http_server(build_application(database, options)).run(sockets=[listening])
+            options = access.ServiceOptions(public, runs, requests_per_minute=rate)
+            http.http_server(database_application.build_application(database, options)).run(sockets=[listening])
     talk().print("stopped")
 
 
 def new(
     name: str = typer.Argument(help="Whose token it is."),
-    db: str = DB,
+    db: Db = "tally.db",
     scope: list[str] = typer.Option(["read"], help="read, open, ingest or challenge; may be given several times."),
     run: list[str] = typer.Option([], help="Openings, graphs and uploads of these runs alone; of all runs by default."),
     days: int | None = typer.Option(None, min=1, help="The token ends after so many days; never by default."),
     rate: int = typer.Option(6000, min=1, help="Requests per minute."),
     run_mib: int = typer.Option(65_536, "--run-mib", min=1, help="The largest run that can be sent, in mebibytes."),
     out: Path | None = typer.Option(None, "--out", help="Write the token to this new file, for its owner alone."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Make a token, and print it or write it to a file. It is shown once: the database keeps its digest.
 
     `read` shows rows, claims and records with proofs; `open` also tensors, graphs and data, as an audit needs them;
     `ingest` sends runs; `challenge` asks for openings on record, and needs `open`.
     """
-    import time
-
-    from tallystick.database.service.access import TokenGrant, new_token
-    from tallystick.tally.cli.output import is_stdout_open_to_others, show, talk
-
     if out is not None:
-        from tallystick.core.files import require_writable, write_secret
-
         require_writable(out)
         if out.exists():
             raise UsageError(f"{out}: exists already; a token is never overwritten")
     end = None if days is None else time.time_ns() + days * DAY_NS
-    grant = TokenGrant(name, frozenset(scope), frozenset(run) or None, rate, run_mib << 20, end_ns=end)
-    with _writable(db) as database:
-        token = new_token(database, grant)
+    grant = access.TokenGrant(name, frozenset(scope), frozenset(run) or None, rate, run_mib << 20, end_ns=end)
+    with open_database(db, writable=True) as database:
+        token = access.new_token(database, grant)
     if out is not None:
         write_secret(out, token.encode() + b"\n", "a token")
         show({"file": str(out), "name": name}, str(out), json)
@@ -117,38 +109,23 @@ def new(
     show({"name": name, "token": token}, token, json)
 
 
-def list_(db: str = DB, json: bool = JSON) -> None:
+def list_(db: Db = "tally.db", json: AsJson = False) -> None:
     """Show whose tokens there are, and what each allows."""
-    from tallystick.database.service.access import list_tokens
-    from tallystick.tally.cli.output import show
-
-    with _writable(db) as database:
-        found = list_tokens(database)
+    with open_database(db, writable=True) as database:
+        found = access.list_tokens(database)
     told: list[Json] = [_json(each) for each in found]
     show({"tokens": told}, "\n".join(_line(each) for each in found) or NO_TOKENS, json)
 
 
-def revoke(names: list[str] = typer.Argument(help="Whose tokens."), db: str = DB, json: bool = JSON) -> None:
+def revoke(names: list[str] = typer.Argument(help="Whose tokens."), db: Db = "tally.db", json: AsJson = False) -> None:
     """Take tokens away. The next request with one of them is refused."""
-    from tallystick.database.service.access import revoke_token
-    from tallystick.tally.cli.output import show
-
-    with _writable(db) as database:
+    with open_database(db, writable=True) as database:
         for name in names:
-            revoke_token(database, name)
+            access.revoke_token(database, name)
     show({"revoked": list(names)}, "\n".join(names), json)
 
 
-def _writable(db: str) -> Any:
-    from tallystick.core.lazy import require
-
-    require("sqlalchemy", "alembic")
-    from tallystick.database.workload_database import WorkloadDatabase
-
-    return WorkloadDatabase(db, writable=True)
-
-
-def _json(grant: TokenGrant) -> Json:
+def _json(grant: access.TokenGrant) -> Json:
     runs: list[Json] | None = None if grant.runs is None else [*sorted(grant.runs)]
     return {
         "name": grant.name,
@@ -161,15 +138,13 @@ def _json(grant: TokenGrant) -> Json:
     }
 
 
-def _line(grant: TokenGrant) -> str:
+def _line(grant: access.TokenGrant) -> str:
     runs = "all runs" if grant.runs is None else " ".join(sorted(grant.runs))
     end = "" if grant.end_ns is None else f"\tuntil {_date(grant.end_ns)}"
     return f"{grant.name}\t{' '.join(sorted(grant.scopes))}\t{runs}\tmade {_date(grant.made_ns)}{end}"
 
 
 def _date(nanoseconds: int) -> str:
-    from datetime import UTC, datetime
-
     return datetime.fromtimestamp(nanoseconds / 1e9, UTC).isoformat(timespec="seconds")
 
 
@@ -181,25 +156,19 @@ def push(
     url: str = typer.Argument(help="The service: http://HOST."),
     name: str | None = typer.Option(None, help="The name in the service; by default the folder's."),
     token_file: Path = typer.Option(..., "--token-file", help="The file of a token with the scope ingest."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Send a run to a service, or what is new of it.
 
     The service verifies it before any of it appears. Given again, it goes on where it was interrupted; a run that is
     being recorded grows.
     """
-    from tallystick.core.lazy import require
-    from tallystick.formats.store.folders import RUN, require_folder
-    from tallystick.tally.cli.output import progress_bar, show
-
     require("httpx", "fastapi")
-    from tallystick.database.remote import ServiceConnection, push_run, sending_limits
-
     require_folder(run, RUN)
     token, named = read_token(token_file), name or run.resolve().name
-    with ServiceConnection(url, token, sending_limits()) as service, progress_bar() as bar:
+    with remote.ServiceConnection(url, token, remote.sending_limits()) as service, progress_bar() as bar:
         task = bar.add_task("sending, bytes", total=None, seen="")
-        found = push_run(service, run, named, lambda size: bar.advance(task, size))
+        found = remote.push_run(service, run, named, lambda size: bar.advance(task, size))
     told = f"{found.name}: {found.files} files, {found.bytes} bytes sent; the service has verified the run"
     show({"name": found.name, "files": found.files, "bytes": found.bytes}, told, json)
 
@@ -217,46 +186,32 @@ def ui(
         "--db",
         help=f"A file, or the URL of PostgreSQL or of a service (`tally serve`); without places, {DEFAULT_DB}.",
     ),
-    token_file: Path | None = typer.Option(None, "--token-file", help="The file of the token for a service."),
+    token_file: TokenFile = None,
     port: int = typer.Option(8090, min=0, max=65535, help="The port on this machine; 0 takes any that is free."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Show the database in a browser until Ctrl-C.
 
     It is served on this machine only, also where the database is a service elsewhere, whose files are not shown. With
     places and without --db, they are read into a temporary database, which is deleted at the end.
     """
-    import sys
-    from contextlib import ExitStack, suppress
-    from tempfile import TemporaryDirectory
-
-    from tallystick.core.lazy import require
-    from tallystick.tally.cli.output import show
-
     require("sqlalchemy", "alembic", "fastapi", "uvicorn", "jinja2")
-    from tallystick.core.http.server import address_of, bind, http_server
-    from tallystick.database.open import open
-    from tallystick.database.pages.router import Following, create_pages
-    from tallystick.database.workload_database import WorkloadDatabase
-
     with ExitStack() as held:
         if db is None and places:
             db = f"{held.enter_context(TemporaryDirectory(prefix='tally-ui-'))}/{DEFAULT_DB}"
         place = db or DEFAULT_DB
         if places:
-            following = Following(held.enter_context(WorkloadDatabase(place, writable=True)), tuple(places), _tell)
+            database = held.enter_context(open_database(place, writable=True))
+            following = router.Following(database, tuple(places), lambda line: talk().print(words.printable(line)))
             following.read()
             held.enter_context(following)
-        database = held.enter_context(open(place, token=read_token(token_file)))
-        with bind(HOST, port) as listening:
-            show({"database": without_passwords(place), "url": address_of(listening)}, address_of(listening), json)
+        shown = held.enter_context(database_open.open(place, token=read_token(token_file)))
+        with http.bind(HOST, port) as listening:
+            show(
+                {"database": without_passwords(place), "url": http.address_of(listening)},
+                http.address_of(listening),
+                json,
+            )
             sys.stdout.flush()  # whoever reads the address waits for it
             with suppress(KeyboardInterrupt):
-                http_server(create_pages(database)).run(sockets=[listening])
-
-
-def _tell(problem: str) -> None:
-    from tallystick.tally.cli.output import talk
-    from tallystick.verdicts.words import printable
-
-    talk().print(printable(problem))
+                http.http_server(router.create_pages(shown)).run(sockets=[listening])

@@ -5,16 +5,30 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import Any
 
 import typer
 
-from tallystick.tally.cli.options import JSON, VERBOSE, device_option, show_verdict
-
-if TYPE_CHECKING:
-    from tallystick.formats.cluster import Cluster, Device
-    from tallystick.formats.traces import TraceFolder, TraceStatement
-
+from tallystick.audits.timeline import audit as trace_audit, graph_work
+from tallystick.core.errors import UnavailableError
+from tallystick.core.files import DOCUMENT_BYTES_MAX, read_document, write_atomically
+from tallystick.engines.torch import environment as torch_environment
+from tallystick.formats import cluster as clusters, slurm, traces
+from tallystick.formats.store import folders
+from tallystick.formats.store.folders import require_folder
+from tallystick.recording.timelines import imported
+from tallystick.tally import training
+from tallystick.tally.cli import output
+from tallystick.tally.cli.options import (
+    AsJson,
+    ReplayDevice,
+    Verbose,
+    VerdictAsJson,
+    run_in,
+    show_verdict,
+)
+from tallystick.tally.cli.output import print_json
+from tallystick.verdicts import words
 
 # `tally cluster`: the devices of a cluster, described and shown.
 
@@ -22,57 +36,33 @@ SLURM_BYTES_MAX = 1 << 20
 OUT = typer.Option(..., help="Write the cluster here, as `cluster.json`.")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group of this file."""
-    group = typer.Typer(no_args_is_help=True, help="State the devices of a cluster.")
-    for command in (describe, import_, show):
-        group.command(name=command.__name__.rstrip("_"))(command)
-    app.add_typer(group, name="cluster")
-    app.command(name="profile-step")(profile_step)
-    app.command(name="import-trace")(import_trace)
-    app.command(name="audit-trace")(audit_trace)
-    app.command(name="export-trace")(export_trace)
-
-
-def describe(out: Path = OUT, json: bool = JSON) -> None:
+def describe(out: Path = OUT, json: AsJson = False) -> None:
     """Describe this machine: its processor, its memory and its accelerators. No name of the machine is written."""
-    from tallystick.engines.torch.environment import this_machine
-
-    _write(this_machine(), out, json)
+    _write(torch_environment.this_machine(), out, json)
 
 
 def import_(
     folder: Path = typer.Argument(help="The folder of slurm.conf, gres.conf and topology.yaml or topology.conf."),
     out: Path = OUT,
     topology: str | None = typer.Option(None, help="The topology of topology.yaml; by default its default one."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Read the nodes, GPUs and switches of a SLURM cluster; what its files do not say is left out."""
-    from tallystick.core.errors import UnavailableError
-    from tallystick.core.files import read_document
-    from tallystick.formats.slurm import FILES, read_slurm
-
-    found = {name: read_document(folder / name, SLURM_BYTES_MAX) for name in FILES if (folder / name).is_file()}
+    found = {name: read_document(folder / name, SLURM_BYTES_MAX) for name in slurm.FILES if (folder / name).is_file()}
     if not found:
-        raise UnavailableError(f"{folder}: holds none of {', '.join(FILES)}")
-    _write(read_slurm(found, topology), out, json)
+        raise UnavailableError(f"{folder}: holds none of {', '.join(slurm.FILES)}")
+    _write(slurm.read_slurm(found, topology), out, json)
 
 
 def show(
     file: Path = typer.Argument(help="A cluster.json."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """List the devices and links of a cluster."""
-    from tallystick.core.files import read_document
-    from tallystick.formats.cluster import Cluster
-
-    _print(Cluster.from_bytes(read_document(file), file.name), json)
+    _print(clusters.Cluster.from_bytes(read_document(file), file.name), json)
 
 
-def _write(cluster: Cluster, out: Path, as_json: bool) -> None:
-    from tallystick.core.errors import UnavailableError
-    from tallystick.core.files import DOCUMENT_BYTES_MAX, write_atomically
-
+def _write(cluster: clusters.Cluster, out: Path, as_json: bool) -> None:
     data = cluster.to_bytes()
     if len(data) > DOCUMENT_BYTES_MAX:
         raise UnavailableError(f"{out}: {len(data)} bytes, more than the {DOCUMENT_BYTES_MAX} that can be read again")
@@ -80,22 +70,19 @@ def _write(cluster: Cluster, out: Path, as_json: bool) -> None:
     _print(cluster, as_json)
 
 
-def _print(cluster: Cluster, as_json: bool) -> None:
-    from tallystick.tally.cli.output import print_json
-    from tallystick.verdicts.words import printable
-
+def _print(cluster: clusters.Cluster, as_json: bool) -> None:
     if as_json:
         print_json({"digest": cluster.identity, "cluster": cluster.to_json()})
         return
     print(cluster.identity)
     for device in cluster.devices:
-        print(printable(_line(device)))
+        print(words.printable(_line(device)))
     for link in cluster.links:
         speed = "unknown speed" if link.bandwidth is None else f"{link.bandwidth:,} bytes/s"
-        print(printable(f"link {link.ends[0]} - {link.ends[1]}: {speed}"))
+        print(words.printable(f"link {link.ends[0]} - {link.ends[1]}: {speed}"))
 
 
-def _line(device: Device) -> str:
+def _line(device: clusters.Device) -> str:
     parts = [device.kind, *([device.model] if device.model else []), *([f"in {device.host}"] if device.host else [])]
     parts += [f"{device.memory:,} bytes"] if device.memory else []
     parts += [f"{device.bandwidth:,} bytes/s"] if device.bandwidth else []
@@ -113,21 +100,16 @@ def profile_step(
     step: int = typer.Option(..., min=1, help="The step that is replayed."),
     name: str = typer.Option("replay", help="The name of the trace in the run."),
     out: Path | None = typer.Option(None, help="Write the trace into this folder, and not into the run."),
-    device: str = device_option("Replay on cpu or cuda."),
-    json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
+    device: ReplayDevice = "cpu",
+    json: AsJson = False,
 ) -> None:
     """Replay a step and keep its timeline.
 
     Every operator of the step graph is marked, so that all of its kernels are explained. It is the timeline of this
     machine, not that of the recorded run.
     """
-    from tallystick.formats.store.folders import RUN, require_folder
-    from tallystick.formats.store.run import RunDirectory
-    from tallystick.recording.timelines.imported import target_of
-    from tallystick.tally.training import profile_step as profile
-
-    target = target_of(run if out is None else None, name, out)
-    _show_trace(profile(RunDirectory(require_folder(run, RUN)), step, target, device), target, json)
+    target = imported.target_of(run if out is None else None, name, out)
+    _show_trace(training.profile_step(run_in(run), step, target, device), target, json)
 
 
 def import_trace(
@@ -141,26 +123,22 @@ def import_trace(
     compiled: Path | None = typer.Option(None, help="Of JAX: the text of the compiled program, `compile().as_text()`."),
     host: str = typer.Option("host", help="The host in the cluster on which the files were written."),
     rank: list[str] = typer.Option([], help="The device of a rank of a distributed run, as 0=node1/gpu0; repeat it."),
-    json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
+    json: AsJson = False,
 ) -> None:
     """Import the timeline of a profiler.
 
     It takes what torch.profiler and the profiler of JAX write. Operators of the graph are found by marks, or by name
     and shapes; what cannot be told apart stays unexplained. No host name is kept.
     """
-    from tallystick.recording.timelines.imported import import_profile, placement_of, subject_of, target_of
-
-    target = target_of(run, name, out)
-    subject = subject_of(run, graph, cluster, placement_of(host, rank), step, compiled)
-    _show_trace(import_profile(files, target, subject), target, json)
+    target = imported.target_of(run, name, out)
+    subject = imported.subject_of(run, graph, cluster, imported.placement_of(host, rank), step, compiled)
+    _show_trace(imported.import_profile(files, target, subject), target, json)
 
 
-def _show_trace(statement: TraceStatement, target: Path, as_json: bool) -> None:
-    from tallystick.tally.cli.output import show
-
+def _show_trace(statement: traces.TraceStatement, target: Path, as_json: bool) -> None:
     found = {"trace": statement.identity, "folder": str(target), "events": statement.events.size}
     told = f"{target}: {statement.events.size:,} events; judge them with `tally audit-trace {quote(str(target))}`"
-    show(found, told, as_json)  # type: ignore[arg-type]
+    output.show(found, told, as_json)  # type: ignore[arg-type]
 
 
 def audit_trace(
@@ -172,46 +150,37 @@ def audit_trace(
     unexplained: float | None = typer.Option(
         None, min=0.0, max=1.0, help="The share of device time that no operator has to account for; 0.1 by default."
     ),
-    json: bool = typer.Option(False, "--json", help="Print the verdict as JSON."),
-    verbose: bool = VERBOSE,
+    json: VerdictAsJson = False,
+    verbose: Verbose = False,
 ) -> int:
     """Judge a reported trace by graph and devices.
 
     Every operator ran, behind those it reads, on a device that exists, within its memory, its peak and its bandwidth;
     collectives have all their members; no two kernels share a stream.
     """
-    from tallystick.audits.timeline.audit import audit_trace as judge, open_trace
-    from tallystick.audits.timeline.graph_work import DEFAULT
-
-    opened = open_trace(trace_folder(trace), graph)
-    given = {name: value for name, value in (("skew", skew), ("unexplained", unexplained)) if value is not None}
-    return show_verdict(judge(opened, replace(DEFAULT, **given)), str(trace), json, verbose)  # type: ignore[arg-type]
+    opened = trace_audit.open_trace(trace_folder(trace), graph)
+    given: dict[str, Any] = {"skew": skew, "unexplained": unexplained}
+    limits = replace(graph_work.DEFAULT, **{name: value for name, value in given.items() if value is not None})
+    return show_verdict(trace_audit.audit_trace(opened, limits), str(trace), json, verbose)
 
 
 def export_trace(
     trace: Path = TRACE,
     out: Path = typer.Option(..., help="Write this file, for ui.perfetto.dev or chrome://tracing."),
-    json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
+    json: AsJson = False,
 ) -> None:
     """Write a trace for Perfetto.
 
     The file is Chrome trace JSON with one track for each device and stream.
     """
-    from tallystick.core.files import write_atomically
-    from tallystick.formats.traces import chrome_json
-    from tallystick.tally.cli.output import show
-
     folder = trace_folder(trace)
     statement = folder.statement()
-    pieces = chrome_json(statement, folder.cluster(), folder.events())
+    pieces = traces.chrome_json(statement, folder.cluster(), folder.events())
     write_atomically(out, lambda file: file.writelines(piece.encode() for piece in pieces))
     found = {"file": str(out), "events": statement.events.size, "trace": statement.identity}
-    show(found, f"{out}: {statement.events.size:,} events; open it at https://ui.perfetto.dev", json)  # type: ignore[arg-type]
+    output.show(found, f"{out}: {statement.events.size:,} events; open it at https://ui.perfetto.dev", json)  # type: ignore[arg-type]
 
 
-def trace_folder(path: Path) -> TraceFolder:
+def trace_folder(path: Path) -> traces.TraceFolder:
     """The trace at `path`; raises `UnavailableError` that says what such a folder holds."""
-    from tallystick.formats.store.folders import TRACE as KIND, require_folder
-    from tallystick.formats.traces import TraceFolder
-
-    return TraceFolder(require_folder(path, KIND))
+    return traces.TraceFolder(require_folder(path, folders.TRACE))

@@ -9,37 +9,27 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import Any, Final
 
 import typer
 
-from tallystick.core.errors import UsageError
+from tallystick.core import safetensors
+from tallystick.core.canonical_json import Json
+from tallystick.core.errors import UsageError, suggestion
+from tallystick.core.files import require_writable_folder
+from tallystick.engines.torch import engine as torch_engine
+from tallystick.engines.torch.training import trainer
+from tallystick.formats.data import corpus as corpora
+from tallystick.formats.store import keeping, run as runs
+from tallystick.formats.store.folders import RUN, require_folder
+from tallystick.programs import files as program_files, modules as graph_modules
+from tallystick.recording import inference, training as recording_training
+from tallystick.tally import training
 from tallystick.tally.cli.entry import Terminated
-from tallystick.tally.cli.options import ALWAYS_JSON, device_option
-
-if TYPE_CHECKING:
-    from tallystick.core.canonical_json import Json
-    from tallystick.formats.claims import Claim
-    from tallystick.formats.data.corpus import Hashed
-    from tallystick.recording.training import Progress
-
+from tallystick.tally.cli.options import AlwaysJson, ClaimAsJson, RunDevice, run_in
+from tallystick.tally.cli.output import corpus_task, print_json, progress_bar, show, talk
 
 # `tally train`: train by a recipe and record every step.
-
-
-class KeptAnchors(TypedDict):
-    """Which anchors stay on the disk, and the URL of the store that gets a copy of each."""
-
-    keep: str | None
-    anchors: str | None
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this file."""
-    app.command()(train)
-    app.command()(thin)
-    app.command(name="record-inference")(record_inference)
-    app.command()(example)
 
 
 def train(
@@ -54,7 +44,7 @@ def train(
     anchors: str | None = typer.Option(
         None, metavar="URL", help="A store that gets a copy of every anchor; `zstd::URL` compresses them."
     ),
-    json: bool = typer.Option(False, "--json", help="Print the claim as JSON."),
+    json: ClaimAsJson = False,
 ) -> None:
     """Train by a recipe and record every step.
 
@@ -65,44 +55,49 @@ def train(
     folder = resume or out
     assert folder is not None  # held by the usage check above
     try:
-        claim = _trained(config, folder, resume is None, graph, threads, {"keep": keep, "anchors": anchors})
+        _require_free(config, folder, keep, anchors)
+        import torch
+
+        if threads:
+            torch.set_num_threads(threads)
+        kept: dict[str, Any] = {"keep": keep, "anchors": anchors}
+        if config is not None:
+            read = recording_training.read_config(config)
+            with _watched(read.recipe.training.steps, read.source) as (progress, tokenized):
+                kept |= {"graph": graph, "say": _say, "tokenized": tokenized}
+                run = training.train(config, folder, progress=progress, **kept)
+        else:
+            interrupted = runs.RunDirectory(folder).spec().recipe
+            with _watched(interrupted.training.steps if interrupted else 0) as (progress, _):
+                run = training.train(resume=folder, progress=progress, **kept)
     except (KeyboardInterrupt, Terminated) as error:
         raise type(error)(_interrupted(folder)) from None
-    _draw_losses(folder)
-    _report(claim, folder, json)
+    recording_training.draw_losses(run)
+    claim = run.claim()
+    if json:
+        print_json({"claim": str(claim.identity), "transcript": claim.transcript.to_json()})
+        return
+    talk().print(f"{folder}: {claim.transcript.size} records; loss curve in {folder / 'loss.png'}")
+    talk().print("Publish this digest; whoever keeps it can tell a forgery that recomputes everything else:")
+    print(claim.identity)
 
 
-def _trained(
-    config: Path | None, folder: Path, is_new: bool, with_graph: bool, threads: int, kept: KeptAnchors
-) -> Claim:
-    """Train or go on; whatever can be refused is refused before PyTorch is loaded."""
-    from tallystick.core.files import require_writable_folder
-    from tallystick.formats.store.folders import RUN, require_folder
-    from tallystick.formats.store.keeping import AnchorKeeping
-    from tallystick.formats.store.run import LOCK, RunLock, require_free
-    from tallystick.recording.training import read_config
-
-    AnchorKeeping.of(kept["keep"], kept["anchors"])
-    if is_new and config is not None:
-        read_config(config)
+def _require_free(config: Path | None, folder: Path, keep: str | None, anchors: str | None) -> None:
+    """Refuse whatever can be refused before PyTorch is loaded."""
+    keeping.AnchorKeeping.of(keep, anchors)
+    if config is not None:
+        recording_training.read_config(config)
         require_writable_folder(folder)
-        if (folder / LOCK).exists():
-            RunLock(folder).release()  # who records into it is the better reason
-        require_free(folder)
-    elif not (folder / LOCK).exists():
+        if (folder / runs.LOCK).exists():
+            runs.RunLock(folder).release()  # who records into it is the better reason
+        runs.require_free(folder)
+    elif not (folder / runs.LOCK).exists():
         require_folder(folder, RUN)
-    import torch
-
-    if threads:
-        torch.set_num_threads(threads)
-    return _run(config, folder, is_new=is_new, with_graph=with_graph, kept=kept)
 
 
 def _interrupted(folder: Path) -> str:
     """What Ctrl-C or SIGTERM leaves behind, and what goes on from there."""
-    from tallystick.formats.store.run import RunDirectory
-
-    run = RunDirectory(folder)
+    run = runs.RunDirectory(folder)
     if run.claim_path.exists():
         return f"interrupted; {folder} is finished"
     if run.has_recipe:
@@ -110,62 +105,23 @@ def _interrupted(folder: Path) -> str:
     return "interrupted before the first record; the same command begins again"
 
 
-def _run(config: Path | None, folder: Path, is_new: bool, with_graph: bool, kept: KeptAnchors) -> Claim:
-    from tallystick.formats.store.run import RunDirectory
-    from tallystick.recording.training import read_config
-    from tallystick.tally.training import train
-
-    if is_new and config is not None:
-        read = read_config(config)
-        with _watched(read.recipe.training.steps, read.source) as (progress, tokenized):
-            return train(
-                config, folder, graph=with_graph, progress=progress, say=_say, tokenized=tokenized, **kept
-            ).claim()
-    interrupted = RunDirectory(folder).spec().recipe
-    with _watched(interrupted.training.steps if interrupted else 0) as (progress, _):
-        return train(resume=folder, progress=progress, **kept).claim()
-
-
 def _say(line: str) -> None:
-    from tallystick.tally.cli.output import talk
-
     talk().print(line, soft_wrap=True)
 
 
 @contextmanager
-def _watched(steps: int, source: Path | None = None) -> Iterator[tuple[Progress, Hashed]]:
+def _watched(steps: int, source: Path | None = None) -> Iterator[tuple[recording_training.Progress, corpora.Hashed]]:
     """A bar for the steps, and above it one for the bytes of a corpus that are tokenized first."""
-    from tallystick.engines.torch.training.trainer import Observation
-    from tallystick.tally.cli.output import corpus_task, progress_bar
-
     with progress_bar() as bar:
         tokenized = corpus_task(bar, "tokenizing", source)
         task = bar.add_task("training", total=steps, seen="")
 
-        def progress(index: int, seen: Observation, overhead: float) -> None:
+        def progress(index: int, seen: trainer.Observation, overhead: float) -> None:
             rate = bar.tasks[-1].speed or 0.0
             text = f"loss {seen.loss:.4f}  {rate:.1f} step/s  recording {100 * overhead:.1f} %"
             bar.update(task, completed=index, seen=text)
 
         yield progress, tokenized
-
-
-def _draw_losses(folder: Path) -> None:
-    from tallystick.formats.store.run import RunDirectory
-    from tallystick.recording.training import draw_losses
-
-    draw_losses(RunDirectory(folder))
-
-
-def _report(claim: Claim, folder: Path, as_json: bool) -> None:
-    from tallystick.tally.cli.output import print_json, talk
-
-    if as_json:
-        print_json({"claim": str(claim.identity), "transcript": claim.transcript.to_json()})
-        return
-    talk().print(f"{folder}: {claim.transcript.size} records; loss curve in {folder / 'loss.png'}")
-    talk().print("Publish this digest; whoever keeps it can tell a forgery that recomputes everything else:")
-    print(claim.identity)
 
 
 # `tally thin`: remove anchors of a finished run.
@@ -174,24 +130,19 @@ def _report(claim: Claim, folder: Path, as_json: bool) -> None:
 def thin(
     run: Path = typer.Argument(help="A finished run directory."),
     keep: str = typer.Option(..., metavar="N|every:K", help="The anchors that stay: the last N, or every K-th."),
-    json: bool = ALWAYS_JSON,
+    json: AlwaysJson = True,
 ) -> None:
     """Remove anchors of a finished run, to save disk.
 
     The first and the last anchor always stay. The claim stays as it is: an audit replays from the anchors that are
     left, and leaves open what lies too far behind them.
     """
-    from tallystick.formats.store.folders import RUN, require_folder
-    from tallystick.formats.store.keeping import Retention, recorded_anchors, thin_anchors
-    from tallystick.formats.store.run import RunDirectory, RunLock
-    from tallystick.tally.cli.output import print_json, talk
-
-    chosen, directory = Retention.parse(keep), RunDirectory(require_folder(run, RUN))
+    chosen, directory = keeping.Retention.parse(keep), run_in(run)
     directory.claim()
-    with RunLock(run):
-        marks = recorded_anchors(directory)
+    with runs.RunLock(run):
+        marks = keeping.recorded_anchors(directory)
         kept = chosen.kept(marks)
-        removed = thin_anchors(run, marks, kept)
+        removed = keeping.thin_anchors(run, marks, kept)
     talk().print(f"{run}: {len(removed)} anchors removed, {len(kept)} of {len(marks)} stay", soft_wrap=True)
     print_json({"kept": [*sorted(kept)], "removed": [*removed]})
 
@@ -204,35 +155,30 @@ def record_inference(
     inputs: list[Path] = typer.Option(..., "--inputs", help="A safetensors file of inputs; one call for each."),
     weights: Path = typer.Option(..., "--weights", help="Weights and buffers, as safetensors."),
     out: Path = typer.Option(..., "--out", help="The directory to write."),
-    device: str = device_option("Run on cpu or cuda."),
-    json: bool = typer.Option(False, "--json", help="Print the claim as JSON."),
+    device: RunDevice = "cpu",
+    json: ClaimAsJson = False,
 ) -> None:
     """Run a graph on given inputs and record the calls.
 
     Every file of inputs is one call; its inputs and outputs are kept.
     """
-    from tallystick.core.files import require_writable_folder
-
     require_writable_folder(out)
-    from tallystick.core.safetensors import read_state
-    from tallystick.engines.torch.engine import TorchEngine
-    from tallystick.programs.files import load_program
-    from tallystick.programs.modules import load_modules
-    from tallystick.recording.inference import record_graph_inference
-    from tallystick.tally.cli.output import print_json, talk
-
-    program, constants = load_program(graph)
+    program, constants = program_files.load_program(graph)
     prefix = "inputs."
-    calls = [{name.removeprefix(prefix): t for name, t in read_state(path).items()} for path in inputs]
-    modules = load_modules(graph, program).paths
-    claim = record_graph_inference(
-        program, constants, read_state(weights), calls, TorchEngine(device), out, device, modules
+    calls = [{name.removeprefix(prefix): t for name, t in safetensors.read_state(path).items()} for path in inputs]
+    modules = graph_modules.load_modules(graph, program).paths
+    claim = inference.record_graph_inference(
+        program,
+        constants,
+        safetensors.read_state(weights),
+        calls,
+        torch_engine.TorchEngine(device),
+        out,
+        device,
+        modules,
     )
     talk().print(f"{out}: {claim.transcript.size} calls", soft_wrap=True)
-    if json:
-        print_json(claim.to_json())
-    else:
-        print(claim.identity)
+    show(claim.to_json(), claim.identity, json)
 
 
 # `tally example`: the recipes and scripts that are shipped, with their data.
@@ -275,8 +221,6 @@ def example(
             return
         found = shipped.get(_name(Path(name)))
         if found is None:
-            from tallystick.core.errors import suggestion
-
             near = suggestion(_name(Path(name)), shipped)
             raise UsageError(f"no such example {name}{near}; `tally example` lists all")
         _tell(found, _write(found, out), out, json)
@@ -307,8 +251,6 @@ def _data(path: Path, settings: dict[str, Any]) -> list[Path]:
 
 def _list(shipped: dict[str, Example], as_json: bool) -> None:
     if as_json:
-        from tallystick.tally.cli.output import print_json
-
         print_json([each.to_json() for each in shipped.values()])
         return
     width = max(map(len, shipped))
@@ -330,8 +272,6 @@ def _write(found: Example, out: Path) -> list[Path]:
 
 
 def _tell(found: Example, written: list[Path], out: Path, as_json: bool) -> None:
-    from tallystick.tally.cli.output import print_json, talk
-
     if as_json:
         print_json({"name": found.name, "written": [str(path) for path in written]})
         return

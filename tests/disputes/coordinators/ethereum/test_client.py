@@ -472,14 +472,9 @@ def test_a_board_gives_its_word_over_http(tmp_path: Path) -> None:
 
 
 def run(*words: str) -> int:
-    import typer
+    from tallystick.tally.cli.application import application
 
-    from tallystick.tally.cli.ethereum import register
-
-    app = typer.Typer()
-    register(app)
-    code = app(list(words), standalone_mode=False)
-    return int(code or 0)
+    return int(application().main(words, "tally", standalone_mode=False) or 0)
 
 
 def test_a_contract_is_made_and_shown_by_commands(

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from tallystick.core.canonical_json import encode
 from tallystick.core.errors import MalformedError, TallyError, UnavailableError, UsageError
@@ -22,22 +21,17 @@ from tallystick.disputes.coordinators.local.client import RemoteCoordinator
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.game.moves import Concede
 from tallystick.disputes.game.state import Status
-from tallystick.tally.cli import coordinator
+from tallystick.tally.cli.application import application
 from tallystick.verdicts.verdict import Fault
 from tests.disputes.coordinators.conformance import MEMBERS, Play, usual_rules
 from tests.disputes.coordinators.local.keys import PURSE, key_of, party_of
 
-COMMAND = (
-    "import typer; from tallystick.tally.cli import coordinator; app = typer.Typer(); coordinator.register(app); app()"
-)
+COMMAND = "from tallystick.tally.cli.application import application; application().main()"
 
 
 def tally(*words: object) -> Any:
     """Run `tally coordinator` in this process."""
-    app = typer.Typer()
-    coordinator.register(app)
-    app.callback()(lambda: None)
-    return app(["coordinator", *map(str, words)], standalone_mode=False)
+    return application().main(["coordinator", *map(str, words)], "tally", standalone_mode=False)
 
 
 def write_rules(path: Path, **changes: Any) -> Path:
