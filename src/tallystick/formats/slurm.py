@@ -11,6 +11,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from tallystick.core.errors import MalformedError, UnavailableError
+from tallystick.core.lazy import require
 from tallystick.formats.cluster import Cluster, Device, Link, capacity_of
 
 # SLURM's lists of names: `node[1-3,07],rack[1-2]n[0-1]` is eight names.
@@ -208,8 +209,6 @@ def _listed(text: object, listed: ListedNames) -> Iterable[str]:
 
 def _parsed(data: bytes) -> list[Any]:
     """The YAML of a file as plain values."""
-    from tallystick.core.lazy import require
-
     require("yaml")
     import yaml
 

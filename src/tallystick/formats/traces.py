@@ -15,7 +15,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from tallystick.core.canonical_json import decode
 from tallystick.core.digests import Digest, Frontier, digest_from, leaf_hash
-from tallystick.core.documents import Count, DigestText, Document
+from tallystick.core.documents import Count, DigestText, Document, explain
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError
 from tallystick.core.files import read_document, write_atomically
 from tallystick.formats.claims import Log
@@ -91,8 +91,6 @@ def read_event(line: bytes, what: str) -> TraceEvent:
         if len(line) <= EVENT_BYTES_MAX and event.to_bytes() == line:
             return event
     except ValidationError as error:
-        from tallystick.core.documents import explain
-
         problem = explain(error)
     decode(line, what, bytes_max=EVENT_BYTES_MAX)  # an error of the JSON itself is reported first
     raise MalformedError(f"{what}: {problem}")
