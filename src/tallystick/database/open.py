@@ -12,6 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from tallystick.core.errors import UnavailableError, UsageError
+from tallystick.core.lazy import require
+from tallystick.core.tensor_digests import state_digest
 from tallystick.core.tensors import Tensor
 from tallystick.database.indexing.replayable import ANCHOR_MEND, STATE_AFTER, Discovery
 from tallystick.database.query import Query, RowQuery
@@ -39,7 +41,7 @@ from tallystick.database.rows import (
 from tallystick.formats.store.directories import SEGMENT, SegmentDirectory
 from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.batching import separable, slice_batch
-from tallystick.programs.execution import execute
+from tallystick.programs.execution import Engine, Reference, execute
 from tallystick.programs.graph import Graph, Ref
 from tallystick.programs.slicing import Binding, bind
 from tallystick.programs.step_names import BATCH
@@ -48,7 +50,6 @@ if TYPE_CHECKING:
     from tallystick.audits.checked_run import CheckedRun
     from tallystick.database.remote import ServiceAnswers
     from tallystick.database.workload_database import WorkloadDatabase
-    from tallystick.programs.execution import Engine
 
 
 # `db.segment`: steps of a run, here or in a service, bound to what they read and replayed on an engine.
@@ -113,7 +114,6 @@ class RunSlice:
 
     def _replayed(self, step: int, binding: Binding, engine: Engine) -> SliceStep:
         from tallystick.audits.replay import as_float
-        from tallystick.core.tensor_digests import state_digest
 
         outputs = execute(binding.graph, binding.values, engine)
         agrees = None
@@ -216,13 +216,9 @@ def _missing(found: Discovery, first: int, last: int) -> Iterator[str]:
 
 def engine_named(name: str) -> Engine:
     """An engine; raises `UsageError` for one that is not known, `UnavailableError` for one that is not installed."""
-    from tallystick.core.lazy import require
-
     if name not in ENGINES:
         raise UsageError(f"no such engine {name}; there are {', '.join(ENGINES)}")
     if name == "reference":
-        from tallystick.programs.execution import Reference
-
         return Reference()
     if name == "torch":
         from tallystick.engines.torch.engine import TorchEngine
@@ -368,8 +364,6 @@ def open(place: str | Path, *, token: str | None = None) -> Database:
         UnavailableError: there is none, or it cannot be reached.
         MalformedError: it holds the tables of another program.
     """
-    from tallystick.core.lazy import require
-
     if isinstance(place, str) and place.startswith(("http://", "https://")):
         require("httpx", "fastapi")
         from tallystick.database.remote import ServiceAnswers

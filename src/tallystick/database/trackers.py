@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tallystick.core.errors import UnavailableError
+from tallystick.core.lazy import require
 from tallystick.database.open import Database
 from tallystick.database.query import at_least
 from tallystick.database.rows import AuditRow, RunRow
@@ -100,8 +101,6 @@ def write_tensorboard(database: Database, name: str, folder: Path) -> Path:
 
     Raises `UnavailableError` where there is no such run, or `tensorboard` is not installed.
     """
-    from tallystick.core.lazy import require
-
     require("tensorboard")
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.plugins.scalar.summary_v2 import scalar_pb
@@ -138,8 +137,6 @@ def log_mlflow(database: Database, name: str, tracking: str, run_id: str | None 
 
     Raises `UnavailableError` where there is no such run, here or there, or `mlflow-skinny` is not installed.
     """
-    from tallystick.core.lazy import require
-
     require("mlflow")
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient

@@ -17,6 +17,7 @@ from typing import IO, Any, Final
 from pydantic import ValidationError
 
 from tallystick.core.canonical_json import is_deep, loose_json
+from tallystick.core.documents import explain
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.files import file_size
 from tallystick.formats.traces import TraceEvent
@@ -32,8 +33,6 @@ def made_event(name: str, **fields: Any) -> TraceEvent:
     try:
         return TraceEvent(name=told, **fields)
     except ValidationError as error:
-        from tallystick.core.documents import explain
-
         raise MalformedError(f"event {told[:80]!a} of the profiler: {explain(error, TraceEvent)}") from None
 
 
