@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tallystick.audits.policy import Policy
     from tallystick.audits.training import Progress
     from tallystick.core.canonical_json import Json
-    from tallystick.tally.attacks.forging import Attack, Expected
+    from tallystick.tally.attacks.catalogue import Attack, Expected
     from tallystick.tally.auditing import AuditResult
 
 
@@ -267,26 +267,25 @@ def attack(
     if list_all:
         return _list(json)
     if name is not None:
-        from tallystick.tally.attacks.names import require_attack
+        from tallystick.tally.attacks.catalogue import find_attack
 
-        require_attack(name)
+        find_attack(name)
     if name is None or run is None or out is None:
         raise UsageError("`tally attack NAME RUN OUT`, or `tally attack --list`")
     return _forge(name, run, out, json)
 
 
 def _list(as_json: bool) -> None:
+    from tallystick.tally.attacks.catalogue import ATTACKS
+
     if as_json:
-        from tallystick.tally.attacks.catalogue import ATTACKS
         from tallystick.tally.cli.output import print_json
 
         print_json({"attacks": [_json(each) for each in ATTACKS.values()]})
         return
-    from tallystick.tally.attacks.names import CHANGES
-
-    width = max(map(len, CHANGES))
-    for name, change in CHANGES.items():
-        print(f"{name:<{width}}  {change}")
+    width = max(map(len, ATTACKS))
+    for name, attack in ATTACKS.items():
+        print(f"{name:<{width}}  {attack.change}")
 
 
 def _forge(name: str, run: Path, out: Path, as_json: bool) -> None:
@@ -320,7 +319,7 @@ def _who_sees(attack: Attack) -> str:
         sampled = "`tally audit --corpus`, with the directory of the shards, should see it"
     if attack.reference == "checkpoint":
         sampled = "`tally audit --initial`, with the directory of the checkpoint, should see it"
-    if "rows of the corpus" in attack.exact.checks:
+    if "rows of the corpus" in attack.expected("exact").checks:
         sampled = "`tally audit --corpus --initial`, with the shards and a directory of their tokenizer, should see it"
     commands = {
         "screens": "Any audit should see it without a replay",
@@ -332,7 +331,7 @@ def _who_sees(attack: Attack) -> str:
     for audit in ("screens", "exact", "full", "tolerant", "claim"):
         if attack.expected(audit).outcome in ("rejected", "refused"):
             return f"{commands[audit]}: {_by(attack.expected(audit))}."
-    return f"No audit can see it: {attack.exact.why}."
+    return f"No audit can see it: {attack.expected('exact').why}."
 
 
 def _by(expected: Expected) -> str:

@@ -1,38 +1,42 @@
-"""A run of a custom training loop whose batches, rates, rules or final weights are not those of its steps."""
+"""Runs of a custom training loop whose batches, rates, rules, beginning, end or claim are not those of its steps."""
 
 from __future__ import annotations
 
+import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+import numpy as np
 
 from tallystick.core.errors import UsageError
 from tallystick.core.files import write_atomically
 from tallystick.core.safetensors import read_state, write_state
 from tallystick.core.tensor_digests import state_digest
 from tallystick.core.tensors import State, Tensor
-from tallystick.formats.claims import Claim, Withdrawn
-from tallystick.formats.records import Batch, StepRecord, batch_file
+from tallystick.formats.claims import Withdrawn
+from tallystick.formats.records import Batch, StepRecord, anchor_file, batch_file
 from tallystick.formats.store.directories import SINGLE
 from tallystick.formats.store.run import RunDirectory
 from tallystick.recording.loop.own_loop import record_training
 from tallystick.tally.attacks.forging import (
-    Attack,
-    accepted,
+    Forger,
     anchor_before,
     copy_run,
     find_scene,
-    inconclusive,
     place_of_step,
     read_anchor,
     read_records,
-    rejected,
     replace_anchor,
     seal,
+    with_value,
     write_records,
 )
-from tallystick.tally.attacks.states import take_back
-from tallystick.tally.attacks.step_graphs import program_of, remake
+from tallystick.tally.attacks.graphs import program_of, remake
+from tallystick.tally.attacks.states import with_last_move_shortened
+from tallystick.tally.attacks.training import RATE_EXCESS
 
 # The reference run of a custom training loop: a language model of two layers, with step graph and batches.
 
@@ -104,46 +108,33 @@ def batches(seed: int) -> list[Any]:
     return [(tokens, (3 * tokens + 1) % TOKENS) for tokens in drawn]
 
 
-# A run of a custom training loop whose batches, rates or rules are not those of its steps.
-
-RATE_EXCESS = 1.01
+# Batches, rates and rules that are not those of the steps.
 
 
-def forge_exchanged(run: Path, out: Path) -> None:
+def loop_batch_exchanged(run: Path, out: Path) -> None:
     """Replace the batch that a record names by that of another step."""
     forged = copy_run(run, out)
     step = find_scene(forged).step
     (forged.path / file_of(forged, step)).write_bytes((forged.path / file_of(forged, step + 1)).read_bytes())
 
 
-def forge_withheld(run: Path, out: Path) -> None:
+def loop_batch_withheld(run: Path, out: Path) -> None:
     """Delete one batch."""
     forged = copy_run(run, out)
     (forged.path / file_of(forged, find_scene(forged).step)).unlink()
 
 
-def forge_renamed(run: Path, out: Path) -> None:
+def loop_batch_renamed(run: Path, out: Path) -> None:
     """Change a record to name a batch that differs in one token, and save that batch."""
     forged = copy_run(run, out)
-    step = find_scene(forged).step
-    batch = dict(read_state(forged.path / file_of(forged, step)))
+    batch = read_state(forged.path / file_of(forged, find_scene(forged).step))
     name = tokens_of(batch)
-    tokens = batch[name].array().copy()
-    tokens.flat[0] = (tokens.flat[0] + 1) % 2
-    batch[name] = Tensor.of(tokens)
+    batch = with_value(batch, name, 0, (batch[name].array().flat[0] + 1) % 2)
     write_state(forged.path / batch_file(state_digest(batch)), batch)
     _rewrite_step(forged, lambda record: record.model_copy(update={"batch": Batch(digest=state_digest(batch))}))
 
 
-def tokens_of(batch: State) -> str:
-    """The name of the first tensor of whole numbers that is no mask; raises `UsageError` if there is none."""
-    found = [name for name, tensor in sorted(batch.items()) if tensor.dtype.startswith("I") and "mask" not in name]
-    if not found:
-        raise UsageError("this forgery exchanges a token, and the batches of this run hold none")
-    return found[0]
-
-
-def forge_rate(run: Path, out: Path) -> None:
+def loop_rate_misstated(run: Path, out: Path) -> None:
     """State a learning rate in one record that is 1 % above the real one."""
     forged = copy_run(run, out)
     _rewrite_step(
@@ -151,7 +142,7 @@ def forge_rate(run: Path, out: Path) -> None:
     )
 
 
-def forge_rule(run: Path, out: Path) -> None:
+def loop_rule_misstated(run: Path, out: Path) -> None:
     """State ten times the real weight decay in the spec."""
     spec, program = RunDirectory(run).spec(), program_of(run)
     if spec.optimizer is None:
@@ -160,10 +151,12 @@ def forge_rule(run: Path, out: Path) -> None:
     remake(run, out, program, program, spec.model_copy(update={"optimizer": rules}))
 
 
-def forge_other_data(run: Path, out: Path) -> None:
-    """Train honestly on batches of another seed than the run's."""
-    RunDirectory(run).claim()
-    train_loop(out, data_seed=6)
+def tokens_of(batch: State) -> str:
+    """The name of the first tensor of whole numbers that is no mask; raises `UsageError` if there is none."""
+    found = [name for name, tensor in sorted(batch.items()) if tensor.dtype.startswith("I") and "mask" not in name]
+    if not found:
+        raise UsageError("this forgery exchanges a token, and the batches of this run hold none")
+    return found[0]
 
 
 def file_of(run: RunDirectory, step: int) -> str:
@@ -185,124 +178,121 @@ def _rewrite_step(forged: RunDirectory, change: Callable[[StepRecord], StepRecor
     write_records(forged, records)
 
 
-NOT_READ = "a batch is read when its step is replayed"
-NOT_REPLAYED = "no step is taken"
-WITHHELD = "the step cannot be taken again without its batch, and the report says so"
-OTHER_DATA = "it is an honest run on the batches it names; no recipe says which data they should be"
-
-LOOP_BATCHES = (
-    Attack(
-        name="loop-batch-exchanged",
-        change="the file of one batch holds the batch of another step",
-        forge=forge_exchanged,
-        reference="loop",
-        screens=accepted(NOT_READ),
-        exact=rejected("batch"),
-        tolerant=rejected("batch"),
-        claim=rejected("batch"),
-    ),
-    Attack(
-        name="loop-batch-withheld",
-        change="the file of one batch is deleted",
-        forge=forge_withheld,
-        reference="loop",
-        screens=accepted(NOT_READ),
-        exact=inconclusive(WITHHELD),
-        tolerant=inconclusive(WITHHELD),
-        claim=inconclusive(WITHHELD),
-    ),
-    Attack(
-        name="loop-batch-renamed",
-        change="one record names a batch that differs in one token from the one learned; that batch is kept; resealed",
-        forge=forge_renamed,
-        reference="loop",
-        screens=accepted(NOT_READ),
-        exact=rejected("loss", "projection summary", "state"),
-        tolerant=rejected("weights residual"),
-    ),
-    Attack(
-        name="loop-rate-misstated",
-        change="one record states a learning rate 1 % above the one that was used; resealed",
-        forge=forge_rate,
-        reference="loop",
-        screens=accepted(NOT_REPLAYED),
-        exact=rejected("projection summary", "state"),
-        tolerant=rejected("weights residual"),
-    ),
-    Attack(
-        name="loop-rule-misstated",
-        change="the spec states ten times the weight decay that was used; summaries, roots and claim are made anew",
-        forge=forge_rule,
-        reference="loop",
-        screens=accepted(NOT_REPLAYED),
-        exact=rejected("projection summary", "state"),
-        tolerant=rejected("weights residual"),
-    ),
-    Attack(
-        name="loop-data-recommitted",
-        change="the whole run is made anew on other batches, which its records name",
-        forge=forge_other_data,
-        reference="loop",
-        screens=accepted(OTHER_DATA),
-        exact=accepted(OTHER_DATA),
-        tolerant=accepted(OTHER_DATA),
-    ),
-)
+# The final weights are edited, and the last segment, which would show it, cannot be replayed by anybody.
 
 
-# The final weights of a loop are edited, and the last segment, which would show it, cannot be replayed by anybody.
-
-EXCUSE = "the loop does something else"
-
-
-def forge_end_withdrawn(run: Path, out: Path) -> None:
+def loop_end_withdrawn(run: Path, out: Path) -> None:
     """Edit the final weights, and withdraw the graph of the last steps."""
-    forged, last = _edited(run, out)
+    forged, last = _with_edited_end(run, out)
     withdraw(forged, anchor_before(forged, last) + 1, last)
 
 
-def forge_end_without_batch(run: Path, out: Path) -> None:
+def loop_end_without_batch(run: Path, out: Path) -> None:
     """Edit the final weights, and delete the batch of the last step."""
-    forged, last = _edited(run, out)
+    forged, last = _with_edited_end(run, out)
     (forged.path / file_of(forged, last)).unlink()
 
 
 def withdraw(forged: RunDirectory, first: int, last: int) -> None:
     """Withdraw the graph of these steps in the claim."""
-    claim: Claim = seal(forged)
-    withdrawn = (Withdrawn(first=first, last=last, reason=EXCUSE),)
-    write_atomically(forged.claim_path, claim.model_copy(update={"withdrawn": withdrawn}).to_bytes())
+    withdrawn = (Withdrawn(first=first, last=last, reason="the loop does something else"),)
+    write_atomically(forged.claim_path, seal(forged).model_copy(update={"withdrawn": withdrawn}).to_bytes())
 
 
-def _edited(run: Path, out: Path) -> tuple[RunDirectory, int]:
+def _with_edited_end(run: Path, out: Path) -> tuple[RunDirectory, int]:
     forged = copy_run(run, out)
     if forged.spec().recipe is not None:
         raise UsageError("this forgery needs a run of a custom training loop")
     last = find_scene(forged).last
-    replace_anchor(forged, last, take_back(read_anchor(forged, anchor_before(forged, last)), read_anchor(forged, last)))
+    replace_anchor(forged, last, with_last_move_shortened(forged, last))
     return forged, last
 
 
-END_NOT_REPLAYED = accepted("no step is taken")
-LOOSE = inconclusive("nobody can replay the last segment, and nothing else ties the final weights to the run")
+# The spec states a published checkpoint, and the run starts from another state.
 
-LOOP_END = (
-    Attack(
-        name="loop-end-withdrawn",
-        change="the final weights are edited after training, and the claim withdraws the graph of the last steps",
-        forge=forge_end_withdrawn,
-        reference="loop",
-        screens=END_NOT_REPLAYED,
-        exact=LOOSE,
-        tolerant=LOOSE,
-    ),
-    Attack(
-        name="loop-end-without-batch",
-        change="the final weights are edited after training, and the batch of the last step is deleted",
-        forge=forge_end_without_batch,
-        reference="loop",
-        screens=END_NOT_REPLAYED,
-        exact=LOOSE,
-        tolerant=LOOSE,
-    ),
-)
+Change = Callable[[dict[str, Tensor]], None]
+
+
+def with_start(change: Change) -> Forger:
+    """A forger that takes every step from a changed first state, under the spec that states the checkpoint."""
+
+    def forge(run: Path, out: Path) -> None:
+        spec, program = RunDirectory(run).spec(), program_of(run)
+        if spec.initial is None:
+            raise UsageError("this forgery needs a run of a custom training loop that states its first weights")
+        with TemporaryDirectory() as folder:
+            staged = Path(folder, "run")
+            shutil.copytree(run, staged)
+            start = read_anchor(RunDirectory(run), 0)
+            change(start)
+            write_state(staged / anchor_file(0), start)
+            remake(staged, out, program, program, spec)
+
+    return forge
+
+
+def tunes(start: dict[str, Tensor]) -> None:
+    """Train one weight further."""
+    name = max(name for name in start if name.startswith("weights."))
+    start[name] = Tensor.of(start[name].array() + np.float32(1e-3))
+
+
+def plants_moments(start: dict[str, Tensor]) -> None:
+    """Choose the first moment of one weight, so that the first step moves it where the prover likes."""
+    name = max(name for name in start if name.endswith(".exp_avg"))
+    start[name] = Tensor.of(start[name].array() + np.float32(1.0))
+
+
+def counts_ahead(start: dict[str, Tensor]) -> None:
+    """Begin to count the steps of the optimizer at a thousand: the first steps are not corrected for bias."""
+    for name in (name for name in start if name.startswith("optimizer.") and name.endswith(".step")):
+        start[name] = Tensor.of(start[name].array() + np.float32(1000))
+
+
+loop_start_tuned = with_start(tunes)
+loop_start_moments = with_start(plants_moments)
+loop_start_counters = with_start(counts_ahead)
+
+
+# Loops that are trained anew: honest ones, on other batches or departing from their step graph.
+
+
+def trained_anew(**loop: Any) -> Forger:
+    """A forger that trains the reference loop with these settings; an undeclared departure withdraws its graph."""
+
+    def forge(run: Path, out: Path) -> None:
+        RunDirectory(run).claim()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "the run cannot be replayed", RuntimeWarning)
+            train_loop(out, **loop)
+
+    return forge
+
+
+loop_data_recommitted = trained_anew(data_seed=6)
+loop_schedule_before_record = trained_anew(scheduled=True)
+loop_clipping_undeclared = trained_anew(clips=CLIP)
+loop_autocast_around = trained_anew(autocast=True)
+loop_decay_changed = trained_anew(undecayed_from=STEPS // 2)
+
+
+# The claim withdraws the step graph, to avoid a replay.
+
+
+def loop_graph_excused(run: Path, out: Path) -> None:
+    """State another learning rate than the real one, and withdraw the graph that would show it."""
+    loop_rate_misstated(run, out)
+    _excuse(RunDirectory(out))
+
+
+def recipe_graph_excused(run: Path, out: Path) -> None:
+    """Withdraw the step graph of a run from a recipe."""
+    forged = copy_run(run, out)
+    if forged.spec().recipe is None:
+        raise UsageError("this forgery needs a run from a recipe")
+    _excuse(forged)
+
+
+def _excuse(forged: RunDirectory) -> None:
+    claim = seal(forged).model_copy(update={"no_graph": "step 1: the loop does something else"})
+    write_atomically(forged.claim_path, claim.to_bytes())
