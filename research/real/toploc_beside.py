@@ -28,7 +28,7 @@ from tallystick.engines.torch.generation.language_models import TorchLanguageMod
 from tallystick.formats.fingerprints import PUBLIC_SEED, standard_fingerprints
 from tallystick.tally.attacks.provers import integer_weights
 from tallystick.tally.calibration.answer_limits import Rows
-from tallystick.tally.calibration.training.study import machine
+from tallystick.tally.calibration.stacks import machine
 from tallystick.verdicts.evidence import clopper_pearson
 from tallystick.verdicts.fingerprints import logit_rows, make_fingerprint
 from tests.support.attacks.cheaper_models import coarse_head, float8_weights, without_layers

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Final, Literal, cast, get_args
+from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from tallystick.core.errors import UsageError, suggestion
-from tallystick.verdicts.verdict import Outcome
+
+if TYPE_CHECKING:
+    from tallystick.verdicts.verdict import Outcome
 
 Audit = Literal["screens", "exact", "recipe", "full", "claim", "tolerant"]
 """How a run is audited.

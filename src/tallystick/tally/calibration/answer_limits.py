@@ -15,6 +15,7 @@ from tallystick.audits.answers.distance_limits import MarginBin, MeasuredModels,
 from tallystick.formats.receipt import Sampler
 from tallystick.programs.operators.tally import fixed_point
 from tallystick.programs.random_words import words_at
+from tallystick.tally.calibration.drift import round_up
 from tallystick.verdicts.evidence import clopper_pearson
 from tallystick.verdicts.sampling.fast_path import USUAL_REACH
 from tallystick.verdicts.sampling.filters import ARRAYS
@@ -128,14 +129,6 @@ def row_limits(seen: Mapping[Class, SeenRuns], models: MeasuredModels) -> tuple[
     return tuple(found)
 
 
-def round_up(value: float) -> float:
-    """Three digits, none made smaller."""
-    if value == 0.0:
-        return 0.0
-    digits = float(f"{value:.2e}")
-    return digits if digits >= value else float(f"{math.nextafter(value, math.inf) * 1.005:.2e}")
-
-
 # How far honest tokens and logits lie from a verifier's own, and the limits that follow (`docs/evidence.md`).
 
 Reals = npt.NDArray[np.float64]
@@ -184,13 +177,13 @@ def token_limits(seen: Sequence[SeenTokens], models: MeasuredModels) -> TokenLim
     differing = upper(int((found > 0.0).sum()), len(found), dispersion)
     mismatches = min(0.5, max(HONEST, 2.0 * differing))
     band = rms * max(4.0, math.log(mismatches / HONEST))
-    edges = [_up(band * part) for part in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    edges = [round_up(band * part) for part in (0.0, 0.25, 0.5, 0.75, 1.0)]
     bins = [MarginBin(margin=m, tokens=len(found), beyond=int((found > m).sum())) for m in edges]
     return TokenLimits(
         **models.model_dump(),
-        band=_up(band),
-        mismatches=_up(mismatches),
-        rms=_up(rms),
+        band=round_up(band),
+        mismatches=round_up(mismatches),
+        rms=round_up(rms),
         largest=float(found.max()),
         bins=tuple(bins),
     )
@@ -236,9 +229,3 @@ def _dispersion(seen: Sequence[SeenTokens]) -> float:
     rate = counts.sum() / tokens.sum()
     expected = float((tokens * rate * (1.0 - rate)).sum())
     return max(1.0, float(np.square(counts - tokens * rate).sum()) / expected) if expected else 1.0
-
-
-def _up(value: float) -> float:
-    """Three digits, none made smaller."""
-    digits = float(f"{value:.2e}")
-    return digits if digits >= value else float(f"{value * 1.005:.2e}")

@@ -13,8 +13,8 @@ import typer
 from tallystick.tally.cli.options import JSON, dtype_of, dtype_option
 
 if TYPE_CHECKING:
-    from tallystick.tally.calibration.operators.calibrate import OperatorStudy
-    from tallystick.tally.calibration.training.study import Study
+    from tallystick.tally.calibration.operators import OperatorStudy
+    from tallystick.tally.calibration.study import Study
 
 
 # `tally calibrate`: measure how far honest stacks lie from each operator's exact result, and set thresholds by it.
@@ -44,7 +44,7 @@ def calibrate(
     A file `weights.safetensors` beside the inputs belongs to every set.
     """
     from tallystick.core.files import require_writable, write_atomically
-    from tallystick.tally.calibration.operators.calibrate import calibrate_budget, calibrate_graph
+    from tallystick.tally.calibration.operators import calibrate_budget, calibrate_graph
     from tallystick.tally.cli.output import existing, talk
 
     for target in (out, budget, figures):
@@ -87,7 +87,7 @@ def merge_profiles(
 def _write(study: OperatorStudy, out: Path, figures: Path | None, as_json: bool) -> None:
     from tallystick.core.canonical_json import encode
     from tallystick.core.files import write_atomically
-    from tallystick.tally.calibration.operators.calibrate import figures_of
+    from tallystick.tally.calibration.operators import figures_of
     from tallystick.tally.cli.output import print_json
 
     write_atomically(out, study.profile.to_bytes() + b"\n")
@@ -142,7 +142,7 @@ def calibrate_training(
 def _write_own(run: Path, folder: Path, segments: int, out: Path, figures: Path | None, as_json: bool) -> None:
     from tallystick.core.canonical_json import encode
     from tallystick.core.files import write_atomically
-    from tallystick.tally.calibration.training.own_run import calibrate_on
+    from tallystick.tally.calibration.own_run import calibrate_on
     from tallystick.tally.cli.output import existing, print_json
 
     found = calibrate_on(existing(run, "run directory"), folder, segments, _teller())
@@ -165,7 +165,7 @@ def _teller() -> Callable[[str], None]:
 def _run(folder: Path, quick: bool, also: Path | None) -> Study:
     from tallystick.audits.limits import Calibration
     from tallystick.core.files import read_document
-    from tallystick.tally.calibration.training.study import FULL, QUICK, calibrate
+    from tallystick.tally.calibration.study import FULL, QUICK, calibrate
 
     tell = _teller()
     elsewhere = None if also is None else Calibration.from_bytes(read_document(also).removesuffix(b"\n"), also.name)
@@ -177,8 +177,8 @@ def _run(folder: Path, quick: bool, also: Path | None) -> Study:
 def _write_limits(study: Study, out: Path, figures: Path | None, page: Path | None, as_json: bool) -> None:
     from tallystick.core.canonical_json import encode
     from tallystick.core.files import write_atomically
-    from tallystick.tally.calibration.training.page import render_page
-    from tallystick.tally.calibration.training.study import figures_of
+    from tallystick.tally.calibration.page import render_page
+    from tallystick.tally.calibration.study import figures_of
     from tallystick.tally.cli.output import print_json
 
     write_atomically(out, study.calibration.to_bytes() + b"\n")

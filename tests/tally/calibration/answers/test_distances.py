@@ -14,9 +14,9 @@ from tallystick.tally.calibration.answer_limits import (
     compare_answer,
     depths_of,
     distances_of_runs,
-    round_up,
     row_limits,
 )
+from tallystick.tally.calibration.drift import round_up
 
 FINAL = 2
 MODELS = MeasuredModels(dtype="BF16", layers=2, width=24, models=("m",), answers=3)

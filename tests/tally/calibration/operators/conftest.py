@@ -11,8 +11,8 @@ from tallystick.core.safetensors import write_state
 from tallystick.core.tensors import Tensor, TensorSpec
 from tallystick.programs.files import save_program
 from tallystick.programs.graph import Graph, GraphForm, Input, Node, Output, Role
-from tallystick.tally.calibration.operators import calibrate
-from tallystick.tally.calibration.operators.stacks import OperatorStack, stack_named
+from tallystick.tally.calibration import operators as calibrate
+from tallystick.tally.calibration.stacks import Stack, stack_named
 
 QUICK = ("NumPy", "NumPy SSE", "plain loops")
 
@@ -41,9 +41,9 @@ def program(graph: Graph, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def quick_stacks(monkeypatch: pytest.MonkeyPatch) -> tuple[OperatorStack, ...]:
+def quick_stacks(monkeypatch: pytest.MonkeyPatch) -> tuple[Stack, ...]:
     stacks = tuple(map(stack_named, QUICK))
-    monkeypatch.setattr(calibrate, "stacks_here", lambda: stacks)
+    monkeypatch.setattr(calibrate, "stacks_here", lambda _: stacks)
     return stacks
 
 

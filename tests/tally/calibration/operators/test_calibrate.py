@@ -15,8 +15,8 @@ from tallystick.core.safetensors import write_state
 from tallystick.core.tensors import Tensor
 from tallystick.programs.encoding import graph_root
 from tallystick.programs.graph import Graph
-from tallystick.tally.calibration.operators import calibrate, stacks as traces
-from tallystick.tally.calibration.operators.calibrate import (
+from tallystick.tally.calibration import operator_runs as traces, operators as calibrate
+from tallystick.tally.calibration.operators import (
     StackMeasurement,
     calibrate_graph,
     figures_of,

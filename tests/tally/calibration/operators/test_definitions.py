@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tallystick.programs.operators.values import Value
-from tallystick.tally.calibration.operators.stacks import BY_LIBRARY, IN_ORDER
+from tallystick.tally.calibration.operator_runs import BY_LIBRARY, IN_ORDER
 
 
 def values(*shape: int) -> Value:

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from tallystick.audits.limits import MARGIN, Calibration
-from tallystick.tally.calibration.training.honest import LONGER_MARGIN, MODELS, OPTIMIZERS, PRECISIONS, Case, Sample
-from tallystick.tally.calibration.training.stacks import Distances, Drift, stack_named
-from tallystick.tally.calibration.training.study import ClaimTrial, table
+from tallystick.tally.calibration.cheats import ClaimTrial
+from tallystick.tally.calibration.drift import LONGER_MARGIN, Distances, Drift
+from tallystick.tally.calibration.runs import MODELS, OPTIMIZERS, PRECISIONS, Case, Sample
+from tallystick.tally.calibration.stacks import stack_named
+from tallystick.tally.calibration.study import table
 
 PLAIN, LEFT_OUT = stack_named("fused attention"), stack_named("all portable")
 
@@ -53,7 +55,7 @@ def test_limits_for_two_machines_are_those_of_the_one_that_drifts_further() -> N
 
 def test_a_cheat_within_twice_a_limit_is_withdrawn_and_a_larger_one_is_not() -> None:
     def trial(name: str, size: float) -> ClaimTrial:
-        return ClaimTrial(Case("llama", "sgd", "fp32", 0), name, "all_portable", 1, drift(size))
+        return ClaimTrial(Case("llama", "sgd", "fp32", 0), name, 1, drift(size))
 
     found = table(samples(1e-3), [trial("small", 1e-3), trial("large", 1.0), trial("large", 1e-1)])
     [entry] = [

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tallystick.core.tensor_digests import state_digest
-from tallystick.tally.calibration.training.segments import Bench, Stretch, recipe_on, replay
-from tallystick.tally.calibration.training.stacks import BASE, Drift, measure, stack_named
-from tallystick.tally.calibration.training.study import LADDERS
-from tallystick.tally.calibration.training.trials import CLAIMED, KINDS, Cheat, train_falsely
+from tallystick.tally.calibration.cheats import CLAIMED, KINDS, LADDERS, Cheat, train_falsely
+from tallystick.tally.calibration.drift import Drift, measure
+from tallystick.tally.calibration.segments import Bench, Stretch, recipe_on, replay
+from tallystick.tally.calibration.stacks import BASE, stack_named
 
 STRETCH = Stretch(4, (6,))
 

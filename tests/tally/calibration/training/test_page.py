@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tallystick.audits.limits import Calibration, shipped_calibration
-from tallystick.tally.calibration.training.page import render_page
+from tallystick.tally.calibration.page import render_page
 
 ROOT = Path(__file__).parents[4]
 LEAST_MARGIN = 4.0 * 0.98  # both are rounded up to three digits

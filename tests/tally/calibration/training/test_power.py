@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tallystick.tally.calibration.training.study import LADDERS, Climb, Rate
-from tallystick.tally.calibration.training.trials import could_show
+from tallystick.tally.calibration.cheats import LADDERS, Climb, Rate, could_show
 
 
 def rate(size: float, caught: int, tried: int) -> Rate:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tallystick.tally.calibration.training.stacks import BASE, STACKS, stack_named, stacks_for, variables_of
+from tallystick.tally.calibration.stacks import BASE, STACKS, stack_named, stacks_for, variables_of
 
 
 def test_every_stack_has_its_own_name_and_settings() -> None:

@@ -1,18 +1,19 @@
-"""The training runs of the study, the honest drift of every stack, and the limits that follow."""
+"""The training runs of the study, and the honest drift of every stack over their segments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tallystick.audits.limits import MARGIN, Family, LimitsEntry, StateLimits
+from tallystick.audits.limits import Family
 from tallystick.core.files import write_atomically
 from tallystick.formats.recipe import Recipe
-from tallystick.tally.calibration.training.stacks import (
+from tallystick.recording.training import train
+from tallystick.tally.calibration.drift import Drift, largest_of
+from tallystick.tally.calibration.stacks import (
     BASE,
-    Drift,
     Stack,
     StackJob,
     deal,
@@ -78,6 +79,11 @@ class Case:
         return PARAMETERS[self.model]
 
     @property
+    def key(self) -> tuple[Family, Optimizer, Precision]:
+        """What limits depend on."""
+        return self.family, self.optimizer, self.dtype
+
+    @property
     def name(self) -> str:
         """The name of its run directory."""
         return f"{self.model}-{self.optimizer}-{self.dtype}-{self.seed}"
@@ -120,7 +126,7 @@ def corpus() -> str:
     return "\n".join(topics[name] for name in sorted(topics))
 
 
-# Measures honest drift: every stack replays the runs of the study, and its distance from the claims is measured.
+# Honest drift: every stack replays the runs of the study, and its distance from the claims is measured.
 
 Tell = Callable[[str], None]
 LONG = ((0, (1, 8, 32)), (32, (33, 40, 64)))
@@ -142,6 +148,11 @@ class Sample:
         """The length of the segment."""
         return self.end - self.start
 
+    @property
+    def is_held_out(self) -> bool:
+        """Whether this sample is used to check limits and not to set them."""
+        return self.stack.held_out or self.case.held_out
+
 
 def stretches(stride: int) -> list[tuple[int, tuple[int, ...]]]:
     """Stretches of 32 and 8 steps, and single steps from every state whose number is a multiple of `stride`."""
@@ -155,18 +166,21 @@ def record(folder: Path, cases: list[Case]) -> None:
     """Record the runs of the study under `folder`."""
     write_atomically(folder / CORPUS_FILE, corpus().encode())
     shares = deal([asdict(case) for case in cases], workers())
-    run_all(
-        folder,
-        (
-            StackJob(
-                "tallystick.tally.calibration.training.recording",
-                BASE,
-                f"record {number}",
-                {"folder": str(folder), "cases": share},
-            )
-            for number, share in enumerate(shares)
-        ),
+    tasks = (
+        StackJob(f"{__name__}:record_runs", BASE, f"record {number}", {"folder": str(folder), "cases": share})
+        for number, share in enumerate(shares)
     )
+    run_all(folder, tasks)
+
+
+def record_runs(_: Stack, job: dict[str, Any]) -> tuple[()]:
+    """Record every case of the job into a run directory of its name; a finished run is not repeated."""
+    folder = Path(job["folder"])
+    for fields in job["cases"]:
+        case = Case(**fields)
+        if not (folder / case.name / "claim.json").exists():
+            train(case.recipe(), folder / CORPUS_FILE if case.model == "llama" else None, folder / case.name)
+    return ()
 
 
 def measure_honest(folder: Path, cases: list[Case], stride: int, tell: Tell) -> list[Sample]:
@@ -181,18 +195,9 @@ def measure_honest(folder: Path, cases: list[Case], stride: int, tell: Tell) -> 
         for number, share in enumerate(deal(cases, max(1, workers() // 4)))
         if stack != BASE
     ]
-    return [sample for entries in run_all(folder, tasks) for sample in _samples(entries, cases)]
-
-
-def ends_folder(folder: Path, stack: Stack, case: Case) -> Path:
-    """The folder in which a stack saves the end states of one run."""
-    return folder / "ends" / stack.name.replace(" ", "_").replace(",", "") / case.name
-
-
-def _samples(entries: list[dict[str, Any]], cases: list[Case]) -> Iterator[Sample]:
     named = {case.name: case for case in cases}
-    for entry in entries:
-        yield Sample(
+    return [
+        Sample(
             named[entry["case"]],
             stack_named(entry["stack"]),
             entry["start"],
@@ -200,6 +205,14 @@ def _samples(entries: list[dict[str, Any]], cases: list[Case]) -> Iterator[Sampl
             entry["same_bits"],
             Drift.from_json(entry["drift"]),
         )
+        for entries in run_all(folder, tasks)
+        for entry in entries
+    ]
+
+
+def ends_folder(folder: Path, stack: Stack, case: Case) -> Path:
+    """The folder in which a stack saves the end states of one run."""
+    return folder / "ends" / stack.name.replace(" ", "_").replace(",", "") / case.name
 
 
 def _task(folder: Path, cases: list[Case], stack: Stack, name: str, stride: int) -> StackJob:
@@ -213,7 +226,7 @@ def _task(folder: Path, cases: list[Case], stack: Stack, name: str, stride: int)
         for case in cases
         if _takes(stack, case)
     ]
-    return StackJob("tallystick.tally.calibration.training.segments", stack, name, {"runs": runs})
+    return StackJob("tallystick.tally.calibration.segments:replay_study", stack, name, {"runs": runs})
 
 
 def _takes(stack: Stack, case: Case) -> bool:
@@ -225,76 +238,6 @@ def _takes(stack: Stack, case: Case) -> bool:
     return stack.takes_long if case.only_long else stack.held_out or not case.held_out
 
 
-# Limits from measured drift: a multiple of the largest honest distance, per optimizer, precision and window.
-
-LONGER_MARGIN = 2 * MARGIN
-"""The margin for longer segments: it is larger because hundreds of them were sampled, but thousands of single steps."""
-CLAIM_MARGIN = 2.0
-LEAST = {
-    "overall": 1e-6,
-    "worst_tensor": 1e-5,
-    "mismatch_share": 1e-4,
-    "element": 1e-4,
-    "stretch": 1e-6,
-    "projection": 1e-5,
-    "loss": 1e-7,
-}
-"""The smallest limits: another machine may differ in a last bit even if no stack here does."""
-
-
-def distances(drift: Drift) -> dict[str, float]:
-    """Every judged distance of a drift by its path, such as `weights.overall`."""
-    by_path = {
-        f"{group}.{name}": getattr(getattr(drift, group), name)
-        for group in ("weights", "memory")
-        for name in ("overall", "worst_tensor", "mismatch_share", "element", "stretch")
-    }
-    del by_path["memory.element"]  # its unit is the learning rate, which has no meaning for a moment
-    return by_path | {"projection": drift.projection, "loss": drift.loss}
-
-
 def largest(samples: Iterable[Sample]) -> dict[str, float]:
     """The largest of every distance over all `samples`, by path."""
-    return largest_of(distances(sample.drift) for sample in samples)
-
-
-def largest_of(drifts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The largest of every distance over all `drifts`, by path."""
-    maxima: dict[str, float] = {}
-    for drift in drifts:
-        for name, distance in drift.items():
-            maxima[name] = max(maxima.get(name, 0.0), distance)
-    return maxima
-
-
-def limits_over(honest: Mapping[str, float], window: int) -> dict[str, float]:
-    """Limits for segments of up to `window` steps: the margin times honest drift, but at least `LEAST`."""
-    margin = MARGIN if window == 1 else LONGER_MARGIN
-    return {name: max(margin * value, LEAST[name.split(".")[-1]]) for name, value in honest.items()}
-
-
-def limits_of(entry: LimitsEntry) -> dict[str, float]:
-    """The limits of an entry by the paths of `distances`."""
-    named: dict[str, float] = {"projection": entry.projection, "loss": entry.loss_band}
-    for group in ("weights", "memory"):
-        for name, value in getattr(entry, group).model_dump(exclude_none=True).items():
-            named[f"{group}.{name}"] = value
-    return named
-
-
-def excess(drift: Drift, limits: Mapping[str, float]) -> tuple[float, str]:
-    """The largest distance ÷ limit, and the path of that distance."""
-    measured = distances(drift)
-    return max((measured[name] / limit, name) for name, limit in limits.items() if name in measured)
-
-
-def as_limits(named: Mapping[str, float], group: str) -> StateLimits:
-    """The limits of one group in the form of a calibration, rounded up to three digits."""
-    fields = {path.split(".")[1]: round_up(value) for path, value in named.items() if path.startswith(f"{group}.")}
-    return StateLimits(**fields)
-
-
-def round_up(value: float) -> float:
-    """`value` rounded up to three digits."""
-    short = float(f"{value:.2e}")
-    return short if short >= value else float(f"{value * 1.005:.2e}")
+    return largest_of(sample.drift.distances for sample in samples)

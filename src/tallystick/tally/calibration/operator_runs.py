@@ -1,27 +1,32 @@
-"""Stacks that compute operators by other kernels, and every value of runs of a graph with its exact value."""
+"""Runs of a graph on one stack: every value and its exact one, the errors of operators, and those of whole runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tallystick.core.errors import MalformedError, UnavailableError, UsageError
 from tallystick.core.lazy import require
-from tallystick.core.safetensors import StateFile, write_state
+from tallystick.core.safetensors import StateFile, read_state, write_state
 from tallystick.core.tensors import State, Tensor, TensorSpec
 from tallystick.programs.execution import Arguments, Engine, Reference, execute
+from tallystick.programs.files import load_program
 from tallystick.programs.graph import Graph, Node, Ref, float_results, operands_of, results_of
 from tallystick.programs.operators.algebra import Axes
 from tallystick.programs.operators.arrays import NUMPY
 from tallystick.programs.operators.balls.bound import bound
 from tallystick.programs.operators.definition import operator
+from tallystick.programs.operators.precision import FORMATS
 from tallystick.programs.operators.values import Value, Values
-from tallystick.tally.calibration.training.stacks import PORTABLE, Stack, enter
+from tallystick.tally.calibration.stacks import BASE, Stack, enter
+from tallystick.verdicts.bounds import errors_of
+from tallystick.verdicts.opening.budget import Accumulated, OperatorBias, PathError, accumulate
 
 # Operators by their definitions in NumPy. Every sum goes from its first term to its last and is rounded at each.
 #
@@ -68,57 +73,20 @@ BY_LIBRARY: Final = Values(NUMPY)
 IN_ORDER: Final = Loops(_Library())
 
 
-# Stacks that compute the same operators by other kernels: other instruction sets, libraries, threads and engines.
-#
-# JAX, IREE and NumPy run ATen operators by their definitions, so the formulas differ from those of fused kernels too.
-
-
-@dataclass(frozen=True)
-class OperatorStack(Stack):
-    """A stack with the engine that runs each operator; the settings of PyTorch apply only to `torch`."""
-
-    engine: Literal["torch", "jax", "iree", "numpy", "loops"] = "torch"
-
-
-WIDE: Final = "X86_V3 X86_V4 AVX512_ICL AVX512_SPR"
-BASE: Final = OperatorStack("base")
-STACKS: Final = (
-    BASE,
-    OperatorStack("2 threads", threads=2),
-    OperatorStack("AVX2 vector code", {"ATEN_CPU_CAPABILITY": "avx2"}),
-    OperatorStack("portable vector code", {"ATEN_CPU_CAPABILITY": "default"}),
-    OperatorStack("MKL compatible", {"MKL_CBWR": "COMPATIBLE"}),
-    OperatorStack("oneDNN off", mkldnn=False),
-    OperatorStack("oneDNN AVX2", {"ONEDNN_MAX_CPU_ISA": "AVX2"}),
-    OperatorStack("all portable", PORTABLE),
-    OperatorStack("JAX", engine="jax"),
-    OperatorStack("JAX SSE4.2", {"XLA_FLAGS": "--xla_cpu_max_isa=SSE4_2"}, engine="jax"),
-    OperatorStack("IREE", engine="iree"),
-    OperatorStack("NumPy", engine="numpy"),
-    OperatorStack("NumPy SSE", {"OPENBLAS_CORETYPE": "Nehalem", "NPY_DISABLE_CPU_FEATURES": WIDE}, engine="numpy"),
-    OperatorStack("plain loops", engine="loops"),
-    OperatorStack("CUDA", device="cuda"),
-)
-
-
-def stack_named(name: str) -> OperatorStack:
-    """The stack of that name."""
-    return next(stack for stack in STACKS if stack.name == name)
-
-
-def stacks_here() -> tuple[OperatorStack, ...]:
-    """The stacks for which this machine has the libraries and the device."""
-    return tuple(stack for stack in STACKS if _is_here(stack))
-
-
-def engine_of(stack: OperatorStack, graph: Graph | None = None) -> Engine:
+def engine_of(stack: Stack, graph: Graph | None = None) -> Engine:
     """The engine of a stack; the process must have been started with its variables. IREE compiles `graph` if it can."""
     if stack.engine == "jax":
         from tallystick.engines.jax.engine import JaxEngine
 
         return JaxEngine()
     if stack.engine == "iree":
-        return _iree(graph)
+        from tallystick.engines.iree import IreeEngine
+
+        compiled = IreeEngine()
+        with suppress(UnavailableError):  # an operator that does not compile raises again when it is prepared
+            if graph is not None:
+                compiled.compile(graph)
+        return compiled
     if stack.engine in ("numpy", "loops"):
         return Definitions(BY_LIBRARY if stack.engine == "numpy" else IN_ORDER)
     from tallystick.engines.torch.engine import TorchEngine
@@ -127,79 +95,15 @@ def engine_of(stack: OperatorStack, graph: Graph | None = None) -> Engine:
     return TorchEngine(stack.device)
 
 
-def _iree(graph: Graph | None) -> Engine:
-    from tallystick.engines.iree import IreeEngine
-
-    engine = IreeEngine()
-    with suppress(UnavailableError):  # an operator that does not compile raises again when it is prepared
-        if graph is not None:
-            engine.compile(graph)
-    return engine
-
-
 def base_engine() -> Engine:
     """PyTorch with its default settings; raises `UnavailableError` if it is not installed."""
     require("torch")
     return engine_of(BASE)
 
 
-def _is_here(stack: OperatorStack) -> bool:
-    if stack.device == "cuda":
-        import torch
-
-        return torch.cuda.is_available()
-    return _has(
-        {"torch": "torch", "jax": "jax", "iree": "iree.compiler", "numpy": "numpy", "loops": "numpy"}[stack.engine]
-    )
-
-
-def _has(module: str) -> bool:
-    from importlib.util import find_spec
-
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
-
-
-# A committed graph with its weights, inputs and engine: the base of inference studies and frauds.
-
-ValuesByRef = dict[Ref, Tensor]
-"""Every value of one run, which a prover opens on request."""
-
-
-@dataclass(frozen=True)
-class StudyWorkload:
-    """A graph with all its inputs bound, and the output from which a decision is read.
-
-    `decision` names an output with scores on its last axis; the index of the largest one is the answer.
-    """
-
-    name: str
-    graph: Graph
-    bindings: State
-    engine: Engine
-    decision: str
-
-    def with_bindings(self, bindings: State) -> StudyWorkload:
-        """The same graph with some bindings replaced."""
-        return replace(self, bindings={**self.bindings, **bindings})
-
-    @property
-    def decision_ref(self) -> Ref:
-        """The reference of the value with the scores."""
-        return next(output.value for output in self.graph.outputs if output.name == self.decision)
-
-
-def run_values(workload: StudyWorkload, change: Callable[[Node, Arguments, Any], Any] | None = None) -> ValuesByRef:
-    """Every value of an honest run; `change` may replace the results of a node before they are passed on."""
-    engine = workload.engine if change is None else _Changed(workload.engine, change)
-    return all_values(workload.graph, workload.bindings, engine)
-
-
-def all_values(graph: Graph, bindings: State, engine: Engine) -> ValuesByRef:
+def all_values(graph: Graph, bindings: State, engine: Engine) -> dict[Ref, Tensor]:
     """Every value of one run: inputs, constants and the results of all nodes."""
-    values: ValuesByRef = {source.name: bindings[source.name] for source in graph.sources}
+    values: dict[Ref, Tensor] = {source.name: bindings[source.name] for source in graph.sources}
 
     def watch(node: Node, _: Arguments, results: tuple[Any, ...]) -> None:
         by_ref = dict(zip(node.outputs, results, strict=True))
@@ -207,34 +111,6 @@ def all_values(graph: Graph, bindings: State, engine: Engine) -> ValuesByRef:
 
     execute(graph, bindings, engine, watch)
     return values
-
-
-def answer(workload: StudyWorkload, values: Mapping[Ref, Tensor]) -> int:
-    """The index of the largest score, at the last position."""
-    scores = values[workload.decision_ref].values()
-    return int(np.argmax(scores.reshape(-1, scores.shape[-1])[-1]))
-
-
-@dataclass(frozen=True)
-class _Changed:
-    """An engine that changes the results of each node by `change`."""
-
-    inner: Engine
-    change: Callable[[Node, Arguments, Any], Any]
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    def load(self, tensor: Tensor) -> Any:
-        return self.inner.load(tensor)
-
-    def unload(self, array: Any, dtype: str) -> Tensor:
-        return self.inner.unload(array, dtype)
-
-    def prepare(self, node: Node) -> Callable[[Arguments], tuple[Any, ...]]:
-        run = self.inner.prepare(node)
-        return lambda arguments: self.change(node, arguments, run(arguments))
 
 
 # Saves every value of runs of a graph, and for each result the exact value and its bound.
@@ -334,3 +210,86 @@ def _fitting(path: Path, wanted: Mapping[Ref, TensorSpec], shared: State) -> Sta
 def _read(path: Path) -> State:
     with StateFile(path) as file:
         return {name: file.tensor(name).copy() for name in file.names}
+
+
+# In a process on the stack.
+
+DIFFERS: Final = 19
+"""The column after those of `Errors.row`: 1 if the bits of the result differ from those of the saved run."""
+Table = npt.NDArray[np.float64]
+
+
+def measure_errors(stack: Stack, job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """How far each result lies from the exact one in every run of the blocks, and the reasons for skipped results."""
+    graph, _ = load_program(Path(job["program"]))
+    traces = Path(job["traces"])
+    measure = _Measure(engine_of(stack, graph), traces / SHARED)
+    for folder in job["blocks"]:
+        measure.block(graph, Block(Path(folder)))
+    tables = traces.with_name("jobs") / f"{stack.name.replace(' ', '_')}_errors.safetensors"
+    write_state(tables, {result: Tensor.of(np.concatenate(rows)) for result, rows in measure.tables.items()})
+    yield {"tables": str(tables), "skipped": measure.skipped}
+
+
+class _Measure:
+    """The errors of each result, block by block: F64[runs, 20]."""
+
+    def __init__(self, engine: Engine, shared: Path) -> None:
+        self.engine = engine
+        self.shared = {name: engine.load(tensor) for name, tensor in read_state(shared).items()}
+        self.tables: dict[str, list[Table]] = {}
+        self.skipped: dict[str, str] = {}
+
+    def block(self, graph: Graph, block: Block) -> None:
+        """Measure all runs of a block."""
+        for node in graph.nodes:
+            wanted = [ref for ref, _ in float_results(node)]
+            if not wanted or wanted[0][1:] in self.skipped:
+                continue
+            try:
+                tables = self._node(node, wanted, block)
+            except UnavailableError as error:
+                self.skipped |= {ref[1:]: str(error) for ref in wanted}
+                continue
+            for ref, table in tables.items():
+                self.tables.setdefault(ref[1:], []).append(table)
+
+    def _node(self, node: Node, wanted: list[Ref], block: Block) -> dict[Ref, Table]:
+        run = self.engine.prepare(node)
+        own = {ref: block.values(ref) for ref in node.refs if ref not in self.shared}
+        shared = {ref: self.shared[ref] for ref in node.refs if ref in self.shared}
+        rows = []
+        for i in range(len(block.values(wanted[0]))):
+            loaded = {ref: self.engine.load(tensors[i]) for ref, tensors in own.items()}
+            rows.append(run(operands_of(node, shared | loaded)))
+        return {ref: self._table(node, ref, rows, block) for ref in wanted}
+
+    def _table(self, node: Node, ref: Ref, rows: list[tuple[Any, ...]], block: Block) -> Table:
+        position = node.outputs.index(ref)
+        spec = node.results[position]
+        assert spec is not None  # one of `float_results`
+        table = np.empty((len(rows), DIFFERS + 1))
+        cases = zip(rows, block.values(ref), block.references(ref), strict=True)
+        for i, (results, kept, (reference, radius)) in enumerate(cases):
+            claimed = self.engine.unload(results[position], spec.dtype)
+            errors = errors_of(claimed.values().astype(np.float64), reference, radius, FORMATS[spec.dtype].unit)
+            table[i, :DIFFERS], table[i, DIFFERS] = errors.row(), claimed.array().tobytes() != kept.array().tobytes()
+        return table
+
+
+def whole_runs(stack: Stack, job: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The statistics of a whole run for every set of inputs, or the reason why this stack cannot run the graph."""
+    graph, constants = load_program(Path(job["program"]))
+    shared, sets = input_sets(graph, constants, Path(job["inputs"]))
+    engine = engine_of(stack, graph)
+    try:
+        return [asdict(accumulate(graph, all_values(graph, {**shared, **inputs}, engine).get)) for inputs in sets]
+    except UnavailableError as error:
+        return [{"skipped": str(error)}]
+
+
+def read_run(row: Mapping[str, Any]) -> Accumulated:
+    """Read the statistics of one run as `whole_runs` gives them."""
+    biases = tuple(OperatorBias(**each) for each in row["biases"])
+    path_errors = tuple(PathError(**each) for each in row["path_errors"])
+    return Accumulated(biases, path_errors, tuple(row["unavailable"]))

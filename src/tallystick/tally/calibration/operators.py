@@ -17,11 +17,16 @@ from tallystick.programs.encoding import graph_root
 from tallystick.programs.files import load_program
 from tallystick.programs.graph import Graph, float_results
 from tallystick.programs.operators.precision import FORMATS
-from tallystick.tally.calibration.operators.errors import DIFFERS, Table
-from tallystick.tally.calibration.operators.stacks import Block, base_engine, input_sets, stacks_here, write_traces
-from tallystick.tally.calibration.operators.whole_runs import read_run
-from tallystick.tally.calibration.training.stacks import StackJob, run_all
-from tallystick.tally.calibration.training.study import machine
+from tallystick.tally.calibration.operator_runs import (
+    DIFFERS,
+    Block,
+    Table,
+    base_engine,
+    input_sets,
+    read_run,
+    write_traces,
+)
+from tallystick.tally.calibration.stacks import OPERATOR_STACKS, StackJob, machine, run_all, stacks_here
 from tallystick.verdicts.bounds import NO_ERRORS, QUANTILES, SAFETY, Errors, Threshold, rounding_errors
 from tallystick.verdicts.evidence import clopper_pearson
 from tallystick.verdicts.opening.budget import Accumulated, budget_of
@@ -34,7 +39,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class StackMeasurement:
-    """How far one stack lies from the exact results: F64[runs, 20] for each (see `tally.calibration.operators.errors`).
+    """How far one stack lies from the exact results: F64[runs, 20] for each (see `operator_runs.measure_errors`).
 
     `skipped` has the reason for each result that the stack could not compute. Results outside of the proven bound are
     not in `tables` but in `beyond`, with their distance ÷ bound.
@@ -111,10 +116,8 @@ def calibrate_graph(program: Path, inputs: Path, folder: Path, tell: Tell = prin
     traces = folder / "traces"
     blocks = list(write_traces(graph, shared, sets, engine, traces))
     job = {"program": str(program.resolve()), "traces": str(traces), "blocks": [str(block) for block in blocks]}
-    tasks = [
-        StackJob("tallystick.tally.calibration.operators.errors", stack, f"{stack.name} errors", job)
-        for stack in stacks_here()
-    ]
+    measuring = "tallystick.tally.calibration.operator_runs:measure_errors"
+    tasks = [StackJob(measuring, stack, f"{stack.name} errors", job) for stack in stacks_here(OPERATOR_STACKS)]
     tell(f"every value kept; now {len(tasks)} stacks")
     measured = tuple(
         _measured(task.stack.name, found) for task, (found,) in zip(tasks, run_all(folder, tasks), strict=True)
@@ -133,8 +136,8 @@ def calibrate_budget(program: Path, inputs: Path, folder: Path, tell: Tell = pri
     base_engine()
     graph, _ = load_program(program)
     job = {"program": str(program.resolve()), "inputs": str(inputs.resolve())}
-    module = "tallystick.tally.calibration.operators.whole_runs"
-    tasks = [StackJob(module, stack, f"{stack.name} whole", job) for stack in stacks_here()]
+    running = "tallystick.tally.calibration.operator_runs:whole_runs"
+    tasks = [StackJob(running, stack, f"{stack.name} whole", job) for stack in stacks_here(OPERATOR_STACKS)]
     tell(f"whole runs on {len(tasks)} stacks")
     runs: list[Accumulated] = []
     stacks: list[str] = []

@@ -1,26 +1,26 @@
-"""Cheats of graded size, tried against the replays of other stacks in a process of their own."""
+"""Cheats of graded size, tried against the replays of other stacks, and the smallest that are caught."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from tallystick.audits.limits import Calibration
+from tallystick.core.canonical_json import Json
 from tallystick.core.tensors import Tensor
 from tallystick.engines.torch.training.trainer import Sketcher, Trainer
 from tallystick.formats.data.samples import Dataset
 from tallystick.formats.recipe import Recipe
 from tallystick.formats.step_program import micro_batches
-from tallystick.tally.calibration.training.honest import excess
-from tallystick.tally.calibration.training.segments import Bench, Stretch, kept, reached
-from tallystick.tally.calibration.training.stacks import Drift, Outcome, enter, measure, stack_named
-from tallystick.tally.calibration.training.study import Ladder
-from tallystick.verdicts.evidence import at_least
+from tallystick.tally.calibration.drift import Drift, Outcome, limits_of, measure
+from tallystick.tally.calibration.runs import Case, ends_folder
+from tallystick.tally.calibration.segments import Bench, Stretch, kept, reached
+from tallystick.tally.calibration.stacks import BASE, Stack, StackJob, deal, run_all, stacks_for, stacks_here, workers
+from tallystick.verdicts.evidence import at_least, clopper_pearson
 
 # Cheats of graded size: ways in which a prover may depart from the recipe that it declares.
 #
@@ -228,21 +228,35 @@ def _counted(outcome: Outcome, loss: float) -> Outcome:
     return Outcome({**outcome.state, **counters}, loss, outcome.sketch)
 
 
-# Tries cheats against the replays of other stacks, in a process on the base stack.
-#
-# `python -m tallystick.tally.calibration.training.trials STACK JOB.json`. The job asks for the named cheats on every
-# run, or for a ladder of sizes of one family.
+# In a process on the base stack: the named cheats on every run, or a ladder of sizes of one family.
 
 Benches = list[tuple[Bench, list[Path]]]
-LimitsFrom = dict[int, dict[str, float]]
-"""The limits by the first start to which they apply."""
-CLAIM_STRETCH = Stretch(32, (33, 40, 64))
-SHARES = (0.95, 0.99)
+CLAIM_STRETCH: Final = Stretch(32, (33, 40, 64))
+SHARES: Final = (0.95, 0.99)
+LADDERS: dict[str, tuple[float, ...]] = {
+    "learning rate": (1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3),
+    "gradient noise": (1e-6, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3),
+    "tokens in one step": (1, 2, 4, 8, 16, 32, 64, 128),
+    "undeclared rows in each step": (1, 2, 4, 8),
+}
+CLIMBED_WINDOWS = (1, 8)
+LONGER_TRIALS = 60
+"""The trials of longer segments; if 60 of 60 are caught, the share caught is at least 95 %."""
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Sizes of one family of cheats, ascending, and the number of trials of each at one window."""
+
+    kind: str
+    sizes: tuple[float, ...]
+    window: int
+    trials: int
 
 
 @dataclass
-class Rung:
-    """How often one size was caught, and by which distances."""
+class Rate:
+    """How often one size was caught, and `by` which check."""
 
     size: float
     caught: int = 0
@@ -250,63 +264,74 @@ class Rung:
     by: dict[str, int] = field(default_factory=dict)
 
     def note(self, furthest: tuple[float, str]) -> None:
-        """Count one trial."""
+        """Count one trial, by its largest distance ÷ limit."""
         self.tried += 1
         if furthest[0] > 1.0:
             self.caught += 1
             self.by[furthest[1]] = self.by.get(furthest[1], 0) + 1
 
     @property
-    def missed(self) -> int:
-        """The number of trials that no limit caught."""
-        return self.tried - self.caught
+    def interval(self) -> tuple[float, float]:
+        """The two-sided 95 % interval of the share caught (Clopper & Pearson 1934)."""
+        return clopper_pearson(self.caught, self.tried)
+
+    def shows(self, share: float) -> bool:
+        """Whether at least `share` is caught, with 95 % confidence on one side."""
+        return clopper_pearson(self.caught, self.tried, 0.9)[0] >= share
+
+    def to_json(self) -> Json:
+        """The rate as JSON values."""
+        low, high = self.interval
+        return asdict(self) | {"interval": [round(low, 4), round(high, 4)]}
 
 
-def try_claims(bench: Bench, references: list[Path]) -> Iterator[dict[str, Any]]:
-    """The drift of every named cheat from every reference, over one stretch."""
-    for cheat in (cheat for cheat in CLAIMED if cheat.fits(bench.recipe.training.dtype)):
-        stretch = CLAIM_STRETCH
-        for end, claimed in train_falsely(bench, cheat.trainer(bench), cheat, stretch, stretch.start + 1, seed=1):
-            for folder in references:
-                replayed = kept(folder, stretch.start, end)
-                drift = measure(
-                    bench.anchor(stretch.start),
-                    claimed,
-                    replayed,
-                    bench.peak_rate(stretch.start, end),
-                    bench.projection,
-                    bench.recipe.training.dtype,
-                )
-                yield {
-                    "case": bench.run.path.name,
-                    "kind": cheat.kind,
-                    "size": cheat.size,
-                    "reference": folder.parent.name,
-                    "steps": end - stretch.start,
-                    "drift": drift.to_json(),
-                }
+def try_named(_: Stack, job: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The drift of every named cheat from every reference, over one stretch of every run of the job."""
+    start = CLAIM_STRETCH.start
+    for bench, references in _benches(job):
+        dtype = bench.recipe.training.dtype
+        for cheat in (cheat for cheat in CLAIMED if cheat.fits(dtype)):
+            for end, claimed in train_falsely(bench, cheat.trainer(bench), cheat, CLAIM_STRETCH, start + 1, seed=1):
+                for folder in references:
+                    rate, replayed = bench.peak_rate(start, end), kept(folder, start, end)
+                    drift = measure(bench.anchor(start), claimed, replayed, rate, bench.projection, dtype)
+                    yield {
+                        "case": bench.run.path.name,
+                        "cheat": cheat.name,
+                        "steps": end - start,
+                        "drift": drift.to_json(),
+                    }
 
 
-def climb(benches: Benches, ladder: Ladder, limits: LimitsFrom) -> list[Rung]:
-    """Try ascending sizes until one is caught in every trial, or the ladder ends."""
-    rungs: list[Rung] = []
+def climb(_: Stack, job: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Try ascending sizes of a ladder until one is caught in every trial, or the ladder ends."""
+    benches, ladder = _benches(job), Ladder(**job["ladder"])
+    limits = {int(step): named for step, named in job["limits"].items()}
     for size in ladder.sizes:
-        rungs.append(try_size(benches, Cheat(ladder.kind, size), ladder, limits))
-        if rungs[-1].missed == 0 and rungs[-1].tried >= ladder.trials:
-            break
-    return rungs
+        rate = try_size(benches, Cheat(ladder.kind, size), ladder, limits)
+        yield asdict(rate)
+        if rate.caught == rate.tried >= ladder.trials:
+            return
 
 
-def try_size(benches: Benches, cheat: Cheat, ladder: Ladder, limits: LimitsFrom) -> Rung:
-    """Try one size; stop early when the smaller share can no longer be shown."""
-    rung = Rung(cheat.size)
+def _benches(job: dict[str, Any]) -> Benches:
+    return [(Bench(Path(run["path"])), [Path(folder) for folder in run["references"]]) for run in job["runs"]]
+
+
+def try_size(benches: Benches, cheat: Cheat, ladder: Ladder, limits: Mapping[int, Mapping[str, float]]) -> Rate:
+    """Try one size; stop early when the smaller share can no longer be shown.
+
+    `limits` are by the first start to which they apply.
+    """
+    rate = Rate(cheat.size)
     trainers = [cheat.trainer(bench) for bench, _ in benches]
     for (bench, folders), trainer, start, seed in _draw(benches, trainers, ladder):
         drift = _try_once(bench, trainer, cheat, Stretch(start, (start + ladder.window,)), folders, seed)
-        rung.note(excess(drift, limits[max(step for step in limits if step <= start)]))
-        if rung.missed and not could_show(rung.caught + ladder.trials - rung.tried, ladder.trials, SHARES[0]):
+        rate.note(drift.excess(limits[max(step for step in limits if step <= start)]))
+        missed = rate.tried - rate.caught
+        if missed and not could_show(ladder.trials - missed, ladder.trials, SHARES[0]):
             break
-    return rung
+    return rate
 
 
 def could_show(caught: int, trials: int, share: float) -> bool:
@@ -341,19 +366,89 @@ def _try_once(bench: Bench, trainer: Trainer, cheat: Cheat, stretch: Stretch, fo
     return measure(bench.anchor(stretch.start), claimed, replayed, rate, bench.projection, bench.recipe.training.dtype)
 
 
-def find(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The results of a job: rungs of its ladder, or trials of the named cheats."""
-    benches = [(Bench(Path(run["path"])), [Path(folder) for folder in run["references"]]) for run in job["runs"]]
-    if "ladder" not in job:
-        for bench, folders in benches:
-            yield from try_claims(bench, folders)
-        return
-    limits = {int(step): named for step, named in job["limits"].items()}
-    for rung in climb(benches, Ladder(**job["ladder"]), limits):
-        yield asdict(rung)
+# The parent of these processes: which cheats are tried on which runs, and what they showed.
 
 
-if __name__ == "__main__":
-    enter(stack_named(sys.argv[1]))
-    path = Path(sys.argv[2])
-    path.with_suffix(".out.json").write_text(json.dumps(list(find(json.loads(path.read_text())))))
+@dataclass(frozen=True)
+class ClaimTrial:
+    """One named cheat compared with the replay of one stack that is held out."""
+
+    case: Case
+    cheat: str
+    steps: int
+    drift: Drift
+
+
+@dataclass(frozen=True)
+class Climb:
+    """The sizes of one family of cheats that were tried on one group of runs, ascending."""
+
+    optimizer: str
+    dtype: str
+    kind: str
+    window: int
+    rates: tuple[Rate, ...]
+
+    def smallest(self, share: float) -> Rate | None:
+        """The smallest size that is shown to be caught in at least `share` of all cases."""
+        return next((rate for rate in self.rates if rate.shows(share)), None)
+
+
+def try_claims(folder: Path, cases: list[Case]) -> list[ClaimTrial]:
+    """Try every named cheat on every run, against the stacks that saved their end states."""
+    tasks = [
+        StackJob(f"{__name__}:try_named", BASE, f"claims {number}", {"runs": share})
+        for number, share in enumerate(deal([_with_references(folder, case) for case in cases], workers()))
+    ]
+    named = {case.name: case for case in cases}
+    return [
+        ClaimTrial(named[entry["case"]], entry["cheat"], entry["steps"], Drift.from_json(entry["drift"]))
+        for entries in run_all(folder, tasks)
+        for entry in entries
+    ]
+
+
+def furthest_by_cheat(trials: list[ClaimTrial], limits: Mapping[str, float]) -> dict[str, tuple[float, str]]:
+    """For every cheat: the largest distance ÷ limit and its path, in the trial where that ratio is smallest."""
+    weakest: dict[str, tuple[float, str]] = {}
+    for trial in trials:
+        shown = trial.drift.excess(limits)
+        weakest[trial.cheat] = min(weakest.get(trial.cheat, shown), shown)
+    return weakest
+
+
+def climb_ladders(folder: Path, cases: list[Case], calibration: Calibration, trials: int) -> list[Climb]:
+    """Try ladders of sizes on the language models of every optimizer and precision."""
+    language = [case for case in cases if case.family == "language"]
+    tasks = [
+        _climb_task(folder, [case for case in language if case.key == key], calibration, ladder)
+        for window in CLIMBED_WINDOWS
+        for ladder in (
+            Ladder(kind, sizes, window, trials if window == 1 else LONGER_TRIALS) for kind, sizes in LADDERS.items()
+        )
+        for key in sorted({case.key for case in language})
+    ]
+    climbs = []
+    for task, rates in zip(tasks, run_all(folder, tasks), strict=True):
+        ladder = Ladder(**task.job["ladder"])
+        optimizer, dtype = task.job["group"]
+        climbs.append(Climb(optimizer, dtype, ladder.kind, ladder.window, tuple(Rate(**rate) for rate in rates)))
+    return climbs
+
+
+def _climb_task(folder: Path, cases: list[Case], calibration: Calibration, ladder: Ladder) -> StackJob:
+    family, optimizer, dtype = cases[0].key
+    fitting = [e for e in calibration.entries if (e.family, e.optimizer, e.dtype) == (family, optimizer, dtype)]
+    job = {
+        "group": [optimizer, dtype],
+        "ladder": asdict(ladder),
+        "limits": {str(entry.from_step): limits_of(entry) for entry in fitting if entry.window == ladder.window},
+        "runs": [_with_references(folder, case) for case in cases],
+    }
+    name = f"climb {optimizer}-{dtype} {ladder.kind} {ladder.window}"
+    return StackJob(f"{__name__}:climb", BASE, name, job)
+
+
+def _with_references(folder: Path, case: Case) -> dict[str, Any]:
+    held_out = [stack for stack in stacks_for(case.model) if stack.held_out and stack in stacks_here()]
+    return {"path": str(folder / case.name), "references": [str(ends_folder(folder, s, case)) for s in held_out]}
