@@ -193,7 +193,7 @@ def _answered(verifiers: Any, effort: Effort, tell: Tell) -> Iterator[Answered]:
     import torch
 
     threads = torch.get_num_threads()
-    prompts = resources.files(__package__).joinpath("prompts.txt").read_text().splitlines()
+    prompts = resources.files(__package__).joinpath("prompts.txt").read_text("utf-8").splitlines()
     for number, (rows, stack) in enumerate(ANSWER_STACKS):
         model: TorchLanguageModel = verifiers[stack.attention]
         share = effort.answers * number // len(ANSWER_STACKS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import resources
 from itertools import groupby
 from typing import Any
 
@@ -19,71 +20,12 @@ CHECKS = (
     ("loss", "loss"),
 )
 
-TOP = """# Tolerances: what honest stacks differ by, and what is caught beyond it
-
-Written by `tally calibrate-training src/tallystick/audits/calibration.json --figures docs/data/power.json --page
-docs/tolerances.md`: the limits that this version ships, and the figures they rest on.
-
-A tolerant audit (`tally audit RUN --tolerant`) replays a segment from an **exact** anchor on another stack and asks
-whether the claimed end lies within the limits below. All distances are relative to what the segment itself changed:
-
-- **residual** ‖claimed − replayed‖ / ‖Δ‖ over all weights, and of the **worst tensor**; Δ is the replayed update.
-- **mismatches**: the share of weights whose float16 bucket differs. **element**: the largest single difference in
-  learning rates. **stretch**: how much longer or shorter the claimed update is along the replayed one.
-- **memory**: the residual of optimizer moments and buffers. **loss**: in units of max(1, |loss|).
-
-Two allowances are added to the limits and were subtracted before measuring. The first is half a float32 spacing of
-every weight, relative to the update. It matters only if updates are tiny, as in the first steps of a long warm-up (a
-residual of 0 below means: within half a spacing). The second is for elements whose gradient is only rounding (a bias in
-front of a batch norm, the key bias of attention): Adam turns them into full steps in a direction that no replay
-determines. The verifier finds them by their second moment in its own replay, counts them, and bounds them by the reach
-screen; an audit that finds more than 5 % of them (bf16: 25 %) is inconclusive.
-"""
-
-READING = """## What cannot be told apart
-
-- **fp32, language models**: over at most 8 steps every named cheat is at least twice beyond a limit. Smaller changes
-  than those of the power table may pass.
-- **Long segments**: sometimes training passes through a phase that amplifies a rounding difference a thousandfold. How
-  far honest stacks lie apart after 32 steps depends on the segment, not on the stack: most stay near 1e-6 of the
-  update, some reach 3e-4, and the limits have to let those pass. Keep anchors at most 8 steps apart if a run is to be
-  audited on other stacks.
-- **bf16**: two honest stacks differ by up to a few per cent of an update, because roundings of 2⁻⁸ differ in every
-  matrix product, and sometimes a step amplifies the difference. One token in one step, gradient noise of a per cent and
-  (AdamW) a learning rate 1 % too high lie inside that and pass. An audit of single steps detects undeclared rows,
-  duplicated rows, swapped batches and a skipped step; over 32 steps no detection is claimed. Keep an anchor of every
-  step that matters, or replay on the stack of the run: the exact mode there has no tolerance.
-- **The image classifier**: ReLU and max pooling switch. When an activation lies within rounding of a switch, one stack
-  takes the other branch and the two differ for the rest of the segment, in fp32 as well. The limits work well for
-  single steps, less well for long segments.
-- **First steps**: until Adam's second moment has settled, honest drift is larger. Segments that start before step 8
-  have separate limits.
-- **Few machines, small models.** Limits were measured on the machines named above, on models of 0.2 million (Llama
-  style) and 0.01 million weights. A verifier with other hardware runs `tally calibrate-training LIMITS`, and `--also`
-  keeps limits that were measured elsewhere. One with a larger model measures them on a run of that model:
-  `tally calibrate-training LIMITS --run RUN`. `tally audit RUN --tolerant --calibration LIMITS` judges by either.
-- float32 products below full precision (`float32_matmul_precision` "high" or "medium", TF32) are not within the fp32
-  limits, because they are another arithmetic. The environment of a run records the setting.
-
-## Another tolerance
-
-The policy of a verifier may name another tolerance for opened states, instead of the residual: `mode = "tolerant"` and
-`tolerance = "NAME"`. Losses and sketches are judged as before. `exact`, `bucket` (float16) and `dual` (float16 and a
-grid) are included. Another Python package can add one by an entry point: a class without arguments that follows
-`tallystick.verdicts.tolerance.Tolerance`:
-
-    [project.entry-points."tallystick.tolerances"]
-    mine = "my_package.mine:Mine"
-
-The audit itself summarizes the claimed state and measures the distance of the replayed one; the prover has no choice in
-it. If the class cannot be loaded, raises, or gives no finding, the audit is inconclusive.
-"""
-
 
 def render_page(calibration: Calibration, figures: dict[str, Any]) -> str:
-    """The page as Markdown."""
-    blocks = [TOP, _setting(calibration, figures), *_limits(calibration), *_power(figures), *_cheats(figures)]
-    return "\n".join([*blocks, *_stacks(figures), READING])
+    """The page as Markdown: the prose of `page.txt` around the figures."""
+    blocks = [_setting(calibration, figures), *_limits(calibration), *_power(figures), *_cheats(figures)]
+    prose = resources.files(__package__).joinpath("page.txt").read_text("utf-8")
+    return prose.replace("{figures}", "\n".join([*blocks, *_stacks(figures)]))
 
 
 def _setting(calibration: Calibration, figures: dict[str, Any]) -> str:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import typer
 
 from tallystick.tally.cli.options import JSON, dtype_of, dtype_option
 
 if TYPE_CHECKING:
-    from tallystick.tally.calibration.operators import OperatorStudy
-    from tallystick.tally.calibration.study import Study
-
+    from tallystick.core.canonical_json import Json
 
 # `tally calibrate`: measure how far honest stacks lie from each operator's exact result, and set thresholds by it.
 
@@ -43,9 +41,10 @@ def calibrate(
 
     A file `weights.safetensors` beside the inputs belongs to every set.
     """
+    from tallystick.core.canonical_json import encode
     from tallystick.core.files import require_writable, write_atomically
-    from tallystick.tally.calibration.operators import calibrate_budget, calibrate_graph
-    from tallystick.tally.cli.output import existing, talk
+    from tallystick.tally.calibration.operators import calibrate_budget, calibrate_graph, figures_of
+    from tallystick.tally.cli.output import existing, print_json, talk
 
     for target in (out, budget, figures):
         if target is not None:
@@ -53,13 +52,16 @@ def calibrate(
     existing(graph, "graph")
     existing(inputs, "directory")
     console = talk()
-    folder = tempfile.TemporaryDirectory(prefix="tally-calibrate-") if keep is None else nullcontext(str(keep))
-    with folder as place:
-        study = calibrate_graph(graph, inputs, Path(place), console.print)
+    with _folder(keep) as place:
+        study = calibrate_graph(graph, inputs, place, console.print)
         if budget is not None:
-            limits = calibrate_budget(graph, inputs, Path(place), console.print)
+            limits = calibrate_budget(graph, inputs, place, console.print)
             write_atomically(budget, limits.to_bytes() + b"\n")
-    _write(study, out, figures, as_json)
+    write_atomically(out, study.profile.to_bytes() + b"\n")
+    found = figures_of(study)
+    if figures is not None:
+        write_atomically(figures, encode(found) + b"\n")
+    print_json(found) if as_json else print(study.profile.digest_as("calibration"))
 
 
 def merge_profiles(
@@ -84,22 +86,6 @@ def merge_profiles(
     show({"out": str(out), "profile": str(name)}, name, json)
 
 
-def _write(study: OperatorStudy, out: Path, figures: Path | None, as_json: bool) -> None:
-    from tallystick.core.canonical_json import encode
-    from tallystick.core.files import write_atomically
-    from tallystick.tally.calibration.operators import figures_of
-    from tallystick.tally.cli.output import print_json
-
-    write_atomically(out, study.profile.to_bytes() + b"\n")
-    found = figures_of(study)
-    if figures is not None:
-        write_atomically(figures, encode(found) + b"\n")
-    if as_json:
-        print_json(found)
-    else:
-        print(study.profile.digest_as("calibration"))
-
-
 # `tally calibrate-training`: measure how far honest stacks drift apart on this machine, and set limits by it.
 
 
@@ -122,7 +108,7 @@ def calibrate_training(
     their distances. For a large model, name a run of it: `tally audit RUN --calibration OUT` judges by its limits.
     """
     from tallystick.core.errors import UsageError
-    from tallystick.core.files import require_writable
+    from tallystick.core.files import read_document, require_writable, write_atomically
 
     for target in (out, figures, page):
         if target is not None:
@@ -131,63 +117,43 @@ def calibrate_training(
         raise UsageError(f"{keep}: not empty; choose another directory")
     if run is not None and (quick or also or page):
         raise UsageError("--run takes none of --quick, --also and --page")
-    with _folder(keep) as folder:
-        if run is not None:
-            _write_own(run, folder, segments, out, figures, json)
-            return
-        study = _run(folder, quick, also)
-    _write_limits(study, out, figures, page, json)
-
-
-def _write_own(run: Path, folder: Path, segments: int, out: Path, figures: Path | None, as_json: bool) -> None:
+    from tallystick.audits.limits import Calibration
     from tallystick.core.canonical_json import encode
-    from tallystick.core.files import write_atomically
     from tallystick.tally.calibration.own_run import calibrate_on
+    from tallystick.tally.calibration.page import render_page
+    from tallystick.tally.calibration.study import FULL, QUICK, calibrate, figures_of
     from tallystick.tally.cli.output import existing, print_json
 
-    found = calibrate_on(existing(run, "run directory"), folder, segments, _teller())
-    write_atomically(out, found.calibration.to_bytes() + b"\n")
+    tell = _teller()
+    with _folder(keep) as folder:
+        if run is not None:
+            own = calibrate_on(existing(run, "run directory"), folder, segments, tell)
+            limits, measured = own.calibration, cast("Json", own.figures)
+            shown: Json = {"calibration": limits.digest_as("calibration"), "measured": measured}
+        else:
+            elsewhere = None
+            if also is not None:
+                elsewhere = Calibration.from_bytes(read_document(also).removesuffix(b"\n"), also.name)
+            study = calibrate(folder, QUICK if quick else FULL, elsewhere, tell)
+            tell("done")
+            limits, found = study.calibration, figures_of(study)
+            measured = shown = found
+            if page is not None:
+                write_atomically(page, render_page(limits, found).encode())
+    write_atomically(out, limits.to_bytes() + b"\n")
     if figures is not None:
-        write_atomically(figures, encode(found.figures) + b"\n")
-    identity = found.calibration.digest_as("calibration")
-    print_json({"calibration": identity, "measured": found.figures}) if as_json else print(identity)
+        write_atomically(figures, encode(measured) + b"\n")
+    print_json(shown) if json else print(limits.digest_as("calibration"))
 
 
 def _teller() -> Callable[[str], None]:
+    """Prints each line with the seconds since the beginning."""
     import time
 
     from tallystick.tally.cli.output import talk
 
     started, console = time.perf_counter(), talk()
     return lambda what: console.print(f"{time.perf_counter() - started:6.0f} s  {what}")
-
-
-def _run(folder: Path, quick: bool, also: Path | None) -> Study:
-    from tallystick.audits.limits import Calibration
-    from tallystick.core.files import read_document
-    from tallystick.tally.calibration.study import FULL, QUICK, calibrate
-
-    tell = _teller()
-    elsewhere = None if also is None else Calibration.from_bytes(read_document(also).removesuffix(b"\n"), also.name)
-    study = calibrate(folder, QUICK if quick else FULL, elsewhere, tell)
-    tell("done")
-    return study
-
-
-def _write_limits(study: Study, out: Path, figures: Path | None, page: Path | None, as_json: bool) -> None:
-    from tallystick.core.canonical_json import encode
-    from tallystick.core.files import write_atomically
-    from tallystick.tally.calibration.page import render_page
-    from tallystick.tally.calibration.study import figures_of
-    from tallystick.tally.cli.output import print_json
-
-    write_atomically(out, study.calibration.to_bytes() + b"\n")
-    found = figures_of(study)
-    if figures is not None:
-        write_atomically(figures, encode(found) + b"\n")
-    if page is not None:
-        write_atomically(page, render_page(study.calibration, found).encode())
-    print_json(found) if as_json else print(study.calibration.digest_as("calibration"))
 
 
 @contextmanager
@@ -222,22 +188,15 @@ def calibrate_answers(
     from tallystick.formats.store.folders import MODEL, require_folder
 
     require_folder(model, MODEL)
-    import time
-
     from tallystick.core.files import require_writable, write_atomically
     from tallystick.tally.calibration.answers import Effort, calibrate_answers
     from tallystick.tally.cli.entry import Terminated
-    from tallystick.tally.cli.output import print_json, talk
+    from tallystick.tally.cli.output import print_json
 
     promised = dtype_of(model, dtype)
     require_writable(out, makes_folders=True)
-    started, console = time.perf_counter(), talk()
-
-    def tell(what: str) -> None:
-        console.print(f"{time.perf_counter() - started:6.0f} s  {what}")
-
     try:
-        table = calibrate_answers(model, promised, Effort(answers, tokens), tell)
+        table = calibrate_answers(model, promised, Effort(answers, tokens), _teller())
     except (KeyboardInterrupt, Terminated) as error:
         raise type(error)(f"interrupted: {out} is as before, nothing was kept; fewer --answers end sooner") from None
     write_atomically(out, table.to_bytes() + b"\n")
