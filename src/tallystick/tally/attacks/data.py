@@ -191,9 +191,10 @@ def with_a_label_unmasked(rows: Rows) -> Rows:
     """The first token without a label, behind the beginning of a conversation, has one."""
     for place, row in sorted(rows.items()):
         kept = row[MASK] if MASK in row else row[POSITIONS] > 0
-        if (found := np.flatnonzero((row[LABELS] == UNTRAINED) & (kept > 0))[1:]).size:
+        masked = np.flatnonzero((row[LABELS] == UNTRAINED) & (kept > 0))
+        if masked.size > 1:
             labels = row[LABELS].copy()
-            labels[found[0]] = row[TOKENS][found[0]]
+            labels[masked[1]] = row[TOKENS][masked[1]]
             return {place: {**row, LABELS: labels}}
     raise UsageError("this forgery unmasks a label, and every token of these rows has one")
 
@@ -216,10 +217,10 @@ def of_another_tokenizer(rows: Rows) -> Rows:
     return {place: {**row, TOKENS: spelled(row[TOKENS]), LABELS: spelled(row[LABELS])} for place, row in rows.items()}
 
 
-def _two(found: list[int]) -> list[int]:
-    if len(found) < 2:
+def _two(numbers: list[int]) -> list[int]:
+    if len(numbers) < 2:
         raise UsageError("this forgery exchanges two rows or tokens, and this run has fewer")
-    return found[:2]
+    return numbers[:2]
 
 
 def _staged(run: Path, folder: Path) -> RunDirectory:
@@ -236,12 +237,12 @@ def _steps(run: RunDirectory) -> Iterator[StepRecord]:
 
 def _rows_of(run: RunDirectory) -> Rows:
     """The rows that the steps of a run were trained on."""
-    found: Rows = {}
+    rows: Rows = {}
     for record in _steps(run):
-        held = read_state(run.path / batch_file(_digest(record)))
-        for name, number, place in _lines(held, record):
-            found.setdefault(place, {})[name.rpartition(".")[2]] = held[name].array()[number].astype(np.int64)
-    return found
+        batch = read_state(run.path / batch_file(_digest(record)))
+        for name, number, place in _lines(batch, record):
+            rows.setdefault(place, {})[name.rpartition(".")[2]] = batch[name].array()[number].astype(np.int64)
+    return rows
 
 
 def _feed(run: RunDirectory, row_of: Callable[[int, int], Row | None]) -> None:
@@ -250,25 +251,27 @@ def _feed(run: RunDirectory, row_of: Callable[[int, int], Row | None]) -> None:
     for at, record in enumerate(records):
         if not isinstance(record, StepRecord) or record.batch.indices is None:
             continue
-        held = read_state(run.path / batch_file(_digest(record)))
-        arrays = {name: each.array().copy() for name, each in held.items()}
-        for name, number, place in _lines(held, record):
+        batch = read_state(run.path / batch_file(_digest(record)))
+        arrays = {name: tensor.array().copy() for name, tensor in batch.items()}
+        for name, number, place in _lines(batch, record):
             if (row := row_of(record.index, place)) is not None:
                 arrays[name][number] = row[name.rpartition(".")[2]]
-        batch = {name: Tensor.of(each) for name, each in arrays.items()}
-        digest = state_digest(batch)
-        write_state(run.path / batch_file(digest), batch)
+        changed = {name: Tensor.of(array) for name, array in arrays.items()}
+        digest = state_digest(changed)
+        write_state(run.path / batch_file(digest), changed)
         records[at] = record.model_copy(update={"batch": Batch(digest=digest, indices=record.batch.indices)})
     write_records(run, records)
 
 
-def _lines(held: Mapping[str, Tensor], record: StepRecord) -> Iterator[tuple[str, int, int]]:
+def _lines(batch: Mapping[str, Tensor], record: StepRecord) -> Iterator[tuple[str, int, int]]:
     """Each line of the tables of a batch: the name of its tensor, its number there, and the place of its row."""
-    groups = sorted({name.rpartition(".")[0] for name in held}, key=lambda each: int(each) if each.isdigit() else -1)
+    groups = sorted(
+        {name.rpartition(".")[0] for name in batch}, key=lambda group: int(group) if group.isdigit() else -1
+    )
     places, used = record.batch.indices or (), 0
     for group in groups:
-        tables = [name for name, each in held.items() if each.shape and name.rpartition(".")[0] == group]
-        count = held[tables[0]].shape[0] if tables else 0
+        tables = [name for name, tensor in batch.items() if tensor.shape and name.rpartition(".")[0] == group]
+        count = batch[tables[0]].shape[0] if tables else 0
         yield from ((name, number, places[used + number]) for name in tables for number in range(count))
         used += count
 

@@ -365,20 +365,13 @@ def renumbered(program: StepProgram) -> StepProgram:
     return replace(program, graph=replace(graph, nodes=tuple(map(moving, graph.nodes)), outputs=outputs))
 
 
-def negates_a_gradient(program: StepProgram) -> StepProgram:
-    """The largest weight goes up its gradient instead of down."""
+def _with_gradient(
+    program: StepProgram, operator: str, attributes: Mapping[str, Attribute] | None = None
+) -> StepProgram:
+    """The optimizer and the record read `operator` of the gradient of the largest weight."""
     name = largest_weight(program.graph)
-    graph, number = gradient_replaced(program.graph, name, "aten.neg.default")
-    gradient = f"gradients.{name.removeprefix('weights.')}"
-    return replace(program, graph=with_output(graph, gradient, f"n{number}"))
-
-
-def scales_a_gradient(program: StepProgram) -> StepProgram:
-    """The gradient of the largest weight counts four times."""
-    name = largest_weight(program.graph)
-    graph, number = gradient_replaced(program.graph, name, "aten.mul.Scalar", {"other": 4.0})
-    gradient = f"gradients.{name.removeprefix('weights.')}"
-    return replace(program, graph=with_output(graph, gradient, f"n{number}"))
+    graph, number = gradient_replaced(program.graph, name, operator, attributes)
+    return replace(program, graph=with_output(graph, f"gradients.{name.removeprefix('weights.')}", f"n{number}"))
 
 
 def squares_the_loss(program: StepProgram) -> StepProgram:
@@ -428,8 +421,10 @@ def _with_nearly_the_same_decay(rules: Rules) -> Rules:
 loop_step_with_its_own_graph = at_one_step(renumbered)
 loop_step_of_another_optimizer = at_one_step(larger_epsilon)
 loop_step_hidden_constant = at_one_step(adds_a_constant)
-loop_step_gradient_negated = at_one_step(negates_a_gradient)
-loop_gradients_scaled_from_a_step = at_one_step(scales_a_gradient, lasts=True)
+loop_step_gradient_negated = at_one_step(lambda program: _with_gradient(program, "aten.neg.default"))
+loop_gradients_scaled_from_a_step = at_one_step(
+    lambda program: _with_gradient(program, "aten.mul.Scalar", {"other": 4.0}), lasts=True
+)
 loop_step_loss_squared = at_one_step(squares_the_loss)
 loop_step_update_under_other_decay = at_one_step(negates_the_weights, _with_nearly_the_same_decay)
 loop_step_other_betas = at_one_step(rules=_with_slower_first_moment)

@@ -153,10 +153,10 @@ def loop_rule_misstated(run: Path, out: Path) -> None:
 
 def tokens_of(batch: State) -> str:
     """The name of the first tensor of whole numbers that is no mask; raises `UsageError` if there is none."""
-    found = [name for name, tensor in sorted(batch.items()) if tensor.dtype.startswith("I") and "mask" not in name]
-    if not found:
+    names = [name for name, tensor in sorted(batch.items()) if tensor.dtype.startswith("I") and "mask" not in name]
+    if not names:
         raise UsageError("this forgery exchanges a token, and the batches of this run hold none")
-    return found[0]
+    return names[0]
 
 
 def file_of(run: RunDirectory, step: int) -> str:

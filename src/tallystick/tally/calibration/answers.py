@@ -65,7 +65,7 @@ class Question:
 class Answered:
     """One answer: its tokens, the rows by layer, and the largest logits F32 [tokens, n] with their entries."""
 
-    asked: Question
+    question: Question
     answer: tuple[int, ...]
     rows: Mapping[int, torch.Tensor]
     logits: torch.Tensor
@@ -118,17 +118,17 @@ def questions(
     ]
 
 
-def answers_to(engine: KeepingEngine, asked: Sequence[Question]) -> Iterator[Answered]:
+def answers_to(engine: KeepingEngine, questions: Sequence[Question]) -> Iterator[Answered]:
     """The answers, one after the other as they end; raises `UnavailableError` where one fails."""
     import torch
 
     events: list[Event] = []
-    jobs = [Job(str(n), each.prompt, each.max_tokens, each.sampler, events.append) for n, each in enumerate(asked)]
+    jobs = [Job(str(n), each.prompt, each.max_tokens, each.sampler, events.append) for n, each in enumerate(questions)]
     engine.answer(jobs)
     for event in events:
         if isinstance(event, JobResult):
             logits, entries = (torch.stack(kept) for kept in zip(*engine.kept.pop(event.job.id), strict=True))
-            yield Answered(asked[int(event.job.id)], event.ids, event.rows, logits, entries)
+            yield Answered(questions[int(event.job.id)], event.ids, event.rows, logits, entries)
         elif not isinstance(event, Piece):
             raise UnavailableError(f"an answer failed: {event.reason}")
 
@@ -171,9 +171,9 @@ def calibrate_answers(
     card = verifiers["sdpa"].card
     tokens: list[SeenTokens] = []
     distances: list[dict[Class, SeenRuns]] = []
-    for number, found in enumerate(_answered(verifiers, effort, tell)):
+    for number, answered in enumerate(_answered(verifiers, effort, tell)):
         for attention in ("sdpa", "eager") if number % AGAIN == 0 else ("sdpa",):
-            seen, apart = _compared(verifiers[attention], found)
+            seen, apart = _compared(verifiers[attention], answered)
             tokens.append(seen)
             distances.append(apart)
     models = MeasuredModels(
@@ -202,18 +202,20 @@ def _answered(verifiers: Any, effort: Effort, tell: Tell) -> Iterator[Answered]:
         engine = KeepingEngine(model, rows, range(model.card.layers + 2))
         try:
             torch.set_num_threads(stack.threads)
-            found = list(answers_to(engine, questions(model, prompts, count, effort.tokens, number)))
+            answered = list(answers_to(engine, questions(model, prompts, count, effort.tokens, number)))
         finally:
             torch.set_num_threads(threads)
-        tell(f"{sum(len(each.answer) for each in found)} tokens, judged by one pass")
-        yield from found
+        tell(f"{sum(len(each.answer) for each in answered)} tokens, judged by one pass")
+        yield from answered
 
 
-def _compared(model: TorchLanguageModel, found: Answered) -> tuple[SeenTokens, dict[Class, SeenRuns]]:
-    asked, answer, final = found.asked, found.answer, model.card.layers
-    hidden = [layer for layer in found.rows if layer <= final]
-    passed = model.prefill([*asked.prompt, *answer[:-1]], len(asked.prompt) - 1, hidden)
-    seen = observe(passed.logits, asked.prompt, answer, asked.sampler, found.logits.numpy(), found.entries.numpy())
+def _compared(model: TorchLanguageModel, answered: Answered) -> tuple[SeenTokens, dict[Class, SeenRuns]]:
+    question, answer, final = answered.question, answered.answer, model.card.layers
+    hidden = [layer for layer in answered.rows if layer <= final]
+    passed = model.prefill([*question.prompt, *answer[:-1]], len(question.prompt) - 1, hidden)
+    seen = observe(
+        passed.logits, question.prompt, answer, question.sampler, answered.logits.numpy(), answered.entries.numpy()
+    )
     own = {**passed.hidden, final + 1: logit_rows(passed.logits, PUBLIC_SEED)}
-    claimed = {layer: np.asarray(rows.float().numpy()) for layer, rows in found.rows.items()}
+    claimed = {layer: np.asarray(rows.float().numpy()) for layer, rows in answered.rows.items()}
     return seen, compare_answer(claimed, own, final)

@@ -120,7 +120,7 @@ def calibrate_graph(program: Path, inputs: Path, folder: Path, tell: Tell = prin
     tasks = [StackJob(measuring, stack, f"{stack.name} errors", job) for stack in stacks_here(OPERATOR_STACKS)]
     tell(f"every value kept; now {len(tasks)} stacks")
     measured = tuple(
-        _measured(task.stack.name, found) for task, (found,) in zip(tasks, run_all(folder, tasks), strict=True)
+        _measured(task.stack.name, result) for task, (result,) in zip(tasks, run_all(folder, tasks), strict=True)
     )
     rounding = one_rounding(graph, blocks)
     profile = profile_of(graph, measured, rounding, len(sets))
@@ -258,12 +258,12 @@ def _joined(errors: Iterable[Errors]) -> Errors:
     return Errors.of(np.max(rows, axis=0)) if rows else NO_ERRORS
 
 
-def _measured(stack: str, found: Mapping[str, Any]) -> StackMeasurement:
-    tables = {result: tensor.array() for result, tensor in read_state(Path(found["tables"])).items()}
-    largest = {result: float(table[:, LARGEST].max()) for result, table in tables.items()}
-    beyond = {result: share for result, share in largest.items() if not share <= 1.0}
-    within = {result: table for result, table in tables.items() if result not in beyond}
-    return StackMeasurement(stack, within, found["skipped"], beyond)
+def _measured(stack: str, result: Mapping[str, Any]) -> StackMeasurement:
+    tables = {name: tensor.array() for name, tensor in read_state(Path(result["tables"])).items()}
+    largest = {name: float(table[:, LARGEST].max()) for name, table in tables.items()}
+    beyond = {name: share for name, share in largest.items() if not share <= 1.0}
+    within = {name: table for name, table in tables.items() if name not in beyond}
+    return StackMeasurement(stack, within, result["skipped"], beyond)
 
 
 # The figures of a calibration: the errors of each operator, and the results of stacks left out.

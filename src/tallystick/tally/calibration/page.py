@@ -111,11 +111,11 @@ def _cheats(figures: dict[str, Any]) -> Iterator[str]:
     late = [cheat for cheat in figures["cheats"] if cheat["from_step"]]
     keys = sorted({(c["family"], c["optimizer"], c["dtype"], c["window"]) for c in late}, key=_order)
     names = list(dict.fromkeys(cheat["cheat"] for cheat in late))
-    found = {(c["family"], c["optimizer"], c["dtype"], c["window"], c["cheat"]): c["times_limit"] for c in late}
+    times = {(c["family"], c["optimizer"], c["dtype"], c["window"], c["cheat"]): c["times_limit"] for c in late}
     heads = [f"{family} {optimizer} {dtype} {window}" for family, optimizer, dtype, window in keys]
     for family in FAMILIES:
         chosen = [(key, head) for key, head in zip(keys, heads, strict=True) if key[0] == family]
-        rows = [[name, *(_times(found.get((*key, name))) for key, _ in chosen)] for name in names]
+        rows = [[name, *(_times(times.get((*key, name))) for key, _ in chosen)] for name in names]
         yield f"{FAMILIES[family]}:\n"
         yield _table(["cheat", *(head.removeprefix(f"{family} ") for _, head in chosen)], rows)
 
@@ -138,11 +138,11 @@ def _stacks(figures: dict[str, Any]) -> Iterator[str]:
     )
     late = [row for row in figures["honest"] if row["late"]]
     keys = sorted({(r["family"], r["optimizer"], r["dtype"], r["window"]) for r in late}, key=_order)
-    found = {(r["family"], r["optimizer"], r["dtype"], r["window"], r["stack"]): r for r in late}
+    by_key = {(r["family"], r["optimizer"], r["dtype"], r["window"], r["stack"]): r for r in late}
     for family in FAMILIES:
         chosen = [key for key in keys if key[0] == family]
         stacks = list(dict.fromkeys(row["stack"] for row in late if row["family"] == family))
-        rows = [[stack, *(_drift(found.get((*key, stack))) for key in chosen)] for stack in stacks]
+        rows = [[stack, *(_drift(by_key.get((*key, stack))) for key in chosen)] for stack in stacks]
         yield f"{FAMILIES[family]}:\n"
         yield _table(["stack", *(f"{o} {d} {w}" for _, o, d, w in chosen)], rows)
 

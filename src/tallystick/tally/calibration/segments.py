@@ -180,7 +180,7 @@ class RunBench:
         """A replayer of its steps: from the step graph, or from the recipe where there is none."""
         if self.run.program is not None:
             return GraphReplayer(self.run.spec, self.run.program, device)
-        assert self.run.dataset is not None  # held by the constructor
+        assert self.run.dataset is not None  # the constructor refuses other runs
         assert self.run.plan is not None
         return TorchReplayer(self.run.spec, self.run.dataset, self.run.plan, device)
 

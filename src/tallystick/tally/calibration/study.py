@@ -147,7 +147,7 @@ def figures_of(study: Study) -> dict[str, Any]:
 
 def _honest(study: Study) -> list[dict[str, Any]]:
     """For every stack, first steps and later ones apart: the largest distances, and how often bits were equal."""
-    found = []
+    rows = []
     for *kind, window, late, stack in product(FAMILIES, OPTIMIZERS, PRECISIONS, WINDOWS, (False, True), STACKS):
         group = [
             sample
@@ -157,7 +157,7 @@ def _honest(study: Study) -> list[dict[str, Any]]:
             and (sample.start >= FROM_STEPS[-1]) == late
         ]
         if group:
-            found.append(
+            rows.append(
                 dict(zip(("family", "optimizer", "dtype"), kind, strict=True))
                 | {
                     "window": window,
@@ -170,16 +170,16 @@ def _honest(study: Study) -> list[dict[str, Any]]:
                     "undetermined": max(sample.drift.undetermined for sample in group),
                 }
             )
-    return found
+    return rows
 
 
 def _cheats(study: Study) -> list[dict[str, Any]]:
     """For every entry and named cheat: distance ÷ limit of the clearest check, in the trial where it is smallest."""
-    found = []
+    rows = []
     for entry in study.calibration.entries:
         trials = [t for t in study.claims if t.case.key == _kind(entry) and t.steps == entry.window]
         for cheat, (times, check) in furthest_by_cheat(trials, limits_of(entry)).items():
-            found.append(
+            rows.append(
                 {
                     "family": entry.family,
                     "optimizer": entry.optimizer,
@@ -192,7 +192,7 @@ def _cheats(study: Study) -> list[dict[str, Any]]:
                     "trials": sum(trial.cheat == cheat for trial in trials),
                 }
             )
-    return found
+    return rows
 
 
 def _ladder(climb: Climb) -> dict[str, Any]:
