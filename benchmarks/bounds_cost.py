@@ -30,7 +30,7 @@ from tallystick.programs.graph import Graph, Ref, float_results, operands_of
 from tallystick.programs.operators.balls.bound import bound
 from tallystick.programs.operators.definition import operator
 from tallystick.programs.operators.rounding import Deterministic, Model, Variance
-from tallystick.tally.calibration.operators.stacks import run_values
+from tests.support.attacks.inference.workload import run_values
 
 GOAL = Goal(1.5)
 FLOOR = "radii of products alone, float32 on torch"

@@ -28,7 +28,7 @@ from tallystick.core.tensors import State, Tensor
 from tallystick.engines.torch.tensors import live_tensors, to_tensor
 from tallystick.formats.store.keeping import AnchorCopies, AnchorWriter
 from tallystick.formats.store.run import Anchors
-from tallystick.tally.calibration.training.study import machine
+from tallystick.tally.calibration.stacks import machine
 
 TOKENS = 16
 SEED = 5

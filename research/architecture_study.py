@@ -25,7 +25,7 @@ from research.architectures.experts import REFUSED
 from research.architectures.page import render
 from research.architectures.subjects import FORWARD, STEP, names, subject
 from tallystick.core.errors import UnavailableError
-from tallystick.tally.calibration.training.study import machine
+from tallystick.tally.calibration.stacks import machine
 
 COMMAND = "python -m research.architecture_study"
 PARTS = (FORWARD, STEP)

@@ -41,17 +41,8 @@ from tallystick.programs.operators.balls.bound import bound
 from tallystick.programs.operators.definition import operator
 from tallystick.programs.operators.precision import FORMATS
 from tallystick.programs.operators.rounding import DETERMINISTIC
-from tallystick.tally.calibration.operators.stacks import (
-    StudyWorkload,
-    ValuesByRef,
-    all_values,
-    base_engine,
-    engine_of,
-    stack_named,
-    stacks_here,
-)
-from tallystick.tally.calibration.training.stacks import variables_of
-from tallystick.tally.calibration.training.study import machine
+from tallystick.tally.calibration.operator_runs import all_values, base_engine, engine_of
+from tallystick.tally.calibration.stacks import OPERATOR_STACKS, machine, stack_named, stacks_here, variables_of
 from tallystick.verdicts.bounds import SAFETY, Errors, Threshold, errors_of, rounding_errors
 from tallystick.verdicts.evidence import clopper_pearson
 from tallystick.verdicts.leaf.bundling import WholeOpening
@@ -70,6 +61,7 @@ from tallystick.verdicts.operator.judge import OperatorJudge
 from tallystick.verdicts.profiles import Budget
 from tallystick.verdicts.verdict import Findings
 from tests.support.attacks.inference.regions import place, radii_of, ranks_of
+from tests.support.attacks.inference.workload import StudyWorkload, ValuesByRef
 
 COMMAND = "python -m research.budget_study"
 SIZES = (0.01, 0.03, 0.1, 0.2, 0.5, 1.0)
@@ -232,7 +224,7 @@ def run_stack(name: str, folder: Path) -> list[Figures] | str:
 
 def study(case: Case, quick: bool) -> Figures:
     """Honest stacks, false accusations with one left out, and adversaries."""
-    names = [stack.name for stack in stacks_here()]
+    names = [stack.name for stack in stacks_here(OPERATOR_STACKS)]
     names = names[:3] if quick else names
     with ThreadPoolExecutor(2) as pool:
         answers = dict(zip(names, pool.map(lambda name: run_stack(name, case.folder), names), strict=True))

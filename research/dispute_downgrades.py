@@ -30,7 +30,7 @@ from typing import Any, Final
 import numpy as np
 
 from research.drift_study import STACKS, models
-from tallystick.tally.calibration.training.stacks import BASE, enter, stack_named, variables_of
+from tallystick.tally.calibration.stacks import BASE, enter, stack_named, variables_of
 
 SEEDS: Final = 10
 FORMATS: Final = ("BF16", "F16", "int8 by row")

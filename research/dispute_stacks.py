@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.core.errors import UnavailableError
-from tallystick.tally.calibration.training.stacks import BASE, Stack, enter, stack_named, stacks_here, variables_of
+from tallystick.tally.calibration.stacks import BASE, Stack, enter, stack_named, stacks_here, variables_of
 
 SEEDS = 1
 LONG = 8

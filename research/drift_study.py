@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from tallystick.tally.calibration.training.stacks import BASE, enter, stack_named, variables_of
+from tallystick.tally.calibration.stacks import BASE, enter, stack_named, variables_of
 
 STACKS = ("base", "2 threads", "portable vector code", "MKL compatible", "oneDNN off", "all portable")
 DTYPES = ("float32", "float16", "bfloat16")

@@ -30,10 +30,10 @@ from tallystick.engines.torch.environment import describe_environment
 from tallystick.engines.torch.training.trainer import Trainer
 from tallystick.formats.step_program import batch_plan, classes, micro_batches, open_data
 from tallystick.formats.store.run import RunDirectory
-from tallystick.tally.attacks.catalogue import ATTACKS
-from tallystick.tally.attacks.forging import AUDITS, Attack, Audit, Reference, read_anchor
+from tallystick.tally.attacks.catalogue import ATTACKS, AUDITS, Attack, Audit, Reference
+from tallystick.tally.attacks.forging import read_anchor
 from tallystick.tally.attacks.states import SHARE_OF_REACH
-from tallystick.tally.attacks.steps import PROVER_NONCE, SAMPLES
+from tallystick.tally.attacks.training import PROVER_NONCE, SAMPLES
 from tests.support.attacks.examine import Answer, examine
 from tests.support.attacks.openings.attack import JUDGES, Judge, OpeningAttack
 from tests.support.attacks.openings.catalogue import OPENING_ATTACKS
@@ -518,9 +518,10 @@ def shares(rows: list[Row]) -> Iterator[str]:
 
 def unseen(frauds: list[Row]) -> Iterator[str]:
     """What no replay can see, and what single audits cannot."""
-    invisible = [row for row in frauds if row.attack.seen_by == ("claim",)]
+    others = tuple(audit for audit in AUDITS if audit != "claim")
+    invisible = [row for row in frauds if all(row.attack.expected(each).outcome == "accepted" for each in others)]
     yield "No audit sees these unless somebody kept the digest of the honest claim:\n"
-    yield from (f"- `{row.attack.name}`: {row.attack.exact.why}." for row in invisible)
+    yield from (f"- `{row.attack.name}`: {row.attack.expected('exact').why}." for row in invisible)
     yield "\nAudits that accept one of the others, or cannot decide, and why:\n"
     for (outcome, why), cases in reasons([row for row in frauds if row not in invisible]).items():
         audits = " · ".join(HEADINGS[audit] for audit in AUDITS if any(audit == case[0] for case in cases))

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from research.tuning.page import render
-from tallystick.tally.calibration.training.study import machine
+from tallystick.tally.calibration.stacks import machine
 
 STEPS: Final = {"lora": 100, "full": 20}
 STRIDE: Final = 10

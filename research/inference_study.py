@@ -25,7 +25,7 @@ from research.inference.plots import plot_curves, plot_tokens
 from research.inference.separation import separate
 from research.inference.stacks import CrossStudy, Engine, Subject, cross
 from research.inference.tokens import decide_all
-from tallystick.tally.calibration.training.study import machine
+from tallystick.tally.calibration.stacks import machine
 
 COMMAND = "python -m research.inference_study"
 PROMPT, TOKENS, BATCH = 32, 256, 32

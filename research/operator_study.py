@@ -23,8 +23,8 @@ from typing import Any
 from research.operators.attacks import regions, search, try_cheats
 from research.operators.page import render_attacks, render_calibration
 from research.operators.workloads import MODELS, Model
-from tallystick.tally.calibration.operators.calibrate import calibrate_graph, figures_of
-from tallystick.tally.calibration.training.study import machine
+from tallystick.tally.calibration.operators import calibrate_graph, figures_of
+from tallystick.tally.calibration.stacks import machine
 from tests.support.attacks.inference.nudge import Effort
 
 COMMAND = "python -m research.operator_study"

@@ -17,9 +17,9 @@ from typing import Any, Final
 from tallystick.audits.limits import Calibration, compared
 from tallystick.formats.recipe import Recipe
 from tallystick.recording.training import train
-from tallystick.tally.calibration.training import own_run
-from tallystick.tally.calibration.training.honest import Case, corpus
-from tallystick.tally.calibration.training.stacks import stack_named
+from tallystick.tally.calibration import own_run
+from tallystick.tally.calibration.runs import Case, corpus
+from tallystick.tally.calibration.stacks import stack_named
 
 OUT: Final = Path(__file__).parents[1] / "docs" / "data" / "own_limits.json"
 STEPS: Final = 32

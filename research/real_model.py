@@ -40,7 +40,7 @@ from research.real.serving import (
 )
 from tallystick.engines.torch.generation.language_models import TorchLanguageModel, load_language_model
 from tallystick.tally.calibration.answers import Question
-from tallystick.tally.calibration.training.study import machine
+from tallystick.tally.calibration.stacks import machine
 
 STACKS: Final = {
     Stack(32): 220,

@@ -26,7 +26,7 @@ import torch
 from tallystick.core.tensors import Tensor
 from tallystick.engines.torch.training.trainer import Sketcher
 from tallystick.formats.records import decode_sketch
-from tallystick.tally.calibration.training.study import machine
+from tallystick.tally.calibration.stacks import machine
 from tallystick.verdicts.distances import Projection, Sketch
 from tallystick.verdicts.exact import norm
 from tallystick.verdicts.reach import norm_shortfall, reach_adamw, reach_sgd, second_moment_floor

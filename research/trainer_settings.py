@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from research.trainer.settings import SETTINGS
-from tallystick.tally.calibration.training.study import machine
+from tallystick.tally.calibration.stacks import machine
 
 COMMAND: Final = "python -m research.trainer_settings"
 HEAD: Final = """# Settings of the Trainer: what is recorded, and what an audit can replay

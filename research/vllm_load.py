@@ -27,7 +27,7 @@ from research.vllm.load import LONGEST, Answered, Load, plan, send_all
 from research.vllm.page import render
 from research.vllm.server import serving
 from research.vllm.speed import compare
-from tallystick.tally.calibration.training.study import machine
+from tallystick.tally.calibration.stacks import machine
 
 COMMAND = "python -m research.vllm_load"
 DATA, PAGE = Path("docs/data/vllm.json"), Path("docs/vllm.md")

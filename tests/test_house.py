@@ -31,7 +31,6 @@ ENTRY_POINTS = {
         "tallystick.database.application",
     ),
     *("tallystick.recording.serving.schemas", "tallystick.recording.serving.vllm.plugin"),
-    *("tallystick.tally.calibration.operators.whole_runs", "tallystick.tally.calibration.training.recording"),
     "tallystick.database.migrations.env",
 }
 """Public names, and what starts a process, an application or a plugin."""

@@ -21,7 +21,7 @@ from tallystick.programs.encoding import graph_bytes, graph_root
 from tallystick.programs.execution import Engine, execute
 from tallystick.programs.graph import Graph, Ref
 from tallystick.programs.inspection import Inspection
-from tallystick.tally.calibration.operators.stacks import all_values
+from tallystick.tally.calibration.operator_runs import all_values
 
 AGREEMENT: Final = 1e-3
 """What other engines may be off in loss and outputs, relative to the largest element: more is no rounding any more."""

@@ -15,7 +15,7 @@ from tallystick.programs.batching import BatchSlice, slice_batch
 from tallystick.programs.execution import Engine
 from tallystick.programs.graph import Graph, Ref
 from tallystick.programs.slicing import verification_slice
-from tallystick.tally.calibration.operators.stacks import all_values
+from tallystick.tally.calibration.operator_runs import all_values
 
 Values = Mapping[Ref, Tensor]
 

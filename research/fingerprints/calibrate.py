@@ -20,15 +20,15 @@ from tallystick.core.digests import digest
 from tallystick.engines.torch.generation.language_models import load_language_model
 from tallystick.formats.claims import ModelCard
 from tallystick.formats.fingerprints import FingerprintSettings
-from tallystick.tally.calibration.answer_limits import Class, SeenRuns, add_up, compare_answer, round_up, row_limits
-from tallystick.tally.calibration.training.stacks import StackJob, run_all
-from tallystick.tally.calibration.training.study import machine
+from tallystick.tally.calibration.answer_limits import Class, SeenRuns, add_up, compare_answer, row_limits
+from tallystick.tally.calibration.drift import round_up
+from tallystick.tally.calibration.stacks import StackJob, machine, run_all
 from tallystick.verdicts.evidence import clopper_pearson
 from tallystick.verdicts.fingerprints import make_fingerprint
 
 POSITIONS_MAX: Final = 175
 PROMPT_MIN, PROMPT_MAX = 8, 40
-MODULE: Final = "research.fingerprints.states"
+STATES: Final = "research.fingerprints.states:states_on"
 
 
 class Trial(NamedTuple):
@@ -77,7 +77,7 @@ def compute_all(study: Study) -> list[dict[str, str]]:
     for stack in stacks_of(study.producers):
         producers = [job_of(each) for each in study.producers if each.stack == stack.name]
         job = {"folder": str(study.folder), "producers": producers, "models": study.models}
-        tasks.append(StackJob(MODULE, stack, f"states {stack.name}", job))
+        tasks.append(StackJob(STATES, stack, f"states {stack.name}", job))
     return [refused for found in run_all(study.folder, tasks) for refused in found]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from tallystick.tally.calibration.training.stacks import STACKS, Stack
+from tallystick.tally.calibration.stacks import STACKS, Stack
 
 Way = Literal["prefill", "decode", "batched", "jax", "iree"]
 """One pass over all tokens; a cache and one token at a time, alone or in a batch; or the captured graph of one pass."""

@@ -1,12 +1,10 @@
-"""Computes hidden states on one stack, in a process of its own: `python -m […].fingerprints.states STACK JOB.json`.
+"""Computes hidden states on one stack, in a process of its own (`calibration.stacks.run_all`).
 
 Token ids come with the job, so that every producer feeds the same. The rows of all answers stand one after the other.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,7 +16,7 @@ from tallystick.core.errors import UnavailableError
 from tallystick.core.safetensors import write_state
 from tallystick.core.tensors import Tensor
 from tallystick.formats.fingerprints import PUBLIC_SEED
-from tallystick.tally.calibration.training.stacks import enter, stack_named
+from tallystick.tally.calibration.stacks import Stack
 from tallystick.verdicts.fingerprints import logit_rows
 
 Rows: TypeAlias = npt.NDArray[np.float32]
@@ -121,8 +119,6 @@ def _on_engine(name: str, language_model: Any, answers: Sequence[Answer]) -> Ite
         yield {(layer if layer < count - 1 else count): states[layer][rows] for layer in range(count)}
 
 
-if __name__ == "__main__":
-    stack = stack_named(sys.argv[1])
-    enter(stack)
-    path = Path(sys.argv[2])
-    path.with_suffix(".out.json").write_text(json.dumps(compute(json.loads(path.read_text()), stack.attention)))
+def states_on(stack: Stack, job: dict[str, Any]) -> Any:
+    """The answers of a job on a stack (see `compute`)."""
+    return compute(job, stack.attention)

@@ -23,9 +23,10 @@ from research.inference.statistics import Scores, area_with_interval
 from tallystick.core.errors import UnavailableError
 from tallystick.formats.fingerprints import FingerprintSettings
 from tallystick.formats.receipt import Sampler
-from tallystick.tally.attacks.provers import float8_weights, integer_weights
+from tallystick.tally.attacks.provers import integer_weights
 from tallystick.verdicts.fingerprints import wire_bytes
 from tallystick.verdicts.language_model import Rows
+from tests.support.attacks.cheaper_models import float8_weights
 
 Dtype = Literal["F32", "BF16"]
 Attention = Literal["eager", "sdpa"]

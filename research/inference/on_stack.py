@@ -1,4 +1,4 @@
-"""Makes or verifies receipts on one stack, in a process of its own: `python -m […].inference.on_stack PLACE JOB.json`.
+"""Makes or verifies receipts on one stack, in a process of its own (`calibration.stacks.run_all`).
 
 Beside the receipts of a batch stand the logits that its tokens were chosen from, so that a verifier's can be compared
 with them directly.
@@ -7,7 +7,6 @@ with them directly.
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,7 +31,7 @@ from tallystick.core.errors import TallyError
 from tallystick.core.safetensors import read_state, write_state
 from tallystick.core.tensors import Tensor
 from tallystick.formats.fingerprints import standard_fingerprints
-from tallystick.tally.calibration.training.stacks import enter
+from tallystick.tally.calibration.stacks import Stack
 from tallystick.verdicts.language_model import LanguageModel, Prefill, Rows
 from tests.support.attacks.receipts.scene import body_of, sampler_of
 
@@ -182,13 +181,7 @@ def _logits_of(model: Any) -> Iterator[list[Rows]]:
         handle.remove()
 
 
-def _main() -> None:
-    place, path = place_named(sys.argv[1]), Path(sys.argv[2])
-    enter(place.stack)
-    task = json.loads(path.read_text())
+def act_on(stack: Stack, task: Mapping[str, Any]) -> list[Any]:
+    """Make or verify the receipts of a task at the place of this stack."""
     act = {"make": make, "verify": verify}[task["action"]]
-    path.with_suffix(".out.json").write_text(json.dumps([act(place, job) for job in task["jobs"]]))
-
-
-if __name__ == "__main__":
-    _main()
+    return [act(place_named(stack.name), job) for job in task["jobs"]]

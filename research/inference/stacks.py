@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from tallystick.tally.calibration.training.stacks import PORTABLE, STACKS, Stack, StackJob, run_all
+from tallystick.tally.calibration.stacks import PORTABLE, STACKS, Stack, StackJob, run_all
 
 Engine = Literal["native", "inductor", "jax", "jax operators", "jax eager", "iree", "iree host", "iree vmvx"]
-MODULE: Final = "research.inference.on_stack"
+ACT: Final = "research.inference.on_stack:act_on"
 FAST_MATH: Final = (
     "--xla_cpu_enable_fast_math=true --xla_cpu_fast_math_honor_nans=false --xla_cpu_fast_math_honor_infs=false "
     "--xla_cpu_fast_math_honor_division=false --xla_cpu_fast_math_honor_functions=false"
@@ -152,7 +152,7 @@ def _made(study: CrossStudy, maker: Place, engine: Engine = "native") -> list[di
 
 
 def _task(action: Literal["make", "verify"], place: Place, jobs: list[dict[str, Any]]) -> StackJob:
-    return StackJob(MODULE, place.stack, f"{action} {place.name}", {"action": action, "jobs": jobs})
+    return StackJob(ACT, place.stack, f"{action} {place.name}", {"action": action, "jobs": jobs})
 
 
 def _run(study: CrossStudy, tasks: list[StackJob]) -> list[list[dict[str, Any]]]:

@@ -17,7 +17,7 @@ from tallystick.core.errors import UsageError
 from tallystick.programs.encoding import graph_root
 from tallystick.programs.graph import Graph, Ref
 from tallystick.programs.operators.rounding import DETERMINISTIC, Deterministic, Model, Probabilistic, Variance
-from tallystick.tally.calibration.operators.stacks import StudyWorkload, ValuesByRef, answer, base_engine, run_values
+from tallystick.tally.calibration.operator_runs import base_engine
 from tallystick.verdicts.opening.judge import judge_operator
 from tallystick.verdicts.operator.judge import OperatorJudge
 from tallystick.verdicts.profiles import Profile
@@ -25,6 +25,7 @@ from tallystick.verdicts.verdict import Findings
 from tests.support.attacks.inference.cheats import CHEATS, Cheat, honest
 from tests.support.attacks.inference.nudge import Effort, Nudged, Target, nudge
 from tests.support.attacks.inference.regions import Radii, Ranks, radii_of, ranks_of
+from tests.support.attacks.inference.workload import StudyWorkload, ValuesByRef, answer, run_values
 
 Tell = Callable[[str], None]
 CONTROL: Final = Cheat("honest", "nothing", honest)

@@ -14,8 +14,9 @@ from research.real.prompts import QUESTIONS
 from research.real.serving import Provider
 from tallystick.engines.torch.generation.language_models import TorchLanguageModel
 from tallystick.recording.serving.jobs import Slot
-from tallystick.tally.attacks.provers import coarse_head, float8_weights, integer_weights
+from tallystick.tally.attacks.provers import integer_weights
 from tallystick.tally.calibration.answers import Question
+from tests.support.attacks.cheaper_models import coarse_head, float8_weights
 
 PLAIN: Final[Mapping[str, float]] = {"temperature": 1.0}
 FILTERED: Final[Mapping[str, float]] = {"temperature": 1.0, "top_p": 0.9}

@@ -33,7 +33,7 @@ from tallystick.engines.torch.generation.layer_tap import logit_rows
 from tallystick.formats.claims import ModelCard
 from tallystick.formats.fingerprints import PUBLIC_SEED, standard_fingerprints
 from tallystick.tally.calibration.answer_limits import Rows, add_up, compare_answer, distances_of_runs, row_limits
-from tallystick.tally.calibration.training.study import machine
+from tallystick.tally.calibration.stacks import machine
 from tallystick.verdicts.evidence import clopper_pearson
 from tallystick.verdicts.fingerprints import make_fingerprint
 

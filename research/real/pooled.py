@@ -26,7 +26,7 @@ from research.real.serving import read_answers
 from tallystick.engines.torch.generation.language_models import TorchLanguageModel, load_language_model
 from tallystick.formats.fingerprints import PUBLIC_SEED, standard_fingerprints
 from tallystick.tally.calibration.answer_limits import Rows
-from tallystick.tally.calibration.training.study import machine
+from tallystick.tally.calibration.stacks import machine
 from tallystick.verdicts.fingerprints import distances, logit_rows, make_fingerprint
 
 Sums = npt.NDArray[np.float64]

@@ -46,7 +46,7 @@ from tallystick.engines.torch.generation.language_models import TorchLanguageMod
 from tallystick.formats.claims import ModelCard
 from tallystick.formats.fingerprints import PUBLIC_SEED, FingerprintSettings, standard_fingerprints
 from tallystick.formats.receipt import Fingerprint
-from tallystick.tally.calibration.training.study import machine
+from tallystick.tally.calibration.stacks import machine
 from tallystick.verdicts.evidence import Trials, log_mean
 from tallystick.verdicts.fingerprints import block_norms, logit_rows, make_fingerprint, wire_bytes
 

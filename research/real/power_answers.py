@@ -32,9 +32,10 @@ from research.real.serving import Answered, Provider, generate, read_answer, sav
 from tallystick.engines.torch.generation.language_models import TorchLanguageModel, load_language_model
 from tallystick.formats.fingerprints import PUBLIC_SEED
 from tallystick.formats.receipt import Sampler
-from tallystick.tally.attacks.provers import coarse_head, grouped_integer_weights, integer_weights, other_theta
+from tallystick.tally.attacks.provers import integer_weights
 from tallystick.tally.calibration.answers import SETTINGS, Question
 from tallystick.verdicts.fingerprints import logit_rows
+from tests.support.attacks.cheaper_models import coarse_head, grouped_integer_weights, other_theta
 
 TOKENS: Final = 128
 SYSTEMS: Final = (

@@ -26,11 +26,12 @@ from tallystick.audits.answers.distance_limits import FingerprintRule
 from tallystick.audits.answers.fingerprints import judge_fingerprint
 from tallystick.engines.torch.generation.language_models import TorchLanguageModel, load_language_model
 from tallystick.formats.fingerprints import PUBLIC_SEED, standard_fingerprints
-from tallystick.tally.attacks.provers import coarse_head, float8_weights, integer_weights, without_layers
+from tallystick.tally.attacks.provers import integer_weights
 from tallystick.tally.calibration.answer_limits import Rows
-from tallystick.tally.calibration.training.study import machine
+from tallystick.tally.calibration.stacks import machine
 from tallystick.verdicts.evidence import clopper_pearson
 from tallystick.verdicts.fingerprints import logit_rows, make_fingerprint
+from tests.support.attacks.cheaper_models import coarse_head, float8_weights, without_layers
 
 DATA: Final = Path("docs/data/toploc_beside.json")
 VALUES, BLOCK = 128, 32

@@ -22,12 +22,12 @@ from tallystick.formats.store.directories import SegmentDirectory
 from tallystick.formats.store.run import RunDirectory
 from tallystick.recording.segment_opening import open_segment
 from tallystick.tally.attacks.forging import seal
-from tallystick.tally.attacks.loop_batches import (
+from tallystick.tally.attacks.loops import (
     STEPS,
     STRIDE,
     file_of,
-    forge_end_withdrawn,
-    forge_end_without_batch,
+    loop_end_withdrawn,
+    loop_end_without_batch,
     train_loop,
     withdraw,
 )
@@ -68,8 +68,8 @@ EARLY = range(1, STRIDE + 1)
 @pytest.mark.parametrize(
     ("forge", "why"),
     [
-        (forge_end_withdrawn, "the recorder withdrew the graph of step 19 (the loop does something else)"),
-        (forge_end_without_batch, "the batch of step 24 is not there"),
+        (loop_end_withdrawn, "the recorder withdrew the graph of step 19 (the loop does something else)"),
+        (loop_end_without_batch, "the batch of step 24 is not there"),
     ],
 )
 def test_edited_weights_behind_an_end_that_nobody_can_replay(

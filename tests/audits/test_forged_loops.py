@@ -17,7 +17,7 @@ import tallystick
 from tallystick.formats.optimizers import GroupRule
 from tallystick.formats.step_program import StepProgram
 from tallystick.programs.graph import Graph, Node
-from tallystick.tally.attacks.loop_graphs import Variation
+from tallystick.tally.attacks.graphs import at_one_step
 from tests.recording import honest, test_every_loop as loops, test_further_loops as further
 from tests.recording.honest import Loop
 from tests.recording.test_remedies import said_by
@@ -131,7 +131,7 @@ def test_a_forged_step_is_not_accepted_and_its_honest_twin_is(one_thread: None, 
     full = tallystick.Policy(full=True)
     assert tallystick.audit(tmp_path / "honest", full).accepted
     edit = forgery.edit if forgery.edits else None
-    Variation(edit, forgery.rules).forge(tmp_path / "honest", tmp_path / "forged")
+    at_one_step(edit, forgery.rules)(tmp_path / "honest", tmp_path / "forged")
     files = [(tmp_path / run / "transcript.jsonl").read_bytes() for run in ("honest", "forged")]
     assert files[0] != files[1]
     result = tallystick.audit(tmp_path / "forged", full)

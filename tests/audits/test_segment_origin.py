@@ -8,8 +8,8 @@ import pytest
 
 import tallystick
 from tallystick.core.errors import UsageError
-from tallystick.tally.attacks.loop_claims import forge_start, tunes
-from tallystick.tally.attacks.rows_forged import retrained_on, with_a_label_unmasked
+from tallystick.tally.attacks.data import retrained_on, with_a_label_unmasked
+from tallystick.tally.attacks.loops import tunes, with_start
 from tallystick.tally.auditing import AuditResult
 from tallystick.tally.cli.entry import run as tally
 from tests.support.chat_scene import record_rows, write_conversations, write_model_directory
@@ -65,7 +65,7 @@ def test_a_segment_that_begins_later_says_that_it_does_not_show_the_first_weight
 
 
 def test_a_segment_from_a_first_state_that_is_not_the_stated_one_is_rejected(scene: Path, tmp_path: Path) -> None:
-    forge_start(tunes)(scene / "run", tmp_path / "forged")
+    with_start(tunes)(scene / "run", tmp_path / "forged")
     alone = audited(scene, tmp_path / "forged", 0, 2, tmp_path / "segment")
     whole = tallystick.verify_segment(tmp_path / "forged", 0, 2, initial=scene / "model")
     for result in (alone, whole):

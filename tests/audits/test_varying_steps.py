@@ -12,13 +12,13 @@ from tallystick.formats.records import StepRecord, read_record
 from tallystick.formats.step_program import StepProgram
 from tallystick.formats.store.log import read_lines
 from tallystick.programs.graph import Node, Output
-from tallystick.tally.attacks.loop_batches import train_loop
-from tallystick.tally.attacks.loop_graphs import LOOP_VARIATION, forge_one_step
+from tallystick.tally.attacks.catalogue import find_attack
+from tallystick.tally.attacks.graphs import at_one_step
+from tallystick.tally.attacks.loops import train_loop
 
 pytest.importorskip("torch")
 FULL = tallystick.Policy(full=True)
 STRICT = FULL.model_copy(update={"one_graph": True, "one_rule": True, "scheduled_rates": True})
-FORGERS = {attack.name: attack.forge for attack in LOOP_VARIATION}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def scheduled(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def forged(name: str, honest: Path, tmp_path: Path) -> Path:
-    FORGERS[name](honest, tmp_path / "forged")
+    find_attack(name).forge(honest, tmp_path / "forged")
     return tmp_path / "forged"
 
 
@@ -156,7 +156,7 @@ def test_a_gradient_that_the_first_graph_does_not_have_is_no_reason_to_change_a_
             optimizer.step()
             recorder.step(loss, batch=x)
     assert tallystick.audit(tmp_path / "run", FULL).accepted
-    forge_one_step(invents)(tmp_path / "run", tmp_path / "forged")
+    at_one_step(invents)(tmp_path / "run", tmp_path / "forged")
     result = tallystick.audit(tmp_path / "forged", FULL)
     assert result.outcome == "inconclusive"
     assert "0.weight trains, and the first graph has no gradient to compare" in result.text()

@@ -14,7 +14,7 @@ from research.architectures.judging import judge_all
 from research.architectures.subjects import FORWARD, STEP, subject
 from tallystick.core.tensors import Tensor
 from tallystick.programs.execution import execute
-from tallystick.tally.calibration.operators.stacks import all_values
+from tallystick.tally.calibration.operator_runs import all_values
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 TRIED = [

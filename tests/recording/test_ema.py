@@ -14,7 +14,7 @@ from tallystick.core.errors import UsageError
 from tallystick.core.tensors import Tensor
 from tallystick.formats.store.run import RunDirectory
 from tallystick.tally.attacks.forging import copy_run, read_anchor, replace_anchor
-from tallystick.tally.attacks.step_graphs import program_of, remake
+from tallystick.tally.attacks.graphs import program_of, remake
 
 torch = pytest.importorskip("torch")
 

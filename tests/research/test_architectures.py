@@ -25,7 +25,7 @@ from research.architectures.subjects import FORWARD, STEP, Subject, names, subje
 from tallystick.core.errors import UnavailableError
 from tallystick.core.tensors import Tensor, TensorSpec
 from tallystick.programs.graph import Graph, GraphForm, Input, Node, Output, Role
-from tallystick.tally.calibration.operators.stacks import all_values
+from tallystick.tally.calibration.operator_runs import all_values
 
 FORWARD_PASSES = (
     *("Gemma 3", "Mistral, window", "Phi-3", "OPT", "T5", "Whisper", "CLIP", "ResNet-18", "AutoencoderKL"),

@@ -15,7 +15,8 @@ from tallystick.audits.answers.response import Response
 from tallystick.audits.answers.stream import CHOICE, verify_stream
 from tallystick.audits.answers.verify import ReceiptContext, verify_receipt
 from tallystick.formats.signing import SigningKey
-from tallystick.tally.attacks.provers import coarse_head, grouped_integer_weights, integer_weights
+from tallystick.tally.attacks.provers import integer_weights
+from tests.support.attacks.cheaper_models import coarse_head, grouped_integer_weights
 
 NONCE = bytes(range(32))
 

@@ -15,8 +15,7 @@ from tallystick.disputes.evidence.statement import statement_at
 from tallystick.disputes.evidence.traces import torch_engine
 from tallystick.disputes.game.protocols import Doubt
 from tallystick.formats.store.directories import open_origin
-from tallystick.tally.attacks.loop_batches import train_loop
-from tallystick.tally.attacks.loop_claims import forge_start, tunes
+from tallystick.tally.attacks.loops import train_loop, tunes, with_start
 from tallystick.verdicts.verdict import Fault
 from tests.support.rehearsal import Outcome, Rehearsal
 
@@ -29,7 +28,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
     """`honest` begins with `checkpoint`, which its spec states; `forged` states it too, and begins elsewhere."""
     folder = tmp_path_factory.mktemp("scene")
     train_loop(folder / "honest", initial=folder / "checkpoint")
-    forge_start(tunes)(folder / "honest", folder / "forged")
+    with_start(tunes)(folder / "honest", folder / "forged")
     return folder
 
 

@@ -29,7 +29,7 @@ from tallystick.disputes.game.state import Clocks, Dispute, Phase  # noqa: E402
 from tallystick.formats.claims import call_file  # noqa: E402
 from tallystick.programs.graph import Graph, Input, Node, Role  # noqa: E402
 from tallystick.programs.operators.values import Value  # noqa: E402
-from tallystick.tally.attacks.steps import forge_tiny_rate  # noqa: E402
+from tallystick.tally.attacks.training import infinitesimal_update  # noqa: E402
 from tallystick.verdicts.leaf.request import LeafLimits  # noqa: E402
 from tallystick.verdicts.opening.files import OPERATORS  # noqa: E402
 from tallystick.verdicts.verdict import Fault  # noqa: E402
@@ -153,7 +153,7 @@ def test_a_step_without_operators_is_audited_by_a_member(tmp_path: Path, one_thr
     train_by({**TRAINED, "training": training, "record": record}, tmp_path / "honest")
     run = tmp_path / ("honest" if is_honest else "forged")
     if not is_honest:
-        forge_tiny_rate(tmp_path / "honest", run)
+        infinitesimal_update(tmp_path / "honest", run)
     outcome = play(run, statement_at(run).trace(tmp_path / "work"), tmp_path / "board", Doubt(4, 5, ""))
     assert outcome.fault is None
     assert member(outcome) is (Fault.CHALLENGER if is_honest else Fault.PROVER)

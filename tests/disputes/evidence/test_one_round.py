@@ -27,7 +27,6 @@ from tallystick.disputes.game.protocols import Doubt  # noqa: E402
 from tallystick.engines.torch.engine import TorchEngine  # noqa: E402
 from tallystick.formats.store.directories import InferenceDirectory  # noqa: E402
 from tallystick.programs.encoding import graph_root  # noqa: E402
-from tallystick.tally.attacks.provers import Change, ChangingEngine  # noqa: E402
 from tallystick.verdicts.opening.budget import budget_of  # noqa: E402
 from tallystick.verdicts.profiles import (  # noqa: E402
     Budget,
@@ -37,6 +36,7 @@ from tallystick.verdicts.profiles import (  # noqa: E402
 from tallystick.verdicts.verdict import Fault  # noqa: E402
 from tests.support.attacks.disputes.aligned import aligned_engine, measured, open_one_round  # noqa: E402
 from tests.support.attacks.disputes.answers import answered, record, within_bound  # noqa: E402
+from tests.support.attacks.disputes.engines import Change, ChangingEngine  # noqa: E402
 from tests.support.attacks.disputes.scene import Scene  # noqa: E402
 from tests.support.attacks.disputes.values import changing, moved_by  # noqa: E402
 from tests.support.opened_values import read_values, write_values  # noqa: E402

@@ -13,7 +13,7 @@ from tallystick.audits.screens import screen_anchors
 from tallystick.audits.training import audit_training
 from tallystick.core.digests import Digest
 from tallystick.formats.store.run import RunDirectory
-from tallystick.tally.attacks.forging import Audit, Expected
+from tallystick.tally.attacks.catalogue import Audit, Expected
 from tallystick.verdicts.replayer import VerifierStack
 from tallystick.verdicts.verdict import Findings, Outcome, Verdict
 

@@ -19,8 +19,8 @@ from tallystick.formats.recipe import Recipe
 from tallystick.formats.store.directories import open_origin
 from tallystick.recording.rows import write_rows
 from tallystick.recording.training import train
-from tallystick.tally.attacks.forging import Reference
-from tallystick.tally.attacks.loop_batches import train_loop
+from tallystick.tally.attacks.catalogue import Reference
+from tallystick.tally.attacks.loops import train_loop
 from tallystick.verdicts.replayer import VerifierStack
 from tests.support.chat_scene import record_rows, write_conversations, write_model_directory
 

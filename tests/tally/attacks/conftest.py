@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tallystick.formats.store.run import RunDirectory
-from tallystick.tally.attacks.catalogue import find_attack
-from tallystick.tally.attacks.forging import Audit, Reference
+from tallystick.tally.attacks.catalogue import Audit, Reference, find_attack
 from tests.support.attacks.examine import Answer, examine
 from tests.support.attacks.reference import reference_policy, stack_for, train_reference
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.tally.attacks.catalogue import ATTACKS
-from tallystick.tally.attacks.forging import AUDITS
+from tallystick.tally.attacks.catalogue import ATTACKS, AUDITS
 from tests.support.attacks.openings.attack import JUDGES
 from tests.support.attacks.openings.catalogue import OPENING_ATTACKS
 

@@ -23,7 +23,7 @@ from tallystick.tally.attacks.forging import (
     seal,
     write_records,
 )
-from tallystick.tally.attacks.loop_batches import tokens_of
+from tallystick.tally.attacks.loops import tokens_of
 from tallystick.tally.attacks.records import shift_earlier, shift_later, swap_contents
 from tests.support.attacks.reference import STEPS, STRIDE
 

@@ -11,7 +11,7 @@ import pytest
 from tallystick.audits.report import Report
 from tallystick.audits.training import audit_training
 from tallystick.formats.store.run import RunDirectory
-from tallystick.tally.attacks.forging import Reference
+from tallystick.tally.attacks.catalogue import Reference
 from tallystick.tally.cli.entry import run as tally
 from tallystick.verdicts.replayer import VerifierStack
 from tests.support.attacks.reference import reference_policy, this_verifier_stack

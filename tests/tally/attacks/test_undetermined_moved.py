@@ -15,8 +15,8 @@ from tallystick.core.errors import UsageError
 from tallystick.core.tensors import Tensor
 from tallystick.formats.records import StepRecord
 from tallystick.formats.store.run import RunDirectory
-from tallystick.tally.attacks.catalogue import find_attack
-from tallystick.tally.attacks.forging import Reference, read_anchor, read_records, replace_anchor
+from tallystick.tally.attacks.catalogue import Reference, find_attack
+from tallystick.tally.attacks.forging import read_anchor, read_records, replace_anchor
 from tests.support.attacks.reference import STEPS, STRIDE, reference_policy, this_verifier_stack
 
 Honest = Callable[[Reference], Path]

@@ -16,8 +16,8 @@ from tallystick.core.tensors import Tensor, TensorSpec
 from tallystick.programs.encoding import graph_root
 from tallystick.programs.files import save_program
 from tallystick.programs.graph import Graph, GraphForm, Input, Node, Output, Role
-from tallystick.tally.calibration.operators import calibrate
-from tallystick.tally.calibration.operators.stacks import stack_named
+from tallystick.tally.calibration import operators as calibrate
+from tallystick.tally.calibration.stacks import stack_named
 from tallystick.tally.operators import read_budgets, read_profile
 
 Tally = Callable[..., Any]
@@ -38,7 +38,7 @@ def graph() -> Graph:
 def place(graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """`graph.json` and `inputs/` with weights and two sets; two stacks that start quickly."""
     quick = tuple(map(stack_named, ("NumPy", "plain loops")))
-    monkeypatch.setattr(calibrate, "stacks_here", lambda: quick)
+    monkeypatch.setattr(calibrate, "stacks_here", lambda _: quick)
     random = np.random.default_rng(7)
     save_program(tmp_path / "graph.json", graph, {})
     for file, name in (("weights", "weights.w"), ("a", "inputs.x"), ("b", "inputs.x")):

@@ -13,8 +13,8 @@ import pytest
 
 from tallystick.audits import limits as own_limits
 from tallystick.audits.limits import Calibration
-from tallystick.tally.calibration.training import own_run
-from tallystick.tally.calibration.training.stacks import BASE, stack_named
+from tallystick.tally.calibration import own_run
+from tallystick.tally.calibration.stacks import BASE, stack_named
 from tallystick.tally.cli.entry import run
 
 Tally = Callable[..., Any]

@@ -1,4 +1,4 @@
-"""An attack as data, and the common part of forgers: copy a run, edit it, make it consistent again."""
+"""The common part of forgers: copy a run, edit it or train it again, make it consistent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from tallystick.core.tensor_digests import state_digest
 from tallystick.core.tensors import State, Tensor
 from tallystick.engines.torch.tensors import from_tensor
 from tallystick.engines.torch.training.trainer import Observation, Summariser, Trainer
-from tallystick.formats.claims import Claim, Log
+from tallystick.formats.claims import Claim
 from tallystick.formats.recipe import Recipe, learning_rate
 from tallystick.formats.records import (
     AnchorRecord,
@@ -35,102 +34,13 @@ from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.step_names import POSITION, weights_of
 from tallystick.recording.run_recorder import header_of
 from tallystick.recording.training import ResumePoint, TrainingRun
-from tallystick.verdicts.verdict import Outcome
 
-# An attack as data: what it changes, and which audit must detect it by which check.
-
-Audit = Literal["screens", "exact", "recipe", "full", "claim", "tolerant"]
-"""How a run is audited.
-
-screens    every digest, root and commitment, and the screens that need no replay
-exact      as `screens`, and the sampled steps are replayed bit for bit from the step graph, which must be that of the
-           recipe; the sample is chosen to hit the fraud
-recipe     as `exact`, but with a trainer built from the recipe; no graph is run
-full       as `exact` over the whole chain, and the tokens are derived again from their source
-claim      an exact audit by a verifier who kept the digest of the honest claim
-tolerant   the sampled steps are judged by calibrated limits instead of bits
-"""
-AUDITS: tuple[Audit, ...] = get_args(Audit)
 Forger = Callable[[Path, Path], None]
-Reference = Literal["recipe", "bpe", "corpus", "loop", "checkpoint", "rows", "gpt2", "gpt2-bf16"]
-"""Which honest run an attack forges.
+"""Reads the honest run directory that is its first argument, and writes the forged run to the second."""
+SEGMENT_STEPS_MIN = 4
 
-recipe     a Llama-style model, trained from a recipe
-bpe        the same with a byte-pair tokenizer that is trained on the source
-corpus     the same on a corpus of shards, which the auditor has
-loop       a custom training loop with a step graph
-checkpoint the same from the weights of a directory, which the auditor has
-rows       the same on packed rows of conversations, whose corpus, tokenizer and template the auditor has
-gpt2       a GPT-2, trained from a recipe: no replay determines its key biases
-gpt2-bf16  the same in bfloat16
-"""
-
-
-@dataclass(frozen=True)
-class Expected:
-    """The outcome of one audit of a forged run; every one of `checks` must fail."""
-
-    outcome: Outcome
-    checks: tuple[str, ...] = ()
-    why: str = ""
-
-
-def rejected(*checks: str) -> Expected:
-    """The audit rejects the run, and each of `checks` fails."""
-    return Expected("rejected", checks)
-
-
-def accepted(why: str) -> Expected:
-    """The audit cannot detect the fraud, for the stated reason."""
-    return Expected("accepted", why=why)
-
-
-def inconclusive(why: str) -> Expected:
-    """The audit cannot decide, for the stated reason."""
-    return Expected("inconclusive", why=why)
-
-
-MISSING = inconclusive("what is not there cannot be checked, and what is there agrees")
-KEPT_DIGEST = rejected("claim")
-
-
-@dataclass(frozen=True)
-class Attack:
-    """One way to forge a run, or an honest control.
-
-    `forge(run, out)` reads the honest run directory `run`, and writes the forged run to `out`.
-    """
-
-    name: str
-    change: str
-    forge: Forger
-    screens: Expected
-    exact: Expected
-    tolerant: Expected
-    full: Expected | None = None
-    recipe: Expected | None = None
-    claim: Expected = KEPT_DIGEST
-    is_honest: bool = False
-    reference: Reference = "recipe"
-
-    def expected(self, audit: Audit) -> Expected:
-        """The expected outcome of `audit`; `full` and `recipe` default to that of `exact`."""
-        outcomes = {"screens": self.screens, "claim": self.claim, "tolerant": self.tolerant}
-        outcomes |= {"exact": self.exact, "full": self.full or self.exact, "recipe": self.recipe or self.exact}
-        return outcomes[audit]
-
-    @property
-    def seen_by(self) -> tuple[Audit, ...]:
-        """The audits that do not accept the forged run."""
-        return tuple(audit for audit in AUDITS if self.expected(audit).outcome != "accepted")
-
-
-# The common part of forgers: copy a run, edit its records, and make it consistent again.
-#
 # A careful forger calls `seal`; a clumsy one does not. `seal` computes roots, tiles, offsets and claim from the edited
 # records. After that, only a replay, a screen or a kept claim digest can detect the forgery.
-
-SEGMENT_STEPS_MIN = 4
 
 
 @dataclass(frozen=True)
@@ -192,12 +102,6 @@ def place_of_step(records: Iterable[Record], step: int) -> int:
     return next(place for place, r in enumerate(records) if isinstance(r, StepRecord) and r.index == step)
 
 
-def edit_lines(run: RunDirectory, edit: Callable[[list[bytes]], Iterable[bytes]]) -> None:
-    """Rewrite the transcript and nothing else, as a clumsy forger does."""
-    lines = edit(list(read_lines(run.transcript_path)))
-    run.transcript_path.write_bytes(b"".join(line + b"\n" for line in lines))
-
-
 def write_records(run: RunDirectory, records: Iterable[Record]) -> Claim:
     """Rewrite the transcript, relink the steps, and seal the run."""
     lines = [record.to_bytes() for record in relink(records)]
@@ -214,13 +118,41 @@ def seal(run: RunDirectory) -> Claim:
         spec=spec.identity,
         environment=environment.digest_as("environment"),
         data=spec.data_root,
-        transcript=_log(run.transcript_path),
-        trace=_log(run.trace_path),
+        transcript=LogWriter(run.transcript_path).close(),
+        trace=LogWriter(run.trace_path).close(),
         final_state=anchors[-1].digest if anchors else run.claim().final_state,
         weights=state_digest(weights_of(read_anchor(run, anchors[-1].index))) if anchors else run.claim().weights,
     )
     write_atomically(run.claim_path, claim.to_bytes())
     return claim
+
+
+def clumsy_and_careful(edit: Callable[[list[Record], int, Spec], list[Record]]) -> tuple[Forger, Forger]:
+    """Two forgers who edit the records, of which a step's is at the given position; the second one seals the run."""
+
+    def edited(run: Path, out: Path) -> tuple[RunDirectory, list[Record]]:
+        forged = copy_run(run, out)
+        records = read_records(forged)
+        return forged, edit(records, place_of_step(records, find_scene(forged).step), forged.spec())
+
+    def clumsy(run: Path, out: Path) -> None:
+        forged, records = edited(run, out)
+        forged.transcript_path.write_bytes(b"".join(record.to_bytes() + b"\n" for record in records))
+
+    def careful(run: Path, out: Path) -> None:
+        write_records(*edited(run, out))
+
+    return clumsy, careful
+
+
+def resealed(edit: Callable[[list[Record], Scene], Iterable[Record]]) -> Forger:
+    """A forger who edits the records of a run and seals it."""
+
+    def forge(run: Path, out: Path) -> None:
+        forged = copy_run(run, out)
+        write_records(forged, edit(read_records(forged), find_scene(forged)))
+
+    return forge
 
 
 def relink(records: Iterable[Record]) -> list[Record]:
@@ -256,6 +188,24 @@ def anchor_before(run: RunDirectory, mark: int) -> int:
     return max(r.index for r in read_records(run) if isinstance(r, AnchorRecord) and r.index < mark)
 
 
+def with_final_state(edit: Callable[[RunDirectory, int], State]) -> Forger:
+    """A forger who edits the last anchor, whose number `edit` is given, and everything that is written about it."""
+
+    def forge(run: Path, out: Path) -> None:
+        forged = copy_run(run, out)
+        last = find_scene(forged).last
+        replace_anchor(forged, last, edit(forged, last))
+
+    return forge
+
+
+def with_value(state: State, name: str, place: int, value: float) -> dict[str, Tensor]:
+    """The state with another value at one place of one tensor."""
+    values = np.array(state[name].array())
+    values.flat[place] = value
+    return {**state, name: Tensor.of(values)}
+
+
 def replace_anchor(run: RunDirectory, mark: int, state: State) -> None:
     """Put another state into anchor `mark`: file, record, summaries, roots and claim."""
     for later in (r.index for r in read_records(run) if isinstance(r, AnchorRecord) and r.index > mark):
@@ -281,10 +231,6 @@ def summariser_of(run: RunDirectory, state: State) -> Summariser:
     spec = run.spec()
     weights = {name: from_tensor(tensor) for name, tensor in state.items() if name.startswith("weights.")}
     return Summariser(spec.recorded, projection_seed(spec), weights, lambda: state, run.write_blob)
-
-
-def _log(path: Path) -> Log:
-    return LogWriter(path).close()
 
 
 # Trainers that do not follow the recipe, recorded as if they did.
@@ -332,6 +278,17 @@ def retrain(run: Path, out: Path, trainer: Trainer, spec: Spec | None = None) ->
     """Train from the first step with `trainer` and record it under the spec of `run`, or under `spec`."""
     forged = copy_data(run, out)
     TrainingRun(forged, spec or RunDirectory(run).spec(), trainer).record()
+
+
+def from_the_middle(trainer: Callable[[Spec, Scene], Trainer]) -> Forger:
+    """A forger who continues the training from the middle anchor with another trainer."""
+
+    def forge(run: Path, out: Path) -> None:
+        honest = RunDirectory(run)
+        scene = find_scene(honest)
+        train_on(run, out, scene.middle, trainer(honest.spec(), scene))
+
+    return forge
 
 
 def train_on(run: Path, out: Path, anchor: int, trainer: Trainer) -> None:

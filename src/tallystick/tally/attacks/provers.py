@@ -35,97 +35,24 @@ from tallystick.programs.execution import Arguments, execute
 from tallystick.programs.graph import Node, Ref
 from tallystick.programs.step_names import BATCH
 from tallystick.tally.attacks.forging import Batches, DishonestTrainer, find_scene, read_records, train_on
-from tallystick.tally.attacks.recipe import RATE_EXCESS, with_optimizer
+from tallystick.tally.attacks.training import RATE_EXCESS, with_optimizer
 
 if TYPE_CHECKING:
     from tallystick.disputes.game.protocols import Trace
 
 
-# Cheaper forms of the promised model: fewer bits in its weights, or fewer layers.
-
-E4M3_MAX = 448.0
-
-
 def integer_weights(language_model: TorchLanguageModel, bits: int) -> Any:
     """Every matrix rounded to 2ᵇⁱᵗˢ − 1 levels per row, as weight-only quantisation does."""
-    return _changed(language_model, lambda weight: _rounded(weight, bits))
+    return with_matrices(language_model, lambda weight: rounded(weight, bits))
 
 
-def grouped_integer_weights(language_model: TorchLanguageModel, bits: int, group: int) -> Any:
-    """Every matrix rounded to 2ᵇⁱᵗˢ − 1 levels for each group of so many weights of a row."""
-
-    def rounded(weight: Any) -> Any:
-        return _rounded(weight.reshape(-1, group), bits).reshape(weight.shape)
-
-    return _changed(language_model, rounded)
-
-
-def other_theta(language_model: TorchLanguageModel, factor: float) -> Any:
-    """The model with another base of its rotary positions: θ times `factor`."""
-    import torch
-
-    model = copy.deepcopy(language_model.model)
-    with torch.no_grad():
-        for name, buffer in model.named_buffers():
-            if name.endswith("inv_freq"):
-                places = torch.arange(len(buffer), dtype=torch.float32, device=buffer.device) / len(buffer)
-                buffer.mul_(factor**-places)
-    return model
-
-
-def coarse_head(language_model: TorchLanguageModel, bits: int) -> Any:
-    """Only the output matrix is rounded to few bits; the hidden states do not change."""
-    import torch
-
-    model = copy.deepcopy(language_model.model)
-    head = model.get_output_embeddings()
-    with torch.no_grad():  # a new parameter, since the matrix may be that of the embeddings too
-        head.weight = torch.nn.Parameter(_rounded(head.weight, bits))
-    return model
-
-
-def float8_weights(language_model: TorchLanguageModel) -> Any:
-    """Every matrix in 8-bit floats with 4 exponent and 3 mantissa bits, with one scale per row."""
-    import torch
-
-    def rounded(weight: Any) -> Any:
-        scale = weight.abs().amax(1, keepdim=True).clamp_min(1e-12) / E4M3_MAX
-        return (weight / scale).to(torch.float8_e4m3fn).to(weight.dtype) * scale
-
-    return _changed(language_model, rounded)
-
-
-def bfloat16_model(language_model: TorchLanguageModel) -> Any:
-    """The model with its parameters in bfloat16; its buffers stay in float32."""
-    import torch
-
-    model = copy.deepcopy(language_model.model)
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to(torch.bfloat16)
-    return model
-
-
-def without_layers(language_model: TorchLanguageModel, layers: tuple[int, ...]) -> Any:
-    """The model in which some blocks return their input; negative numbers count from the end."""
-    from tallystick.engines.torch.generation.layer_tap import decoder_blocks
-
-    model = copy.deepcopy(language_model.model)
-    blocks = decoder_blocks(model)
-    for layer in layers:
-        blocks[layer].forward = _passes_on
-    return model
-
-
-def _rounded(weight: Any, bits: int) -> Any:
+def rounded(weight: Any, bits: int) -> Any:
+    """A matrix rounded to 2ᵇⁱᵗˢ − 1 levels per row."""
     scale = weight.abs().amax(1, keepdim=True).clamp_min(1e-12) / (2 ** (bits - 1) - 1)
     return (weight / scale).round() * scale
 
 
-def _passes_on(hidden_states: Any, *_: Any, **__: Any) -> Any:
-    return hidden_states
-
-
-def _changed(language_model: TorchLanguageModel, change: Callable[[Any], Any]) -> Any:
+def with_matrices(language_model: TorchLanguageModel, change: Callable[[Any], Any]) -> Any:
     """A copy with changed matrices of its linear layers; embeddings and the output matrix are not changed."""
     import torch
 
@@ -135,12 +62,6 @@ def _changed(language_model: TorchLanguageModel, change: Callable[[Any], Any]) -
             if isinstance(part, torch.nn.Linear) and not name.endswith("lm_head"):
                 part.weight.copy_(change(part.weight))
     return model
-
-
-# The common part of provers that cheat in a dispute: kernels that compute with other values than they state.
-
-Change = Callable[[Node, Arguments, tuple[Any, ...]], tuple[Any, ...]]
-"""A function of a node, its operands and its results that returns the results to use instead."""
 
 
 class SubstitutingEngine(TorchEngine):
@@ -155,31 +76,6 @@ class SubstitutingEngine(TorchEngine):
         run, others = super().prepare(node, differentiable), self._substitutes
         swapped = {name: others[ref] for name, ref in node.operands.items() if isinstance(ref, str) and ref in others}
         return (lambda arguments: run({**arguments, **swapped})) if swapped else run
-
-
-class PractisingEngine(TorchEngine):
-    """PyTorch, but some nodes, by number, are computed as other nodes, for example with another attribute."""
-
-    def __init__(self, practised: Mapping[int, Node]) -> None:
-        super().__init__()
-        self._practised = practised
-
-    def prepare(self, node: Node, differentiable: bool = False) -> Callable[[Arguments], tuple[Any, ...]]:
-        """The kernel of the node that replaces this one, if there is one."""
-        return super().prepare(self._practised.get(node.number, node), differentiable)
-
-
-class ChangingEngine(TorchEngine):
-    """PyTorch with changed results: `change` returns for each node how to change them, or `None`."""
-
-    def __init__(self, change: Callable[[Node], Change | None]) -> None:
-        super().__init__()
-        self._change = change
-
-    def prepare(self, node: Node, differentiable: bool = False) -> Callable[[Arguments], tuple[Any, ...]]:
-        """The honest kernel, followed by a change if there is one."""
-        run, change = super().prepare(node, differentiable), self._change(node)
-        return run if change is None else (lambda arguments: change(node, arguments, run(arguments)))
 
 
 # A provider promises one model and answers with another: the weights of one layer differ.

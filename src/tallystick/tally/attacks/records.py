@@ -1,39 +1,48 @@
-"""Records that are edited, inserted, removed or exchanged, and forgeries beside the steps."""
+"""Records that are edited, inserted, removed or exchanged, and files that do not go with their records."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
 from tallystick.core.canonical_json import decode, encode
 from tallystick.core.digests import digest
-from tallystick.core.tensors import Tensor
-from tallystick.formats.records import AnchorRecord, BucketSummary, Record, StateSummary, StepRecord, TraceEntry
+from tallystick.core.safetensors import write_state
+from tallystick.formats.records import (
+    AnchorRecord,
+    BucketSummary,
+    Record,
+    StateSummary,
+    StepRecord,
+    TraceEntry,
+    anchor_file,
+)
+from tallystick.formats.spec import Spec
 from tallystick.formats.store.log import read_lines
 from tallystick.formats.store.run import RunDirectory
 from tallystick.tally.attacks.forging import (
-    Attack,
-    accepted,
+    clumsy_and_careful,
     copy_run,
-    edit_lines,
     find_scene,
-    place_of_step,
     read_anchor,
     read_records,
     recipe_of,
-    rejected,
-    replace_anchor,
+    replace_environment,
+    resealed,
     seal,
+    with_value,
     write_records,
 )
-from tallystick.tally.attacks.states import largest_weight
 from tallystick.verdicts.exact import quantise
 
-# Moves losses, norms and summaries between records that keep their own numbers, batches and learning rates.
-
-SHOWN = ("loss", "gradient_norm", "activation")
+FLATTERY: Final = 0.9
+OTHER_TORCH: Final = "1.13.1"
+OTHER_PYTHON: Final = "3.99.0"
+SHOWN: Final = ("loss", "gradient_norm", "activation")
+"""What is moved between records that keep their own numbers, batches and learning rates, beside the summaries."""
 
 
 def shift_earlier(records: Sequence[Record], first: int, last: int) -> list[Record]:
@@ -58,252 +67,43 @@ def _move(records: Sequence[Record], source: Callable[[int], int]) -> list[Recor
     def with_other_values(record: StepRecord) -> StepRecord:
         other = steps[source(record.index)]
         values = {name: getattr(other, name) for name in SHOWN}
-        return record.model_copy(update=values | {"post": _seen(other.post, record.post)})
+        # A summary is due in the same fields as before; one that the other step lacks keeps its own value.
+        due = {name for name in record.post.model_fields_set if getattr(record.post, name) is not None}
+        summaries = {name: getattr(other.post, name) or getattr(record.post, name) for name in due}
+        return record.model_copy(update=values | {"post": record.post.model_copy(update=summaries)})
 
     return [with_other_values(record) if isinstance(record, StepRecord) else record for record in records]
 
 
-def _seen(other: StateSummary, own: StateSummary) -> StateSummary:
-    """The other step's summary in the fields that this step has; a field that the other lacks keeps its own value."""
-    due = {name for name in own.model_fields_set if getattr(own, name) is not None}
-    return own.model_copy(update={name: getattr(other, name) or getattr(own, name) for name in due})
+def flatter(records: list[Record], at: int, spec: Spec) -> list[Record]:
+    """Lower the loss of the step at this position by a tenth."""
+    record = records[at]
+    assert isinstance(record, StepRecord)  # by `place_of_step`
+    loss = quantise(FLATTERY * float(record.loss), recipe_of(spec).record.loss_decimals)
+    return [*records[:at], record.model_copy(update={"loss": loss}), *records[at + 1 :]]
 
 
-# A record states another loss than that of the step.
-
-FLATTERY = 0.9
-
-
-def forge_edited(run: Path, out: Path) -> None:
-    """Lower the loss in one line of the transcript."""
-    forged = copy_run(run, out)
-    change = flatter(forged, find_scene(forged).step)
-    records = [change(record) for record in read_records(forged)]
-    edit_lines(forged, lambda _: [record.to_bytes() for record in records])
-
-
-def forge_edited_resealed(run: Path, out: Path) -> None:
-    """Lower the loss of one step, and recompute root, tiles and claim."""
-    forged = copy_run(run, out)
-    change = flatter(forged, find_scene(forged).step)
-    write_records(forged, [change(record) for record in read_records(forged)])
-
-
-def flatter(run: RunDirectory, step: int) -> Callable[[Record], Record]:
-    """A function that lowers the loss in the record of one step by a tenth."""
-    decimals = recipe_of(run.spec()).record.loss_decimals
-
-    def change(record: Record) -> Record:
-        if isinstance(record, StepRecord) and record.index == step:
-            return record.model_copy(update={"loss": quantise(FLATTERY * float(record.loss), decimals)})
-        return record
-
-    return change
-
-
-RECORD_EDITED = (
-    Attack(
-        name="record-edited",
-        change="the loss of one step is lowered by a tenth in its record",
-        forge=forge_edited,
-        screens=rejected("transcript root"),
-        exact=rejected("transcript root"),
-        tolerant=rejected("transcript root"),
-        claim=rejected("transcript root"),
-    ),
-    Attack(
-        name="record-edited-resealed",
-        change="the loss of one step is lowered by a tenth; root, tiles and claim are made anew",
-        forge=forge_edited_resealed,
-        screens=accepted("a lower loss is a possible loss"),
-        exact=rejected("loss"),
-        tolerant=rejected("loss"),
-    ),
+record_edited, record_edited_resealed = clumsy_and_careful(flatter)
+record_inserted, record_inserted_resealed = clumsy_and_careful(
+    lambda records, at, _: [*records[: at + 1], *records[at:]]
 )
+record_removed, record_removed_resealed = clumsy_and_careful(lambda records, at, _: [*records[:at], *records[at + 1 :]])
+record_swapped, record_swapped_resealed = clumsy_and_careful(
+    lambda records, at, _: [*records[: at - 1], records[at], records[at - 1], *records[at + 1 :]]
+)
+record_inserted_renumbered = resealed(lambda records, scene: shift_later(records, scene.step, scene.after - 1))
+record_removed_renumbered = resealed(lambda records, scene: shift_earlier(records, scene.step, scene.after - 1))
+record_swapped_renumbered = resealed(lambda records, scene: swap_contents(records, scene.step - 1, scene.step))
 
 
-# The transcript contains a step that was never taken.
-
-
-def forge_inserted(run: Path, out: Path) -> None:
-    """Repeat the line of one step."""
-    forged = copy_run(run, out)
-    place = place_of_step(read_records(forged), find_scene(forged).step)
-    edit_lines(forged, lambda lines: [*lines[: place + 1], *lines[place:]])
-
-
-def forge_inserted_resealed(run: Path, out: Path) -> None:
-    """Repeat the record of one step, and recompute root, tiles and claim."""
-    forged = copy_run(run, out)
-    records = read_records(forged)
-    place = place_of_step(records, find_scene(forged).step)
-    write_records(forged, [*records[: place + 1], *records[place:]])
-
-
-def forge_inserted_renumbered(run: Path, out: Path) -> None:
-    """Invent the values of one step and shift those of later steps up to the anchor, under correct numbers."""
-    forged = copy_run(run, out)
-    scene = find_scene(forged)
-    write_records(forged, shift_later(read_records(forged), scene.step, scene.after - 1))
-
-
-def forge_tail(run: Path, out: Path) -> None:
-    """Repeat the last record and reseal; a tree that duplicates unpaired leaves would have the same root."""
+def tail_repeated_resealed(run: Path, out: Path) -> None:
+    """Repeat the last record; a tree that duplicates unpaired leaves would have the same root."""
     forged = copy_run(run, out)
     records = read_records(forged)
     write_records(forged, [*records, records[-1]])
 
 
-RECORD_INSERTED = (
-    Attack(
-        name="record-inserted",
-        change="the line of one step is repeated",
-        forge=forge_inserted,
-        screens=rejected("transcript root", "record order"),
-        exact=rejected("transcript root", "record order"),
-        tolerant=rejected("transcript root", "record order"),
-        claim=rejected("transcript root", "record order"),
-    ),
-    Attack(
-        name="record-inserted-resealed",
-        change="the record of one step is repeated; root, tiles and claim are made anew",
-        forge=forge_inserted_resealed,
-        screens=rejected("record order"),
-        exact=rejected("record order"),
-        tolerant=rejected("record order"),
-    ),
-    Attack(
-        name="record-inserted-renumbered",
-        change="an invented step pushes later ones back, all under their right numbers and batches; resealed",
-        forge=forge_inserted_renumbered,
-        screens=accepted("numbers, batches, learning rates and links are all in order"),
-        exact=rejected("loss", "gradient norm", "projection summary"),
-        tolerant=rejected("projection summary"),
-    ),
-    Attack(
-        name="tail-repeated-resealed",
-        change="the last record is repeated; root, tiles and claim are made anew",
-        forge=forge_tail,
-        screens=rejected("record order"),
-        exact=rejected("record order"),
-        tolerant=rejected("record order"),
-    ),
-)
-
-
-# A step is missing from the transcript.
-
-
-def forge_removed(run: Path, out: Path) -> None:
-    """Delete the line of one step."""
-    forged = copy_run(run, out)
-    place = place_of_step(read_records(forged), find_scene(forged).step)
-    edit_lines(forged, lambda lines: lines[:place] + lines[place + 1 :])
-
-
-def forge_removed_resealed(run: Path, out: Path) -> None:
-    """Delete the record of one step, and recompute root, tiles and claim."""
-    forged = copy_run(run, out)
-    records = read_records(forged)
-    del records[place_of_step(records, find_scene(forged).step)]
-    write_records(forged, records)
-
-
-def forge_removed_renumbered(run: Path, out: Path) -> None:
-    """Delete the values of one step, shift those of later steps up to the anchor, and repeat the last ones."""
-    forged = copy_run(run, out)
-    scene = find_scene(forged)
-    write_records(forged, shift_earlier(read_records(forged), scene.step, scene.after - 1))
-
-
-RECORD_REMOVED = (
-    Attack(
-        name="record-removed",
-        change="the line of one step is deleted",
-        forge=forge_removed,
-        screens=rejected("transcript root", "record order"),
-        exact=rejected("transcript root", "record order"),
-        tolerant=rejected("transcript root", "record order"),
-        claim=rejected("transcript root", "record order"),
-    ),
-    Attack(
-        name="record-removed-resealed",
-        change="the record of one step is deleted; root, tiles and claim are made anew",
-        forge=forge_removed_resealed,
-        screens=rejected("record order"),
-        exact=rejected("record order"),
-        tolerant=rejected("record order"),
-    ),
-    Attack(
-        name="record-removed-renumbered",
-        change="the values of one step are deleted, later ones move up under their right numbers and batches; resealed",
-        forge=forge_removed_renumbered,
-        screens=accepted("numbers, batches, learning rates and links are all in order"),
-        exact=rejected("loss", "gradient norm", "projection summary"),
-        tolerant=rejected("projection summary"),
-    ),
-)
-
-
-# Two neighbouring steps are exchanged.
-
-
-def forge_swapped(run: Path, out: Path) -> None:
-    """Swap the lines of two neighbouring steps."""
-    forged = copy_run(run, out)
-    place = place_of_step(read_records(forged), find_scene(forged).step)
-    edit_lines(forged, lambda lines: [*lines[: place - 1], lines[place], lines[place - 1], *lines[place + 1 :]])
-
-
-def forge_swapped_resealed(run: Path, out: Path) -> None:
-    """Swap the records of two neighbouring steps, and recompute root, tiles and claim."""
-    forged = copy_run(run, out)
-    records = read_records(forged)
-    place = place_of_step(records, find_scene(forged).step)
-    records[place - 1], records[place] = records[place], records[place - 1]
-    write_records(forged, records)
-
-
-def forge_swapped_renumbered(run: Path, out: Path) -> None:
-    """Swap the values of two neighbouring steps under their correct numbers and batches, and reseal."""
-    forged = copy_run(run, out)
-    step = find_scene(forged).step
-    write_records(forged, swap_contents(read_records(forged), step - 1, step))
-
-
-RECORD_SWAPPED = (
-    Attack(
-        name="record-swapped",
-        change="the lines of two neighbouring steps are swapped",
-        forge=forge_swapped,
-        screens=rejected("transcript root", "record order"),
-        exact=rejected("transcript root", "record order"),
-        tolerant=rejected("transcript root", "record order"),
-        claim=rejected("transcript root", "record order"),
-    ),
-    Attack(
-        name="record-swapped-resealed",
-        change="the records of two neighbouring steps are swapped; root, tiles and claim are made anew",
-        forge=forge_swapped_resealed,
-        screens=rejected("record order"),
-        exact=rejected("record order"),
-        tolerant=rejected("record order"),
-    ),
-    Attack(
-        name="record-swapped-renumbered",
-        change="the values of two neighbouring steps are swapped under their right numbers and batches; resealed",
-        forge=forge_swapped_renumbered,
-        screens=accepted("numbers, batches, learning rates and links are all in order"),
-        exact=rejected("loss", "gradient norm", "projection summary"),
-        tolerant=rejected("projection summary"),
-    ),
-)
-
-
-# Forgeries besides the steps: summaries, timeline, NaN weights, missing records and a broken header.
-
-
-def forge_bucket(run: Path, out: Path) -> None:
+def bucket_forged(run: Path, out: Path) -> None:
     """Name another bucket digest in the record of the middle anchor."""
     forged = copy_run(run, out)
     middle, other = find_scene(forged).middle, BucketSummary(digest=digest("bucket", b"another"))
@@ -315,23 +115,17 @@ def forge_bucket(run: Path, out: Path) -> None:
         changed: dict[str, object] = {mode: other for mode in ("fp16_rne", "grid") if mode in present}
         return record.model_copy(update={"summary": record.summary.model_copy(update=changed)})
 
-    write_records(forged, [change(record) for record in read_records(forged)])
+    write_records(forged, map(change, read_records(forged)))
 
 
-def forge_silence(run: Path, out: Path) -> None:
-    """Record no summary of any step."""
-    forged = copy_run(run, out)
-    write_records(forged, [silenced(record) for record in read_records(forged)])
+def summaries_omitted(run: Path, out: Path) -> None:
+    """Record no summary and no gradient norm of any step."""
+    forged, silence = copy_run(run, out), {"post": StateSummary(), "gradient_norm": None}
+    records = read_records(forged)
+    write_records(forged, [r.model_copy(update=silence) if isinstance(r, StepRecord) else r for r in records])
 
 
-def silenced(record: Record) -> Record:
-    """The record of a step without its summary and gradient norm."""
-    if isinstance(record, StepRecord):
-        return record.model_copy(update={"post": StateSummary(), "gradient_norm": None})
-    return record
-
-
-def forge_clock(run: Path, out: Path) -> None:
+def clock_forged(run: Path, out: Path) -> None:
     """State a hundred times the training time, so that an audit looks cheap."""
     forged = copy_run(run, out)
     entries = [TraceEntry.from_bytes(line, "trace.jsonl") for line in read_lines(forged.trace_path)]
@@ -340,86 +134,58 @@ def forge_clock(run: Path, out: Path) -> None:
     seal(forged)
 
 
-def forge_nan(run: Path, out: Path) -> None:
-    """Put a NaN into the final weights, and recompute everything written about them."""
-    forged = copy_run(run, out)
-    last = find_scene(forged).last
-    state = read_anchor(forged, last)
-    name = largest_weight(state)
-    values = np.array(state[name].array())
-    values.flat[0] = np.nan
-    replace_anchor(forged, last, state | {name: Tensor.of(values)})
-
-
-def forge_nothing(run: Path, out: Path) -> None:
+def transcript_empty(run: Path, out: Path) -> None:
     """Claim a transcript without records, which leaves nothing to check."""
-    forged = copy_run(run, out)
-    write_records(forged, [])
+    write_records(copy_run(run, out), [])
 
 
-def forge_header(run: Path, out: Path) -> None:
+def spec_digest_missing(run: Path, out: Path) -> None:
     """Leave the spec digest out of the header."""
     forged = copy_run(run, out)
-    edit_lines(forged, lambda lines: [without_spec(lines[0]), *lines[1:]])
-
-
-def without_spec(header: bytes) -> bytes:
-    """The header line without the digest of the spec."""
+    header, *lines = read_lines(forged.transcript_path)
     fields = decode(header, "header")
     assert isinstance(fields, dict)  # the header of an honest run
-    return encode({name: value for name, value in fields.items() if name != "spec"})
+    other = encode({name: value for name, value in fields.items() if name != "spec"})
+    forged.transcript_path.write_bytes(b"".join(line + b"\n" for line in (other, *lines)))
 
 
-OUTSIDE = "times are the prover's statement and decide nothing; the report says so beside the cost ratio"
+def environment_edited(run: Path, out: Path) -> None:
+    """Name another version of PyTorch in the environment file and nowhere else."""
+    forged = copy_run(run, out)
+    forged.environment_path.write_bytes(forged.environment().model_copy(update={"torch": OTHER_TORCH}).to_bytes())
 
-IMPLAUSIBLE = (
-    Attack(
-        name="bucket-forged",
-        change="the record of one anchor names a bucket digest that is not that of its weights; resealed",
-        forge=forge_bucket,
-        screens=rejected("anchor summary"),
-        exact=rejected("anchor summary"),
-        tolerant=rejected("anchor summary"),
-    ),
-    Attack(
-        name="summaries-omitted",
-        change="no step records the summaries that the spec asks for; resealed",
-        forge=forge_silence,
-        screens=rejected("record order"),
-        exact=rejected("record order"),
-        tolerant=rejected("record order"),
-    ),
-    Attack(
-        name="clock-forged",
-        change="the timeline states a hundred times the training time; resealed",
-        forge=forge_clock,
-        screens=accepted(OUTSIDE),
-        exact=accepted(OUTSIDE),
-        tolerant=accepted(OUTSIDE),
-    ),
-    Attack(
-        name="nan-planted",
-        change="one of the final weights is NaN; anchor, summaries, roots and claim are made anew",
-        forge=forge_nan,
-        screens=rejected("finite state"),
-        exact=rejected("finite state"),
-        tolerant=rejected("finite state"),
-    ),
-    Attack(
-        name="transcript-empty",
-        change="the claim names a transcript without a single record",
-        forge=forge_nothing,
-        screens=rejected("record order"),
-        exact=rejected("record order"),
-        tolerant=rejected("record order"),
-    ),
-    Attack(
-        name="spec-digest-missing",
-        change="the header does not name its spec",
-        forge=forge_header,
-        screens=rejected("transcript root"),
-        exact=rejected("transcript root"),
-        tolerant=rejected("transcript root"),
-        claim=rejected("transcript root"),
-    ),
-)
+
+def environment_cosmetics_forged(run: Path, out: Path) -> None:
+    """Name another version of Python, which changes no bit of the result."""
+    forged = copy_run(run, out)
+    replace_environment(forged, forged.environment().model_copy(update={"python": OTHER_PYTHON}))
+
+
+def broken_seal(run: Path, out: Path) -> None:
+    """Change the smallest of the weights by 1e-8 in the file of the middle anchor, and nothing else."""
+    forged = copy_run(run, out)
+    mark = find_scene(forged).middle
+    state = read_anchor(forged, mark)
+    name = next(name for name in sorted(state) if name.startswith("weights."))
+    values = state[name].array()
+    smallest = int(np.abs(values).argmin())
+    changed = with_value(state, name, smallest, values.flat[smallest] + np.float32(1e-8))
+    write_state(forged.path / anchor_file(mark), changed)
+
+
+def anchor_swapped(run: Path, out: Path) -> None:
+    """Replace the file of the middle anchor by that of the next one."""
+    forged = copy_run(run, out)
+    scene = find_scene(forged)
+    (forged.path / anchor_file(scene.middle)).write_bytes((forged.path / anchor_file(scene.after)).read_bytes())
+
+
+def anchor_swapped_resealed(run: Path, out: Path) -> None:
+    """Replace the middle anchor by a copy of the next one, both its file and its record."""
+    anchor_swapped(run, out)
+    forged = RunDirectory(out)
+    scene, records = find_scene(forged), read_records(forged)
+    anchors = {record.index: record for record in records if isinstance(record, AnchorRecord)}
+    copied = {"digest": anchors[scene.after].digest, "summary": anchors[scene.after].summary}
+    middle = anchors[scene.middle]
+    write_records(forged, [r.model_copy(update=copied) if r is middle else r for r in records])

@@ -15,6 +15,7 @@ from tallystick.audits.answers.distance_limits import MarginBin, MeasuredModels,
 from tallystick.formats.receipt import Sampler
 from tallystick.programs.operators.tally import fixed_point
 from tallystick.programs.random_words import words_at
+from tallystick.tally.calibration.drift import round_up
 from tallystick.verdicts.evidence import clopper_pearson
 from tallystick.verdicts.sampling.fast_path import USUAL_REACH
 from tallystick.verdicts.sampling.filters import ARRAYS
@@ -55,16 +56,16 @@ class SeenRuns:
 
 def compare_answer(claimed: Rows, own: Rows, final: int) -> dict[Class, SeenRuns]:
     """What one answer shows, from rows of the layers that both have; `final` is the layer number of the final norm."""
-    found: dict[Class, SeenRuns] = {}
+    runs: dict[Class, SeenRuns] = {}
     for layer in sorted(set(claimed) & set(own)):
         place: Place = "block" if layer < final else "final" if layer == final else "logits"
         for tokens in RUNS:
             distances = distances_of_runs(claimed[layer], own[layer], tokens)
             if distances.size:
-                found[Class(place, layer if place == "block" else 0, tokens)] = SeenRuns(
+                runs[Class(place, layer if place == "block" else 0, tokens)] = SeenRuns(
                     distances.size, float(distances.max())
                 )
-    return found
+    return runs
 
 
 def distances_of_runs(
@@ -109,31 +110,23 @@ def row_limits(seen: Mapping[Class, SeenRuns], models: MeasuredModels) -> tuple[
 
     Those of a block hold for all blocks before it, so they are at least as large as the limits of those.
     """
-    found = []
+    limits = []
     for each in sorted(seen):
         below = [other for other in seen if other[::2] == each[::2] and other.layer_max <= each.layer_max]
         total = sum((seen[other] for other in below), SeenRuns())
-        limit = max(LEAST[models.dtype], MARGIN[models.dtype] * total.largest)
-        found.append(
+        allowed = max(LEAST[models.dtype], MARGIN[models.dtype] * total.largest)
+        limits.append(
             RowLimits(
                 **models.model_dump(),
                 place=each.place,
                 tokens=each.tokens,
                 layer_max=each.layer_max if each.place == "block" else None,
-                largest=round_up(limit),
+                largest=round_up(allowed),
                 honest=total.runs,
                 honest_largest=round_up(total.largest),
             )
         )
-    return tuple(found)
-
-
-def round_up(value: float) -> float:
-    """Three digits, none made smaller."""
-    if value == 0.0:
-        return 0.0
-    digits = float(f"{value:.2e}")
-    return digits if digits >= value else float(f"{math.nextafter(value, math.inf) * 1.005:.2e}")
+    return tuple(limits)
 
 
 # How far honest tokens and logits lie from a verifier's own, and the limits that follow (`docs/evidence.md`).
@@ -172,26 +165,26 @@ def observe(
     places = np.arange(len(answer))
     histories = [[*prompt, *answer[:place]] for place in range(len(answer))]
     drift = np.asarray(claimed, np.float64) - np.take_along_axis(own, entries, 1)
-    found = margins(own, answer, sampler, places.tolist(), histories, USUAL_REACH)
+    token_margins = margins(own, answer, sampler, places.tolist(), histories, USUAL_REACH)
     gaps, chosen = _rivals(own, np.asarray(answer), sampler, entries)
-    return SeenTokens(found, gaps, chosen, drift.var(axis=1))
+    return SeenTokens(token_margins, gaps, chosen, drift.var(axis=1))
 
 
 def token_limits(seen: Sequence[SeenTokens], models: MeasuredModels) -> TokenLimits:
     """The limits that these answers bear out for `models`."""
-    found, dispersion = np.concatenate([each.margins for each in seen]), _dispersion(seen)
+    token_margins, dispersion = np.concatenate([each.margins for each in seen]), _dispersion(seen)
     rms = _drift(seen, models.dtype)
-    differing = upper(int((found > 0.0).sum()), len(found), dispersion)
+    differing = upper(int((token_margins > 0.0).sum()), len(token_margins), dispersion)
     mismatches = min(0.5, max(HONEST, 2.0 * differing))
     band = rms * max(4.0, math.log(mismatches / HONEST))
-    edges = [_up(band * part) for part in (0.0, 0.25, 0.5, 0.75, 1.0)]
-    bins = [MarginBin(margin=m, tokens=len(found), beyond=int((found > m).sum())) for m in edges]
+    edges = [round_up(band * part) for part in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    bins = [MarginBin(margin=m, tokens=len(token_margins), beyond=int((token_margins > m).sum())) for m in edges]
     return TokenLimits(
         **models.model_dump(),
-        band=_up(band),
-        mismatches=_up(mismatches),
-        rms=_up(rms),
-        largest=float(found.max()),
+        band=round_up(band),
+        mismatches=round_up(mismatches),
+        rms=round_up(rms),
+        largest=float(token_margins.max()),
         bins=tuple(bins),
     )
 
@@ -220,13 +213,13 @@ def _drift(seen: Sequence[SeenTokens], dtype: str) -> float:
     """The drift for which 1 / (1 + exp(gap / drift)) lies above the rate of rivals chosen, in every bin with one."""
     measured = math.sqrt(float(np.concatenate([each.variances for each in seen]).mean()))
     gaps, chosen = (np.concatenate([getattr(each, name) for each in seen]) for name in ("gaps", "chosen"))
-    found = [LEAST_TOKENS[dtype], TOKEN_MARGIN[dtype] * measured]
+    drifts = [LEAST_TOKENS[dtype], TOKEN_MARGIN[dtype] * measured]
     for low, high in pairwise(GAPS):
         inside = (gaps >= low * measured) & (gaps < high * measured)
         if inside.sum() >= TRIALS and chosen[inside].any():
             bound = upper(int(chosen[inside].sum()), int(inside.sum()))
-            found += [low * measured / math.log(1.0 / bound - 1.0)] if bound < 0.5 else []
-    return max(found)
+            drifts += [low * measured / math.log(1.0 / bound - 1.0)] if bound < 0.5 else []
+    return max(drifts)
 
 
 def _dispersion(seen: Sequence[SeenTokens]) -> float:
@@ -236,9 +229,3 @@ def _dispersion(seen: Sequence[SeenTokens]) -> float:
     rate = counts.sum() / tokens.sum()
     expected = float((tokens * rate * (1.0 - rate)).sum())
     return max(1.0, float(np.square(counts - tokens * rate).sum()) / expected) if expected else 1.0
-
-
-def _up(value: float) -> float:
-    """Three digits, none made smaller."""
-    digits = float(f"{value:.2e}")
-    return digits if digits >= value else float(f"{value * 1.005:.2e}")

@@ -6,8 +6,9 @@ import math
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -30,57 +31,11 @@ from tallystick.tally.calibration.answer_limits import (
     row_limits,
     token_limits,
 )
-from tallystick.tally.calibration.training.study import machine
+from tallystick.tally.calibration.stacks import ANSWER_STACKS, machine
 from tallystick.verdicts.fingerprints import logit_rows
 
 if TYPE_CHECKING:
     import torch
-
-
-# What a model is asked to be calibrated: questions and tasks of many subjects, for short answers and long ones.
-
-PROMPTS: Final = (
-    "Explain how a bicycle stays upright while it is moving.",
-    "Write a short story about a lighthouse keeper who finds a message in a bottle.",
-    "What is the capital of France, and what is it known for?",
-    "Give me a recipe for vegetable soup with exact amounts.",
-    "Write a Python function that checks whether a number is prime, and explain it.",
-    "Summarise the causes of the First World War in a few paragraphs.",
-    "What is the difference between a virus and a bacterium?",
-    "Translate into French: The weather is nice today and we are going to the beach.",
-    "List ten tips for learning a new language.",
-    "Compute 17 times 23 step by step.",
-    "Describe the life cycle of a star.",
-    "Write a polite email asking for a deadline to be extended by one week.",
-    "What are the advantages and disadvantages of electric cars?",
-    "Tell me about the history of the printing press.",
-    "Write a poem about the sea in winter.",
-    "How does a refrigerator work?",
-    "Explain recursion to a ten-year-old child.",
-    "Who wrote Pride and Prejudice, and what is it about?",
-    "Plan a three-day trip to Rome for a family with two children.",
-    "What is photosynthesis? Answer in one sentence.",
-    "Write a dialogue between a teacher and a student about climate change.",
-    "How do I sort a list of dictionaries by a key in Python?",
-    "Give five synonyms of the word quick.",
-    "Explain the rules of chess to a beginner.",
-    "What should I do if I have a cold?",
-    "Write a product description of a wooden chair.",
-    "Describe the water cycle.",
-    "What is inflation, and how do central banks respond to it?",
-    "Write a SQL query that finds the three customers with the largest orders.",
-    "Tell me a joke about computers.",
-    "Explain Newton's three laws of motion with examples.",
-    "How can I save money on groceries every month?",
-    "Write an introduction to a report on renewable energy in Europe.",
-    "What is the meaning of the proverb: a stitch in time saves nine?",
-    "Compare the novels of Charles Dickens and Leo Tolstoy.",
-    "Write a bash script that renames all files of a folder to lower case.",
-    "How does the human heart pump blood?",
-    "Write a long essay on the importance of reading books.",
-    "What are the main ingredients of bread, and what does each of them do?",
-    "Tell me a very long fairy tale about a fox, a crow and a clever child.",
-)
 
 
 # Answers of the server's own engine, on the caller's thread, with what calibration compares of every token.
@@ -110,7 +65,7 @@ class Question:
 class Answered:
     """One answer: its tokens, the rows by layer, and the largest logits F32 [tokens, n] with their entries."""
 
-    asked: Question
+    question: Question
     answer: tuple[int, ...]
     rows: Mapping[int, torch.Tensor]
     logits: torch.Tensor
@@ -163,17 +118,17 @@ def questions(
     ]
 
 
-def answers_to(engine: KeepingEngine, asked: Sequence[Question]) -> Iterator[Answered]:
+def answers_to(engine: KeepingEngine, questions: Sequence[Question]) -> Iterator[Answered]:
     """The answers, one after the other as they end; raises `UnavailableError` where one fails."""
     import torch
 
     events: list[Event] = []
-    jobs = [Job(str(n), each.prompt, each.max_tokens, each.sampler, events.append) for n, each in enumerate(asked)]
+    jobs = [Job(str(n), each.prompt, each.max_tokens, each.sampler, events.append) for n, each in enumerate(questions)]
     engine.answer(jobs)
     for event in events:
         if isinstance(event, JobResult):
             logits, entries = (torch.stack(kept) for kept in zip(*engine.kept.pop(event.job.id), strict=True))
-            yield Answered(asked[int(event.job.id)], event.ids, event.rows, logits, entries)
+            yield Answered(questions[int(event.job.id)], event.ids, event.rows, logits, entries)
         elif not isinstance(event, Piece):
             raise UnavailableError(f"an answer failed: {event.reason}")
 
@@ -190,31 +145,9 @@ def _encoded(model: TorchLanguageModel, text: str) -> tuple[int, ...]:
 # Honest stacks differ in batch size, attention and threads. Every answer is compared with a pass with fused attention,
 # and every fourth also with a pass without it.
 
-Attention = Literal["eager", "sdpa"]
 Tell = Callable[[str], None]
 AGAIN: Final = 4
 """One answer of so many is also compared with a pass without fused attention."""
-
-
-@dataclass(frozen=True)
-class ServingStack:
-    """How answers are computed: the most rows of a batch, the attention, the threads."""
-
-    rows: int
-    attention: Attention = "sdpa"
-    threads: int = 1
-
-    def __str__(self) -> str:
-        return f"batches of {self.rows}, {self.attention}, {self.threads} thread{'s' if self.threads > 1 else ''}"
-
-
-STACKS: Final = (
-    ServingStack(8),
-    ServingStack(16),
-    ServingStack(8, "eager"),
-    ServingStack(1),
-    ServingStack(8, threads=2),
-)
 
 
 @dataclass(frozen=True)
@@ -238,9 +171,9 @@ def calibrate_answers(
     card = verifiers["sdpa"].card
     tokens: list[SeenTokens] = []
     distances: list[dict[Class, SeenRuns]] = []
-    for number, found in enumerate(_answered(verifiers, effort, tell)):
+    for number, answered in enumerate(_answered(verifiers, effort, tell)):
         for attention in ("sdpa", "eager") if number % AGAIN == 0 else ("sdpa",):
-            seen, apart = _compared(verifiers[attention], found)
+            seen, apart = _compared(verifiers[attention], answered)
             tokens.append(seen)
             distances.append(apart)
     models = MeasuredModels(
@@ -249,7 +182,7 @@ def calibrate_answers(
     return FingerprintCalibration(
         machine=machine(),
         software=f"torch {torch.__version__}",
-        stacks=tuple(str(each) for each in STACKS),
+        stacks=tuple(stack.name for _, stack in ANSWER_STACKS),
         rows=row_limits(at_depths(add_up(distances), card.layers), models),
         tokens=(token_limits(tokens, models),),
     )
@@ -260,25 +193,29 @@ def _answered(verifiers: Any, effort: Effort, tell: Tell) -> Iterator[Answered]:
     import torch
 
     threads = torch.get_num_threads()
-    for number, stack in enumerate(STACKS):
+    prompts = resources.files(__package__).joinpath("prompts.txt").read_text("utf-8").splitlines()
+    for number, (rows, stack) in enumerate(ANSWER_STACKS):
         model: TorchLanguageModel = verifiers[stack.attention]
-        count = effort.answers * (number + 1) // len(STACKS) - effort.answers * number // len(STACKS)
-        tell(f"{count} answers in {stack}")
-        engine = KeepingEngine(model, stack.rows, range(model.card.layers + 2))
+        share = effort.answers * number // len(ANSWER_STACKS)
+        count = effort.answers * (number + 1) // len(ANSWER_STACKS) - share
+        tell(f"{count} answers in {stack.name}")
+        engine = KeepingEngine(model, rows, range(model.card.layers + 2))
         try:
             torch.set_num_threads(stack.threads)
-            found = list(answers_to(engine, questions(model, PROMPTS, count, effort.tokens, number)))
+            answered = list(answers_to(engine, questions(model, prompts, count, effort.tokens, number)))
         finally:
             torch.set_num_threads(threads)
-        tell(f"{sum(len(each.answer) for each in found)} tokens, judged by one pass")
-        yield from found
+        tell(f"{sum(len(each.answer) for each in answered)} tokens, judged by one pass")
+        yield from answered
 
 
-def _compared(model: TorchLanguageModel, found: Answered) -> tuple[SeenTokens, dict[Class, SeenRuns]]:
-    asked, answer, final = found.asked, found.answer, model.card.layers
-    hidden = [layer for layer in found.rows if layer <= final]
-    passed = model.prefill([*asked.prompt, *answer[:-1]], len(asked.prompt) - 1, hidden)
-    seen = observe(passed.logits, asked.prompt, answer, asked.sampler, found.logits.numpy(), found.entries.numpy())
+def _compared(model: TorchLanguageModel, answered: Answered) -> tuple[SeenTokens, dict[Class, SeenRuns]]:
+    question, answer, final = answered.question, answered.answer, model.card.layers
+    hidden = [layer for layer in answered.rows if layer <= final]
+    passed = model.prefill([*question.prompt, *answer[:-1]], len(question.prompt) - 1, hidden)
+    seen = observe(
+        passed.logits, question.prompt, answer, question.sampler, answered.logits.numpy(), answered.entries.numpy()
+    )
     own = {**passed.hidden, final + 1: logit_rows(passed.logits, PUBLIC_SEED)}
-    claimed = {layer: np.asarray(rows.float().numpy()) for layer, rows in found.rows.items()}
+    claimed = {layer: np.asarray(rows.float().numpy()) for layer, rows in answered.rows.items()}
     return seen, compare_answer(claimed, own, final)

@@ -18,7 +18,7 @@ from tallystick.database.indexing import audits
 from tallystick.formats.store import run as runs
 from tallystick.formats.store.folders import RUN, require_folder
 from tallystick.tally import audit_over_http, auditing
-from tallystick.tally.attacks import catalogue, forging, names as attack_names
+from tallystick.tally.attacks import catalogue
 from tallystick.tally.cli.options import (
     AnchorsUrl,
     AsJson,
@@ -222,10 +222,10 @@ def attack(
     if list_all:
         if json:
             return print_json({"attacks": [_json(each) for each in catalogue.ATTACKS.values()]})
-        width = max(map(len, attack_names.CHANGES))
-        return print(*(f"{each:<{width}}  {change}" for each, change in attack_names.CHANGES.items()), sep="\n")
+        width = max(map(len, catalogue.ATTACKS))
+        return print(*(f"{name:<{width}}  {row.change}" for name, row in catalogue.ATTACKS.items()), sep="\n")
     if name is not None:
-        attack_names.require_attack(name)
+        catalogue.find_attack(name)
     if name is None or run is None or out is None:
         raise UsageError("`tally attack NAME RUN OUT`, or `tally attack --list`")
     require_folder(run, RUN)
@@ -238,11 +238,11 @@ def attack(
     return show({**_json(chosen), "out": str(out)}, f"{out}: {chosen.change}. {_who_sees(chosen)}", json)
 
 
-def _json(attack: forging.Attack) -> dict[str, Json]:
+def _json(attack: catalogue.Attack) -> dict[str, Json]:
     return {"change": attack.change, "honest": attack.is_honest, "name": attack.name, "seen_by": _who_sees(attack)}
 
 
-def _who_sees(attack: forging.Attack) -> str:
+def _who_sees(attack: catalogue.Attack) -> str:
     """The first audit, in the order of their effort, that should not accept the forgery."""
     if attack.is_honest:
         return "Every audit should accept it."
@@ -251,7 +251,7 @@ def _who_sees(attack: forging.Attack) -> str:
         sampled = "`tally audit --corpus`, with the directory of the shards, should see it"
     if attack.reference == "checkpoint":
         sampled = "`tally audit --initial`, with the directory of the checkpoint, should see it"
-    if "rows of the corpus" in attack.exact.checks:
+    if "rows of the corpus" in attack.expected("exact").checks:
         sampled = "`tally audit --corpus --initial`, with the shards and a directory of their tokenizer, should see it"
     commands = {
         "screens": "Any audit should see it without a replay",
@@ -263,4 +263,4 @@ def _who_sees(attack: forging.Attack) -> str:
     for audit in ("screens", "exact", "full", "tolerant", "claim"):
         if attack.expected(audit).outcome in ("rejected", "refused"):
             return f"{commands[audit]}: {', '.join(attack.expected(audit).checks)}."
-    return f"No audit can see it: {attack.exact.why}."
+    return f"No audit can see it: {attack.expected('exact').why}."

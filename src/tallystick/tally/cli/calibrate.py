@@ -15,9 +15,13 @@ from tallystick.core.errors import UsageError
 from tallystick.core.files import require_writable, write_atomically
 from tallystick.formats.store.folders import MODEL, require_folder
 from tallystick.tally import operators
-from tallystick.tally.calibration import answers as answer_calibration
-from tallystick.tally.calibration.operators import calibrate as operator_study
-from tallystick.tally.calibration.training import own_run, page as calibration_page, study as training_study
+from tallystick.tally.calibration import (
+    answers as answer_calibration,
+    operators as operator_study,
+    own_run,
+    page as calibration_page,
+    study as training_study,
+)
 from tallystick.tally.cli.entry import Terminated
 from tallystick.tally.cli.options import (
     AsJson,

@@ -207,9 +207,7 @@ def _opens(run: Path, statement: ClaimStatement, work: Path, device: str, forger
     """What makes the trace that a prover answers from; raises `UsageError` for a forger that there is not."""
     if forger is None:
         return lambda: statement.trace(work, device=device)
-    from tallystick.tally.attacks.provers import forger_of
-
-    return partial(forger_of(forger), run, work)
+    return partial(provers.forger_of(forger), run, work)
 
 
 def _require_whole(statement: ClaimStatement) -> None:

@@ -16,8 +16,8 @@ from tallystick.programs.graph import Node
 from tallystick.programs.operators.balls.bound import ResultBound, bound
 from tallystick.programs.operators.definition import operator
 from tallystick.recording.inference import record_graph_inference
-from tallystick.tally.attacks.provers import Change, ChangingEngine
 from tallystick.verdicts.opening.budget import ROUNDS, Accumulated, accumulate
+from tests.support.attacks.disputes.engines import Change, ChangingEngine
 from tests.support.attacks.disputes.scene import CALL, Scene
 
 SHARE: Final = 0.9

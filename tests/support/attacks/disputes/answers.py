@@ -24,9 +24,10 @@ from tallystick.formats.store.directories import InferenceDirectory
 from tallystick.programs.execution import Arguments, Engine
 from tallystick.programs.graph import Graph, Node
 from tallystick.recording.inference import record_graph_inference, record_inference
-from tallystick.tally.attacks.provers import Change, ChangingEngine, seal
+from tallystick.tally.attacks.provers import seal
 from tallystick.verdicts.verdict import Fault
 from tests.support.attacks.disputes.deception import Deception, Staged
+from tests.support.attacks.disputes.engines import Change, ChangingEngine
 from tests.support.attacks.disputes.scene import CALL, Scene
 from tests.support.attacks.disputes.values import bound_of
 

@@ -17,7 +17,7 @@ from tallystick.programs.execution import Arguments
 from tallystick.programs.graph import Node
 from tallystick.programs.operators.definition import Exactness, operator
 from tallystick.programs.operators.precision import FORMATS
-from tallystick.tally.attacks.provers import Change, ChangingEngine
+from tests.support.attacks.disputes.engines import Change, ChangingEngine
 from tests.support.attacks.disputes.values import bound_of
 
 NOISY: Final = frozenset({Exactness.ACCUMULATES, Exactness.LIBRARY})

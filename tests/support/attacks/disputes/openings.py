@@ -18,7 +18,7 @@ from tallystick.disputes.game.protocols import Descent, Files, OpenedLeaves, Tra
 from tallystick.disputes.game.state import Dispute
 from tallystick.formats.openings import Opening
 from tallystick.formats.store.log import LogWriter, read_lines
-from tallystick.tally.attacks.step_graphs import larger_epsilon
+from tallystick.tally.attacks.graphs import larger_epsilon
 from tallystick.verdicts.opening.files import OPENING, OPERATOR, OPERATORS, VALUES
 from tallystick.verdicts.verdict import Fault
 from tests.support.attacks.disputes.deception import Deception, Staged

@@ -14,8 +14,6 @@ from tallystick.programs.graph import Graph, Node
 from tallystick.programs.operators.balls.bound import ResultBound, bound
 from tallystick.programs.operators.definition import operator
 from tallystick.tally.attacks.provers import (
-    ChangingEngine,
-    PractisingEngine,
     forge_swapped_layer,
     forge_wrong_rate,
     swapped_layer_trace,
@@ -23,6 +21,7 @@ from tallystick.tally.attacks.provers import (
 )
 from tallystick.verdicts.verdict import Fault
 from tests.support.attacks.disputes.deception import Deception, Staged
+from tests.support.attacks.disputes.engines import ChangingEngine, PractisingEngine
 from tests.support.attacks.disputes.scene import CALL, STEP, WEIGHT, Scene
 
 BEYOND: Final = 2.0

@@ -17,8 +17,8 @@ from tallystick.core.tensors import Tensor, bfloat16_to_float32, round_to_bfloat
 from tallystick.programs.execution import Arguments
 from tallystick.programs.graph import Graph, Node, Operand, Role
 from tallystick.programs.operators.rounding import DETERMINISTIC
-from tallystick.tally.calibration.operators.stacks import StudyWorkload, ValuesByRef, run_values
 from tests.support.attacks.inference.regions import place, radii_of
+from tests.support.attacks.inference.workload import StudyWorkload, ValuesByRef, run_values
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from tallystick.programs.graph import Ref
 from tallystick.programs.operators.rounding import Model
-from tallystick.tally.calibration.operators.stacks import StudyWorkload, ValuesByRef, answer, run_values
 from tests.support.attacks.inference.regions import Radii, Ranks, place
+from tests.support.attacks.inference.workload import StudyWorkload, ValuesByRef, answer, run_values
 
 SCALES: Final = (0.98, 0.9, 0.8, 0.65, 0.5)
 """Rounding to the dtype of a result takes a part of small regions, so less than the whole is tried as well."""

@@ -18,8 +18,8 @@ from tallystick.programs.graph import Graph, Ref, float_results, operands_of, re
 from tallystick.programs.operators.balls.bound import ResultBound, bound
 from tallystick.programs.operators.definition import operator
 from tallystick.programs.operators.rounding import Model
-from tallystick.tally.calibration.operators.stacks import StudyWorkload, ValuesByRef
 from tallystick.verdicts.bounds import QUANTILES, SUPPORT, Threshold
+from tests.support.attacks.inference.workload import StudyWorkload, ValuesByRef
 
 Floats = npt.NDArray[np.float64]
 Radii = dict[Ref, Floats]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from tallystick.tally.attacks.forging import Expected
+from tallystick.tally.attacks.catalogue import Expected
 from tests.support.attacks.openings.scene import Scene
 
 Judge = Literal["alone", "own", "kept"]

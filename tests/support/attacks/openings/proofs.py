@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tallystick.core.canonical_json import encode
 from tallystick.programs.encoding import prove_node
-from tallystick.tally.attacks.forging import rejected
-from tallystick.tally.attacks.step_graphs import larger_epsilon
+from tallystick.tally.attacks.catalogue import rejected
+from tallystick.tally.attacks.graphs import larger_epsilon
 from tests.support.attacks.openings.attack import Forge, OpeningAttack
 from tests.support.attacks.openings.scene import Document, Scene
 

@@ -15,7 +15,7 @@ from tallystick.programs.execution import Arguments
 from tallystick.programs.graph import Node
 from tallystick.programs.operators.balls.bound import bound
 from tallystick.programs.operators.definition import operator
-from tallystick.tally.attacks.forging import accepted, inconclusive, rejected
+from tallystick.tally.attacks.catalogue import accepted, inconclusive, rejected
 from tests.support.attacks.openings.attack import Forge, OpeningAttack
 from tests.support.attacks.openings.scene import Change, Scene, TamperingEngine, loss_of, recommit
 from tests.support.opened_values import read_values, write_values

@@ -17,9 +17,9 @@ from tallystick.formats.fingerprints import PUBLIC_SEED, standard_fingerprints
 from tallystick.formats.hidden_states import CommittedStates
 from tallystick.formats.receipt import Sampler
 from tallystick.formats.signing import SigningKey
-from tallystick.tally.attacks.provers import coarse_head
 from tallystick.verdicts.fingerprints import logit_rows
 from tallystick.verdicts.language_model import LanguageModel, Rows
+from tests.support.attacks.cheaper_models import coarse_head
 
 if TYPE_CHECKING:
     from tallystick.engines.torch.generation.language_models import TorchLanguageModel

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tallystick.tally.attacks.provers import bfloat16_model, float8_weights, integer_weights, without_layers
+from tallystick.tally.attacks.provers import integer_weights
+from tests.support.attacks.cheaper_models import bfloat16_model, float8_weights, without_layers
 from tests.support.attacks.serving.caches import quantised_cache
 from tests.support.attacks.serving.scene import Scene, Served, serve
 from tests.support.attacks.serving.texts import cheap_text, edited, other_prompt, other_seed, other_settings

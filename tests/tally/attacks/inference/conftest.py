@@ -12,9 +12,9 @@ from tallystick.programs.encoding import graph_root
 from tallystick.programs.graph import float_results, operands_of
 from tallystick.programs.operators.balls.bound import bound
 from tallystick.programs.operators.definition import operator
-from tallystick.tally.calibration.operators.stacks import StudyWorkload, run_values
 from tallystick.verdicts.bounds import errors_of, rounding_errors
 from tallystick.verdicts.profiles import Calibrated, Profile
+from tests.support.attacks.inference.workload import StudyWorkload, run_values
 
 UNIT = 2.0**-24
 
@@ -68,7 +68,7 @@ def profile(workload: StudyWorkload) -> Profile:
 @pytest.fixture(scope="session")
 def near_tie(workload: StudyWorkload) -> StudyWorkload:
     """The same model with an input whose two best answers are as close as bisection between two inputs gets them."""
-    from tallystick.tally.calibration.operators.stacks import answer
+    from tests.support.attacks.inference.workload import answer
 
     low, high = (workload.bindings["inputs.x"].array().copy() for _ in range(2))
     random = np.random.default_rng(2)

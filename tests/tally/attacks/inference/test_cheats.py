@@ -10,10 +10,10 @@ from tallystick.core.errors import UsageError
 from tallystick.programs.encoding import check_node, graph_root, prove_node
 from tallystick.programs.graph import Role
 from tallystick.programs.operators.rounding import DETERMINISTIC
-from tallystick.tally.calibration.operators.stacks import StudyWorkload, run_values
 from tallystick.verdicts.profiles import Profile
 from tests.support.attacks.inference.cheats import CHEATS, Cheat
 from tests.support.attacks.inference.regions import radii_of
+from tests.support.attacks.inference.workload import StudyWorkload, run_values
 
 by_name = pytest.mark.parametrize("cheat", CHEATS, ids=lambda cheat: cheat.name)
 

@@ -10,11 +10,11 @@ import pytest
 from research.operators.attacks import Region, objections, regions, search
 from research.operators.workloads import Model
 from tallystick.programs.operators.rounding import DETERMINISTIC
-from tallystick.tally.calibration.operators.stacks import StudyWorkload, answer, run_values
 from tallystick.verdicts.bounds import NO_ERRORS, QUANTILES, Errors, Threshold, percentiles
 from tallystick.verdicts.profiles import Profile
 from tests.support.attacks.inference.nudge import Effort, Nudged, Target, nudge
 from tests.support.attacks.inference.regions import Ranks, place, radii_of, ranks_of
+from tests.support.attacks.inference.workload import StudyWorkload, answer, run_values
 
 EFFORT = Effort(steps=20, restarts=2)
 

@@ -1,1 +1,0 @@
-"""Measures how far honest stacks lie from the exact result of each operator of a graph."""

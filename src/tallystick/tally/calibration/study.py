@@ -1,0 +1,207 @@
+"""The calibration study: limits from honest drift, checked against cheats, and the published figures."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+
+from tallystick.audits.limits import Calibration, Family, LimitsEntry
+from tallystick.tally.calibration.cheats import SHARES, ClaimTrial, Climb, climb_ladders, furthest_by_cheat, try_claims
+from tallystick.tally.calibration.drift import entry_of, largest_of, limits_of, limits_over, rounded
+from tallystick.tally.calibration.runs import (
+    OPTIMIZERS,
+    PRECISIONS,
+    WINDOWS,
+    Sample,
+    Tell,
+    cases,
+    largest,
+    measure_honest,
+    record,
+)
+from tallystick.tally.calibration.stacks import STACKS, machine, stacks_here
+
+FAMILIES: Final[tuple[Family, ...]] = ("language", "image")
+FROM_STEPS: Final = (0, 8)
+"""First steps of the entries: before step 8 Adam's second moment has not settled, and drift is far larger."""
+CLAIM_MARGIN: Final = 2.0
+"""A cheat counts as caught where it lies so many times beyond a limit in every trial."""
+
+
+@dataclass(frozen=True)
+class StudySize:
+    """The size of a study.
+
+    `seeds` are calibrated on; `long_seeds` more serve long segments only. A single step is replayed from every
+    `stride`-th state. Each size of a cheat is tried `trials` times.
+    """
+
+    seeds: int
+    long_seeds: int
+    stride: int
+    trials: int
+
+
+FULL: Final = StudySize(seeds=2, long_seeds=12, stride=1, trials=300)
+QUICK: Final = StudySize(seeds=1, long_seeds=4, stride=8, trials=0)
+
+
+@dataclass(frozen=True)
+class Study:
+    """All measurements, and the limits that follow from them."""
+
+    calibration: Calibration
+    samples: tuple[Sample, ...]
+    claims: tuple[ClaimTrial, ...]
+    climbs: tuple[Climb, ...]
+
+
+def calibrate(
+    folder: Path, effort: StudySize = FULL, also: Calibration | None = None, tell: Tell = lambda _: None
+) -> Study:
+    """Run the whole study in `folder`; its limits cover this machine and the machines on which `also` was measured.
+
+    Raises:
+        UnavailableError: a process of the study failed.
+    """
+    runs = cases(effort.seeds, effort.long_seeds)
+    usual = [case for case in runs if not case.only_long]
+    tell("recording the runs")
+    record(folder, runs)
+    samples = measure_honest(folder, runs, effort.stride, tell)
+    tell("trying the cheats")
+    claims = try_claims(folder, [case for case in usual if not case.held_out])
+    calibration = table(samples, claims, also)
+    climbs: list[Climb] = []
+    if effort.trials:
+        tell("looking for the smallest cheats that are caught")
+        climbs = climb_ladders(folder, usual, calibration, effort.trials)
+    return Study(calibration, tuple(samples), tuple(claims), tuple(climbs))
+
+
+def table(samples: list[Sample], claims: list[ClaimTrial], also: Calibration | None = None) -> Calibration:
+    """The calibration from the measurements on this machine, and from those in `also`."""
+    kinds = product(FAMILIES, OPTIMIZERS, PRECISIONS, WINDOWS, FROM_STEPS)
+    others = {} if also is None else {(*_kind(each), each.window, each.from_step): each for each in also.entries}
+    return Calibration(
+        machine=f"{machine()}; {also.machine}" if also else machine(),
+        torch=f"{version('torch')}; {also.torch}" if also else version("torch"),
+        stacks=tuple(stack.name for stack in stacks_here() if not stack.held_out),
+        held_out=tuple(stack.name for stack in stacks_here() if stack.held_out),
+        entries=tuple(
+            _entry(kind, window, start, samples, claims, others[(*kind, window, start)] if also else None)
+            for *kind, window, start in kinds
+        ),
+    )
+
+
+def _entry(
+    kind: Any, window: int, start: int, samples: list[Sample], claims: list[ClaimTrial], also: LimitsEntry | None
+) -> LimitsEntry:
+    """The limits of one kind of training over segments of up to `window` steps from step `start` on."""
+    kind = tuple(kind)
+    fitting = [s for s in samples if s.case.key == kind and s.steps <= window and s.start >= start]
+    kept, held_out = [s for s in fitting if not s.is_held_out], [s for s in fitting if s.is_held_out]
+    honest = largest_of([largest(kept), *((also.honest_max, also.held_out_max) if also else ())])
+    tried = [trial for trial in claims if trial.case.key == kind and trial.steps == window]
+    furthest = furthest_by_cheat(tried, limits_over(honest, window))
+    elsewhere = also.honest_segments + also.held_out_segments if also else 0
+    return entry_of(
+        honest,
+        largest(held_out),
+        (len(kept) + elsewhere, len(held_out)),
+        window,
+        family=kind[0],
+        optimizer=kind[1],
+        dtype=kind[2],
+        from_step=start,
+        withdrawn=tuple(name for name, (excess, _) in furthest.items() if excess < CLAIM_MARGIN),
+        parameters=max((sample.case.parameters for sample in fitting), default=None),
+    )
+
+
+def _kind(entry: LimitsEntry) -> tuple[str, str, str]:
+    return entry.family, entry.optimizer, entry.dtype
+
+
+# The published figures of a study: the content of `docs/data/power.json`.
+
+
+def figures_of(study: Study) -> dict[str, Any]:
+    """Every figure behind the limits, as JSON values."""
+    return {
+        "machine": study.calibration.machine,
+        "torch": study.calibration.torch,
+        "python": platform.python_version(),
+        "ladders_machine": machine(),
+        "calibration": str(study.calibration.digest_as("calibration")),
+        "honest": _honest(study),
+        "cheats": _cheats(study),
+        "ladders": [_ladder(climb) for climb in study.climbs],
+    }
+
+
+def _honest(study: Study) -> list[dict[str, Any]]:
+    """For every stack, first steps and later ones apart: the largest distances, and how often bits were equal."""
+    rows = []
+    for *kind, window, late, stack in product(FAMILIES, OPTIMIZERS, PRECISIONS, WINDOWS, (False, True), STACKS):
+        group = [
+            sample
+            for sample in study.samples
+            if sample.case.key == tuple(kind)
+            and (sample.stack, sample.steps) == (stack, window)
+            and (sample.start >= FROM_STEPS[-1]) == late
+        ]
+        if group:
+            rows.append(
+                dict(zip(("family", "optimizer", "dtype"), kind, strict=True))
+                | {
+                    "window": window,
+                    "late": late,
+                    "stack": stack.name,
+                    "segments": len(group),
+                    "held_out": sum(sample.is_held_out for sample in group),
+                    "same_bits": sum(sample.same_bits for sample in group),
+                    "largest": rounded(largest(group)),
+                    "undetermined": max(sample.drift.undetermined for sample in group),
+                }
+            )
+    return rows
+
+
+def _cheats(study: Study) -> list[dict[str, Any]]:
+    """For every entry and named cheat: distance ÷ limit of the clearest check, in the trial where it is smallest."""
+    rows = []
+    for entry in study.calibration.entries:
+        trials = [t for t in study.claims if t.case.key == _kind(entry) and t.steps == entry.window]
+        for cheat, (times, check) in furthest_by_cheat(trials, limits_of(entry)).items():
+            rows.append(
+                {
+                    "family": entry.family,
+                    "optimizer": entry.optimizer,
+                    "dtype": entry.dtype,
+                    "window": entry.window,
+                    "from_step": entry.from_step,
+                    "cheat": cheat,
+                    "times_limit": float(f"{times:.3g}"),
+                    "check": check,
+                    "trials": sum(trial.cheat == cheat for trial in trials),
+                }
+            )
+    return rows
+
+
+def _ladder(climb: Climb) -> dict[str, Any]:
+    shown = {f"{share:g}": climb.smallest(share) for share in SHARES}
+    return {
+        "optimizer": climb.optimizer,
+        "dtype": climb.dtype,
+        "kind": climb.kind,
+        "window": climb.window,
+        "rates": [rate.to_json() for rate in climb.rates],
+        "smallest": {share: None if rate is None else rate.size for share, rate in shown.items()},
+    }
