@@ -6,11 +6,12 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypeGuard
 
-from tallystick.core.canonical_json import loose_json
+from tallystick.core.canonical_json import Json, loose_json
 from tallystick.core.errors import MalformedError
-from tallystick.formats.requests import shown_tools
+from tallystick.formats.receipt import TOKENS_MAX
+from tallystick.formats.requests import Form, shown_tools
 
 # The fields of answers in OpenAI's forms, and what becomes of each: one table for servers, clients and verifiers.
 #
@@ -190,12 +191,25 @@ def _call(value: Any, arguments: str) -> Call | None:
     return value["name"], json.dumps(value.get(arguments, {}), ensure_ascii=False)
 
 
+def message_of(text: str, form: str | None, choice: str) -> tuple[str, list[dict[str, Any]]]:
+    """The text of a message, and its calls as a message has them; `choice` is the id of the choice that says them."""
+    text, calls = calls_in(text, form)
+    functions = [{"name": name, "arguments": arguments} for name, arguments in calls]
+    return text, [
+        {"id": f"call_{choice}_{place}", "type": "function", "function": function}
+        for place, function in enumerate(functions)
+    ]
+
+
 # Completions and chat completions of OpenAI's API, whole or in chunks, read by one reader.
 #
-# A whole answer is one chunk whose choices have a `message` in place of a `delta`. Who asked knows which form was asked
-# for; the answer does not choose it.
+# A whole answer is one chunk whose choices have a `message` in place of a `delta`. The request says in which form it is
+# read; the answer does not choose it.
 
-Form = Literal["chat", "text", "responses"]
+Finish = Literal["end", "stop", "length", "cancelled"]
+CALLED: Final = "tool_calls"
+FINISH_REASONS: Final[Mapping[str, str]] = {"end": "stop", "stop": "stop", "length": "length", "cancelled": "stop"}
+"""OpenAI's finish reason for each reason of a receipt."""
 CHOICES_MAX: Final = 128
 CALLS_MAX: Final = 128
 ONCE: Final = ("id", "model", "system_fingerprint", "receipt", "receipts", "prompt_token_ids")
@@ -235,16 +249,16 @@ class ReadChoice:
 
     def fields(self) -> dict[str, Any]:
         """The choice as `DeliveredChoice` has it."""
-        found = {
+        fields = {
             "content": self.text,
             "reasoning": self.reasoning or None,
-            "calls": [[each.name, each.arguments] for _, each in sorted(self.calls.items())] or None,
+            "calls": [[call.name, call.arguments] for _, call in sorted(self.calls.items())] or None,
             "finish_reason": self.finish,
             "stop_reason": self.stop,
             "token_ids": self.ids,
-            "logprobs": {name: each for name, each in self.logprobs.items() if each} or None,
+            "logprobs": {name: listed for name, listed in self.logprobs.items() if listed} or None,
         }
-        return {name: each for name, each in found.items() if each is not None}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 class CompletionReader:
@@ -255,6 +269,17 @@ class CompletionReader:
         self.fields: dict[str, Any] = {}
         self.choices: dict[int, ReadChoice] = {}
         self.remarks: dict[Remark, None] = {}
+
+    @property
+    def prompt_ids(self) -> list[int] | None:
+        """The tokens of the prompt, if the server gave them."""
+        ids = self.fields.get("prompt_token_ids")
+        return ids if is_token_ids(ids) else None
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether some choice has a finish reason."""
+        return any(choice.finish is not None for choice in self.choices.values())
 
     def add(self, part: Mapping[str, Any]) -> None:
         """Add a whole answer, or one chunk of a stream."""
@@ -393,6 +418,18 @@ class CompletionReader:
         kept = {name: each for name, each in self._scanned(LOGPROB, value, where).items() if each is not None}
         tops = kept.get("top_logprobs")
         return kept | {"top_logprobs": [self.logprob(each, where) for each in tops]} if tops else kept
+
+
+def is_token_ids(value: Any) -> TypeGuard[list[int]]:
+    """Whether a JSON value is a list of at most `TOKENS_MAX` token ids."""
+    is_short = isinstance(value, list) and len(value) <= TOKENS_MAX
+    return is_short and all(type(token) is int and 0 <= token < 1 << 31 for token in value)
+
+
+def receipt_fields(receipts: Sequence[Json]) -> dict[str, Any]:
+    """The receipts of an answer as its last fields: `receipt` has the first, `receipts` all where there are more."""
+    fields: dict[str, Any] = {"receipt": receipts[0]} if receipts else {}
+    return fields | ({"receipts": [*receipts]} if len(receipts) > 1 else {})
 
 
 def _text_of(content: Any, where: str, choice: ReadChoice) -> str | None:

@@ -1,10 +1,14 @@
-"""Settings of a request as a sampler states them: lists of tokens, biases, the schema that an answer follows."""
+"""Requests of OpenAI's API, read the same way by servers, proxies and verifiers.
+
+What a request asks for: the form of the answer, the sampler's settings, tools, and the schema that an answer follows.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, TypeAlias
 
 from tallystick.core.canonical_json import loose_json
 from tallystick.core.errors import MalformedError
@@ -16,7 +20,8 @@ COUNTS: Final = ("minItems", "maxItems", "minLength", "maxLength", "minPropertie
 CALLS_MAX: Final = 16
 NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 FUNCTION_FIELDS: Final = ("name", "description", "parameters", "strict")
-TEMPLATE_FIELDS: Final = ("role", "content", "name", "tool_call_id")
+NONCE: Final = re.compile(r"([0-9a-f]{2}){1,64}")
+Form = Literal["chat", "text", "responses"]
 Wanted: TypeAlias = tuple[str, str]
 """The field of a request that asks for a grammar, and the schema as text."""
 
@@ -41,6 +46,79 @@ def biases(by_token: Any) -> Any:
 def _number(token: Any) -> Any:
     is_number = isinstance(token, str) and token.isascii() and token.isdigit() and len(token) < 8
     return int(token) if is_number else token
+
+
+DRAWING: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+SETTINGS: Final[Mapping[str, Callable[[Any], Any] | None]] = {
+    **dict.fromkeys(DRAWING),
+    **dict.fromkeys(("presence_penalty", "frequency_penalty", "min_tokens")),
+    **dict.fromkeys(("allowed_token_ids", "bad_token_ids"), listed),
+    "logit_bias": biases,
+}
+"""The fields of a request that a sampler states under the same name, and how it writes their values."""
+TEXTS: Final = ("input_text", "output_text", "text")
+ONLY_RESPONSES: Final = (
+    *("input", "instructions", "max_output_tokens", "text", "store", "truncation", "previous_response_id"),
+)
+
+
+def form_of_request(body: Mapping[str, Any]) -> Form:
+    """The form of the answer to a request: the request alone chooses it."""
+    if "messages" in body:
+        return "chat"
+    return "responses" if "input" in body and "prompt" not in body else "text"
+
+
+def stated_settings(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a request as a sampler states them; those that are null or left out are left out."""
+    given = {name: body[name] for name in SETTINGS if body.get(name) is not None}
+    return {name: value if (write := SETTINGS[name]) is None else write(value) for name, value in given.items()}
+
+
+def nonce_of(body: Mapping[str, Any]) -> str | None:
+    """The customer's nonce in a request; raises `MalformedError` for what is none."""
+    nonce = body.get("tally_nonce")
+    if nonce is not None and not (isinstance(nonce, str) and NONCE.fullmatch(nonce)):
+        raise MalformedError("tally_nonce: 1 to 64 bytes in lower-case hexadecimal")
+    return nonce
+
+
+def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A request of the Responses API as one for a chat completion.
+
+    Raises `MalformedError` for what no chat completion asks for.
+    """
+    if body.get("previous_response_id") is not None:
+        raise MalformedError("previous_response_id: no answers are kept; send the whole conversation as input")
+    chat = {name: value for name, value in body.items() if name not in ONLY_RESPONSES}
+    messages, instructions = body["input"], body.get("instructions")
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    if not isinstance(messages, list):
+        raise MalformedError("input: a text or a list of messages is needed")
+    system = [] if instructions is None else [{"role": "system", "content": instructions}]
+    chat["messages"] = [*system, *map(_chat_message, messages)]
+    if body.get("max_output_tokens") is not None:
+        chat["max_completion_tokens"] = body["max_output_tokens"]
+    wanted = (body.get("text") or {}).get("format")
+    if isinstance(wanted, Mapping) and wanted.get("type") == "json_schema":
+        named = {name: value for name, value in wanted.items() if name != "type"}
+        wanted = {"type": "json_schema", "json_schema": named}
+    return chat if wanted is None else {**chat, "response_format": wanted}
+
+
+def _chat_message(item: Any) -> dict[str, Any]:
+    if not isinstance(item, Mapping) or item.get("type", "message") != "message" or "role" not in item:
+        raise MalformedError("input: only messages are offered")
+    content = item.get("content")
+    if not isinstance(content, str):
+        parts = content if isinstance(content, list) else [None]
+        known = [part for part in parts if isinstance(part, Mapping) and part.get("type") in TEXTS]
+        texts = [part["text"] for part in known if isinstance(part.get("text"), str)]
+        if len(texts) < len(parts):
+            raise MalformedError("input: only text is offered")
+        content = "".join(texts)
+    return {"role": item["role"], "content": content}
 
 
 def wanted_schema(body: Mapping[str, Any]) -> Wanted | None:

@@ -11,7 +11,6 @@ from tallystick.audits.answers.report import compare, shown
 from tallystick.audits.answers.response import (
     NOT_BILLED,
     NOT_DELIVERED,
-    REASONS,
     DeliveredLogprob,
     DeliveredLogprobs,
     Response,
@@ -21,7 +20,7 @@ from tallystick.audits.answers.states import Ids
 from tallystick.core.canonical_json import encode, parse
 from tallystick.core.digests import digest
 from tallystick.core.errors import MalformedError
-from tallystick.formats.completions import Call, calls_in
+from tallystick.formats.completions import FINISH_REASONS, Call, calls_in
 from tallystick.formats.receipt import PROXY, Answer, Tokens, tokens_digest
 from tallystick.verdicts.language_model import LanguageModel, Rows
 from tallystick.verdicts.tolerance import Finding
@@ -63,10 +62,10 @@ def check_delivery(findings: Findings, response: Response) -> None:
     _check_ids(findings, "prompt", "prompt_token_ids", receipt.request.prompt, response.prompt_token_ids)
     _check_ids(findings, "tokens", "choices.0.token_ids", receipt.answer.tokens, response.choice.token_ids)
     _check_bound_text(findings, receipt.answer.tokens, response.choice.content)
-    told, stated = response.choice.finish_reason, REASONS[receipt.answer.finish]
+    told, stated = response.choice.finish_reason, FINISH_REASONS[receipt.answer.finish]
     if response.choice.calls and stated == "stop" and told == "tool_calls":
         stated = told
-    if told is not None and (told == stated or told in REASONS.values() or receipt.engine.name != PROXY):
+    if told is not None and (told == stated or told in FINISH_REASONS.values() or receipt.engine.name != PROXY):
         compare(findings, "finish", "choices.0.finish_reason", stated, told)
     elif told is not None:
         findings.not_checked.append(f"why the answer ended: the server behind the proxy says {shown(told)}")

@@ -11,12 +11,9 @@ from typing import Annotated, Final
 from pydantic import ConfigDict, Field
 
 from tallystick.core.documents import Document
-from tallystick.formats.completions import CALLS_MAX, Form, Remark
+from tallystick.formats.completions import CALLS_MAX, Remark
 from tallystick.formats.receipt import TOKENS_MAX, SignedReceipt, TokenCount, TokenIds
-
-REASONS: Final = {"end": "stop", "stop": "stop", "length": "length", "cancelled": "stop"}
-"""OpenAI's finish reason for each reason of a receipt."""
-
+from tallystick.formats.requests import Form
 
 NOT_DELIVERED: Final = "whether the text that was delivered is that of the tokens: give the response"
 NOT_BILLED: Final = "what was billed: give the response with its usage"

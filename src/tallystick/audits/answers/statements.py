@@ -13,8 +13,8 @@ from tallystick.audits.answers.states import KnownTokens
 from tallystick.core.digests import digest
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.formats.claims import ModelCard
-from tallystick.formats.completions import Form
 from tallystick.formats.receipt import PROXY, Fingerprint, Grammar, Receipt, Sampler, tokens_digest
+from tallystick.formats.requests import Form
 from tallystick.verdicts.fingerprints import ENTRIES_MAX
 from tallystick.verdicts.language_model import LanguageModel
 from tallystick.verdicts.sampling.margin import stretch

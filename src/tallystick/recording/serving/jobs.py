@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import torch
 
 from tallystick.core.errors import UnavailableError
+from tallystick.formats.completions import Finish
 from tallystick.formats.receipt import BatchStatement, Sampler
 from tallystick.recording.receipts import batch_composition
 from tallystick.verdicts.language_model import TokenMasks
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 # The batching engine's input (jobs) and output (events).
 
-Finish = Literal["end", "stop", "length", "cancelled"]
 Run = tuple[int, tuple[str, ...]]
 """Consecutive steps with the same batch: the number of steps, and the ids of the requests in the order of rows."""
 
