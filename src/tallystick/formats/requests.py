@@ -28,7 +28,7 @@ Wanted: TypeAlias = tuple[str, str]
 
 def listed(tokens: Any) -> Any:
     """A request's list of tokens as a sampler states it: ascending, each once; anything else unchanged."""
-    is_list = isinstance(tokens, list | tuple) and all(type(each) is int for each in tokens)
+    is_list = isinstance(tokens, list | tuple) and all(type(token) is int for token in tokens)
     return tuple(sorted(set(tokens))) if is_list else tokens
 
 
@@ -130,10 +130,10 @@ def wanted_schema(body: Mapping[str, Any]) -> Wanted | None:
     from_format, from_tools = _of_format(body.get("response_format")), _of_tools(body)
     if from_format is not None and from_tools is not None:
         raise MalformedError("response_format: an answer cannot also be a call that tool_choice demands")
-    found = from_format or from_tools
-    if found is None:
+    wanted = from_format or from_tools
+    if wanted is None:
         return None
-    kind, schema = found
+    kind, schema = wanted
     field = "tools" if kind == "tool_choice" else "response_format"
     if complaint := _too_large(schema, DEPTH_MAX):
         raise MalformedError(f"{field}: the schema is {complaint}")
@@ -149,13 +149,13 @@ def shown_tools(body: Mapping[str, Any]) -> str | None:
     Raises `MalformedError` for tools that are no functions with names of their own.
     """
     tools = body.get("tools") or ()
-    names = [_function_name(each) for each in tools]
+    names = [_function_name(tool) for tool in tools]
     if len(set(names)) < len(names):
         raise MalformedError("tools: two functions have the same name")
     if not names or body.get("tool_choice") == "none":
         return None
-    functions = [{name: each["function"][name] for name in _in_order(each["function"])} for each in tools]
-    return json.dumps([{"type": "function", "function": each} for each in functions], ensure_ascii=False)
+    functions = [{name: tool["function"][name] for name in _in_order(tool["function"])} for tool in tools]
+    return json.dumps([{"type": "function", "function": function} for function in functions], ensure_ascii=False)
 
 
 def _in_order(function: Mapping[str, Any]) -> list[str]:
@@ -166,13 +166,13 @@ def _in_order(function: Mapping[str, Any]) -> list[str]:
 
 def template_message(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message of a request as chat templates read it: arguments of calls as objects, fields in a fixed order."""
-    found = {
+    shown = {
         name: message[name] for name in ("role", "content", "name", "tool_call_id") if message.get(name) is not None
     }
     calls = message.get("tool_calls") or ()
     if calls:
-        found = {"content": "", **found, "tool_calls": [_template_call(each) for each in calls]}
-    return found
+        shown = {"content": "", **shown, "tool_calls": [_template_call(call) for call in calls]}
+    return shown
 
 
 def _template_call(call: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def _of_format(wanted: Any) -> tuple[str, Any] | None:
 def _of_tools(body: Mapping[str, Any]) -> tuple[str, Any] | None:
     """The arguments of the named function, or with `required` a list of calls."""
     choice = body.get("tool_choice")
-    functions = {_function_name(each): each["function"] for each in body.get("tools") or ()}
+    functions = {_function_name(tool): tool["function"] for tool in body.get("tools") or ()}
     if isinstance(choice, Mapping):
         name = _function_name(choice)
         if name not in functions:
@@ -227,16 +227,16 @@ def _of_tools(body: Mapping[str, Any]) -> tuple[str, Any] | None:
 
 
 def _parameters(function: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = function.get("parameters")
-    return found if isinstance(found, Mapping) and found else NO_PARAMETERS
+    parameters = function.get("parameters")
+    return parameters if isinstance(parameters, Mapping) and parameters else NO_PARAMETERS
 
 
 def _call(name: str, parameters: Mapping[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
     """The schema of one call; definitions move to the top, where references look for them."""
-    for each, definition in dict(parameters.get("$defs") or {}).items():
-        if definitions.setdefault(each, definition) != definition:
-            raise MalformedError(f"tools: two definitions of {each[:64]!r}")
-    bare = {each: value for each, value in parameters.items() if each != "$defs"}
+    for reference, definition in dict(parameters.get("$defs") or {}).items():
+        if definitions.setdefault(reference, definition) != definition:
+            raise MalformedError(f"tools: two definitions of {reference[:64]!r}")
+    bare = {field: value for field, value in parameters.items() if field != "$defs"}
     properties = {"name": {"enum": [name]}, "parameters": bare}
     return {
         "type": "object",
@@ -251,9 +251,9 @@ def _too_large(schema: Any, depth: int) -> str:
     if depth == 0:
         return f"nested deeper than {DEPTH_MAX}"
     if isinstance(schema, Mapping):
-        counts = [each for each in COUNTS if isinstance(schema.get(each), int | float) and schema[each] > COUNT_MAX]
+        counts = [count for count in COUNTS if isinstance(schema.get(count), int | float) and schema[count] > COUNT_MAX]
         if counts:
             return f"too large: {counts[0]} is above {COUNT_MAX}"
         schema = list(schema.values())
     inside = schema if isinstance(schema, list | tuple) else ()
-    return next((found for each in inside if (found := _too_large(each, depth - 1))), "")
+    return next((complaint for part in inside if (complaint := _too_large(part, depth - 1))), "")

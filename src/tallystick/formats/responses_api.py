@@ -121,7 +121,7 @@ class ResponsesReader(CompletionReader):
             self._frame(kind, event.get("response"))
         elif kind in SAID:
             self._said(kind, event)
-        elif any(texts_in({name: each for name, each in event.items() if name not in IDLE})):
+        elif any(texts_in({name: content for name, content in event.items() if name not in IDLE})):
             is_foreign = "refusal" in kind or "annotation" in kind
             detail = "an event that no token of the answer speaks for"
             self.remarks[Remark("foreign" if is_foreign else "open", kind[:64], detail)] = None
@@ -139,8 +139,8 @@ class ResponsesReader(CompletionReader):
         output = kept.get("output")
         if not isinstance(output, list):
             raise MalformedError("response: output: a list of items is needed")
-        for place, each in enumerate(output):
-            self._add_item(choice, each, place)
+        for place, item in enumerate(output):
+            self._add_item(choice, item, place)
         if kept.get("output_text") not in (None, choice.text):
             self._refuse("output_text", "not the text of the output")
 
@@ -168,7 +168,8 @@ class ResponsesReader(CompletionReader):
     def _said(self, kind: str, event: Mapping[str, Any]) -> None:
         """Add what an event shows, at its place."""
         value, item = event.get(SAID[kind]), event.get("output_index")
-        strange = {name: each for name, each in event.items() if name not in (*IDLE, SAID[kind], "logprobs", "name")}
+        known = (*IDLE, SAID[kind], "logprobs", "name")
+        strange = {name: content for name, content in event.items() if name not in known}
         if any(texts_in(strange)):
             self.remarks[Remark("open", f"{kind}: {next(iter(strange))}"[:128], "no check covers this field")] = None
         if self._ends:
@@ -230,8 +231,8 @@ class ResponsesReader(CompletionReader):
             choice.text = (choice.text or "") + "".join(texts.values())
             for part in kept.get("content") or ():
                 listed = part.get("logprobs") if isinstance(part, Mapping) else None
-                found = [self.logprob(each, where + "logprobs.") for each in listed or ()]
-                choice.logprobs.setdefault("content", []).extend(found)
+                logprobs = [self.logprob(entry, where + "logprobs.") for entry in listed or ()]
+                choice.logprobs.setdefault("content", []).extend(logprobs)
 
     def _finish(self, kept: Mapping[str, Any]) -> str | None:
         """The finish reason of a completion for the status of a response."""
@@ -254,5 +255,5 @@ def form_of_answer(body: Mapping[str, Any]) -> Form:
     choices = body.get("choices")
     if not isinstance(choices, list):
         return "responses" if "output" in body or body.get("object") == "response" else "text"
-    parts = [each.get(name) for each in choices if isinstance(each, Mapping) for name in ("message", "delta")]
-    return "chat" if any(each is not None for each in parts) else "text"
+    parts = [part.get(name) for part in choices if isinstance(part, Mapping) for name in ("message", "delta")]
+    return "chat" if any(part is not None for part in parts) else "text"

@@ -103,7 +103,11 @@ class ExpectedRequest(Document):
         """Read the body of a completion or of a chat completion; raises `MalformedError` naming the field."""
         if not isinstance(body, Mapping):
             raise MalformedError(f"{what}: a request is an object")
-        fields: dict[str, Any] = {name: value for name, value in _flattened(body, what).items() if value is not None}
+        extra = body.get("extra_body") or {}
+        if not isinstance(extra, Mapping):
+            raise MalformedError(f"{what}.extra_body: an object is needed")
+        flat = {**{name: value for name, value in body.items() if name != "extra_body"}, **extra}
+        fields: dict[str, Any] = {name: value for name, value in flat.items() if value is not None}
         form = form_of_request(fields) if fields.keys() & {"messages", "prompt", "input"} else None
         fields = chat_body(fields) if form == "responses" else fields
         if "max_completion_tokens" in fields:
@@ -119,7 +123,9 @@ class ExpectedRequest(Document):
             fields["messages"] = [_message(each, f"{what}.messages") for each in messages]
         fields = _shaped(fields)
         known = {name: fields[name] for name in (cls.model_fields.keys() & fields.keys()) - OWN}
-        own = {"others": _others(fields, set(cls.model_fields) - OWN)} | ({"form": form} if form else {})
+        covered = cls.model_fields.keys() - OWN | IDLE
+        others = sorted(name for name in fields if name not in covered and fields[name] not in NEUTRAL.get(name, ()))
+        own: dict[str, Any] = {"others": [name[:100] for name in others]} | ({"form": form} if form else {})
         return cls.from_json({**known, **own}, what)
 
     def settings_of(self, answer: int = 0) -> dict[str, float]:
@@ -149,14 +155,6 @@ def read_request(path: Path) -> ExpectedRequest:
     return ExpectedRequest.from_body(parse(read_document(path), path.name), path.name)
 
 
-def _flattened(body: Mapping[str, Json], what: str) -> dict[str, Json]:
-    """The body with the fields of `extra_body` moved to the top level."""
-    extra = body.get("extra_body") or {}
-    if not isinstance(extra, Mapping):
-        raise MalformedError(f"{what}.extra_body: an object is needed")
-    return {**{name: value for name, value in body.items() if name != "extra_body"}, **extra}
-
-
 def _shaped(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields with what answers have to be: the kind and text of a schema, and the tools as text."""
     wanted, tools = wanted_schema(fields), shown_tools(fields)
@@ -168,11 +166,6 @@ def _shaped(fields: Mapping[str, Any]) -> dict[str, Any]:
         if wanted[0] != "tool_choice":
             del left["response_format"]
     return left if tools is None else {**left, "tools": tools}
-
-
-def _others(fields: Mapping[str, Json], known: set[str]) -> list[Json]:
-    strange = {name for name in fields if name not in known | IDLE and fields[name] not in NEUTRAL.get(name, ())}
-    return [name[:100] for name in sorted(strange)]
 
 
 def _message(message: Json, what: str) -> Json:

@@ -6,7 +6,7 @@ import re
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -90,14 +90,11 @@ class ReceiptBook:
     def after(self, sequence: int) -> list[bytes]:
         """The receipts with numbers above `sequence`, in order, at most `PAGE`."""
         if self._journal is not None and self._journal.exists():
-            return list(islice(self._journalled(sequence), PAGE))
+            # line k of a journal is receipt number k; a line that is still being written is skipped
+            lines = islice(read_lines(self._journal, RECEIPT_BYTES_MAX), sequence, max(sequence, self._latest))
+            return list(islice(lines, PAGE))
         with self._lock:
             return [line for number, line in self._kept.values() if number > sequence][:PAGE]
-
-    def _journalled(self, sequence: int) -> Iterator[bytes]:
-        """Line k of a journal is receipt number k; a line that is still being written is skipped."""
-        assert self._journal is not None
-        return islice(read_lines(self._journal, RECEIPT_BYTES_MAX), sequence, max(sequence, self._latest))
 
 
 # Receipts without hidden states: numbered, linked and signed by one key; any engine may have computed the answers.
@@ -133,17 +130,27 @@ class ReceiptChain:
         self._log = None if journal is None else ReceiptLog(journal)
         self._last: Receipt | None = None
         if self._log is not None and self._log.last is not None:
-            self._check_own(self._log.last)
+            if self._log.last.key != key.public:
+                self._log.close()
+                raise UsageError(f"{self._log.path}: the journal of another key; give each key its own")
             self._last = self._log.last.receipt
         self.book = ReceiptBook(journal, spans)
         self._lock = Lock()
 
-    def issue(self, statement: ReceiptContents) -> SignedReceipt:
+    def issue(self, contents: ReceiptContents) -> SignedReceipt:
         """Sign a receipt and write it to the journal, then return it; raises `OSError` if it cannot be written."""
         with self._lock:
+            # a private chain states digests and counts of tokens, not the ids
+            hidden = {"ids": None} if self._is_private else {}
+            prompt, tokens = (
+                tokens.model_copy(update=hidden) for tokens in (contents.request.prompt, contents.answer.tokens)
+            )
             receipt = Receipt(
                 model=self.model,
-                **self._shown(statement),
+                request=contents.request.model_copy(update={"prompt": prompt}),
+                answer=contents.answer.model_copy(update={"tokens": tokens}),
+                sampler=contents.sampler,
+                engine=contents.engine,
                 sequence=self._last.sequence + 1 if self._last else 1,
                 previous=self._last.identity if self._last else None,
             )
@@ -151,7 +158,7 @@ class ReceiptChain:
             if self._log is not None:
                 self._log.append(signed)
             self._last = receipt
-            self.book.add(signed, statement.started_ns)
+            self.book.add(signed, contents.started_ns)
         return signed
 
     def close(self) -> None:
@@ -159,25 +166,6 @@ class ReceiptChain:
         if self._log is not None:
             self._log.close()
         self.book.close()
-
-    def _shown(self, statement: ReceiptContents) -> dict[str, Any]:
-        """The fields of the receipt; a private chain states digests and counts of tokens, not the ids."""
-        prompt, tokens = self._tokens(statement.request.prompt), self._tokens(statement.answer.tokens)
-        return {
-            "request": statement.request.model_copy(update={"prompt": prompt}),
-            "answer": statement.answer.model_copy(update={"tokens": tokens}),
-            "sampler": statement.sampler,
-            "engine": statement.engine,
-        }
-
-    def _tokens(self, tokens: Tokens) -> Tokens:
-        return tokens.model_copy(update={"ids": None}) if self._is_private else tokens
-
-    def _check_own(self, last: SignedReceipt) -> None:
-        if last.key != self.key.public:
-            assert self._log is not None
-            self._log.close()
-            raise UsageError(f"{self._log.path}: the journal of another key; give each key its own")
 
 
 # One request and its answer as a proxy saw them, and the contents of their receipts.

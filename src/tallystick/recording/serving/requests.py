@@ -1,4 +1,4 @@
-"""Requests of the OpenAI API, read strictly, with the few fields that this project adds.
+"""Requests of the OpenAI API as our own server reads them: strictly, with the few fields that this project adds.
 
 An unknown field is refused. A field that would change the answer but is not offered is refused, unless its value has no
 effect. Fields that only label a request (`user`, `metadata`, …) are accepted and have no effect.

@@ -106,7 +106,7 @@ class CompletionForm:
                 piece = Piece(piece.ids, "", tuple(choice.logprobs))
             elif self.kind == "chat":
                 content = {"delta": {"content": piece.text} if piece.text else {}}
-            is_last = not self.has_usage and all(each.answered for each in choices)
+            is_last = not self.has_usage and all(one.answered for one in choices)
             last_fields = _receipt_fields(choices) if is_last else no_usage
             yield event_of(self._chunk(number, content, finish, piece) | last_fields)
         if self.has_usage:
@@ -128,13 +128,12 @@ class CompletionForm:
         if self.kind == "chat":
             text = message.pop("content", None if message else "")
             content = {"message": {"role": "assistant", "content": text, "refusal": None, **message}}
-        found = self._logprobs(choice.logprobs)
-        return {"index": number, **content, "logprobs": found, "finish_reason": finish, "token_ids": choice.ids}
+        ends = {"logprobs": self._logprobs(choice.logprobs), "finish_reason": finish, "token_ids": choice.ids}
+        return {"index": number, **content, **ends}
 
     def _chunk(self, number: int, content: Object, finish: str | None, piece: Piece) -> Object:
-        found = self._logprobs(piece.logprobs)
-        choice = {"index": number, **content, "logprobs": found, "finish_reason": finish, "token_ids": list(piece.ids)}
-        return self._frame(is_chunk=True) | {"choices": [choice]}
+        ends = {"logprobs": self._logprobs(piece.logprobs), "finish_reason": finish, "token_ids": list(piece.ids)}
+        return self._frame(is_chunk=True) | {"choices": [{"index": number, **content, **ends}]}
 
     def _logprobs(self, listed: Sequence[TokenLogprobs]) -> Object | None:
         """The field `logprobs` of a choice; None if nothing was asked for."""

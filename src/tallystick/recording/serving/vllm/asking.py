@@ -72,11 +72,11 @@ def sampler_from(settings: Mapping[str, Any], extra: Mapping[str, Any]) -> Sampl
 
 def end_tokens_of(extra: Mapping[str, Any]) -> tuple[int, ...] | None:
     """The model's end tokens in the extra arguments; None if they are not there."""
-    told = extra.get(ENDS)
-    if not isinstance(told, str):
+    text = extra.get(ENDS)
+    if not isinstance(text, str):
         return None
-    numbers = told.split(",") if told else []
-    return tuple(int(each) for each in numbers) if all(each.isdecimal() for each in numbers) else None
+    numbers = text.split(",") if text else []
+    return tuple(int(number) for number in numbers) if all(number.isdecimal() for number in numbers) else None
 
 
 def sampler_of(params: Any, choice: int = 0) -> Sampler | None:
@@ -239,28 +239,28 @@ def _tools(shaping: Mapping[str, Any]) -> str | None:
         tools = shown_tools(shaping)
     except MalformedError as error:
         raise invalid(str(error), "tools") from None
-    for each in json.loads(tools or "[]"):
-        if each["function"].keys() != {"name", "description", "parameters"}:
+    for tool in json.loads(tools or "[]"):
+        if tool["function"].keys() != {"name", "description", "parameters"}:
             raise invalid("tools: a function has a name, a description and parameters, and nothing else", "tools")
     return tools
 
 
 def _own_arguments(fields: Mapping[str, Any], shaping: Mapping[str, Any], ends: Collection[int]) -> dict[str, Any]:
     """The extra arguments of what vLLM itself does in another way: the schema of an answer, and end tokens."""
-    told = {ENDS: ",".join(map(str, sorted(ends)))}
+    own = {ENDS: ",".join(map(str, sorted(ends)))}
     try:
         wanted = wanted_schema(shaping)
     except MalformedError as error:
         raise invalid(str(error), str(error).partition(":")[0].partition(".")[0]) from None
     if wanted is None:
-        return told if fields.get("min_tokens") else {}
+        return own if fields.get("min_tokens") else {}
     if any(fields.get(name) for name in LIMITING):
         raise invalid("min_tokens and lists of tokens are not offered together with a schema", "response_format")
     kind, schema = wanted
     if installed_version() is None or (complaint := complaint_about(schema)):
         why = f"the server lacks {LIBRARY}" if installed_version() is None else complaint
         raise invalid(why, "response_format")
-    return {**told, GRAMMAR[0]: kind, GRAMMAR[1]: schema}
+    return {**own, GRAMMAR[0]: kind, GRAMMAR[1]: schema}
 
 
 def _drawn_by_us(sampler: Sampler) -> dict[str, Any]:
@@ -278,7 +278,7 @@ def _check_covered(fields: Mapping[str, Any]) -> None:
         if fields.get(name) is not None and fields[name] not in neutral:
             raise invalid(f"{name}: no receipt covers what it does; leave it out", name)
     prompt = fields.get("prompt")
-    if isinstance(prompt, list) and len(prompt) > 1 and not all(isinstance(each, int) for each in prompt):
+    if isinstance(prompt, list) and len(prompt) > 1 and not all(isinstance(token, int) for token in prompt):
         raise invalid("prompt: a receipt is for one prompt; send each in a request of its own", "prompt")
     messages = fields.get("messages")
     for message in messages if isinstance(messages, list) else ():
@@ -305,4 +305,4 @@ def _count(value: Any, name: str, least: int, most: int) -> int:
 
 
 def _first(*values: Any) -> Any:
-    return next((each for each in values if each is not None), None)
+    return next((value for value in values if value is not None), None)

@@ -123,19 +123,19 @@ class Witness:
 
     async def _send_whole(self) -> None:
         try:
-            told = loose_json(bytes(self._body))
+            answer = loose_json(bytes(self._body))
         except ValueError:
-            told = None
-        if isinstance(told, dict) and "choices" in told:
-            self._seen.add(told)
+            answer = None
+        if isinstance(answer, dict) and "choices" in answer:
+            self._seen.add(answer)
             issued = await self._settle()
             if isinstance(issued, Problem):
-                self._start["status"], told = issued.status, error_object(issued)
+                self._start["status"], answer = issued.status, error_object(issued)
             else:
                 MutableHeaders(raw=self._start["headers"]).update(receipt_headers(self._asked.id, issued))
-                told = told if self._asked.calls is None else with_calls(told, self._asked)
-                told |= self._closing(issued)
-            self._body = bytearray(json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode())
+                answer = answer if self._asked.calls is None else with_calls(answer, self._asked)
+                answer |= self._closing(issued)
+            self._body = bytearray(json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode())
             MutableHeaders(raw=self._start["headers"])["content-length"] = str(len(self._body))
         await self._send(self._start)
         await self._send({"type": "http.response.body", "body": bytes(self._body)})
@@ -149,21 +149,21 @@ class Witness:
             await self._send({"type": "http.response.body", "body": rest})
 
     async def _pass_event(self, event: bytes) -> None:
-        told = _chunk(event)
+        chunk = _chunk(event)
         if event.startswith(DONE.strip()):
             await self._end()
             await self._pass(event)
-        elif told is None:
+        elif chunk is None:
             await self._pass(event)
         else:
-            self._has_failed |= "error" in told
-            self._seen.add(told)
+            self._has_failed |= "error" in chunk
+            self._seen.add(chunk)
             if self._asked.calls is not None:
-                told = held_back(told, self._asked, self._seen.choices)
-                event = event_of(told)
+                chunk = held_back(chunk, self._asked, self._seen.choices)
+                event = event_of(chunk)
             await self._pass_waiting()
             if self._seen.is_ending:
-                self._waiting = event, told
+                self._waiting = event, chunk
             else:
                 await self._pass(event)
 
@@ -177,8 +177,8 @@ class Witness:
             await self._pass_waiting()
             await self._pass(event_of(error_object(issued)))
         else:
-            (_, told), self._waiting = self._waiting, None
-            await self._pass(event_of({**told, **self._closing(issued)}))
+            (_, last), self._waiting = self._waiting, None
+            await self._pass(event_of({**last, **self._closing(issued)}))
 
     async def _settle(self) -> list[SignedReceipt] | Problem:
         """The receipts of a whole response, or the problem that there are none."""

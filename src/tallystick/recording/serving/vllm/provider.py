@@ -50,24 +50,8 @@ class Workers:
     def __init__(self, client: Any) -> None:
         self._client = client
 
-    async def describe(self) -> dict[str, Any]:
-        """What runs, from the first worker."""
-        told: dict[str, Any] = await self._call("tally_describe")
-        return told
-
-    async def watch(self, *arguments: Any) -> None:
-        """Keep rows from now on."""
-        await self._call("tally_watch", *arguments)
-
-    async def take(self, engine_id: str, tokens: int) -> Kept:
-        """What is kept of the first tokens of a request, which is then dropped."""
-        return Kept.of(await self._call("tally_take", engine_id, tokens))
-
-    async def drop(self, engine_id: str) -> None:
-        """Free the rows of a request."""
-        await self._call("tally_drop", engine_id)
-
-    async def _call(self, method: str, *arguments: Any) -> Any:
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """What the first worker answers; raises `UnavailableError` if one fails or takes too long."""
         try:
             return (await self._client.collective_rpc(method, SECONDS_MAX, arguments))[0]
         except Exception as error:  # vLLM raises a bare `Exception` if a worker's method fails
@@ -106,7 +90,7 @@ class AnswerIssuer:
     async def drop(self, asked: Asked) -> None:
         """Free the rows of a request whose answers get no receipts."""
         for number in range(asked.choices):
-            await self.workers.drop(asked.engine_id(number))
+            await self.workers.call("tally_drop", asked.engine_id(number))
 
     async def _issue(self, asked: Asked, prompt: list[int] | None, number: int, answer: ReadChoice) -> SignedReceipt:
         ids = answer.ids or []
@@ -121,7 +105,7 @@ class AnswerIssuer:
             max_tokens=limit,
             nonce=asked.nonce,
         )
-        kept = await self.workers.take(asked.engine_id(number), len(ids))
+        kept = Kept.of(await self.workers.call("tally_take", asked.engine_id(number), len(ids)))
         finish = finish_of(answer.finish or UNFINISHED, answer.stop, asked.stop_tokens)
         stated = Answer(tokens=Tokens.of(ids), finish=finish)
         sampler = asked.sampler_of(number)
@@ -172,25 +156,26 @@ async def start_provider(state: Any, variables: ReceiptVariables) -> VllmProvide
     """
     check_server(state.args, state.vllm_config)
     workers, config = Workers(state.engine_client), state.vllm_config.model_config
-    told = await workers.describe()
-    card = await asyncio.to_thread(_card, Path(told["model"]), config.dtype)
-    settings = RecordSettings(_fingerprints(variables, card, told["layers"]), private=variables.private)
-    engine = EngineStatement.from_json(told["engine"], "vllm")
+    worker = await workers.call("tally_describe")
+    card = await asyncio.to_thread(_card, Path(worker["model"]), config.dtype)
+    settings = RecordSettings(_fingerprints(variables, card, worker["layers"]), private=variables.private)
+    engine = EngineStatement.from_json(worker["engine"], "vllm")
     issuer = ReceiptIssuer(card, _key(variables.key), settings, variables.receipts, engine=engine)
-    await workers.watch(list(settings.layers), settings.seed)  # also of no layers: it frees vLLM's own generators
+    # also of no layers: it frees vLLM's own generators
+    await workers.call("tally_watch", list(settings.layers), settings.seed)
     LOG.info("tallystick: receipts of model %s, signed by key %s", card.identity, issuer.public)
     customers = frozenset(key for key in (state.args.api_key or [os.environ.get("VLLM_API_KEY")]) if key)
     auditors = frozenset() if variables.auditors is None else read_keys(variables.auditors)
     options = ServerOptions("", customers, auditors)
     names = state.args.served_model_name or [state.args.model]
     book = ReceiptBook(variables.receipts, answer_spans(str(names[0])))
-    tokenizer = await asyncio.to_thread(load_tokenizer, Path(told["model"]))
-    answers = AnswerIssuer(workers, issuer, book, told["context"], partial(chat_tokens, tokenizer))
+    tokenizer = await asyncio.to_thread(load_tokenizer, Path(worker["model"]))
+    answers = AnswerIssuer(workers, issuer, book, worker["context"], partial(chat_tokens, tokenizer))
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     answer_errors_alike(app)
     add_key(app, issuer.public, card.identity, card)
     add_receipts(app, book, options)
-    ends = await asyncio.to_thread(end_tokens_in, Path(told["model"]))
+    ends = await asyncio.to_thread(end_tokens_in, Path(worker["model"]))
     return VllmProvider(answers, app, config.get_diff_sampling_param(), options.keys, ends)
 
 
