@@ -28,7 +28,7 @@ from tallystick.recording.serving.application import (
     check_customer,
     receipt_headers,
 )
-from tallystick.recording.serving.errors import EVENT_HEADERS, ClosingStream, invalid
+from tallystick.recording.serving.errors import EVENT_HEADERS, ClosingStream, invalid, refused
 from tallystick.recording.serving.jobs import Failed
 from tallystick.recording.serving.requests import (
     ChallengeBody,
@@ -214,7 +214,7 @@ def _shape(asked: CompletionRequest, service: ModelService) -> tuple[Wanted | No
     try:
         wanted, tools = wanted_schema(asked.shaping), shown_tools(asked.shaping)
     except MalformedError as error:
-        raise invalid(str(error), str(error).partition(":")[0].partition(".")[0]) from None
+        raise refused(error) from None
     if wanted is not None and (asked.min_tokens or asked.allowed_token_ids or asked.bad_token_ids):
         raise invalid("min_tokens and lists of tokens are not offered together with a schema", "response_format")
     if tools is not None and wanted is None and not service.language_model.knows_tools:

@@ -34,7 +34,7 @@ from tallystick.formats.requests import DRAWING, form_of_request, nonce_of, stat
 from tallystick.formats.signing import SigningKey, sign_receipt
 from tallystick.formats.store.log import read_lines
 from tallystick.formats.store.receipts import ReceiptLog
-from tallystick.recording.serving.errors import AnswerSpans, invalid
+from tallystick.recording.serving.errors import AnswerSpans, invalid, refused
 
 # The receipts that a server has issued, in the order of their numbers, for customers and auditors.
 
@@ -212,7 +212,7 @@ class Exchange:
         try:
             self._nonce = nonce_of(body)
         except MalformedError as error:
-            raise invalid(str(error), "tally_nonce") from None
+            raise refused(error) from None
         try:
             self._sampler(0)
             encode(self._prompt)

@@ -29,7 +29,7 @@ from tallystick.formats.receipt import (
     TokenIds,
 )
 from tallystick.formats.requests import chat_body, listed, stated_settings
-from tallystick.recording.serving.errors import invalid
+from tallystick.recording.serving.errors import invalid, refused
 
 MESSAGES_MAX: Final = 1024
 PARTS_MAX: Final = 64
@@ -316,7 +316,7 @@ class ResponsesRequest(RequestBody):
         try:
             body = chat_body(sent)
         except MalformedError as error:
-            raise invalid(str(error), str(error).partition(":")[0]) from None
+            raise refused(error) from None
         return read_request(ChatRequest, json.dumps(body).encode())
 
 

@@ -16,7 +16,7 @@ from tallystick.engines.torch.generation.grammars import LIBRARY, grammar_of, in
 from tallystick.formats.completions import call_form
 from tallystick.formats.receipt import TOKENS_MAX, Sampler
 from tallystick.formats.requests import DRAWING, listed, nonce_of, shown_tools, stated_settings, wanted_schema
-from tallystick.recording.serving.errors import invalid
+from tallystick.recording.serving.errors import invalid, refused
 from tallystick.recording.serving.schemas import complaint_about
 
 # The sampling settings of a request to vLLM: which ones the canonical sampler honours, and which are refused.
@@ -228,7 +228,7 @@ def read_asked(path: str, body: bytes, defaults: Mapping[str, Any], ends: Collec
     try:
         nonce = nonce_of(fields)
     except MalformedError as error:
-        raise invalid(str(error), "tally_nonce") from None
+        raise refused(error) from None
     key, calls = secrets.token_hex(16), call_form(shaping)
     return Asked(path, sent, key, sampler, choices, limit, nonce, stop_tokens, tools, calls)
 
@@ -238,7 +238,7 @@ def _tools(shaping: Mapping[str, Any]) -> str | None:
     try:
         tools = shown_tools(shaping)
     except MalformedError as error:
-        raise invalid(str(error), "tools") from None
+        raise refused(error) from None
     for tool in json.loads(tools or "[]"):
         if tool["function"].keys() != {"name", "description", "parameters"}:
             raise invalid("tools: a function has a name, a description and parameters, and nothing else", "tools")
@@ -251,7 +251,7 @@ def _own_arguments(fields: Mapping[str, Any], shaping: Mapping[str, Any], ends: 
     try:
         wanted = wanted_schema(shaping)
     except MalformedError as error:
-        raise invalid(str(error), str(error).partition(":")[0].partition(".")[0]) from None
+        raise refused(error) from None
     if wanted is None:
         return own if fields.get("min_tokens") else {}
     if any(fields.get(name) for name in LIMITING):
