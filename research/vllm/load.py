@@ -16,7 +16,7 @@ import httpx
 
 from research.vllm.server import NAME
 from tallystick.formats.completions import CompletionReader
-from tallystick.formats.responses_api import form_of_request
+from tallystick.formats.requests import form_of_request
 
 SHORTEST, LONGEST = 8, 512
 SUBJECTS = (

@@ -10,7 +10,8 @@ import pytest
 
 from tallystick.core.errors import MalformedError
 from tallystick.formats.completions import CompletionReader
-from tallystick.formats.responses_api import ResponsesReader, events_of, form_of_answer, form_of_request
+from tallystick.formats.requests import form_of_request
+from tallystick.formats.responses_api import ResponsesReader, events_of, form_of_answer
 
 RECORDED: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "recording" / "serving" / "vllm" / "recorded.json").read_text()

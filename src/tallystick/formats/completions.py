@@ -6,11 +6,12 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypeGuard
 
-from tallystick.core.canonical_json import loose_json
+from tallystick.core.canonical_json import Json, loose_json
 from tallystick.core.errors import MalformedError
-from tallystick.formats.requests import shown_tools
+from tallystick.formats.receipt import TOKENS_MAX
+from tallystick.formats.requests import Form, shown_tools
 
 # The fields of answers in OpenAI's forms, and what becomes of each: one table for servers, clients and verifiers.
 #
@@ -93,13 +94,13 @@ def scan(fields: Fields, value: Mapping[str, Any], where: str = "") -> tuple[dic
     """The kept fields of an object, and remarks on all others."""
     kept: dict[str, Any] = {}
     remarks: list[Remark | None] = []
-    for name, each in value.items():
+    for name, content in value.items():
         treatment = fields.get(name)
         if treatment in ("kept", "named"):
-            kept[name] = each
-        if treatment != "kept" and not is_nothing(each):
-            remarks.append(_remark(treatment, f"{where}{name}"[:128], each))
-    return kept, [each for each in remarks if each is not None]
+            kept[name] = content
+        if treatment != "kept" and not is_nothing(content):
+            remarks.append(_remark(treatment, f"{where}{name}"[:128], content))
+    return kept, [remark for remark in remarks if remark is not None]
 
 
 def _remark(treatment: Treatment | None, where: str, value: Any) -> Remark | None:
@@ -125,12 +126,12 @@ def texts_in(value: Any) -> Iterable[str]:
     if isinstance(value, str):
         yield from filter(None, (value,))
     elif isinstance(value, Mapping):
-        for name, each in value.items():
+        for name, inner in value.items():
             yield from () if str(name).isidentifier() else (str(name),)
-            yield from texts_in(each)
+            yield from texts_in(inner)
     elif isinstance(value, list | tuple):
-        for each in value:
-            yield from texts_in(each)
+        for inner in value:
+            yield from texts_in(inner)
 
 
 def _shown(value: Any) -> str:
@@ -169,12 +170,12 @@ def calls_in(text: str, form: str | None) -> tuple[str, tuple[Call, ...]]:
         return "", ((form[1:], text),)
     if form == "required":
         listed = _read(text)
-        calls = [_call(each, "parameters") for each in listed] if isinstance(listed, list) else [None]
-        return ("", tuple(each for each in calls if each)) if all(calls) else (text, ())
-    found = [_call(_read(block), "arguments") for block in BLOCK.findall(text)]
-    if not found or not all(found):
+        calls = [_call(entry, "parameters") for entry in listed] if isinstance(listed, list) else [None]
+        return ("", tuple(call for call in calls if call)) if all(calls) else (text, ())
+    calls = [_call(_read(block), "arguments") for block in BLOCK.findall(text)]
+    if not calls or not all(calls):
         return text, ()
-    return BLOCK.sub("", text).strip(), tuple(each for each in found if each)
+    return BLOCK.sub("", text).strip(), tuple(call for call in calls if call)
 
 
 def _read(text: str) -> Any:
@@ -190,12 +191,25 @@ def _call(value: Any, arguments: str) -> Call | None:
     return value["name"], json.dumps(value.get(arguments, {}), ensure_ascii=False)
 
 
+def message_of(text: str, form: str | None, choice: str) -> tuple[str, list[dict[str, Any]]]:
+    """The text of a message, and its calls as a message has them; `choice` is the id of the choice that says them."""
+    text, calls = calls_in(text, form)
+    functions = [{"name": name, "arguments": arguments} for name, arguments in calls]
+    return text, [
+        {"id": f"call_{choice}_{place}", "type": "function", "function": function}
+        for place, function in enumerate(functions)
+    ]
+
+
 # Completions and chat completions of OpenAI's API, whole or in chunks, read by one reader.
 #
-# A whole answer is one chunk whose choices have a `message` in place of a `delta`. Who asked knows which form was asked
-# for; the answer does not choose it.
+# A whole answer is one chunk whose choices have a `message` in place of a `delta`. The request says in which form it is
+# read; the answer does not choose it.
 
-Form = Literal["chat", "text", "responses"]
+Finish = Literal["end", "stop", "length", "cancelled"]
+CALLED: Final = "tool_calls"
+FINISH_REASONS: Final[Mapping[str, str]] = {"end": "stop", "stop": "stop", "length": "length", "cancelled": "stop"}
+"""OpenAI's finish reason for each reason of a receipt."""
 CHOICES_MAX: Final = 128
 CALLS_MAX: Final = 128
 ONCE: Final = ("id", "model", "system_fingerprint", "receipt", "receipts", "prompt_token_ids")
@@ -227,7 +241,7 @@ class ReadChoice:
     @property
     def is_text(self) -> bool:
         """Whether the answer is text alone: no call, and nothing in a field that no token speaks for."""
-        return not self.calls and not any(each.kind in ("foreign", "refused") for each in self.remarks)
+        return not self.calls and not any(remark.kind in ("foreign", "refused") for remark in self.remarks)
 
     def refuse(self, where: str, detail: str) -> None:
         """Note a contradiction."""
@@ -235,16 +249,16 @@ class ReadChoice:
 
     def fields(self) -> dict[str, Any]:
         """The choice as `DeliveredChoice` has it."""
-        found = {
+        fields = {
             "content": self.text,
             "reasoning": self.reasoning or None,
-            "calls": [[each.name, each.arguments] for _, each in sorted(self.calls.items())] or None,
+            "calls": [[call.name, call.arguments] for _, call in sorted(self.calls.items())] or None,
             "finish_reason": self.finish,
             "stop_reason": self.stop,
             "token_ids": self.ids,
-            "logprobs": {name: each for name, each in self.logprobs.items() if each} or None,
+            "logprobs": {name: listed for name, listed in self.logprobs.items() if listed} or None,
         }
-        return {name: each for name, each in found.items() if each is not None}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 class CompletionReader:
@@ -255,6 +269,17 @@ class CompletionReader:
         self.fields: dict[str, Any] = {}
         self.choices: dict[int, ReadChoice] = {}
         self.remarks: dict[Remark, None] = {}
+
+    @property
+    def prompt_ids(self) -> list[int] | None:
+        """The tokens of the prompt, if the server gave them."""
+        ids = self.fields.get("prompt_token_ids")
+        return ids if is_token_ids(ids) else None
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether some choice has a finish reason."""
+        return any(choice.finish is not None for choice in self.choices.values())
 
     def add(self, part: Mapping[str, Any]) -> None:
         """Add a whole answer, or one chunk of a stream."""
@@ -269,12 +294,12 @@ class CompletionReader:
         if not isinstance(listed, list) or len(listed) > CHOICES_MAX:
             raise MalformedError("response: choices: a list is needed")
         seen: set[int] = set()
-        for place, each in enumerate(listed):
-            number = self._number(each, place)
+        for place, choice in enumerate(listed):
+            number = self._number(choice, place)
             if number in seen:
                 self._refuse("choices.index", f"two choices under number {number}")
             seen.add(number)
-            self._add_choice(self.choices.setdefault(number, ReadChoice()), each, f"choices.{number}.")
+            self._add_choice(self.choices.setdefault(number, ReadChoice()), choice, f"choices.{number}.")
 
     def _scanned(self, table: Fields, value: Any, where: str = "") -> dict[str, Any]:
         if not isinstance(value, Mapping):
@@ -294,10 +319,10 @@ class CompletionReader:
         """The counts, under the names of completions; others have the names of the Responses API."""
         kept = self._scanned(USAGE, value, "usage.")
         for name, other in (("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens")):
-            told = kept.pop(other, None)
-            if told is not None and kept.setdefault(name, told) != told:
-                self._refuse(f"usage.{other}", f"{told}, and {kept[name]} in {name}")
-        return {name: each for name, each in kept.items() if each is not None}
+            other_count = kept.pop(other, None)
+            if other_count is not None and kept.setdefault(name, other_count) != other_count:
+                self._refuse(f"usage.{other}", f"{other_count}, and {kept[name]} in {name}")
+        return {name: count for name, count in kept.items() if count is not None}
 
     def _number(self, choice: Any, place: int) -> int:
         if not isinstance(choice, Mapping):
@@ -309,32 +334,32 @@ class CompletionReader:
 
     def _add_choice(self, choice: ReadChoice, value: Mapping[str, Any], where: str) -> None:
         kept, remarks = scan(CHOICE, value, where)
-        choice.remarks += [each for each in remarks if each not in choice.remarks]
+        choice.remarks += [remark for remark in remarks if remark not in choice.remarks]
         self._once("prompt_token_ids", kept.get("prompt_token_ids"))
-        said = [(name, each) for name in ("message", "delta") if (each := kept.get(name)) is not None]
-        texts = [self._add_message(choice, each, f"{where}{name}.") for name, each in said]
-        if len(said) > 1:
+        messages = [(name, message) for name in ("message", "delta") if (message := kept.get(name)) is not None]
+        texts = [self._add_message(choice, message, f"{where}{name}.") for name, message in messages]
+        if len(messages) > 1:
             choice.refuse(where + "delta", "a message and a piece of one in the same choice")
-        self._add_text(choice, texts[0] if texts else None, kept.get("text"), bool(said), where)
+        self._add_text(choice, texts[0] if texts else None, kept.get("text"), bool(messages), where)
         if isinstance(kept.get("token_ids"), list):
             choice.ids = [*(choice.ids or ()), *kept["token_ids"]]
         self._add_logprobs(choice, kept.get("logprobs"), f"{where}logprobs.")
         if choice.stop is None:
-            told = (kept.get("stop_reason"), kept.get("matched_stop"))
-            choice.stop = next((each for each in told if each is not None), None)
+            reasons = (kept.get("stop_reason"), kept.get("matched_stop"))
+            choice.stop = next((reason for reason in reasons if reason is not None), None)
         ended = kept.get("finish_reason") or None
         if ended is not None and choice.finish not in (None, ended):
             choice.refuse(where + "finish_reason", f"{choice.finish!r} and then {ended!r}")
         choice.finish = ended or choice.finish
 
-    def _add_text(self, choice: ReadChoice, said: str | None, bare: Any, is_place: bool, where: str) -> None:
+    def _add_text(self, choice: ReadChoice, in_message: str | None, bare: Any, is_place: bool, where: str) -> None:
         """Add the text of a part: of a chat in its message, otherwise beside it; the other one may say it again.
 
         A message without text says the empty one.
         """
         if bare is not None and not isinstance(bare, str):
             raise MalformedError(f"response: {where}text: no text")
-        text, other = (said, bare) if self.form == "chat" else (bare, said)
+        text, other = (in_message, bare) if self.form == "chat" else (bare, in_message)
         if other and other != (text or ""):
             choice.refuse(where.rstrip("."), f"text in two forms that differ: {other[:60]!r}")
         if text and choice.finish is not None:
@@ -347,17 +372,17 @@ class CompletionReader:
         if not isinstance(value, Mapping):
             raise MalformedError(f"response: {where.rstrip('.')} is no object")
         kept, remarks = scan(MESSAGE, value, where)
-        choice.remarks += [each for each in remarks if each not in choice.remarks]
+        choice.remarks += [remark for remark in remarks if remark not in choice.remarks]
         if kept.get("role") not in (None, "", "assistant"):
             choice.refuse(where + "role", f"{str(kept['role'])[:60]!r}, and an answer is the assistant's")
-        thought = [each for name in ("reasoning", "reasoning_content") if (each := kept.get(name))]
-        if any(not isinstance(each, str) for each in thought):
+        thought = [text for name in ("reasoning", "reasoning_content") if (text := kept.get(name))]
+        if any(not isinstance(text, str) for text in thought):
             raise MalformedError(f"response: {where}reasoning: no text")
         if len(set(thought)) > 1:
             choice.refuse(where + "reasoning", "two texts")
         choice.reasoning += thought[0] if thought else ""
-        for place, each in enumerate(kept.get("tool_calls") or ()):
-            self._add_call(choice, each, place, f"{where}tool_calls.{place}.")
+        for place, call in enumerate(kept.get("tool_calls") or ()):
+            self._add_call(choice, call, place, f"{where}tool_calls.{place}.")
         return _text_of(kept.get("content"), where + "content", choice)
 
     def _add_call(self, choice: ReadChoice, value: Any, place: int, where: str) -> None:
@@ -385,14 +410,26 @@ class CompletionReader:
             choice.refuse(where.rstrip("."), "log probabilities in two forms")
         for name in LISTED:
             if isinstance(kept.get(name), list):
-                listed = [self.logprob(each, where) for each in kept[name]] if name == "content" else kept[name]
+                listed = [self.logprob(entry, where) for entry in kept[name]] if name == "content" else kept[name]
                 choice.logprobs.setdefault(name, []).extend(listed)
 
     def logprob(self, value: Any, where: str) -> dict[str, Any]:
         """The kept fields of a log probability and of the most likely ones beside it."""
-        kept = {name: each for name, each in self._scanned(LOGPROB, value, where).items() if each is not None}
+        kept = {name: content for name, content in self._scanned(LOGPROB, value, where).items() if content is not None}
         tops = kept.get("top_logprobs")
-        return kept | {"top_logprobs": [self.logprob(each, where) for each in tops]} if tops else kept
+        return kept | {"top_logprobs": [self.logprob(top, where) for top in tops]} if tops else kept
+
+
+def is_token_ids(value: Any) -> TypeGuard[list[int]]:
+    """Whether a JSON value is a list of at most `TOKENS_MAX` token ids."""
+    is_short = isinstance(value, list) and len(value) <= TOKENS_MAX
+    return is_short and all(type(token) is int and 0 <= token < 1 << 31 for token in value)
+
+
+def receipt_fields(receipts: Sequence[Json]) -> dict[str, Any]:
+    """The receipts of an answer as its last fields: `receipt` has the first, `receipts` all where there are more."""
+    fields: dict[str, Any] = {"receipt": receipts[0]} if receipts else {}
+    return fields | ({"receipts": [*receipts]} if len(receipts) > 1 else {})
 
 
 def _text_of(content: Any, where: str, choice: ReadChoice) -> str | None:
@@ -400,8 +437,8 @@ def _text_of(content: Any, where: str, choice: ReadChoice) -> str | None:
     if content is None or isinstance(content, str):
         return content
     parts: Sequence[Any] = content if isinstance(content, list) else [content]
-    for each in parts:
-        is_text = isinstance(each, Mapping) and each.keys() == {"type", "text"} and isinstance(each["text"], str)
-        if not is_text or each["type"] != "text":
+    for part in parts:
+        is_text = isinstance(part, Mapping) and part.keys() == {"type", "text"} and isinstance(part["text"], str)
+        if not is_text or part["type"] != "text":
             choice.remarks.append(Remark("open", where, "a part that is no text"))
-    return "".join(str(each.get("text") or "") for each in parts if isinstance(each, Mapping))
+    return "".join(str(part.get("text") or "") for part in parts if isinstance(part, Mapping))

@@ -1,10 +1,14 @@
-"""Settings of a request as a sampler states them: lists of tokens, biases, the schema that an answer follows."""
+"""Requests of OpenAI's API, read the same way by servers, proxies and verifiers.
+
+What a request asks for: the form of the answer, the sampler's settings, tools, and the schema that an answer follows.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, TypeAlias
 
 from tallystick.core.canonical_json import loose_json
 from tallystick.core.errors import MalformedError
@@ -16,14 +20,15 @@ COUNTS: Final = ("minItems", "maxItems", "minLength", "maxLength", "minPropertie
 CALLS_MAX: Final = 16
 NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 FUNCTION_FIELDS: Final = ("name", "description", "parameters", "strict")
-TEMPLATE_FIELDS: Final = ("role", "content", "name", "tool_call_id")
+NONCE: Final = re.compile(r"([0-9a-f]{2}){1,64}")
+Form = Literal["chat", "text", "responses"]
 Wanted: TypeAlias = tuple[str, str]
 """The field of a request that asks for a grammar, and the schema as text."""
 
 
 def listed(tokens: Any) -> Any:
     """A request's list of tokens as a sampler states it: ascending, each once; anything else unchanged."""
-    is_list = isinstance(tokens, list | tuple) and all(type(each) is int for each in tokens)
+    is_list = isinstance(tokens, list | tuple) and all(type(token) is int for token in tokens)
     return tuple(sorted(set(tokens))) if is_list else tokens
 
 
@@ -43,6 +48,79 @@ def _number(token: Any) -> Any:
     return int(token) if is_number else token
 
 
+DRAWING: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+SETTINGS: Final[Mapping[str, Callable[[Any], Any] | None]] = {
+    **dict.fromkeys(DRAWING),
+    **dict.fromkeys(("presence_penalty", "frequency_penalty", "min_tokens")),
+    **dict.fromkeys(("allowed_token_ids", "bad_token_ids"), listed),
+    "logit_bias": biases,
+}
+"""The fields of a request that a sampler states under the same name, and how it writes their values."""
+TEXTS: Final = ("input_text", "output_text", "text")
+ONLY_RESPONSES: Final = (
+    *("input", "instructions", "max_output_tokens", "text", "store", "truncation", "previous_response_id"),
+)
+
+
+def form_of_request(body: Mapping[str, Any]) -> Form:
+    """The form of the answer to a request: the request alone chooses it."""
+    if "messages" in body:
+        return "chat"
+    return "responses" if "input" in body and "prompt" not in body else "text"
+
+
+def stated_settings(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a request as a sampler states them; those that are null or left out are left out."""
+    given = {name: body[name] for name in SETTINGS if body.get(name) is not None}
+    return {name: value if (write := SETTINGS[name]) is None else write(value) for name, value in given.items()}
+
+
+def nonce_of(body: Mapping[str, Any]) -> str | None:
+    """The customer's nonce in a request; raises `MalformedError` for what is none."""
+    nonce = body.get("tally_nonce")
+    if nonce is not None and not (isinstance(nonce, str) and NONCE.fullmatch(nonce)):
+        raise MalformedError("tally_nonce: 1 to 64 bytes in lower-case hexadecimal")
+    return nonce
+
+
+def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A request of the Responses API as one for a chat completion.
+
+    Raises `MalformedError` for what no chat completion asks for.
+    """
+    if body.get("previous_response_id") is not None:
+        raise MalformedError("previous_response_id: no answers are kept; send the whole conversation as input")
+    chat = {name: value for name, value in body.items() if name not in ONLY_RESPONSES}
+    messages, instructions = body["input"], body.get("instructions")
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    if not isinstance(messages, list):
+        raise MalformedError("input: a text or a list of messages is needed")
+    system = [] if instructions is None else [{"role": "system", "content": instructions}]
+    chat["messages"] = [*system, *map(_chat_message, messages)]
+    if body.get("max_output_tokens") is not None:
+        chat["max_completion_tokens"] = body["max_output_tokens"]
+    wanted = (body.get("text") or {}).get("format")
+    if isinstance(wanted, Mapping) and wanted.get("type") == "json_schema":
+        named = {name: value for name, value in wanted.items() if name != "type"}
+        wanted = {"type": "json_schema", "json_schema": named}
+    return chat if wanted is None else {**chat, "response_format": wanted}
+
+
+def _chat_message(item: Any) -> dict[str, Any]:
+    if not isinstance(item, Mapping) or item.get("type", "message") != "message" or "role" not in item:
+        raise MalformedError("input: only messages are offered")
+    content = item.get("content")
+    if not isinstance(content, str):
+        parts = content if isinstance(content, list) else [None]
+        known = [part for part in parts if isinstance(part, Mapping) and part.get("type") in TEXTS]
+        texts = [part["text"] for part in known if isinstance(part.get("text"), str)]
+        if len(texts) < len(parts):
+            raise MalformedError("input: only text is offered")
+        content = "".join(texts)
+    return {"role": item["role"], "content": content}
+
+
 def wanted_schema(body: Mapping[str, Any]) -> Wanted | None:
     """The schema that a request in OpenAI's form asks its answers to follow; None if it asks for none.
 
@@ -52,10 +130,10 @@ def wanted_schema(body: Mapping[str, Any]) -> Wanted | None:
     from_format, from_tools = _of_format(body.get("response_format")), _of_tools(body)
     if from_format is not None and from_tools is not None:
         raise MalformedError("response_format: an answer cannot also be a call that tool_choice demands")
-    found = from_format or from_tools
-    if found is None:
+    wanted = from_format or from_tools
+    if wanted is None:
         return None
-    kind, schema = found
+    kind, schema = wanted
     field = "tools" if kind == "tool_choice" else "response_format"
     if complaint := _too_large(schema, DEPTH_MAX):
         raise MalformedError(f"{field}: the schema is {complaint}")
@@ -71,13 +149,13 @@ def shown_tools(body: Mapping[str, Any]) -> str | None:
     Raises `MalformedError` for tools that are no functions with names of their own.
     """
     tools = body.get("tools") or ()
-    names = [_function_name(each) for each in tools]
+    names = [_function_name(tool) for tool in tools]
     if len(set(names)) < len(names):
         raise MalformedError("tools: two functions have the same name")
     if not names or body.get("tool_choice") == "none":
         return None
-    functions = [{name: each["function"][name] for name in _in_order(each["function"])} for each in tools]
-    return json.dumps([{"type": "function", "function": each} for each in functions], ensure_ascii=False)
+    functions = [{name: tool["function"][name] for name in _in_order(tool["function"])} for tool in tools]
+    return json.dumps([{"type": "function", "function": function} for function in functions], ensure_ascii=False)
 
 
 def _in_order(function: Mapping[str, Any]) -> list[str]:
@@ -88,13 +166,13 @@ def _in_order(function: Mapping[str, Any]) -> list[str]:
 
 def template_message(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message of a request as chat templates read it: arguments of calls as objects, fields in a fixed order."""
-    found = {
+    shown = {
         name: message[name] for name in ("role", "content", "name", "tool_call_id") if message.get(name) is not None
     }
     calls = message.get("tool_calls") or ()
     if calls:
-        found = {"content": "", **found, "tool_calls": [_template_call(each) for each in calls]}
-    return found
+        shown = {"content": "", **shown, "tool_calls": [_template_call(call) for call in calls]}
+    return shown
 
 
 def _template_call(call: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +209,7 @@ def _of_format(wanted: Any) -> tuple[str, Any] | None:
 def _of_tools(body: Mapping[str, Any]) -> tuple[str, Any] | None:
     """The arguments of the named function, or with `required` a list of calls."""
     choice = body.get("tool_choice")
-    functions = {_function_name(each): each["function"] for each in body.get("tools") or ()}
+    functions = {_function_name(tool): tool["function"] for tool in body.get("tools") or ()}
     if isinstance(choice, Mapping):
         name = _function_name(choice)
         if name not in functions:
@@ -149,16 +227,16 @@ def _of_tools(body: Mapping[str, Any]) -> tuple[str, Any] | None:
 
 
 def _parameters(function: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = function.get("parameters")
-    return found if isinstance(found, Mapping) and found else NO_PARAMETERS
+    parameters = function.get("parameters")
+    return parameters if isinstance(parameters, Mapping) and parameters else NO_PARAMETERS
 
 
 def _call(name: str, parameters: Mapping[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
     """The schema of one call; definitions move to the top, where references look for them."""
-    for each, definition in dict(parameters.get("$defs") or {}).items():
-        if definitions.setdefault(each, definition) != definition:
-            raise MalformedError(f"tools: two definitions of {each[:64]!r}")
-    bare = {each: value for each, value in parameters.items() if each != "$defs"}
+    for reference, definition in dict(parameters.get("$defs") or {}).items():
+        if definitions.setdefault(reference, definition) != definition:
+            raise MalformedError(f"tools: two definitions of {reference[:64]!r}")
+    bare = {field: value for field, value in parameters.items() if field != "$defs"}
     properties = {"name": {"enum": [name]}, "parameters": bare}
     return {
         "type": "object",
@@ -173,9 +251,9 @@ def _too_large(schema: Any, depth: int) -> str:
     if depth == 0:
         return f"nested deeper than {DEPTH_MAX}"
     if isinstance(schema, Mapping):
-        counts = [each for each in COUNTS if isinstance(schema.get(each), int | float) and schema[each] > COUNT_MAX]
+        counts = [count for count in COUNTS if isinstance(schema.get(count), int | float) and schema[count] > COUNT_MAX]
         if counts:
             return f"too large: {counts[0]} is above {COUNT_MAX}"
         schema = list(schema.values())
     inside = schema if isinstance(schema, list | tuple) else ()
-    return next((found for each in inside if (found := _too_large(each, depth - 1))), "")
+    return next((complaint for part in inside if (complaint := _too_large(part, depth - 1))), "")

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API: requests, answers, and the events in which they arrive."""
+"""Answers of OpenAI's Responses API, server-sent events, and the reader for each form of an answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from tallystick.formats.completions import (
     RESPONSE,
     CompletionReader,
     Fields,
-    Form,
     ReadCall,
     ReadChoice,
     Remark,
@@ -22,6 +21,7 @@ from tallystick.formats.completions import (
     scan,
     texts_in,
 )
+from tallystick.formats.requests import Form
 
 # Server-sent events, read strictly: what readers would split or skip in different ways is refused.
 
@@ -80,64 +80,6 @@ def _fields_of(event: str) -> tuple[str, str | None]:
     return name, "\n".join(data).strip() if data else None
 
 
-# Requests of OpenAI's Responses API as those of chat completions: both sides read them the same way.
-
-OUT: Final = ("input", "instructions", "max_output_tokens", "text", "store", "truncation", "previous_response_id")
-TEXTS: Final = ("input_text", "output_text", "text")
-
-
-def is_responses_request(body: Mapping[str, Any]) -> bool:
-    """Whether a request is one of the Responses API."""
-    return "input" in body and "messages" not in body and "prompt" not in body
-
-
-def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The request as one for a chat completion; raises `MalformedError` for what no chat completion asks."""
-    if body.get("previous_response_id") is not None:
-        raise MalformedError("previous_response_id: no answers are kept; send the whole conversation as input")
-    left = {name: value for name, value in body.items() if name not in OUT}
-    left["messages"] = [*_instructions(body.get("instructions")), *_messages(body["input"])]
-    if body.get("max_output_tokens") is not None:
-        left["max_completion_tokens"] = body["max_output_tokens"]
-    wanted = (body.get("text") or {}).get("format")
-    return left if wanted is None else {**left, "response_format": _response_format(wanted)}
-
-
-def _instructions(text: Any) -> list[dict[str, Any]]:
-    return [] if text is None else [{"role": "system", "content": text}]
-
-
-def _messages(given: Any) -> list[dict[str, Any]]:
-    if isinstance(given, str):
-        return [{"role": "user", "content": given}]
-    if not isinstance(given, list):
-        raise MalformedError("input: a text or a list of messages is needed")
-    return [_message(each) for each in given]
-
-
-def _message(item: Any) -> dict[str, Any]:
-    if not isinstance(item, Mapping) or item.get("type", "message") != "message" or "role" not in item:
-        raise MalformedError("input: only messages are offered")
-    return {"role": item["role"], "content": _text(item.get("content"))}
-
-
-def _text(content: Any) -> Any:
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else [None]
-    shown = [each for each in parts if isinstance(each, Mapping) and each.get("type") in TEXTS]
-    texts = [each["text"] for each in shown if isinstance(each.get("text"), str)]
-    if len(texts) < len(parts):
-        raise MalformedError("input: only text is offered")
-    return "".join(texts)
-
-
-def _response_format(wanted: Any) -> Any:
-    if not isinstance(wanted, Mapping) or wanted.get("type") != "json_schema":
-        return wanted
-    return {"type": "json_schema", "json_schema": {name: each for name, each in wanted.items() if name != "type"}}
-
-
 # Answers of OpenAI's Responses API, whole or in events: what was shown while they came is compared with the end.
 
 Place = tuple[Any, Any]
@@ -179,7 +121,7 @@ class ResponsesReader(CompletionReader):
             self._frame(kind, event.get("response"))
         elif kind in SAID:
             self._said(kind, event)
-        elif any(texts_in({name: each for name, each in event.items() if name not in IDLE})):
+        elif any(texts_in({name: content for name, content in event.items() if name not in IDLE})):
             is_foreign = "refusal" in kind or "annotation" in kind
             detail = "an event that no token of the answer speaks for"
             self.remarks[Remark("foreign" if is_foreign else "open", kind[:64], detail)] = None
@@ -197,8 +139,8 @@ class ResponsesReader(CompletionReader):
         output = kept.get("output")
         if not isinstance(output, list):
             raise MalformedError("response: output: a list of items is needed")
-        for place, each in enumerate(output):
-            self._add_item(choice, each, place)
+        for place, item in enumerate(output):
+            self._add_item(choice, item, place)
         if kept.get("output_text") not in (None, choice.text):
             self._refuse("output_text", "not the text of the output")
 
@@ -226,7 +168,8 @@ class ResponsesReader(CompletionReader):
     def _said(self, kind: str, event: Mapping[str, Any]) -> None:
         """Add what an event shows, at its place."""
         value, item = event.get(SAID[kind]), event.get("output_index")
-        strange = {name: each for name, each in event.items() if name not in (*IDLE, SAID[kind], "logprobs", "name")}
+        known = (*IDLE, SAID[kind], "logprobs", "name")
+        strange = {name: content for name, content in event.items() if name not in known}
         if any(texts_in(strange)):
             self.remarks[Remark("open", f"{kind}: {next(iter(strange))}"[:128], "no check covers this field")] = None
         if self._ends:
@@ -288,8 +231,8 @@ class ResponsesReader(CompletionReader):
             choice.text = (choice.text or "") + "".join(texts.values())
             for part in kept.get("content") or ():
                 listed = part.get("logprobs") if isinstance(part, Mapping) else None
-                found = [self.logprob(each, where + "logprobs.") for each in listed or ()]
-                choice.logprobs.setdefault("content", []).extend(found)
+                logprobs = [self.logprob(entry, where + "logprobs.") for entry in listed or ()]
+                choice.logprobs.setdefault("content", []).extend(logprobs)
 
     def _finish(self, kept: Mapping[str, Any]) -> str | None:
         """The finish reason of a completion for the status of a response."""
@@ -307,17 +250,10 @@ def reader_of(form: Form) -> CompletionReader:
     return ResponsesReader() if form == "responses" else CompletionReader(form)
 
 
-def form_of_request(body: Mapping[str, Any]) -> Form:
-    """The form of the answer to a request, from the request alone."""
-    if "messages" in body:
-        return "chat"
-    return "responses" if "input" in body and "prompt" not in body else "text"
-
-
 def form_of_answer(body: Mapping[str, Any]) -> Form:
     """The form of an answer where nobody has the request; whoever has it compares (`audits.answers.statements`)."""
     choices = body.get("choices")
     if not isinstance(choices, list):
         return "responses" if "output" in body or body.get("object") == "response" else "text"
-    parts = [each.get(name) for each in choices if isinstance(each, Mapping) for name in ("message", "delta")]
-    return "chat" if any(each is not None for each in parts) else "text"
+    parts = [part.get(name) for part in choices if isinstance(part, Mapping) for name in ("message", "delta")]
+    return "chat" if any(part is not None for part in parts) else "text"

@@ -29,8 +29,7 @@ from tallystick.audits.answers.verification import (
 )
 from tallystick.audits.answers.verify import ReceiptContext
 from tallystick.core.errors import InconclusiveError, RejectedError, UsageError, VerdictError
-from tallystick.formats.completions import Form
-from tallystick.formats.responses_api import form_of_request
+from tallystick.formats.requests import Form, form_of_request
 from tallystick.verdicts.verdict import Judgement, Outcome, Verdict
 
 # What a wrapped client does where an answer is rejected or could not be verified: warn, raise, or nothing.

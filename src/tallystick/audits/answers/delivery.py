@@ -11,7 +11,6 @@ from tallystick.audits.answers.report import compare, shown
 from tallystick.audits.answers.response import (
     NOT_BILLED,
     NOT_DELIVERED,
-    REASONS,
     DeliveredLogprob,
     DeliveredLogprobs,
     Response,
@@ -21,7 +20,7 @@ from tallystick.audits.answers.states import Ids
 from tallystick.core.canonical_json import encode, parse
 from tallystick.core.digests import digest
 from tallystick.core.errors import MalformedError
-from tallystick.formats.completions import Call, calls_in
+from tallystick.formats.completions import FINISH_REASONS, Call, calls_in
 from tallystick.formats.receipt import PROXY, Answer, Tokens, tokens_digest
 from tallystick.verdicts.language_model import LanguageModel, Rows
 from tallystick.verdicts.tolerance import Finding
@@ -58,18 +57,28 @@ def check_delivery(findings: Findings, response: Response) -> None:
         billed = usage.prompt_tokens, usage.completion_tokens, usage.total_tokens
         names = ("prompt_tokens", "completion_tokens", "total_tokens")
         for name, counted, paid in zip(names, (*counts, sum(counts)), billed, strict=True):
-            if paid is not None:
-                _check_bill(findings, name, counted, paid)
+            if paid is not None and paid == counted:
+                findings.agrees("usage", name)
+            elif paid is not None:
+                more = "more" if paid > counted else "fewer"
+                detail = f"billed {paid}, {abs(paid - counted)} {more} than the {counted} of the receipt"
+                findings.differs("usage", name, detail)
     _check_ids(findings, "prompt", "prompt_token_ids", receipt.request.prompt, response.prompt_token_ids)
     _check_ids(findings, "tokens", "choices.0.token_ids", receipt.answer.tokens, response.choice.token_ids)
-    _check_bound_text(findings, receipt.answer.tokens, response.choice.content)
-    told, stated = response.choice.finish_reason, REASONS[receipt.answer.finish]
-    if response.choice.calls and stated == "stop" and told == "tool_calls":
-        stated = told
-    if told is not None and (told == stated or told in REASONS.values() or receipt.engine.name != PROXY):
-        compare(findings, "finish", "choices.0.finish_reason", stated, told)
-    elif told is not None:
-        findings.not_checked.append(f"why the answer ended: the server behind the proxy says {shown(told)}")
+    text = response.choice.content
+    if receipt.answer.tokens.over == "text" and text is not None:
+        if digest("blob", text.encode(errors="surrogatepass")) == receipt.answer.tokens.digest:
+            findings.agrees("tokens", "text")
+        else:
+            findings.differs("tokens", "text", "the delivered text is not the one that the receipt binds")
+    reported, stated = response.choice.finish_reason, FINISH_REASONS[receipt.answer.finish]
+    if response.choice.calls and stated == "stop" and reported == "tool_calls":
+        stated = reported
+    is_known = reported == stated or reported in FINISH_REASONS.values()
+    if reported is not None and (is_known or receipt.engine.name != PROXY):
+        compare(findings, "finish", "choices.0.finish_reason", stated, reported)
+    elif reported is not None:
+        findings.not_checked.append(f"why the answer ended: the server behind the proxy says {shown(reported)}")
     if response.request_id is not None:
         compare(findings, "nonce", "request.id", receipt.request.id, response.request_id)
 
@@ -94,7 +103,9 @@ def check_text(
     if (choice.content is None and choice.reasoning is None) or not texts:
         findings.not_checked.append(NOT_DELIVERED)
         return None
-    _check_stop_reason(findings, choice.stop_reason, asked)
+    stop = choice.stop_reason
+    if isinstance(stop, str) and (asked is None or stop not in asked.stop):
+        findings.leave_open("finish", f"stop_reason: {shown(repr(stop))} is no stop text of a request at hand")
     delivered = choice.content or ""
     if choice.reasoning is not None:
         _check_reasoning(findings, choice.reasoning, delivered, texts)
@@ -120,23 +131,18 @@ def _check_calls(findings: Findings, response: Response, texts: Sequence[str], a
     if asked.calls is None:
         findings.differs("tokens", "tool_calls", "calls of functions, and the request has no tools")
         return
-    delivered = response.choice.content or "", response.choice.calls
+    text, calls = (response.choice.content or "").strip(), [*map(_plain, response.choice.calls)]
+    readings = [calls_in(whole, asked.calls) for whole in texts]
     if response.choice.reasoning is not None:
         findings.leave_open("tokens", "calls beside reasoning: nobody says how the tokens are divided between them")
-    elif any(_is_alike(calls_in(text, asked.calls), delivered) for text in texts):
+    elif any((rest, [*map(_plain, made)]) == (text, calls) for rest, made in readings):
         findings.agrees("tokens", "tool_calls")
     else:
         findings.differs("tokens", "tool_calls", "the delivered calls are not what the answer's tokens say")
 
 
-def _is_alike(said: tuple[str, tuple[Call, ...]], delivered: tuple[str, tuple[Call, ...]]) -> bool:
-    """Whether texts and calls are the same; arguments may be JSON in another layout."""
-    return said[0] == delivered[0].strip() and [_plain(each) for each in said[1]] == [
-        _plain(each) for each in delivered[1]
-    ]
-
-
 def _plain(call: Call) -> tuple[str, object]:
+    """A call that equals another one if its arguments are the same JSON, in whichever layout."""
     name, arguments = call
     try:
         return name, encode(parse(arguments.encode(), "arguments"))
@@ -167,17 +173,11 @@ def _left_out(text: str, parts: Sequence[str]) -> list[str] | None:
     """What of a text stands before, between and behind its parts, which are in order; None if they are not in it."""
     left = list[str]()
     for part in parts:
-        before, found, text = text.partition(part) if part else ("", "", text)
-        if part and not found:
+        before, mark, text = text.partition(part) if part else ("", "", text)
+        if part and not mark:
             return None
         left.append(before.strip())
     return [*left, text.strip()]
-
-
-def _check_stop_reason(findings: Findings, told: str | int | None, asked: ExpectedRequest | None) -> None:
-    """A text that is said to have ended the answer is one that was asked for."""
-    if isinstance(told, str) and (asked is None or told not in asked.stop):
-        findings.leave_open("finish", f"stop_reason: {shown(repr(told))} is no stop text of a request at hand")
 
 
 def _check_remarks(findings: Findings, response: Response) -> None:
@@ -186,11 +186,11 @@ def _check_remarks(findings: Findings, response: Response) -> None:
     A proxy forwards what another server adds to its text: that is open, and no objection to the proxy.
     """
     is_proxied = response.receipt.receipt.engine.name == PROXY
-    for each in response.remarks:
-        if each.kind == "refused" or (each.kind == "foreign" and not is_proxied):
-            findings.differs("form", each.where, each.detail)
-        elif each.kind != "stated":
-            findings.leave_open("form", f"{each.where}: {each.detail}")
+    for remark in response.remarks:
+        if remark.kind == "refused" or (remark.kind == "foreign" and not is_proxied):
+            findings.differs("form", remark.where, remark.detail)
+        elif remark.kind != "stated":
+            findings.leave_open("form", f"{remark.where}: {remark.detail}")
 
 
 def check_stops(findings: Findings, answer: Ids, model: LanguageModel, asked: ExpectedRequest) -> None:
@@ -204,8 +204,8 @@ def check_stops(findings: Findings, answer: Ids, model: LanguageModel, asked: Ex
         return
     before = _finished(answer[:-1], decode) or ""
     least = len(decode(answer[: asked.min_tokens])) if asked.min_tokens else 0
-    if found := [stop for stop in asked.stop if stop and before.find(stop, max(0, least + 1 - len(stop))) >= 0]:
-        findings.differs("finish", "stop", f"the answer goes on after {shown(repr(found[0]))}, at which it was to end")
+    if passed := [stop for stop in asked.stop if stop and before.find(stop, max(0, least + 1 - len(stop))) >= 0]:
+        findings.differs("finish", "stop", f"the answer goes on after {shown(repr(passed[0]))}, at which it was to end")
     else:
         findings.agrees("finish", "stop", "no token after a stop text")
 
@@ -233,8 +233,8 @@ def _texts(prompt: Ids, answer: Ids, model: LanguageModel, stops: Ids = ()) -> t
         return str(decode((*context, *ids)))[len(before) :]
 
     is_ended = bool(answer) and answer[-1] in {*model.end_tokens, *stops}
-    said = answer[:-1] if is_ended else answer
-    texts = [text for way in (decode, behind) for text in (way(answer), way(said), _finished(said, way))]
+    shorter = answer[:-1] if is_ended else answer
+    texts = [text for way in (decode, behind) for text in (way(answer), way(shorter), _finished(shorter, way))]
     return tuple(text for text in texts if text is not None)
 
 
@@ -244,15 +244,6 @@ def _finished(answer: Ids, decode: Callable[[Ids], str]) -> str | None:
     return next((text for text in texts if not text.endswith(UNFINISHED)), "" if len(answer) <= HELD_MAX else None)
 
 
-def _check_bill(findings: Findings, name: str, counted: int, billed: int) -> None:
-    if billed == counted:
-        findings.agrees("usage", name)
-    else:
-        more = "more" if billed > counted else "fewer"
-        detail = f"billed {billed}, {abs(billed - counted)} {more} than the {counted} of the receipt"
-        findings.differs("usage", name, detail)
-
-
 def _check_ids(findings: Findings, check: str, where: str, stated: Tokens, ids: Ids | None) -> None:
     if ids is None or stated.over == "text":
         return
@@ -260,16 +251,6 @@ def _check_ids(findings: Findings, check: str, where: str, stated: Tokens, ids: 
         findings.agrees(check, where)
     else:
         findings.differs(check, where, "not the tokens of the receipt")
-
-
-def _check_bound_text(findings: Findings, stated: Tokens, text: str | None) -> None:
-    """Check the delivered text where the receipt binds the text itself."""
-    if stated.over != "text" or text is None:
-        return
-    if digest("blob", text.encode(errors="surrogatepass")) == stated.digest:
-        findings.agrees("tokens", "text")
-    else:
-        findings.differs("tokens", "text", "the delivered text is not the one that the receipt binds")
 
 
 # Checks where an answer ends and which reason its receipt states, from the answer's tokens.
@@ -368,7 +349,8 @@ def check_logprobs(
         findings.differs("logprobs", "", f"for {len(listed)} tokens, and the answer has {len(answer)}")
         return
     is_whole = delivered.content is not None  # in a completion, tokens that look alike share an entry
-    apart = [_apart(_own(row), token, each, is_whole) for row, token, each in zip(logits, answer, listed, strict=True)]
+    rows = zip(logits, answer, listed, strict=True)
+    apart = [_apart(_own(row), token, entry, is_whole) for row, token, entry in rows]
     worst = int(np.argmax(apart))
     detail = "difference of a log probability; no receipt binds them"
     findings.note(Finding(apart[worst], _limit(rule), "logprobs", f"token {worst}", detail, advisory=bool(undecided)))
@@ -397,26 +379,26 @@ def check_spelling(
         name = entry.token
         if name is not None and name not in known:
             text = decode([*answer[max(0, place - BEFORE) : place], token])
-            if not (any("\ufffd" in each for each in known) and text.endswith(name)):
+            if not (any("\ufffd" in writing for writing in known) and text.endswith(name)):
                 return False
         if entry.bytes is None:
             return True
-        told = bytes(entry.bytes)
-        return told == (name or "").encode() or told.decode(errors="replace") in known
+        given = bytes(entry.bytes)
+        return given == (name or "").encode() or given.decode(errors="replace") in known
 
     for place, (row, token, entry) in enumerate(zip(logits, answer, delivered.listed, strict=False)):
         if not is_name(entry, token, place):
-            _say(findings, f"token {place}", entry)
+            _leave_name_open(findings, f"token {place}", entry)
             return
         own = _own(row)
-        for each in entry.top_logprobs:
-            if not any(is_name(each, other, place) for other in _near(own, each.logprob, _limit(rule), token)):
-                _say(findings, f"token {place}, one of the most likely", each)
+        for top in entry.top_logprobs:
+            if not any(is_name(top, other, place) for other in _near(own, top.logprob, _limit(rule), token)):
+                _leave_name_open(findings, f"token {place}, one of the most likely", top)
                 return
     findings.agrees("logprobs", "names")
 
 
-def _say(findings: Findings, where: str, entry: DeliveredLogprob) -> None:
+def _leave_name_open(findings: Findings, where: str, entry: DeliveredLogprob) -> None:
     name = entry.token if entry.token is not None else list(entry.bytes or ())
     findings.leave_open("logprobs", f"{where} is named {shown(repr(name))}, and the tokenizer has no such name for it")
 
@@ -443,13 +425,13 @@ def _own(row: Rows) -> Row:
 
 def _apart(own: Row, token: int, entry: DeliveredLogprob, is_whole: bool) -> float:
     """The largest difference at one token, F64[V]: of its own number, and of the list in the way that fits."""
-    top = sorted((max(each.logprob, LEAST) for each in entry.top_logprobs), reverse=True)
+    top = sorted((max(logprob.logprob, LEAST) for logprob in entry.top_logprobs), reverse=True)
     chosen = abs(own[token] - max(entry.logprob, LEAST))
     if not is_whole:
-        return float(max([chosen, *(np.abs(own - each).min() for each in top)]))
+        return float(max([chosen, *(np.abs(own - logprob).min() for logprob in top)]))
     largest = np.sort(own)[::-1]
     alone = [abs(mine - theirs) for mine, theirs in zip(largest, top, strict=False)]
-    place = int(np.argmin([abs(each - own[token]) for each in top])) if top else 0
+    place = int(np.argmin([abs(logprob - own[token]) for logprob in top])) if top else 0
     others = np.sort(np.delete(own, token))[::-1]
     beside = [abs(mine - theirs) for mine, theirs in zip(others, top[:place] + top[place + 1 :], strict=False)]
     first = [abs(top[place] - own[token])] if top else []

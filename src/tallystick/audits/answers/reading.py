@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tallystick.audits.answers.response import ANSWERS_MAX, Response, Usage, split_name
+from tallystick.audits.answers.response import ANSWERS_MAX, Response, split_name
 from tallystick.core.canonical_json import Json, encode
 from tallystick.core.digests import digest
 from tallystick.core.errors import MalformedError
@@ -24,10 +24,10 @@ SHARED: Final[tuple[str, ...]] = ("id", "model", "system_fingerprint", "usage", 
 
 def read_response(value: Json, what: str = "response") -> Response:
     """Read a signed receipt, or a response of one answer whose field `receipt` holds one; raises `MalformedError`."""
-    found = read_responses(value, what)
-    if len(found) > 1:
-        raise MalformedError(f"{what}: receipts: {len(found)} answers, not one")
-    return found[0]
+    responses = read_responses(value, what)
+    if len(responses) > 1:
+        raise MalformedError(f"{what}: receipts: {len(responses)} answers, not one")
+    return responses[0]
 
 
 def read_responses(value: Json, what: str = "response") -> tuple[Response, ...]:
@@ -49,30 +49,29 @@ def delivered(reader: CompletionReader, what: str = "response") -> tuple[Respons
     numbers = _numbers(receipts, reader)
     answers = max(len(receipts), len(reader.choices))
     uncovered = sorted(reader.choices.keys() - set(numbers))
-    remarks = [*reader.remarks, *(Remark("open", f"choices.{each}", "no receipt of this answer") for each in uncovered)]
+    remarks = [*reader.remarks]
+    remarks += [Remark("open", f"choices.{number}", "no receipt of this answer") for number in uncovered]
     shared = {name: reader.fields[name] for name in SHARED if name in reader.fields}
     if reader.choices and len(reader.choices) < len(receipts):
         remarks.append(Remark("refused", "choices", f"{len(reader.choices)}, and {len(receipts)} receipts"))
-    found = []
+    responses = []
     for number, receipt in zip(numbers, receipts, strict=True):
         choice = reader.choices.get(number, ReadChoice())
         choices = [choice.fields()] if number in reader.choices else []
         fields: dict[str, Any] = {**shared, "receipt": receipt.to_json(), "choices": choices}
         read = Response.from_json(fields, what)
-        others = sum(each.receipt.answer.tokens.count for each in receipts if each is not receipt)
+        # what one answer was billed: the sum without the tokens of the others; unknown if some have no receipt
+        others = sum(other.receipt.answer.tokens.count for other in receipts if other is not receipt)
         has_form = choice.text is not None or bool(choice.calls)
-        found.append(
-            read.model_copy(
-                update={
-                    "usage": _bill_without(read.usage, others, bool(uncovered)),
-                    "number": number,
-                    "answers": answers,
-                    "form": reader.form if has_form else None,
-                    "remarks": tuple(dict.fromkeys([*remarks, *choice.remarks])),
-                }
-            )
-        )
-    return tuple(found)
+        own = {
+            "usage": None if read.usage is None or uncovered else read.usage.without(others),
+            "number": number,
+            "answers": answers,
+            "form": reader.form if has_form else None,
+            "remarks": tuple(dict.fromkeys([*remarks, *choice.remarks])),
+        }
+        responses.append(read.model_copy(update=own))
+    return tuple(responses)
 
 
 def _receipts(reader: CompletionReader, what: str) -> list[SignedReceipt]:
@@ -84,7 +83,7 @@ def _receipts(reader: CompletionReader, what: str) -> list[SignedReceipt]:
         raise MalformedError(f"{what}: receipt: the response carries none")
     if one is not None and one != listed[0]:
         raise MalformedError(f"{what}: receipt: another one than the first of receipts")
-    return [SignedReceipt.from_json(each, f"{what}: receipt") for each in listed]
+    return [SignedReceipt.from_json(receipt, f"{what}: receipt") for receipt in listed]
 
 
 def _numbers(receipts: list[SignedReceipt], reader: CompletionReader) -> list[int]:
@@ -93,14 +92,9 @@ def _numbers(receipts: list[SignedReceipt], reader: CompletionReader) -> list[in
         return [*reader.choices]
     if len(receipts) >= len(reader.choices):
         return list(range(len(receipts)))
-    named = [split_name(each.receipt.request.id)[1] for each in receipts]
-    is_told = all(each in reader.choices for each in named) and len(set(named)) == len(named)
-    return [each for each in named if each is not None] if is_told else list(range(len(receipts)))
-
-
-def _bill_without(usage: Usage | None, others: int, is_partial: bool) -> Usage | None:
-    """What one answer was billed: the sum without the tokens of the others; unknown if some have no receipt."""
-    return None if usage is None or is_partial else usage.without(others)
+    named = [split_name(receipt.receipt.request.id)[1] for receipt in receipts]
+    is_clear = all(number in reader.choices for number in named) and len(set(named)) == len(named)
+    return [number for number in named if number is not None] if is_clear else list(range(len(receipts)))
 
 
 # The verdict on a signed receipt that has not the form of a receipt: edited, contradictory, or of a later version.
@@ -140,13 +134,14 @@ def judge_unread(what: str, value: Json) -> UnreadReport | None:
     that is not known here is inconclusive; what states to be of this version and is not, or was edited, is rejected.
     """
     signed = [*_signed(value)]
-    for each in signed:
+    for statement in signed:
         try:
-            SignedReceipt.from_json(dict(each), what)
+            SignedReceipt.from_json(dict(statement), what)
         except MalformedError as error:
             left = (LEFT,) if len(signed) == 1 else (LEFT, "the other receipts of the response")
             return UnreadReport(
-                f"receipt {digest('receipt', encode(each['receipt']))}", _verdict(each, str(error), left)
+                f"receipt {digest('receipt', encode(statement['receipt']))}",
+                _verdict(statement, str(error), left),
             )
     return None
 
@@ -169,10 +164,8 @@ def _signed(value: Json) -> Iterator[Mapping[str, Json]]:
     if not isinstance(value, dict):
         return
     listed = value.get("receipts")
-    for each in (value, value.get("receipt"), *(listed if isinstance(listed, list) else ())):
-        if isinstance(each, dict) and isinstance(each.get("receipt"), dict) and _is_signed(each):
-            yield each
-
-
-def _is_signed(value: Mapping[str, Json]) -> bool:
-    return bool(KEY.fullmatch(str(value.get("key"))) and SIGNATURE.fullmatch(str(value.get("signature"))))
+    for part in (value, value.get("receipt"), *(listed if isinstance(listed, list) else ())):
+        if not isinstance(part, dict) or not isinstance(part.get("receipt"), dict):
+            continue
+        if KEY.fullmatch(str(part.get("key"))) and SIGNATURE.fullmatch(str(part.get("signature"))):
+            yield part

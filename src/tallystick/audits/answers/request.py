@@ -5,7 +5,7 @@ Nothing here comes from the provider. Settings that the body leaves out were lef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -15,7 +15,7 @@ from tallystick.core.canonical_json import Json, parse
 from tallystick.core.documents import Count, Document
 from tallystick.core.errors import MalformedError
 from tallystick.core.files import read_document
-from tallystick.formats.completions import Form, call_form
+from tallystick.formats.completions import call_form
 from tallystick.formats.receipt import (
     ADJUSTING,
     TOKENS_MAX,
@@ -28,11 +28,18 @@ from tallystick.formats.receipt import (
     Temperature,
     TokenCount,
 )
-from tallystick.formats.requests import biases, listed, shown_tools, wanted_schema
-from tallystick.formats.responses_api import chat_body, form_of_request, is_responses_request
+from tallystick.formats.requests import (
+    DRAWING,
+    Form,
+    chat_body,
+    form_of_request,
+    listed,
+    shown_tools,
+    stated_settings,
+    wanted_schema,
+)
 from tallystick.verdicts.language_model import LanguageModel
 
-SETTINGS: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 IDLE: Final = frozenset(
     {
         *("stream", "stream_options", "user", "metadata", "store", "service_tier", "timeout"),
@@ -51,13 +58,6 @@ NEUTRAL: Final[Mapping[str, tuple[Json, ...]]] = {
 
 OWN: Final = frozenset({"others", "form"})
 """Fields of an `ExpectedRequest` that no body has."""
-AS_STATED: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "logit_bias": biases,
-    "allowed_token_ids": listed,
-    "bad_token_ids": listed,
-    "stop_token_ids": listed,
-}
-
 Ids = Annotated[tuple[Annotated[int, Field(ge=0, lt=1 << 31)], ...], Field(max_length=TOKENS_MAX)]
 Texts = Annotated[tuple[str, ...], Field(max_length=64)]
 Message = dict[str, Any]
@@ -103,27 +103,35 @@ class ExpectedRequest(Document):
         """Read the body of a completion or of a chat completion; raises `MalformedError` naming the field."""
         if not isinstance(body, Mapping):
             raise MalformedError(f"{what}: a request is an object")
-        fields: dict[str, Any] = {name: value for name, value in _flattened(body, what).items() if value is not None}
+        extra = body.get("extra_body") or {}
+        if not isinstance(extra, Mapping):
+            raise MalformedError(f"{what}.extra_body: an object is needed")
+        flat = {**{name: value for name, value in body.items() if name != "extra_body"}, **extra}
+        fields: dict[str, Any] = {name: value for name, value in flat.items() if value is not None}
         form = form_of_request(fields) if fields.keys() & {"messages", "prompt", "input"} else None
-        fields = chat_body(fields) if is_responses_request(fields) else fields
+        fields = chat_body(fields) if form == "responses" else fields
         if "max_completion_tokens" in fields:
             fields["max_tokens"] = fields.pop("max_completion_tokens")
         if fields.get("top_k") == -1:
             fields["top_k"] = 0
         if isinstance(fields.get("stop"), str):
             fields["stop"] = [fields["stop"]]
-        fields |= {name: convert(fields[name]) for name, convert in AS_STATED.items() if name in fields}
+        fields |= stated_settings(fields)
+        if "stop_token_ids" in fields:
+            fields["stop_token_ids"] = listed(fields["stop_token_ids"])
         if isinstance(messages := fields.get("messages"), list):
             fields["messages"] = [_message(each, f"{what}.messages") for each in messages]
         fields = _shaped(fields)
         known = {name: fields[name] for name in (cls.model_fields.keys() & fields.keys()) - OWN}
-        own = {"others": _others(fields, set(cls.model_fields) - OWN)} | ({"form": form} if form else {})
+        covered = cls.model_fields.keys() - OWN | IDLE
+        others = sorted(name for name in fields if name not in covered and fields[name] not in NEUTRAL.get(name, ()))
+        own: dict[str, Any] = {"others": [name[:100] for name in others]} | ({"form": form} if form else {})
         return cls.from_json({**known, **own}, what)
 
     def settings_of(self, answer: int = 0) -> dict[str, float]:
         """The requested settings of the sampler; answer `answer` of several has seed + answer."""
-        found = {name: value for name in SETTINGS if (value := getattr(self, name)) is not None}
-        return found | {"seed": found["seed"] + answer} if "seed" in found else found
+        settings = {name: value for name in DRAWING if (value := getattr(self, name)) is not None}
+        return settings | {"seed": settings["seed"] + answer} if "seed" in settings else settings
 
     def adjustments(self, end_tokens: Collection[int]) -> dict[str, object]:
         """The adjustments of logits that the sampler has to state; those that the body leaves out are off.
@@ -147,14 +155,6 @@ def read_request(path: Path) -> ExpectedRequest:
     return ExpectedRequest.from_body(parse(read_document(path), path.name), path.name)
 
 
-def _flattened(body: Mapping[str, Json], what: str) -> dict[str, Json]:
-    """The body with the fields of `extra_body` moved to the top level."""
-    extra = body.get("extra_body") or {}
-    if not isinstance(extra, Mapping):
-        raise MalformedError(f"{what}.extra_body: an object is needed")
-    return {**{name: value for name, value in body.items() if name != "extra_body"}, **extra}
-
-
 def _shaped(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields with what answers have to be: the kind and text of a schema, and the tools as text."""
     wanted, tools = wanted_schema(fields), shown_tools(fields)
@@ -166,11 +166,6 @@ def _shaped(fields: Mapping[str, Any]) -> dict[str, Any]:
         if wanted[0] != "tool_choice":
             del left["response_format"]
     return left if tools is None else {**left, "tools": tools}
-
-
-def _others(fields: Mapping[str, Json], known: set[str]) -> list[Json]:
-    strange = {name for name in fields if name not in known | IDLE and fields[name] not in NEUTRAL.get(name, ())}
-    return [name[:100] for name in sorted(strange)]
 
 
 def _message(message: Json, what: str) -> Json:

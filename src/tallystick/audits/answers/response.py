@@ -11,12 +11,9 @@ from typing import Annotated, Final
 from pydantic import ConfigDict, Field
 
 from tallystick.core.documents import Document
-from tallystick.formats.completions import CALLS_MAX, Form, Remark
+from tallystick.formats.completions import CALLS_MAX, Remark
 from tallystick.formats.receipt import TOKENS_MAX, SignedReceipt, TokenCount, TokenIds
-
-REASONS: Final = {"end": "stop", "stop": "stop", "length": "length", "cancelled": "stop"}
-"""OpenAI's finish reason for each reason of a receipt."""
-
+from tallystick.formats.requests import Form
 
 NOT_DELIVERED: Final = "whether the text that was delivered is that of the tokens: give the response"
 NOT_BILLED: Final = "what was billed: give the response with its usage"
@@ -32,8 +29,8 @@ Octet = Annotated[int, Field(ge=0, le=255)]
 
 def split_name(request_id: str) -> tuple[str, int | None]:
     """The name of a request, and the index of the answer if it has one: `name-0`, `name-1`, …."""
-    found = NUMBERED.fullmatch(request_id)
-    return (request_id, None) if found is None else (found[1], int(found[2]))
+    match = NUMBERED.fullmatch(request_id)
+    return (request_id, None) if match is None else (match[1], int(match[2]))
 
 
 class ResponsePart(Document):
@@ -86,7 +83,7 @@ class DeliveredLogprobs(ResponsePart):
             DeliveredLogprob(
                 logprob=number,
                 token=name,
-                top_logprobs=tuple(DeliveredLogprob(logprob=each, token=text) for text, each in (top or {}).items()),
+                top_logprobs=tuple(DeliveredLogprob(logprob=value, token=text) for text, value in (top or {}).items()),
             )
             for number, name, top in zip(numbers, names, tops, strict=True)
         )
@@ -126,8 +123,8 @@ class Response(ResponsePart):
     @property
     def is_bare(self) -> bool:
         """Whether only the receipt is known."""
-        told = (self.id, self.model, self.usage, self.prompt_token_ids, self.form)
-        return not (self.choices or self.remarks or any(each is not None for each in told))
+        fields = (self.id, self.model, self.usage, self.prompt_token_ids, self.form)
+        return not (self.choices or self.remarks or any(field is not None for field in fields))
 
     @property
     def choice(self) -> DeliveredChoice:

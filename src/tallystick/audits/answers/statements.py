@@ -13,7 +13,6 @@ from tallystick.audits.answers.states import KnownTokens
 from tallystick.core.digests import digest
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.formats.claims import ModelCard
-from tallystick.formats.completions import Form
 from tallystick.formats.receipt import PROXY, Fingerprint, Grammar, Receipt, Sampler, tokens_digest
 from tallystick.verdicts.fingerprints import ENTRIES_MAX
 from tallystick.verdicts.language_model import LanguageModel
@@ -58,7 +57,7 @@ def operations(receipt: Receipt, card: ModelCard) -> int:
         total += rows * (prompt + rows) * REMEMBERED
     if sampler.adjustments:
         total += rows * (ADJUSTED * card.vocabulary + rows * REMEMBERED)
-    return total + sum(_summary(each, card) for each in receipt.fingerprints)
+    return total + sum(_summary(fingerprint, card) for fingerprint in receipt.fingerprints)
 
 
 def memory(receipt: Receipt, card: ModelCard, layers: Collection[int]) -> int:
@@ -122,7 +121,7 @@ def check_sizes(
     for setting, (needed, unit) in spent.items():
         if needed > (allowed := getattr(policy, setting)):
             raise UnavailableError(f"{where}: takes up to {needed} {unit}, more than {setting} of {allowed}")
-    named = {f"fingerprints.{place}": (each.layers, card.layers + 1) for place, each in enumerate(receipt.fingerprints)}
+    named = {f"fingerprints.{place}": (one.layers, card.layers + 1) for place, one in enumerate(receipt.fingerprints)}
     named |= {"states": (receipt.states.layers, card.layers)} if receipt.states else {}
     for place, (layers, last) in named.items():
         if max(layers) > last:
@@ -141,8 +140,8 @@ def check_vocabulary(tokens: KnownTokens, sampler: Sampler, card: ModelCard) -> 
 
 def context_length_of(model: LanguageModel) -> int | None:
     """The context length of a model of transformers, if its configuration states one."""
-    found: int | None = getattr(model, "context_length", None)
-    return found
+    length: int | None = getattr(model, "context_length", None)
+    return length
 
 
 # Compares a receipt's grammar with the one that the customer asked for, and makes its masks from the request.
@@ -188,13 +187,22 @@ def check_request(
     """Check that the receipt answers this request; returns the prompt by the verifier's own tokenizer."""
     receipt = response.receipt.receipt
     if None not in (response.form, asked.form):
-        check_form_of_answer(findings, response.form, asked.form)
+        if response.form == asked.form:  # an answer of another form is read in other fields
+            findings.agrees("form", "response")
+        else:
+            detail = f"an answer of the form {response.form!r}, and the request asks for {asked.form!r}"
+            findings.differs("form", "response", detail)
     prompt = asked.prompt_tokens(model)
     _check_prompt(findings, receipt, prompt)
     _check_nonce(findings, receipt, asked.tally_nonce, policy)
     wanted = asked.settings_of(_number(response, asked)) | asked.adjustments(model.end_tokens)
     _check_settings(findings, receipt, wanted, policy)
-    _check_answers(findings, response, asked.n or 1)
+    wanted_answers, answers = asked.n or 1, response.answers
+    apart = max(0, answers - wanted_answers)
+    if response.choices:  # a bare receipt is one of any number
+        apart = abs(answers - wanted_answers)
+    detail = f"{answers} answers, and {wanted_answers} asked for" if apart else ""
+    findings.note(Finding(float(apart), 0.0, "settings", "n", detail))
     check_grammar(findings, receipt.sampler.grammar, asked)
     if asked.max_tokens is not None:
         compare(findings, "settings", "max_tokens", receipt.request.max_tokens, asked.max_tokens)
@@ -207,27 +215,12 @@ def check_request(
     return prompt
 
 
-def check_form_of_answer(findings: Findings, told: Form | None, asked: Form | None) -> None:
-    """Check that the answer has the form that the request asks for: another one is read in other fields."""
-    if told == asked:
-        findings.agrees("form", "response")
-    else:
-        findings.differs("form", "response", f"an answer of the form {told!r}, and the request asks for {asked!r}")
-
-
 def _number(response: Response, asked: ExpectedRequest) -> int:
     """The index of this answer among those to the request; a bare receipt has it only in the request's id."""
     if response.answers > 1 or asked.n in (None, 1):
         return response.number
     number = split_name(response.receipt.receipt.request.id)[1]
     return response.number if number is None or number >= (asked.n or 1) else number
-
-
-def _check_answers(findings: Findings, response: Response, wanted: int) -> None:
-    """Check that there are as many answers as were asked for; a bare receipt is one of any number."""
-    apart = abs(response.answers - wanted) if response.choices else max(0, response.answers - wanted)
-    detail = f"{response.answers} answers, and {wanted} asked for" if apart else ""
-    findings.note(Finding(float(apart), 0.0, "settings", "n", detail))
 
 
 def _check_prompt(findings: Findings, receipt: Receipt, prompt: Ids | None) -> None:
@@ -238,9 +231,12 @@ def _check_prompt(findings: Findings, receipt: Receipt, prompt: Ids | None) -> N
     elif tokens_digest(prompt) == receipt.request.prompt.digest:
         compare(findings, "prompt", "request.prompt.count", receipt.request.prompt.count, len(prompt))
     else:
-        findings.differs(
-            "prompt", _first_difference(prompt, receipt.request.prompt.ids), "not the prompt that was asked"
-        )
+        where, claimed = "digest", receipt.request.prompt.ids
+        if claimed is not None:
+            pairs = enumerate(zip(prompt, claimed, strict=False))
+            place = next((place for place, (a, b) in pairs if a != b), min(len(prompt), len(claimed)))
+            where = f"token {place}"
+        findings.differs("prompt", where, "not the prompt that was asked")
 
 
 def _check_nonce(findings: Findings, receipt: Receipt, nonce: str | None, policy: ReceiptPolicy) -> None:
@@ -265,13 +261,6 @@ def _check_settings(findings: Findings, receipt: Receipt, asked: Mapping[str, ob
         findings.leave_open("settings", "the policy asks for a seed of the customer's, and the request has none")
     if left:
         findings.not_checked.append(f"settings that the request left to the provider: {', '.join(left)}")
-
-
-def _first_difference(own: Ids, claimed: Ids | None) -> str:
-    if claimed is None:
-        return "digest"
-    place = next((i for i, (a, b) in enumerate(zip(own, claimed, strict=False)) if a != b), min(len(own), len(claimed)))
-    return f"token {place}"
 
 
 # Checks of what a receipt states about the sampler that need no request.
@@ -307,13 +296,13 @@ def check_excuses(findings: Findings, receipt: Receipt, asked: ExpectedRequest |
 def note_statements(findings: Findings, response: Response, asked: ExpectedRequest | None) -> None:
     """Log, in one line, what receipt and response state and nothing is compared with."""
     names = ["engine, batch and number in the receipt"]
-    told = [each.where for each in response.remarks if each.kind == "stated"]
+    stated = [remark.where for remark in response.remarks if remark.kind == "stated"]
     if response.system_fingerprint not in (None, response.receipt.receipt.model):
-        told.append("system_fingerprint")
+        stated.append("system_fingerprint")
     name = None if asked is None else asked.model
     if response.model not in (None, name):
-        told.append("model" if name is None else f"model ({shown(repr(response.model))} for {shown(repr(name))})")
-    names += [f"{', '.join(sorted(told))} in the response"] if told else []
+        stated.append("model" if name is None else f"model ({shown(repr(response.model))} for {shown(repr(name))})")
+    names += [f"{', '.join(sorted(stated))} in the response"] if stated else []
     findings.not_checked.append(f"what the provider states of itself: {'; '.join(names)}")
 
 

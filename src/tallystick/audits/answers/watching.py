@@ -15,7 +15,8 @@ from tallystick.audits.answers.background import AskedCall, BackgroundChecks, Ch
 from tallystick.audits.answers.verification import json_of
 from tallystick.core.canonical_json import loose_json, parse
 from tallystick.core.errors import MalformedError
-from tallystick.formats.completions import CompletionReader, Form
+from tallystick.formats.completions import CompletionReader
+from tallystick.formats.requests import Form
 from tallystick.formats.responses_api import BYTES_MAX, ResponsesReader, events_of, reader_of
 
 # Streams of the `openai` client, handed on chunk by chunk and joined for the check at their end.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
@@ -18,8 +18,7 @@ from tallystick.core.errors import MalformedError, UnavailableError, UsageError
 from tallystick.core.http.problems import Problem
 from tallystick.core.http.server import read_json, until_left
 from tallystick.formats.completions import call_form
-from tallystick.formats.receipt import Sampler
-from tallystick.formats.requests import Wanted, shown_tools, wanted_schema
+from tallystick.formats.requests import Form, Wanted, shown_tools, wanted_schema
 from tallystick.recording.serving.application import (
     CLIENT_GONE,
     ServerOptions,
@@ -29,8 +28,8 @@ from tallystick.recording.serving.application import (
     check_customer,
     receipt_headers,
 )
-from tallystick.recording.serving.errors import DONE, EVENT_HEADERS, ClosingStream, error_object, event_of, invalid
-from tallystick.recording.serving.jobs import NO_PIECE, Failed, Piece
+from tallystick.recording.serving.errors import EVENT_HEADERS, ClosingStream, invalid, refused
+from tallystick.recording.serving.jobs import Failed
 from tallystick.recording.serving.requests import (
     ChallengeBody,
     ChatRequest,
@@ -39,55 +38,15 @@ from tallystick.recording.serving.requests import (
     TextRequest,
     read_request,
 )
-from tallystick.recording.serving.responses import ChoiceSoFar, ResponseForm, ResponseObjects, receipts_of
+from tallystick.recording.serving.responses import ChoiceSoFar, CompletionForm, ResponsesForm, receipts_of
 from tallystick.recording.serving.service import Answering, GenerationRequest, ModelService
-
-# Answers as server-sent events: chunks as they are generated, the receipt in the last one, then `[DONE]`.
-
-
-async def stream_events(answering: Answering, form: ResponseForm, has_usage: bool) -> AsyncGenerator[bytes, None]:
-    """The chunks of an answer, one event each.
-
-    The last chunk carries the receipts. If the client asked for usage, that is the chunk with `usage` and no choices.
-    Otherwise it is the chunk with the last `finish_reason`: other clients do not expect a chunk without choices.
-    """
-    choices = [ChoiceSoFar() for _ in answering.order.samplers]
-    no_usage = {"usage": None} if has_usage else {}
-    for number in range(len(choices)):
-        yield event_of(form.first_chunk(number) | no_usage)
-    held: dict[int, Piece] = {}
-    async for number, event in answering.events():
-        if isinstance(event, Failed):
-            yield event_of(error_object(Problem(500, "internal_error", event.reason)))
-            yield DONE
-            return
-        waiting = held.pop(number, NO_PIECE)
-        if isinstance(event, Piece):
-            choices[number].add(event)
-            joined = waiting.followed_by(event)
-            if joined.text and answering.order.calls is None:
-                yield event_of(form.piece_chunk(number, joined.text, joined.ids, None, joined.logprobs) | no_usage)
-            else:
-                held[number] = joined
-        else:
-            choices[number].answered = event
-            chunk = form.piece_chunk(number, waiting.text, waiting.ids, event.finish, waiting.logprobs)
-            if answering.order.calls is not None:
-                chunk = form.calls_chunk(number, choices[number], waiting.ids, event.finish)
-            is_last = all(each.answered for each in choices)
-            yield event_of(chunk | (form.closing(choices, usage=False) if is_last and not has_usage else no_usage))
-    if has_usage:
-        yield event_of(form.last_chunk() | form.closing(choices))
-    yield DONE
-
-
-# The HTTP interface: chat and text completions of the OpenAI API, models, receipts and challenges.
 
 TEXT_TOKENS: Final = 16
 """The default limit of a text completion, as in the OpenAI API."""
 SEEDS: Final = 1 << 52
-FORMS: Final[Mapping[str, Literal["chat", "text"]]] = {"chatcmpl": "chat", "cmpl": "text"}
-Asks = TypeVar("Asks", CompletionRequest, ChatRequest, TextRequest, ResponsesRequest)
+IDS: Final[Mapping[Form, str]] = {"chat": "chatcmpl-", "text": "cmpl-", "responses": "resp_"}
+"""How the ids of answers begin."""
+Asks = TypeVar("Asks", ChatRequest, TextRequest, ResponsesRequest)
 
 
 def create_app(service: ModelService, options: ServerOptions, clock: Callable[[], float] = time.time) -> FastAPI:
@@ -110,54 +69,39 @@ def create_app(service: ModelService, options: ServerOptions, clock: Callable[[]
 
 def _add_completions(app: FastAPI, service: ModelService, options: ServerOptions, clock: Callable[[], float]) -> None:
     async def respond(
-        request: Request, asked: CompletionRequest, prompt: tuple[int, ...], form: str, wanted: Wanted | None = None
+        request: Request, asked: ChatRequest | TextRequest, form: Form, sent: Mapping[str, Any]
     ) -> Response:
+        wanted, tools = _shape(asked, service)
+        if isinstance(asked, ChatRequest):
+            prompt = await service.encode_chat([message.as_sent for message in asked.messages], tools)
+        else:
+            only = asked.only_prompt
+            prompt = await service.encode_text(only) if isinstance(only, str) else only
         order = replace(_order(asked, prompt, form, service), calls=call_form(asked.shaping))
         order = order.under(*await service.grammar(wanted, len(order.samplers)))
-        written = ResponseForm(
-            "chat" if form == "chatcmpl" else "text",
-            asked.model,
-            service.issuer.model,
-            int(clock()),
-            order,
-            service.shown,
-        )
+        frame = asked.model, service.issuer.model, int(clock()), order
+        has_usage = bool(asked.stream_options and asked.stream_options.include_usage)
+        written: CompletionForm | ResponsesForm = ResponsesForm(*frame, sent)
+        if form != "responses":
+            written = CompletionForm(form, *frame, service.shown, has_usage)
         answering = service.order(order)
         if asked.stream:
-            has_usage = bool(asked.stream_options and asked.stream_options.include_usage)
-            headers = EVENT_HEADERS | {"X-Request-Id": order.id}
-            return ClosingStream(stream_events(answering, written, has_usage), answering.close, headers=headers)
-        return await _whole(request, answering, written)
-
-    @app.post("/v1/chat/completions")
-    async def chat(request: Request) -> Response:
-        asked = await _read(request, ChatRequest, options, service)
-        wanted, tools = _shape(asked, service)
-        messages = [each.as_sent for each in asked.messages]
-        return await respond(request, asked, await service.encode_chat(messages, tools), "chatcmpl", wanted)
-
-    @app.post("/v1/responses")
-    async def responses(request: Request) -> Response:
-        sent = await _read(request, ResponsesRequest, options, service)
-        asked = sent.as_chat()
-        wanted, _ = _shape(asked, service)
-        prompt = await service.encode_chat([each.as_sent for each in asked.messages])
-        order = _order(asked, prompt, "resp", service).under(*await service.grammar(wanted, 1))
-        written = ResponseObjects(
-            asked.model, service.issuer.model, int(clock()), order, sent.model_dump(exclude_none=True)
-        )
-        answering = service.order(order)
-        if sent.stream:
             headers = EVENT_HEADERS | {"X-Request-Id": order.id}
             return ClosingStream(written.events(answering), answering.close, headers=headers)
         return await _whole(request, answering, written)
 
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        return await respond(request, await _read(request, ChatRequest, options, service), "chat", {})
+
+    @app.post("/v1/responses")
+    async def responses(request: Request) -> Response:
+        sent = await _read(request, ResponsesRequest, options, service)
+        return await respond(request, sent.as_chat(), "responses", sent.model_dump(exclude_none=True))
+
     @app.post("/v1/completions")
     async def text(request: Request) -> Response:
-        asked = await _read(request, TextRequest, options, service)
-        prompt = asked.only_prompt
-        ids = await service.encode_text(prompt) if isinstance(prompt, str) else prompt
-        return await respond(request, asked, ids, "cmpl")
+        return await respond(request, await _read(request, TextRequest, options, service), "text", {})
 
 
 def _add_models(app: FastAPI, service: ModelService, options: ServerOptions, created: int) -> None:
@@ -209,32 +153,28 @@ def _add_challenges(app: FastAPI, service: ModelService, options: ServerOptions)
         return Response(opening, media_type="application/json")
 
 
-async def _whole(request: Request, answering: Answering, form: ResponseForm | ResponseObjects) -> Response:
+async def _whole(request: Request, answering: Answering, form: CompletionForm | ResponsesForm) -> Response:
     """A response without streaming; if the client disconnects, generation stops."""
-    collecting = asyncio.ensure_future(_collect(answering))
+    choices = [ChoiceSoFar() for _ in answering.order.samplers]
+
+    async def collect() -> None:
+        async for number, event in answering.events():
+            if isinstance(event, Failed):
+                raise Problem(500, "internal_error", event.reason)
+            choices[number].add(event)
+
+    collecting = asyncio.ensure_future(collect())
     leaving = asyncio.ensure_future(until_left(request))
     try:
         await asyncio.wait({collecting, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not collecting.done():
             return Response(status_code=CLIENT_GONE)
-        choices = collecting.result()
+        collecting.result()
     finally:
         answering.close()
         collecting.cancel()
         leaving.cancel()
     return JSONResponse(form.whole(choices), headers=receipt_headers(form.order.id, receipts_of(choices)))
-
-
-async def _collect(answering: Answering) -> list[ChoiceSoFar]:
-    choices = [ChoiceSoFar() for _ in answering.order.samplers]
-    async for number, event in answering.events():
-        if isinstance(event, Failed):
-            raise Problem(500, "internal_error", event.reason)
-        if isinstance(event, Piece):
-            choices[number].add(event)
-        else:
-            choices[number].answered = event
-    return choices
 
 
 async def _read(request: Request, kind: type[Asks], options: ServerOptions, service: ModelService) -> Asks:
@@ -244,47 +184,42 @@ async def _read(request: Request, kind: type[Asks], options: ServerOptions, serv
     return asked
 
 
-def _order(asked: CompletionRequest, prompt: tuple[int, ...], form: str, service: ModelService) -> GenerationRequest:
-    field = "prompt" if form == "cmpl" else "messages"
+def _order(asked: CompletionRequest, prompt: tuple[int, ...], form: Form, service: ModelService) -> GenerationRequest:
+    field = "prompt" if form == "text" else "messages"
     vocabulary = service.language_model.card.vocabulary
     if not prompt:
         raise invalid(f"{field}: no tokens", field)
     if max(prompt) >= vocabulary:
         raise invalid(f"{field}: token {max(prompt)} is outside the vocabulary of {vocabulary}", field)
     first = asked.sampler(secrets.randbelow(SEEDS), service.language_model.end_tokens)
-    _check_choosable(first, vocabulary)
-    seeds = [(first.seed + choice) % (SAFE_INTEGER_MAX + 1) for choice in range(asked.choices)]
+    if first.largest_token >= vocabulary:
+        raise invalid(f"token {first.largest_token} is outside the vocabulary of {vocabulary}", "logit_bias")
+    allowed = {*first.allowed_token_ids}
+    if allowed and not allowed - {*first.bad_token_ids, *first.end_token_ids}:
+        raise invalid("allowed_token_ids: bad_token_ids and min_tokens leave none of them", "allowed_token_ids")
+    seeds = [(first.seed + choice) % (SAFE_INTEGER_MAX + 1) for choice in range(asked.n or 1)]
     return GenerationRequest(
-        id=f"{form}{'_' if form == 'resp' else '-'}{secrets.token_hex(16)}",
+        id=f"{IDS[form]}{secrets.token_hex(16)}",
         prompt=prompt,
         samplers=tuple(first.model_copy(update={"seed": seed}) for seed in seeds),
-        max_tokens=_limit(asked, len(prompt), TEXT_TOKENS if form == "cmpl" else None, service.context, field),
+        max_tokens=_limit(asked, len(prompt), TEXT_TOKENS if form == "text" else None, service.context, field),
         stops=asked.stops,
         nonce=asked.tally_nonce,
         logprobs=asked.top,
     )
 
 
-def _shape(asked: ChatRequest, service: ModelService) -> tuple[Wanted | None, str | None]:
+def _shape(asked: CompletionRequest, service: ModelService) -> tuple[Wanted | None, str | None]:
     """The schema that answers follow, and the tools for the template; raises `Problem` for what is not offered."""
     try:
         wanted, tools = wanted_schema(asked.shaping), shown_tools(asked.shaping)
     except MalformedError as error:
-        raise invalid(str(error), str(error).partition(":")[0].partition(".")[0]) from None
-    if wanted is not None and asked.limits_tokens:
+        raise refused(error) from None
+    if wanted is not None and (asked.min_tokens or asked.allowed_token_ids or asked.bad_token_ids):
         raise invalid("min_tokens and lists of tokens are not offered together with a schema", "response_format")
     if tools is not None and wanted is None and not service.language_model.knows_tools:
         raise invalid("tools: the model's chat template knows no tools; tool_choice can demand a call", "tools")
     return wanted, tools
-
-
-def _check_choosable(sampler: Sampler, vocabulary: int) -> None:
-    """Raise `Problem` if a setting names a token that the model does not have, or if they leave no token."""
-    if sampler.largest_token >= vocabulary:
-        raise invalid(f"token {sampler.largest_token} is outside the vocabulary of {vocabulary}", "logit_bias")
-    out = {*sampler.bad_token_ids, *sampler.end_token_ids}
-    if sampler.allowed_token_ids and not {*sampler.allowed_token_ids} - out:
-        raise invalid("allowed_token_ids: bad_token_ids and min_tokens leave none of them", "allowed_token_ids")
 
 
 def _limit(asked: CompletionRequest, prompt: int, default: int | None, context: int | None, field: str) -> int:

@@ -80,7 +80,7 @@ def add_key(app: FastAPI, key: str, model: Digest, card: ModelCard | None) -> No
 
 def receipt_headers(request_id: str, receipts: Sequence[SignedReceipt]) -> dict[str, str]:
     """Response headers: the request's id and the identities of its receipts."""
-    return {"X-Request-Id": request_id, "Tally-Receipt": ", ".join(each.receipt.identity for each in receipts)}
+    return {"X-Request-Id": request_id, "Tally-Receipt": ", ".join(signed.receipt.identity for signed in receipts)}
 
 
 def check_customer(request: Request, options: ServerOptions) -> None:

@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from tallystick.core.canonical_json import Json
+from tallystick.core.errors import MalformedError
 from tallystick.core.http.problems import Problem
 from tallystick.core.lazy import require
 from tallystick.formats.receipt import SignedReceipt
@@ -47,6 +48,11 @@ def error_object(problem: Problem) -> Json:
 def invalid(message: str, field: str | None = None, code: str | None = None) -> Problem:
     """A problem with status 400: the request is wrong, or asks for something that is not offered."""
     return Problem(400, code, message, field)
+
+
+def refused(error: MalformedError) -> Problem:
+    """The problem with a request that a format refuses: what is wrong begins with the name of the field."""
+    return invalid(str(error), str(error).partition(":")[0].partition(".")[0])
 
 
 def _type_of(status: int) -> str:

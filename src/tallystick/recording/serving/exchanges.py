@@ -6,18 +6,18 @@ import re
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final, Literal, Protocol, TypeGuard
+from typing import Any, Final, Literal, Protocol
 
 from tallystick.core.canonical_json import Json, encode
 from tallystick.core.digests import Digest, digest
 from tallystick.core.documents import SAFE_INTEGER_MAX
 from tallystick.core.errors import MalformedError, TallyError, UnavailableError, UsageError
-from tallystick.formats.completions import CompletionReader, ReadChoice
+from tallystick.formats.completions import CompletionReader, Finish, ReadChoice, is_token_ids
 from tallystick.formats.receipt import (
     PROXY,
     RECEIPT_BYTES_MAX,
@@ -30,12 +30,11 @@ from tallystick.formats.receipt import (
     SignedReceipt,
     Tokens,
 )
-from tallystick.formats.requests import biases, listed
-from tallystick.formats.responses_api import form_of_request
+from tallystick.formats.requests import DRAWING, form_of_request, nonce_of, stated_settings
 from tallystick.formats.signing import SigningKey, sign_receipt
 from tallystick.formats.store.log import read_lines
 from tallystick.formats.store.receipts import ReceiptLog
-from tallystick.recording.serving.errors import AnswerSpans, invalid
+from tallystick.recording.serving.errors import AnswerSpans, invalid, refused
 
 # The receipts that a server has issued, in the order of their numbers, for customers and auditors.
 
@@ -91,14 +90,11 @@ class ReceiptBook:
     def after(self, sequence: int) -> list[bytes]:
         """The receipts with numbers above `sequence`, in order, at most `PAGE`."""
         if self._journal is not None and self._journal.exists():
-            return list(islice(self._journalled(sequence), PAGE))
+            # line k of a journal is receipt number k; a line that is still being written is skipped
+            lines = islice(read_lines(self._journal, RECEIPT_BYTES_MAX), sequence, max(sequence, self._latest))
+            return list(islice(lines, PAGE))
         with self._lock:
             return [line for number, line in self._kept.values() if number > sequence][:PAGE]
-
-    def _journalled(self, sequence: int) -> Iterator[bytes]:
-        """Line k of a journal is receipt number k; a line that is still being written is skipped."""
-        assert self._journal is not None
-        return islice(read_lines(self._journal, RECEIPT_BYTES_MAX), sequence, max(sequence, self._latest))
 
 
 # Receipts without hidden states: numbered, linked and signed by one key; any engine may have computed the answers.
@@ -134,17 +130,27 @@ class ReceiptChain:
         self._log = None if journal is None else ReceiptLog(journal)
         self._last: Receipt | None = None
         if self._log is not None and self._log.last is not None:
-            self._check_own(self._log.last)
+            if self._log.last.key != key.public:
+                self._log.close()
+                raise UsageError(f"{self._log.path}: the journal of another key; give each key its own")
             self._last = self._log.last.receipt
         self.book = ReceiptBook(journal, spans)
         self._lock = Lock()
 
-    def issue(self, statement: ReceiptContents) -> SignedReceipt:
+    def issue(self, contents: ReceiptContents) -> SignedReceipt:
         """Sign a receipt and write it to the journal, then return it; raises `OSError` if it cannot be written."""
         with self._lock:
+            # a private chain states digests and counts of tokens, not the ids
+            hidden = {"ids": None} if self._is_private else {}
+            prompt, tokens = (
+                tokens.model_copy(update=hidden) for tokens in (contents.request.prompt, contents.answer.tokens)
+            )
             receipt = Receipt(
                 model=self.model,
-                **self._shown(statement),
+                request=contents.request.model_copy(update={"prompt": prompt}),
+                answer=contents.answer.model_copy(update={"tokens": tokens}),
+                sampler=contents.sampler,
+                engine=contents.engine,
                 sequence=self._last.sequence + 1 if self._last else 1,
                 previous=self._last.identity if self._last else None,
             )
@@ -152,7 +158,7 @@ class ReceiptChain:
             if self._log is not None:
                 self._log.append(signed)
             self._last = receipt
-            self.book.add(signed, statement.started_ns)
+            self.book.add(signed, contents.started_ns)
         return signed
 
     def close(self) -> None:
@@ -160,25 +166,6 @@ class ReceiptChain:
         if self._log is not None:
             self._log.close()
         self.book.close()
-
-    def _shown(self, statement: ReceiptContents) -> dict[str, Any]:
-        """The fields of the receipt; a private chain states digests and counts of tokens, not the ids."""
-        prompt, tokens = self._tokens(statement.request.prompt), self._tokens(statement.answer.tokens)
-        return {
-            "request": statement.request.model_copy(update={"prompt": prompt}),
-            "answer": statement.answer.model_copy(update={"tokens": tokens}),
-            "sampler": statement.sampler,
-            "engine": statement.engine,
-        }
-
-    def _tokens(self, tokens: Tokens) -> Tokens:
-        return tokens.model_copy(update={"ids": None}) if self._is_private else tokens
-
-    def _check_own(self, last: SignedReceipt) -> None:
-        if last.key != self.key.public:
-            assert self._log is not None
-            self._log.close()
-            raise UsageError(f"{self._log.path}: the journal of another key; give each key its own")
 
 
 # One request and its answer as a proxy saw them, and the contents of their receipts.
@@ -190,15 +177,8 @@ class ReceiptChain:
 
 Source = Literal["token ids by the server", "prompt made again, digest of the answer's text", "digest of the text"]
 UNKNOWN: Final = "unknown"
-SETTINGS: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
-ADJUSTMENTS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    **dict.fromkeys(("presence_penalty", "frequency_penalty", "min_tokens"), lambda value: value),
-    **dict.fromkeys(("allowed_token_ids", "bad_token_ids"), listed),
-    "logit_bias": biases,
-}
 IDENTIFIER: Final = re.compile(r"[A-Za-z0-9_\-]{1,120}")
-NONCE: Final = re.compile(r"([0-9a-f]{2}){1,64}")
-FINISHES: Final[Mapping[str, Literal["end", "stop", "length"]]] = {
+FINISHES: Final[Mapping[str, Finish]] = {
     "stop": "end",
     "length": "length",
     "eos_token": "end",
@@ -216,162 +196,132 @@ class Tokenizes(Protocol):
         """The tokens of messages in the chat template."""
 
 
-@dataclass
 class Exchange:
-    """A request (`body`) and the part of its response that has arrived."""
+    """A request (`body`, without `tally_nonce`) and the part of its response that has arrived.
 
-    body: Mapping[str, Any]
-    nonce: str | None
-    tokenizer: Tokenizes | None = None
-    id: str | None = None
-    started_ns: int = field(default_factory=time.time_ns)
-    _reader: CompletionReader | None = None
-    _is_over: bool = False
+    Raises `Problem` for fields that no receipt can state.
+    """
+
+    def __init__(self, body: Mapping[str, Any], tokenizer: Tokenizes | None) -> None:
+        self.body = {name: value for name, value in body.items() if name != "tally_nonce"}
+        self.id: str | None = None
+        self._tokenizer, self._started_ns = tokenizer, time.time_ns()
+        self._reader = CompletionReader(form_of_request(self.body))
+        self._is_over = False
+        self._prompt: Json = {name: self.body[name] for name in ("messages", "prompt") if name in self.body}
+        try:
+            self._nonce = nonce_of(body)
+        except MalformedError as error:
+            raise refused(error) from None
+        try:
+            self._sampler(0)
+            encode(self._prompt)
+        except (MalformedError, TypeError) as error:
+            raise invalid(str(error)) from None
 
     def add(self, part: Mapping[str, Any]) -> dict[str, Any]:
         """Add a response, or one chunk of a stream; returns it under the id that the receipt states.
 
         That is the server's own, unless it is missing or a receipt cannot state it.
         """
-        told = part.get("id")
-        is_usable = isinstance(told, str) and IDENTIFIER.fullmatch(told)
+        own_id = part.get("id")
+        is_usable = isinstance(own_id, str) and IDENTIFIER.fullmatch(own_id)
         if self.id is None:
-            self.id = told if is_usable else f"proxied-{secrets.token_hex(16)}"
-        self._read(part)
-        return dict(part) if is_usable else {**part, "id": self.id}
-
-    def _read(self, part: Mapping[str, Any]) -> None:
-        """Read a part in the form that was asked for; what has not this form gets no receipt."""
-        if self._reader is None:
-            self._reader = CompletionReader(form_of_request(self.body))
+            self.id = own_id if is_usable else f"proxied-{secrets.token_hex(16)}"
         try:
             self._reader.add(part)
-        except MalformedError:
+        except MalformedError:  # what has not the form that the request asks for gets no receipt
             self._is_over = True
-
-    @property
-    def choices(self) -> Mapping[int, ReadChoice]:
-        """The answers as far as they have arrived."""
-        return {} if self._reader is None or self._is_over else self._reader.choices
-
-    @property
-    def prompt(self) -> Json:
-        """The fields of the request that hold the prompt."""
-        return {name: self.body[name] for name in ("messages", "prompt") if name in self.body}
+        return dict(part) if is_usable else {**part, "id": self.id}
 
     @property
     def is_finished(self) -> bool:
         """Whether some choice has a finish reason."""
-        return any(choice.finish for choice in self.choices.values())
+        return self._reader.is_ending and not self._is_over
 
     def close(self, *, is_whole: bool) -> list[ReceiptContents]:
         """The receipt contents of each choice; none for answers that are not text, or of which nothing arrived.
 
         A second call returns an empty list.
         """
-        statements, self._is_over = self._statements(is_whole), True
-        return statements
-
-    def _statements(self, is_whole: bool) -> list[ReceiptContents]:
-        name = self.id or f"proxied-{secrets.token_hex(16)}"
-        seen = [(number, each) for number, each in sorted(self.choices.items()) if each.is_text]
-        several = len(self.choices) > 1
-        return [
-            self._statement(f"{name}-{number}" if several else name, number, choice, is_whole)
-            for number, choice in seen
+        choices, name = self._reader.choices, self.id or f"proxied-{secrets.token_hex(16)}"
+        text = {} if self._is_over else {number: choice for number, choice in choices.items() if choice.is_text}
+        contents = [
+            self._contents(f"{name}-{number}" if len(choices) > 1 else name, number, choice, is_whole)
+            for number, choice in sorted(text.items())
             if is_whole or choice.text or choice.ids
         ]
+        self._is_over = True
+        return contents
 
-    def _statement(self, name: str, number: int, choice: ReadChoice, is_whole: bool) -> ReceiptContents:
+    def _contents(self, name: str, number: int, choice: ReadChoice, is_whole: bool) -> ReceiptContents:
         source, prompt, tokens = self._tokens(choice)
-        finish = self._finish(choice, is_whole)
-        request = Request(id=name, prompt=prompt, max_tokens=self._limit(finish, tokens.count), nonce=self.nonce)
-        return ReceiptContents(
-            request, Answer(tokens=tokens, finish=finish), self.sampler(number), engine_behind(source), self.started_ns
-        )
+        finish: Finish = "cancelled"
+        if is_whole or choice.finish is not None:
+            finish = FINISHES.get(choice.finish or "", "stop")
+            has_stops = self.body.get("stop") or self.body.get("stop_token_ids")
+            finish = "stop" if finish == "end" and has_stops else finish
+        # without a requested limit: the answer's length if it ended by length, else the largest limit
+        limit = self.body.get("max_completion_tokens") or self.body.get("max_tokens")
+        if not isinstance(limit, int) or not 1 <= limit <= TOKENS_MAX:
+            limit = tokens.count if finish == "length" else TOKENS_MAX
+        request = Request(id=name, prompt=prompt, max_tokens=limit, nonce=self._nonce)
+        answer, engine = Answer(tokens=tokens, finish=finish), engine_behind(source)
+        return ReceiptContents(request, answer, self._sampler(number), engine, self._started_ns)
 
     def _tokens(self, choice: ReadChoice) -> tuple[Source, Tokens, Tokens]:
-        prompt_ids, ids = self._told("prompt_token_ids"), choice.ids
-        if is_token_ids(prompt_ids) and is_token_ids(ids):
+        """Where the tokens come from; those of the prompt and of the answer, or the digest of their text."""
+        prompt_ids, ids = self._reader.prompt_ids, choice.ids
+        if prompt_ids is not None and is_token_ids(ids):
             return "token ids by the server", Tokens.of(prompt_ids), Tokens.of(ids)
         text = (choice.text or "").encode(errors="surrogatepass")
         answer = Tokens(count=self._billed("completion_tokens"), digest=digest("blob", text), over="text")
-        made = self._made_again()
+        try:
+            made = self._encoded_prompt()
+        except (TallyError, LookupError, TypeError, ValueError):
+            made = None
         if made is not None:
             return "prompt made again, digest of the answer's text", Tokens.of(made), answer
-        prompt = Tokens(count=self._billed("prompt_tokens"), digest=digest("blob", encode(self.prompt)), over="text")
+        prompt = Tokens(count=self._billed("prompt_tokens"), digest=digest("blob", encode(self._prompt)), over="text")
         return "digest of the text", prompt, answer
 
-    def _made_again(self) -> list[int] | None:
-        if self.tokenizer is None:
-            return None
-        try:
-            return self._fed(self.tokenizer)
-        except (TallyError, LookupError, TypeError, ValueError):
-            return None
+    def _encoded_prompt(self) -> list[int] | None:
+        """The prompt's tokens by the proxy's own tokenizer; None without one.
 
-    def _fed(self, tokenizer: Tokenizes) -> list[int]:
-        """The prompt's tokens; raises `TypeError` or `LookupError` if it is not one prompt of text or tokens."""
+        Raises `TypeError` or `LookupError` if it is not one prompt of text or tokens.
+        """
+        if self._tokenizer is None:
+            return None
         if "messages" in self.body:
-            return tokenizer.encode_chat([{"role": m["role"], "content": m["content"]} for m in self.body["messages"]])
+            messages = [{"role": m["role"], "content": m["content"]} for m in self.body["messages"]]
+            return self._tokenizer.encode_chat(messages)
         prompt = self.body["prompt"]
         if isinstance(prompt, list) and len(prompt) == 1 and not is_token_ids(prompt):
             prompt = prompt[0]
         if isinstance(prompt, str):
-            return tokenizer.encode_text(prompt)
+            return self._tokenizer.encode_text(prompt)
         if not is_token_ids(prompt):
             raise TypeError("not one prompt")
         return list(prompt)
 
-    def _finish(self, choice: ReadChoice, is_whole: bool) -> Literal["end", "stop", "length", "cancelled"]:
-        if not is_whole and choice.finish is None:
-            return "cancelled"
-        finish = FINISHES.get(choice.finish or "", "stop")
-        is_asked = self.body.get("stop") or self.body.get("stop_token_ids")
-        return "stop" if finish == "end" and is_asked else finish
-
-    def _limit(self, finish: str, answer: int) -> int:
-        """The requested limit. Without one: the answer's length if it ended by length, else the largest limit."""
-        asked = self.body.get("max_completion_tokens") or self.body.get("max_tokens")
-        if isinstance(asked, int) and 1 <= asked <= TOKENS_MAX:
-            return asked
-        return answer if finish == "length" else TOKENS_MAX
-
-    def sampler(self, number: int) -> Sampler:
+    def _sampler(self, number: int) -> Sampler:
         """The requested settings; the form is `unknown`, because the proxy does not know how the server draws.
 
         The seed is 0 if none was requested or it is not a count. Answer `number` of several has seed + number.
         """
-        fields = {name: self.body[name] for name in SETTINGS if self.body.get(name) is not None}
-        seed = fields.get("seed", 0)
-        fields["seed"] = seed + number if isinstance(seed, int) and 0 <= seed <= SAFE_INTEGER_MAX - number else 0
-        fields |= {name: stated(self.body[name]) for name, stated in ADJUSTMENTS.items() if self.body.get(name)}
-        settings = {**fields, "top_k": max(0, fields.get("top_k", 0)), "form": "unknown"}
-        return Sampler.from_json(settings, "request")
-
-    def _told(self, name: str) -> Any:
-        return None if self._reader is None else self._reader.fields.get(name)
+        given = {name: value for name, value in self.body.items() if value or name in DRAWING}
+        settings = stated_settings(given)
+        seed = settings.get("seed", 0)
+        is_count = isinstance(seed, int) and 0 <= seed <= SAFE_INTEGER_MAX - number
+        own = {"seed": seed + number if is_count else 0, "top_k": max(0, settings.get("top_k", 0)), "form": UNKNOWN}
+        return Sampler.from_json({**settings, **own}, "request")
 
     def _billed(self, name: str) -> int:
         """The count in `usage` if there is only one choice; 0 if there are several or the server states none."""
-        count = (self._told("usage") or {}).get(name)
-        is_count = isinstance(count, int) and 0 <= count <= TOKENS_MAX
-        return count if is_count and len(self.choices) == 1 else 0  # type: ignore[return-value]
-
-
-def begin_exchange(body: Mapping[str, Any], tokenizer: Tokenizes | None) -> tuple[Exchange, dict[str, Any]]:
-    """An exchange, and the body to forward without `tally_nonce`; raises `Problem` for invalid fields."""
-    sent = {name: value for name, value in body.items() if name != "tally_nonce"}
-    nonce = body.get("tally_nonce")
-    if nonce is not None and not (isinstance(nonce, str) and NONCE.fullmatch(nonce)):
-        raise invalid("tally_nonce: 1 to 64 bytes in lower-case hexadecimal", "tally_nonce")
-    exchange = Exchange(sent, nonce, tokenizer)
-    try:
-        exchange.sampler(0)
-        encode(exchange.prompt)
-    except (MalformedError, TypeError) as error:
-        raise invalid(str(error)) from None
-    return exchange, sent
+        count = (self._reader.fields.get("usage") or {}).get(name)
+        if not isinstance(count, int) or not 0 <= count <= TOKENS_MAX:
+            return 0
+        return count if len(self._reader.choices) == 1 else 0
 
 
 def engine_behind(source: Source) -> EngineStatement:
@@ -383,13 +333,4 @@ def engine_behind(source: Source) -> EngineStatement:
         attention=UNKNOWN,
         kv_cache=UNKNOWN,
         environment=digest("environment", encode({"proxy": 1})),
-    )
-
-
-def is_token_ids(value: Any) -> TypeGuard[list[int]]:
-    """Whether a JSON value is a list of at most `TOKENS_MAX` token ids."""
-    return (
-        isinstance(value, list)
-        and len(value) <= TOKENS_MAX
-        and all(type(each) is int and 0 <= each < 1 << 31 for each in value)
     )

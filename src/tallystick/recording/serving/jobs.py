@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import torch
 
 from tallystick.core.errors import UnavailableError
+from tallystick.formats.completions import Finish
 from tallystick.formats.receipt import BatchStatement, Sampler
 from tallystick.recording.receipts import batch_composition
 from tallystick.verdicts.language_model import TokenMasks
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 # The batching engine's input (jobs) and output (events).
 
-Finish = Literal["end", "stop", "length", "cancelled"]
 Run = tuple[int, tuple[str, ...]]
 """Consecutive steps with the same batch: the number of steps, and the ids of the requests in the order of rows."""
 
@@ -152,9 +152,9 @@ class AnswerText:
         if starts:
             self.is_stopped, self._held = True, ""
             return text[: min(starts)]
-        held = self._beginning_of_a_stop(text)
-        self._held = text[len(text) - held :]
-        return text[: len(text) - held]
+        kept = self._beginning_of_a_stop(text)
+        self._held = text[len(text) - kept :]
+        return text[: len(text) - kept]
 
     def _beginning_of_a_stop(self, text: str) -> int:
         """How many characters at the end of `text` are the start of a stop text."""
@@ -215,29 +215,43 @@ class Slot:
         self._rows.append(rows)
         if len(self._rows) == FOLD:
             self._fold()
-        self._note(batched)
-        is_end = token in self._end_tokens
-        text = "" if is_end else self._text.add(token)
-        self.finish = self._finish(is_end)
-        told = self._logprobs(token, logits)
-        self.tell(Piece((token,), text + (self._text.close() if self.finish else ""), told))
+        if self._runs and self._runs[-1][1] == batched:
+            self._runs[-1] = (self._runs[-1][0] + 1, batched)
+        else:
+            self._runs.append((1, batched))
+        text = ""
+        if token in self._end_tokens:
+            self.finish = "end"
+        else:
+            text = self._text.add(token)
+            if self._text.is_stopped:
+                self.finish = "stop"
+            elif self.length >= self.job.max_tokens:
+                self.finish = "length"
+        rest = self._text.close() if self.finish else ""
+        self.tell(Piece((token,), text + rest, self._logprobs(token, logits)))
 
     def _logprobs(self, token: int, logits: torch.Tensor) -> tuple[TokenLogprobs, ...]:
         """Log probabilities by the model's logits, before the sampler changes them; none if not asked for."""
         count = self.job.logprobs
         if count is None:
             return ()
-        found = torch.log_softmax(logits.float(), -1)
-        values, tokens = torch.topk(found, min(count, len(found)))
+        logprobs = torch.log_softmax(logits.float(), -1)
+        values, tokens = torch.topk(logprobs, min(count, len(logprobs)))
         top = tuple(zip(tokens.tolist(), values.tolist(), strict=True))
-        return (TokenLogprobs(token, float(found[token]), top),)
+        return (TokenLogprobs(token, float(logprobs[token]), top),)
 
     def hand_over(self) -> None:
         """Deliver the answer, which is incomplete if cancelled; does nothing after a failure."""
         if self.is_over:
             return
+        if self._rows:
+            self._fold()
+        # the slot lets go of its rows: they may be large, and it lives as long as its request
+        folded, prompt_rows, self._folded, self.prompt_rows = self._folded, self.prompt_rows, [], {}
+        rows = {layer: torch.cat([part[layer] for part in folded]) for layer in folded[0]}
         finish, runs = self.finish or "cancelled", tuple(self._runs)
-        self.tell(JobResult(self.job, tuple(self.ids), finish, *self._let_go(), runs))
+        self.tell(JobResult(self.job, tuple(self.ids), finish, rows, prompt_rows, runs))
 
     def fail(self, error: BaseException) -> None:
         """Log the error and deliver `Failed`."""
@@ -251,26 +265,5 @@ class Slot:
             self.job.deliver(event)
 
     def _fold(self) -> None:
-        self._folded.append({layer: torch.stack([each[layer] for each in self._rows]) for layer in self._rows[0]})
+        self._folded.append({layer: torch.stack([row[layer] for row in self._rows]) for layer in self._rows[0]})
         self._rows = []
-
-    def _let_go(self) -> tuple[Mapping[int, torch.Tensor], Mapping[int, torch.Tensor]]:
-        """The rows of the answer and of the prompt; this slot drops its references to them."""
-        if self._rows:
-            self._fold()
-        folded, prompt_rows, self._folded, self.prompt_rows = self._folded, self.prompt_rows, [], {}
-        return {layer: torch.cat([each[layer] for each in folded]) for layer in folded[0]}, prompt_rows
-
-    def _finish(self, is_end: bool) -> Finish | None:
-        if is_end:
-            return "end"
-        if self._text.is_stopped:
-            return "stop"
-        return "length" if self.length >= self.job.max_tokens else None
-
-    def _note(self, batched: tuple[str, ...]) -> None:
-        """Count one more step with the same requests, or begin a new run."""
-        if self._runs and self._runs[-1][1] == batched:
-            self._runs[-1] = (self._runs[-1][0] + 1, batched)
-        else:
-            self._runs.append((1, batched))

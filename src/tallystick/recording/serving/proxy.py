@@ -20,6 +20,7 @@ from tallystick.core.canonical_json import loose_json
 from tallystick.core.http.problems import Problem
 from tallystick.core.http.server import read_body
 from tallystick.formats.claims import ModelCard
+from tallystick.formats.completions import receipt_fields
 from tallystick.formats.receipt import SignedReceipt
 from tallystick.recording.serving.application import (
     ServerOptions,
@@ -29,7 +30,7 @@ from tallystick.recording.serving.application import (
     receipt_headers,
 )
 from tallystick.recording.serving.errors import DONE, ClosingStream, error_object, event_of, invalid
-from tallystick.recording.serving.exchanges import Exchange, ReceiptChain, Tokenizes, begin_exchange
+from tallystick.recording.serving.exchanges import Exchange, ReceiptChain, Tokenizes
 
 WITNESSED: Final = ("/v1/chat/completions", "/v1/completions")
 HOP_BY_HOP: Final = frozenset(
@@ -84,7 +85,14 @@ def create_proxy(upstream: Upstream, chain: ReceiptChain, options: ServerOptions
     async def forward(request: Request, path: str) -> Response:
         exchange, body = None, await read_body(request, options.body_bytes_max, options.body_seconds_max)
         if request.method == "POST" and f"/v1/{path}" in WITNESSED:
-            exchange, body = _begin(body, upstream.tokenizer)
+            try:
+                asked = loose_json(body)
+            except ValueError:
+                raise invalid("the body is no JSON") from None
+            if not isinstance(asked, dict):
+                raise invalid("the body is no JSON object")
+            exchange = Exchange(asked, upstream.tokenizer)
+            body = body if len(exchange.body) == len(asked) else json.dumps(exchange.body).encode()
         answer = await _send(client, upstream.base, request, body)
         if exchange is None or exchange.body.get("model") != options.name or answer.status_code != 200:
             return _passed_on(answer)
@@ -94,18 +102,6 @@ def create_proxy(upstream: Upstream, chain: ReceiptChain, options: ServerOptions
         return await _witnessed(answer, exchange, chain)
 
     return app
-
-
-def _begin(body: bytes, tokenizer: Tokenizes | None) -> tuple[Exchange, bytes]:
-    """The exchange of a request, and the body to forward; raises `Problem` if the body is not valid."""
-    try:
-        asked = loose_json(body)
-    except ValueError:
-        raise invalid("the body is no JSON") from None
-    if not isinstance(asked, dict):
-        raise invalid("the body is no JSON object")
-    exchange, sent = begin_exchange(asked, tokenizer)
-    return exchange, body if len(sent) == len(asked) else json.dumps(sent).encode()
 
 
 async def _send(client: httpx.AsyncClient, base: httpx.URL, request: Request, body: bytes) -> httpx.Response:
@@ -145,19 +141,17 @@ def _passed_on(answer: httpx.Response) -> Response:
 
 async def _witnessed(answer: httpx.Response, exchange: Exchange, chain: ReceiptChain) -> Response:
     """The response with receipts added; a receipt of the server itself becomes `upstream_receipt`."""
-    body = await _read_object(answer)
-    body = exchange.add(body)
-    issued = [chain.issue(each) for each in exchange.close(is_whole=True)]
+    body = exchange.add(await _read_object(answer))
+    issued = [chain.issue(contents) for contents in exchange.close(is_whole=True)]
     headers = {} if not issued else receipt_headers(issued[0].receipt.request.id, issued)
     kept = _kept(answer.headers.multi_items())
     return Response(json.dumps(body | closing(body, issued)), headers=kept | headers)
 
 
-def closing(told: Mapping[str, Any], issued: list[SignedReceipt]) -> dict[str, Any]:
-    """The receipts as fields of a response or of the last chunk; the `receipt` of `told` becomes `upstream_receipt`."""
-    fields: dict[str, Any] = {"upstream_receipt": told["receipt"]} if "receipt" in told else {}
-    receipts = [each.to_json() for each in issued]
-    return fields | ({"receipt": receipts[0]} if receipts else {}) | ({"receipts": receipts} if receipts[1:] else {})
+def closing(answer: Mapping[str, Any], issued: list[SignedReceipt]) -> dict[str, Any]:
+    """The last fields of an answer: its receipts, and as `upstream_receipt` one by the server behind."""
+    fields: dict[str, Any] = {"upstream_receipt": answer["receipt"]} if "receipt" in answer else {}
+    return fields | receipt_fields([signed.to_json() for signed in issued])
 
 
 async def _read_object(answer: httpx.Response) -> dict[str, Any]:
@@ -190,14 +184,16 @@ async def _witnessed_events(
             is_whole = data == b"[DONE]"
             if is_whole:
                 break
-            chunk = _read_chunk(data)
+            chunk = loose_json(data)
+            if not isinstance(chunk, dict):
+                raise ValueError("no object")
             chunk = exchange.add(chunk)
             if waiting is not None:
                 yield event_of(waiting)
             waiting = chunk if exchange.is_finished else None
             if waiting is None:
                 yield event_of(chunk)
-        issued = [chain.issue(each) for each in exchange.close(is_whole=is_whole)]
+        issued = [chain.issue(contents) for contents in exchange.close(is_whole=is_whole)]
         if waiting is not None:
             yield event_of(waiting | closing(waiting, issued))
         yield DONE
@@ -205,17 +201,9 @@ async def _witnessed_events(
         yield event_of(error_object(Problem(502, "upstream_unreachable", "the server behind broke off")))
     finally:
         with suppress(OSError):
-            for statement in exchange.close(is_whole=False):
-                chain.issue(statement)
+            for contents in exchange.close(is_whole=False):
+                chain.issue(contents)
         await answer.aclose()
-
-
-def _read_chunk(data: bytes) -> dict[str, Any]:
-    """One chunk of a stream; raises `ValueError` if it is not an object."""
-    chunk = loose_json(data)
-    if not isinstance(chunk, dict):
-        raise ValueError("no object")
-    return chunk
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[bytes]:

@@ -1,4 +1,4 @@
-"""Requests of the OpenAI API, read strictly, with the few fields that this project adds.
+"""Requests of the OpenAI API as our own server reads them: strictly, with the few fields that this project adds.
 
 An unknown field is refused. A field that would change the answer but is not offered is refused, unless its value has no
 effect. Fields that only label a request (`user`, `metadata`, …) are accepted and have no effect.
@@ -28,9 +28,8 @@ from tallystick.formats.receipt import (
     Token,
     TokenIds,
 )
-from tallystick.formats.requests import biases, listed
-from tallystick.formats.responses_api import chat_body
-from tallystick.recording.serving.errors import invalid
+from tallystick.formats.requests import chat_body, listed, stated_settings
+from tallystick.recording.serving.errors import invalid, refused
 
 MESSAGES_MAX: Final = 1024
 PARTS_MAX: Final = 64
@@ -96,10 +95,10 @@ class Message(RequestBody):
     @property
     def as_sent(self) -> dict[str, Any]:
         """The message with its parts joined, fields that are null left out."""
-        found = self.model_dump(exclude_none=True)
+        message = self.model_dump(exclude_none=True)
         if isinstance(self.content, list):
-            found["content"] = "".join(part.text for part in self.content)
-        return found
+            message["content"] = "".join(part.text for part in self.content)
+        return message
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
@@ -194,11 +193,6 @@ class CompletionRequest(RequestBody):
         return self.max_tokens
 
     @property
-    def choices(self) -> int:
-        """The number of requested answers."""
-        return self.n or 1
-
-    @property
     def shaping(self) -> dict[str, Any]:
         """The fields that say what the answer has to be, as they were sent."""
         return {}
@@ -207,11 +201,6 @@ class CompletionRequest(RequestBody):
     def top(self) -> int | None:
         """The number of most likely tokens to report beside each token; None reports nothing."""
         return None
-
-    @property
-    def limits_tokens(self) -> bool:
-        """Whether settings take single tokens away."""
-        return bool(self.min_tokens or self.allowed_token_ids or self.bad_token_ids)
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -223,21 +212,9 @@ class CompletionRequest(RequestBody):
 
         `end_tokens` are the model's; they are stated with `min_tokens`.
         """
-        return Sampler(
-            presence_penalty=self.presence_penalty or 0.0,
-            frequency_penalty=self.frequency_penalty or 0.0,
-            logit_bias=biases(self.logit_bias or {}),
-            allowed_token_ids=listed(self.allowed_token_ids or ()),
-            bad_token_ids=listed(self.bad_token_ids or ()),
-            min_tokens=self.min_tokens or 0,
-            end_token_ids=listed(tuple(end_tokens)) if self.min_tokens else (),
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_p=1.0 if self.top_p is None else self.top_p,
-            top_k=max(0, self.top_k or 0),
-            min_p=self.min_p or 0.0,
-            repetition_penalty=1.0 if self.repetition_penalty is None else self.repetition_penalty,
-            seed=seed if self.seed is None else self.seed,
-        )
+        held_back = {"end_token_ids": listed(tuple(end_tokens))} if self.min_tokens else {}
+        settings = {"seed": seed, **stated_settings(dict(self)), "top_k": max(0, self.top_k or 0)}
+        return Sampler(**settings, **held_back)
 
     @model_validator(mode="after")
     def _streams_to_have_options(self) -> Self:
@@ -339,7 +316,7 @@ class ResponsesRequest(RequestBody):
         try:
             body = chat_body(sent)
         except MalformedError as error:
-            raise invalid(str(error), str(error).partition(":")[0]) from None
+            raise refused(error) from None
         return read_request(ChatRequest, json.dumps(body).encode())
 
 
@@ -390,8 +367,9 @@ def read_request(kind: type[Kind], body: bytes) -> Kind:
 
 
 def _problem(error: ValidationError) -> Problem:
-    found = error.errors(include_url=False)
-    first = max(found, key=lambda each: each["type"] == "extra_forbidden") if len(found[0]["loc"]) < 2 else found[0]
+    errors = error.errors(include_url=False)
+    # an unknown field is named before a missing one: often it is that one, misspelt
+    first = max(errors, key=lambda one: one["type"] == "extra_forbidden") if len(errors[0]["loc"]) < 2 else errors[0]
     field = str(first["loc"][0]) if first["loc"] else None
     place = ".".join(str(part) for part in first["loc"][:3])
     if first["type"] == "extra_forbidden":

@@ -1,25 +1,22 @@
-"""Answers in the forms of the OpenAI API, with the receipt and the token ids that it binds."""
+"""Answers in the forms of OpenAI's API, whole or as events, with the receipts and the token ids that they bind."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Final, Literal
 
 from tallystick.core.http.problems import Problem
-from tallystick.formats.completions import Call, calls_in
+from tallystick.formats.completions import CALLED, FINISH_REASONS, message_of, receipt_fields
 from tallystick.formats.receipt import SignedReceipt
-from tallystick.recording.serving.errors import error_object
-from tallystick.recording.serving.jobs import Failed, Piece, TokenLogprobs
+from tallystick.recording.serving.errors import DONE, error_object, event_of
+from tallystick.recording.serving.jobs import NO_PIECE, Failed, Piece, TokenLogprobs
 from tallystick.recording.serving.service import Answering, FinishedAnswer, GenerationRequest
 
-# Answers in the form of the OpenAI API, with the receipt and the token ids that it binds.
-
-FINISH: Final = {"end": "stop", "stop": "stop", "length": "length", "cancelled": "stop"}
 LEAST: Final = -9999.0
 """What the API writes for a token without probability: JSON has no infinity."""
-CALLED: Final = "tool_calls"
 Object = dict[str, Any]
 
 
@@ -32,16 +29,25 @@ class ChoiceSoFar:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     answered: FinishedAnswer | None = None
 
-    def add(self, piece: Piece) -> None:
-        """Append a piece."""
-        self.text += piece.text
-        self.ids += piece.ids
-        self.logprobs += piece.logprobs
+    def add(self, event: Piece | FinishedAnswer) -> None:
+        """Append a piece, or note the end."""
+        if isinstance(event, Piece):
+            self.text += event.text
+            self.ids += event.ids
+            self.logprobs += event.logprobs
+        else:
+            self.answered = event
+
+
+# Chat and text completions.
 
 
 @dataclass(frozen=True)
-class ResponseForm:
-    """Writes chat and text completions as JSON objects; `root` is the model root, `shown` gives a token as text."""
+class CompletionForm:
+    """Writes chat and text completions as JSON objects; `root` is the model root, `shown` gives a token as text.
+
+    With `has_usage`, the client asked for the token counts in a stream.
+    """
 
     kind: Literal["chat", "text"]
     model: str
@@ -49,100 +55,107 @@ class ResponseForm:
     created: int
     order: GenerationRequest
     shown: Callable[[int], str]
+    has_usage: bool
 
     def whole(self, choices: Sequence[ChoiceSoFar]) -> Object:
         """A response without streaming."""
         body = self._frame(is_chunk=False)
         body["choices"] = [self._choice(number, choice) for number, choice in enumerate(choices)]
         body["prompt_token_ids"] = list(self.order.prompt)
-        return body | self.closing(choices)
+        return body | {"usage": self._usage(choices)} | _receipt_fields(choices)
 
-    def closing(self, choices: Sequence[ChoiceSoFar], *, usage: bool = True) -> Object:
-        """Usage and receipts: the last fields of a response, or of the last chunk of a stream."""
-        receipts = [each.to_json() for each in receipts_of(choices)]
-        body: Object = {"usage": usage_of(self.order, choices)} if usage else {}
-        if receipts:
-            body["receipt"] = receipts[0]
-        return body | ({"receipts": receipts} if len(choices) > 1 else {})
+    async def events(self, answering: Answering) -> AsyncGenerator[bytes, None]:
+        """The chunks of an answer as they are generated, one event for each, then `[DONE]`.
 
-    def first_chunk(self, number: int) -> Object:
-        """The first chunk of a choice, with the prompt's token ids."""
-        content = {"delta": {"role": "assistant", "content": ""}} if self.kind == "chat" else {"text": ""}
-        return self._chunk(number, content, None, []) | {"prompt_token_ids": list(self.order.prompt)}
+        The last chunk carries the receipts. If the client asked for usage, that is the chunk with `usage` and no
+        choices. Otherwise it is the chunk with the last `finish_reason`: other clients do not expect a chunk without
+        choices.
+        """
+        choices = [ChoiceSoFar() for _ in answering.order.samplers]
+        no_usage = {"usage": None} if self.has_usage else {}
+        for number in range(len(choices)):
+            content: Object = {"text": ""}
+            if self.kind == "chat":
+                content = {"delta": {"role": "assistant", "content": ""}}
+            first = self._chunk(number, content, None, NO_PIECE)
+            yield event_of(first | {"prompt_token_ids": list(self.order.prompt)} | no_usage)
+        # pieces without text wait for the next one; where the answer may call functions, all wait for its end
+        waiting: dict[int, Piece] = {}
+        async for number, event in answering.events():
+            if isinstance(event, Failed):
+                yield event_of(error_object(Problem(500, "internal_error", event.reason)))
+                yield DONE
+                return
+            choice = choices[number]
+            choice.add(event)
+            piece = waiting.pop(number, NO_PIECE)
+            if isinstance(event, Piece):
+                piece = piece.followed_by(event)
+                if piece.text and self.order.calls is None:
+                    content = {"delta": {"content": piece.text}} if self.kind == "chat" else {"text": piece.text}
+                    yield event_of(self._chunk(number, content, None, piece) | no_usage)
+                else:
+                    waiting[number] = piece
+                continue
+            finish = FINISH_REASONS[event.finish]
+            content = {"text": piece.text}
+            if self.order.calls is not None:
+                delta, finish = self._message(number, choice)
+                calls = [{"index": place, **call} for place, call in enumerate(delta.pop("tool_calls", ()))]
+                content = {"delta": delta | ({"tool_calls": calls} if calls else {})}
+                piece = Piece(piece.ids, "", tuple(choice.logprobs))
+            elif self.kind == "chat":
+                content = {"delta": {"content": piece.text} if piece.text else {}}
+            is_last = not self.has_usage and all(one.answered for one in choices)
+            last_fields = _receipt_fields(choices) if is_last else no_usage
+            yield event_of(self._chunk(number, content, finish, piece) | last_fields)
+        if self.has_usage:
+            usage = {"choices": [], "usage": self._usage(choices)}
+            yield event_of(self._frame(is_chunk=True) | usage | _receipt_fields(choices))
+        yield DONE
 
-    def piece_chunk(
-        self,
-        number: int,
-        text: str,
-        ids: Sequence[int],
-        finish: str | None,
-        logprobs: Sequence[TokenLogprobs] = (),
-    ) -> Object:
-        """A chunk with the next piece of a choice."""
-        content: Object = {"text": text}
+    def _message(self, number: int, choice: ChoiceSoFar) -> tuple[Object, str]:
+        """The text and the calls of a finished answer, and its finish reason."""
+        assert choice.answered is not None
+        text, calls = message_of(choice.text, self.order.calls, self.order.choice_id(number))
+        finish = FINISH_REASONS[choice.answered.finish]
+        message: Object = {"content": text} if text else {}
+        return message | ({"tool_calls": calls} if calls else {}), CALLED if calls and finish == "stop" else finish
+
+    def _choice(self, number: int, choice: ChoiceSoFar) -> Object:
+        content: Object = {"text": choice.text}
+        message, finish = self._message(number, choice)
         if self.kind == "chat":
-            content = {"delta": {"content": text} if text or finish is None else {}}
-        return self._chunk(number, content, finish and FINISH[finish], ids, logprobs)
+            text = message.pop("content", None if message else "")
+            content = {"message": {"role": "assistant", "content": text, "refusal": None, **message}}
+        ends = {"logprobs": self._logprobs(choice.logprobs), "finish_reason": finish, "token_ids": choice.ids}
+        return {"index": number, **content, **ends}
 
-    def last_chunk(self) -> Object:
-        """A chunk without choices; the caller adds usage and receipts."""
-        return self._frame(is_chunk=True) | {"choices": []}
+    def _chunk(self, number: int, content: Object, finish: str | None, piece: Piece) -> Object:
+        ends = {"logprobs": self._logprobs(piece.logprobs), "finish_reason": finish, "token_ids": list(piece.ids)}
+        return self._frame(is_chunk=True) | {"choices": [{"index": number, **content, **ends}]}
 
-    def _logprobs(self, found: Sequence[TokenLogprobs]) -> Object | None:
+    def _logprobs(self, listed: Sequence[TokenLogprobs]) -> Object | None:
         """The field `logprobs` of a choice; None if nothing was asked for."""
-        if self.order.logprobs is None or not found:
+        if self.order.logprobs is None or not listed:
             return None
         if self.kind == "chat":
-            listed = [
-                self._token(each.token, each.logprob) | {"top_logprobs": [self._token(*pair) for pair in each.top]}
-                for each in found
+            content = [
+                self._token(one.token, one.logprob) | {"top_logprobs": [self._token(*pair) for pair in one.top]}
+                for one in listed
             ]
-            return {"content": listed, "refusal": None}
-        tokens = [self.shown(each.token) for each in found]
+            return {"content": content, "refusal": None}
+        tokens = [self.shown(one.token) for one in listed]
         return {
             "tokens": tokens,
-            "token_logprobs": [each.logprob for each in found],
-            "top_logprobs": [{self.shown(token): value for token, value in each.top} for each in found],
+            "token_logprobs": [one.logprob for one in listed],
+            "top_logprobs": [{self.shown(token): value for token, value in one.top} for one in listed],
             "text_offset": [sum(map(len, tokens[:place])) for place in range(len(tokens))],
         }
 
     def _token(self, token: int, logprob: float) -> Object:
         text = self.shown(token)
         return {"token": text, "logprob": max(logprob, LEAST), "bytes": list(text.encode())}
-
-    def _chunk(
-        self,
-        number: int,
-        content: Object,
-        finish: str | None,
-        ids: Sequence[int],
-        logprobs: Sequence[TokenLogprobs] = (),
-    ) -> Object:
-        found = self._logprobs(logprobs)
-        choice = {"index": number, **content, "logprobs": found, "finish_reason": finish, "token_ids": list(ids)}
-        return self._frame(is_chunk=True) | {"choices": [choice]}
-
-    def calls_chunk(self, number: int, choice: ChoiceSoFar, ids: Sequence[int], finish: str) -> Object:
-        """The last chunk of a choice that was held back because it may call functions."""
-        text, calls = calls_in(choice.text, self.order.calls)
-        delta: Object = {"content": text} if text else {}
-        if calls:
-            told = called_functions(self.order.choice_id(number), calls)
-            delta["tool_calls"] = [{"index": place, **each} for place, each in enumerate(told)]
-        ended = CALLED if calls and FINISH[finish] == "stop" else FINISH[finish]
-        return self._chunk(number, {"delta": delta}, ended, ids, choice.logprobs)
-
-    def _choice(self, number: int, choice: ChoiceSoFar) -> Object:
-        assert choice.answered is not None
-        text, calls = calls_in(choice.text, self.order.calls)
-        message: Object = {"role": "assistant", "content": text, "refusal": None}
-        if calls:
-            message |= {"content": text or None, "tool_calls": called_functions(self.order.choice_id(number), calls)}
-        content: Object = {"message": message} if self.kind == "chat" else {"text": choice.text}
-        finish = FINISH[choice.answered.finish]
-        finish = CALLED if calls and finish == "stop" else finish
-        found = self._logprobs(choice.logprobs)
-        return {"index": number, **content, "logprobs": found, "finish_reason": finish, "token_ids": choice.ids}
 
     def _frame(self, *, is_chunk: bool) -> Object:
         kind = "text_completion" if self.kind == "text" else "chat.completion" + ".chunk" * is_chunk
@@ -154,23 +167,10 @@ class ResponseForm:
             "system_fingerprint": self.root,
         }
 
-
-def called_functions(choice: str, calls: Sequence[Call]) -> list[Object]:
-    """The calls in a choice of that id, as a message has them."""
-    return [
-        {"id": f"call_{choice}_{place}", "type": "function", "function": {"name": name, "arguments": arguments}}
-        for place, (name, arguments) in enumerate(calls)
-    ]
-
-
-def usage_of(order: GenerationRequest, choices: Sequence[ChoiceSoFar]) -> Object:
-    """The `usage` object; the prompt counts once for all choices."""
-    answer = sum(len(choice.ids) for choice in choices)
-    return {
-        "prompt_tokens": len(order.prompt),
-        "completion_tokens": answer,
-        "total_tokens": len(order.prompt) + answer,
-    }
+    def _usage(self, choices: Sequence[ChoiceSoFar]) -> Object:
+        """The token counts; the prompt counts once for all choices."""
+        prompt, answer = len(self.order.prompt), sum(len(choice.ids) for choice in choices)
+        return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
 
 
 def receipts_of(choices: Sequence[ChoiceSoFar]) -> list[SignedReceipt]:
@@ -178,7 +178,11 @@ def receipts_of(choices: Sequence[ChoiceSoFar]) -> list[SignedReceipt]:
     return [choice.answered.signed for choice in choices if choice.answered is not None]
 
 
-# Answers in the form of OpenAI's Responses API, whole or as events, with the receipt and the token ids.
+def _receipt_fields(choices: Sequence[ChoiceSoFar]) -> Object:
+    return receipt_fields([signed.to_json() for signed in receipts_of(choices)])
+
+
+# Responses: one message of text.
 
 FIXED: Final[Object] = {
     "error": None,
@@ -193,82 +197,62 @@ FIXED: Final[Object] = {
 
 
 @dataclass(frozen=True)
-class ResponseObjects:
-    """Writes one answer; `asked` is the request as it was sent, `root` the model root."""
+class ResponsesForm:
+    """Writes one answer of the Responses API; `request` is the request as it was sent, `root` the model root."""
 
     model: str
     root: str
     created: int
     order: GenerationRequest
-    asked: Mapping[str, Any]
+    request: Mapping[str, Any]
 
     def whole(self, choices: Sequence[ChoiceSoFar]) -> Object:
         """The finished response."""
-        choice = choices[0]
+        choice, prompt = choices[0], len(self.order.prompt)
         assert choice.answered is not None
         is_cut = choice.answered.finish == "length"
-        body = self._frame("incomplete" if is_cut else "completed", [self._item(choice.text, "completed")])
-        counts = len(self.order.prompt), len(choice.ids)
+        body = self._frame("incomplete" if is_cut else "completed", [self._item("completed", [_part(choice.text)])])
         body["incomplete_details"] = {"reason": "max_output_tokens"} if is_cut else None
         body["usage"] = {
-            "input_tokens": counts[0],
+            "input_tokens": prompt,
             "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens": counts[1],
+            "output_tokens": len(choice.ids),
             "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": sum(counts),
+            "total_tokens": prompt + len(choice.ids),
         }
         ids = {"prompt_token_ids": list(self.order.prompt), "token_ids": choice.ids}
-        return body | ids | {"receipt": receipts_of(choices)[0].to_json()}
+        return body | ids | _receipt_fields(choices[:1])
 
     async def events(self, answering: Answering) -> AsyncGenerator[bytes, None]:
         """The events of a stream; the last one has the finished response."""
-        choice, number = ChoiceSoFar(), 0
-        place: Object = {"output_index": 0, "item_id": self._item_id, "content_index": 0}
-        for kind, fields in self._opening(place):
-            yield _event(kind, number, fields)
-            number += 1
+        choice, number = ChoiceSoFar(), count()
+        item, place = {"output_index": 0}, {"output_index": 0, "item_id": f"msg_{self.order.id}", "content_index": 0}
+
+        def event_bytes(kind: str, fields: Object) -> bytes:
+            event = {"type": kind, "sequence_number": next(number), **fields}
+            return f"event: {kind}\ndata: {json.dumps(event, separators=(',', ':'))}\n\n".encode()
+
+        for kind in ("response.created", "response.in_progress"):
+            yield event_bytes(kind, {"response": self._frame("in_progress", [])})
+        yield event_bytes("response.output_item.added", item | {"item": self._item("in_progress", [])})
+        yield event_bytes("response.content_part.added", place | {"part": _part("")})
         async for _, event in answering.events():
             if isinstance(event, Failed):
                 problem: Any = error_object(Problem(500, "internal_error", event.reason))
-                yield _event("error", number, {**problem["error"]})
+                yield event_bytes("error", problem["error"])
                 return
-            if not isinstance(event, Piece):
-                choice.answered = event
-                continue
             choice.add(event)
-            if event.text:
-                yield _event("response.output_text.delta", number, {**place, "delta": event.text, "logprobs": []})
-                number += 1
-        for kind, fields in self._closing(place, choice):
-            yield _event(kind, number, fields)
-            number += 1
+            if isinstance(event, Piece) and event.text:
+                yield event_bytes("response.output_text.delta", place | {"delta": event.text, "logprobs": []})
+        whole, part = self.whole([choice]), _part(choice.text)
+        yield event_bytes("response.output_text.done", place | {"text": choice.text, "logprobs": []})
+        yield event_bytes("response.content_part.done", place | {"part": part})
+        yield event_bytes("response.output_item.done", item | {"item": self._item("completed", [part])})
+        yield event_bytes(f"response.{whole['status']}", {"response": whole})
 
-    def _opening(self, place: Object) -> list[tuple[str, Object]]:
-        begun = {"response": self._frame("in_progress", [])}
-        item = {"output_index": 0, "item": {**self._item("", "in_progress"), "content": []}}
-        return [
-            ("response.created", begun),
-            ("response.in_progress", begun),
-            ("response.output_item.added", item),
-            ("response.content_part.added", {**place, "part": _part("")}),
-        ]
-
-    def _closing(self, place: Object, choice: ChoiceSoFar) -> list[tuple[str, Object]]:
-        whole = self.whole([choice])
-        return [
-            ("response.output_text.done", {**place, "text": choice.text, "logprobs": []}),
-            ("response.content_part.done", {**place, "part": _part(choice.text)}),
-            ("response.output_item.done", {"output_index": 0, "item": self._item(choice.text, "completed")}),
-            (f"response.{whole['status']}", {"response": whole}),
-        ]
-
-    @property
-    def _item_id(self) -> str:
-        return f"msg_{self.order.id}"
-
-    def _item(self, text: str, status: str) -> Object:
-        content = [_part(text)]
-        return {"type": "message", "id": self._item_id, "status": status, "role": "assistant", "content": content}
+    def _item(self, status: str, content: list[Object]) -> Object:
+        place = {"type": "message", "id": f"msg_{self.order.id}", "status": status}
+        return place | {"role": "assistant", "content": content}
 
     def _frame(self, status: str, output: list[Object]) -> Object:
         sampler = self.order.samplers[0]
@@ -278,14 +262,14 @@ class ResponseObjects:
             "created_at": self.created,
             "status": status,
             "incomplete_details": None,
-            "instructions": self.asked.get("instructions"),
-            "max_output_tokens": self.asked.get("max_output_tokens"),
-            "metadata": self.asked.get("metadata") or {},
+            "instructions": self.request.get("instructions"),
+            "max_output_tokens": self.request.get("max_output_tokens"),
+            "metadata": self.request.get("metadata") or {},
             "model": self.model,
             "output": output,
             "system_fingerprint": self.root,
             "temperature": sampler.temperature,
-            "text": self.asked.get("text") or {"format": {"type": "text"}},
+            "text": self.request.get("text") or {"format": {"type": "text"}},
             "top_p": sampler.top_p,
             "usage": None,
         }
@@ -293,8 +277,3 @@ class ResponseObjects:
 
 def _part(text: str) -> Object:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _event(kind: str, number: int, fields: Mapping[str, Any]) -> bytes:
-    data = json.dumps({"type": kind, "sequence_number": number, **fields}, separators=(",", ":"))
-    return f"event: {kind}\ndata: {data}\n\n".encode()

@@ -60,7 +60,7 @@ class GenerationRequest:
         """The same request whose samplers state a grammar."""
         if grammar is None:
             return self
-        samplers = tuple(each.model_copy(update={"grammar": grammar}) for each in self.samplers)
+        samplers = tuple(sampler.model_copy(update={"grammar": grammar}) for sampler in self.samplers)
         return replace(self, samplers=samplers, masks=masks)
 
     def choice_id(self, choice: int) -> str:
@@ -195,7 +195,19 @@ class Answering:
         self._service = service
         self._loop = asyncio.get_running_loop()
         self._told: asyncio.Queue[Told] = asyncio.Queue()
-        jobs = [self._job(choice, sampler) for choice, sampler in enumerate(order.samplers)]
+        jobs = [
+            Job(
+                order.choice_id(choice),
+                order.prompt,
+                order.max_tokens,
+                sampler,
+                partial(self._deliver, choice),
+                order.stops,
+                order.masks[choice] if order.masks else None,
+                order.logprobs,
+            )
+            for choice, sampler in enumerate(order.samplers)
+        ]
         try:
             self._slots: list[Slot] = service.engine.submit(jobs)
         except BusyError as error:
@@ -214,13 +226,6 @@ class Answering:
     def close(self) -> None:
         """Stop generating; does nothing after the end or on a second call."""
         self._service.engine.cancel(self._slots)
-
-    def _job(self, choice: int, sampler: Sampler) -> Job:
-        order = self.order
-        deliver = partial(self._deliver, choice)
-        masks = order.masks[choice] if order.masks else None
-        name, limit = order.choice_id(choice), order.max_tokens
-        return Job(name, order.prompt, limit, sampler, deliver, order.stops, masks, order.logprobs)
 
     def _deliver(self, choice: int, event: Event) -> None:
         if isinstance(event, JobResult):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import time
 from collections.abc import Collection, Mapping
@@ -16,24 +15,23 @@ from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.engines.torch.generation.grammars import LIBRARY, grammar_of, installed_version
 from tallystick.formats.completions import call_form
 from tallystick.formats.receipt import TOKENS_MAX, Sampler
-from tallystick.formats.requests import biases, listed, shown_tools, wanted_schema
-from tallystick.recording.serving.errors import invalid
+from tallystick.formats.requests import DRAWING, listed, nonce_of, shown_tools, stated_settings, wanted_schema
+from tallystick.recording.serving.errors import invalid, refused
 from tallystick.recording.serving.schemas import complaint_about
 
 # The sampling settings of a request to vLLM: which ones the canonical sampler honours, and which are refused.
 
 ASKS: Final = "tally"
 """The name in `extra_args` (`vllm_xargs` in an HTTP request) by which a request asks for canonical sampling."""
-OVERRIDDEN: Final = ("temperature", "top_k", "top_p", "min_p")
+OWN: Final = {name: f"{ASKS}_{name}" for name in ("temperature", "top_k", "top_p", "min_p")}
 """Settings that extra arguments named `tally_…` can state instead, so that vLLM draws nothing of its own."""
-PENALTIES: Final = ("repetition_penalty", "presence_penalty", "frequency_penalty")
-OWN: Final = {name: f"{ASKS}_{name}" for name in OVERRIDDEN}
-LISTS: Final = ("logit_bias", "allowed_token_ids")
 ENDS: Final = f"{ASKS}_end_token_ids"
 """The extra argument with the model's end tokens as text, such as `2,7`, which `min_tokens` and schemas need."""
 GRAMMAR: Final = (f"{ASKS}_grammar", f"{ASKS}_schema")
 """The extra arguments with the kind and the text of a schema that the answer follows."""
-HONOURED: Final = (*OVERRIDDEN, *PENALTIES, *LISTS, "seed")
+PENALTIES: Final = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+LISTS: Final = ("logit_bias", "allowed_token_ids")
+HONOURED: Final = (*DRAWING, *PENALTIES[1:], *LISTS)
 REFUSED: Final[dict[str, tuple[Any, ...]]] = {
     "bad_words": (None, []),
     "structured_outputs": (None,),
@@ -53,10 +51,8 @@ def sampler_from(settings: Mapping[str, Any], extra: Mapping[str, Any]) -> Sampl
 
     Raises `MalformedError` naming a setting that it does not have, `UnavailableError` where schemas need a library.
     """
-    fields = {name: settings[name] for name in HONOURED if settings.get(name) is not None}
+    fields = stated_settings({name: settings.get(name) for name in HONOURED})
     fields["top_k"] = max(0, fields.get("top_k", 0))
-    fields |= {"logit_bias": biases(fields.get("logit_bias", {}))}
-    fields |= {"allowed_token_ids": listed(fields.get("allowed_token_ids", []))}
     if settings.get("min_tokens"):
         ends = end_tokens_of(extra)
         if ends is None:
@@ -76,11 +72,11 @@ def sampler_from(settings: Mapping[str, Any], extra: Mapping[str, Any]) -> Sampl
 
 def end_tokens_of(extra: Mapping[str, Any]) -> tuple[int, ...] | None:
     """The model's end tokens in the extra arguments; None if they are not there."""
-    told = extra.get(ENDS)
-    if not isinstance(told, str):
+    text = extra.get(ENDS)
+    if not isinstance(text, str):
         return None
-    numbers = told.split(",") if told else []
-    return tuple(int(each) for each in numbers) if all(each.isdecimal() for each in numbers) else None
+    numbers = text.split(",") if text else []
+    return tuple(int(number) for number in numbers) if all(number.isdecimal() for number in numbers) else None
 
 
 def sampler_of(params: Any, choice: int = 0) -> Sampler | None:
@@ -124,7 +120,6 @@ CHOICES_MAX: Final = 64
 SEEDS: Final = 1 << 52
 WARM: Final = 0.01
 """vLLM raises a temperature between 0 and this one."""
-NONCE: Final = re.compile(r"([0-9a-f]{2}){1,64}")
 NEUTRAL: Final[Mapping[str, float]] = {
     "temperature": 1.0,
     "top_p": 1.0,
@@ -207,8 +202,11 @@ def read_asked(path: str, body: bytes, defaults: Mapping[str, Any], ends: Collec
     `defaults` are the sampling settings of the model's generation configuration, `ends` its end tokens. Raises
     `Problem` for a request that can have no receipt. A schema is tried in a process of its own.
     """
-    fields = _object(body)
-    if fields is None:
+    try:
+        fields = loose_json(body)
+    except ValueError:
+        return None
+    if not isinstance(fields, dict):
         return None
     _check_covered(fields)
     shaping = {name: fields[name] for name in SHAPING if path == CHAT and fields.get(name) is not None}
@@ -227,7 +225,10 @@ def read_asked(path: str, body: bytes, defaults: Mapping[str, Any], ends: Collec
     stop_tokens = listed(fields.get("stop_token_ids") or ())
     name = "max_tokens" if fields.get("max_completion_tokens") is None else "max_completion_tokens"
     limit = None if fields.get(name) is None else _count(fields[name], name, 0, TOKENS_MAX)
-    nonce = _nonce(fields.get("tally_nonce"))
+    try:
+        nonce = nonce_of(fields)
+    except MalformedError as error:
+        raise refused(error) from None
     key, calls = secrets.token_hex(16), call_form(shaping)
     return Asked(path, sent, key, sampler, choices, limit, nonce, stop_tokens, tools, calls)
 
@@ -237,29 +238,29 @@ def _tools(shaping: Mapping[str, Any]) -> str | None:
     try:
         tools = shown_tools(shaping)
     except MalformedError as error:
-        raise invalid(str(error), "tools") from None
-    for each in json.loads(tools or "[]"):
-        if each["function"].keys() != {"name", "description", "parameters"}:
+        raise refused(error) from None
+    for tool in json.loads(tools or "[]"):
+        if tool["function"].keys() != {"name", "description", "parameters"}:
             raise invalid("tools: a function has a name, a description and parameters, and nothing else", "tools")
     return tools
 
 
 def _own_arguments(fields: Mapping[str, Any], shaping: Mapping[str, Any], ends: Collection[int]) -> dict[str, Any]:
     """The extra arguments of what vLLM itself does in another way: the schema of an answer, and end tokens."""
-    told = {ENDS: ",".join(map(str, sorted(ends)))}
+    own = {ENDS: ",".join(map(str, sorted(ends)))}
     try:
         wanted = wanted_schema(shaping)
     except MalformedError as error:
-        raise invalid(str(error), str(error).partition(":")[0].partition(".")[0]) from None
+        raise refused(error) from None
     if wanted is None:
-        return told if fields.get("min_tokens") else {}
+        return own if fields.get("min_tokens") else {}
     if any(fields.get(name) for name in LIMITING):
         raise invalid("min_tokens and lists of tokens are not offered together with a schema", "response_format")
     kind, schema = wanted
     if installed_version() is None or (complaint := complaint_about(schema)):
         why = f"the server lacks {LIBRARY}" if installed_version() is None else complaint
         raise invalid(why, "response_format")
-    return {**told, GRAMMAR[0]: kind, GRAMMAR[1]: schema}
+    return {**own, GRAMMAR[0]: kind, GRAMMAR[1]: schema}
 
 
 def _drawn_by_us(sampler: Sampler) -> dict[str, Any]:
@@ -272,30 +273,19 @@ def _drawn_by_us(sampler: Sampler) -> dict[str, Any]:
     return greedy | {"vllm_xargs": stated}
 
 
-def _object(body: bytes) -> dict[str, Any] | None:
-    try:
-        value = loose_json(body)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
-
-
 def _check_covered(fields: Mapping[str, Any]) -> None:
     for name, neutral in REFUSED_FIELDS.items():
         if fields.get(name) is not None and fields[name] not in neutral:
             raise invalid(f"{name}: no receipt covers what it does; leave it out", name)
     prompt = fields.get("prompt")
-    if isinstance(prompt, list) and len(prompt) > 1 and not all(isinstance(each, int) for each in prompt):
+    if isinstance(prompt, list) and len(prompt) > 1 and not all(isinstance(token, int) for token in prompt):
         raise invalid("prompt: a receipt is for one prompt; send each in a request of its own", "prompt")
     messages = fields.get("messages")
     for message in messages if isinstance(messages, list) else ():
         content = message.get("content") if isinstance(message, dict) else None
-        if isinstance(content, list) and any(not _is_text(part) for part in content):
+        parts = content if isinstance(content, list) else ()
+        if not all(isinstance(part, str) or (isinstance(part, dict) and part.get("type") == "text") for part in parts):
             raise invalid("messages: a receipt covers text only; leave out parts of other types", "messages")
-
-
-def _is_text(part: Any) -> bool:
-    return isinstance(part, str) or (isinstance(part, dict) and part.get("type") == "text")
 
 
 def _sampler(sent: Mapping[str, Any], own: Mapping[str, Any]) -> Sampler:
@@ -308,12 +298,6 @@ def _sampler(sent: Mapping[str, Any], own: Mapping[str, Any]) -> Sampler:
     return sampler
 
 
-def _nonce(value: Any) -> str | None:
-    if value is not None and not (isinstance(value, str) and NONCE.fullmatch(value)):
-        raise invalid("tally_nonce: 1 to 64 bytes in lower-case hexadecimal", "tally_nonce")
-    return value
-
-
 def _count(value: Any, name: str, least: int, most: int) -> int:
     if type(value) is not int or not least <= value <= most:
         raise invalid(f"{name}: a whole number from {least} to {most}", name)
@@ -321,4 +305,4 @@ def _count(value: Any, name: str, least: int, most: int) -> int:
 
 
 def _first(*values: Any) -> Any:
-    return next((each for each in values if each is not None), None)
+    return next((value for value in values if value is not None), None)

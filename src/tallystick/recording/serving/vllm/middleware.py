@@ -17,13 +17,12 @@ from tallystick.core.canonical_json import loose_json
 from tallystick.core.errors import TallyError
 from tallystick.core.http.problems import Problem
 from tallystick.core.http.server import read_body
-from tallystick.formats.completions import ReadChoice, calls_in
+from tallystick.formats.completions import CALLED, CompletionReader, ReadChoice, message_of, receipt_fields
 from tallystick.formats.receipt import SignedReceipt
 from tallystick.recording.serving.application import receipt_headers
 from tallystick.recording.serving.errors import DONE, error_object, error_response, event_of, invalid
-from tallystick.recording.serving.responses import CALLED, called_functions
 from tallystick.recording.serving.vllm.asking import CHAT, TEXT, Asked, read_asked
-from tallystick.recording.serving.vllm.provider import AnswerIssuer, SeenAnswers, VllmProvider, start_provider
+from tallystick.recording.serving.vllm.provider import AnswerIssuer, VllmProvider, start_provider
 from tallystick.recording.serving.vllm.start import ReceiptVariables
 
 # Calls of functions in the answers of vLLM, which sends them as text: read as every verifier reads them again.
@@ -31,40 +30,33 @@ from tallystick.recording.serving.vllm.start import ReceiptVariables
 
 def with_calls(body: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
     """A whole response whose messages have their calls in place of the text that says them."""
-    return {**body, "choices": [_with_calls(each, asked) for each in body["choices"]]}
+    choices = []
+    for choice in body["choices"]:
+        message, finish = choice["message"], choice.get("finish_reason")
+        text, calls = message_of(message.get("content") or "", asked.calls, asked.choice_id(choice["index"]))
+        if calls:
+            message = {**message, "content": text or None, "tool_calls": calls}
+            choice = {**choice, "message": message, "finish_reason": CALLED if finish == "stop" else finish}
+        choices.append(choice)
+    return {**body, "choices": choices}
 
 
 def held_back(chunk: Mapping[str, Any], asked: Asked, seen: Mapping[int, ReadChoice]) -> dict[str, Any]:
     """A chunk of a stream without its text; the last one of a choice has all of it, or the calls that it says."""
-    return {**chunk, "choices": [_held_back(each, asked, seen) for each in chunk.get("choices") or ()]}
-
-
-def _with_calls(choice: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
-    message: Mapping[str, Any] = choice["message"]
-    text, calls = calls_in(message.get("content") or "", asked.calls)
-    if not calls:
-        return dict(choice)
-    told = called_functions(asked.choice_id(choice["index"]), calls)
-    return {
-        **choice,
-        "message": {**message, "content": text or None, "tool_calls": told},
-        "finish_reason": _ended(choice),
-    }
-
-
-def _held_back(choice: Mapping[str, Any], asked: Asked, seen: Mapping[int, ReadChoice]) -> dict[str, Any]:
-    delta = {name: each for name, each in (choice.get("delta") or {}).items() if name != "content"}
-    if choice.get("finish_reason") is None:
-        return {**choice, "delta": {**delta, "content": ""}}
-    text, calls = calls_in(seen[choice["index"]].text or "", asked.calls)
-    told = called_functions(asked.choice_id(choice["index"]), calls)
-    delta |= {"content": text} if text or not calls else {}
-    delta |= {"tool_calls": [{"index": place, **each} for place, each in enumerate(told)]} if calls else {}
-    return {**choice, "delta": delta, "finish_reason": _ended(choice) if calls else choice["finish_reason"]}
-
-
-def _ended(choice: Mapping[str, Any]) -> Any:
-    return CALLED if choice.get("finish_reason") == "stop" else choice.get("finish_reason")
+    choices = []
+    for choice in chunk.get("choices") or ():
+        delta = {name: value for name, value in (choice.get("delta") or {}).items() if name != "content"}
+        finish = choice.get("finish_reason")
+        if finish is None:
+            choices.append({**choice, "delta": {**delta, "content": ""}})
+            continue
+        number = choice["index"]
+        text, calls = message_of(seen[number].text or "", asked.calls, asked.choice_id(number))
+        delta |= {"content": text} if text or not calls else {}
+        delta |= {"tool_calls": [{"index": place, **call} for place, call in enumerate(calls)]} if calls else {}
+        finish = CALLED if calls and finish == "stop" else finish
+        choices.append({**choice, "delta": delta, "finish_reason": finish})
+    return {**chunk, "choices": choices}
 
 
 # Stands between vLLM and the client of one request: passes on what vLLM sends, and adds the receipts at the end.
@@ -85,7 +77,8 @@ class Witness:
 
     def __init__(self, asked: Asked, issuer: AnswerIssuer, send: Send) -> None:
         self._asked, self._issuer, self._send = asked, issuer, send
-        self._seen = SeenAnswers("chat" if asked.path == CHAT else "text")
+        self._seen = CompletionReader("chat" if asked.path == CHAT else "text")
+        self._has_failed = False
         self._start: Message = {}
         self._kind = ""
         self._body = bytearray()
@@ -112,8 +105,9 @@ class Witness:
             return
         self._is_settled = True
         try:
-            if self._kind == EVENTS and not self._seen.failed:
-                await self._issuer.issue(self._asked, self._seen.prompt, self._seen.arrived)
+            if self._kind == EVENTS and not self._has_failed:
+                arrived = {number: choice for number, choice in self._seen.choices.items() if choice.ids}
+                await self._issuer.issue(self._asked, self._seen.prompt_ids, arrived)
         except FAILURES:
             LOG.exception("no receipt of %s, whose client has left", self._asked.id)
         await self._drop()
@@ -129,19 +123,19 @@ class Witness:
 
     async def _send_whole(self) -> None:
         try:
-            told = loose_json(bytes(self._body))
+            answer = loose_json(bytes(self._body))
         except ValueError:
-            told = None
-        if isinstance(told, dict) and "choices" in told:
-            self._seen.add(told)
+            answer = None
+        if isinstance(answer, dict) and "choices" in answer:
+            self._seen.add(answer)
             issued = await self._settle()
             if isinstance(issued, Problem):
-                self._start["status"], told = issued.status, error_object(issued)
+                self._start["status"], answer = issued.status, error_object(issued)
             else:
                 MutableHeaders(raw=self._start["headers"]).update(receipt_headers(self._asked.id, issued))
-                told = told if self._asked.calls is None else with_calls(told, self._asked)
-                told |= closing(self._seen, issued)
-            self._body = bytearray(json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode())
+                answer = answer if self._asked.calls is None else with_calls(answer, self._asked)
+                answer |= self._closing(issued)
+            self._body = bytearray(json.dumps(answer, ensure_ascii=False, separators=(",", ":")).encode())
             MutableHeaders(raw=self._start["headers"])["content-length"] = str(len(self._body))
         await self._send(self._start)
         await self._send({"type": "http.response.body", "body": bytes(self._body)})
@@ -155,26 +149,27 @@ class Witness:
             await self._send({"type": "http.response.body", "body": rest})
 
     async def _pass_event(self, event: bytes) -> None:
-        told = _chunk(event)
+        chunk = _chunk(event)
         if event.startswith(DONE.strip()):
             await self._end()
             await self._pass(event)
-        elif told is None:
+        elif chunk is None:
             await self._pass(event)
         else:
-            self._seen.add(told)
+            self._has_failed |= "error" in chunk
+            self._seen.add(chunk)
             if self._asked.calls is not None:
-                told = held_back(told, self._asked, self._seen.answers)
-                event = event_of(told)
+                chunk = held_back(chunk, self._asked, self._seen.choices)
+                event = event_of(chunk)
             await self._pass_waiting()
             if self._seen.is_ending:
-                self._waiting = event, told
+                self._waiting = event, chunk
             else:
                 await self._pass(event)
 
     async def _end(self) -> None:
         """The last chunk, with the receipts; after an error of vLLM there are none."""
-        if self._seen.failed or self._waiting is None:
+        if self._has_failed or self._waiting is None:
             await self._pass_waiting()
             return
         issued = await self._settle()
@@ -182,13 +177,13 @@ class Witness:
             await self._pass_waiting()
             await self._pass(event_of(error_object(issued)))
         else:
-            (_, told), self._waiting = self._waiting, None
-            await self._pass(event_of({**told, **closing(self._seen, issued)}))
+            (_, last), self._waiting = self._waiting, None
+            await self._pass(event_of({**last, **self._closing(issued)}))
 
     async def _settle(self) -> list[SignedReceipt] | Problem:
         """The receipts of a whole response, or the problem that there are none."""
         try:
-            issued = await self._issuer.issue(self._asked, self._seen.prompt, self._seen.answers)
+            issued = await self._issuer.issue(self._asked, self._seen.prompt_ids, self._seen.choices)
         except FAILURES as error:
             LOG.exception("no receipt of %s", self._asked.id)
             await self._drop()
@@ -196,6 +191,11 @@ class Witness:
         finally:
             self._is_settled = True
         return issued
+
+    def _closing(self, issued: Sequence[SignedReceipt]) -> dict[str, Any]:
+        """The fields that a response, or the last chunk of a stream, gets."""
+        prompt = {"prompt_token_ids": self._seen.prompt_ids} if issued else {}
+        return prompt | receipt_fields([signed.to_json() for signed in issued])
 
     async def _drop(self) -> None:
         try:
@@ -210,13 +210,6 @@ class Witness:
 
     async def _pass(self, event: bytes) -> None:
         await self._send({"type": "http.response.body", "body": event, "more_body": True})
-
-
-def closing(seen: SeenAnswers, issued: Sequence[SignedReceipt]) -> dict[str, Any]:
-    """The fields that a response, or the last chunk of a stream, gets."""
-    receipts = [each.to_json() for each in issued]
-    fields: dict[str, Any] = {"prompt_token_ids": seen.prompt, "receipt": receipts[0]} if receipts else {}
-    return fields | ({"receipts": receipts} if len(receipts) > 1 else {})
 
 
 def _chunk(event: bytes) -> dict[str, Any] | None:

@@ -23,67 +23,24 @@ from tallystick.engines.model_cards import card_of
 from tallystick.engines.torch.generation.language_models import chat_tokens, end_tokens_in, load_tokenizer
 from tallystick.engines.torch.generation.model_files import DTYPES
 from tallystick.formats.claims import ModelCard
-from tallystick.formats.completions import CompletionReader, Form, ReadChoice
+from tallystick.formats.completions import ReadChoice, is_token_ids
 from tallystick.formats.fingerprints import FingerprintSettings, standard_fingerprints
 from tallystick.formats.receipt import Answer, EngineStatement, Request, SignedReceipt, Tokens
 from tallystick.formats.signing import SigningKey
 from tallystick.recording.receipts import ReceiptIssuer, RecordSettings
 from tallystick.recording.serving.application import ServerOptions, add_key, add_receipts, answer_errors_alike
 from tallystick.recording.serving.errors import answer_spans
-from tallystick.recording.serving.exchanges import ReceiptBook, is_token_ids
+from tallystick.recording.serving.exchanges import ReceiptBook
 from tallystick.recording.serving.vllm.asking import Asked
 from tallystick.recording.serving.vllm.receipts import Kept, finish_of
 from tallystick.recording.serving.vllm.start import KEY, ReceiptVariables, check_start
-
-# What vLLM has sent of the answers to one request.
-
-UNFINISHED = "abort"
-"""vLLM's reason for an answer that did not come to its end."""
-
-
-class SeenAnswers:
-    """The answers of one response by their index, as far as they have arrived, and the tokens of the prompt.
-
-    Raises `MalformedError` for what vLLM would not send.
-    """
-
-    def __init__(self, form: Form) -> None:
-        self._reader = CompletionReader(form)
-        self.failed = False
-
-    def add(self, part: Mapping[str, Any]) -> None:
-        """Add a response, or one chunk of a stream. Chat gives the prompt's tokens once, text with each choice."""
-        self.failed |= "error" in part
-        self._reader.add(part)
-
-    @property
-    def prompt(self) -> list[int] | None:
-        """The tokens of the prompt, if they have come."""
-        ids = self._reader.fields.get("prompt_token_ids")
-        return ids if is_token_ids(ids) else None
-
-    @property
-    def answers(self) -> Mapping[int, ReadChoice]:
-        """The answers so far."""
-        return self._reader.choices
-
-    @property
-    def arrived(self) -> Mapping[int, ReadChoice]:
-        """The answers of which a token has arrived."""
-        return {number: each for number, each in self.answers.items() if each.ids}
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether some answer has ended."""
-        return any(each.finish is not None for each in self.answers.values())
-
 
 # Receipts of answers that vLLM's engine computes, with the rows that its workers keep.
 
 SECONDS_MAX: Final = 60.0
 """How long a worker may take to hand over rows."""
-
-
+UNFINISHED: Final = "abort"
+"""vLLM's reason for an answer that did not come to its end."""
 Encode = Callable[[Sequence[Mapping[str, Any]], str | None], list[int]]
 
 
@@ -93,24 +50,8 @@ class Workers:
     def __init__(self, client: Any) -> None:
         self._client = client
 
-    async def describe(self) -> dict[str, Any]:
-        """What runs, from the first worker."""
-        told: dict[str, Any] = await self._call("tally_describe")
-        return told
-
-    async def watch(self, *arguments: Any) -> None:
-        """Keep rows from now on."""
-        await self._call("tally_watch", *arguments)
-
-    async def take(self, engine_id: str, tokens: int) -> Kept:
-        """What is kept of the first tokens of a request, which is then dropped."""
-        return Kept.of(await self._call("tally_take", engine_id, tokens))
-
-    async def drop(self, engine_id: str) -> None:
-        """Free the rows of a request."""
-        await self._call("tally_drop", engine_id)
-
-    async def _call(self, method: str, *arguments: Any) -> Any:
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """What the first worker answers; raises `UnavailableError` if one fails or takes too long."""
         try:
             return (await self._client.collective_rpc(method, SECONDS_MAX, arguments))[0]
         except Exception as error:  # vLLM raises a bare `Exception` if a worker's method fails
@@ -149,32 +90,28 @@ class AnswerIssuer:
     async def drop(self, asked: Asked) -> None:
         """Free the rows of a request whose answers get no receipts."""
         for number in range(asked.choices):
-            await self.workers.drop(asked.engine_id(number))
+            await self.workers.call("tally_drop", asked.engine_id(number))
 
     async def _issue(self, asked: Asked, prompt: list[int] | None, number: int, answer: ReadChoice) -> SignedReceipt:
         ids = answer.ids or []
         if prompt is None or not is_token_ids(ids):
             raise UnavailableError("vLLM did not give the tokens of the prompt and of the answer")
+        # without a requested limit, the rest of the context; vLLM may have ended the answer before either
+        limit = self.context - len(prompt) if asked.limit is None else asked.limit
+        limit = len(ids) if answer.finish == "length" else limit
         request = Request(
             id=asked.choice_id(number),
             prompt=Tokens.of(prompt),
-            max_tokens=self._limit(asked, len(prompt), answer),
+            max_tokens=limit,
             nonce=asked.nonce,
         )
-        kept = await self.workers.take(asked.engine_id(number), len(ids))
-        stated = Answer(
-            tokens=Tokens.of(ids), finish=finish_of(answer.finish or UNFINISHED, answer.stop, asked.stop_tokens)
-        )
+        kept = Kept.of(await self.workers.call("tally_take", asked.engine_id(number), len(ids)))
+        finish = finish_of(answer.finish or UNFINISHED, answer.stop, asked.stop_tokens)
+        stated = Answer(tokens=Tokens.of(ids), finish=finish)
         sampler = asked.sampler_of(number)
         issued = await asyncio.to_thread(self.issuer.issue, request, stated, sampler, kept.rows, kept.batch)
         self.book.add(issued.signed, asked.started_ns)
         return issued.signed
-
-    def _limit(self, asked: Asked, prompt: int, answer: ReadChoice) -> int:
-        """What was asked for, or the rest of the context; the length of an answer that was ended by its limit."""
-        if answer.finish == "length":
-            return len(answer.ids or ())
-        return self.context - prompt if asked.limit is None else asked.limit
 
 
 # The provider of a model that vLLM serves: what it checks at the start, and what it needs to issue receipts.
@@ -219,18 +156,26 @@ async def start_provider(state: Any, variables: ReceiptVariables) -> VllmProvide
     """
     check_server(state.args, state.vllm_config)
     workers, config = Workers(state.engine_client), state.vllm_config.model_config
-    told = await workers.describe()
-    card = await asyncio.to_thread(_card, Path(told["model"]), config.dtype)
-    settings = RecordSettings(_fingerprints(variables, card, told["layers"]), private=variables.private)
-    engine = EngineStatement.from_json(told["engine"], "vllm")
+    worker = await workers.call("tally_describe")
+    card = await asyncio.to_thread(_card, Path(worker["model"]), config.dtype)
+    settings = RecordSettings(_fingerprints(variables, card, worker["layers"]), private=variables.private)
+    engine = EngineStatement.from_json(worker["engine"], "vllm")
     issuer = ReceiptIssuer(card, _key(variables.key), settings, variables.receipts, engine=engine)
-    await workers.watch(list(settings.layers), settings.seed)  # also of no layers: it frees vLLM's own generators
+    # also of no layers: it frees vLLM's own generators
+    await workers.call("tally_watch", list(settings.layers), settings.seed)
     LOG.info("tallystick: receipts of model %s, signed by key %s", card.identity, issuer.public)
-    options, book = _options(state.args, variables), _book(state.args, variables)
-    tokenizer = await asyncio.to_thread(load_tokenizer, Path(told["model"]))
-    answers = AnswerIssuer(workers, issuer, book, told["context"], partial(chat_tokens, tokenizer))
-    app = _own_routes(issuer.public, card, book, options)
-    ends = await asyncio.to_thread(end_tokens_in, Path(told["model"]))
+    customers = frozenset(key for key in (state.args.api_key or [os.environ.get("VLLM_API_KEY")]) if key)
+    auditors = frozenset() if variables.auditors is None else read_keys(variables.auditors)
+    options = ServerOptions("", customers, auditors)
+    names = state.args.served_model_name or [state.args.model]
+    book = ReceiptBook(variables.receipts, answer_spans(str(names[0])))
+    tokenizer = await asyncio.to_thread(load_tokenizer, Path(worker["model"]))
+    answers = AnswerIssuer(workers, issuer, book, worker["context"], partial(chat_tokens, tokenizer))
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    answer_errors_alike(app)
+    add_key(app, issuer.public, card.identity, card)
+    add_receipts(app, book, options)
+    ends = await asyncio.to_thread(end_tokens_in, Path(worker["model"]))
     return VllmProvider(answers, app, config.get_diff_sampling_param(), options.keys, ends)
 
 
@@ -292,23 +237,3 @@ def _key(path: Path | None) -> SigningKey:
     if not path.is_file():
         raise UsageError(f"{KEY}={path}: not there; `tally new-key {quote(str(path))}` makes one")
     return SigningKey.read(path)
-
-
-def _book(args: Any, variables: ReceiptVariables) -> ReceiptBook:
-    """The receipts of the model that vLLM serves under the first of its names."""
-    names = args.served_model_name or [args.model]
-    return ReceiptBook(variables.receipts, answer_spans(str(names[0])))
-
-
-def _options(args: Any, variables: ReceiptVariables) -> ServerOptions:
-    """The keys of vLLM's customers, and those of auditors."""
-    keys = frozenset(key for key in (args.api_key or [os.environ.get("VLLM_API_KEY")]) if key)
-    return ServerOptions("", keys, frozenset() if variables.auditors is None else read_keys(variables.auditors))
-
-
-def _own_routes(key: str, card: ModelCard, book: ReceiptBook, options: ServerOptions) -> FastAPI:
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    answer_errors_alike(app)
-    add_key(app, key, card.identity, card)
-    add_receipts(app, book, options)
-    return app

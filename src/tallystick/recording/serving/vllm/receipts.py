@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 
 from tallystick.core.errors import UsageError
 from tallystick.formats.claims import ModelCard
+from tallystick.formats.completions import Finish
 from tallystick.formats.receipt import Answer, BatchStatement, EngineStatement, Request, Tokens
 from tallystick.formats.signing import SigningKey
 from tallystick.recording.receipts import Issued, ReceiptIssuer, RecordSettings
@@ -63,7 +64,6 @@ PROCESSOR: Final = "tallystick.recording.serving.vllm.logits_processor:Canonical
 """For `vllm serve --logits-processors`."""
 VLLM_OPTIONS: Final[Mapping[str, Any]] = {"logits_processors": [PROCESSOR], "worker_extension_cls": EXTENSION}
 """What `vllm.LLM` takes: `LLM(model, **VLLM_OPTIONS)`."""
-Finish = Literal["end", "stop", "length", "cancelled"]
 
 
 def vllm_issuer(

@@ -43,7 +43,8 @@ class ReceiptVariables:
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> ReceiptVariables:
         """The settings in an environment; raises `UsageError` for a value that has no meaning."""
-        key, journal, auditors = (_path(environment.get(name)) for name in (KEY, JOURNAL, AUDITOR_KEYS))
+        paths = [environment.get(name) for name in (KEY, JOURNAL, AUDITOR_KEYS)]
+        key, journal, auditors = (Path(path) if path else None for path in paths)
         private, layers = environment.get(PRIVATE) or "0", environment.get(LAYERS)
         if private not in ("0", "1"):
             raise UsageError(f"{PRIVATE}={private}: 0 or 1")
@@ -56,10 +57,6 @@ class ReceiptVariables:
         given = {KEY: self.key, JOURNAL: self.journal, AUDITOR_KEYS: self.auditors, PRIVATE: "1" * self.private or None}
         layers = None if self.layers is None else ",".join(map(str, self.layers)) or "none"
         return {name: str(value) for name, value in (given | {LAYERS: layers}).items() if value is not None}
-
-
-def _path(value: str | None) -> Path | None:
-    return Path(value) if value else None
 
 
 def read_layers(value: str | None) -> tuple[int, ...] | None:

@@ -15,7 +15,7 @@ from tallystick.engines.torch.environment import describe_environment
 from tallystick.engines.torch.generation.layer_tap import logit_rows
 from tallystick.formats.fingerprints import PUBLIC_SEED
 from tallystick.formats.receipt import EngineStatement
-from tallystick.recording.serving.vllm.hidden_rows import HELD_BYTES_MAX, HiddenRows, Rows
+from tallystick.recording.serving.vllm.hidden_rows import HELD_BYTES_MAX, HiddenRows
 from tallystick.recording.serving.vllm.logits_processor import CanonicalLogitsProcessor, LogitsRow
 from tallystick.recording.serving.vllm.receipts import pack_rows
 from tallystick.recording.serving.vllm.start import vllm_version
@@ -110,22 +110,16 @@ def describe_engine(runner: Runner, config: Any) -> EngineStatement:
     """Version, device, attention backends, kind of cache and environment of the process of a worker."""
     device: Literal["cpu", "cuda"] = "cuda" if torch.device(runner.runner.device).type == "cuda" else "cpu"
     is_compiled = getattr(config.compilation_config.mode, "name", "NONE") != "NONE"
+    cache, own = str(config.cache_config.cache_dtype), str(config.model_config.dtype).removeprefix("torch.")
     way = f"{runner.name} runner, {'compiled' if is_compiled else 'eager'}"
     return EngineStatement(
         name=ENGINE,
         version=f"{vllm_version()}, torch {torch.__version__}, {way}",
         device=device,
         attention=runner.attention,
-        kv_cache=_kv_cache(config),
+        kv_cache="native" if cache in ("auto", own) else cache,  # as computed, or vLLM's name of the type
         environment=describe_environment(device).stack_digest,
     )
-
-
-def _kv_cache(config: Any) -> str:
-    """`native` if keys and values are kept as they were computed, otherwise vLLM's name of the type."""
-    stated = str(config.cache_config.cache_dtype)
-    own = str(config.model_config.dtype).removeprefix("torch.")
-    return "native" if stated in ("auto", own) else stated
 
 
 # Watches a model of vLLM while it runs, for the rows from which the tokens of each pass are chosen.
@@ -181,14 +175,12 @@ class ModelWatch:
         self._runner.drop_generators([row.row for row in asking])
         if self.rows is not None:
             requests = [self._runner.request_in(row.slot) for row in asking]
-            batch = len(self._seen[self._final])
-            self.rows.add(requests, [row.position for row in asking], self._rows_of(asking), batch)
+            batch, chosen = len(self._seen[self._final]), [row.row for row in asking]
+            rows = {layer: self._seen[layer][:batch] for layer in self.layers}
+            if len(chosen) != batch:
+                rows = {layer: states[chosen] for layer, states in rows.items()}
+            self.rows.add(requests, [row.position for row in asking], rows, batch)
         self._seen.clear()
-
-    def _rows_of(self, asking: Sequence[LogitsRow]) -> Rows:
-        count, chosen = len(self._seen[self._final]), [row.row for row in asking]
-        of_all = {layer: self._seen[layer][:count] for layer in self.layers}
-        return of_all if len(chosen) == count else {layer: each[chosen] for layer, each in of_all.items()}
 
 
 # Methods of vLLM's workers for receipts (`--worker-extension-cls`), called with `collective_rpc`.
