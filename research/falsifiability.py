@@ -22,6 +22,8 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
+from research.attacks.states import SHARE_OF_REACH
+from research.attacks.training import PROVER_NONCE, SAMPLES
 from tallystick.audits.policy import sample_steps
 from tallystick.audits.tolerant import find_undetermined
 from tallystick.core.digests import Digest, digest
@@ -32,8 +34,6 @@ from tallystick.formats.step_program import batch_plan, classes, micro_batches, 
 from tallystick.formats.store.run import RunDirectory
 from tallystick.tally.attacks.catalogue import ATTACKS, AUDITS, Attack, Audit, Reference
 from tallystick.tally.attacks.forging import read_anchor
-from tallystick.tally.attacks.states import SHARE_OF_REACH
-from tallystick.tally.attacks.training import PROVER_NONCE, SAMPLES
 from tests.support.attacks.examine import Answer, examine
 from tests.support.attacks.openings.attack import JUDGES, Judge, OpeningAttack
 from tests.support.attacks.openings.catalogue import OPENING_ATTACKS

@@ -12,6 +12,15 @@ import pytest
 
 pytest.importorskip("torch")
 
+from research.attacks.loops import (
+    STEPS,
+    STRIDE,
+    file_of,
+    loop_end_withdrawn,
+    loop_end_without_batch,
+    train_loop,
+    withdraw,
+)
 from tallystick.audits.opened_segment import audit_opened_segment, verify_segment
 from tallystick.audits.policy import Policy, sample_steps
 from tallystick.audits.report import Report
@@ -22,15 +31,6 @@ from tallystick.formats.store.directories import SegmentDirectory
 from tallystick.formats.store.run import RunDirectory
 from tallystick.recording.segment_opening import open_segment
 from tallystick.tally.attacks.forging import seal
-from tallystick.tally.attacks.loops import (
-    STEPS,
-    STRIDE,
-    file_of,
-    loop_end_withdrawn,
-    loop_end_without_batch,
-    train_loop,
-    withdraw,
-)
 from tallystick.verdicts.replayer import VerifierStack
 
 BEFORE = STEPS - STRIDE

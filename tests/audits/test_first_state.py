@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import tallystick
+from research.attacks.graphs import program_of, remake
 from tallystick.core.safetensors import write_state
 from tallystick.core.tensors import Tensor
 from tallystick.formats.records import anchor_file
 from tallystick.formats.store.run import RunDirectory
 from tallystick.tally.attacks.forging import read_anchor
-from tallystick.tally.attacks.graphs import program_of, remake
 
 torch = pytest.importorskip("torch")
 FULL = tallystick.Policy(full=True)

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import tallystick
+from research.attacks.graphs import at_one_step
 from tallystick.formats.optimizers import GroupRule
 from tallystick.formats.step_program import StepProgram
 from tallystick.programs.graph import Graph, Node
-from tallystick.tally.attacks.graphs import at_one_step
 from tests.recording import honest, test_every_loop as loops, test_further_loops as further
 from tests.recording.honest import Loop
 from tests.recording.test_remedies import said_by

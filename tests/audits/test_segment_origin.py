@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import tallystick
+from research.attacks.data import retrained_on, with_a_label_unmasked
+from research.attacks.loops import tunes, with_start
 from tallystick.core.errors import UsageError
-from tallystick.tally.attacks.data import retrained_on, with_a_label_unmasked
-from tallystick.tally.attacks.loops import tunes, with_start
 from tallystick.tally.auditing import AuditResult
 from tallystick.tally.cli.entry import run as tally
 from tests.support.chat_scene import record_rows, write_conversations, write_model_directory

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import tallystick
+from research.attacks.graphs import program_of, remake
 from tallystick.core.errors import UsageError
 from tallystick.core.tensors import Tensor
 from tallystick.formats.store.run import RunDirectory
 from tallystick.tally.attacks.forging import copy_run, read_anchor, replace_anchor
-from tallystick.tally.attacks.graphs import program_of, remake
 
 torch = pytest.importorskip("torch")
 

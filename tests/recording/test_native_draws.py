@@ -253,7 +253,7 @@ def stating_moves(run: RunDirectory, moves: dict[int, tuple[int, int]]) -> None:
 
 def retaken(honest: Path, out: Path) -> RunDirectory:
     """The run of an adversary who takes every step anew, from the first state and the batches that lie there."""
-    from tallystick.tally.attacks.graphs import program_of, remake
+    from research.attacks.graphs import program_of, remake
 
     program = program_of(honest)
     remake(honest, out, program, program, RunDirectory(honest).spec())

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from research.attacks.loops import train_loop, tunes, with_start
 from tallystick.core.errors import UnavailableError
 from tallystick.disputes.evidence.doubting import doubter_for
 from tallystick.disputes.evidence.judging import DisputeJudge
@@ -15,7 +16,6 @@ from tallystick.disputes.evidence.statement import statement_at
 from tallystick.disputes.evidence.traces import torch_engine
 from tallystick.disputes.game.protocols import Doubt
 from tallystick.formats.store.directories import open_origin
-from tallystick.tally.attacks.loops import train_loop, tunes, with_start
 from tallystick.verdicts.verdict import Fault
 from tests.support.rehearsal import Outcome, Rehearsal
 

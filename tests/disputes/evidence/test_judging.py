@@ -15,6 +15,7 @@ from tests.verdicts.leaf.leaves import NumpyEngine, alone, bindings, classifier,
 
 torch = pytest.importorskip("torch")
 
+from research.attacks.training import infinitesimal_update  # noqa: E402
 from tallystick.core.errors import UnavailableError  # noqa: E402
 from tallystick.core.tensors import (  # noqa: E402
     Tensor,
@@ -29,7 +30,6 @@ from tallystick.disputes.game.state import Clocks, Dispute, Phase  # noqa: E402
 from tallystick.formats.claims import call_file  # noqa: E402
 from tallystick.programs.graph import Graph, Input, Node, Role  # noqa: E402
 from tallystick.programs.operators.values import Value  # noqa: E402
-from tallystick.tally.attacks.training import infinitesimal_update  # noqa: E402
 from tallystick.verdicts.leaf.request import LeafLimits  # noqa: E402
 from tallystick.verdicts.opening.files import OPERATORS  # noqa: E402
 from tallystick.verdicts.verdict import Fault  # noqa: E402

@@ -10,13 +10,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from research.attacks.loops import train_loop  # noqa: E402
 from tallystick.disputes.evidence.doubting import doubter_for  # noqa: E402
 from tallystick.disputes.evidence.judging import DisputeJudge  # noqa: E402
 from tallystick.disputes.evidence.statement import statement_at  # noqa: E402
 from tallystick.disputes.evidence.training import StepUpdate  # noqa: E402
 from tallystick.disputes.game.protocols import Trace  # noqa: E402
 from tallystick.tally.attacks.catalogue import find_attack  # noqa: E402
-from tallystick.tally.attacks.loops import train_loop  # noqa: E402
 from tallystick.verdicts.verdict import Fault  # noqa: E402
 from tests.support.attacks.disputes.openings import stage_honest_instead, stage_other_rate_shown  # noqa: E402
 from tests.support.attacks.disputes.scene import STEP, Scene  # noqa: E402

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from research.attacks.loops import train_loop
 from tallystick.audits.policy import Policy
 from tallystick.core.errors import UnavailableError
 from tallystick.engines.tokenizers import TokenizerFile, check_made_again, train_bpe
@@ -20,7 +21,6 @@ from tallystick.formats.store.directories import open_origin
 from tallystick.recording.rows import write_rows
 from tallystick.recording.training import train
 from tallystick.tally.attacks.catalogue import Reference
-from tallystick.tally.attacks.loops import train_loop
 from tallystick.verdicts.replayer import VerifierStack
 from tests.support.chat_scene import record_rows, write_conversations, write_model_directory
 

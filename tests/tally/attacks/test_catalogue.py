@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from research.attacks.training import PROVER_NONCE, SAMPLES
 from tallystick.audits.training import audit_training
 from tallystick.core.errors import UsageError
 from tallystick.formats.store.run import RunDirectory
 from tallystick.tally.attacks.catalogue import ATTACKS, AUDITS, TABLE, Audit, Reference, find_attack
-from tallystick.tally.attacks.training import PROVER_NONCE, SAMPLES
 from tests.support.attacks.examine import Answer, examine, policy_of
 from tests.support.attacks.reference import RECIPE, reference_policy, this_verifier_stack
 

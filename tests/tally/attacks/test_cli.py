@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tallystick.tally.attacks import catalogue
 from tallystick.tally.attacks.catalogue import ATTACKS
 from tallystick.tally.cli.entry import run
 
@@ -45,3 +47,14 @@ def test_a_wrong_request_is_one_line_and_exit_code_2(
 def test_a_missing_run_is_one_line_and_exit_code_4(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["attack", "bad-seed", str(tmp_path / "none"), str(tmp_path / "out")]) == 4
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_outside_of_a_clone_only_the_forgers_of_the_package_run(
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(catalogue, "find_spec", lambda name: None if name == "research" else find_spec(name))
+    assert run(["attack", "clock-forged", str(reference), str(tmp_path / "out")]) == 4
+    assert "in a clone, `python -m tallystick attack clock-forged RUN OUT`" in capsys.readouterr().err
+    assert run(["attack", "record-edited", str(reference), str(tmp_path / "out")]) == 0
+    monkeypatch.undo()
+    assert run(["attack", "clock-forged", str(reference), str(tmp_path / "other")]) == 0

@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from research.attacks.loops import tokens_of
+from research.attacks.records import shift_earlier, shift_later, swap_contents
 from tallystick.core.errors import UnavailableError, UsageError
 from tallystick.core.tensor_digests import digest_state, state_digest
 from tallystick.core.tensors import Tensor
@@ -23,8 +25,6 @@ from tallystick.tally.attacks.forging import (
     seal,
     write_records,
 )
-from tallystick.tally.attacks.loops import tokens_of
-from tallystick.tally.attacks.records import shift_earlier, shift_later, swap_contents
 from tests.support.attacks.reference import STEPS, STRIDE
 
 

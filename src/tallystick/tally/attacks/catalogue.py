@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
-from tallystick.core.errors import UsageError, suggestion
+from tallystick.core.errors import UnavailableError, UsageError, suggestion
 
 if TYPE_CHECKING:
     from tallystick.verdicts.verdict import Outcome
@@ -71,7 +72,7 @@ class Attack:
     """One way to forge a run, or an honest control, with the outcome of each audit.
 
     Its forger is the function of its name in the module `home`. It is loaded when it is called: forgers load PyTorch,
-    and names and changes are listed without it.
+    and names and changes are listed without it. Those in `research` are found in a clone of the repository.
     """
 
     name: str
@@ -89,7 +90,15 @@ class Attack:
     is_honest: bool = False
 
     def forge(self, run: Path, out: Path) -> None:
-        """Read the honest run directory `run`, and write the forged run to `out`."""
+        """Read the honest run directory `run`, and write the forged run to `out`.
+
+        Raises `UnavailableError` outside of a clone of the repository where the forger is kept with the research.
+        """
+        if find_spec(self.home.partition(".")[0]) is None:
+            raise UnavailableError(
+                f"{self.name}: this forger is in the repository and not in the package; "
+                f"in a clone, `python -m tallystick attack {self.name} RUN OUT`"
+            )
         forger = getattr(import_module(self.home), self.name.replace("-", "_"))
         cast("Callable[[Path, Path], None]", forger)(run, out)
 
@@ -157,44 +166,45 @@ OTHER_STACK: Final = inconclusive(
 MISSING: Final = inconclusive("what is not there cannot be checked, and what is there agrees")
 ANEW: Final = "; the spec names the graph of that step, and all is made anew with it"
 STATED: Final = ", under the corpus and the tokenizer that it states"
-RECORDS: Final = "tallystick.tally.attacks.records"
-STATES: Final = "tallystick.tally.attacks.states"
-TRAINING: Final = "tallystick.tally.attacks.training"
-DATA: Final = "tallystick.tally.attacks.data"
-GRAPHS: Final = "tallystick.tally.attacks.graphs"
-LOOPS: Final = "tallystick.tally.attacks.loops"
+FORGERS: Final = "tallystick.tally.attacks.forgers"
+RECORDS: Final = "research.attacks.records"
+STATES: Final = "research.attacks.states"
+TRAINING: Final = "research.attacks.training"
+DATA: Final = "research.attacks.data"
+GRAPHS: Final = "research.attacks.graphs"
+LOOPS: Final = "research.attacks.loops"
 
 # fmt: off
 TABLE: Final = (
-    Attack("honest-copy", TRAINING, "nothing; the run is copied", HONEST, claim=HONEST, is_honest=True),
+    Attack("honest-copy", FORGERS, "nothing; the run is copied", HONEST, claim=HONEST, is_honest=True),
     Attack("prover-auditor-split", TRAINING,
            "nothing; a process of its own trains the same spec, and only the run directory is left of it",
            HONEST, is_honest=True),
-    Attack("smuggled-program", TRAINING, "Python files are put into the run directory; the audit must not run them",
+    Attack("smuggled-program", FORGERS, "Python files are put into the run directory; the audit must not run them",
            accepted("nothing in a run directory is ever executed, so the files do no harm"),
            accepted("nothing in a run directory is ever executed"), claim=accepted("the claim is the honest one"),
            is_honest=True),
-    Attack("bad-seed", TRAINING, "the initial weights are those of another seed; every step after them is honest",
+    Attack("bad-seed", FORGERS, "the initial weights are those of another seed; every step after them is honest",
            accepted("an initial state of another seed looks like any other"), rejected("initial state")),
-    Attack("gradient-noise", TRAINING, "one step in the middle takes a gradient with noise of 1 % of its norm",
+    Attack("gradient-noise", FORGERS, "one step in the middle takes a gradient with noise of 1 % of its norm",
            SMOOTH, REPLAY, WEIGHTS),
-    Attack("weights-edited", STATES,
+    Attack("weights-edited", FORGERS,
            "the final weights are edited after training; anchor, summaries, roots and claim are made anew",
            WITHIN_REACH, REPLAY_OF_EDIT, WEIGHTS),
     Attack("weights-edited-below-drift", STATES,
            "3e-6 of every weight's last move is taken back; anchor, summaries, roots and claim are made anew",
            WITHIN_REACH, STATE, BELOW_DRIFT),
-    Attack("weights-edited-by-one-ulp", STATES,
+    Attack("weights-edited-by-one-ulp", FORGERS,
            "one final weight is moved to the next float32; anchor, summaries, roots and claim are made anew",
            accepted("one unit in the last place is below everything a screen measures"), STATE, BELOW_DRIFT),
     Attack("sign-of-a-zero", STATES,
            "one zero of the optimizer's memory is made a negative zero at the end, and everything written anew",
            accepted("no number has changed"), STATE,
            accepted("limits compare numbers, and -0.0 is 0.0; the report says so"), reference="gpt2"),
-    Attack("broken-seal", RECORDS, "one weight in an anchor file is changed by 1e-8; every record stays as it was",
+    Attack("broken-seal", FORGERS, "one weight in an anchor file is changed by 1e-8; every record stays as it was",
            ANCHOR, claim=ANCHOR),
-    Attack("record-inserted", RECORDS, "the line of one step is repeated", ROOT_AND_ORDER, claim=ROOT_AND_ORDER),
-    Attack("record-inserted-resealed", RECORDS,
+    Attack("record-inserted", FORGERS, "the line of one step is repeated", ROOT_AND_ORDER, claim=ROOT_AND_ORDER),
+    Attack("record-inserted-resealed", FORGERS,
            "the record of one step is repeated; root, tiles and claim are made anew",
            ORDER),
     Attack("record-inserted-renumbered", RECORDS,
@@ -202,27 +212,27 @@ TABLE: Final = (
            IN_ORDER, VALUES, SKETCH),
     Attack("tail-repeated-resealed", RECORDS, "the last record is repeated; root, tiles and claim are made anew",
            ORDER),
-    Attack("record-removed", RECORDS, "the line of one step is deleted", ROOT_AND_ORDER, claim=ROOT_AND_ORDER),
-    Attack("record-removed-resealed", RECORDS, "the record of one step is deleted; root, tiles and claim are made anew",
+    Attack("record-removed", FORGERS, "the line of one step is deleted", ROOT_AND_ORDER, claim=ROOT_AND_ORDER),
+    Attack("record-removed-resealed", FORGERS, "the record of one step is deleted; root, tiles and claim are made anew",
            ORDER),
     Attack("record-removed-renumbered", RECORDS,
            "the values of one step are deleted, later ones move up under their right numbers and batches; resealed",
            IN_ORDER, VALUES, SKETCH),
-    Attack("record-swapped", RECORDS, "the lines of two neighbouring steps are swapped",
+    Attack("record-swapped", FORGERS, "the lines of two neighbouring steps are swapped",
            ROOT_AND_ORDER, claim=ROOT_AND_ORDER),
-    Attack("record-swapped-resealed", RECORDS,
+    Attack("record-swapped-resealed", FORGERS,
            "the records of two neighbouring steps are swapped; root, tiles and claim are made anew",
            ORDER),
     Attack("record-swapped-renumbered", RECORDS,
            "the values of two neighbouring steps are swapped under their right numbers and batches; resealed",
            IN_ORDER, VALUES, SKETCH),
-    Attack("record-edited", RECORDS, "the loss of one step is lowered by a tenth in its record", ROOT, claim=ROOT),
-    Attack("record-edited-resealed", RECORDS,
+    Attack("record-edited", FORGERS, "the loss of one step is lowered by a tenth in its record", ROOT, claim=ROOT),
+    Attack("record-edited-resealed", FORGERS,
            "the loss of one step is lowered by a tenth; root, tiles and claim are made anew",
            accepted("a lower loss is a possible loss"), rejected("loss")),
     Attack("data-file-edited", DATA, "one token in the file of tokens is exchanged",
            rejected("data"), claim=rejected("data")),
-    Attack("data-substituted", TRAINING, "the second half learns from other text than the declared batches",
+    Attack("data-substituted", FORGERS, "the second half learns from other text than the declared batches",
            NO_TRACE, LOSS_AND_REPLAY, rejected("loss", "weights residual")),
     Attack("one-token-substituted", TRAINING, "one token of one batch is another than the declared one",
            NO_TRACE, REPLAY, WEIGHTS),
@@ -249,7 +259,7 @@ TABLE: Final = (
     Attack("wrong-rate-recorded", TRAINING,
            "the second half is trained at a learning rate 1 % too high, as its records say",
            ORDER),
-    Attack("wrong-rate", TRAINING,
+    Attack("wrong-rate", FORGERS,
            "the second half is trained at a learning rate 1 % too high; the records state the declared one",
            POSSIBLE, REPLAY, WEIGHTS),
     Attack("wrong-decay", TRAINING, "the second half is trained with ten times the declared weight decay",

@@ -34,8 +34,8 @@ from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.execution import Arguments, execute
 from tallystick.programs.graph import Node, Ref
 from tallystick.programs.step_names import BATCH
+from tallystick.tally.attacks.forgers import RATE_EXCESS, with_optimizer
 from tallystick.tally.attacks.forging import Batches, DishonestTrainer, find_scene, read_records, train_on
-from tallystick.tally.attacks.training import RATE_EXCESS, with_optimizer
 
 if TYPE_CHECKING:
     from tallystick.disputes.game.protocols import Trace

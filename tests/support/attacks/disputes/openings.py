@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from research.attacks.graphs import larger_epsilon
 from tallystick.audits.opening import OpeningSource, open_operators, source_of_step
 from tallystick.core.canonical_json import encode
 from tallystick.core.files import write_atomically
@@ -18,7 +19,6 @@ from tallystick.disputes.game.protocols import Descent, Files, OpenedLeaves, Tra
 from tallystick.disputes.game.state import Dispute
 from tallystick.formats.openings import Opening
 from tallystick.formats.store.log import LogWriter, read_lines
-from tallystick.tally.attacks.graphs import larger_epsilon
 from tallystick.verdicts.opening.files import OPENING, OPERATOR, OPERATORS, VALUES
 from tallystick.verdicts.verdict import Fault
 from tests.support.attacks.disputes.deception import Deception, Staged

@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from research.attacks.graphs import larger_epsilon
 from tallystick.core.canonical_json import encode
 from tallystick.programs.encoding import prove_node
 from tallystick.tally.attacks.catalogue import rejected
-from tallystick.tally.attacks.graphs import larger_epsilon
 from tests.support.attacks.openings.attack import Forge, OpeningAttack
 from tests.support.attacks.openings.scene import Document, Scene
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from research.attacks.graphs import program_of, remake
 from tallystick.core.errors import UsageError
 from tallystick.core.files import write_atomically
 from tallystick.core.safetensors import read_state, write_state
@@ -21,6 +22,7 @@ from tallystick.formats.records import Batch, StepRecord, anchor_file, batch_fil
 from tallystick.formats.store.directories import SINGLE
 from tallystick.formats.store.run import RunDirectory
 from tallystick.recording.loop.own_loop import record_training
+from tallystick.tally.attacks.forgers import RATE_EXCESS, with_last_move_shortened
 from tallystick.tally.attacks.forging import (
     Forger,
     anchor_before,
@@ -34,9 +36,6 @@ from tallystick.tally.attacks.forging import (
     with_value,
     write_records,
 )
-from tallystick.tally.attacks.graphs import program_of, remake
-from tallystick.tally.attacks.states import with_last_move_shortened
-from tallystick.tally.attacks.training import RATE_EXCESS
 
 # The reference run of a custom training loop: a language model of two layers, with step graph and batches.
 

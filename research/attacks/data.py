@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from research.attacks.graphs import program_of, remake
 from tallystick.core.digests import Digest, tree_root
 from tallystick.core.errors import UsageError
 from tallystick.core.safetensors import read_state, write_state
@@ -47,7 +48,6 @@ from tallystick.tally.attacks.forging import (
     recipe_of,
     write_records,
 )
-from tallystick.tally.attacks.graphs import program_of, remake
 
 # The tokens of a run, with or without a new commitment.
 

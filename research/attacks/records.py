@@ -6,11 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from tallystick.core.canonical_json import decode, encode
 from tallystick.core.digests import digest
-from tallystick.core.safetensors import write_state
 from tallystick.formats.records import (
     AnchorRecord,
     BucketSummary,
@@ -20,25 +17,18 @@ from tallystick.formats.records import (
     TraceEntry,
     anchor_file,
 )
-from tallystick.formats.spec import Spec
 from tallystick.formats.store.log import read_lines
 from tallystick.formats.store.run import RunDirectory
 from tallystick.tally.attacks.forging import (
-    clumsy_and_careful,
     copy_run,
     find_scene,
-    read_anchor,
     read_records,
-    recipe_of,
     replace_environment,
     resealed,
     seal,
-    with_value,
     write_records,
 )
-from tallystick.verdicts.exact import quantise
 
-FLATTERY: Final = 0.9
 OTHER_TORCH: Final = "1.13.1"
 OTHER_PYTHON: Final = "3.99.0"
 SHOWN: Final = ("loss", "gradient_norm", "activation")
@@ -75,22 +65,6 @@ def _move(records: Sequence[Record], source: Callable[[int], int]) -> list[Recor
     return [with_other_values(record) if isinstance(record, StepRecord) else record for record in records]
 
 
-def flatter(records: list[Record], at: int, spec: Spec) -> list[Record]:
-    """Lower the loss of the step at this position by a tenth."""
-    record = records[at]
-    assert isinstance(record, StepRecord)  # by `place_of_step`
-    loss = quantise(FLATTERY * float(record.loss), recipe_of(spec).record.loss_decimals)
-    return [*records[:at], record.model_copy(update={"loss": loss}), *records[at + 1 :]]
-
-
-record_edited, record_edited_resealed = clumsy_and_careful(flatter)
-record_inserted, record_inserted_resealed = clumsy_and_careful(
-    lambda records, at, _: [*records[: at + 1], *records[at:]]
-)
-record_removed, record_removed_resealed = clumsy_and_careful(lambda records, at, _: [*records[:at], *records[at + 1 :]])
-record_swapped, record_swapped_resealed = clumsy_and_careful(
-    lambda records, at, _: [*records[: at - 1], records[at], records[at - 1], *records[at + 1 :]]
-)
 record_inserted_renumbered = resealed(lambda records, scene: shift_later(records, scene.step, scene.after - 1))
 record_removed_renumbered = resealed(lambda records, scene: shift_earlier(records, scene.step, scene.after - 1))
 record_swapped_renumbered = resealed(lambda records, scene: swap_contents(records, scene.step - 1, scene.step))
@@ -159,18 +133,6 @@ def environment_cosmetics_forged(run: Path, out: Path) -> None:
     """Name another version of Python, which changes no bit of the result."""
     forged = copy_run(run, out)
     replace_environment(forged, forged.environment().model_copy(update={"python": OTHER_PYTHON}))
-
-
-def broken_seal(run: Path, out: Path) -> None:
-    """Change the smallest of the weights by 1e-8 in the file of the middle anchor, and nothing else."""
-    forged = copy_run(run, out)
-    mark = find_scene(forged).middle
-    state = read_anchor(forged, mark)
-    name = next(name for name in sorted(state) if name.startswith("weights."))
-    values = state[name].array()
-    smallest = int(np.abs(values).argmin())
-    changed = with_value(state, name, smallest, values.flat[smallest] + np.float32(1e-8))
-    write_state(forged.path / anchor_file(mark), changed)
 
 
 def anchor_swapped(run: Path, out: Path) -> None:

@@ -5,25 +5,40 @@ from __future__ import annotations
 import math
 import multiprocessing
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
+from research.attacks.records import OTHER_TORCH
 from tallystick.audits.policy import NONCE_BYTES, sample_steps
 from tallystick.core.digests import Frontier, digest_from, leaf_hash
 from tallystick.core.errors import UnavailableError, UsageError
 from tallystick.core.tensors import Tensor
 from tallystick.engines.torch.training.trainer import Observation, Trainer
 from tallystick.formats.claims import Claim, Log
-from tallystick.formats.recipe import OptimizerRecipe, Recipe, learning_rate
+from tallystick.formats.recipe import Recipe, learning_rate
 from tallystick.formats.records import HeaderRecord, Record, StepRecord, TraceEntry
 from tallystick.formats.spec import Spec
 from tallystick.formats.step_program import classes
 from tallystick.formats.store.log import read_lines
 from tallystick.formats.store.run import RunDirectory
+from tallystick.tally.attacks.forgers import (
+    Batch,
+    Disguise,
+    MisfedTrainer,
+    NoisyTrainer,
+    backwards,
+    bad_seed,
+    gradient_noise,
+    higher_rate,
+    honest_copy,
+    with_optimizer,
+    with_training,
+    wrong_rate,
+)
 from tallystick.tally.attacks.forging import (
     Batches,
     DishonestTrainer,
@@ -41,26 +56,12 @@ from tallystick.tally.attacks.forging import (
     train_on,
     write_records,
 )
-from tallystick.tally.attacks.records import OTHER_TORCH
 from tallystick.verdicts.reach import direction_bound
 
 # Honest controls.
 
 
-def honest_copy(run: Path, out: Path) -> None:
-    """Copy the run."""
-    copy_run(run, out)
-
-
 loop_start_stated = rows_as_stated = honest_copy
-
-
-def smuggled_program(run: Path, out: Path) -> None:
-    """Copy the run, and add code files that a careless auditor would import."""
-    forged = copy_run(run, out)
-    program = "from pathlib import Path\nPath(__file__).with_name('executed').touch()\n"
-    for name in ("trainer.py", "conftest.py", "sitecustomize.py", "torch.py"):
-        (forged.path / name).write_text(program)
 
 
 def prover_auditor_split(run: Path, out: Path) -> None:
@@ -82,9 +83,6 @@ def _prove(run: str, out: str) -> None:
 
 
 # The training follows another recipe than the declared one.
-
-RATE_EXCESS: Final = 1.01
-NOISE_SHARE: Final = 1e-2
 
 
 class PlainDescentTrainer(DishonestTrainer):
@@ -116,60 +114,16 @@ class ConstantRateTrainer(DishonestTrainer):
         return super().step(micro_batches)
 
 
-class NoisyTrainer(DishonestTrainer):
-    """Adds noise to each gradient in one step, a share of its norm; it does not touch the random generators."""
-
-    def __init__(self, spec: Spec, noisy_step: int) -> None:
-        super().__init__(spec)
-        self._noisy_step = noisy_step
-        self.optimizer.register_step_pre_hook(self._disturb)
-
-    def _disturb(self, *_: Any) -> None:
-        if self.index + 1 != self._noisy_step:
-            return
-        noise = np.random.default_rng(0)
-        for parameter in self.model.parameters():
-            if parameter.grad is not None:
-                drawn = parameter.grad.new_tensor(noise.standard_normal(parameter.grad.shape))
-                parameter.grad.add_(drawn, alpha=NOISE_SHARE * float(parameter.grad.norm() / drawn.norm()))
-
-
-def higher_rate(spec: Spec) -> Recipe:
-    """The recipe with a learning rate 1 % above the declared one."""
-    recipe = recipe_of(spec)
-    return with_optimizer(recipe, learning_rate=recipe.optimizer.learning_rate * RATE_EXCESS)
-
-
-def with_optimizer(recipe: Recipe, **changed: object) -> Recipe:
-    """The recipe with other settings of its optimizer."""
-    settings = recipe.optimizer.model_dump() | changed
-    return recipe.model_copy(update={"optimizer": OptimizerRecipe(**settings)})
-
-
-def with_training(recipe: Recipe, **changed: object) -> Recipe:
-    """The recipe with other settings of its training."""
-    return recipe.model_copy(update={"training": recipe.training.model_copy(update=changed)})
-
-
 def _heavier_decay(spec: Spec) -> Recipe:
     recipe = recipe_of(spec)
     return with_optimizer(recipe, weight_decay=10 * recipe.optimizer.weight_decay or 0.1)
 
 
 wrong_rate_recorded = from_the_middle(lambda spec, _: Trainer(higher_rate(spec), classes(spec)))
-wrong_rate = from_the_middle(lambda spec, _: DishonestTrainer(spec, higher_rate(spec)))
 wrong_decay = from_the_middle(lambda spec, _: DishonestTrainer(spec, _heavier_decay(spec)))
 wrong_precision = from_the_middle(lambda spec, _: DishonestTrainer(spec, with_training(recipe_of(spec), dtype="bf16")))
 wrong_optimizer = from_the_middle(lambda spec, _: PlainDescentTrainer(spec))
 wrong_schedule = from_the_middle(lambda spec, _: ConstantRateTrainer(spec))
-gradient_noise = from_the_middle(lambda spec, scene: NoisyTrainer(spec, scene.step))
-
-
-def bad_seed(run: Path, out: Path) -> None:
-    """Train from the initial state of the seed after the declared one."""
-    spec = RunDirectory(run).spec()
-    recipe = recipe_of(spec)
-    retrain(run, out, DishonestTrainer(spec, with_training(recipe, seed=recipe.training.seed + 1)))
 
 
 def environment_forged(run: Path, out: Path) -> None:
@@ -190,29 +144,7 @@ def fraud_out_of_reach(run: Path, out: Path) -> None:
 
 # The training uses other data than the declared data.
 
-Batch = Mapping[str, np.ndarray]
-Disguise = Callable[[int, Batch], Batch]
-"""Maps a step and its declared batch to the batch that is used."""
 PACE: Final = 0.1
-
-
-class MisfedTrainer(DishonestTrainer):
-    """Receives the declared batches and trains on changed ones."""
-
-    def __init__(self, spec: Spec, disguise: Disguise) -> None:
-        super().__init__(spec)
-        self._disguise = disguise
-
-    def step(self, micro_batches: Batches) -> Observation:
-        """One step on changed data."""
-        return super().step(self._disguise(self.index + 1, batch) for batch in micro_batches)
-
-
-def backwards(_step: int, batch: Batch) -> Batch:
-    """Every example in reverse order; labels of images stay."""
-    if "inputs" in batch:
-        return {name: values[..., ::-1] for name, values in batch.items()}
-    return {**batch, "images": batch["images"][..., ::-1]}
 
 
 def one_value_of(step: int) -> Disguise:
@@ -273,7 +205,6 @@ class CarefulTrainer(MoonlightingTrainer):
                 weight.data.sub_(weight.grad, alpha=pace / max(1e-12, float(weight.grad.abs().max())))
 
 
-data_substituted = from_the_middle(lambda spec, _: MisfedTrainer(spec, backwards))
 one_token_substituted = from_the_middle(lambda spec, scene: MisfedTrainer(spec, one_value_of(scene.step)))
 batch_repeated = from_the_middle(lambda spec, _: MisfedTrainer(spec, always_the_first()))
 hidden_batch = from_the_middle(lambda spec, scene: MoonlightingTrainer(spec, scene.step))

@@ -10,16 +10,16 @@ import numpy as np
 
 from tallystick.audits.tolerant import find_undetermined
 from tallystick.core.errors import UsageError
-from tallystick.core.tensors import State, Tensor
+from tallystick.core.tensors import Tensor
 from tallystick.engines.torch.training.trainer import Observation
 from tallystick.formats.recipe import learning_rate
 from tallystick.formats.spec import Spec
 from tallystick.formats.step_program import projection_seed
 from tallystick.formats.store.run import RunDirectory
+from tallystick.tally.attacks.forgers import largest_weight, take_back, with_last_move_shortened
 from tallystick.tally.attacks.forging import (
     Batches,
     DishonestTrainer,
-    anchor_before,
     copy_run,
     find_scene,
     from_the_middle,
@@ -35,38 +35,9 @@ from tallystick.verdicts.reach import direction_bound
 if TYPE_CHECKING:
     import torch
 
-SHARE_OF_MOVE: Final = 0.1
 SHARE_BELOW_DRIFT: Final = 3e-6
 """So little that an honest run on another stack would differ as much."""
 FIRST_MOMENTS: Final = ("exp_avg", "momentum_buffer")
-
-
-def take_back(
-    before: State, state: State, after: State | None = None, share: float = SHARE_OF_MOVE
-) -> dict[str, Tensor]:
-    """The state with a fraction of each weight's last move undone; no bound on moves can detect this.
-
-    If the anchor `after` it is given, only weights that turned around here are changed, so both moves get shorter.
-    """
-    changed = dict(state)
-    for name in (name for name in state if name.startswith("weights.")):
-        values = state[name].array()
-        move = values - before[name].array()
-        if after is not None:
-            move = np.where((after[name].array() - values) * move < 0, move, 0)
-        changed[name] = Tensor.of((values - share * move).astype(values.dtype))
-    return changed
-
-
-def with_last_move_shortened(run: RunDirectory, last: int, share: float = SHARE_OF_MOVE) -> dict[str, Tensor]:
-    """The last anchor with a share of every weight's last move undone."""
-    return take_back(read_anchor(run, anchor_before(run, last)), read_anchor(run, last), share=share)
-
-
-def _one_ulp_more(run: RunDirectory, last: int) -> dict[str, Tensor]:
-    state = read_anchor(run, last)
-    name = largest_weight(state)
-    return with_value(state, name, 0, np.nextafter(state[name].array().flat[0], np.float32(np.inf)))
 
 
 def _a_negative_zero(run: RunDirectory, last: int) -> dict[str, Tensor]:
@@ -80,14 +51,7 @@ def _a_weight_that_is_nan(run: RunDirectory, last: int) -> dict[str, Tensor]:
     return with_value(state, largest_weight(state), 0, np.nan)
 
 
-def largest_weight(state: State) -> str:
-    """The weight tensor with the most elements."""
-    return max((name for name in state if name.startswith("weights.")), key=lambda name: state[name].nbytes)
-
-
-weights_edited = with_final_state(with_last_move_shortened)
 weights_edited_below_drift = with_final_state(lambda run, n: with_last_move_shortened(run, n, SHARE_BELOW_DRIFT))
-weights_edited_by_one_ulp = with_final_state(_one_ulp_more)
 sign_of_a_zero = with_final_state(_a_negative_zero)
 nan_planted = with_final_state(_a_weight_that_is_nan)
 
