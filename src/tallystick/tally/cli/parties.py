@@ -22,6 +22,7 @@ from tallystick.disputes.parties.auditing import AuditProcess
 from tallystick.disputes.parties.game_view import GameFollower
 from tallystick.disputes.parties.prover import LazyTrace, PostingRole, offer_of
 from tallystick.formats.store.folders import OPENING, RUN, require_folder
+from tallystick.tally.attacks import provers
 from tallystick.tally.cli.party_session import (
     DEVICE,
     UNTIL_SETTLED,
