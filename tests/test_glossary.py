@@ -24,10 +24,9 @@ NAMED_AT = {
     "check": (0, "name"),  # of Findings
     "note": (1, "check"),
     "Finding": (2, "name"),
-    "agrees": (0, "name"),  # of the log of a receipt
-    "differs": (0, "name"),
-    "compare": (0, "name"),
-    "unavailable": (0, "check"),
+    "agrees": (0, "check"),
+    "differs": (0, "check"),
+    "compare": (1, "name"),  # of a receipt
     "timing": (0, "check"),
     "judging": (0, "check"),
     "read_named": (3, "noun"),  # of a file that a claim names

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import typer
 from pydantic import TypeAdapter
@@ -18,7 +18,9 @@ from rich.table import Column, Table
 from tallystick.core.canonical_json import Json, parse
 from tallystick.core.errors import MalformedError, TallyError, UsageError
 from tallystick.core.files import read_document
+from tallystick.core.http import server as http
 from tallystick.core.lazy import require
+from tallystick.disputes.coordinators.local import board, coordinator as local_coordinator, server
 from tallystick.disputes.coordinators.local.signed import ChainState
 from tallystick.disputes.evidence.judging import DisputeJudge
 from tallystick.disputes.game.context import game_time
@@ -34,10 +36,6 @@ from tallystick.tally.cli.dispute_display import DisputeChanges, claims_table, d
 from tallystick.tally.cli.options import JSON, read_key
 from tallystick.tally.cli.output import print_json, read_entries, show as show_result, talk
 from tallystick.tally.cli.party_session import BUDGET, PROFILE, dispute_judge
-
-if TYPE_CHECKING:
-    from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
-
 
 # `tally coordinator init --demo`: a coordinator for trying disputes, with the keys of all parties beside it.
 
@@ -61,8 +59,6 @@ def init_demo(database: Path, as_json: bool = False, window: int | None = None) 
 
     `window` is how long claims can be contested at least. Raises `UsageError` where a file of that name is there.
     """
-    from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
-
     taken = [path for path in (database, *(_key(database, name) for name in PARTIES)) if path.exists()]
     if taken:
         raise UsageError(f"{taken[0]}: there is a file already; choose another folder with --db FOLDER/court.db")
@@ -75,7 +71,7 @@ def init_demo(database: Path, as_json: bool = False, window: int | None = None) 
     seconds = max(SHORT["challenge_window"], window or 0)
     slow = {name: SHORT[name] * seconds // SHORT["challenge_window"] for name in ("clock", "extension")}
     rules = Rules.from_json({**SHORT, **named, **slow, "challenge_window": seconds}, "rules")
-    with closing(LocalCoordinator.create(database, rules, own)) as place:
+    with closing(local_coordinator.LocalCoordinator.create(database, rules, own)) as place:
         for name in PARTIES[:3]:
             place.grant(keys[name].public, PURSE)
         _show_identity(place, as_json)
@@ -161,30 +157,27 @@ def init(
 
     Where the rules name no beacon, the coordinator brings the nonces that draw committees.
     """
-    from tallystick.disputes.coordinators.local.board import CoordinatorDatabase
-    from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator, key_beside, key_path
-
     if demo:
         return _init_demo(db, {**vars(options), "key": key}, window_for, json)
     if db is None:
         raise UsageError("--db: where the coordinator is to be kept; --demo sets one up for trying")
-    database = CoordinatorDatabase(db)
+    database = board.CoordinatorDatabase(db)
     # a file that no call of `init` began is refused before a key is left beside it
-    if database.is_file and database.path.exists() and not key_path(database).exists():
+    if database.is_file and database.path.exists() and not local_coordinator.key_path(database).exists():
         raise UsageError(f"{database.path}: there is a file already")
-    signing = _read_key(key) or key_beside(database)
+    signing = _read_key(key) or local_coordinator.key_beside(database)
     database.close()
     members = None if options.members is None else read_entries(options.members)
     told = {"referee": options.referee, "treasury": options.treasury, "members": members}
     agreed = read_rules(options.rules, told, {"treasury": signing.public, "beacon": signing.public})
     if window_for is not None:
         agreed = agreed.model_copy(update={"challenge_window": max(agreed.challenge_window, _window(window_for))})
-    with closing(LocalCoordinator.create(db, agreed, signing)) as place:
+    with closing(local_coordinator.LocalCoordinator.create(db, agreed, signing)) as place:
         _show_identity(place, json)
     return 0
 
 
-def _show_identity(place: LocalCoordinator, as_json: bool) -> None:
+def _show_identity(place: local_coordinator.LocalCoordinator, as_json: bool) -> None:
     found: Json = {"coordinator": place.identity, "key": place.charter.key}
     show_result(found, f"coordinator {place.identity}\nkey {place.charter.key}", as_json)
 
@@ -264,10 +257,9 @@ def _init_demo(db: str | None, others: dict[str, Any], window_for: Path | None, 
     return 0
 
 
-def _open(db: str, key: Path | None) -> LocalCoordinator:
-    from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
+def _open(db: str, key: Path | None) -> local_coordinator.LocalCoordinator:
 
-    return LocalCoordinator.open(db, _read_key(key))
+    return local_coordinator.LocalCoordinator.open(db, _read_key(key))
 
 
 def _read_key(path: Path | None) -> SigningKey | None:
@@ -285,13 +277,15 @@ def read_rules(path: Path | None, options: dict[str, Any], defaults: dict[str, A
     return Rules.from_json({**defaults, **given, **told}, "rules")
 
 
-def _keeper(place: LocalCoordinator, folder: Path, held: ExitStack) -> Player:
+def _keeper(place: local_coordinator.LocalCoordinator, folder: Path, held: ExitStack) -> Player:
     """The program that makes due moves and brings the beacon's nonces."""
     workspace = held.enter_context(Workspace(folder))
     return Player(place.own(), workspace, (DueMoves(everybody=True, nonce=place.next_nonce),))
 
 
-def _referee(place: LocalCoordinator, path: Path, judge: DisputeJudge, folder: Path, held: ExitStack) -> Player:
+def _referee(
+    place: local_coordinator.LocalCoordinator, path: Path, judge: DisputeJudge, folder: Path, held: ExitStack
+) -> Player:
     """The program of the referee; raises `UsageError` where the rules name another one."""
     key = _read_key(path)
     assert key is not None
@@ -302,26 +296,27 @@ def _referee(place: LocalCoordinator, path: Path, judge: DisputeJudge, folder: P
     return Player(place.connect(key), workspace, programs.referee(cache, judge, judge.is_large))
 
 
-def _listen(host: str, port: int, place: LocalCoordinator, programs: Sequence[Player], keeper: KeeperOptions) -> None:
+def _listen(
+    host: str, port: int, place: local_coordinator.LocalCoordinator, programs: Sequence[Player], keeper: KeeperOptions
+) -> None:
     """Serve until Ctrl-C, with the programs in another thread."""
-    from tallystick.core.http.server import address_of, bind, http_server
-    from tallystick.disputes.coordinators.local.server import create_app
-
     stop = threading.Event()
-    with bind(host, port) as listening:
+    with http.bind(host, port) as listening:
         beside = threading.Thread(target=_keep_at, args=(place, programs, keeper, stop), name="programs")
         beside.start()
         try:
-            print(f"{address_of(listening)}\ncoordinator {place.identity}\nkey {place.charter.key}", flush=True)
+            print(f"{http.address_of(listening)}\ncoordinator {place.identity}\nkey {place.charter.key}", flush=True)
             with suppress(KeyboardInterrupt):
-                http_server(create_app(place)).run(sockets=[listening])
+                http.http_server(server.create_app(place)).run(sockets=[listening])
         finally:
             stop.set()
             beside.join()
     talk().print("stopped")
 
 
-def _keep_at(place: LocalCoordinator, programs: Sequence[Player], keeper: KeeperOptions, stop: threading.Event) -> None:
+def _keep_at(
+    place: local_coordinator.LocalCoordinator, programs: Sequence[Player], keeper: KeeperOptions, stop: threading.Event
+) -> None:
     """Run every program in a loop; an outage is reported, and the program is tried again."""
     console = talk()
 
@@ -344,7 +339,7 @@ def _keep_at(place: LocalCoordinator, programs: Sequence[Player], keeper: Keeper
                 changes.show(view, [progress_of(view.state, n, view.now) for n in range(len(view.state.disputes))])
 
 
-def _summary(place: LocalCoordinator) -> Json:
+def _summary(place: local_coordinator.LocalCoordinator) -> Json:
     chain = place.chain()
     claims: Json = TypeAdapter(tuple[PostedClaim, ...]).dump_python(chain.state.claims, mode="json")
     disputes: Json = TypeAdapter(tuple[Dispute, ...]).dump_python(chain.state.disputes, mode="json")
@@ -360,7 +355,7 @@ def _summary(place: LocalCoordinator) -> Json:
     }
 
 
-def _print_tables(place: LocalCoordinator, chain: ChainState) -> None:
+def _print_tables(place: local_coordinator.LocalCoordinator, chain: ChainState) -> None:
     now, state = place.now(), chain.state
     purses = Table("party", Column("purse", justify="right"), box=None)
     for party in place.parties():

@@ -6,20 +6,19 @@ import re
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import typer
 
 from tallystick.core.errors import UsageError
 from tallystick.core.files import read_document
+from tallystick.core.http import server as http
 from tallystick.core.lazy import require
+from tallystick.disputes.coordinators.ethereum import board, client, endpoints, keys
+from tallystick.disputes.coordinators.local import coordinator as local_coordinator
 from tallystick.tally.cli.coordinator import read_rules
 from tallystick.tally.cli.options import ALWAYS_JSON, JSON
 from tallystick.tally.cli.output import print_json, read_entries, show as show_result, talk
-
-if TYPE_CHECKING:
-    from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
-
 
 ADDRESS: Final = re.compile("0x[0-9a-fA-F]{40}")
 RPC: Final = typer.Option(..., "--rpc", help="The URL of an Ethereum node's JSON-RPC server; once for each.")
@@ -31,9 +30,8 @@ DEPTH: Final = typer.Option(None, "--depth", min=0, help="Blocks until one is fi
 def new_key(file: Path = typer.Argument(help="The file to write; it must not exist."), json: bool = JSON) -> int:
     """Make the key of an Ethereum account. Prints the account's address."""
     require("web3")
-    from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
 
-    key = EthereumKey.generate()
+    key = keys.EthereumKey.generate()
     key.write(file)
     show_result({"address": key.address, "file": str(file)}, key.address, json)
     return 0
@@ -51,7 +49,6 @@ def deploy(
 ) -> int:
     """Deploy a contract; nobody can change its rules. Prints its address, for --coordinator."""
     require("web3")
-    from tallystick.disputes.coordinators.ethereum.client import Settings, deploy
 
     owner = _key(key)
     named = None if members is None else [line.lower() for line in read_entries(members)]
@@ -59,7 +56,7 @@ def deploy(
     witness = _address("--board", board)
     agreed = read_rules(rules, told, {"treasury": owner.address})
     _require_money(rpc, owner.address)
-    place = str(deploy(rpc, agreed, owner, witness, settings=Settings(depth=depth)))
+    place = str(client.deploy(rpc, agreed, owner, witness, settings=client.Settings(depth=depth)))
     show_result({"coordinator": place}, place, json)
     return 0
 
@@ -67,9 +64,8 @@ def deploy(
 def show(place: str = PLACE, depth: int | None = DEPTH, json: bool = ALWAYS_JSON) -> int:
     """Check a contract's code and its whole log, and print its rules and the state of claims and disputes."""
     require("web3")
-    from tallystick.disputes.coordinators.ethereum.client import Settings, connect
 
-    found = connect(place, settings=Settings(depth=depth))
+    found = client.connect(place, settings=client.Settings(depth=depth))
     state = found.state
     print_json(
         {
@@ -96,19 +92,15 @@ def attest(
 ) -> int:
     """Attest over HTTP, for a board, that it has the data of moves. Prints the address; Ctrl-C ends it."""
     require("web3")
-    from tallystick.core.http.server import address_of, bind, http_server
-    from tallystick.disputes.coordinators.ethereum.board import AttestingBoard, create_app
-    from tallystick.disputes.coordinators.ethereum.client import connect
-    from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 
-    found, owner = connect(place), _key(key)
+    found, owner = client.connect(place), _key(key)
     if found.deployment.board != owner.address:
         raise UsageError(f"--key {key}: the contract's board is {found.deployment.board}, not {owner.address}")
-    with closing(LocalCoordinator.open(db)) as local, bind(host, port) as listening:
-        board = AttestingBoard(local.blobs, owner, found.chain_id, found.contract)
-        print(address_of(listening), flush=True)
+    with closing(local_coordinator.LocalCoordinator.open(db)) as local, http.bind(host, port) as listening:
+        attesting = board.AttestingBoard(local.blobs, owner, found.chain_id, found.contract)
+        print(http.address_of(listening), flush=True)
         with suppress(KeyboardInterrupt):
-            http_server(create_app(board)).run(sockets=[listening])
+            http.http_server(board.create_app(attesting)).run(sockets=[listening])
     talk().print("stopped")
     return 0
 
@@ -122,10 +114,9 @@ def relay(
 ) -> int:
     """Send a move that another party signed, and pay for it."""
     require("web3")
-    from tallystick.disputes.coordinators.ethereum.client import Relayed, Settings, connect
 
-    relayed = Relayed.from_bytes(read_document(file), file.name)
-    connect(place, _key(key), settings=Settings(depth=depth)).send_relayed(relayed)
+    relayed = client.Relayed.from_bytes(read_document(file), file.name)
+    client.connect(place, _key(key), settings=client.Settings(depth=depth)).send_relayed(relayed)
     show_result({"sent_for": relayed.signer}, f"sent for {relayed.signer}", json)
     return 0
 
@@ -139,15 +130,11 @@ def _address(option: str, text: str | None) -> str | None:
 
 def _require_money(urls: Sequence[str], address: str) -> None:
     """Raise `UsageError` for an account without money: nothing would pay for what it signs."""
-    from tallystick.disputes.coordinators.ethereum import endpoints as chain
-    from tallystick.disputes.coordinators.ethereum.endpoints import Endpoints, HttpEndpoint
-
-    servers = Endpoints([HttpEndpoint(url) for url in urls])
-    if not servers.agreed(lambda server: chain.quantity(server, "eth_getBalance", address, "latest")):
+    servers = endpoints.Endpoints([endpoints.HttpEndpoint(url) for url in urls])
+    if not servers.agreed(lambda server: endpoints.quantity(server, "eth_getBalance", address, "latest")):
         raise UsageError(f"--key: {address} holds nothing on this chain; fund it first")
 
 
-def _key(path: Path) -> EthereumKey:
-    from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
+def _key(path: Path) -> keys.EthereumKey:
 
-    return EthereumKey.read(path)
+    return keys.EthereumKey.read(path)
