@@ -30,7 +30,7 @@ from tallystick.audits.answers.fingerprints import CELL, own_rounding
 from tallystick.audits.answers.sampler import SamplerRule, histories_of
 from tallystick.engines.torch.generation.language_models import TorchLanguageModel, load_language_model
 from tallystick.formats.fingerprints import PUBLIC_SEED, standard_fingerprints
-from tallystick.tally.calibration.training.study import machine
+from tallystick.tally.calibration.stacks import machine
 from tallystick.verdicts.fingerprints import block_norms, logit_rows, summarise
 from tallystick.verdicts.sampling.rivals import rivals_of_models
 

@@ -30,7 +30,7 @@ from tallystick.core.errors import MalformedError
 from tallystick.engines.torch.generation.language_models import TorchLanguageModel, load_language_model
 from tallystick.engines.torch.tensors import to_tensor
 from tallystick.formats.hidden_states import commit_states, drawn_layer, judged_layers
-from tallystick.tally.calibration.training.study import machine
+from tallystick.tally.calibration.stacks import machine
 
 DATA: Final = Path("docs/data/real_opened.json")
 DRAWN: Final = 4

@@ -182,6 +182,19 @@ def gather_calls(run: InferenceDirectory, policy: Policy) -> Calls:
     return calls
 
 
+def recheck_calls(run: InferenceDirectory, policy: Policy) -> Calls:
+    """As `gather_calls`, with every tensor that was handed over compared with its digest; nothing is replayed."""
+    calls = gather_calls(run, policy)
+    if run.weights_path.is_file():
+        with calls.findings.check("weights"):
+            calls.weights()
+    for record in calls.records:
+        with calls.findings.check("call", f"call {record.index}"):
+            calls.inputs(record)
+            calls.outputs(record)
+    return calls
+
+
 def open_calls(run: InferenceDirectory, policy: Policy, findings: Findings) -> Calls | None:
     """As `gather_calls`, into `findings`; `None` where claim, environment or graph cannot be read."""
     expected = f"the expected claim {policy.claim}"

@@ -134,6 +134,7 @@ def test_a_graph_is_run_recorded_audited_opened_and_judged(tally: Tally, tmp_pat
     from tallystick.core.safetensors import write_state
     from tallystick.engines.torch.capture.model import capture
     from tallystick.engines.torch.tensors import to_tensor
+    from tallystick.formats.claims import call_file
     from tallystick.programs.files import save_program
 
     torch.manual_seed(0)
@@ -157,6 +158,12 @@ def test_a_graph_is_run_recorded_audited_opened_and_judged(tally: Tally, tmp_pat
     assert tally("judge", tmp_path / "call", "--properties", "softmax").code == 0
     assert tally("open", tmp_path / "run", "--step", 1).code == 2
     assert tally("record-inference", tmp_path / "model.json", *files, "--out", tmp_path / "run").code == 2
+    told = tally("fsck", tmp_path / "run", "--json")
+    assert (told.code, json.loads(told.out)["calls"], json.loads(told.out)["differing"]) == (0, 1, [])
+    assert tally("fsck", tmp_path / "run", "--repair").code == 2
+    write_state(tmp_path / "run" / call_file(1, "inputs"), {name.removeprefix("inputs."): to_tensor(x + 1)})
+    told = tally("fsck", tmp_path / "run")
+    assert (told.code, "call 1" in told.complaint) == (1, True)
 
 
 def test_an_opening_is_judged_against_the_run_it_is_taken_from(tally: Tally, run: Path, tmp_path: Path) -> None:

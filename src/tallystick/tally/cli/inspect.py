@@ -8,7 +8,7 @@ from shlex import quote
 
 import typer
 
-from tallystick.audits import opening as openings, policy as audit_policy
+from tallystick.audits import calls as recorded_calls, opening as openings, policy as audit_policy
 from tallystick.audits.differences import difference
 from tallystick.core import safetensors, tensor_digests
 from tallystick.core.canonical_json import Json, parse
@@ -27,7 +27,7 @@ from tallystick.tally.cli.options import (
     run_in,
 )
 from tallystick.tally.cli.output import existing, keep_freed_memory, print_json, show, talk
-from tallystick.verdicts import words
+from tallystick.verdicts import verdict as verdicts, words
 
 # `tally digest`, `tally fsck`: look at files and runs without replaying anything.
 
@@ -62,6 +62,11 @@ def fsck(
 
     Roots, proofs and bindings are checked too. With --repair, files that follow from the records are written again.
     """
+    if directories.claims_inference(run):
+        if repair:
+            raise UsageError("--repair: recorded calls have no files that follow from their records")
+        calls = recorded_calls.recheck_calls(directories.InferenceDirectory(run), audit_policy.Policy())
+        return _show_checks(run, calls.findings, len(calls.records), "calls", json)
     directory = run_in(run)
     if repair:
         directory.claim()
@@ -69,13 +74,17 @@ def fsck(
             deque(logs.read_lines(path), maxlen=0)  # a torn line of a finished run is not for mending
             logs.LogWriter(path).close()
     evidence = openings.gather_evidence(directory, audit_policy.Policy())
-    bad = [finding for finding in evidence.findings.seen if not finding.agrees]
-    if json:
-        differing: list[Json] = [words.describe(finding) for finding in bad]
-        print_json({"checks": len(evidence.findings.seen), "differing": differing, "steps": evidence.steps})
+    return _show_checks(run, evidence.findings, evidence.steps, "steps", json)
+
+
+def _show_checks(run: Path, findings: verdicts.Findings, count: int, unit: str, as_json: bool) -> None:
+    bad = [words.describe(finding) for finding in findings.seen if not finding.agrees]
+    if as_json:
+        differing: list[Json] = [*bad]
+        print_json({"checks": len(findings.seen), "differing": differing, unit: count})
     if bad:
-        raise ProofError(f"{run}: " + "; ".join(words.describe(finding) for finding in bad))
-    talk().print(f"{run}: {len(evidence.findings.seen)} checks agree; {evidence.steps} steps, nothing replayed")
+        raise ProofError(f"{run}: " + "; ".join(bad))
+    talk().print(f"{run}: {len(findings.seen)} checks agree; {count} {unit}, nothing replayed")
 
 
 # `tally open`: one record with its proof, the operators of one step or call, or a segment to be audited alone.

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from tallystick.audits.answers.delivery import UNFINISHED
-from tallystick.audits.answers.response import REASONS
+from tallystick.formats.completions import FINISH_REASONS
 from tallystick.formats.receipt import Tokens
 from tallystick.verdicts.fingerprints import make_fingerprint, settings_of
 from tests.support.attacks.receipts.forgery import Forgery
@@ -81,7 +81,7 @@ def beyond_a_stop(scene: Scene, finish: str) -> tuple[Presented, ...]:
     stop, until = _stop_inside(scene)
     request = scene.first.request.model_copy(update={"stop": (stop,)})
     body = restate(scene.first, scene.key, {"answer.finish": finish})
-    choice: Any = choice_of(scene.promised, scene.first.tokens, REASONS[finish])
+    choice: Any = choice_of(scene.promised, scene.first.tokens, FINISH_REASONS[finish])
     return (Presented({**body, "choices": [choice | ({"text": until} if finish == "stop" else {})]}, request),)
 
 

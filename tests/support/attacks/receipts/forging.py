@@ -9,8 +9,8 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tallystick.audits.answers.response import REASONS
 from tallystick.core.canonical_json import Json, encode
+from tallystick.formats.completions import FINISH_REASONS
 from tallystick.formats.fingerprints import Rows
 from tallystick.formats.hidden_states import CommittedStates, commit_states
 from tallystick.formats.receipt import SIGNED, Fingerprint, Tokens
@@ -71,7 +71,7 @@ def cut(scene: Scene, answered: Answered, count: int, finish: str) -> Body:
     kept = {layer: rows[:count] for layer, rows in answered.rows.items()}
     tokens = answered.tokens[:count]
     changes = {"answer": {"tokens": Tokens.of(tokens).to_json(), "finish": finish}, **evidence(answered, kept)[0]}
-    choice: Json = choice_of(scene.promised, tokens, REASONS[finish])
+    choice: Json = choice_of(scene.promised, tokens, FINISH_REASONS[finish])
     return billed({**restate(answered, scene.key, changes), "choices": [choice]}, completion_tokens=count)
 
 
