@@ -30,6 +30,10 @@ def test_limits_are_lowered_and_never_raised() -> None:
     )
 
 
+def test_lines_have_room_for_a_small_repair_and_counts_have_none() -> None:
+    assert [HOUSE["room_for"](figure) for figure in (7, 6_880, 6_900)] == [7, 6_900, 6_900]
+
+
 def test_what_is_counted(tmp_path: Path) -> None:
     source = tmp_path / "code.py"
     source.write_text("# why\ndef f():\n    from tallystick.core import digests  # late\n    return '#'\n")
