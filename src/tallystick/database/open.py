@@ -268,33 +268,8 @@ class Database:
     The other nouns of `tallystick.database.rows` are reached with `about`.
     """
 
-    runs: Query[RunRow]
-    records: Query[RecordRow]
-    steps: Query[StepRow]
-    anchors: Query[AnchorRow]
-    graphs: Query[GraphRow]
-    operators: Query[OperatorRow]
-    tensors: Query[TensorRow]
-    bindings: Query[BindingRow]
-    claims: Query[ClaimRow]
-    environments: Query[EnvironmentRow]
-    traces: Query[TraceRow]
-    events: Query[EventRow]
-    devices: Query[DeviceRow]
-    links: Query[LinkRow]
-    audits: Query[AuditRow]
-    findings: Query[FindingRow]
-    challenges: Query[ChallengeRow]
-    receipts: Query[ReceiptRow]
-    disputes: Query[DisputeRow]
-
     def __init__(self, source: WorkloadDatabase | ServiceAnswers) -> None:
         self._source, self._fetched = source, ExitStack()
-
-    def __getattr__(self, noun: str) -> Query[Any]:
-        if noun not in type(self).__annotations__:
-            raise AttributeError(noun)
-        return self.about(noun)
 
     def __enter__(self) -> Self:
         return self
@@ -350,6 +325,101 @@ class Database:
             return segment_of(self._source, run, steps, batch_element)
         folder = Path(self._fetched.enter_context(TemporaryDirectory(prefix="tally-segment-")))
         return fetched_segment(self._source, run, steps, batch_element, folder / "segment")
+
+    @property
+    def runs(self) -> Query[RunRow]:
+        """The runs."""
+        return self.about("runs")
+
+    @property
+    def records(self) -> Query[RecordRow]:
+        """The records of runs, in the order of their transcripts."""
+        return self.about("records")
+
+    @property
+    def steps(self) -> Query[StepRow]:
+        """The steps of training runs."""
+        return self.about("steps")
+
+    @property
+    def anchors(self) -> Query[AnchorRow]:
+        """The full states that runs recorded."""
+        return self.about("anchors")
+
+    @property
+    def graphs(self) -> Query[GraphRow]:
+        """The graphs."""
+        return self.about("graphs")
+
+    @property
+    def operators(self) -> Query[OperatorRow]:
+        """The nodes of graphs."""
+        return self.about("operators")
+
+    @property
+    def tensors(self) -> Query[TensorRow]:
+        """The tensors whose digests are known."""
+        return self.about("tensors")
+
+    @property
+    def bindings(self) -> Query[BindingRow]:
+        """Which tensor stood at which edge."""
+        return self.about("bindings")
+
+    @property
+    def claims(self) -> Query[ClaimRow]:
+        """The claims."""
+        return self.about("claims")
+
+    @property
+    def environments(self) -> Query[EnvironmentRow]:
+        """The stacks that provers state."""
+        return self.about("environments")
+
+    @property
+    def traces(self) -> Query[TraceRow]:
+        """The timelines."""
+        return self.about("traces")
+
+    @property
+    def events(self) -> Query[EventRow]:
+        """The events of timelines."""
+        return self.about("events")
+
+    @property
+    def devices(self) -> Query[DeviceRow]:
+        """The devices of clusters."""
+        return self.about("devices")
+
+    @property
+    def links(self) -> Query[LinkRow]:
+        """The connections of devices."""
+        return self.about("links")
+
+    @property
+    def audits(self) -> Query[AuditRow]:
+        """The reports of audits."""
+        return self.about("audits")
+
+    @property
+    def findings(self) -> Query[FindingRow]:
+        """The single comparisons of audits."""
+        return self.about("findings")
+
+    @property
+    def challenges(self) -> Query[ChallengeRow]:
+        """What verifiers asked for."""
+        return self.about("challenges")
+
+    @property
+    def receipts(self) -> Query[ReceiptRow]:
+        """The receipts of answers."""
+        return self.about("receipts")
+
+    @property
+    def disputes(self) -> Query[DisputeRow]:
+        """The disputes."""
+        return self.about("disputes")
 
 
 def open(place: str | Path, *, token: str | None = None) -> Database:
