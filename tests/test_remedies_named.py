@@ -45,7 +45,7 @@ NOT_APPLIED: Final = {
     "replay the recipe": "libraries of another version that capture another graph",
 }
 """Remedies that no test applies, and why."""
-NO_REMEDY: Final = frozenset({"end of the run:", "state exact", "state names", "step graph of the", "step order"})
+NO_REMEDY: Final = frozenset({"end of the run", "state exact", "state names", "step graph of the", "step order"})
 """The beginnings of what only looks like one."""
 
 

@@ -27,14 +27,6 @@ def test_what_is_written_is_read(trace: TraceFolder) -> None:
     assert [each.path for each in traces_of(trace.path.parents[1])] == [trace.path]
 
 
-def test_rows_say_where_each_line_starts(trace: TraceFolder) -> None:
-    data = trace.events_path.read_bytes()
-    rows = list(trace.rows())
-    assert [data[row.offset :].split(b"\n")[0] for row in rows] == [event.to_bytes() for event in EVENTS]
-    assert rows[0][2:] == ("kernel", 0, 10, ONE, 7, 3, (), 1, "k", (), 900, None, None)
-    assert rows[2].members == (ONE, TWO)
-
-
 def test_one_event_opens_with_a_proof(trace: TraceFolder) -> None:
     opened = open_line(trace.events_path, 1, 3)
     opened.check(trace.statement().events)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.audits import limits as own_limits
+from tallystick.audits import tolerant
 from tallystick.audits.limits import Calibration
 from tallystick.tally.calibration import own_run
 from tallystick.tally.calibration.stacks import BASE, stack_named
@@ -112,5 +112,5 @@ def test_limits_of_a_chaotic_run_accept_no_noise(
     told = tally("audit", tmp_path / "run", "--full", "--tolerant", "--calibration", limits)
     assert (told.code, "objection" in told.out) == (3, False), told
     assert "steps 1–8: the policy's limits are too wide (" in told.out
-    monkeypatch.setattr(own_limits, "too_wide", lambda entry: [])
+    monkeypatch.setattr(tolerant, "too_wide", lambda entry: [])
     assert tally("audit", tmp_path / "run", "--full", "--tolerant", "--calibration", limits).code == 0

@@ -147,17 +147,6 @@ def test_no_framework_is_imported(honest: Leaves, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-UNNEEDED = (
-    *("audits", "disputes", "datasets", "recorders", "frameworks", "answers", "attacks", "calibration", "store"),
-    *("graphs.execution", "graphs.transforms", "graphs.files", "operators.engines"),
-    *("transcripts.spec", "transcripts.recipe", "judging.properties", "judging.published"),
-    *("judging.opening.files", "judging.opening.edges", "judging.opening.judge", "judging.opening.budget"),
-    *("judging.operator.elements", "judging.operator.lazy_algebra", "judging.leaf.bundling", "judging.leaf.freivalds"),
-    *("judging.leaf.deviations", "judging.leaf.sampling", "judging.operator.near_ties"),
-)
-"""Modules that a ruling on a small operator within its bound does not need."""
-
-
 def test_what_a_file_asks_was_chosen_by_whoever_made_it(
     tally: Tally, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -306,7 +306,7 @@ def nearest(claimed: Rows, near: Sequence[Rows], wide: Rows) -> float:
         if own.shape != claimed.shape:
             return math.inf
         away, rounding = ((each.astype(np.float64) - own) / size for each in (claimed, wide))
-        found = float(np.linalg.norm(away)) / max(float(np.linalg.norm(rounding)), 1e-300)
+        found = euclidean(away) / max(euclidean(rounding), 1e-300)
         return math.inf if math.isnan(found) else found
 
     return min(map(ratio, near))
