@@ -58,9 +58,9 @@ class TurnedClock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> TurnedClock:
     """The clock of every coordinator in a database, and of every party, in this process."""
     from tallystick.disputes.coordinators.local import coordinator
-    from tallystick.tally.cli import party_session
+    from tallystick.disputes.parties import player
 
     found = TurnedClock()
     monkeypatch.setattr(coordinator, "time", found)
-    monkeypatch.setattr(party_session, "Polling", partial(party_session.Polling, sleep=found.sleep))
+    monkeypatch.setattr(player, "Polling", partial(player.Polling, sleep=found.sleep))
     return found

@@ -157,7 +157,7 @@ def test_what_a_file_asks_was_chosen_by_whoever_made_it(
         asked.append(question)
         return rule_leaf(bundle, question)
 
-    monkeypatch.setattr("tallystick.tally.cli.judge.rule_leaf", noting)
+    monkeypatch.setattr("tallystick.verdicts.leaf.judge.rule_leaf", noting)
     for name, changes, code in (("wrong", {0: shifted(0.1)}, 1), ("right", {}, 0)):
         chosen, out = LeafChallenge(nonce="00ff", element=Element(ref="n0", index=1)), tmp_path / f"{name}.leaf"
         write_bundle(out, opened(tmp_path / name, changes).whole.bundle(0, chosen))

@@ -20,16 +20,21 @@ from tallystick.core.errors import MalformedError, TallyError, UsageError
 from tallystick.core.files import read_document
 from tallystick.core.http import server as http
 from tallystick.core.lazy import require
-from tallystick.disputes.coordinators.local import board, coordinator as local_coordinator, server
-from tallystick.disputes.coordinators.local.signed import ChainState
-from tallystick.disputes.evidence.judging import DisputeJudge
-from tallystick.disputes.game.context import game_time
-from tallystick.disputes.game.state import Dispute, PostedClaim, Rules
-from tallystick.disputes.parties import programs
-from tallystick.disputes.parties.auditing import window_for
-from tallystick.disputes.parties.game_view import BoardCache
-from tallystick.disputes.parties.player import DueMoves, Player, Workspace
-from tallystick.disputes.parties.progress import in_words, progress_of
+from tallystick.disputes.coordinators.local import (
+    board,
+    coordinator as local_coordinator,
+    server,
+    signed as signed_moves,
+)
+from tallystick.disputes.evidence import judging
+from tallystick.disputes.game import context, state as game_state
+from tallystick.disputes.parties import (
+    auditing as party_audits,
+    game_view,
+    player as players,
+    programs,
+    progress as dispute_progress,
+)
 from tallystick.formats.signing import SigningKey
 from tallystick.formats.store.folders import OPENING, RUN, require_folder
 from tallystick.tally.cli.dispute_display import DisputeChanges, claims_table, disputes_table, print_table
@@ -70,14 +75,14 @@ def init_demo(database: Path, as_json: bool = False, window: int | None = None) 
     named = {"treasury": own.public, "beacon": own.public, "referee": keys["referee"].public}
     seconds = max(SHORT["challenge_window"], window or 0)
     slow = {name: SHORT[name] * seconds // SHORT["challenge_window"] for name in ("clock", "extension")}
-    rules = Rules.from_json({**SHORT, **named, **slow, "challenge_window": seconds}, "rules")
+    rules = game_state.Rules.from_json({**SHORT, **named, **slow, "challenge_window": seconds}, "rules")
     with closing(local_coordinator.LocalCoordinator.create(database, rules, own)) as place:
         for name in PARTIES[:3]:
             place.grant(keys[name].public, PURSE)
         _show_identity(place, as_json)
     for line in next_commands(database):
         talk().print(line, soft_wrap=True)
-    talk().print(f"Claims can be contested for {in_words(seconds)}.")
+    talk().print(f"Claims can be contested for {dispute_progress.in_words(seconds)}.")
 
 
 def _key(database: Path, name: str) -> Path:
@@ -240,7 +245,7 @@ def show(
 
 def _window(run: Path) -> int:
     """How long a claim like this run is to be open; raises what an audit of it raises."""
-    return window_for(require_folder(run, RUN, OPENING))
+    return party_audits.window_for(require_folder(run, RUN, OPENING))
 
 
 def _init_demo(db: str | None, others: dict[str, Any], window_for: Path | None, as_json: bool) -> int:
@@ -266,7 +271,7 @@ def _read_key(path: Path | None) -> SigningKey | None:
     return None if path is None else read_key(path)
 
 
-def read_rules(path: Path | None, options: dict[str, Any], defaults: dict[str, Any]) -> Rules:
+def read_rules(path: Path | None, options: dict[str, Any], defaults: dict[str, Any]) -> game_state.Rules:
     """The rules in a file with what the options say; raises `UsageError` for one said in both."""
     told = {name: value for name, value in options.items() if value is not None}
     given = {} if path is None else parse(read_document(path), path.name)
@@ -274,30 +279,34 @@ def read_rules(path: Path | None, options: dict[str, Any], defaults: dict[str, A
         raise MalformedError(f"{path}: no JSON object of rules")
     if twice := sorted(given.keys() & told.keys()):
         raise UsageError(f"--{twice[0]}: the rules in {path} say it already")
-    return Rules.from_json({**defaults, **given, **told}, "rules")
+    return game_state.Rules.from_json({**defaults, **given, **told}, "rules")
 
 
-def _keeper(place: local_coordinator.LocalCoordinator, folder: Path, held: ExitStack) -> Player:
+def _keeper(place: local_coordinator.LocalCoordinator, folder: Path, held: ExitStack) -> players.Player:
     """The program that makes due moves and brings the beacon's nonces."""
-    workspace = held.enter_context(Workspace(folder))
-    return Player(place.own(), workspace, (DueMoves(everybody=True, nonce=place.next_nonce),))
+    workspace = held.enter_context(players.Workspace(folder))
+    return players.Player(place.own(), workspace, (players.DueMoves(everybody=True, nonce=place.next_nonce),))
 
 
 def _referee(
-    place: local_coordinator.LocalCoordinator, path: Path, judge: DisputeJudge, folder: Path, held: ExitStack
-) -> Player:
+    place: local_coordinator.LocalCoordinator, path: Path, judge: judging.DisputeJudge, folder: Path, held: ExitStack
+) -> players.Player:
     """The program of the referee; raises `UsageError` where the rules name another one."""
     key = _read_key(path)
     assert key is not None
     if key.public != place.rules.referee:
         raise UsageError(f"--referee {path}: the rules name another referee")
-    workspace = held.enter_context(Workspace(folder))
-    cache = BoardCache(place.board(key), workspace.folder / "data")
-    return Player(place.connect(key), workspace, programs.referee(cache, judge, judge.is_large))
+    workspace = held.enter_context(players.Workspace(folder))
+    cache = game_view.BoardCache(place.board(key), workspace.folder / "data")
+    return players.Player(place.connect(key), workspace, programs.referee(cache, judge, judge.is_large))
 
 
 def _listen(
-    host: str, port: int, place: local_coordinator.LocalCoordinator, programs: Sequence[Player], keeper: KeeperOptions
+    host: str,
+    port: int,
+    place: local_coordinator.LocalCoordinator,
+    programs: Sequence[players.Player],
+    keeper: KeeperOptions,
 ) -> None:
     """Serve until Ctrl-C, with the programs in another thread."""
     stop = threading.Event()
@@ -315,7 +324,10 @@ def _listen(
 
 
 def _keep_at(
-    place: local_coordinator.LocalCoordinator, programs: Sequence[Player], keeper: KeeperOptions, stop: threading.Event
+    place: local_coordinator.LocalCoordinator,
+    programs: Sequence[players.Player],
+    keeper: KeeperOptions,
+    stop: threading.Event,
 ) -> None:
     """Run every program in a loop; an outage is reported, and the program is tried again."""
     console = talk()
@@ -327,7 +339,9 @@ def _keep_at(
         program.say = say
     stop.wait(keeper.grace)
     with TemporaryDirectory() as folder:
-        changes = DisputeChanges(place.own(), BoardCache(place.board(SigningKey.generate()), Path(folder)), say)
+        changes = DisputeChanges(
+            place.own(), game_view.BoardCache(place.board(SigningKey.generate()), Path(folder)), say
+        )
         while not stop.wait(keeper.poll):
             for program in programs:
                 try:
@@ -336,13 +350,16 @@ def _keep_at(
                     say(str(error))
             view = next((program.view for program in programs if program.view is not None), None)
             if view is not None:  # as the first of the programs sees them
-                changes.show(view, [progress_of(view.state, n, view.now) for n in range(len(view.state.disputes))])
+                changes.show(
+                    view,
+                    [dispute_progress.progress_of(view.state, n, view.now) for n in range(len(view.state.disputes))],
+                )
 
 
 def _summary(place: local_coordinator.LocalCoordinator) -> Json:
     chain = place.chain()
-    claims: Json = TypeAdapter(tuple[PostedClaim, ...]).dump_python(chain.state.claims, mode="json")
-    disputes: Json = TypeAdapter(tuple[Dispute, ...]).dump_python(chain.state.disputes, mode="json")
+    claims: Json = TypeAdapter(tuple[game_state.PostedClaim, ...]).dump_python(chain.state.claims, mode="json")
+    disputes: Json = TypeAdapter(tuple[game_state.Dispute, ...]).dump_python(chain.state.disputes, mode="json")
     return {
         "balance": chain.state.balance,
         "claims": claims,
@@ -355,13 +372,15 @@ def _summary(place: local_coordinator.LocalCoordinator) -> Json:
     }
 
 
-def _print_tables(place: local_coordinator.LocalCoordinator, chain: ChainState) -> None:
+def _print_tables(place: local_coordinator.LocalCoordinator, chain: signed_moves.ChainState) -> None:
     now, state = place.now(), chain.state
     purses = Table("party", Column("purse", justify="right"), box=None)
     for party in place.parties():
         purses.add_row(party, f"{place.purse(party):,}")
-    disputes = disputes_table([progress_of(state, number, now) for number in range(len(state.disputes))], now)
+    disputes = disputes_table(
+        [dispute_progress.progress_of(state, number, now) for number in range(len(state.disputes))], now
+    )
     print(f"coordinator {place.identity}\n{chain.count} moves, head {chain.head}")
-    for table in (claims_table(state, game_time(state, now)), disputes, purses):
+    for table in (claims_table(state, context.game_time(state, now)), disputes, purses):
         if table.row_count:
             print_table(table)

@@ -18,29 +18,19 @@ import typer
 from tallystick.core.canonical_json import Json
 from tallystick.core.ed25519 import check_public
 from tallystick.core.errors import UsageError, refusal
-from tallystick.disputes.coordinators.local.signed import sign_delegation
-from tallystick.disputes.evidence.convicting import find_evidence
-from tallystick.disputes.evidence.doubting import doubter_for
-from tallystick.disputes.evidence.judging import DisputeJudge
-from tallystick.disputes.evidence.statement import statement_at
-from tallystick.disputes.game import voting as committee
-from tallystick.disputes.game.moves import Contest, Move, Pause, Resume, Retire, Rule, Unseal, Withdraw
-from tallystick.disputes.game.state import DAY
-from tallystick.disputes.parties import programs
-from tallystick.disputes.parties.connect import ETHEREUM, connected
-from tallystick.disputes.parties.game_view import BoardCache, GameFollower, GameView, accounts
-from tallystick.disputes.parties.player import DueMoves, PartyRole
-from tallystick.disputes.parties.progress import (
-    dispute_history,
-    ending_lines,
-    ending_of,
-    progress_of,
-    reason_of,
-    silent_provers,
-    span,
+from tallystick.disputes.coordinators.local import signed as signed_moves
+from tallystick.disputes.evidence import convicting, doubting, judging, statement as statements
+from tallystick.disputes.game import moves as game_moves, state as game_state, voting as committee
+from tallystick.disputes.parties import (
+    connect,
+    game_view,
+    player as players,
+    programs,
+    progress as dispute_progress,
+    prover as proving,
 )
-from tallystick.disputes.parties.prover import offer_of
 from tallystick.formats.signing import SigningKey
+from tallystick.tally import operators as operators_api
 from tallystick.tally.cli.dispute_display import accounts_table, claims_table, disputes_table, moves_table, print_table
 from tallystick.tally.cli.options import JSON
 from tallystick.tally.cli.output import print_json, show as show_result, talk
@@ -55,8 +45,7 @@ from tallystick.tally.cli.party_session import (
     drive,
     party_session,
 )
-from tallystick.tally.operators import operator_at
-from tallystick.verdicts.verdict import Fault
+from tallystick.verdicts import verdict as verdicts
 
 NUMBER = typer.Argument(min=0, help="The dispute's number.")
 EXITS: Final = {"won": 0, "lost": 1, "nobody is at fault": 3, "not over": 3}
@@ -72,8 +61,8 @@ def open_(
     json: bool = JSON,
 ) -> int:
     """Contest leaves of a claim, all of them by default, with a bond. Prints the dispute's number."""
-    with connected(party.coordinator, party.key) as connection:
-        watch = GameFollower(connection.coordinator)
+    with connect.connected(party.coordinator, party.key) as connection:
+        watch = game_view.GameFollower(connection.coordinator)
         view = watch.look()
         if claim >= len(view.state.claims):
             raise UsageError(f"there is no claim {claim}; `tally dispute status` lists them")
@@ -81,7 +70,7 @@ def open_(
             raise UsageError(f"this party contests claim {claim} in dispute {number} already; --again opens another")
         price = view.rules.challenger_bond + view.rules.deposit
         end = view.state.claims[claim].size if high is None else high
-        connection.coordinator.submit(Contest(actor=view.party, value=price, claim=claim, low=low, high=end))
+        connection.coordinator.submit(game_moves.Contest(actor=view.party, value=price, claim=claim, low=low, high=end))
         number = _open_one(watch.look(), claim)
         show_result({"claim": claim, "dispute": number}, "on its way" if number is None else f"dispute {number}", json)
     return 0
@@ -89,10 +78,12 @@ def open_(
 
 def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
     """List claims and disputes, with their clocks, and who is owed what."""
-    with connected(coordinator) as connection:
+    with connect.connected(coordinator) as connection:
         place = connection.coordinator
-        view, money = GameFollower(place).look(), accounts(place.rules, place.entries())
-    progress = [progress_of(view.state, number, view.now) for number in range(len(view.state.disputes))]
+        view, money = game_view.GameFollower(place).look(), game_view.accounts(place.rules, place.entries())
+    progress = [
+        dispute_progress.progress_of(view.state, number, view.now) for number in range(len(view.state.disputes))
+    ]
     if json:
         print_json(
             {
@@ -100,13 +91,13 @@ def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
                 "claims": [_claim_json(view, number) for number in range(len(view.state.claims))],
                 "disputes": [each.to_json() for each in progress],
                 "paused": pause_left(view),
-                "silent": list(silent_provers(view)),
+                "silent": list(dispute_progress.silent_provers(view)),
                 "time": view.now,
             }
         )
         return
     if (left := pause_left(view)) is not None:
-        print(f"paused: no clock runs; over by itself in {span(left)}\n")
+        print(f"paused: no clock runs; over by itself in {dispute_progress.span(left)}\n")
     if not view.state.claims:
         talk().print("no claims yet")
         return
@@ -116,7 +107,7 @@ def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
         print_table(disputes_table(progress, view.now))
     print()
     print_table(accounts_table(money, view.now))
-    for line in silent_provers(view):
+    for line in dispute_progress.silent_provers(view):
         print(f"\n{line}")
 
 
@@ -128,16 +119,22 @@ def show(
     json: bool = JSON,
 ) -> None:
     """Print every move of a dispute, the remaining range, the reason of the ruling, and who moves next."""
-    with connected(coordinator, board=board) as connection, TemporaryDirectory() as folder:
-        view = GameFollower(connection.coordinator).look()
+    with connect.connected(coordinator, board=board) as connection, TemporaryDirectory() as folder:
+        view = game_view.GameFollower(connection.coordinator).look()
         _require_dispute(view, number)
-        history = dispute_history(connection.coordinator.rules, connection.coordinator.entries(), number)
-        folder_of = BoardCache(connection.board, Path(folder)).folder_of
-        rulings = [each.entry.move for each in history if isinstance(each.entry.move, Rule)]
-        reasons = [reason for move in rulings if (reason := reason_of(move.reason, folder_of))]
-        ending = ending_of(history, folder_of)
-    now = progress_of(view.state, number, view.now)
-    module = operator_at(run, *ending.operator).module if run is not None and ending.operator is not None else None
+        history = dispute_progress.dispute_history(
+            connection.coordinator.rules, connection.coordinator.entries(), number
+        )
+        folder_of = game_view.BoardCache(connection.board, Path(folder)).folder_of
+        rulings = [each.entry.move for each in history if isinstance(each.entry.move, game_moves.Rule)]
+        reasons = [reason for move in rulings if (reason := dispute_progress.reason_of(move.reason, folder_of))]
+        ending = dispute_progress.ending_of(history, folder_of)
+    now = dispute_progress.progress_of(view.state, number, view.now)
+    module = (
+        operators_api.operator_at(run, *ending.operator).module
+        if run is not None and ending.operator is not None
+        else None
+    )
     if json:
         moves: list[Json] = [each.to_json() for each in history]
         told: dict[str, Json] = {
@@ -149,7 +146,7 @@ def show(
         print_json(told if run is None else {**told, "module": module})
         return
     print_table(moves_table(history))
-    print(*ending_lines(view.state.disputes[number], number, ending, module), sep="\n")
+    print(*dispute_progress.ending_lines(view.state.disputes[number], number, ending, module), sep="\n")
     if now.phase != "settled":
         print_table(disputes_table([now], view.now))
 
@@ -169,7 +166,7 @@ def play(
     """
     judge = tools.judge()
     with party_session(party, program) as session:
-        view = GameFollower(session.connection.coordinator).look()
+        view = game_view.GameFollower(session.connection.coordinator).look()
         _require_dispute(view, number)
         dispute = view.state.disputes[number]
         sides = {view.claim_of(dispute).prover: "prover", dispute.challenger: "challenger"}
@@ -186,8 +183,12 @@ def play(
 
 def settle(party: PartyOptions, number: int = NUMBER, json: bool = JSON) -> int:
     """Make the moves that are due in a dispute and over its claim, and take out what this party is owed."""
-    with connected(party.coordinator, party.key) as connection:
-        watch, keeper, made = GameFollower(connection.coordinator), DueMoves(everybody=True), dict[str, str]()
+    with connect.connected(party.coordinator, party.key) as connection:
+        watch, keeper, made = (
+            game_view.GameFollower(connection.coordinator),
+            players.DueMoves(everybody=True),
+            dict[str, str](),
+        )
         view = watch.look()
         _require_dispute(view, number)
         while task := next((each for each in keeper.about(view, number) if each.key not in made), None):
@@ -205,23 +206,25 @@ def settle(party: PartyOptions, number: int = NUMBER, json: bool = JSON) -> int:
     return 0
 
 
-def _prover(session: PartySession, run: Path | None, tools: JudgeOptions) -> tuple[PartyRole, ...]:
+def _prover(session: PartySession, run: Path | None, tools: JudgeOptions) -> tuple[players.PartyRole, ...]:
     if run is None:
         raise UsageError("--run: the prover answers from its run")
-    statement = statement_at(run)
-    root = offer_of(run, statement).root
+    statement = statements.statement_at(run)
+    root = proving.offer_of(run, statement).root
     trace = statement.trace(session.workspace.folder / "trace" / root[:16], device=tools.device)
     return programs.prover(session.cache, session.workspace, lambda _: trace)
 
 
-def _challenger(session: PartySession, judge: DisputeJudge, tools: JudgeOptions) -> tuple[PartyRole, ...]:
-    doubter = doubter_for(device=tools.device, budgets=judge.budgets, initial=tools.initial)
+def _challenger(
+    session: PartySession, judge: judging.DisputeJudge, tools: JudgeOptions
+) -> tuple[players.PartyRole, ...]:
+    doubter = doubting.doubter_for(device=tools.device, budgets=judge.budgets, initial=tools.initial)
     return programs.challenger(
-        session.cache, session.workspace, lambda _: doubter, judge, find_evidence, naming=judge.worst
+        session.cache, session.workspace, lambda _: doubter, judge, convicting.find_evidence, naming=judge.worst
     )
 
 
-def _ending(view: GameView, number: int, side: str) -> str:
+def _ending(view: game_view.GameView, number: int, side: str) -> str:
     dispute = view.state.disputes[number]
     if dispute.phase != "settled":
         return "not over"
@@ -230,18 +233,18 @@ def _ending(view: GameView, number: int, side: str) -> str:
     return "lost" if dispute.fault == side else "won"
 
 
-def _require_dispute(view: GameView, number: int) -> None:
+def _require_dispute(view: game_view.GameView, number: int) -> None:
     if not 0 <= number < len(view.state.disputes):
         raise UsageError(f"there is no dispute {number}; `tally dispute status` lists them")
 
 
-def _open_one(view: GameView, claim: int) -> int | None:
+def _open_one(view: game_view.GameView, claim: int) -> int | None:
     """The last open dispute of this party over a claim."""
     mine = (n for n, each in enumerate(view.state.disputes) if (each.claim, each.challenger) == (claim, view.party))
     return max((n for n in mine if view.state.disputes[n].phase != "settled"), default=None)
 
 
-def _claim_json(view: GameView, number: int) -> Json:
+def _claim_json(view: game_view.GameView, number: int) -> Json:
     claim = view.state.claims[number]
     left = max(0, claim.deadline - view.time) if claim.status == "open" else None
     told = {name: value for name, value in asdict(claim).items() if name not in ("deadline", "seal")}
@@ -264,31 +267,31 @@ def delegate(
     It reaches no money: it posts, concedes and withdraws nothing. Its answers count as this party's own. Nothing takes
     it back before its end.
     """
-    if coordinator.startswith(ETHEREUM):
+    if coordinator.startswith(connect.ETHEREUM):
         raise UsageError("the contract knows no delegates; a watchtower there needs the prover's key")
     try:
         check_public(party)
     except ValueError as error:
         raise UsageError(f"{party[:80]}: no key of 64 hexadecimal digits: {error}") from None
-    with connected(coordinator, key) as connection:
-        until = connection.coordinator.now() + round(days * DAY)
-        signed = sign_delegation(connection.identity, party, until, SigningKey.read(key))
+    with connect.connected(coordinator, key) as connection:
+        until = connection.coordinator.now() + round(days * game_state.DAY)
+        signed = signed_moves.sign_delegation(connection.identity, party, until, SigningKey.read(key))
         print(signed.to_bytes().decode())
     return 0
 
 
 def pause(party: PartyOptions, json: bool = JSON) -> int:
     """Stop all clocks and moves, as the guardian; withdrawals go on. A pause ends by itself."""
-    view = _moved(party, lambda party: Pause(actor=party))
+    view = _moved(party, lambda party: game_moves.Pause(actor=party))
     left = pause_left(view)
-    text = "on its way" if left is None else f"paused; over by itself in {span(left)}"
+    text = "on its way" if left is None else f"paused; over by itself in {dispute_progress.span(left)}"
     show_result({"paused": left}, text, json)
     return 0
 
 
 def resume(party: PartyOptions, json: bool = JSON) -> int:
     """End a pause before its time, as the guardian."""
-    view = _moved(party, lambda party: Resume(actor=party))
+    view = _moved(party, lambda party: game_moves.Resume(actor=party))
     left = pause_left(view)
     show_result({"paused": left}, "resumed" if left is None else "on its way", json)
     return 0
@@ -296,7 +299,7 @@ def resume(party: PartyOptions, json: bool = JSON) -> int:
 
 def retire(party: PartyOptions, json: bool = JSON) -> int:
     """Be drawn no more, as a member; the stake rests, and then goes out by `tally dispute withdraw`."""
-    view = _moved(party, lambda party: Retire(actor=party))
+    view = _moved(party, lambda party: game_moves.Retire(actor=party))
     member = view.state.members.get(view.party)
     is_retired = member is None or not member.stake
     show_result({"retired": is_retired}, "retired" if is_retired else "on its way", json)
@@ -305,7 +308,7 @@ def retire(party: PartyOptions, json: bool = JSON) -> int:
 
 def withdraw(party: PartyOptions, json: bool = JSON) -> int:
     """Take out what this party is owed and has rested long enough. Prints what it is owed still."""
-    view = _moved(party, lambda party: Withdraw(actor=party))
+    view = _moved(party, lambda party: game_moves.Withdraw(actor=party))
     owed = sum(each.amount for each in view.state.owed.get(view.party, ()))
     show_result({"owed": owed}, f"still owed {owed:,}", json)
     return 0
@@ -340,7 +343,7 @@ def unseal(
     if not re.fullmatch("[0-9a-f]{64}", salt):
         raise UsageError(f"--salt {salt[:80]}: not 64 lower-case hexadecimal digits")
     known = _answer(answer)
-    view = _moved(party, lambda party: Unseal(actor=party, dispute=number, answer=known, salt=salt))
+    view = _moved(party, lambda party: game_moves.Unseal(actor=party, dispute=number, answer=known, salt=salt))
     dispute = view.state.disputes[number]
     if not dispute.is_unsealed:
         show_result({"dispute": number, "wrong": None}, "on its way", json)
@@ -352,19 +355,19 @@ def unseal(
     return 0
 
 
-def pause_left(view: GameView) -> int | None:
+def pause_left(view: game_view.GameView) -> int | None:
     """The seconds after which the present pause ends by itself; `None` while game time runs."""
     return None if view.pause_end is None else view.pause_end - view.now
 
 
-def _moved(party: PartyOptions, move: Callable[[str], Move]) -> GameView:
+def _moved(party: PartyOptions, move: Callable[[str], game_moves.Move]) -> game_view.GameView:
     """What a party sees after its move; raises `RuleError` where the rules do not allow it."""
-    with connected(party.coordinator, party.key) as place:
+    with connect.connected(party.coordinator, party.key) as place:
         place.coordinator.submit(move(place.coordinator.party))
-        return GameFollower(place.coordinator).look()
+        return game_view.GameFollower(place.coordinator).look()
 
 
-def _answer(text: str) -> Fault:
-    if text not in tuple(Fault):
-        raise UsageError(f"--answer: {refusal(text, [*Fault])}")
-    return Fault(text)
+def _answer(text: str) -> verdicts.Fault:
+    if text not in tuple(verdicts.Fault):
+        raise UsageError(f"--answer: {refusal(text, [*verdicts.Fault])}")
+    return verdicts.Fault(text)

@@ -12,25 +12,9 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from tallystick.disputes.coordinators.coordinator import Coordinator
-from tallystick.disputes.game.state import State
-from tallystick.disputes.parties.game_view import BoardCache, GameView, PartyAccount
-from tallystick.disputes.parties.player import Player
-from tallystick.disputes.parties.progress import (
-    ENDS,
-    DisputeProgress,
-    HistoryEntry,
-    Wait,
-    bar,
-    clock_time,
-    deadline,
-    dispute_history,
-    ending_lines,
-    ending_of,
-    progress_of,
-    span,
-    wait_in,
-)
+from tallystick.disputes.coordinators import coordinator as boards
+from tallystick.disputes.game import state as game_state
+from tallystick.disputes.parties import game_view, player as players, progress as dispute_progress
 from tallystick.tally.cli.output import page, talk
 
 # Claims, and the moves of a dispute, as tables.
@@ -39,37 +23,37 @@ PIPE_WIDTH: Final = 200
 BAR: Final = 12
 
 
-def disputes_table(progress: Sequence[DisputeProgress], now: int) -> Table:
+def disputes_table(progress: Sequence[dispute_progress.DisputeProgress], now: int) -> Table:
     """Disputes with their ranges and clocks at the coordinator's time `now`."""
     columns = (Column(name, no_wrap=True) for name in ("dispute", "claim", "level", "leaves", "", "phase"))
     table = Table(*columns, "to move", box=None)
     for each in progress:
-        shown = bar(each.low, each.high, each.size, BAR)
+        shown = dispute_progress.bar(each.low, each.high, each.size, BAR)
         table.add_row(
             f"{each.number}", f"{each.claim}", each.level, each.leaves, shown, each.phase, ended_or_turn(each, now)
         )
     return table
 
 
-def ended_or_turn(each: DisputeProgress, now: int) -> str:
+def ended_or_turn(each: dispute_progress.DisputeProgress, now: int) -> str:
     """How a dispute ended, or who is to move, and until when."""
     if each.phase == "settled":
-        return ENDS[each.fault or "nobody"]
-    return each.mover + deadline(None if each.seconds is None else now + each.seconds, now)
+        return dispute_progress.ENDS[each.fault or "nobody"]
+    return each.mover + dispute_progress.deadline(None if each.seconds is None else now + each.seconds, now)
 
 
-def claims_table(state: State, time: int) -> Table:
+def claims_table(state: game_state.State, time: int) -> Table:
     """Claims with what is left of their windows at game time `time`."""
     names = ("claim", "prover", "root", "leaves", "status", "window", "disputes", "bond")
     table = Table(*(Column(name, no_wrap=True) for name in names), box=None)
     for number, claim in enumerate(state.claims):
-        window = span(max(0, claim.deadline - time)) if claim.status == "open" else ""
+        window = dispute_progress.span(max(0, claim.deadline - time)) if claim.status == "open" else ""
         cells = (claim.prover[:12], claim.root[:12], f"{claim.size}", claim.status.value, window)
         table.add_row(f"{number}", *cells, f"{claim.disputes}", f"{claim.bond:,}")
     return table
 
 
-def accounts_table(accounts: Sequence[PartyAccount], now: int) -> Table:
+def accounts_table(accounts: Sequence[game_view.PartyAccount], now: int) -> Table:
     """Who paid in, took out and is owed what; `gained` counts what is held as coming back."""
     money = ("paid in", "held", "taken out", "owed", "gained")
     table = Table(Column("party", no_wrap=True), box=None)
@@ -83,7 +67,7 @@ def accounts_table(accounts: Sequence[PartyAccount], now: int) -> Table:
     return table
 
 
-def account_line(account: PartyAccount, view: GameView) -> str:
+def account_line(account: game_view.PartyAccount, view: game_view.GameView) -> str:
     """The money of one party, on one line."""
     who = f"{roles_in_words(account)} {account.party[:12]}".strip()
     own = " (this party)" if account.party == view.party else ""
@@ -93,7 +77,7 @@ def account_line(account: PartyAccount, view: GameView) -> str:
     return f"{who}{own}: {', '.join(parts)}; {account.gained:+,}"
 
 
-def claim_line(view: GameView, number: int) -> str:
+def claim_line(view: game_view.GameView, number: int) -> str:
     """What became of a claim, on one line."""
     claim = view.state.claims[number]
     disputes = [f"{n}" for n, each in enumerate(view.state.disputes) if each.claim == number]
@@ -101,29 +85,29 @@ def claim_line(view: GameView, number: int) -> str:
     return f"claim {number} is {claim.status.value}: {over}"
 
 
-def roles_in_words(account: PartyAccount) -> str:
+def roles_in_words(account: game_view.PartyAccount) -> str:
     """The roles of a party, at most three of them."""
     more = f" and {len(account.roles) - 3} more" if len(account.roles) > 3 else ""
     return ", ".join(account.roles[:3]) + more
 
 
-def _payable(account: PartyAccount, now: int) -> str:
+def _payable(account: game_view.PartyAccount, now: int) -> str:
     """From when on the last credit can be taken out."""
     ripe = max((each.ripe for each in account.credits), default=None)
     if ripe is None:
         return ""
-    return f"from {clock_time(ripe, now)}" if ripe > now else "now"
+    return f"from {dispute_progress.clock_time(ripe, now)}" if ripe > now else "now"
 
 
-def moves_table(history: Sequence[HistoryEntry]) -> Table:
+def moves_table(history: Sequence[dispute_progress.HistoryEntry]) -> Table:
     """Every move of a dispute with the range that it left."""
     table = Table(Column("after", justify="right", no_wrap=True), Column("who", no_wrap=True), "move", box=None)
     table.add_column("leaves", no_wrap=True)
     table.add_column("", no_wrap=True)
     for each in history:
         at, passed = each.after, each.entry.time - history[0].entry.time
-        leaves, shown = f"{at.level} {at.low}–{at.high - 1}", bar(at.low, at.high, at.size, BAR)
-        table.add_row(span(passed) if passed else "", each.role, each.summary, leaves, shown)
+        leaves, shown = f"{at.level} {at.low}–{at.high - 1}", dispute_progress.bar(at.low, at.high, at.size, BAR)
+        table.add_row(dispute_progress.span(passed) if passed else "", each.role, each.summary, leaves, shown)
     return table
 
 
@@ -145,13 +129,18 @@ class Display:
     changes: DisputeChanges
     live: Live | None
     print: Callable[[str], None]
-    waits: Callable[[GameView], Iterable[Wait]]
+    waits: Callable[[game_view.GameView], Iterable[dispute_progress.Wait]]
     waited: set[str] = field(default_factory=set)
-    progress: Sequence[DisputeProgress] = ()
+    progress: Sequence[dispute_progress.DisputeProgress] = ()
 
     @classmethod
     @contextmanager
-    def on(cls, player: Player, cache: BoardCache, waits: Callable[[GameView], Iterable[Wait]]) -> Iterator[Display]:
+    def on(
+        cls,
+        player: players.Player,
+        cache: game_view.BoardCache,
+        waits: Callable[[game_view.GameView], Iterable[dispute_progress.Wait]],
+    ) -> Iterator[Display]:
         """Show what `player` sees, and what it says, for as long as this lasts; `cache` has what lies at the board."""
         console = talk()
 
@@ -165,14 +154,18 @@ class Display:
         with Live(console=console, auto_refresh=False, transient=True) as live:
             yield cls(changes, live, say, waits)
 
-    def show(self, view: GameView) -> None:
+    def show(self, view: game_view.GameView) -> None:
         """Show where this party's disputes stand."""
-        progress = [progress_of(view.state, n, view.now) for n in range(len(view.state.disputes)) if view.is_in(n)]
+        progress = [
+            dispute_progress.progress_of(view.state, n, view.now)
+            for n in range(len(view.state.disputes))
+            if view.is_in(n)
+        ]
         self.changes.show(view, progress, self.live is not None)
         if self.live is not None:
             self.live.update(self._live(view, [each for each in progress if each.phase != "settled"]), refresh=True)
 
-    def wait(self, view: GameView) -> bool:
+    def wait(self, view: game_view.GameView) -> bool:
         """Show what is waited for, now that nothing is left to do; outside a terminal once, until it changes.
 
         Returns `False`: the program goes on.
@@ -188,7 +181,9 @@ class Display:
         self.waited = {each.what for each in apart}
         return False
 
-    def _live(self, view: GameView, progress: Sequence[DisputeProgress], lines: Sequence[str] = ()) -> Group:
+    def _live(
+        self, view: game_view.GameView, progress: Sequence[dispute_progress.DisputeProgress], lines: Sequence[str] = ()
+    ) -> Group:
         self.progress = progress
         return Group(*([disputes_table(progress, view.now)] if progress else []), *map(Text, lines))
 
@@ -197,12 +192,14 @@ class Display:
 class DisputeChanges:
     """A line for each new state of a dispute: what it waits for, and at its end how and why it ended."""
 
-    coordinator: Coordinator
-    cache: BoardCache
+    coordinator: boards.Coordinator
+    cache: game_view.BoardCache
     print: Callable[[str], None]
     seen: dict[int, tuple[Any, ...]] = field(default_factory=dict)
 
-    def show(self, view: GameView, progress: Iterable[DisputeProgress], only_ends: bool = False) -> None:
+    def show(
+        self, view: game_view.GameView, progress: Iterable[dispute_progress.DisputeProgress], only_ends: bool = False
+    ) -> None:
         """Print the states that are new; with `only_ends`, those of disputes that have ended."""
         for each in progress:
             stands = (each.phase, each.level, each.low, each.high, each.fault)
@@ -214,14 +211,14 @@ class DisputeChanges:
             elif not only_ends:
                 self.print(line(view, each))
 
-    def _show_end(self, view: GameView, number: int) -> None:
-        history = dispute_history(self.coordinator.rules, self.coordinator.entries(), number)
-        ending = ending_of(history, self.cache.folder_of)
-        for text in ending_lines(view.state.disputes[number], number, ending):
+    def _show_end(self, view: game_view.GameView, number: int) -> None:
+        history = dispute_progress.dispute_history(self.coordinator.rules, self.coordinator.entries(), number)
+        ending = dispute_progress.ending_of(history, self.cache.folder_of)
+        for text in dispute_progress.ending_lines(view.state.disputes[number], number, ending):
             self.print(text)
 
 
-def line(view: GameView, each: DisputeProgress) -> str:
+def line(view: game_view.GameView, each: dispute_progress.DisputeProgress) -> str:
     """Where an open dispute stands, and what it waits for, on one line."""
-    where = f"{each.level} {each.leaves} {bar(each.low, each.high, each.size, BAR)}"
-    return f"dispute {each.number}: {where} {wait_in(view, each.number).sentence(view.now)}"
+    where = f"{each.level} {each.leaves} {dispute_progress.bar(each.low, each.high, each.size, BAR)}"
+    return f"dispute {each.number}: {where} {dispute_progress.wait_in(view, each.number).sentence(view.now)}"

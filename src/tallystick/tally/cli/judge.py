@@ -12,23 +12,12 @@ import typer
 from tallystick.core.canonical_json import Json
 from tallystick.core.errors import UsageError
 from tallystick.formats.store.folders import OPENING, require_folder
+from tallystick.tally import operators as operators_api
 from tallystick.tally.cli.options import VERBOSE, print_verdict
 from tallystick.tally.cli.output import keep_freed_memory, print_json, talk
-from tallystick.tally.operators import (
-    judge as judge_opening,
-    operators_objected_to,
-    operators_of,
-    read_precision,
-    read_profile,
-    read_published,
-)
-from tallystick.verdicts.leaf.bundle import Element, LeafBundle, LeafChallenge, read_bundle, write_bundle
-from tallystick.verdicts.leaf.bundling import make_bundle
-from tallystick.verdicts.leaf.judge import rule_leaf
-from tallystick.verdicts.leaf.request import LeafRequest, Ruling
-from tallystick.verdicts.opening.files import read_opening
-from tallystick.verdicts.properties import PROPERTIES
-from tallystick.verdicts.verdict import Verdict
+from tallystick.verdicts import properties as known_properties, verdict as verdicts
+from tallystick.verdicts.leaf import bundle as leaf_bundle, bundling as leaf_bundling, judge as leaf_judge, request
+from tallystick.verdicts.opening import files
 from tallystick.verdicts.words import VerdictText, printable
 
 # `tally judge`: judge opened operators by the reference and its proven bounds; no framework is needed.
@@ -74,15 +63,15 @@ def judge(
     To rule on a dispute over one operator see `tally referee` (from a file) and `tally rule` (at a coordinator).
     """
     if list_all:
-        width = max(map(len, PROPERTIES))
-        for found in PROPERTIES.values():
+        width = max(map(len, known_properties.PROPERTIES))
+        for found in known_properties.PROPERTIES.values():
             print(f"{found.name:<{width}}  {found.proves}")
         return 0
     if opening is None:
         raise UsageError("`tally judge DIR`, or `tally judge --list`")
     keep_freed_memory()
     require_folder(opening, OPENING)
-    verdict = judge_opening(
+    verdict = operators_api.judge(
         opening,
         nodes=question.node or (),
         profile=question.profile,
@@ -94,12 +83,12 @@ def judge(
     return _show(verdict, opening, json, verbose)
 
 
-def _show(verdict: Verdict, opening: Path, as_json: bool, verbose: bool) -> int:
+def _show(verdict: verdicts.Verdict, opening: Path, as_json: bool, verbose: bool) -> int:
     """Print the verdict, and the operator and module of each node that is objected to."""
-    objected = operators_objected_to(verdict, opening)
+    objected = operators_api.operators_objected_to(verdict, opening)
     if as_json:
         named: list[Json] = [each.to_json() for each in objected]
-        stated = read_opening(opening)
+        stated = files.read_opening(opening)
         print_json({**verdict.to_json(), "claim": stated.claim, "graph": stated.graph, "operators": named})
     else:
         print_verdict(VerdictText(verdict, str(opening), tuple(map(str, objected))), verbose)
@@ -167,24 +156,24 @@ def referee(
         return _make(make, node, out, terms)
     if file is None or (make, node, out) != (None, None, None):
         raise UsageError("`tally referee FILE`, or `tally referee --make OPENING --node N --out FILE`")
-    bundle = read_bundle(file)
+    bundle = leaf_bundle.read_bundle(file)
     asked = _asked(terms)
-    question = LeafRequest(
-        read_precision(terms.precision),
-        None if terms.profile is None else read_profile(terms.profile),
-        None if terms.run is None else read_published(terms.run),
+    question = request.LeafRequest(
+        operators_api.read_precision(terms.precision),
+        None if terms.profile is None else operators_api.read_profile(terms.profile),
+        None if terms.run is None else operators_api.read_published(terms.run),
         bytes.fromhex(asked.nonce),
         None if asked.element is None else (asked.element.ref, asked.element.index),
     )
-    operators = () if terms.run is None else operators_of(terms.run)
+    operators = () if terms.run is None else operators_api.operators_of(terms.run)
     where = [str(each) for each in operators if each.node == bundle.operator.record.node]
-    return _show_ruling(rule_leaf(bundle, question), str(file), where, json, verbose)
+    return _show_ruling(leaf_judge.rule_leaf(bundle, question), str(file), where, json, verbose)
 
 
 def _make(opening: Path, node: int, out: Path, terms: RulingTerms) -> int:
-    bundle = make_bundle(require_folder(opening, OPENING), node, _asked(terms))
+    bundle = leaf_bundling.make_bundle(require_folder(opening, OPENING), node, _asked(terms))
     _check_element(bundle, bundle.asked)
-    write_bundle(out, bundle)
+    leaf_bundle.write_bundle(out, bundle)
     sizes = bundle.sizes
     missing = [
         ref for ref in bundle.operator.record.inputs | bundle.operator.record.outputs if ref not in bundle.values
@@ -204,15 +193,15 @@ def _make(opening: Path, node: int, out: Path, terms: RulingTerms) -> int:
     return 0
 
 
-def _asked(terms: RulingTerms) -> LeafChallenge:
+def _asked(terms: RulingTerms) -> leaf_bundle.LeafChallenge:
     """What the command line asks; what a file asks was chosen by whoever made it, which may be the prover."""
     chosen, element = None, terms.element
     if element is not None:
         ref, _, index = element.rpartition(":")
         if not ref or not index.isascii() or not index.isdigit() or len(index) > 15:
             raise UsageError(f"--element {element[:80]}: REF:INDEX, such as n12:345")
-        chosen = Element(ref=ref, index=int(index))
-    return LeafChallenge(nonce=_hex(terms.nonce or ""), element=chosen)
+        chosen = leaf_bundle.Element(ref=ref, index=int(index))
+    return leaf_bundle.LeafChallenge(nonce=_hex(terms.nonce or ""), element=chosen)
 
 
 def _hex(nonce: str) -> str:
@@ -222,7 +211,7 @@ def _hex(nonce: str) -> str:
     return digits
 
 
-def _check_element(bundle: LeafBundle, asked: LeafChallenge) -> None:
+def _check_element(bundle: leaf_bundle.LeafBundle, asked: leaf_bundle.LeafChallenge) -> None:
     """Raise `UsageError` where a bundle would name what the operator does not give, as far as can be seen."""
     if asked.element is None:
         return
@@ -233,7 +222,7 @@ def _check_element(bundle: LeafBundle, asked: LeafChallenge) -> None:
         raise UsageError(f"--element {ref}:{index}: it has {bundle.values[ref].array().size} elements")
 
 
-def _show_ruling(ruling: Ruling, subject: str, where: list[str], as_json: bool, verbose: bool) -> int:
+def _show_ruling(ruling: request.Ruling, subject: str, where: list[str], as_json: bool, verbose: bool) -> int:
     fault = "committee" if ruling.fault is None else str(ruling.fault)
     if as_json:
         print_json(ruling.to_json())

@@ -11,16 +11,15 @@ from pathlib import Path
 import typer
 
 from tallystick.core.errors import ProofError, UnavailableError, UsageError
-from tallystick.disputes.evidence.claim_statement import ClaimStatement
-from tallystick.disputes.evidence.convicting import find_evidence
-from tallystick.disputes.evidence.doubting import doubter_for
-from tallystick.disputes.evidence.statement import statement_at
-from tallystick.disputes.evidence.traces import torch_engine
-from tallystick.disputes.game.protocols import Trace
-from tallystick.disputes.parties import programs
-from tallystick.disputes.parties.auditing import AuditProcess
-from tallystick.disputes.parties.game_view import GameFollower
-from tallystick.disputes.parties.prover import LazyTrace, PostingRole, offer_of
+from tallystick.disputes.evidence import (
+    claim_statement,
+    convicting,
+    doubting,
+    statement as statements,
+    traces as dispute_traces,
+)
+from tallystick.disputes.game import protocols
+from tallystick.disputes.parties import auditing as party_audits, game_view, programs, prover as proving
 from tallystick.formats.store.folders import OPENING, RUN, require_folder
 from tallystick.tally.attacks import provers
 from tallystick.tally.cli.party_session import (
@@ -70,20 +69,20 @@ def prover(
     """
     if not concede and (tools.profile or tools.budget):
         raise UsageError("--profile and --budget: for the judge of --concede-if-wrong")
-    statement = statement_at(require_folder(run, RUN, OPENING))
-    offer = offer_of(run, statement)
+    statement = statements.statement_at(require_folder(run, RUN, OPENING))
+    offer = proving.offer_of(run, statement)
     if seal is not None and not re.fullmatch("[0-9a-f]{64}", seal):
         raise UsageError(f"--seal {seal[:80]}: not 64 lower-case hexadecimal digits")
     offer = replace(offer, seal=seal)
     judge = dispute_judge(tools.profile, tools.budget) if concede else None
     with party_session(party, program) as session:
-        poster = PostingRole(offer, session.cache)
-        view = GameFollower(session.connection.coordinator).look()
+        poster = proving.PostingRole(offer, session.cache)
+        view = game_view.GameFollower(session.connection.coordinator).look()
         if (number := poster.number(view)) is None:
             _require_whole(statement)
         elif offer.seal not in (None, view.state.claims[number].seal):
             raise UsageError(f"--seal: claim {number} stands already, with another seal")
-        own = LazyTrace(
+        own = proving.LazyTrace(
             _opens(run, statement, session.workspace.folder / "trace" / offer.root[:16], tools.device, forger)
         )
         roles = programs.prover(
@@ -112,11 +111,11 @@ def watchtower(
     own program can run beside this one: a move is made once. Openings are computed again here, so this machine needs
     the stack of the prover's once a dispute has begun there.
     """
-    statements = [(run, statement_at(require_folder(run, RUN, OPENING))) for run in runs]
+    statements = [(run, statements.statement_at(require_folder(run, RUN, OPENING))) for run in runs]
     with party_session(party, program, delegation) as session:
-        offers = [(offer_of(run, statement), run, statement) for run, statement in statements]
+        offers = [(proving.offer_of(run, statement), run, statement) for run, statement in statements]
         traces = {
-            offer.root: LazyTrace(
+            offer.root: proving.LazyTrace(
                 _opens(run, statement, session.workspace.folder / "trace" / offer.root[:16], device, None)
             )
             for offer, run, statement in offers
@@ -144,15 +143,17 @@ def challenger(
     1 if one was lost.
     """
     judge = tools.judge()
-    doubter = doubter_for(device=tools.device, contests_all=whole, budgets=judge.budgets, initial=tools.initial)
-    auditing = partial(doubter_for, device=tools.device, budgets=judge.budgets, initial=tools.initial)
+    doubter = doubting.doubter_for(
+        device=tools.device, contests_all=whole, budgets=judge.budgets, initial=tools.initial
+    )
+    auditing = partial(doubting.doubter_for, device=tools.device, budgets=judge.budgets, initial=tools.initial)
     with (
         party_session(party, program) as session,
-        AuditProcess(session.workspace, auditing, doubter) as auditor,
+        party_audits.AuditProcess(session.workspace, auditing, doubter) as auditor,
     ):
         wanted = tuple(claim) or None
         roles = programs.challenger(
-            session.cache, session.workspace, auditor, judge, find_evidence, wanted, judge.worst
+            session.cache, session.workspace, auditor, judge, convicting.find_evidence, wanted, judge.worst
         )
         shown = ChallengerFindings(session.player(roles), wanted, until_settled)
         return _watched(session, shown, program.poll, watch)
@@ -173,7 +174,7 @@ def committee(
     A vote is written to disk before it is committed to, so that it can be disclosed after a crash. A member who
     does not vote pays.
     """
-    judge = tools.judge(torch_engine(tools.device))
+    judge = tools.judge(dispute_traces.torch_engine(tools.device))
     with party_session(party, program) as session:
         if session.connection.coordinator.party not in session.connection.coordinator.rules.members:
             raise UsageError("--key: the rules do not list this member")
@@ -199,19 +200,21 @@ def rule(
     with party_session(party, program) as session:
         if session.connection.coordinator.party != session.connection.coordinator.rules.referee:
             raise UsageError("--key: the rules name another referee")
-        judge = tools.judge(torch_engine(tools.device) if replay else None)
+        judge = tools.judge(dispute_traces.torch_engine(tools.device) if replay else None)
         player = session.player(programs.referee(session.cache, judge, judge.is_large))
         return _watched(session, Watching(player, ends=until_settled), program.poll, watch)
 
 
-def _opens(run: Path, statement: ClaimStatement, work: Path, device: str, forger: str | None) -> Callable[[], Trace]:
+def _opens(
+    run: Path, statement: claim_statement.ClaimStatement, work: Path, device: str, forger: str | None
+) -> Callable[[], protocols.Trace]:
     """What makes the trace that a prover answers from; raises `UsageError` for a forger that there is not."""
     if forger is None:
         return lambda: statement.trace(work, device=device)
     return partial(provers.forger_of(forger), run, work)
 
 
-def _require_whole(statement: ClaimStatement) -> None:
+def _require_whole(statement: claim_statement.ClaimStatement) -> None:
     """Raise `UnavailableError` for a statement that nobody could defend, before a bond is at stake."""
     try:
         statement.require_whole()
