@@ -169,13 +169,9 @@ def challenge_provider(
         return replace(subject, refusal=str(error)[:REFUSAL_MAX]), b""
     finally:
         client.close()
-    return (opened if opened.challenge is None else _as_asked(opened, chosen)), answer
-
-
-def _as_asked(subject: ReceiptContext, layer: int | None) -> ReceiptContext:
-    """The challenge as it was put, whatever the opening says that it answers."""
-    assert subject.challenge is not None
-    return replace(subject, challenge=replace(subject.challenge, layer=layer))
+    if opened.challenge is not None:  # as it was put, whatever the opening says that it answers
+        opened = replace(opened, challenge=replace(opened.challenge, layer=chosen))
+    return opened, answer
 
 
 def _asked_layer(subject: ReceiptContext, nonce: bytes, layer: int | None) -> int | None:

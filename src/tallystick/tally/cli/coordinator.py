@@ -204,7 +204,11 @@ def serve(
         raise UsageError("--profile and --budget: for the judge of --referee")
 
     with closing(_open(db, key)) as place, TemporaryDirectory() as folder, ExitStack() as held:
-        programs = [_keeper(place, Path(folder, "keeper"), held)] if keeper.keep else []
+        programs = list[players.Player]()
+        if keeper.keep:  # it makes due moves and brings the beacon's nonces
+            workspace = held.enter_context(players.Workspace(Path(folder, "keeper")))
+            due = players.DueMoves(everybody=True, nonce=place.next_nonce)
+            programs.append(players.Player(place.own(), workspace, (due,)))
         if referee is not None:
             judge = dispute_judge(profile, budget)
             programs.append(_referee(place, referee, judge, Path(folder, "referee"), held))
@@ -280,12 +284,6 @@ def read_rules(path: Path | None, options: dict[str, Any], defaults: dict[str, A
     if twice := sorted(given.keys() & told.keys()):
         raise UsageError(f"--{twice[0]}: the rules in {path} say it already")
     return game_state.Rules.from_json({**defaults, **given, **told}, "rules")
-
-
-def _keeper(place: local_coordinator.LocalCoordinator, folder: Path, held: ExitStack) -> players.Player:
-    """The program that makes due moves and brings the beacon's nonces."""
-    workspace = held.enter_context(players.Workspace(folder))
-    return players.Player(place.own(), workspace, (players.DueMoves(everybody=True, nonce=place.next_nonce),))
 
 
 def _referee(

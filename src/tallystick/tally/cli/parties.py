@@ -79,7 +79,10 @@ def prover(
         poster = proving.PostingRole(offer, session.cache)
         view = game_view.GameFollower(session.connection.coordinator).look()
         if (number := poster.number(view)) is None:
-            _require_whole(statement)
+            try:  # nobody could defend a part, and a bond would be at stake
+                statement.require_whole()
+            except ProofError as error:
+                raise UnavailableError(f"{error}; nothing is claimed") from None
         elif offer.seal not in (None, view.state.claims[number].seal):
             raise UsageError(f"--seal: claim {number} stands already, with another seal")
         own = proving.LazyTrace(
@@ -212,14 +215,6 @@ def _opens(
     if forger is None:
         return lambda: statement.trace(work, device=device)
     return partial(provers.forger_of(forger), run, work)
-
-
-def _require_whole(statement: claim_statement.ClaimStatement) -> None:
-    """Raise `UnavailableError` for a statement that nobody could defend, before a bond is at stake."""
-    try:
-        statement.require_whole()
-    except ProofError as error:
-        raise UnavailableError(f"{error}; nothing is claimed") from None
 
 
 def _watched(session: PartySession, shown: Watching, poll: float, is_watching: bool) -> int:

@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from shlex import quote
@@ -64,7 +65,7 @@ def train(
         if config is not None:
             read = recording_training.read_config(config)
             with _watched(read.recipe.training.steps, read.source) as (progress, tokenized):
-                kept |= {"graph": graph, "say": _say, "tokenized": tokenized}
+                kept |= {"graph": graph, "say": partial(talk().print, soft_wrap=True), "tokenized": tokenized}
                 run = training.train(config, folder, progress=progress, **kept)
         else:
             interrupted = runs.RunDirectory(folder).spec().recipe
@@ -103,10 +104,6 @@ def _interrupted(folder: Path) -> str:
     if run.has_recipe:
         return f"interrupted; `tally train --resume {quote(str(folder))}` goes on with it"
     return "interrupted before the first record; the same command begins again"
-
-
-def _say(line: str) -> None:
-    talk().print(line, soft_wrap=True)
 
 
 @contextmanager
@@ -238,15 +235,10 @@ def _read(path: Path) -> Example | None:
     text = path.read_text("utf-8")
     settings = tomllib.loads(text) if path.suffix == ".toml" else {"training": {}}
     command = KINDS[path.suffix].format(file=path.name) if "training" in settings else ""
-    files = (path, *_data(path, settings))
+    source = settings.get("data", {}).get("path")
+    files = (path, *(sorted((path.parent / source).parent.iterdir()) if source else ()))  # the licence lies there too
     about = text.partition("\n")[0].strip('#" ')
     return Example(path.parent, tuple(each.relative_to(path.parent) for each in files), about, command)
-
-
-def _data(path: Path, settings: dict[str, Any]) -> list[Path]:
-    """All files of the folder that a recipe's data is in: the licence lies there too."""
-    source = settings.get("data", {}).get("path")
-    return sorted((path.parent / source).parent.iterdir()) if source else []
 
 
 def _list(shipped: dict[str, Example], as_json: bool) -> None:
