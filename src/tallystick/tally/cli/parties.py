@@ -15,7 +15,7 @@ from tallystick.disputes.evidence import (
     claim_statement,
     convicting,
     doubting,
-    statement as statements,
+    statement as statement_folders,
     traces as dispute_traces,
 )
 from tallystick.disputes.game import protocols
@@ -69,7 +69,7 @@ def prover(
     """
     if not concede and (tools.profile or tools.budget):
         raise UsageError("--profile and --budget: for the judge of --concede-if-wrong")
-    statement = statements.statement_at(require_folder(run, RUN, OPENING))
+    statement = statement_folders.statement_at(require_folder(run, RUN, OPENING))
     offer = proving.offer_of(run, statement)
     if seal is not None and not re.fullmatch("[0-9a-f]{64}", seal):
         raise UsageError(f"--seal {seal[:80]}: not 64 lower-case hexadecimal digits")
@@ -114,7 +114,7 @@ def watchtower(
     own program can run beside this one: a move is made once. Openings are computed again here, so this machine needs
     the stack of the prover's once a dispute has begun there.
     """
-    statements = [(run, statements.statement_at(require_folder(run, RUN, OPENING))) for run in runs]
+    statements = [(run, statement_folders.statement_at(require_folder(run, RUN, OPENING))) for run in runs]
     with party_session(party, program, delegation) as session:
         offers = [(proving.offer_of(run, statement), run, statement) for run, statement in statements]
         traces = {
