@@ -127,7 +127,7 @@ honest layers [{low:.1%}, {high:.1%}]; rejected challenges, with all checks of s
         yield f"| {way} | {len(held)} | {spread} | {sum(told)} of {len(told)} |"
     yield """
 Who states another engine or device than transformers on a CPU, where this was measured, is not rejected for it: how far
-such a stack lies is not known. The verdict then lists small changes of weights as not checked.
+such a stack lies is not known. Beyond the limit, the verdict is then inconclusive.
 """
     yield from _ceilings(ceilings)
 

@@ -26,7 +26,7 @@ def test_the_nearest_own_stack_counts() -> None:
     assert nearest(np.full_like(OWN, np.nan), [OWN, OTHER], TRUE) == np.inf
 
 
-def judged(monkeypatch: pytest.MonkeyPatch, claimed: Any, **engine: str) -> Findings:
+def judged(monkeypatch: pytest.MonkeyPatch, claimed: Any, limits: Any = None, **engine: str) -> Findings:
     """The log on layer 1, whose claimed rows are these."""
     stated = {"name": "transformers", "version": "1", "device": "cpu", "attention": "sdpa", **engine}
     states = SimpleNamespace(prompt=True, dtype="BF16")
@@ -37,7 +37,7 @@ def judged(monkeypatch: pytest.MonkeyPatch, claimed: Any, **engine: str) -> Find
     def model(*rows: Any) -> Any:
         return SimpleNamespace(card=card, reruns=lambda *_: iter([{0: each, 1: each} for each in rows]))
 
-    rule: Any = SimpleNamespace(rounding_for=lambda _: {"layer": 0.5})
+    rule: Any = SimpleNamespace(rounding_for=lambda _: {"layer": 0.5}, rounding=limits)
     log, challenge = Findings(), SimpleNamespace()
     judge_reruns(log, receipt, challenge, (1, 2), (model(OWN, OTHER), model(TRUE)), rule)  # type: ignore[arg-type]
     return log
@@ -53,11 +53,15 @@ def test_a_changed_layer_is_rejected_and_an_honest_one_is_not(monkeypatch: pytes
     assert "layer 1, 40 rows" not in far_layers(judged(monkeypatch, OTHER))
 
 
-def test_another_engine_is_not_rejected_and_the_gap_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_engine_stays_open_until_a_policy_has_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     changed = OWN + 0.01 * RNG.standard_normal(OWN.shape).astype(np.float32)
     log = judged(monkeypatch, changed, name="vllm")
     assert not far_layers(log)
-    assert any("small changes of weights: layer 1" in line and "vllm on cpu" in line for line in log.not_checked)
+    assert any("small changes of weights: layer 1" in line and "vllm on cpu" in line for line in log.open_lines)
+    assert not any("layer 1" in line for line in judged(monkeypatch, OWN, name="vllm").open_lines)
+    assert "layer 1, 40 rows" in far_layers(judged(monkeypatch, changed, limits=(), name="vllm"))
     assert not is_measured(
         EngineStatement(
             name="transformers", version="1", device="cuda", attention="sdpa", environment="sha256:" + "0" * 64

@@ -279,19 +279,22 @@ def judge_reruns(
     near, wide = [*models[0].reruns(tokens, given)], next(models[1].reruns(tokens, given), {})
     for layer in sorted(each + 1 for each in given) if near and wide else ():
         ratio = nearest(opened[layer], [each[layer] for each in near], wide[layer])
-        known = is_measured(receipt.engine)
+        known = rule.rounding is not None or is_measured(receipt.engine)  # the verifier's own limits decide for all
         detail = f"of own rounding from the nearest of {len(near)} own stacks, run from the layer before"
         where = f"layer {layer}, {len(opened[layer])} rows"
         findings.note(Finding(ratio, allowed, NAME, where, detail, advisory=not known))
         if not known and not ratio <= allowed:
-            findings.not_checked.append(
-                f"{NAME}: small changes of weights: layer {layer} lies {ratio:.2f} of own rounding away, and how far "
-                f"{receipt.engine.name} on {receipt.engine.device} does was not measured"
+            findings.leave_open(
+                NAME,
+                f"small changes of weights: layer {layer} lies {ratio:.2f} of own rounding away, and how far "
+                f"{receipt.engine.name} on {receipt.engine.device} does was not measured; a policy that states "
+                "`fingerprints.rounding` decides",
+                lasting=True,
             )
 
 
 def is_measured(engine: EngineStatement) -> bool:
-    """Whether the limit was measured on providers like this one; its word makes the check no milder than none."""
+    """Whether the limit was measured on providers like this one; a false word leaves the verdict inconclusive."""
     return (engine.name, engine.device, engine.kv_cache) == MEASURED
 
 
