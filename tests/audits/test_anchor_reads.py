@@ -12,10 +12,9 @@ from weakref import WeakSet
 import pytest
 
 from tallystick.audits.checked_run import CheckedRun
-from tallystick.audits.opened_segment import verify_segment
 from tallystick.audits.policy import Policy, sample_steps
 from tallystick.audits.report import Report
-from tallystick.audits.training import audit_training
+from tallystick.audits.training import audit_training, verify_segment
 from tallystick.core.safetensors import StateFile, write_state
 from tallystick.core.tensor_digests import digest_state
 from tallystick.core.tensors import Tensor

@@ -21,10 +21,9 @@ from research.attacks.loops import (
     train_loop,
     withdraw,
 )
-from tallystick.audits.opened_segment import audit_opened_segment, verify_segment
 from tallystick.audits.policy import Policy, sample_steps
 from tallystick.audits.report import Report
-from tallystick.audits.training import audit_training
+from tallystick.audits.training import audit_opened_segment, audit_training, verify_segment
 from tallystick.engines.torch.environment import describe_environment
 from tallystick.engines.torch.training.verifier_stack import GraphReplayer, TorchReplayer
 from tallystick.formats.store.directories import SegmentDirectory

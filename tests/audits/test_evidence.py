@@ -277,7 +277,7 @@ def test_a_record_without_form_that_the_claim_names_is_not_understood_and_not_re
     rewrite(run, lambda records: records[5].update(kind="miracle"))
     findings = Findings(keeps_going=True)
     evidence = gather_evidence(RunDirectory(run), Policy(), findings)
-    assert (evidence.is_read, findings.rejected) == (False, False)
+    assert (evidence.records.are_complete, findings.rejected) == (False, False)
     assert [line for line in findings.open_lines if "line 6" in line]
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.audits.calls import InferenceReport, audit_inference
+from tallystick.audits.calls import audit_inference
 from tallystick.audits.policy import Policy
+from tallystick.audits.report import Report
 from tallystick.core.canonical_json import encode
 from tallystick.core.errors import MalformedError, UnavailableError, UsageError
 from tallystick.core.safetensors import read_state, write_state
@@ -69,7 +70,7 @@ def run(honest: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(honest, tmp_path / "run"))
 
 
-def audited(path: Path, changes: dict[str, Any] | None = None, **policy: Any) -> InferenceReport:
+def audited(path: Path, changes: dict[str, Any] | None = None, **policy: Any) -> Report:
     from tallystick.engines.torch.engine import TorchEngine
     from tallystick.engines.torch.environment import describe_environment
 
@@ -78,7 +79,7 @@ def audited(path: Path, changes: dict[str, Any] | None = None, **policy: Any) ->
     return audit_inference(InferenceDirectory(path), asked, bytes(32), here, TorchEngine())
 
 
-def objections(report: InferenceReport) -> set[str]:
+def objections(report: Report) -> set[str]:
     return {finding.name for finding in report.verdict.objections}
 
 
@@ -104,7 +105,7 @@ def recommit(path: Path, lines: list[Any]) -> None:
 
 def test_recorded_calls_are_replayed_bit_for_bit(honest: Path) -> None:
     report = audited(honest)
-    assert (report.verdict.outcome, report.calls, report.replayed) == ("accepted", 3, (1, 2, 3))
+    assert (report.verdict.outcome, report.calls, report.replayed_calls) == ("accepted", 3, (1, 2, 3))
     assert report.graph == InferenceDirectory(honest).claim().graph
     assert json.loads(encode(report.to_json()))["replayed_calls"] == [1, 2, 3]
     assert claims_inference(honest)
@@ -121,7 +122,7 @@ def test_a_recording_leaves_the_answers_as_they_are(honest: Path) -> None:
 
 def test_fewer_calls_are_sampled_and_the_rest_is_named(honest: Path) -> None:
     report = audited(honest, samples=1)
-    assert len(report.replayed) == 1
+    assert len(report.replayed_calls) == 1
     assert report.verdict.outcome == "accepted"
     assert report.verdict.gist == "1 of 3 calls replayed from the graph"
 

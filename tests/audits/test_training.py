@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.audits.opened_segment import verify_segment
 from tallystick.audits.policy import Policy, draw_nonce
-from tallystick.audits.training import audit_training
+from tallystick.audits.training import audit_training, verify_segment
 from tallystick.core.canonical_json import encode
 from tallystick.core.errors import UsageError
 from tallystick.core.safetensors import read_state, write_state

@@ -8,17 +8,16 @@ otherwise. Single operators are judged from an opening (`tally open`, `tally jud
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from tallystick.audits.checked_run import follow_lines
-from tallystick.audits.policy import Policy, sample_steps
+from tallystick.audits.policy import AuditPlan, Policy, Selection, sample_steps
 from tallystick.audits.replay import describe_other_stack
-from tallystick.audits.report import CLOSELY, unsigned
+from tallystick.audits.report import CLOSELY, Report, unsigned
 from tallystick.audits.step_graphs import read_claimed_graph, read_named
-from tallystick.core.canonical_json import Json
 from tallystick.core.digests import Digest
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError
 from tallystick.core.safetensors import StateFile, read_state
@@ -46,35 +45,6 @@ from tallystick.verdicts.verdict import (
 )
 
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class InferenceReport:
-    """A verdict on calls of a model, with what a reader needs to repeat it; no claim where it cannot be read."""
-
-    verdict: Verdict
-    claim: Digest | None
-    graph: Digest | None
-    nonce: bytes
-    calls: int
-    replayed: tuple[int, ...]
-    policy: Policy
-    reading_seconds: float
-    replay_seconds: float
-
-    def to_json(self) -> dict[str, Json]:
-        """The report as JSON values."""
-        return {
-            **self.verdict.to_json(),
-            "claim": None if self.claim is None else str(self.claim),
-            "graph": None if self.graph is None else str(self.graph),
-            "nonce": self.nonce.hex(),
-            "calls": self.calls,
-            "replayed_calls": list(self.replayed),
-            "policy": self.policy.to_json(),
-            "reading_seconds": round(self.reading_seconds, 3),
-            "replay_seconds": round(self.replay_seconds, 3),
-        }
 
 
 @dataclass
@@ -126,7 +96,7 @@ def audit_inference(
     environment: Environment,
     engine: Engine,
     progress: Progress = lambda *_: None,
-) -> InferenceReport:
+) -> Report:
     """Audit recorded calls under `policy` with a nonce drawn after their claim.
 
     Whatever is wrong with the calls is in the report, by the rule of `audit_training`.
@@ -135,36 +105,36 @@ def audit_inference(
     calls = open_calls(run, policy, findings)
     if calls is None:
         verdict = Verdict(tuple(findings.seen), tuple(findings.open_lines), ("the records and the calls",))
-        return InferenceReport(verdict, None, None, nonce, 0, (), policy, time.perf_counter() - started, 0.0)
-    chosen, read = _chosen(calls, policy, nonce), time.perf_counter()
-    unavailable: list[str] = findings.open_lines + ([] if chosen else ["no call could be sampled"])
-    replayed: list[int] = []
+        return Report(verdict, None, AuditPlan(policy, nonce=nonce), None, time.perf_counter() - started)
+    total = len(calls.records)
+    drawn = range(1, total + 1) if policy.full else sample_steps(nonce, calls.claim.identity, total, policy.samples)
+    chosen, read, done = tuple(sorted(drawn)), time.perf_counter(), 0
+    unavailable = findings.open_lines + ([] if chosen else ["no call could be sampled"])
     try:
-        if not calls.findings.rejected:
-            for done, number in enumerate(chosen, 1):
-                if not _replay(calls, calls.records[number - 1], policy, environment, engine):
-                    break
-                replayed.append(number)
-                progress(done, len(chosen))
+        for number in chosen if not findings.rejected else ():
+            if not _replay(calls, calls.records[number - 1], policy, environment, engine):
+                break
+            done += 1
+            progress(done, len(chosen))
     except UnavailableError as error:
         unavailable.append(str(error))
-    if policy.properties and not calls.findings.rejected:
+    if policy.properties and not findings.rejected:
         unavailable += _properties(calls, policy, chosen)
     unavailable += [line for line in findings.open_lines if line not in unavailable]
     verdict = Verdict(
-        tuple(calls.findings.seen),
+        tuple(findings.seen),
         tuple(unavailable),
-        tuple(_not_checked(policy)),
-        tuple(_assumed(policy, nonce, calls.claim.graph)),
-        VerdictCoverage(
-            len(replayed), len(calls.records), "calls", "replayed from the graph", len(replayed), CLOSELY[policy.mode]
+        (
+            *([ZERO_SIGNS] if policy.mode == "tolerant" else []),
+            unsigned(policy),
+            "whether other calls were made and not recorded",
         ),
+        tuple(_assumptions(policy, nonce, calls.claim.graph)),
+        VerdictCoverage(done, total, "calls", "replayed from the graph", done, CLOSELY[policy.mode]),
     )
+    plan = AuditPlan(policy, Selection(chosen, (), ()), nonce)
     seconds = read - started, time.perf_counter() - read
-    claim = calls.claim
-    return InferenceReport(
-        verdict, claim.identity, claim.graph, nonce, len(calls.records), tuple(replayed), policy, *seconds
-    )
+    return Report(verdict, calls.claim.identity, plan, calls.claim.graph, *seconds)
 
 
 def gather_calls(run: InferenceDirectory, policy: Policy) -> Calls:
@@ -223,20 +193,14 @@ def _read_transcript(calls: Calls, policy: Policy) -> None:
     follow_lines(calls.run.transcript_path, policy, follow).check(calls.claim.transcript)
 
 
-def _chosen(calls: Calls, policy: Policy, nonce: bytes) -> tuple[int, ...]:
-    if policy.full:
-        return tuple(range(1, len(calls.records) + 1))
-    return tuple(sorted(sample_steps(nonce, calls.claim.identity, len(calls.records), policy.samples)))
-
-
 def _replay(calls: Calls, record: CallRecord, policy: Policy, environment: Environment, engine: Engine) -> bool:
     """Replay one call and compare its outputs; false where it is not the recorded one, or a file of it is missing."""
     subject = f"call {record.index}"
-    is_held = False
+    is_read = False
     with calls.findings.check("call", subject):
         weights, inputs, claimed = calls.weights(), calls.inputs(record), calls.outputs(record)
-        is_held = True
-    if not is_held:
+        is_read = True
+    if not is_read:
         return False
     is_exact = policy.mode == "exact"
     if is_exact and environment.differing(calls.environment):
@@ -245,22 +209,16 @@ def _replay(calls: Calls, record: CallRecord, policy: Policy, environment: Envir
     if not is_exact and policy.outputs is None:
         raise UnavailableError("the policy does not state how far outputs may lie apart on another stack (outputs)")
     bindings = {**calls.constants, **weights, **{f"{BATCH}{name}": tensor for name, tensor in inputs.items()}}
-    replayed = execute(_bound_graph(calls, bindings, subject), bindings, engine)
+    for entry in calls.graph.inputs:
+        if entry.name not in bindings:
+            raise UnavailableError(f"{subject}: {entry.name} is not there")
+        if (spec := TensorSpec.of(bindings[entry.name])) != entry.spec:
+            raise UnavailableError(f"{subject}: {entry.name} is {spec}, and {entry.spec} in the graph")
+    replayed = execute(calls.graph, bindings, engine)
     for name in sorted(claimed.keys() | replayed.keys()):
         finding = _compare(claimed.get(name), replayed.get(name), None if is_exact else policy.outputs)
         calls.findings.note(finding, "output", f"{subject}, {name}")
     return True
-
-
-def _bound_graph(calls: Calls, bindings: State, subject: str) -> Graph:
-    """The graph, if everything it reads fits; raises `UnavailableError` for a call of other shapes."""
-    for each in calls.graph.inputs:
-        if each.name not in bindings:
-            raise UnavailableError(f"{subject}: {each.name} is not there")
-        if TensorSpec.of(bindings[each.name]) != each.spec:
-            found = TensorSpec.of(bindings[each.name])
-            raise UnavailableError(f"{subject}: {each.name} is {found}, and {each.spec} in the graph")
-    return calls.graph
 
 
 def _compare(claimed: Tensor | None, replayed: Tensor | None, allowed: float | None) -> Finding:
@@ -303,20 +261,10 @@ def _properties(calls: Calls, policy: Policy, chosen: tuple[int, ...]) -> list[s
     return list(dict.fromkeys(lines))
 
 
-def _not_checked(policy: Policy) -> list[str]:
-    lines = []
-    if policy.mode == "tolerant":
-        lines.append(ZERO_SIGNS)
-    lines.append(unsigned(policy))
-    lines.append("whether other calls were made and not recorded")
-    return lines
-
-
-def _assumed(policy: Policy, nonce: bytes, graph: Digest) -> list[str]:
-    lines = ["SHA-256 is collision resistant, and this machine and its libraries compute what they say"]
-    lines.append(f"the program that should have run is the graph that was replayed, {graph}")
+def _assumptions(policy: Policy, nonce: bytes, graph: Digest) -> Iterator[str]:
+    yield "SHA-256 is collision resistant, and this machine and its libraries compute what they say"
+    yield f"the program that should have run is the graph that was replayed, {graph}"
     if nonce and not policy.full:
-        lines.append("the nonce was drawn by the verifier after the claim was fixed")
+        yield "the nonce was drawn by the verifier after the claim was fixed"
     if policy.mode == "tolerant":
-        lines.append("honest stacks differ by no more than the policy allows outputs to lie apart")
-    return lines
+        yield "honest stacks differ by no more than the policy allows outputs to lie apart"

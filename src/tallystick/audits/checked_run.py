@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,6 @@ from tallystick.formats.records import (
     FailedRecord,
     HeaderRecord,
     Record,
-    StateSummary,
     StepRecord,
     TraceEntry,
     anchor_file,
@@ -46,7 +45,6 @@ from tallystick.verdicts.verdict import Findings, bound_by_digest, require
 if TYPE_CHECKING:
     from tallystick.formats.optimizers import GroupRule
     from tallystick.formats.step_program import StepProgram
-    from tallystick.verdicts.first_weights import FirstWeights
 
 
 # Reads a log against the root that a claim names: whether these are the lines, and whether their form is known.
@@ -104,49 +102,22 @@ class Stated:
 
 
 @dataclass
-class CheckedRun:
-    """A run directory with what was found in it; `findings` says which checks it passed.
+class Records:
+    """The records of a run: anchors and what varies between steps in memory, each step where it stands in the file.
 
-    `is_read` says that the transcript was read to its end and understood; `unread` are the anchors that no part of the
-    audit needed; `derived` counts the shards of a corpus that were tokenized again, and all of them. `varying` counts
-    what differs between the steps of a loop. `begins` is the anchor at which a segment that is judged alone begins, and
-    0 for a run. `first_weights` is how the first state stands to an origin with which it agrees, and `unexplained`
-    names the tensors of a loop's first state whose values nothing shows. `moves` says of each batch that was read how
-    PyTorch's generator was moved before its step.
+    The pass over the transcript adds to them, and nothing else does. `are_complete` once it reached the end and
+    understood every line. `moves` says of each batch that was read how PyTorch's generator was moved before its step.
     """
 
-    run: RunDirectory
-    claim: Claim
-    spec: Spec
-    environment: Environment
-    findings: Findings = field(default_factory=Findings)
-    dataset: Dataset | None = None
-    plan: BatchPlan | None = None
-    program: StepProgram | None = None
+    path: Path
     anchors: dict[int, AnchorRecord] = field(default_factory=dict)
-    failures: int = 0
-    begins: int = 0
     varying: VaryingSteps = field(default_factory=VaryingSteps)
-    is_read: bool = False
-    is_screened: bool = True
-    training_seconds: float = 0.0
-    derived: tuple[int, int] | None = None
-    unread: tuple[int, ...] = ()
-    first_weights: FirstWeights | None = None
-    unexplained: frozenset[str] = frozenset()
     moves: dict[int, Tensor] = field(default_factory=dict)
+    are_complete: bool = False
+    failures: int = 0
+    training_seconds: float = 0.0
     _places: array[int] = field(default_factory=lambda: array("Q"))
     _latest: StepRecord | None = None
-
-    @property
-    def optimizer(self) -> tuple[GroupRule, ...]:
-        """The rules of a loop's optimizer; none where the claim withdraws the step graph, which they belong to."""
-        return () if self.claim.no_graph is not None else self.spec.optimizer or ()
-
-    @property
-    def varies(self) -> bool:
-        """Whether there are steps without a graph, with one of their own, or with other settings."""
-        return bool(self.varying.graphs or self.varying.settings or self.claim.withdrawn)
 
     @property
     def steps(self) -> int:
@@ -158,10 +129,14 @@ class CheckedRun:
         """The record of the last anchor."""
         return self.anchors.get(max(self.anchors, default=-1))
 
-    @property
-    def ends_as_claimed(self) -> bool:
-        """Whether the last anchor names the final state of the claim."""
-        return self.last_anchor is not None and self.last_anchor.digest == self.claim.final_state
+    def add(self, record: Record, place: int) -> None:
+        """Keep a record that was checked; it starts `place` bytes into the transcript."""
+        if isinstance(record, AnchorRecord):
+            self.anchors[record.index] = record
+        elif isinstance(record, FailedRecord):
+            self.failures += 1
+        elif isinstance(record, StepRecord):
+            self._places.append(place)
 
     def step(self, index: int) -> StepRecord:
         """The record of step `index`, read from its place in the transcript; the latest one is kept.
@@ -170,7 +145,7 @@ class CheckedRun:
         """
         if self._latest is not None and self._latest.index == index:
             return self._latest
-        with self.run.transcript_path.open("rb") as file:
+        with self.path.open("rb") as file:
             file.seek(self._places[index - 1])
             line = file.readline().removesuffix(b"\n")
         try:
@@ -181,6 +156,52 @@ class CheckedRun:
             raise ProofError(f"transcript.jsonl changed while it was audited (step {index})")
         self._latest = record
         return record
+
+
+@dataclass(frozen=True)
+class CheckedRun:
+    """A run directory as evidence; `findings` says which checks it passed, and every stage of an audit adds to them."""
+
+    run: RunDirectory
+    claim: Claim
+    spec: Spec
+    environment: Environment
+    records: Records
+    findings: Findings
+    dataset: Dataset | None = None
+    plan: BatchPlan | None = None
+    program: StepProgram | None = None
+
+    @property
+    def anchors(self) -> dict[int, AnchorRecord]:
+        """The records of the anchors, by the step after which each was written."""
+        return self.records.anchors
+
+    @property
+    def steps(self) -> int:
+        """The number of steps of the run."""
+        return self.records.steps
+
+    @property
+    def optimizer(self) -> tuple[GroupRule, ...]:
+        """The rules of a loop's optimizer; none where the claim withdraws the step graph, which they belong to."""
+        return () if self.claim.no_graph is not None else self.spec.optimizer or ()
+
+    @property
+    def varies(self) -> bool:
+        """Whether there are steps without a graph, with one of their own, or with other settings."""
+        varying = self.records.varying
+        return bool(varying.graphs or varying.settings or self.claim.withdrawn)
+
+    @property
+    def ends_as_claimed(self) -> bool:
+        """Whether the last anchor names the final state of the claim."""
+        last = self.records.last_anchor
+        return last is not None and last.digest == self.claim.final_state
+
+    def step(self, index: int) -> StepRecord:
+        """The record of step `index`; raises what `Records.step` raises."""
+        return self.records.step(index)
 
     def state(self, anchor: int, bytes_max: int = ANCHOR_BYTES_MAX) -> dict[str, Tensor]:
         """The state of an anchor, at most `bytes_max`; raises `ProofError` unless its digest is the recorded one."""
@@ -197,7 +218,7 @@ class CheckedRun:
             lambda: read_state(path, canonical=True), batch_file(name), name, f"the batch of step {index}"
         )
         if (move := batch.get(GENERATOR_MOVE)) is not None and (move.dtype, move.shape) == ("I64", (2,)):
-            self.moves[index] = move
+            self.records.moves[index] = move
         return {f"{BATCH}{tensor}": value for tensor, value in batch.items()}
 
     def rates(self, index: int) -> tuple[float, ...]:
@@ -205,10 +226,6 @@ class CheckedRun:
         record = self.step(index)
         groups = len(record.optimizer or self.optimizer)
         return record.learning_rates or (record.learning_rate,) * groups
-
-    def add_step(self, place: int) -> None:
-        """Remember where in the transcript the next step record starts."""
-        self._places.append(place)
 
 
 def _named_state(read: Callable[[], dict[str, Tensor]], file: str, name: Digest, what: str) -> dict[str, Tensor]:
@@ -233,52 +250,58 @@ def read_stated(run: RunDirectory, policy: Policy, findings: Findings) -> Stated
 
 def check_records(run: RunDirectory, stated: Stated, policy: Policy, findings: Findings) -> CheckedRun:
     """Check data, graph, records, timeline and tiles of a run into `findings`, whose statements were read before."""
-    claim, spec = stated.claim, stated.spec
-    evidence = CheckedRun(run, claim, spec, stated.environment, findings)
-    if claim.no_graph is not None or claim.withdrawn is not None:
-        with findings.check("claim"):
-            require(spec.recipe is None, "the claim excuses a missing step graph, and a recipe needs none")
-    with findings.check("data"), bound_by_digest():
-        _open_data(evidence)
-    if evidence.spec.graph is not None:
-        with findings.check("step graph"):
-            open_graph(evidence, policy)
+    records = Records(run.transcript_path)
+    evidence = open_evidence(run, stated, records, policy, findings, lambda spec: open_data(spec, run.data_path))
     _read_transcript(evidence, policy)
     _read_trace(evidence, policy)
     _check_tiles(evidence)
     return evidence
 
 
-def open_graph(evidence: CheckedRun, policy: Policy) -> None:
-    """Read the step graph. Where the recipe is replayed instead, its bytes are compared with the spec and no more."""
+def open_evidence(
+    run: RunDirectory,
+    stated: Stated,
+    records: Records,
+    policy: Policy,
+    findings: Findings,
+    open_dataset: Callable[[Spec], Dataset],
+) -> CheckedRun:
+    """Check the data and the step graph of a run into `findings`; its records are read afterwards."""
+    claim, spec = stated.claim, stated.spec
+    evidence = CheckedRun(run, claim, spec, stated.environment, records, findings)
+    if claim.no_graph is not None or claim.withdrawn is not None:
+        with findings.check("claim"):
+            require(spec.recipe is None, "the claim excuses a missing step graph, and a recipe needs none")
+    with findings.check("data"), bound_by_digest():
+        require(claim.data == spec.data_root, "the claim names another data root than the spec")
+        if spec.data is not None:
+            dataset = open_dataset(spec)
+            _check_stated_data(run, spec)
+            evidence = replace(evidence, dataset=dataset, plan=batch_plan(spec, dataset))
+    if spec.graph is not None:
+        with findings.check("step graph"):
+            evidence = replace(evidence, program=_open_graph(evidence, policy))
+    return evidence
+
+
+def _open_graph(evidence: CheckedRun, policy: Policy) -> StepProgram | None:
+    """The program of the step graph. Where the recipe is replayed instead, its bytes are compared, and no more."""
     if policy.replay == "recipe" and evidence.spec.recipe is not None:
         check_graph_file(evidence.run.graph_path, evidence.spec.graph, "the spec")
-        return
-
-    evidence.program = open_step_graph(evidence, policy)
-
-
-def _open_data(evidence: CheckedRun) -> None:
-    spec = evidence.spec
-    require(evidence.claim.data == spec.data_root, "the claim names another data root than the spec")
-    if spec.data is None:
-        return
-    dataset = open_data(spec, evidence.run.data_path)
-    check_stated_data(evidence)
-    evidence.dataset = dataset
-    evidence.plan = batch_plan(spec, evidence.dataset)
+        return None
+    return open_step_graph(evidence, policy)
 
 
-def check_stated_data(evidence: CheckedRun) -> None:
+def _check_stated_data(run: RunDirectory, spec: Spec) -> None:
     """Compare the kinds of data and tokenizer that are committed to with those of the recipe."""
-    recipe, commitment = evidence.spec.recipe, evidence.spec.data
+    recipe, commitment = spec.recipe, spec.data
     assert recipe is not None  # only a recipe has data
     assert commitment is not None
     require(commitment.kind == recipe.data.kind, f"the data is {commitment.kind}, the recipe's is {recipe.data.kind}")
     if commitment.kind == "corpus":
         corpus_tokens.check_stated_tokenizer(commitment, recipe.tokenizer)
     elif commitment.tokens is not None:
-        tokenizer = read_tokenizer(evidence.run.data_path, commitment)
+        tokenizer = read_tokenizer(run.data_path, commitment)
         check_stated_tokenizer(tokenizer, recipe.tokenizer.kind, recipe.tokenizer.vocabulary)
 
 
@@ -300,9 +323,9 @@ def _read_transcript(evidence: CheckedRun, policy: Policy) -> None:
 
     with evidence.findings.check("transcript root"):
         read = follow_lines(evidence.run.transcript_path, policy, follow)
-        evidence.is_read = read.unread is None
+        evidence.records.are_complete = read.unread is None
         read.check(evidence.claim.transcript)
-    if broken is None and not evidence.is_read:
+    if broken is None and not evidence.records.are_complete:
         return
     with evidence.findings.check("record order"):
         if broken is not None:
@@ -311,25 +334,21 @@ def _read_transcript(evidence: CheckedRun, policy: Policy) -> None:
 
 
 def note_record(evidence: CheckedRun, record: Record, place: int) -> None:
-    """Check what a record says against the claim, the spec and the data, and keep where it stands."""
+    """Check what a record says against the claim, the spec and the data, and keep it."""
     if isinstance(record, HeaderRecord):
         require(record.environment == evidence.claim.environment, "the header names another environment")
-    elif isinstance(record, AnchorRecord):
+        return
+    if isinstance(record, AnchorRecord):
         require(record.file == anchor_file(record.index), f"anchor {record.index} names the file {record.file}")
-        evidence.anchors[record.index] = record
-        _check_hints(evidence, record.summary, f"anchor {record.index}")
-    elif isinstance(record, FailedRecord):
-        evidence.failures += 1
-    else:
+    elif isinstance(record, StepRecord):
         _check_step(evidence, record)
-        evidence.add_step(place)
-        _check_hints(evidence, record.post, f"step {record.index}")
-
-
-def _check_hints(evidence: CheckedRun, summary: StateSummary, subject: str) -> None:
+    evidence.records.add(record, place)
+    if isinstance(record, FailedRecord):
+        return
+    summary = record.summary if isinstance(record, AnchorRecord) else record.post
     for bucket in (summary.fp16_rne, summary.grid):
         if bucket is not None and bucket.hints is not None:
-            with evidence.findings.check("boundary hints", subject):
+            with evidence.findings.check("boundary hints", f"{record.kind} {record.index}"):
                 evidence.run.read_blob(bucket.hints)
 
 
@@ -340,7 +359,7 @@ def _check_step(evidence: CheckedRun, record: StepRecord) -> None:
     wrong = sorted(found ^ evidence.spec.recorded.summaries_due(record.index))
     require(not wrong, f"step {record.index} lacks a summary that the spec asks for, or has another: {wrong}")
     if recipe is None or record.graph is not None or record.no_graph is not None or record.optimizer is not None:
-        evidence.varying.note(evidence, record)
+        evidence.records.varying.note(evidence, record)
     if recipe is None:
         return
     require(record.learning_rates is None, f"step {record.index} names several learning rates, and its recipe one")
@@ -362,7 +381,7 @@ def _check_step(evidence: CheckedRun, record: StepRecord) -> None:
 
 def _read_trace(evidence: CheckedRun, policy: Policy) -> None:
     def follow(line: bytes, where: str) -> None:
-        evidence.training_seconds += TraceEntry.from_bytes(line, where).seconds
+        evidence.records.training_seconds += TraceEntry.from_bytes(line, where).seconds
 
     with evidence.findings.check("trace root"):
         follow_lines(evidence.run.trace_path, policy, follow).check(evidence.claim.trace)
@@ -371,7 +390,7 @@ def _read_trace(evidence: CheckedRun, policy: Policy) -> None:
 def _check_tiles(evidence: CheckedRun) -> None:
     """Open the first and the last record, to see that the tiles from which records are opened have this root."""
     log = evidence.claim.transcript
-    if evidence.findings.rejected or not evidence.is_read:
+    if evidence.findings.rejected or not evidence.records.are_complete:
         return  # these are not the claimed records; opening one of them would show nothing
     with evidence.findings.check("tiles"):
         for index in sorted({0, log.size - 1}):
@@ -386,27 +405,20 @@ def walk_anchors(
     With `marks`, only these are read. Holds one state at a time; whoever keeps the previous one holds two. Raises what
     `findings.check` raises.
     """
-    evidence.unread = tuple(sorted(evidence.anchors.keys() - set(evidence.anchors if marks is None else marks)))
-    for index in sorted(evidence.anchors.keys() - set(evidence.unread)):
+    for index in sorted(evidence.anchors if marks is None else evidence.anchors.keys() & set(marks)):
         state: State | None = None  # lets go of the last one before the next is read
         with evidence.findings.check("anchor", f"step {index}"):
             state = _checked_anchor(evidence, index, policy)
-        last = evidence.last_anchor
-        is_final = evidence.is_read and evidence.ends_as_claimed and last is not None and index == last.index
-        if state is not None and is_final:
-            _check_weights(evidence, state)
+        last = evidence.records.last_anchor if evidence.records.are_complete and evidence.ends_as_claimed else None
+        is_final = last is not None and index == last.index
+        if state is not None and is_final and evidence.claim.weights is not None:
+            with evidence.findings.check("weights"):
+                is_theirs = state_digest(weights_of(state)) == evidence.claim.weights
+                require(is_theirs, "the claim names other weights than those of the final state")
         yield index, state
-    if evidence.is_read:
+    if evidence.records.are_complete:
         with evidence.findings.check("final state"):
             require(evidence.ends_as_claimed, "the last anchor is not the final state")
-
-
-def _check_weights(evidence: CheckedRun, final: State) -> None:
-    """Compare the weights that the claim names with those of the final state; claims of old name none."""
-    if evidence.claim.weights is not None:
-        with evidence.findings.check("weights"):
-            is_theirs = state_digest(weights_of(final)) == evidence.claim.weights
-            require(is_theirs, "the claim names other weights than those of the final state")
 
 
 def _checked_anchor(evidence: CheckedRun, index: int, policy: Policy) -> State:

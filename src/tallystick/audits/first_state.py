@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -49,16 +51,30 @@ def judge_initial_state(
             notes.note(_judge_tensor(claimed.get(name), drawn.get(name)), "initial state", f"step 0, {name}")
 
 
-def begun_elsewhere(evidence: CheckedRun, state: State) -> frozenset[str]:
+@dataclass(frozen=True)
+class FirstState:
+    """What is known of the first state: how its weights stand to an origin with which they agree, and what is left.
+
+    `unexplained` names the tensors of a loop's first state, but weights, whose values nothing shows.
+    """
+
+    weights: FirstWeights | None = None
+    unexplained: frozenset[str] = frozenset()
+
+
+NOTHING_KNOWN: Final = FirstState()
+
+
+def begun_elsewhere(evidence: CheckedRun, state: State, first: FirstState = NOTHING_KNOWN) -> frozenset[str]:
     """The tensors of the first state that the seed does not give, where the recipe begins with weights from elsewhere.
 
-    Where these are known they are compared with them (`audits.first_state`); otherwise any of these may be one.
+    Weights that were compared with an origin are known; otherwise any weight or buffer may be one of them.
     """
     recipe = evidence.spec.recipe
     if recipe is None or recipe.model.initial is None:
         return frozenset()
-    if evidence.first_weights is not None:
-        return frozenset(evidence.first_weights.places)
+    if first.weights is not None:
+        return frozenset(first.weights.places)
     return frozenset(name for name in state if name.startswith(FROM_ELSEWHERE))
 
 
@@ -85,34 +101,28 @@ UNWEIGHTED = ("buffers.", GENERATOR)
 """What moves no weight by itself: buffers, and the generator of dropout."""
 
 
-def judge_first_state(evidence: CheckedRun, origin: Origin | None, state: State) -> None:
+def judge_first_state(evidence: CheckedRun, origin: Origin | None, state: State) -> FirstState:
     """Judge the first anchor: its weights against the verifier's origin, and the rest of it against rule and origin.
 
     Other weights contradict only a spec that names this origin; otherwise the check stays open. So it does where a run
     begins with an origin's weights, and with a memory of the optimizer that is neither empty nor the origin's.
     """
+    findings, loose = evidence.findings, frozenset[str]()
     if evidence.spec.recipe is None:
-        evidence.unexplained = frozenset(unexplained(evidence, origin, state))
-        memory = sorted(name for name in evidence.unexplained if not name.startswith(UNWEIGHTED))
-        stored = sorted(name for name in evidence.unexplained if name.startswith(UNWEIGHTED))
+        loose = frozenset(unexplained(evidence, origin, state))
+        memory = sorted(name for name in loose if not name.startswith(UNWEIGHTED))
+        stored = sorted(loose - set(memory))
         if memory and origin is not None:
             given = f"neither what the optimizer starts with nor what {origin.path} ended with"
             mend = "give the run that ended with them as --initial"
-            evidence.findings.leave_open("first state", f"{_some(memory)}: {given}; {mend}")
+            findings.leave_open("first state", f"{_some(memory)}: {given}; {mend}")
         elif memory:
-            evidence.findings.not_checked.append(
-                f"where the first values of {_some(memory)} come from, which no new run has"
-            )
+            findings.not_checked.append(f"where the first values of {_some(memory)} come from, which no new run has")
         if stored and origin is not None:
-            evidence.findings.not_checked.append(
-                f"the first values of {_some(stored)}, which {origin.path} does not hold"
-            )
+            findings.not_checked.append(f"the first values of {_some(stored)}, which {origin.path} does not hold")
         elif stored:
-            evidence.findings.not_checked.append(
-                f"where the first values of {_some(stored)} come from, which no new run has"
-            )
-    if origin is not None:
-        _judge_weights(evidence, origin, state)
+            findings.not_checked.append(f"where the first values of {_some(stored)} come from, which no new run has")
+    return FirstState(None if origin is None else _judge_weights(evidence, origin, state), loose)
 
 
 def unexplained(evidence: CheckedRun, origin: Origin | None, state: State) -> Iterator[str]:
@@ -148,31 +158,47 @@ def _equal(one: Tensor | None, other: Tensor) -> bool:
     return one is not None and TensorSpec.of(one) == TensorSpec.of(other) and bytes(one.data) == bytes(other.data)
 
 
-def _judge_weights(evidence: CheckedRun, origin: Origin, state: State) -> None:
-    found, stated = compare_first_weights(state, origin.weights), evidence.spec.first_weights
-    if found.differing and stated == origin.digest:
-        _object(evidence, found, state)
-    elif not found.agrees:
-        evidence.findings.leave_open("first weights", _why_open(found, origin, stated))
-    else:
-        evidence.findings.note(AGREES, "first weights")
-        evidence.first_weights = found
-        evidence.findings.checked.append(f"the run begins with the weights of {origin.path}, {origin.digest}")
-        evidence.findings.not_checked.extend(_left_out(evidence, found, origin, stated))
-        for copy in _idle_copies(evidence, found, origin, state):
-            evidence.findings.leave_open("first weights", copy)
+def _judge_weights(evidence: CheckedRun, origin: Origin, state: State) -> FirstWeights | None:
+    """How the weights stand to the origin, where they agree with it."""
+    findings, stated = evidence.findings, evidence.spec.first_weights
+    compared = compare_first_weights(state, origin.weights)
+    if compared.differing and stated == origin.digest:
+        for place in compared.differing:
+            wanted = in_dtype(compared.places[place], state[place].dtype)
+            is_same_kind = wanted is not None and wanted.shape == state[place].shape
+            detail = "another shape"
+            if is_same_kind and wanted is not None:
+                detail = describe_difference(state[place], wanted)
+            findings.note(DIFFERS, "first weights", f"step 0, {place}", detail)
+        return None
+    if not compared.agrees:
+        findings.leave_open("first weights", _why_open(compared, origin, stated))
+        return None
+    findings.note(AGREES, "first weights")
+    findings.checked.append(f"the run begins with the weights of {origin.path}, {origin.digest}")
+    if stated not in (None, origin.digest):
+        findings.not_checked.append(
+            f"whether the weights that the spec states, {stated}, are the same numbers in another precision"
+        )
+    if compared.added and evidence.spec.recipe is None:
+        findings.not_checked.append(
+            f"where the first values of {_some(compared.added)} come from, which {origin.path} does not hold"
+        )
+    for copy in _idle_copies(evidence, compared, origin, state):
+        findings.leave_open("first weights", copy)
+    return compared
 
 
-def _idle_copies(evidence: CheckedRun, found: FirstWeights, origin: Origin, state: State) -> Iterable[str]:
+def _idle_copies(evidence: CheckedRun, compared: FirstWeights, origin: Origin, state: State) -> Iterable[str]:
     """Tensors of the origin that no step reads, where others of their kind train in their place."""
     if evidence.program is None:
         return
     graph = evidence.program.graph
     read = {ref for node in graph.nodes for ref in node.refs}
     trained = trained_by(graph)
-    newcomers = [name for name in found.added if name.removeprefix(WEIGHTS) in trained]
-    used = {id(found.places[place]) for place in found.places if place in read}
-    idle = [place for place in found.places if place not in read and id(found.places[place]) not in used]
+    newcomers = [name for name in compared.added if name.removeprefix(WEIGHTS) in trained]
+    used = {id(compared.places[place]) for place in compared.places if place in read}
+    idle = [place for place in compared.places if place not in read and id(compared.places[place]) not in used]
     for place in idle:
         kind = TensorSpec.of(state[place])
         alike = [name for name in newcomers if TensorSpec.of(state[name]) == kind]
@@ -185,27 +211,12 @@ def _idle_copies(evidence: CheckedRun, found: FirstWeights, origin: Origin, stat
             return
 
 
-def _object(evidence: CheckedRun, found: FirstWeights, state: State) -> None:
-    for place in found.differing:
-        wanted = in_dtype(found.places[place], state[place].dtype)
-        is_same_kind = wanted is not None and wanted.shape == state[place].shape
-        detail = describe_difference(state[place], wanted) if is_same_kind and wanted is not None else "another shape"
-        evidence.findings.note(DIFFERS, "first weights", f"step 0, {place}", detail)
-
-
-def _why_open(found: FirstWeights, origin: Origin, stated: str | None) -> str:
-    if found.differing:
+def _why_open(compared: FirstWeights, origin: Origin, stated: str | None) -> str:
+    if compared.differing:
         states = "no origin" if stated is None else stated
-        other = f"{origin.path}, {origin.digest}, holds other numbers in {_some(found.differing)}"
+        other = f"{origin.path}, {origin.digest}, holds other numbers in {_some(compared.differing)}"
         return f"{other}, and the spec states {states}: give the directory that the run began with"
-    return f"the run holds nowhere {_some(found.missing)} of {origin.path}"
-
-
-def _left_out(evidence: CheckedRun, found: FirstWeights, origin: Origin, stated: str | None) -> Iterable[str]:
-    if stated not in (None, origin.digest):
-        yield f"whether the weights that the spec states, {stated}, are the same numbers in another precision"
-    if found.added and evidence.spec.recipe is None:
-        yield f"where the first values of {_some(found.added)} come from, which {origin.path} does not hold"
+    return f"the run holds nowhere {_some(compared.missing)} of {origin.path}"
 
 
 def _some(names: Iterable[str]) -> str:

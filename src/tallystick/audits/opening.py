@@ -98,10 +98,10 @@ def gather_records(run: RunDirectory) -> CheckedRun:
 def gather_segment(segment: SegmentDirectory) -> CheckedRun:
     """As `gather_records`, of a segment that was handed over alone."""
     findings = Findings()
-    read = read_segment(segment, Policy(), findings)
+    evidence = read_segment(segment, Policy(), findings)
     require_agreement(str(segment.path), findings)
-    assert read is not None  # what cannot be read is raised, or among the findings
-    return read[0]
+    assert evidence is not None  # what cannot be read is raised, or among the findings
+    return evidence
 
 
 def check_anchors(evidence: CheckedRun) -> None:

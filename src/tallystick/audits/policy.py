@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, PlainValidator, model_validator
 
@@ -20,10 +20,6 @@ from tallystick.core.documents import DigestText, Document, Positive, read_setti
 from tallystick.core.errors import UsageError
 from tallystick.programs.random_words import sample
 from tallystick.verdicts.registry import require_tolerance
-
-if TYPE_CHECKING:
-    from tallystick.audits.limits import Calibration
-
 
 # The verifier's policy: what is sampled, what is allowed, and how much work is spent.
 #
@@ -153,13 +149,22 @@ class Selection:
         return self.ends | {segment.start for segment in self.segments}
 
 
+NOTHING_SELECTED: Final = Selection((), (), ())
+
+
 @dataclass(frozen=True)
 class AuditPlan:
-    """What an audit replays of a run: what the policy and a nonce selected, or a caller did, without a nonce."""
+    """What an audit replays of a run: what the policy and a nonce selected, or a caller did, without a nonce.
+
+    `ends` are anchors that are read though no segment needs them; `begins` is the first anchor of a segment that is
+    judged alone, and 0 for a run.
+    """
 
     policy: Policy
-    selection: Selection = Selection((), (), ())
+    selection: Selection = NOTHING_SELECTED
     nonce: bytes = b""
+    ends: frozenset[int] = frozenset()
+    begins: int = 0
 
 
 def select_segments(sampled: Iterable[int], anchors: Iterable[int], window: int) -> Selection:
@@ -177,8 +182,8 @@ def select_segments(sampled: Iterable[int], anchors: Iterable[int], window: int)
         if end is not None and end - start <= window:
             ends[start] = Segment(start, end, True)
         elif step - start <= window:
-            held = ends.get(start)
-            ends[start] = Segment(start, max(step, held.end if held else 0), False)
+            earlier = ends.get(start)
+            ends[start] = Segment(start, max(step, earlier.end if earlier else 0), False)
     lost = tuple(s for s in chosen if not any(e.start < s <= e.end for e in ends.values()))
     return Selection(chosen, tuple(sorted(ends.values())), lost)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Final
 
 from tallystick.audits.checked_run import CheckedRun
+from tallystick.audits.data import shards_derived
+from tallystick.audits.first_state import FirstState
 from tallystick.audits.policy import AuditPlan, Policy, Selection, detection_probability, unreachable_share
 from tallystick.audits.replay import SegmentReport, UnreplayedSteps
 from tallystick.audits.varying_steps import described_moves
@@ -22,28 +23,79 @@ CLOCK_LEAST = 1e-6
 """Seconds: the resolution of a timeline."""
 
 UNREAD_SHOWN = 6
+LINES_SHOWN = 6
 BAD_SHARES = (0.01, 0.05, 0.1)
 CLOSELY = {"exact": "bit for bit", "tolerant": "within the limits"}
 
 
 @dataclass(frozen=True)
 class Report:
-    """A verdict with everything a reader needs to judge it or to repeat it; no claim where there is no such file."""
+    """A verdict with everything a reader needs to judge or to repeat it; no claim where there is no such file.
+
+    The report on calls of a model has nothing more, and `graph` is theirs; a training adds its segments.
+    """
 
     verdict: Verdict
     claim: Digest | None
-    policy: Policy
-    nonce: bytes
-    selection: Selection
-    segments: tuple[SegmentReport, ...]
-    steps: int
-    unreachable: float
-    training_seconds: float
-    reading_seconds: float
-    replay_seconds: float
+    plan: AuditPlan
     graph: Digest | None = None
+    reading_seconds: float = 0.0
+    replay_seconds: float = 0.0
+
+    @property
+    def policy(self) -> Policy:
+        """What the verifier demanded."""
+        return self.plan.policy
+
+    @property
+    def nonce(self) -> bytes:
+        """What drew the sample; empty if somebody chose what is replayed."""
+        return self.plan.nonce
+
+    @property
+    def replayed_calls(self) -> tuple[int, ...]:
+        """The calls of a model that were replayed: the first ones of the sample, up to one that could not be."""
+        coverage = self.verdict.coverage
+        return self.plan.selection.sampled[: coverage.done] if coverage is not None else ()
+
+    def to_json(self) -> dict[str, Json]:
+        """The report as JSON values."""
+        return {
+            **self._common(),
+            "graph": None if self.graph is None else str(self.graph),
+            "calls": 0 if self.verdict.coverage is None else self.verdict.coverage.total,
+            "replayed_calls": list(self.replayed_calls),
+        }
+
+    def _common(self) -> dict[str, Json]:
+        return {
+            **self.verdict.to_json(),
+            "claim": None if self.claim is None else str(self.claim),
+            "policy": self.policy.to_json(),
+            "nonce": self.nonce.hex(),
+            "reading_seconds": round(self.reading_seconds, 3),
+            "replay_seconds": round(self.replay_seconds, 3),
+        }
+
+
+@dataclass(frozen=True)
+class TrainingReport(Report):
+    """A report on a training run, or on a segment of one.
+
+    `unreachable` is the share of steps that no audit with this window can replay. `graphs` are the step graphs of a run
+    that has several, and `None` for steps without one, each with its number of steps.
+    """
+
+    segments: tuple[SegmentReport, ...] = ()
+    steps: int = 0
+    unreachable: float = 0.0
+    training_seconds: float = 0.0
     graphs: tuple[tuple[Digest | None, int], ...] = ()
-    """The step graphs of a run that has several, and `None` for steps without one, each with its number of steps."""
+
+    @property
+    def selection(self) -> Selection:
+        """What was replayed, and what was drawn."""
+        return self.plan.selection
 
     @property
     def replayed(self) -> str:
@@ -79,10 +131,7 @@ class Report:
     def to_json(self) -> dict[str, Json]:
         """The report as JSON values."""
         return {
-            **self.verdict.to_json(),
-            "claim": None if self.claim is None else str(self.claim),
-            "policy": self.policy.to_json(),
-            "nonce": self.nonce.hex(),
+            **self._common(),
             "steps": self.steps,
             "replayed": self.replayed,
             "step_graphs": [{"graph": root and str(root), "steps": steps} for root, steps in self.graphs],
@@ -92,135 +141,152 @@ class Report:
             "unreachable_share": self.unreachable,
             "detection": dict(self.detection()),
             "training_seconds": number(round(self.training_seconds, 3)),
-            "reading_seconds": round(self.reading_seconds, 3),
-            "replay_seconds": round(self.replay_seconds, 3),
             "cost_ratio": None if self.cost_ratio is None else round(self.cost_ratio, 4),
         }
 
 
-def make_report(
-    evidence: CheckedRun,
-    plan: AuditPlan,
-    segments: list[SegmentReport],
-    unavailable: list[str],
-    seconds: tuple[float, float],
-    graph: Digest | None = None,
-    lost: Sequence[UnreplayedSteps] = (),
-) -> Report:
-    """The report of an audit: what it checked, what it could not obtain, and what it did not check.
+@dataclass(frozen=True)
+class Examined:
+    """What an audit of a run read and replayed, beside its findings.
 
-    `seconds` went into reading and into replaying; `lost` are steps that were not drawn and cannot be replayed.
+    `read` are the anchors, `lost` the steps of selected segments that could not be replayed, `unavailable` what else
+    could not be checked. `is_screened` says whether bounds on a step follow from all weights.
     """
-    policy, nonce = plan.policy, plan.nonce
+
+    read: Collection[int]
+    first: FirstState
+    segments: tuple[SegmentReport, ...]
+    lost: tuple[UnreplayedSteps, ...]
+    graph: Digest | None
+    is_screened: bool
+    unavailable: tuple[str, ...]
+    reading_seconds: float
+    replay_seconds: float
+
+
+def make_report(evidence: CheckedRun, plan: AuditPlan, examined: Examined) -> TrainingReport:
+    """The report of an audit: what it checked, what it could not obtain, and what it did not check."""
+    policy, sampled, records = plan.policy, plan.selection.sampled, evidence.records
     share = unreachable_share(evidence.anchors, evidence.steps, policy.window)
+    drawn = [lost for lost in examined.lost if any(lost.start <= step <= lost.end for step in sampled)]
+    others = [lost for lost in examined.lost if lost not in drawn]
+    unavailable = (
+        *_out_of_reach(plan, evidence),
+        *map(str, drawn[:LINES_SHOWN]),
+        *([f"{len(drawn) - LINES_SHOWN} more such segments"] if len(drawn) > LINES_SHOWN else []),
+        *examined.unavailable,
+        *evidence.findings.open_lines,
+        *records.varying.unmet(policy),
+    )
     verdict = Verdict(
         tuple(evidence.findings.seen),
-        tuple(unavailable),
-        (*map(str, lost), *_not_checked(evidence, policy, share)),
-        tuple(_assumptions(evidence, policy, nonce, graph)),
-        _coverage(evidence.steps, plan, segments, graph),
+        unavailable,
+        (*map(str, others), *_not_checked(evidence, plan, examined, share)),
+        tuple(_assumptions(evidence, plan, examined.graph)),
+        _coverage(evidence.steps, plan, examined),
         (*evidence.findings.checked, *_of_a_recipe(evidence, policy)),
     )
-    return Report(
+    return TrainingReport(
         verdict,
         evidence.claim.identity,
-        policy,
-        nonce,
-        plan.selection,
-        tuple(segments),
+        plan,
+        examined.graph,
+        examined.reading_seconds,
+        examined.replay_seconds,
+        examined.segments,
         evidence.steps,
         share,
-        evidence.training_seconds,
-        *seconds,
-        graph,
-        evidence.varying.graph_counts(evidence.spec.graph, evidence.steps),
+        records.training_seconds,
+        records.varying.graph_counts(evidence.spec.graph, evidence.steps),
     )
 
 
-def _coverage(steps: int, plan: AuditPlan, segments: list[SegmentReport], graph: Digest | None) -> VerdictCoverage:
+def _coverage(steps: int, plan: AuditPlan, examined: Examined) -> VerdictCoverage:
     """The replayed steps; a nonce drew the sampled ones, and without one somebody chose the segment."""
-    replayed = [report.segment for report in segments]
-    drawn = sum(any(each.start < step <= each.end for each in replayed) for step in plan.selection.sampled)
-    how = "replayed from the recipe" if graph is None else "replayed from the step graph"
-    done = sum(each.steps for each in replayed)
+    replayed = [report.segment for report in examined.segments]
+    drawn = sum(any(part.start < step <= part.end for part in replayed) for step in plan.selection.sampled)
+    how = "replayed from the recipe" if examined.graph is None else "replayed from the step graph"
+    done = sum(part.steps for part in replayed)
     return VerdictCoverage(done, steps, "steps", how, drawn if plan.nonce else 0, CLOSELY[plan.policy.mode])
 
 
-def _of_a_recipe(evidence: CheckedRun, policy: Policy) -> Iterable[str]:
+def _of_a_recipe(evidence: CheckedRun, policy: Policy) -> Iterator[str]:
     """What a demand on loops means in a run by a recipe."""
     if evidence.spec.recipe is not None and (policy.one_graph or policy.one_rule or policy.scheduled_rates):
         yield "one step, one rule and a schedule of rates: a run by a recipe has its recipe's, so --strict adds nothing"
 
 
-def _not_checked(evidence: CheckedRun, policy: Policy, share: float) -> Iterable[str]:
+def _not_checked(evidence: CheckedRun, plan: AuditPlan, examined: Examined, share: float) -> Iterator[str]:
     """What was left out besides steps, of which the coverage says how many were replayed."""
+    policy, varying, data = plan.policy, evidence.records.varying, evidence.spec.data
     if share:
         yield (
             f"{100 * share:.1f} % of the steps lie out of reach of every audit with a window of {policy.window}: "
             "the anchor stride exceeds it"
         )
-    yield from _unread(evidence)
+    yield from _unread(evidence, examined.read)
     if policy.graphs and evidence.spec.recipe is not None:
         yield "the graphs approved with --graph: a run by a recipe has the step of its recipe, and no further one"
     if evidence.claim.weights is None:
         yield "the claim names no weights: which weights were published, nothing ties to this run"
-    if without := evidence.varying.steps_without_graph:
+    if without := varying.steps_without_graph:
         yield f"{without} of {evidence.steps} steps, which have no step graph: nobody can replay them"
-    for each in evidence.claim.withdrawn or ():
-        yield f"steps {each.first}–{each.last}, whose step graph the recorder withdrew: {each.reason}"
-    if evidence.varying.settings:
-        yield evidence.varying.changed_settings(evidence)
+    for part in evidence.claim.withdrawn or ():
+        yield f"steps {part.first}–{part.last}, whose step graph the recorder withdrew: {part.reason}"
+    if varying.settings:
+        yield varying.changed_settings(evidence)
     if policy.mode == "tolerant":
         yield ZERO_SIGNS
-    if not evidence.is_screened:
+    if not examined.is_screened:
         yield "how far weights in F16 moved between anchors: no bound on a step follows from their moments"
     if policy.replay == "recipe" and evidence.spec.recipe is not None and evidence.spec.graph is not None:
         yield "what the step graph computes: its bytes are those that the spec names, and the recipe was replayed"
     if evidence.spec.recipe is None and evidence.program is not None:
-        is_stated = evidence.first_weights is not None or evidence.spec.initial is not None
+        is_stated = examined.first.weights is not None or evidence.spec.initial is not None
         origin = "" if is_stated else "where the first state came from, "
         batches = "" if evidence.spec.rows is not None else "which data the batches are, and "
-        rates = evidence.varying.stated_rates()
+        rates = varying.stated_rates()
         yield f"{origin}{batches}what set the learning rates{rates and f' ({rates})'}"
-    if evidence.moves:
-        yield f"what chose the random numbers of dropout: {described_moves(evidence.moves)}"
-    yield from _unstated_origin(evidence)
+    if evidence.records.moves:
+        yield f"what chose the random numbers of dropout: {described_moves(evidence.records.moves)}"
+    yield from _unstated_origin(evidence, plan, examined.first)
     yield from evidence.findings.not_checked
-    data = evidence.spec.data
     if data is not None and data.kind == "corpus":
         yield from _not_derived(evidence, policy)
     elif not policy.full and data is not None:
-        yield f"whether the {_derived(evidence)} of the source: `tally verify-data`, or --full"
-    if evidence.failures:
-        yield f"{evidence.failures} steps crashed and were repeated; the crashes themselves were not replayed"
+        recipe = evidence.spec.recipe
+        is_trained = recipe is not None and recipe.tokenizer.kind == "bpe"
+        derived = "tokenizer and the tokens are those" if is_trained else "tokens are those"
+        yield f"whether the {derived} of the source: `tally verify-data`, or --full"
+    if evidence.records.failures:
+        yield f"{evidence.records.failures} steps crashed and were repeated; the crashes themselves were not replayed"
     yield unsigned(policy)
     yield "whether other data was used elsewhere, before step 0 or after the last step"
 
 
-def _unstated_origin(evidence: CheckedRun) -> Iterable[str]:
+def _unstated_origin(evidence: CheckedRun, plan: AuditPlan, first: FirstState) -> Iterator[str]:
     stated = evidence.spec.first_weights
-    is_open = any(each.check == "first weights" for each in evidence.findings.undecided)
-    if stated is not None and evidence.first_weights is None and not is_open:
+    is_open = any(line.check == "first weights" for line in evidence.findings.undecided)
+    if stated is not None and first.weights is None and not is_open:
         which = f"the weights that its spec states, {stated}"
         known = "give their directory with --initial"
-        if evidence.begins:
-            known = f"the segment begins at the anchor of step {evidence.begins}, and only that of step 0 shows it"
+        if plan.begins:
+            known = f"the segment begins at the anchor of step {plan.begins}, and only that of step 0 shows it"
         yield f"whether the run begins with {which}: {known}"
 
 
-def _not_derived(evidence: CheckedRun, policy: Policy) -> Iterable[str]:
-    if evidence.derived is None:
-        if not policy.full:
-            yield "whether the tokens are those of the corpus: give its directory with --corpus"
-    elif evidence.derived[0] < evidence.derived[1]:
-        done, shards = evidence.derived
+def _not_derived(evidence: CheckedRun, policy: Policy) -> Iterator[str]:
+    assert evidence.spec.data is not None  # tokens of a corpus
+    done, shards = shards_derived(evidence), evidence.spec.data.source.count
+    if not done and not policy.full:
+        yield "whether the tokens are those of the corpus: give its directory with --corpus"
+    elif done and done < shards:
         yield f"whether the tokens of {shards - done} of {shards} shards are those of the corpus: --shards, or --full"
 
 
-def _unread(evidence: CheckedRun) -> Iterable[str]:
+def _unread(evidence: CheckedRun, read: Collection[int]) -> Iterator[str]:
     """Which anchors no replayed segment needed, and what is not known without them."""
-    left, last = evidence.unread, evidence.last_anchor
-    read = evidence.anchors.keys() - set(left)
+    left, last = sorted(evidence.anchors.keys() - set(read)), evidence.records.last_anchor
     if left:
         after = ", ".join(str(mark) for mark in left[:UNREAD_SHOWN]) + (" …" if len(left) > UNREAD_SHOWN else "")
         which = f"{len(left)} of {len(evidence.anchors)} anchors (after step {after})"
@@ -243,68 +309,39 @@ def unsigned(policy: Policy) -> str:
     return "who made the claim and when: it carries no signature yet"
 
 
-def _derived(evidence: CheckedRun) -> str:
-    recipe = evidence.spec.recipe
-    is_trained = recipe is not None and recipe.tokenizer.kind == "bpe"
-    return "tokenizer and the tokens are those" if is_trained else "tokens are those"
-
-
-def _assumptions(evidence: CheckedRun, policy: Policy, nonce: bytes, graph: Digest | None) -> Iterable[str]:
+def _assumptions(evidence: CheckedRun, plan: AuditPlan, graph: Digest | None) -> Iterator[str]:
     yield "SHA-256 is collision resistant, and this machine and its libraries compute what they say"
-    if nonce:
+    if plan.nonce:
         yield "the nonce was drawn by the verifier after the claim was fixed"
     if graph is not None and evidence.spec.recipe is None:
-        more = evidence.varying.further_graphs
+        more = evidence.records.varying.further_graphs
         several = f" and {more} more that records name" if more else ""
         yield f"the program that should have run is the graph that was replayed, {graph}{several}"
-    if policy.mode == "tolerant":
+    if plan.policy.mode == "tolerant":
         yield "honest stacks differ by no more than those the limits were calibrated on"
-    if policy.tolerance is not None:
-        yield f"states agree where the policy's tolerance says so, which is {policy.tolerance}"
+    if plan.policy.tolerance is not None:
+        yield f"states agree where the policy's tolerance says so, which is {plan.policy.tolerance}"
     yield "training seconds are the prover's statement; only the cost ratio uses them"
 
 
-# The report on a run whose claim, spec or environment is unreadable; nothing else is examined.
-
-
-def report_unread(run: RunDirectory, policy: Policy, findings: Findings) -> Report:
-    """The report on a run of which `read_stated` could not read all, and said why in `findings`."""
+def report_unread(run: RunDirectory, policy: Policy, findings: Findings) -> TrainingReport:
+    """The report on a run of which `read_stated` could not read all; `findings` say why, and nothing else counts."""
     verdict = Verdict(
         tuple(findings.seen),
         tuple(findings.open_lines),
         ("data, records, anchors and steps: without claim, spec and environment they say nothing",),
         coverage=VerdictCoverage(0, 0, "steps", "replayed"),
     )
-    return Report(verdict, _claimed(run), policy, b"", Selection((), (), ()), (), 0, 0.0, 0.0, 0.0, 0.0)
-
-
-def _claimed(run: RunDirectory) -> Digest | None:
-    """The digest of the claim's bytes, whatever they hold."""
     try:
-        return digest("claim", run.claim_bytes())
+        claim = digest("claim", run.claim_bytes())  # of these bytes, whatever they say
     except UnavailableError:
-        return None
+        claim = None
+    return TrainingReport(verdict, claim, AuditPlan(policy))
 
 
-# Says which of the selected steps were not replayed, and why.
-
-LINES_SHOWN: Final = 6
-
-
-def unreplayed(
-    selection: Selection, policy: Policy, evidence: CheckedRun, lost: Iterable[UnreplayedSteps]
-) -> tuple[list[str], list[UnreplayedSteps]]:
-    """Lines about sampled steps that were not replayed, and the lost steps among which no sampled one is."""
-    drawn, others = list[UnreplayedSteps](), list[UnreplayedSteps]()
-    for each in lost:
-        is_drawn = any(each.start <= step <= each.end for step in selection.sampled)
-        (drawn if is_drawn else others).append(each)
-    more = len(drawn) - LINES_SHOWN
-    shown = [*map(str, drawn[:LINES_SHOWN]), *([f"{more} more such segments"] if more > 0 else [])]
-    return [*_out_of_reach(selection, policy, evidence), *shown], others
-
-
-def _out_of_reach(selection: Selection, policy: Policy, evidence: CheckedRun) -> Iterable[str]:
+def _out_of_reach(plan: AuditPlan, evidence: CheckedRun) -> Iterator[str]:
+    """Which of the sampled steps were not selected, and why."""
+    selection, policy = plan.selection, plan.policy
     if not selection.sampled:
         yield "no step could be sampled"
     lost = selection.out_of_reach

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 from importlib import resources
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from tallystick.audits.report import Report, claim_named
+from tallystick.audits.context import AuditContext
+from tallystick.audits.report import Report, TrainingReport, claim_named
 from tallystick.core.canonical_json import Json
 from tallystick.core.lazy import require
 from tallystick.core.svg import Chart
@@ -27,15 +28,10 @@ from tallystick.verdicts.words import (
     sentence_of,
 )
 
-if TYPE_CHECKING:
-    from tallystick.audits.calls import InferenceReport
-    from tallystick.audits.context import AuditContext
-
-
 # The report of an audit as JSON values: what was found, and when, with which tools and on which stacks.
 
 
-def audit_json(report: Report | InferenceReport, made: AuditContext) -> dict[str, Json]:
+def audit_json(report: Report, made: AuditContext) -> dict[str, Json]:
     """The report as JSON values."""
     excluded: Json = {"confidence": CONFIDENCE, "bad_fewer_than": bad_fewer_than(report.verdict)}
     return {**report.to_json(), **made.to_json(), "sentence": sentence_of(report.verdict), "excluded": excluded}
@@ -46,16 +42,16 @@ def audit_json(report: Report | InferenceReport, made: AuditContext) -> dict[str
 GRAPHS_SHOWN: Final = 8
 
 
-def audit_text(report: Report | InferenceReport, made: AuditContext) -> VerdictText:
+def audit_text(report: Report, made: AuditContext) -> VerdictText:
     """What the report of an audit says in lines of text."""
     graph = f", graph {report.graph}" if report.graph else ""
-    details = [*(_details(report) if isinstance(report, Report) else ()), *_other_stack(made)]
+    details = [*(_details(report) if isinstance(report, TrainingReport) else ()), *_other_stack(made)]
     seconds = seconds_of(report, made)
     repeat = (f"repeat: {made.command}",)
     return VerdictText(report.verdict, f"{claim_named(report.claim)}{graph}", (), repeat, tuple(details), seconds)
 
 
-def seconds_of(report: Report | InferenceReport, made: AuditContext) -> dict[str, float]:
+def seconds_of(report: Report, made: AuditContext) -> dict[str, float]:
     """How long each part of an audit took."""
     return {
         "start-up": made.startup_seconds,
@@ -64,7 +60,7 @@ def seconds_of(report: Report | InferenceReport, made: AuditContext) -> dict[str
     }
 
 
-def _details(report: Report) -> Iterator[str]:
+def _details(report: TrainingReport) -> Iterator[str]:
     ratio = "an unknown share" if report.cost_ratio is None else f"{report.cost_ratio:.2f}"
     if report.segments:
         trajectories = sum(segment.trajectory_agrees for segment in report.segments)
@@ -75,7 +71,7 @@ def _details(report: Report) -> Iterator[str]:
     yield f"the audit took {ratio} of the training time"
 
 
-def graphs_line(report: Report) -> str:
+def graphs_line(report: TrainingReport) -> str:
     """How many step graphs a run has, and how many steps each; empty if it has that of the spec alone."""
     named = [(root, count) for root, count in report.graphs if root is not None]
     without = sum(count for root, count in report.graphs if root is None)
@@ -126,7 +122,7 @@ class Panel:
     legend: dict[str, str]
 
 
-def audit_panels(report: Report) -> tuple[Panel, Panel]:
+def audit_panels(report: TrainingReport) -> tuple[Panel, Panel]:
     """Losses in nats over the steps, and below them their distances with the limit."""
     compared = {
         int(finding.where.removeprefix("step ")): finding
@@ -136,7 +132,7 @@ def audit_panels(report: Report) -> tuple[Panel, Panel]:
     return _losses(report), _distances(report, compared)
 
 
-def _losses(report: Report) -> Panel:
+def _losses(report: TrainingReport) -> Panel:
     title = "Recorded and replayed losses (nats) over the steps"
     values = [loss for part in report.segments for _, *both in part.losses for loss in both]
     chart = Chart(title, "in the segments that were replayed", (0.0, report.steps), values, 240)
@@ -150,7 +146,7 @@ def _losses(report: Report) -> Panel:
     return Panel(title, chart.svg(), _legend(names))
 
 
-def _distances(report: Report, compared: Mapping[int, Finding]) -> Panel:
+def _distances(report: TrainingReport, compared: Mapping[int, Finding]) -> Panel:
     """The distance of each replayed loss, and above it what is allowed; beyond the limit a cross."""
     title = "How far the losses lie apart over the steps, and the limit"
     shown = {step: each for step, each in compared.items() if math.isfinite(each.distance)}
@@ -174,7 +170,7 @@ def _distances(report: Report, compared: Mapping[int, Finding]) -> Panel:
     return Panel(title, chart.svg(), _legend(names))
 
 
-def _background(chart: Chart, report: Report) -> set[str]:
+def _background(chart: Chart, report: TrainingReport) -> set[str]:
     """Fill what was not replayed, and draw the anchors at which whole states were compared; returns what was drawn."""
     reached, names = 0, set[str]()
     ranges = sorted((part.segment.start, part.segment.end) for part in report.segments)
@@ -209,14 +205,14 @@ def frame(page: str) -> str:
     return f'<iframe title="report of an audit" sandbox srcdoc="{escape(page)}" style="{look}"></iframe>'
 
 
-def render_page(report: Report | InferenceReport, made: AuditContext) -> str:
+def render_page(report: Report, made: AuditContext) -> str:
     """The page as HTML; every value is escaped, because a run's text is the prover's."""
     require("jinja2")
     from jinja2 import Environment
 
     template = resources.files("tallystick.audits").joinpath("templates/report.html").read_text("utf-8")
     verdict = report.verdict
-    segments = report.segments if isinstance(report, Report) else ()
+    segments = report.segments if isinstance(report, TrainingReport) else ()
     return (
         Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
         .from_string(template)
@@ -239,18 +235,18 @@ def render_page(report: Report | InferenceReport, made: AuditContext) -> str:
             stacks=_stacks(made),
             policy=_policy(report),
             segments=sorted(segments, key=lambda each: each.trajectory_agrees and each.state_agrees),
-            panels=audit_panels(report) if isinstance(report, Report) and segments else (),
+            panels=audit_panels(report) if isinstance(report, TrainingReport) and segments else (),
             checks=sorted(summarise_checks(verdict.findings), key=lambda each: each.advisory or not each.disagreeing),
         )
     )
 
 
-def _figures(report: Report | InferenceReport) -> list[tuple[str, str]]:
+def _figures(report: Report) -> list[tuple[str, str]]:
     coverage, bound = report.verdict.coverage, bad_fewer_than(report.verdict)
     figures = [] if coverage is None else [(f"{coverage.unit} replayed", f"{coverage.done:,} of {coverage.total:,}")]
     if coverage is not None and bound is not None:
         figures.append((f"bad {coverage.unit}, with {PERCENT} confidence", f"fewer than {bound:,}"))
-    if isinstance(report, Report):
+    if isinstance(report, TrainingReport):
         ratio = "unknown" if report.cost_ratio is None else f"{report.cost_ratio:.2f}"
         figures.append(("audit ÷ training time", ratio))
         if report.unreachable:
@@ -258,14 +254,14 @@ def _figures(report: Report | InferenceReport) -> list[tuple[str, str]]:
     return figures
 
 
-def _facts(report: Report | InferenceReport, made: AuditContext) -> list[tuple[str, str]]:
+def _facts(report: Report, made: AuditContext) -> list[tuple[str, str]]:
     """What a report has to name, each with its label."""
     facts = [
         ("date", made.date.replace("T", " ").replace("+00:00", " UTC")),
         ("tallystick", made.version),
         ("claim", str(report.claim or "none could be read")),
         ("graph", str(report.graph or "none was replayed")),
-        ("graphs", graphs_line(report) if isinstance(report, Report) else ""),
+        ("graphs", graphs_line(report) if isinstance(report, TrainingReport) else ""),
         ("model", made.model),
         ("data", made.data),
         ("nonce", report.nonce.hex()),
@@ -282,7 +278,7 @@ def _stacks(made: AuditContext) -> list[tuple[str, str, str]]:
     return [(name, printable(stated), printable(own)) for name, stated, own in rows if stated or own]
 
 
-def _policy(report: Report | InferenceReport) -> list[tuple[str, str]]:
+def _policy(report: Report) -> list[tuple[str, str]]:
     held = report.policy.model_dump(mode="json", exclude_none=True)
     changed = report.policy.model_fields_set
     return [(name, f"{value}" if name in changed else f"{value} (default)") for name, value in held.items()]

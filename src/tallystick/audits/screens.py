@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from tallystick.audits.checked_run import CheckedRun
+from tallystick.audits.first_state import NOTHING_KNOWN, FirstState
 from tallystick.audits.replay import as_float
 from tallystick.core.digests import digest
 from tallystick.core.errors import MalformedError, ProofError
@@ -54,22 +55,21 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def loop_screens(
-    evidence: CheckedRun, before: State, after: State, start: int, end: int, memory: Mapping[str, float]
+    evidence: CheckedRun, before: State, after: State, steps: range, memory: Mapping[str, float], unexplained: Set[str]
 ) -> Iterator[Finding]:
     """The screens of AdamW for a custom training loop: its spec states the rules, its records the learning rates.
 
     No record says which parameter belongs to which group, so each may have moved as far as one of the groups allows.
     Nothing is screened where a group uses another optimizer, nor from the first step on that has no graph or other
-    settings. `memory` is `memory_of` the first anchor. A weight with a memory that nothing explains is not screened:
-    the prover's moments would set its bound.
+    settings. `memory` is `memory_of` the first anchor. A weight is not screened if its memory is `unexplained`: the
+    prover's moments would set its bound.
     """
     rules = _rules_of_adam(evidence)
     withdrawn = [each.first for each in evidence.claim.withdrawn or ()]
-    irregular = evidence.varying.first_irregular_step
-    ends = min([*withdrawn, *([] if irregular is None else [irregular])], default=end + 1)
-    if not rules or len(rules) < len(evidence.optimizer) or ends <= end:
+    irregular = evidence.records.varying.first_irregular_step
+    ends = min([*withdrawn, *([] if irregular is None else [irregular])], default=steps.stop)
+    if not rules or len(rules) < len(evidence.optimizer) or ends < steps.stop:
         return
-    steps = range(start + 1, end + 1)
     rates = [evidence.rates(step) for step in steps]
     decay = min(rule.betas[1] for rule in rules)
     for name in moments_of(before):
@@ -77,9 +77,9 @@ def loop_screens(
     edited = _edited_weights(evidence)
     for name in screened_weights(before):
         moments = {f"optimizer.{parameter_of(name)}.{slot}" for slot in MOMENTS}
-        if name in edited or evidence.unexplained & moments:
+        if name in edited or unexplained & moments:
             continue
-        kept = memory.get(name, 0.0), start
+        kept = memory.get(name, 0.0), steps.start - 1
         found = _reach_of_groups(rules, rates, before[name], after[name], kept, name)
         yield min(found, key=lambda finding: finding.distance)
 
@@ -151,33 +151,38 @@ class AnchorScreens:
 
     evidence: CheckedRun
     findings: Findings
+    is_complete: bool = True
+    """Whether the weights of every anchor have a precision for which bounds on a step follow."""
     _previous: tuple[int, State] | None = None
     _moves: list[float] = field(default_factory=list)
     _memory: dict[str, float] = field(default_factory=dict)
     _is_stopped: bool = False
     _has_gaps: bool = False
 
-    def follow(self, mark: int, state: State | None) -> None:
-        """Screen the state after step `mark`; nothing is screened from an anchor on that is not the recorded one."""
+    def follow(self, mark: int, state: State | None, first: FirstState = NOTHING_KNOWN) -> None:
+        """Screen the state after step `mark`; nothing is screened from an anchor on that is not the recorded one.
+
+        `first` is what is known of the first state, once anchor 0 was read.
+        """
         self._is_stopped |= state is None
         if state is None or self._is_stopped:
             return
         try:
-            self._screen(mark, state)
+            self._screen(mark, state, first)
         except (KeyError, MalformedError, ValueError) as error:
             self.findings.note(DIFFERS, "anchor", f"step {mark}", f"not a state of this run ({error})")
             self._is_stopped = True
 
-    def _screen(self, mark: int, state: State) -> None:
+    def _screen(self, mark: int, state: State, first: FirstState) -> None:
         evidence, findings = self.evidence, self.findings
         floats = (tensor.dtype for tensor in weights_of(state).values() if is_float(tensor))
-        evidence.is_screened &= all(dtype in SCREENED for dtype in floats)
+        self.is_complete &= all(dtype in SCREENED for dtype in floats)
         bad = not_finite(state)
         findings.note(Finding(float(len(bad)), 0.0), "finite state", f"step {mark}" + (f", {bad[0]}" if bad else ""))
         _screen_continuity(evidence, findings, state, mark)
         _screen_summary(evidence, findings, state, mark)
         if self._previous is not None:
-            self._screen_pair(*self._previous, mark, state)
+            self._screen_pair(*self._previous, mark, state, first)
         self._previous = mark, state
 
     def leave_out(self) -> None:
@@ -192,7 +197,7 @@ class AnchorScreens:
         named = replace(finding, where=f"segment {finding.where}" if finding.where else "")
         self.findings.note(named, "update profile", advisory=True)
 
-    def _screen_pair(self, start: int, before: State, end: int, after: State) -> None:
+    def _screen_pair(self, start: int, before: State, end: int, after: State, first: FirstState) -> None:
         recipe = self.evidence.spec.recipe
         if recipe is not None:
             rates = [learning_rate(recipe, step) for step in range(start + 1, end + 1)]
@@ -204,7 +209,8 @@ class AnchorScreens:
 
         if start == 0:
             self._memory = memory_of(self.evidence, before)
-        self._note(loop_screens(self.evidence, before, after, start, end, self._memory), start, end)
+        steps = range(start + 1, end + 1)
+        self._note(loop_screens(self.evidence, before, after, steps, self._memory, first.unexplained), start, end)
 
     def _note(self, screens: Iterator[Finding], start: int, end: int) -> None:
         for finding in list(screens):

@@ -2,92 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
 
 from tallystick.audits.checked_run import CheckedRun
-from tallystick.audits.first_state import begun_elsewhere, judge_initial_state
+from tallystick.audits.first_state import FirstState, begun_elsewhere, judge_initial_state
 from tallystick.audits.policy import Policy, Segment
 from tallystick.audits.replay import SegmentReport, UnreplayedSteps, describe_other_stack, replay_segment
 from tallystick.audits.step_graphs import check_recipe_graph, unrelated_graph
 from tallystick.audits.tolerant import judge_for
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError
 from tallystick.core.tensors import State
-from tallystick.formats.records import StepRecord, batch_file
 from tallystick.verdicts.replayer import Replayer, VerifierStack
 from tallystick.verdicts.verdict import DIFFERS, Findings
-
-if TYPE_CHECKING:
-    from tallystick.audits.tolerant import TolerantJudge
-
-
-# Whether the last segment of a run can be replayed: it alone ties the final weights to the steps before them.
-
-MEND = "tell the recorder what the loop does there and record it again, or end the run before these steps"
-
-
-def check_end(evidence: CheckedRun, policy: Policy) -> None:
-    """Leave an audit undecided if nobody can replay the last segment: what was drawn says nothing of the final weights.
-
-    A last segment that the nonce did not draw is none of this: it could have been drawn.
-    """
-    if (why := _loose_end(evidence, policy)) is not None:
-        evidence.findings.leave_open("end of the run", why)
-
-
-def leave_end_out(evidence: CheckedRun, policy: Policy) -> None:
-    """Say the same of an audit of a segment that does not reach the end."""
-    if (why := _loose_end(evidence, policy)) is not None:
-        evidence.findings.not_checked.append(f"the end of the run: {why}")
-
-
-def leave_withdrawn_end_out(evidence: CheckedRun, end: int) -> None:
-    """Say of a segment that was handed over alone that the claim withdraws the last step; its records are elsewhere."""
-    why = evidence.claim.why_withdrawn(evidence.steps)
-    if why is not None and end < evidence.steps:
-        evidence.findings.not_checked.append(
-            f"the end of the run: the recorder withdrew step {evidence.steps} ({why}), so nothing ties the final "
-            "weights to the steps"
-        )
-
-
-def _loose_end(evidence: CheckedRun, policy: Policy) -> str | None:
-    """Why nobody can replay the last segment, and what mends that; `None` where it can be replayed."""
-    marks = evidence.run.anchors.present(evidence.anchors)
-    if evidence.findings.rejected or not evidence.ends_as_claimed or evidence.claim.no_graph is not None:
-        return None  # said elsewhere
-    last = max(evidence.anchors)
-    start = max((mark for mark in marks if mark < last), default=None)
-    if start is None:
-        return None  # there is no segment at all, and the audit says so
-    says = f"steps {start + 1}–{last} cannot be replayed up to the last anchor"
-    loose = "so nothing ties the final weights to the steps before them"
-    if last not in marks:
-        return f"{says}, which is not there, {loose}"
-    if not policy.full and last - start > policy.window:
-        longer = f"they are more than the window of {policy.window}"
-        return f"{says}: {longer}, {loose}. --window {last - start} reaches them"
-    if evidence.spec.recipe is not None:
-        return None
-    for step in range(start + 1, last + 1):
-        why = next(_reasons(evidence, evidence.step(step)), None)
-        if why is not None:
-            return f"{says}: {why}, {loose}. The prover can {MEND}"
-    return None
-
-
-def _reasons(evidence: CheckedRun, record: StepRecord) -> Iterator[str]:
-    """Why a step of a loop cannot be replayed by anybody."""
-    step = f"step {record.index}"
-    if record.no_graph is not None:
-        yield f"{step} has no step graph ({record.no_graph})"
-    if (why := evidence.claim.why_withdrawn(record.index)) is not None:
-        yield f"the recorder withdrew the graph of {step} ({why})"
-    if record.graph is not None and not evidence.run.graph_path_of(record).is_file():
-        yield f"the graph of {step} is not there"
-    if record.batch.digest is not None and not (evidence.run.path / batch_file(record.batch.digest)).is_file():
-        yield f"the batch of {step} is not there"
-
 
 # Replays the selected segments of a run while its anchors are read, so that none is read twice.
 
@@ -120,7 +46,7 @@ class SegmentReplays:
         self._previous: tuple[int, State] | None = None
         self._is_over = evidence.findings.rejected or not evidence.ends_as_claimed
 
-    def follow(self, mark: int, state: State | None) -> None:
+    def follow(self, mark: int, state: State | None, first: FirstState) -> None:
         """Take the state after step `mark`, `None` where it is missing or not the recorded one."""
         if self._evidence.findings.rejected:
             self.reports, self.findings, self.unavailable, self.lost = [], Findings(), [], []
@@ -130,7 +56,7 @@ class SegmentReplays:
             return
         try:
             if self._replayer is None:
-                self._begin(mark, state)
+                self._begin(mark, state, first)
             if self._previous is not None:
                 self._replay(*self._previous, state, reaches_anchor=True)
             self._replay(mark, state, state, reaches_anchor=False)
@@ -138,12 +64,12 @@ class SegmentReplays:
             self.unavailable, self._is_over = [str(error)], True
         self._previous = mark, state
 
-    def _begin(self, mark: int, state: State) -> None:
+    def _begin(self, mark: int, state: State, first: FirstState) -> None:
         evidence = self._evidence
         self._replayer = _make_replayer(evidence, self.findings, self._policy, self._stack)
         if evidence.spec.recipe is not None and mark == 0:
             is_exact = self._policy.mode == "exact"
-            drawn, elsewhere = self._replayer.initial_state(), begun_elsewhere(evidence, state)
+            drawn, elsewhere = self._replayer.initial_state(), begun_elsewhere(evidence, state, first)
             judge_initial_state(self.findings, state, drawn, is_exact, elsewhere)
 
     def _replay(self, mark: int, start: State, end: State, reaches_anchor: bool) -> None:
@@ -159,16 +85,17 @@ class SegmentReplays:
         """Whether a record of the segment names a graph that is not one of this training; it is noted then."""
         if self._evidence.program is None or not self._evidence.varies:
             return False
-
-        found = unrelated_graph(self._evidence.program, range(segment.start + 1, segment.end + 1))
-        if found is not None:
-            self.findings.note(DIFFERS, "step graph", f"step {found[0]}", found[1])
-        return found is not None
+        unrelated = unrelated_graph(self._evidence.program, range(segment.start + 1, segment.end + 1))
+        if unrelated is not None:
+            step, why = unrelated
+            self.findings.note(DIFFERS, "step graph", f"step {step}", why)
+        return unrelated is not None
 
     def _take(self, segment: Segment, start: State, end: State) -> None:
         assert self._replayer is not None  # made at the first anchor
         try:
-            judge = self._judge(segment, start)
+            is_exact = self._policy.mode == "exact"
+            judge = None if is_exact else judge_for(self._evidence, self._policy, self._stack, segment, start)
             report = replay_segment(self._evidence, self.findings, segment, start, end, self._replayer, judge)
         except UnavailableError as error:
             self.lost.append(UnreplayedSteps(segment.start + 1, segment.end, str(error)))
@@ -180,12 +107,6 @@ class SegmentReplays:
             self.reports.append(report)
             if report.ended_by:
                 self.lost.append(UnreplayedSteps(report.segment.end + 1, segment.end, report.ended_by))
-
-    def _judge(self, segment: Segment, start: State) -> TolerantJudge | None:
-        if self._policy.mode != "tolerant":
-            return None
-
-        return judge_for(self._evidence, self._policy, self._stack, segment, start)
 
 
 def _make_replayer(evidence: CheckedRun, findings: Findings, policy: Policy, stack: VerifierStack) -> Replayer:

@@ -10,12 +10,8 @@ from pathlib import Path
 from shlex import quote
 from typing import Final
 
-from tallystick.audits import (
-    opened_segment,
-    report_page,
-    training as training_audit,
-)
-from tallystick.audits.calls import InferenceReport, audit_inference
+from tallystick.audits import report_page, training as training_audit
+from tallystick.audits.calls import audit_inference
 from tallystick.audits.checked_run import read_stated
 from tallystick.audits.context import (
     AuditContext,
@@ -144,7 +140,7 @@ class AuditResult(Judgement):
     which tools and on which stacks.
     """
 
-    report: Report | InferenceReport
+    report: Report
     made: AuditContext
 
     @property
@@ -254,7 +250,7 @@ def verify_segment(
         chosen,
         asked,
         command,
-        lambda stack: opened_segment.verify_segment(chosen, asked, start, end, stack, progress),
+        lambda stack: training_audit.verify_segment(chosen, asked, start, end, stack, progress),
     )
 
 
@@ -356,7 +352,7 @@ def _audit_segment(segment: SegmentDirectory, policy: Policy, stack: VerifierSta
     """Replay a segment that was handed over alone; raises `UsageError` for a corpus that it has no rows of."""
     if settings.corpus is not None and segment.run.spec().rows is None:
         raise UsageError(f"{segment.path}: shows its tokens under the root of the spec; --corpus takes the whole run")
-    return opened_segment.audit_opened_segment(segment, policy, stack, settings.progress)
+    return training_audit.audit_opened_segment(segment, policy, stack, settings.progress)
 
 
 def _audit_calls(run: InferenceDirectory, policy: Policy, nonce: bytes, settings: ReplaySettings) -> AuditResult:

@@ -13,7 +13,7 @@ from tallystick.audits.first_state import begun_elsewhere, judge_initial_state
 from tallystick.audits.opening import graph_replayer, out_of_reach
 from tallystick.audits.policy import Policy, Segment
 from tallystick.audits.replay import TRAJECTORY, judge_whole_state
-from tallystick.audits.report import Report
+from tallystick.audits.report import TrainingReport
 from tallystick.audits.screens import screen_anchors
 from tallystick.audits.tolerant import TolerantJudge, part, settle, workload_of
 from tallystick.audits.training import audit_training
@@ -201,7 +201,7 @@ UNRULED: Final = frozenset({"tokenizer of the source"})
 _STEP: Final = re.compile(r"\bsteps? (\d+)")
 
 
-def doubt_training(training: ClaimedTraining, replays: Replays, report: Report) -> Doubt | None:
+def doubt_training(training: ClaimedTraining, replays: Replays, report: TrainingReport) -> Doubt | None:
     """The step or anchor at which a training first goes wrong.
 
     The report of a full audit gives the segment; a replay of the segment step by step gives the place in it.
@@ -268,7 +268,7 @@ def _place_of_anchor(evidence: CheckedRun, mark: int) -> int:
 # A full audit on this machine; a challenger contests and a committee member votes by its report.
 
 
-def audit_whole(training: ClaimedTraining, device: str) -> Report:
+def audit_whole(training: ClaimedTraining, device: str) -> TrainingReport:
     """Audit all of a run within calibrated limits; if none are calibrated, bit by bit on the same stack."""
     from tallystick.engines.torch.training.verifier_stack import torch_verifier_stack
 

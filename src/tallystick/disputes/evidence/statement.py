@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.limits import shipped_calibration
 from tallystick.audits.opening import check_anchors, gather_records, graph_replayer, require_agreement
-from tallystick.audits.report import Report
+from tallystick.audits.report import TrainingReport
 from tallystick.core.digests import Digest, digest_bytes
 from tallystick.core.errors import UnavailableError
 from tallystick.core.tensors import Tensor
@@ -137,7 +137,7 @@ class TrainingStatement:
         told = f"weights off by less than {share:.2g} of their update between two anchors, as by a layer in fewer bits"
         return (told, *(f"{name}, which the calibrated limits do not tell from rounding" for name in withdrawn))
 
-    def _audited(self, device: str) -> Report:
+    def _audited(self, device: str) -> TrainingReport:
         """The report of a full audit, which rechecks every anchor when it reads it."""
         report = audit_whole(self.training, device)
         if report.verdict.unavailable:
