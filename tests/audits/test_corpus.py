@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from tallystick.audits.opened_segment import audit_opened_segment
 from tallystick.audits.policy import Policy
-from tallystick.audits.training import audit_opened_segment, audit_training
+from tallystick.audits.training import audit_training
 from tallystick.formats.store.directories import SegmentDirectory
 from tallystick.formats.store.run import RunDirectory
 from tallystick.recording.segment_opening import open_segment

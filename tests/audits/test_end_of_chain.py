@@ -21,9 +21,10 @@ from research.attacks.loops import (
     train_loop,
     withdraw,
 )
+from tallystick.audits.opened_segment import audit_opened_segment
 from tallystick.audits.policy import Policy, sample_steps
 from tallystick.audits.report import Report
-from tallystick.audits.training import audit_opened_segment, audit_training, verify_segment
+from tallystick.audits.training import audit_training, verify_segment
 from tallystick.engines.torch.environment import describe_environment
 from tallystick.engines.torch.training.verifier_stack import GraphReplayer, TorchReplayer
 from tallystick.formats.store.directories import SegmentDirectory

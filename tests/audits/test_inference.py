@@ -105,7 +105,7 @@ def recommit(path: Path, lines: list[Any]) -> None:
 
 def test_recorded_calls_are_replayed_bit_for_bit(honest: Path) -> None:
     report = audited(honest)
-    assert (report.verdict.outcome, report.calls, report.replayed_calls) == ("accepted", 3, (1, 2, 3))
+    assert (report.verdict.outcome, report.to_json()["calls"], report.replayed_calls) == ("accepted", 3, (1, 2, 3))
     assert report.graph == InferenceDirectory(honest).claim().graph
     assert json.loads(encode(report.to_json()))["replayed_calls"] == [1, 2, 3]
     assert claims_inference(honest)

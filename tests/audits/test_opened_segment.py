@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from tallystick.audits.opened_segment import audit_opened_segment
 from tallystick.audits.policy import Policy
 from tallystick.audits.report import Report
-from tallystick.audits.training import audit_opened_segment
 from tallystick.core.canonical_json import encode
 from tallystick.core.errors import ProofError, UsageError
 from tallystick.core.safetensors import read_state, write_state

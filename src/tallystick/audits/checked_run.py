@@ -92,15 +92,6 @@ def follow_lines(path: Path, policy: Policy, follow: Callable[[bytes, str], obje
 RATE_TOLERANCE = 1e-12
 
 
-@dataclass(frozen=True)
-class Stated:
-    """Claim, spec and environment of a run, as its prover wrote them."""
-
-    claim: Claim
-    spec: Spec
-    environment: Environment
-
-
 @dataclass
 class Records:
     """The records of a run: anchors and what varies between steps in memory, each step where it stands in the file.
@@ -235,8 +226,8 @@ def _named_state(read: Callable[[], dict[str, Tensor]], file: str, name: Digest,
     return state
 
 
-def read_stated(run: RunDirectory, policy: Policy, findings: Findings) -> Stated | None:
-    """Claim, spec and environment; `None` where one of them cannot be read, and the reason is in `findings`.
+def read_stated(run: RunDirectory, policy: Policy, findings: Findings) -> CheckedRun | None:
+    """A run by its claim, spec and environment; `None` where one of them cannot be read: `findings` say why.
 
     A wrong digest rejects. The right digest over a format that this version cannot parse leaves the audit inconclusive.
     """
@@ -245,30 +236,23 @@ def read_stated(run: RunDirectory, policy: Policy, findings: Findings) -> Stated
         return None
     spec = read_named(findings, run.spec_path, Spec, "spec", claim.spec)
     environment = read_named(findings, run.environment_path, Environment, "environment", claim.environment)
-    return None if spec is None or environment is None else Stated(claim, spec, environment)
+    if spec is None or environment is None:
+        return None
+    return CheckedRun(run, claim, spec, environment, Records(run.transcript_path), findings)
 
 
-def check_records(run: RunDirectory, stated: Stated, policy: Policy, findings: Findings) -> CheckedRun:
-    """Check data, graph, records, timeline and tiles of a run into `findings`, whose statements were read before."""
-    records = Records(run.transcript_path)
-    evidence = open_evidence(run, stated, records, policy, findings, lambda spec: open_data(spec, run.data_path))
+def check_records(stated: CheckedRun, policy: Policy) -> CheckedRun:
+    """Check data, graph, records, timeline and tiles of a run whose statements were read."""
+    evidence = open_evidence(stated, policy, lambda spec: open_data(spec, stated.run.data_path))
     _read_transcript(evidence, policy)
     _read_trace(evidence, policy)
     _check_tiles(evidence)
     return evidence
 
 
-def open_evidence(
-    run: RunDirectory,
-    stated: Stated,
-    records: Records,
-    policy: Policy,
-    findings: Findings,
-    open_dataset: Callable[[Spec], Dataset],
-) -> CheckedRun:
-    """Check the data and the step graph of a run into `findings`; its records are read afterwards."""
-    claim, spec = stated.claim, stated.spec
-    evidence = CheckedRun(run, claim, spec, stated.environment, records, findings)
+def open_evidence(stated: CheckedRun, policy: Policy, open_dataset: Callable[[Spec], Dataset]) -> CheckedRun:
+    """Check the data and the step graph of a run; its records are read afterwards."""
+    evidence, claim, spec, findings = stated, stated.claim, stated.spec, stated.findings
     if claim.no_graph is not None or claim.withdrawn is not None:
         with findings.check("claim"):
             require(spec.recipe is None, "the claim excuses a missing step graph, and a recipe needs none")
@@ -276,7 +260,7 @@ def open_evidence(
         require(claim.data == spec.data_root, "the claim names another data root than the spec")
         if spec.data is not None:
             dataset = open_dataset(spec)
-            _check_stated_data(run, spec)
+            _check_stated_data(stated.run, spec)
             evidence = replace(evidence, dataset=dataset, plan=batch_plan(spec, dataset))
     if spec.graph is not None:
         with findings.check("step graph"):

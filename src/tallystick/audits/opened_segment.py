@@ -1,12 +1,14 @@
-"""Reads a segment that was handed over alone, and checks its records against the claim's root."""
+"""One segment that was handed over alone: its records against the claim's root, its steps by replay."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tallystick.audits.checked_run import CheckedRun, Records, note_record, open_evidence, read_stated
-from tallystick.audits.policy import Policy, Segment
+from tallystick.audits.policy import AuditPlan, Policy, Segment, Selection
+from tallystick.audits.report import TrainingReport
+from tallystick.audits.training import Progress, audit_source, note_origin_not_compared, silent
 from tallystick.core.errors import UnavailableError
 from tallystick.formats.chain import Chain
 from tallystick.formats.data.preparation import read_tokenizer
@@ -17,6 +19,7 @@ from tallystick.formats.records import AnchorRecord, Record, StepRecord, read_re
 from tallystick.formats.spec import Spec
 from tallystick.formats.step_program import open_data
 from tallystick.formats.store.directories import SegmentDirectory
+from tallystick.verdicts.replayer import VerifierStack
 from tallystick.verdicts.verdict import Findings, bound_by_digest, require
 
 STEPS_MAX = 1 << 20
@@ -55,10 +58,31 @@ class SegmentRecords(Records):
         return self.inside[index]
 
 
-def span_of(evidence: CheckedRun) -> Segment | None:
-    """The steps of a segment that `read_segment` gave; `None` if its records could not be read."""
-    assert isinstance(evidence.records, SegmentRecords)
-    return evidence.records.span
+def audit_opened_segment(
+    segment: SegmentDirectory, policy: Policy, stack: VerifierStack, progress: Progress = silent
+) -> TrainingReport:
+    """Check the records of a segment, replay it whole, and compare the state at its end.
+
+    Nothing else of the run is read.
+    """
+    sampled = policy.model_copy(update={"full": False})
+
+    def plan(evidence: CheckedRun) -> AuditPlan:
+        assert isinstance(evidence.records, SegmentRecords)
+        span = evidence.records.span
+        note_origin_not_compared(evidence, stack, span.start if span else 0)
+        if span is None:
+            return AuditPlan(sampled)
+        why, last = evidence.claim.why_withdrawn(evidence.steps), evidence.steps
+        if why is not None and span.end < last:  # the records of the last steps are elsewhere
+            withdrawn = f"the end of the run: the recorder withdrew step {last} ({why})"
+            evidence.findings.not_checked.append(f"{withdrawn}, so nothing ties the final weights to the steps")
+        chosen = Selection(tuple(range(span.start + 1, span.end + 1)), (span,), ())
+        return AuditPlan(sampled, chosen, begins=span.start)
+
+    return audit_source(
+        segment.run, lambda findings: read_segment(segment, policy, findings), policy, plan, stack, progress
+    )
 
 
 def read_segment(segment: SegmentDirectory, policy: Policy, findings: Findings) -> CheckedRun | None:
@@ -75,7 +99,8 @@ def read_segment(segment: SegmentDirectory, policy: Policy, findings: Findings) 
     with findings.check("segment"):
         statement = segment.statement()
     records = SegmentRecords(segment.run.transcript_path)
-    evidence = open_evidence(segment.run, stated, records, policy, findings, lambda spec: _open_dataset(segment, spec))
+    stated = replace(stated, records=records)
+    evidence = open_evidence(stated, policy, lambda spec: _open_dataset(segment, spec))
     if statement is not None:
         with findings.check("records"), bound_by_digest():
             _read_records(segment, evidence, statement, policy)

@@ -64,7 +64,7 @@ def read_run(run: RunDirectory, policy: Policy, findings: Findings | None = None
     if stated is None:
         objections = [finding.detail for finding in findings.seen if not finding.agrees]
         raise ProofError((objections + findings.open_lines)[0])
-    return check_records(run, stated, policy, findings)
+    return check_records(stated, policy)
 
 
 # Read a folder as evidence: every digest in it is rechecked, or `ProofError` is raised.

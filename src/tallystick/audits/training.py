@@ -15,7 +15,6 @@ from itertools import pairwise
 from tallystick.audits.checked_run import CheckedRun, check_records, read_stated, walk_anchors
 from tallystick.audits.data import check_rows, derive_data
 from tallystick.audits.first_state import NOTHING_KNOWN, judge_first_state
-from tallystick.audits.opened_segment import read_segment, span_of
 from tallystick.audits.policy import (
     NOTHING_SELECTED,
     AuditPlan,
@@ -30,7 +29,6 @@ from tallystick.audits.screens import AnchorScreens
 from tallystick.audits.segments import SegmentReplays, replays_graph
 from tallystick.core.errors import UsageError
 from tallystick.formats.records import StepRecord, batch_file
-from tallystick.formats.store.directories import SegmentDirectory
 from tallystick.formats.store.run import RunDirectory
 from tallystick.verdicts.replayer import VerifierStack
 from tallystick.verdicts.verdict import Findings
@@ -43,7 +41,8 @@ def silent(done: int, steps: int) -> None:
     """Report no progress."""
 
 
-# One pipeline, three sources: a whole run, a segment of it that the caller names, and a segment handed over alone.
+# One pipeline, three sources: a whole run, a segment of it that the caller names, and a segment handed over alone
+# (`audits.opened_segment`).
 #
 # Whatever is wrong with a run is in the report: bytes that are not those that the claim names reject it; what is
 # missing, cannot be read, exceeds the policy or is not understood here leaves the audit inconclusive.
@@ -64,7 +63,7 @@ def audit_training(
             evidence.findings.leave_open("end of the run", why)
         return AuditPlan(policy, selection, nonce, ends=_ends_of_chain(evidence, stack))
 
-    return _audit(run, lambda findings: _read_run(run, policy, findings), policy, plan, stack, progress)
+    return audit_source(run, lambda findings: _read_run(run, policy, findings), policy, plan, stack, progress)
 
 
 def verify_segment(
@@ -82,39 +81,15 @@ def verify_segment(
         if start not in marks or end not in marks or start >= end:
             near = ", ".join(str(mark) for mark in marks[:12])
             raise UsageError(f"--from {start} --to {end}: two anchors in ascending order are needed ({near} …)")
-        _note_origin_not_compared(evidence, stack, start)
+        note_origin_not_compared(evidence, stack, start)
         if end < marks[-1] and (why := why_end_is_loose(evidence, policy.model_copy(update={"full": True}))):
             evidence.findings.not_checked.append(f"the end of the run: {why}")
         return AuditPlan(policy, _every_segment(marks, start, end), begins=start)
 
-    return _audit(run, lambda findings: _read_run(run, policy, findings), policy, plan, stack, progress)
+    return audit_source(run, lambda findings: _read_run(run, policy, findings), policy, plan, stack, progress)
 
 
-def audit_opened_segment(
-    segment: SegmentDirectory, policy: Policy, stack: VerifierStack, progress: Progress = silent
-) -> TrainingReport:
-    """Check the records of a segment, replay it whole, and compare the state at its end.
-
-    Nothing else of the run is read.
-    """
-    sampled = policy.model_copy(update={"full": False})
-
-    def plan(evidence: CheckedRun) -> AuditPlan:
-        span = span_of(evidence)
-        _note_origin_not_compared(evidence, stack, span.start if span else 0)
-        if span is None:
-            return AuditPlan(sampled)
-        why, last = evidence.claim.why_withdrawn(evidence.steps), evidence.steps
-        if why is not None and span.end < last:  # the records of the last steps are elsewhere
-            withdrawn = f"the end of the run: the recorder withdrew step {last} ({why})"
-            evidence.findings.not_checked.append(f"{withdrawn}, so nothing ties the final weights to the steps")
-        chosen = Selection(tuple(range(span.start + 1, span.end + 1)), (span,), ())
-        return AuditPlan(sampled, chosen, begins=span.start)
-
-    return _audit(segment.run, lambda findings: read_segment(segment, policy, findings), policy, plan, stack, progress)
-
-
-def _audit(
+def audit_source(
     run: RunDirectory,
     read: Callable[[Findings], CheckedRun | None],
     policy: Policy,
@@ -169,7 +144,7 @@ def _audit(
 
 def _read_run(run: RunDirectory, policy: Policy, findings: Findings) -> CheckedRun | None:
     stated = read_stated(run, policy, findings)
-    return None if stated is None else check_records(run, stated, policy, findings)
+    return None if stated is None else check_records(stated, policy)
 
 
 # Which steps are replayed, and which anchors are read.
@@ -205,7 +180,7 @@ def _ends_of_chain(evidence: CheckedRun, stack: VerifierStack) -> frozenset[int]
     return frozenset((*first, *(marks[-1:] if evidence.claim.weights is not None else [])))
 
 
-def _note_origin_not_compared(evidence: CheckedRun, stack: VerifierStack, begins: int) -> None:
+def note_origin_not_compared(evidence: CheckedRun, stack: VerifierStack, begins: int) -> None:
     """Say of a segment that begins behind anchor 0 that it is not compared with the verifier's origin."""
     if begins and stack.origin is not None and evidence.spec.first_weights is None:
         why = f"the segment begins at the anchor of step {begins}, and only that of step 0 shows it"

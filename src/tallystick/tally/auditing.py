@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Final
 
-from tallystick.audits import report_page, training as training_audit
+from tallystick.audits import opened_segment, report_page, training as training_audit
 from tallystick.audits.calls import audit_inference
 from tallystick.audits.checked_run import read_stated
 from tallystick.audits.context import (
@@ -352,7 +352,7 @@ def _audit_segment(segment: SegmentDirectory, policy: Policy, stack: VerifierSta
     """Replay a segment that was handed over alone; raises `UsageError` for a corpus that it has no rows of."""
     if settings.corpus is not None and segment.run.spec().rows is None:
         raise UsageError(f"{segment.path}: shows its tokens under the root of the spec; --corpus takes the whole run")
-    return training_audit.audit_opened_segment(segment, policy, stack, settings.progress)
+    return opened_segment.audit_opened_segment(segment, policy, stack, settings.progress)
 
 
 def _audit_calls(run: InferenceDirectory, policy: Policy, nonce: bytes, settings: ReplaySettings) -> AuditResult:

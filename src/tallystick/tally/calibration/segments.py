@@ -163,7 +163,7 @@ class RunBench:
         stated = read_stated(run, policy, findings)
         if stated is None:
             raise UnavailableError(f"{folder}: {(findings.open_lines or ['the run cannot be read'])[0]}")
-        self.run: CheckedRun = check_records(run, stated, policy, findings)
+        self.run: CheckedRun = check_records(stated, policy)
         if self.run.findings.rejected or (self.run.program is None and self.run.plan is None):
             raise UnavailableError(f"{folder}: limits are measured on a run that `tally audit` can replay")
         self.kind: TrainingKind = workload_of(self.run)
