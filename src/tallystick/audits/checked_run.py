@@ -339,8 +339,8 @@ def note_record(evidence: CheckedRun, record: Record, place: int) -> None:
 def _check_step(evidence: CheckedRun, record: StepRecord) -> None:
     """Compare what a record holds, its batch and its learning rate with what the spec determines."""
     recipe, plan = evidence.spec.recipe, evidence.plan
-    found = record.post.model_dump(exclude_none=True).keys()
-    wrong = sorted(found ^ evidence.spec.recorded.summaries_due(record.index))
+    summaries = record.post.model_dump(exclude_none=True).keys()
+    wrong = sorted(summaries ^ evidence.spec.recorded.summaries_due(record.index))
     require(not wrong, f"step {record.index} lacks a summary that the spec asks for, or has another: {wrong}")
     if recipe is None or record.graph is not None or record.no_graph is not None or record.optimizer is not None:
         evidence.records.varying.note(evidence, record)
@@ -407,8 +407,8 @@ def walk_anchors(
 
 def _checked_anchor(evidence: CheckedRun, index: int, policy: Policy) -> State:
     state, file = evidence.state(index, policy.anchor_bytes_max), Path(evidence.anchors[index].file).name
-    held = state.get(POSITION)
-    is_count = held is not None and (held.dtype, held.shape) == ("I64", ())
-    position = int(held.array().flat[0]) if held is not None and is_count else None
+    count = state.get(POSITION)
+    is_count = count is not None and (count.dtype, count.shape) == ("I64", ())
+    position = int(count.array().flat[0]) if count is not None and is_count else None
     require(position == index, f"{file} is not the state after step {index}")
     return state

@@ -80,8 +80,8 @@ def audit_command(
 ) -> str:
     """The command that repeats an audit; a policy with more than the options can say is a file, `policy.json`."""
     nonces = () if policy.full else ("--nonce", nonce.hex())
-    asked = (*_asked(policy), *_with(corpus, initial), *_from(anchors), *nonces, *_on(device))
-    return shlex.join(["tally", "audit", str(run), *asked])
+    options = (*_asked(policy), *_with(corpus, initial), *_from(anchors), *nonces, *_on(device))
+    return shlex.join(["tally", "audit", str(run), *options])
 
 
 def segment_command(
@@ -95,8 +95,8 @@ def segment_command(
 ) -> str:
     """The command that repeats the replay of a segment."""
     claim = () if policy.claim is None else ("--claim", policy.claim)
-    asked = ("--from", str(start), "--to", str(end), *claim, *_with(None, initial), *_from(anchors), *_on(device))
-    return shlex.join(["tally", "verify-segment", str(run), *asked])
+    options = ("--from", str(start), "--to", str(end), *claim, *_with(None, initial), *_from(anchors), *_on(device))
+    return shlex.join(["tally", "verify-segment", str(run), *options])
 
 
 def opened_segment_command(
@@ -108,11 +108,11 @@ def opened_segment_command(
 
 def _asked(policy: Policy) -> Iterator[str]:
     """The options that differ from the default policy."""
-    asked = policy.model_dump(mode="json", exclude_defaults=True)
-    if asked.keys() - OPTIONS.keys() - SWITCHES.keys():
+    changed = policy.model_dump(mode="json", exclude_defaults=True)
+    if changed.keys() - OPTIONS.keys() - SWITCHES.keys():
         yield from ("--policy", "policy.json")
         return
-    for name, value in asked.items():
+    for name, value in changed.items():
         yield from (SWITCHES[name],) if name in SWITCHES else (OPTIONS[name], str(value))
 
 

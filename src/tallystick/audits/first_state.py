@@ -39,11 +39,11 @@ def judge_initial_state(
 
     The tensors that come from `elsewhere` are left out.
     """
-    claimed, drawn = ({name: each[name] for name in each.keys() - set(elsewhere)} for each in (claimed, drawn))
+    claimed, drawn = ({name: state[name] for name in state.keys() - set(elsewhere)} for state in (claimed, drawn))
     if is_exact:
-        found = Findings()
-        judge_whole_state(found, claimed, drawn, "step 0")
-        for finding in found.seen:
+        whole = Findings()
+        judge_whole_state(whole, claimed, drawn, "step 0")
+        for finding in whole.seen:
             notes.note(finding, "initial state")
         return
     for name in sorted(claimed.keys() | drawn.keys()):
@@ -127,11 +127,11 @@ def judge_first_state(evidence: CheckedRun, origin: Origin | None, state: State)
 
 def unexplained(evidence: CheckedRun, origin: Origin | None, state: State) -> Iterator[str]:
     """The tensors of the first state, but weights, that neither follow from the spec nor are those of the origin."""
-    held = {} if origin is None else dict(origin.rest)
+    ended = {} if origin is None else dict(origin.rest)
     places = frozenset[str]() if origin is None else compare_first_weights(state, origin.weights).places.keys()
     for name, tensor in state.items():
         is_known = name.startswith(WEIGHTS) or name == POSITION or name in places
-        if not is_known and not _is_fresh(evidence, name, tensor, state) and not _equal(held.get(name), tensor):
+        if not is_known and not _is_fresh(evidence, name, tensor, state) and not _equal(ended.get(name), tensor):
             yield name
 
 

@@ -144,7 +144,7 @@ def compared(entry: LimitsEntry) -> Mapping[str, tuple[float, float]]:
     of weights, as rounding does. Empty where no such training was calibrated.
     """
     table, kind = shipped_calibration(), (entry.family, entry.optimizer, entry.dtype)
-    alike = [each.window for each in table.entries if (each.family, each.optimizer, each.dtype) == kind]
+    alike = [row.window for row in table.entries if (row.family, row.optimizer, row.dtype) == kind]
     base = table.entry_at(kind, entry.from_step, min(entry.window, max(alike))) if alike else None
     if base is None:
         return {}
@@ -155,13 +155,13 @@ def compared(entry: LimitsEntry) -> Mapping[str, tuple[float, float]]:
 
 def too_wide(entry: LimitsEntry) -> list[str]:
     """Which limits of an entry lie too far above the shipped ones, in words; none if all may be used."""
-    found = compared(entry)
+    limits = compared(entry)
     wide = [
         f"{name}: {limit:g}, {limit / base:,.0f} times the shipped {base:.3g}"
-        for name, (limit, base) in found.items()
+        for name, (limit, base) in limits.items()
         if limit > MULTIPLE_MAX * base
     ]
-    limit, base = found.get(OVERALL, (0.0, 0.0))
+    limit, base = limits.get(OVERALL, (0.0, 0.0))
     if not wide and limit > max(UPDATE_MAX, MARGIN * base):
         wide.append(f"{OVERALL}: {limit:g}, and more than {UPDATE_MAX:g} of an update would be left open")
     return wide

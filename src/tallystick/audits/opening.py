@@ -252,9 +252,9 @@ class ValueNoting:
 
     def note(self, ref: Ref, tensor: Tensor, known: TensorDigest | None = None) -> None:
         """Note an input of the execution, whose bytes nothing changes any more, with its digest if that is known."""
-        found = _Noted(ref, tensor, list(known.chunks if known else ()), is_new=known is None)
-        self._sources[ref] = tensor.nbytes, found.chunks
-        self._add(found)
+        noted = _Noted(ref, tensor, list(known.chunks if known else ()), is_new=known is None)
+        self._sources[ref] = tensor.nbytes, noted.chunks
+        self._add(noted)
 
     def __enter__(self) -> Self:
         return self
@@ -282,9 +282,9 @@ class ValueNoting:
         address = self._placing.place(array) if self._placing is not None else None
         if not address:
             return own
-        found = self._placed.get((address, size))
-        if found is not None and found[0]() is not None:  # an array that is still held has moved nowhere
-            return found[1]
+        earlier = self._placed.get((address, size))
+        if earlier is not None and earlier[0]() is not None:  # an array that is still held has moved nowhere
+            return earlier[1]
         self._placed[address, size] = (weakref.ref(array), own)
         return own
 
@@ -311,9 +311,9 @@ class ValueNoting:
         """Name the values of a batch and write them; batches are finished in their order."""
         hashed.result()
         for noted in batch:
-            self.digests[noted.ref] = found = noted.name()
-            if self._file is not None and noted.ref in self._wanted and value_name(found) not in self._file:
-                self._file.append(value_name(found), noted.tensor)
+            self.digests[noted.ref] = digest = noted.name()
+            if self._file is not None and noted.ref in self._wanted and value_name(digest) not in self._file:
+                self._file.append(value_name(digest), noted.tensor)
 
 
 def _hash_all(batch: Sequence[_Noted]) -> None:
@@ -358,9 +358,9 @@ def open_operators(
         raise UsageError(f"{out}: not empty; choose another directory")
     graph = subject.graph
     position = 0 if node is None else _position(graph, node)
-    sources = {each.name: subject.bindings[each.name] for each in graph.sources}
+    sources = {entry.name: subject.bindings[entry.name] for entry in graph.sources}
     results, digests = _noted(subject, sources, out, engine, _kept(graph, node) if with_tensors else frozenset())
-    lines = [operator_line(each, digests, digests) for each in graph.nodes]
+    lines = [operator_line(entry, digests, digests) for entry in graph.nodes]
     log = _write_records(out, lines) if node is None else _log_of(lines)
     opening = _opening(subject, sources, results, digests, log, engine.name)
     write_atomically(out / OPENING, opening.to_bytes())

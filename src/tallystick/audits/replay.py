@@ -47,27 +47,27 @@ Differing = Mapping[str, tuple[str, str]]
 
 def describe_other_stack(ours: Environment, theirs: Environment, tolerant: str) -> str:
     """The entries that matter, claimed → here, and the next step: `tolerant`, or what makes the stacks equal."""
-    found = ours.differing(theirs)
-    named = sorted(found, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
-    shown = ", ".join(f"{name} {_cut(found[name][1])} → {_cut(found[name][0])}" for name in named[:SHOWN])
+    differing = ours.differing(theirs)
+    named = sorted(differing, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+    shown = ", ".join(f"{name} {_cut(differing[name][1])} → {_cut(differing[name][0])}" for name in named[:SHOWN])
     more = f" and {len(named) - SHOWN} more (-v lists all)" if len(named) > SHOWN else ""
-    needed = " and ".join(_needed(ours, theirs, found)) or "the stack that was claimed"
+    needed = " and ".join(_needed(ours, theirs, differing)) or "the stack that was claimed"
     return f"different stack (claimed → here): {shown}{more}; {tolerant}, and bit for bit needs {needed}"
 
 
-def _needed(ours: Environment, theirs: Environment, found: Differing) -> Iterator[str]:
+def _needed(ours: Environment, theirs: Environment, differing: Differing) -> Iterator[str]:
     """What would make the stacks equal, as far as one can say."""
     is_device = theirs.device != ours.device
     if is_device:
         is_missing = theirs.device == "cuda" and not ours.gpus
         yield f"a machine with {theirs.device} (no such device here)" if is_missing else f"--device {theirs.device}"
-    if any(name in found for name in LIBRARIES):
-        yield _install(theirs, [name for name in LIBRARIES if name in found])
-    if hardware := [name for name in HARDWARE if name in found and not (is_device and name == "gpus")]:
+    if any(name in differing for name in LIBRARIES):
+        yield _install(theirs, [name for name in LIBRARIES if name in differing])
+    if hardware := [name for name in HARDWARE if name in differing and not (is_device and name == "gpus")]:
         yield f"hardware with that {' and '.join(hardware)}"
-    yield from _settings(ours, theirs, found)
-    is_explained = "torch" in found or "capability" in found  # the math libraries state the capability too
-    if not is_explained and (builds := [name for name in FOLLOWING if name in found]):
+    yield from _settings(ours, theirs, differing)
+    is_explained = "torch" in differing or "capability" in differing  # the math libraries state the capability too
+    if not is_explained and (builds := [name for name in FOLLOWING if name in differing]):
         yield f"a build of torch with that {' and '.join(builds)}"
 
 
@@ -82,11 +82,11 @@ def _install(theirs: Environment, names: list[str]) -> str:
     return f"`pip install {pinned}{f' --extra-index-url {BUILDS}/{builds[0]}' if builds else ''}`"
 
 
-def _settings(ours: Environment, theirs: Environment, found: Differing) -> Iterator[str]:
+def _settings(ours: Environment, theirs: Environment, differing: Differing) -> Iterator[str]:
     """What to set before the command, and what not to set."""
-    wanted = {name: theirs.variables.get(name, "") for name in SWITCHES if name in found}
+    wanted = {name: theirs.variables.get(name, "") for name in SWITCHES if name in differing}
     assigned = [f"{name}={value}" for name, value in wanted.items() if value and VALUE.fullmatch(value)]
-    if "threads" in found and theirs.threads <= THREADS_MAX:
+    if "threads" in differing and theirs.threads <= THREADS_MAX:
         assigned.append(f"{THREADS}={theirs.threads}")
     if assigned:
         yield f"`{' '.join(assigned)} tally audit …`"
@@ -204,9 +204,12 @@ def _judge_trajectory(
     notes: Findings, claimed: StepRecord, replayed: ReplayedStep, band: LossBand, judge: TolerantJudge | None
 ) -> bool:
     subject, exact = f"step {claimed.index}", judge is None
-    finding = replace(band.compare(claimed.loss, replayed.loss), name="loss")
-    told = replace(finding, detail=f"claimed {claimed.loss}, replayed {replayed.loss:.6f}")
-    notes.note(told, "loss", subject) if judge is None else judge.note(notes, told, "loss", subject)
+    finding = replace(
+        band.compare(claimed.loss, replayed.loss),
+        name="loss",
+        detail=f"claimed {claimed.loss}, replayed {replayed.loss:.6f}",
+    )
+    notes.note(finding, "loss", subject) if judge is None else judge.note(notes, finding, "loss", subject)
     if exact and claimed.gradient_norm is not None and replayed.gradient_norm is not None:
         same = as_float(claimed.gradient_norm) == round(replayed.gradient_norm, 12)
         notes.note(AGREES if same else DIFFERS, "gradient norm", subject)

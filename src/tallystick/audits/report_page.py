@@ -149,8 +149,8 @@ def _losses(report: TrainingReport) -> Panel:
 def _distances(report: TrainingReport, compared: Mapping[int, Finding]) -> Panel:
     """The distance of each replayed loss, and above it what is allowed; beyond the limit a cross."""
     title = "How far the losses lie apart over the steps, and the limit"
-    shown = {step: each for step, each in compared.items() if math.isfinite(each.distance)}
-    values = [value for each in compared.values() for value in (each.distance, each.allowed)]
+    shown = {step: finding for step, finding in compared.items() if math.isfinite(finding.distance)}
+    values = [value for finding in compared.values() for value in (finding.distance, finding.allowed)]
     chart = Chart(title, "a loss beyond the limit is a cross", (0.0, report.steps), [0.0, *values], 160)
     names = {DISTANCE, LIMIT, *_background(chart, report)}
     chart.grid()
@@ -273,12 +273,12 @@ def _facts(report: Report, made: AuditContext) -> list[tuple[str, str]]:
 
 def _stacks(made: AuditContext) -> list[tuple[str, str, str]]:
     """Each entry of the two stacks: its name, what the prover states, and ours."""
-    claimed, ours = ({} if each is None else each.stack() for each in (made.claimed, made.ours))
+    claimed, ours = ({} if environment is None else environment.stack() for environment in (made.claimed, made.ours))
     rows = ((name, claimed.get(name, "not set"), ours.get(name, "not set")) for name in {**claimed, **ours})
     return [(name, printable(stated), printable(own)) for name, stated, own in rows if stated or own]
 
 
 def _policy(report: Report) -> list[tuple[str, str]]:
-    held = report.policy.model_dump(mode="json", exclude_none=True)
+    values = report.policy.model_dump(mode="json", exclude_none=True)
     changed = report.policy.model_fields_set
-    return [(name, f"{value}" if name in changed else f"{value} (default)") for name, value in held.items()]
+    return [(name, f"{value}" if name in changed else f"{value} (default)") for name, value in values.items()]

@@ -108,8 +108,8 @@ class SizePairs:
         if type(value) is not int or value != its or abs(value) < 2:
             return False
         known = [side for side in (*self._sides_of(mine, theirs), *self._batch) if side != (1, 1)]
-        found = {_product(chosen)[1] for chosen in _choices(known) if _product(chosen)[0] == value}
-        return bool(found) and value not in found
+        sizes = {_product(chosen)[1] for chosen in _choices(known) if _product(chosen)[0] == value}
+        return bool(sizes) and value not in sizes
 
     def _sides_of(self, mine: Node, theirs: Node) -> list[tuple[int, int]]:
         operands = [(self._mine[one], self._theirs[two]) for one, two in zip(mine.refs, theirs.refs, strict=False)]
@@ -266,18 +266,18 @@ class SettingChanges:
             return cls(of_structure="the groups of parameters or their optimizers are others")
         groups = list[GroupChanges]()
         for number, (old, new) in enumerate(zip(before, now, strict=True)):
-            held, decays = dict[float, float](), set[float]()
-            for name, one, two in sorted(_settings(old, new), key=lambda each: each[1] == each[2]):
+            renamed, decays = dict[float, float](), set[float]()
+            for name, one, two in sorted(_settings(old, new), key=lambda pair: pair[1] == pair[2]):
                 if _is_number(one) and _is_number(two) and (one == two or (one and two)):
                     pairs = list(zip(_written(name, one), _written(name, two), strict=True))
-                    if any(held.get(was, is_now) != is_now for was, is_now in pairs):
+                    if any(renamed.get(was, is_now) != is_now for was, is_now in pairs):
                         return cls(of_structure=f"{name} of parameter group {number} had the number of another setting")
-                    held |= dict(pairs)
+                    renamed |= dict(pairs)
                 elif name == "weight_decay":
                     decays |= {one or two, -(one or two)}
                 elif one != two:
                     return cls(of_structure=f"{name} of parameter group {number} is {two}, and {one} before")
-            changed = frozenset((was, is_now) for was, is_now in held.items() if was != is_now)
+            changed = frozenset((was, is_now) for was, is_now in renamed.items() if was != is_now)
             groups.append(GroupChanges(changed, frozenset(decays)))
         return cls(tuple(groups))
 

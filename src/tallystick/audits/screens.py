@@ -65,7 +65,7 @@ def loop_screens(
     prover's moments would set its bound.
     """
     rules = _rules_of_adam(evidence)
-    withdrawn = [each.first for each in evidence.claim.withdrawn or ()]
+    withdrawn = [part.first for part in evidence.claim.withdrawn or ()]
     irregular = evidence.records.varying.first_irregular_step
     ends = min([*withdrawn, *([] if irregular is None else [irregular])], default=steps.stop)
     if not rules or len(rules) < len(evidence.optimizer) or ends < steps.stop:
@@ -80,19 +80,23 @@ def loop_screens(
         if name in edited or unexplained & moments:
             continue
         kept = memory.get(name, 0.0), steps.start - 1
-        found = _reach_of_groups(rules, rates, before[name], after[name], kept, name)
-        yield min(found, key=lambda finding: finding.distance)
+        reaches = _reach_of_groups(rules, rates, before[name], after[name], kept, name)
+        yield min(reaches, key=lambda finding: finding.distance)
 
 
 def _edited_weights(evidence: CheckedRun) -> set[str]:
     """The weights into which the step graph writes after the optimizer's update: no rate says how far they move."""
-    outputs = {} if evidence.program is None else {each.name: each.value for each in evidence.program.graph.outputs}
+    outputs = (
+        {} if evidence.program is None else {output.name: output.value for output in evidence.program.graph.outputs}
+    )
     names = {f"{WEIGHTS}{name.removeprefix(UPDATED)}": name for name in outputs if name.startswith(UPDATED)}
-    found = {weight for weight, name in names.items() if outputs.get(weight) != outputs[name]}
-    line = f"how far {len(found)} weights moved ({min(found, default='')}): the step writes into them after its update"
-    if found and line not in evidence.findings.not_checked:
+    edited = {weight for weight, name in names.items() if outputs.get(weight) != outputs[name]}
+    line = (
+        f"how far {len(edited)} weights moved ({min(edited, default='')}): the step writes into them after its update"
+    )
+    if edited and line not in evidence.findings.not_checked:
         evidence.findings.not_checked.append(line)
-    return found
+    return edited
 
 
 def memory_of(evidence: CheckedRun, state: State) -> dict[str, float]:
@@ -128,7 +132,7 @@ def _reach_of_groups(
     memory, age = kept
     for group, rule in enumerate(rules):
         decay = rule.weight_decay if rule.kind == "adamw" else 0.0
-        taken = [each[group] for each in rates]
+        taken = [step[group] for step in rates]
         yield reach_adamw(before, after, taken, rule.betas, decay, memory=memory, memory_age=age, where=name)
 
 
@@ -261,7 +265,7 @@ def _reach_of_sgd(
         weights_of(before),
         weights_of(after),
         rates,
-        [min(limit, np.inf if each is None else as_float(each)) for each in recorded],
+        [min(limit, np.inf if stated is None else as_float(stated)) for stated in recorded],
         settings.momentum,
         settings.weight_decay,
         momentum_norm=norm(momenta),
@@ -282,9 +286,9 @@ def _screen_continuity(evidence: CheckedRun, findings: Findings, state: State, m
 
     projection = Projection(projection_seed(evidence.spec), evidence.spec.recorded.projection_width)
     weights = {name: tensor for name, tensor in weights_of(state).items() if is_float(tensor)}
-    found, claimed = projection.sketch(weights), projection.decode(decode_sketch(step))
+    sketch, claimed = projection.sketch(weights), projection.decode(decode_sketch(step))
     with np.errstate(all="ignore"):
-        distance = euclidean(found - claimed) / max(norm(weights.values()), LEAST_NORM)
+        distance = euclidean(sketch - claimed) / max(norm(weights.values()), LEAST_NORM)
     allowed = projection.rounding(element_count(weights.values()))
     findings.note(Finding(distance, allowed), "anchor continuity", f"step {mark}")
 

@@ -78,8 +78,8 @@ class SegmentReplays:
             return
         if not self._has_foreign_graph(segment):
             self._take(segment, start, end)
-        done = sum(each.steps for each in self._segments.values() if each.start <= mark)
-        self._progress(done, sum(each.steps for each in self._segments.values()))
+        done = sum(part.steps for part in self._segments.values() if part.start <= mark)
+        self._progress(done, sum(part.steps for part in self._segments.values()))
 
     def _has_foreign_graph(self, segment: Segment) -> bool:
         """Whether a record of the segment names a graph that is not one of this training; it is noted then."""

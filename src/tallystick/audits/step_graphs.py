@@ -52,18 +52,18 @@ def read_named(
     The digest is compared before the form is judged: what is not `expected` is an objection. What is, and has no form
     that is known here, was written by another version, and nothing can be said about it.
     """
-    found: D | None = None
+    document: D | None = None
     expected = expected or f"the {noun} that the claim names"
     with findings.check(noun):
         data = read_document(source) if isinstance(source, Path) else source()
         is_named = name in (None, digest(noun, data))
         try:
-            found = kind.from_bytes(data, f"{noun}.json")
+            document = kind.from_bytes(data, f"{noun}.json")
         except MalformedError as error:
             require(is_named, f"{error}; it is not {expected}")
             raise
         require(is_named, f"{noun}.json is not {expected}")
-    return found
+    return document
 
 
 def check_graph_file(path: Path, root: Digest | None, named_by: str) -> None:
@@ -105,10 +105,10 @@ ROUNDING: Final = 8
 
 def check_averages(graph: Graph, rule: AverageRule | None) -> None:
     """Raise `ProofError` unless the graph averages every weight after its update as `rule` says, or none without it."""
-    outputs = {each.name: each.value for each in graph.outputs}
+    outputs = {output.name: output.value for output in graph.outputs}
     wanted = {name.removeprefix(WEIGHTS) for name in outputs if name.startswith(WEIGHTS)} if rule is not None else set()
-    found = {name.removeprefix(AVERAGE) for name in outputs if name.startswith(AVERAGE)}
-    require(found == wanted, "the step graph averages other weights than the spec says")
+    averaged = {name.removeprefix(AVERAGE) for name in outputs if name.startswith(AVERAGE)}
+    require(averaged == wanted, "the step graph averages other weights than the spec says")
     is_counted = rule is not None and rule.counts
     require((AVERAGED in outputs) == is_counted, "the step graph counts averages otherwise than the spec says")
     if rule is None:
@@ -116,9 +116,11 @@ def check_averages(graph: Graph, rule: AverageRule | None) -> None:
     reading = _AverageNodes({ref: node for node in graph.nodes for ref in node.outputs if ref is not None}, rule)
     if is_counted:
         require(reading.counts(outputs[AVERAGED]), f"the step graph does not count {AVERAGED} up by one")
-    for name in sorted(found):
-        held = reading.is_average(outputs[AVERAGE + name], AVERAGE + name, outputs[WEIGHTS + name])
-        require(held, f"the step graph does not average {name} as the spec says ({rule.form}, decay {rule.decay})")
+    for name in sorted(averaged):
+        is_average = reading.is_average(outputs[AVERAGE + name], AVERAGE + name, outputs[WEIGHTS + name])
+        require(
+            is_average, f"the step graph does not average {name} as the spec says ({rule.form}, decay {rule.decay})"
+        )
 
 
 def compare_averages(states: tuple[State, State, State], limit: float, steps: int) -> Finding:
@@ -127,9 +129,9 @@ def compare_averages(states: tuple[State, State, State], limit: float, steps: in
     An average is a mean of weights. So it is no further off than they are, by `limit` of their move, and by the
     rounding of each update.
     """
-    averages = [[each[name] for name in sorted(each) if name.startswith(AVERAGE)] for each in states]
-    weights = [[each[name] for name in sorted(each) if name.startswith(WEIGHTS)] for each in states]
-    unit = max((UNIT[each.dtype] for each in averages[2]), default=0.0)
+    averages = [[state[name] for name in sorted(state) if name.startswith(AVERAGE)] for state in states]
+    weights = [[state[name] for name in sorted(state) if name.startswith(WEIGHTS)] for state in states]
+    unit = max((UNIT[state.dtype] for state in averages[2]), default=0.0)
     allowed = limit * difference_norm(weights[0], weights[2]) + ROUNDING * steps * unit * norm(averages[2])
     return Finding(difference_norm(averages[1], averages[2]), allowed, "averages")
 
@@ -336,7 +338,7 @@ def open_step_graph(evidence: CheckedRun, policy: Policy) -> StepProgram | None:
     graph, constants = read_claimed_graph(evidence.run.graph_path, spec.graph, "the spec")
     if evidence.claim.no_graph is not None:
         return None
-    if spec.average is not None or any(each.name.startswith(AVERAGE) for each in graph.outputs):
+    if spec.average is not None or any(output.name.startswith(AVERAGE) for output in graph.outputs):
         check_averages(graph, spec.average)
     if spec.recipe is None:
         return StepProgram(

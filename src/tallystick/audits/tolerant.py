@@ -249,9 +249,9 @@ def judge_for(
 
 def _compare_with_shipped(evidence: CheckedRun, entry: LimitsEntry, segment: Segment) -> None:
     """Leave a segment undecided whose limits of the policy lie too far above those that are shipped."""
-    told = f"limits: the policy's own, of which none may be more than {MULTIPLE_MAX:g} times the shipped one"
-    if told not in evidence.findings.checked:
-        evidence.findings.checked.append(told)
+    line = f"limits: the policy's own, of which none may be more than {MULTIPLE_MAX:g} times the shipped one"
+    if line not in evidence.findings.checked:
+        evidence.findings.checked.append(line)
     if wide := too_wide(entry):
         more = f" and {len(wide) - 1} more" if wide[1:] else ""
         evidence.findings.leave_open(
@@ -320,7 +320,7 @@ class TolerantJudge:
         return True
 
     def _averages(self, notes: Findings, states: tuple[State, State, State], segment: Segment) -> None:
-        start, end = (part(each, "weights") for each in states[::2])
+        start, end = (part(state, "weights") for state in states[::2])
         limit = self._limits("weights", start, end, self._peak_rate(segment)).overall
         self.note(notes, compare_averages(states, limit, segment.steps), "averages", f"step {segment.end}")
 
@@ -369,20 +369,20 @@ class TolerantJudge:
             room = share_of_update(start, replayed, self._undetermined(start, replayed))
             self.note(notes, self._sketch(claimed.post.projection, moved, room), "projection summary", subject)
         for mode in self.spec.recorded.bucket_modes:
-            found: BucketSummary | None = getattr(claimed.post, mode)
-            if found is not None:
-                notes.note(self._bucket(mode, found, moved), f"{mode} summary", subject, advisory=True)
+            bucket: BucketSummary | None = getattr(claimed.post, mode)
+            if bucket is not None:
+                notes.note(self._bucket(mode, bucket, moved), f"{mode} summary", subject, advisory=True)
 
     def _sketch(self, text: str, moved: ReplayedState, room: float) -> Finding:
         claimed = decode_sketch(text)
         projection = Projection(projection_seed(self.spec), self.spec.recorded.projection_width)
         return replace(projection.compare(claimed, moved), allowed=self.entry.projection + room)
 
-    def _bucket(self, mode: str, found: BucketSummary, moved: ReplayedState) -> Finding:
+    def _bucket(self, mode: str, claimed: BucketSummary, moved: ReplayedState) -> Finding:
         settings = self.spec.recorded
         bucket = Bucket("grid" if mode == "grid" else "fp16_rne", settings.grid_eps, settings.hint_margin)
-        hints = self.run.read_blob(found.hints) if found.hints is not None else b""
-        return bucket.compare(BucketClaim(found.digest, hints).to_bytes(), moved)
+        hints = self.run.read_blob(claimed.hints) if claimed.hints is not None else b""
+        return bucket.compare(BucketClaim(claimed.digest, hints).to_bytes(), moved)
 
     def _names(self, notes: Findings, claimed: State, replayed: State, subject: str) -> None:
         names = claimed.keys() ^ replayed.keys()

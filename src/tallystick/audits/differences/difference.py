@@ -82,7 +82,7 @@ class StepDifference:
         """As JSON values."""
         return {
             "agreeing": list(self.agreeing),
-            "differing": [each.to_json() for each in self.fields],
+            "differing": [part.to_json() for part in self.fields],
             "step": self.step,
         }
 
@@ -116,13 +116,13 @@ def first_difference(first: ReadRun, second: ReadRun, same_spec: bool) -> StepDi
 
     Projections are compared if `same_spec`: the spec is their seed.
     """
-    found: StepDifference | None = None
+    first_differing: StepDifference | None = None
     mine, theirs = first.records(), second.records()
     for ours, others in zip(mine, theirs, strict=False):
-        found = found or _compared(ours, others, same_spec)
+        first_differing = first_differing or _compared(ours, others, same_spec)
     for _ in (*mine, *theirs):
         pass  # the anchors of the rest
-    return found
+    return first_differing
 
 
 def _compared(first: StepRecord, second: StepRecord, same_spec: bool) -> StepDifference | None:
@@ -149,16 +149,16 @@ def _comparable(record: StepRecord, other: StepRecord, same_spec: bool) -> dict[
 
 def _summaries(mine: StateSummary, theirs: StateSummary, same_spec: bool) -> Json:
     """The digests and sketches that both sides recorded and that can be compared."""
-    found, others = _digests(mine), _digests(theirs)
-    shared = (found.keys() & others.keys()) - (set() if same_spec else {"projection"})
-    return {name: found[name] for name in sorted(shared)}
+    ours, others = _digests(mine), _digests(theirs)
+    shared = (ours.keys() & others.keys()) - (set() if same_spec else {"projection"})
+    return {name: ours[name] for name in sorted(shared)}
 
 
 def _digests(summary: StateSummary) -> dict[str, Json]:
     buckets = {"fp16_rne": summary.fp16_rne, "grid": summary.grid}
     plain = {"exact": summary.exact, "projection": summary.projection}
-    found: dict[str, Json] = {name: str(value) for name, value in plain.items() if value is not None}
-    return found | {name: str(bucket.digest) for name, bucket in buckets.items() if bucket is not None}
+    digests: dict[str, Json] = {name: str(value) for name, value in plain.items() if value is not None}
+    return digests | {name: str(bucket.digest) for name, bucket in buckets.items() if bucket is not None}
 
 
 # What `tally diff` finds between two runs, or between two openings of one step.
@@ -186,7 +186,7 @@ class StateDifference:
             "equal_until": self.equal_until,
             "source": self.source,
             "step": self.step,
-            "tensors": [each.to_json() for each in self.tensors],
+            "tensors": [part.to_json() for part in self.tensors],
         }
 
 
@@ -225,7 +225,7 @@ class Difference:
             return "before step 1: the initial states differ"
         records, state = self.records, self.state
         if records is not None and (state is None or records.step <= state.step):
-            causes = [each.name.partition(".")[0] for each in records.fields]
+            causes = [field.name.partition(".")[0] for field in records.fields]
             inputs = [name for name in ("batch", "learning_rate", "learning_rates") if name in causes]
             what = f"it gets another {' and another '.join(inputs).replace('_', ' ')}" if inputs else SAME_INPUTS
             return f"at step {records.step}: {what}"
@@ -250,7 +250,7 @@ class Difference:
         return {
             "anchors": self.anchors,
             "begins": self.begins,
-            "environment": [each.to_json() for each in self.environment],
+            "environment": [part.to_json() for part in self.environment],
             "found": self.found,
             "names": list(self.names),
             "notes": list(self.notes),
@@ -258,7 +258,7 @@ class Difference:
             "opened_step": self.opened_step,
             "operators": None if self.operators is None else self.operators.to_json(),
             "records": None if self.records is None else self.records.to_json(),
-            "spec": [each.to_json() for each in self.spec],
+            "spec": [part.to_json() for part in self.spec],
             "state": None if self.state is None else self.state.to_json(),
             "steps": list(self.steps),
         }
@@ -271,38 +271,42 @@ TENSORS_SHOWN: Final = 3
 SOURCES_SHOWN: Final = 3
 
 
-def difference_lines(found: Difference) -> list[str]:
+def difference_lines(difference: Difference) -> list[str]:
     """What differs, where it begins, what was not compared, and notes."""
-    lines = [f"{found.found.upper()}  {found.names[0]} / {found.names[1]}"]
-    lines += [f"begins       {found.begins}"] * bool(found.begins)
-    lines += _fields("spec", found.spec)
-    lines += _fields("environment", found.environment)
-    if found.operators is None or found.opened_step is not None:
-        lines += _records(found)
-    if found.state is not None:
-        lines += _state(found.state)
-    if found.operators is not None:
-        lines += _operators(found.operators, found.opened_step)
-    lines += [f"not compared: {each}" for each in found.open]
-    notes = (*found.notes, *(found.operators.notes if found.operators is not None else ()))
-    lines += [f"note: {each}" for each in notes]
+    lines = [f"{difference.found.upper()}  {difference.names[0]} / {difference.names[1]}"]
+    lines += [f"begins       {difference.begins}"] * bool(difference.begins)
+    lines += _fields("spec", difference.spec)
+    lines += _fields("environment", difference.environment)
+    if difference.operators is None or difference.opened_step is not None:
+        lines += _records(difference)
+    if difference.state is not None:
+        lines += _state(difference.state)
+    if difference.operators is not None:
+        lines += _operators(difference.operators, difference.opened_step)
+    lines += [f"not compared: {line}" for line in difference.open]
+    notes = (*difference.notes, *(difference.operators.notes if difference.operators is not None else ()))
+    lines += [f"note: {line}" for line in notes]
     return [printable(line) for line in lines]
 
 
 def _fields(title: str, fields: tuple[FieldDifference, ...]) -> list[str]:
-    lines = [f"{title:<12} {each}" for each in fields[:FIELDS_SHOWN]]
+    lines = [f"{title:<12} {field}" for field in fields[:FIELDS_SHOWN]]
     if len(fields) > FIELDS_SHOWN:
         lines.append(f"{title:<12} and {len(fields) - FIELDS_SHOWN} more; --json lists all of them")
     return lines
 
 
-def _records(found: Difference) -> list[str]:
-    steps = str(found.steps[0]) if found.steps[0] == found.steps[1] else f"{found.steps[0]} / {found.steps[1]}"
-    if found.records is None:
+def _records(difference: Difference) -> list[str]:
+    steps = (
+        str(difference.steps[0])
+        if difference.steps[0] == difference.steps[1]
+        else f"{difference.steps[0]} / {difference.steps[1]}"
+    )
+    if difference.records is None:
         return [f"records      no difference in {steps} steps"]
-    agreeing = f"; equal there: {', '.join(found.records.agreeing)}" if found.records.agreeing else ""
-    lines = [f"records      the first that differs is step {found.records.step} of {steps}{agreeing}"]
-    return [*lines, *(f"             {each}" for each in found.records.fields)]
+    agreeing = f"; equal there: {', '.join(difference.records.agreeing)}" if difference.records.agreeing else ""
+    lines = [f"records      the first that differs is step {difference.records.step} of {steps}{agreeing}"]
+    return [*lines, *(f"             {field}" for field in difference.records.fields)]
 
 
 def _state(state: StateDifference) -> list[str]:
@@ -312,26 +316,28 @@ def _state(state: StateDifference) -> list[str]:
     how = "by replaying here" if state.source == "replays" else "in the anchors"
     count = f"{len(state.tensors)} tensor{' differs' if len(state.tensors) == 1 else 's differ'}"
     lines = [f"states       {when} {count} ({how}){known}"]
-    lines += [f"             {each}" for each in state.tensors[:TENSORS_SHOWN]]
+    lines += [f"             {tensor}" for tensor in state.tensors[:TENSORS_SHOWN]]
     if len(state.tensors) > TENSORS_SHOWN:
         lines.append(f"             and {len(state.tensors) - TENSORS_SHOWN} more; --json lists all of them")
     return lines
 
 
-def _operators(found: OpeningsDifference, step: int | None) -> list[str]:
+def _operators(difference: OpeningsDifference, step: int | None) -> list[str]:
     where = "" if step is None else f" of step {step}"
-    lines = [f"graphs       {each}" for each in found.graphs]
-    if found.sources:
-        shown = ", ".join(found.sources[:SOURCES_SHOWN]) + (", …" if len(found.sources) > SOURCES_SHOWN else "")
-        count = "1 input" if len(found.sources) == 1 else f"{len(found.sources)} inputs"
+    lines = [f"graphs       {value}" for value in difference.graphs]
+    if difference.sources:
+        shown = ", ".join(difference.sources[:SOURCES_SHOWN]) + (
+            ", …" if len(difference.sources) > SOURCES_SHOWN else ""
+        )
+        count = "1 input" if len(difference.sources) == 1 else f"{len(difference.sources)} inputs"
         lines.append(f"inputs       {count}{where} with other values: {shown}")
-    if found.operator is None:
-        return lines if found.graphs else [*lines, f"operator     none{where} gives another result"]
-    named = found.operator
+    if difference.operator is None:
+        return lines if difference.graphs else [*lines, f"operator     none{where} gives another result"]
+    named = difference.operator
     does = "reads equal values and gives others" if named.departs else "is the first with another result"
     lines.append(f"operator     {named.title} {does}")
-    lines += [f"             {each}" for each in named.results]
+    lines += [f"             {value}" for value in named.results]
     if named.shares is not None:
-        mine, theirs = (f"{each:.3g}" for each in named.shares)
+        mine, theirs = (f"{value:.3g}" for value in named.shares)
         lines.append(f"             {mine} / {theirs} of its error bound away from the exact result")
     return [*lines, f"             {named.others} operators after it differ too"]

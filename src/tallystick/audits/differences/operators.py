@@ -77,8 +77,8 @@ class TensorDifference:
 def compare_states(first: State, second: State) -> tuple[TensorDifference, ...]:
     """The tensors of two states that differ: weights first, then the others, each in the order of their names."""
     names = sorted(first.keys() | second.keys(), key=lambda name: (not name.startswith("weights."), name))
-    found = (compare_tensors(name, first.get(name), second.get(name)) for name in names)
-    return tuple(each for each in found if each is not None)
+    differences = (compare_tensors(name, first.get(name), second.get(name)) for name in names)
+    return tuple(difference for difference in differences if difference is not None)
 
 
 def compare_tensors(name: str, first: Tensor | None, second: Tensor | None) -> TensorDifference | None:
@@ -97,7 +97,7 @@ def compare_tensors(name: str, first: Tensor | None, second: Tensor | None) -> T
 
 def _measured(name: str, first: Tensor, second: Tensor) -> TensorDifference:
     bits = _bits(first) != _bits(second)  # tells the zeros apart, and finds equal NaNs equal
-    mine, theirs = (each.values().reshape(-1).astype(np.float64) for each in (first, second))
+    mine, theirs = (tensor.values().reshape(-1).astype(np.float64) for tensor in (first, second))
     with np.errstate(invalid="ignore", over="ignore"):
         gap = np.abs(mine - theirs)
     gap[np.isnan(gap)] = np.inf  # one of the two is no number, or both are infinite with other signs
@@ -126,8 +126,8 @@ def _ulps(dtype: str, mine: Floats, theirs: Floats, gap: Floats) -> Floats | Non
         return None
     digits, least = FLOATS[dtype]
     _, exponents = np.frexp(np.maximum(np.abs(mine), np.abs(theirs)))
-    found: Floats = np.ldexp(gap, -np.maximum(exponents - digits, least))
-    return found
+    ulps: Floats = np.ldexp(gap, -np.maximum(exponents - digits, least))
+    return ulps
 
 
 # The first operator that differs between two openings of one step: equal inputs, and other outputs.
@@ -178,8 +178,8 @@ class OperatorDifference:
             "others": self.others,
             "place": self.place,
             "record": self.record,
-            "results": [each.to_json() for each in self.results],
-            "shares_of_bound": None if self.shares is None else [number(each) for each in self.shares],
+            "results": [value.to_json() for value in self.results],
+            "shares_of_bound": None if self.shares is None else [number(value) for value in self.shares],
         }
 
 
@@ -254,12 +254,12 @@ def _differing(mine: Mapping[str, Digest], theirs: Mapping[str, Digest]) -> list
 
 def _first_operator(mine: _Read, theirs: _Read) -> OperatorDifference | None:
     """The first operator that departs; where none does, the first that reads a source that differs."""
-    differing = [each for each in enumerate(mine.graph.nodes) if _gives_others(each[1], mine, theirs)]
-    departing = next((each for each in differing if _reads_equal(each[1], mine, theirs)), None)
-    found = departing or next(iter(differing), None)
-    if found is None:
+    differing = [(place, node) for place, node in enumerate(mine.graph.nodes) if _gives_others(node, mine, theirs)]
+    departing = next((pair for pair in differing if _reads_equal(pair[1], mine, theirs)), None)
+    first = departing or next(iter(differing), None)
+    if first is None:
         return None
-    place, node = found
+    place, node = first
     results, shares = _measured_outputs(node, mine, theirs, departing is not None)
     return OperatorDifference(
         mine.opening.index,
@@ -288,33 +288,33 @@ def _measured_outputs(
 ) -> tuple[tuple[TensorDifference, ...], tuple[float, float] | None]:
     """How far the results lie apart, and how far each side is from the exact result; nothing without the values."""
     refs = [*node.refs, *(ref for ref in node.outputs if ref is not None)]
-    values = [OpenedValues(each.folder).opened({ref: each.digests[ref] for ref in refs}) for each in (mine, theirs)]
-    if not all(ref in held for held in values for ref in refs):
+    values = [OpenedValues(side.folder).opened({ref: side.digests[ref] for ref in refs}) for side in (mine, theirs)]
+    if not all(ref in opened for opened in values for ref in refs):
         return (), None
     compared = (compare_tensors(ref, values[0][ref], values[1][ref]) for ref in node.outputs if ref is not None)
-    results = tuple(each for each in compared if each is not None)
+    results = tuple(result for result in compared if result is not None)
     if not departs:
         return results, None
     judge = OperatorJudge(mine.opening.graph)
     try:
-        far = [max((each.finding.distance for each in judge.compare(node, held)), default=0.0) for held in values]
+        far = [max((part.finding.distance for part in judge.compare(node, opened)), default=0.0) for opened in values]
     except (MalformedError, UnavailableError):
         return results, None
     return results, (far[0], far[1])
 
 
 def _graph_lines(mine: _Read, theirs: _Read) -> Iterator[str]:
-    found = diff_graphs(mine.graph, theirs.graph)
-    operators = [{node.number: node.operator for node in each.graph.nodes} for each in (mine, theirs)]
-    lines = [*found.header]
-    lines += [f"n{each} {operators[0][each]}{mine.named.place(each)}: only in the first" for each in found.removed]
-    lines += [f"n{each} {operators[1][each]}{theirs.named.place(each)}: only in the second" for each in found.added]
+    changes = diff_graphs(mine.graph, theirs.graph)
+    operators = [{node.number: node.operator for node in side.graph.nodes} for side in (mine, theirs)]
+    lines = [*changes.header]
+    lines += [f"n{node} {operators[0][node]}{mine.named.place(node)}: only in the first" for node in changes.removed]
+    lines += [f"n{node} {operators[1][node]}{theirs.named.place(node)}: only in the second" for node in changes.added]
     lines += [
-        f"n{each.number} {operators[0][each.number]}{mine.named.place(each.number)}: "
-        + ", ".join(f"{name} {a} / {b}" for name, (a, b) in each.values.items())
-        for each in found.changed
+        f"n{node.number} {operators[0][node.number]}{mine.named.place(node.number)}: "
+        + ", ".join(f"{name} {a} / {b}" for name, (a, b) in node.values.items())
+        for node in changes.changed
     ]
     yield from lines[:GRAPH_LINES] or ["the graphs differ in the numbers of their nodes alone"]
     if len(lines) > GRAPH_LINES:
-        files = (quote(str(each.folder / GRAPH)) for each in (mine, theirs))
+        files = (quote(str(side.folder / GRAPH)) for side in (mine, theirs))
         yield f"and {len(lines) - GRAPH_LINES} more: `tally graph diff {' '.join(files)}`"

@@ -74,8 +74,8 @@ def run_each(module: str, work: Sequence[tuple[ReplaySettings, Sequence[str]]]) 
         )
         for settings, words in work
     ]
-    said = [process.communicate()[1] for process in running]
-    for process, text in zip(running, said, strict=True):
+    errors = [process.communicate()[1] for process in running]
+    for process, text in zip(running, errors, strict=True):
         if process.returncode:
             lines = [line for line in text.splitlines() if line.strip()]
             raise UnavailableError(lines[-1] if lines else "a replay ended without a word")
@@ -152,11 +152,11 @@ def _digests(run: RunDirectory, device: str, start: str, end: str, out: str) -> 
     evidence = gather_records(run)
     replayer = graph_replayer(evidence, device)
     replayer.restore(evidence.state(int(start)))
-    found = {}
+    digests = {}
     for step in range(int(start) + 1, int(end) + 1):
         replayer.step(step)
-        found[step] = {name: str(tensor_digest(tensor)) for name, tensor in replayer.state().items()}
-    Path(out).write_text(json.dumps(found))
+        digests[step] = {name: str(tensor_digest(tensor)) for name, tensor in replayer.state().items()}
+    Path(out).write_text(json.dumps(digests))
 
 
 def _state(run: RunDirectory, device: str, step: str, out: str) -> None:
@@ -174,7 +174,7 @@ def _operators(run: RunDirectory, device: str, step: str, out: str) -> None:
 
 
 def _read_digests(file: Path) -> Digests:
-    return {int(step): found for step, found in json.loads(file.read_text()).items()}
+    return {int(step): digests for step, digests in json.loads(file.read_text()).items()}
 
 
 _TASKS: Final[Mapping[str, Callable[..., None]]] = {"digests": _digests, "state": _state, "operators": _operators}
@@ -194,7 +194,7 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class DiffRequest:
-    """What is asked: replays between anchors on `device`, and the operator; files of replays go into `work`."""
+    """What a reader wants: replays between anchors on `device`, and the operator; files of replays go into `work`."""
 
     work: Path
     replay: bool = True
@@ -202,14 +202,14 @@ class DiffRequest:
     device: str = "cpu"
 
 
-def diff_runs(first: RunDirectory, second: RunDirectory, asked: DiffRequest) -> Difference:
+def diff_runs(first: RunDirectory, second: RunDirectory, request: DiffRequest) -> Difference:
     """How two runs differ.
 
     Raises:
         MalformedError: a file is invalid.
         UnavailableError: a file is missing.
     """
-    return _Comparison((ReadRun(first), ReadRun(second)), asked).difference()
+    return _Comparison((ReadRun(first), ReadRun(second)), request).difference()
 
 
 @dataclass
@@ -217,10 +217,10 @@ class _Comparison:
     """Two runs while they are compared."""
 
     both: tuple[ReadRun, ReadRun]
-    asked: DiffRequest
+    request: DiffRequest
 
     def __post_init__(self) -> None:
-        first, second = (each.run for each in self.both)
+        first, second = (run.run for run in self.both)
         self.specs = (first.spec(), second.spec())
         self.environments = (first.environment(), second.environment())
         self.notes: list[str] = []
@@ -229,7 +229,7 @@ class _Comparison:
         spec = differing_fields(self.specs[0].to_json(), self.specs[1].to_json())
         records = first_difference(*self.both, same_spec=not spec)
         shared = sorted(self.both[0].anchors.keys() & self.both[1].anchors.keys())
-        found = Difference(
+        difference = Difference(
             names=(str(self.both[0].run.path), str(self.both[1].run.path)),
             steps=(self.both[0].steps, self.both[1].steps),
             anchors=len(shared),
@@ -238,73 +238,75 @@ class _Comparison:
             records=records,
             open=tuple(self._open(shared)),
         )
-        parted = next((each for each in shared if not self._same_anchor(each)), None)
-        equal = max((each for each in shared if parted is None or each < parted), default=None)
+        parted = next((mark for mark in shared if not self._same_anchor(mark)), None)
+        equal = max((mark for mark in shared if parted is None or mark < parted), default=None)
         if parted is None and records is None:
-            return replace(found, notes=tuple(self.notes))
-        return self._located(found, equal, parted)
+            return replace(difference, notes=tuple(self.notes))
+        return self._located(difference, equal, parted)
 
-    def _located(self, found: Difference, equal: int | None, parted: int | None) -> Difference:
+    def _located(self, difference: Difference, equal: int | None, parted: int | None) -> Difference:
         """The first state that differs, from anchors or by replaying from the last equal one; then the operator."""
         if parted is not None:
-            first, second = (self._anchor(each, parted) for each in self.both)
-            found = replace(found, state=StateDifference(parted, equal, "anchors", compare_states(first, second)))
-        end = parted if parted is not None else found.records.step if found.records is not None else 0
+            first, second = (self._anchor(run, parted) for run in self.both)
+            difference = replace(
+                difference, state=StateDifference(parted, equal, "anchors", compare_states(first, second))
+            )
+        end = parted if parted is not None else difference.records.step if difference.records is not None else 0
         is_narrow = equal is None or end == equal + 1
-        if self.asked.operator or (self.asked.replay and not is_narrow):
-            found = self._replayed(found, equal, end)
-        return replace(found, notes=tuple(self.notes))
+        if self.request.operator or (self.request.replay and not is_narrow):
+            difference = self._replayed(difference, equal, end)
+        return replace(difference, notes=tuple(self.notes))
 
-    def _replayed(self, found: Difference, equal: int | None, end: int) -> Difference:
+    def _replayed(self, difference: Difference, equal: int | None, end: int) -> Difference:
         try:
-            return self._traced(found, equal, end)
+            return self._traced(difference, equal, end)
         except UnavailableError as error:
             self.notes.append(f"not replayed: {error}")
-            return found
+            return difference
 
-    def _traced(self, found: Difference, equal: int | None, end: int) -> Difference:
+    def _traced(self, difference: Difference, equal: int | None, end: int) -> Difference:
         replays = self._replays()
         step = 1
         if equal is not None:
             digests = replays.digests(equal, end)
             self._note_reproduced(digests, end)
-            parting = next((each for each in sorted(digests[0]) if digests[0][each] != digests[1][each]), None)
+            parting = next((step for step in sorted(digests[0]) if digests[0][step] != digests[1][step]), None)
             if parting is None:
                 self.notes.append(
                     f"replayed here from the equal state after step {equal}, both give the same states up to step "
                     f"{end}: the difference is in what computed the runs; open the step on each machine, `tally open "
                     f"RUN --step {equal + 1} --operators --out DIR`, and compare the two openings"
                 )
-                return found
+                return difference
             step = parting
             tensors = compare_states(*replays.states(step))
-            found = replace(found, state=StateDifference(step, step - 1, "replays", tensors))
-        elif self.asked.operator and replays.differ_in_settings:
+            difference = replace(difference, state=StateDifference(step, step - 1, "replays", tensors))
+        elif self.request.operator and replays.differ_in_settings:
             replays = replace(replays, runs=(replays.runs[0], replays.runs[0]))
             self.notes.append(
-                f"the states differ before step 1, so both openings start from that of {found.names[0]}: one under its "
-                f"own settings, one under those of {found.names[1]}"
+                f"the states differ before step 1, so both openings start from that of {difference.names[0]}: one under its "
+                f"own settings, one under those of {difference.names[1]}"
             )
-        if not self.asked.operator:
-            return found
-        return replace(found, operators=diff_openings(*replays.openings(step)), opened_step=step)
+        if not self.request.operator:
+            return difference
+        return replace(difference, operators=diff_openings(*replays.openings(step)), opened_step=step)
 
     def _replays(self) -> PairedReplays:
 
-        for each, spec in zip(self.both, self.specs, strict=True):
+        for run, spec in zip(self.both, self.specs, strict=True):
             if spec.graph is None:
-                raise UnavailableError(f"{each.run.path} has no step graph")
+                raise UnavailableError(f"{run.run.path} has no step graph")
         runs = (self.both[0].run.path, self.both[1].run.path)
         settings = (ReplaySettings.of(self.environments[0]), ReplaySettings.of(self.environments[1]))
-        return PairedReplays(runs, settings, self.asked.work, self.asked.device)
+        return PairedReplays(runs, settings, self.request.work, self.request.device)
 
     def _note_reproduced(self, digests: tuple[Digests, Digests], end: int) -> None:
         """Say which run's replay does not lead to the anchor that it recorded."""
-        for each, found in zip(self.both, digests, strict=True):
-            anchor = each.anchors.get(end)
-            if anchor is not None and state_digest_of(found[end]) != anchor.digest:  # type: ignore[arg-type]
+        for run, reached in zip(self.both, digests, strict=True):
+            anchor = run.anchors.get(end)
+            if anchor is not None and state_digest_of(reached[end]) != anchor.digest:  # type: ignore[arg-type]
                 self.notes.append(
-                    f"{each.run.path}: replayed here, step {end} does not end in the anchor that it recorded: it was "
+                    f"{run.run.path}: replayed here, step {end} does not end in the anchor that it recorded: it was "
                     "computed on another stack, or not as it says (`tally audit`)"
                 )
 
@@ -322,28 +324,28 @@ class _Comparison:
         return self.both[0].anchors[index].digest == self.both[1].anchors[index].digest
 
     def _open(self, shared: list[int]) -> list[str]:
-        found = [
-            f"{each.run.path} is not finished: it ends after step {each.steps}"
-            for each in self.both
-            if not each.run.claim_path.is_file()
+        lines = [
+            f"{run.run.path} is not finished: it ends after step {run.steps}"
+            for run in self.both
+            if not run.run.claim_path.is_file()
         ]
         if not shared:
-            found.append("the states: the runs have no anchor of the same step")
-        return found
+            lines.append("the states: the runs have no anchor of the same step")
+        return lines
 
 
 def _stack_fields(first: Environment, second: Environment) -> tuple[FieldDifference, ...]:
     """The entries that decide bits, then every other field; of lists, the items that the other side lacks."""
     decisive = first.stack().keys() | second.stack().keys() | {"math_libraries", "variables"}
-    found = [_without_shared(each) for each in differing_fields(first.to_json(), second.to_json())]
-    return tuple(sorted(found, key=lambda each: {*each.name.split(".")}.isdisjoint(decisive)))
+    fields = [_without_shared(field) for field in differing_fields(first.to_json(), second.to_json())]
+    return tuple(sorted(fields, key=lambda field: {*field.name.split(".")}.isdisjoint(decisive)))
 
 
 def _without_shared(field: FieldDifference) -> FieldDifference:
     mine, theirs = field.first, field.second
     if not (isinstance(mine, list) and isinstance(theirs, list)):
         return field
-    only = [each for each in mine if each not in theirs], [each for each in theirs if each not in mine]
+    only = [item for item in mine if item not in theirs], [item for item in theirs if item not in mine]
     return FieldDifference(field.name, *only)
 
 

@@ -176,9 +176,9 @@ class Transfers:
         """Note the time beyond what moving its bytes needs, which does not count while a member is waited for."""
         needed = LAUNCH_MAX + (event.moved or 0) * len(event.members or (0,)) * SECOND // (self._rate(event) or SLOWEST)
         bytes_moved = "states no bytes" if event.moved is None else f"moved {event.moved:,} bytes"
-        told = f"{where}, {event.kind} {event.name} {bytes_moved} in {spent:,} ns"
+        what = f"{where}, {event.kind} {event.name} {bytes_moved} in {spent:,} ns"
         too_long = spent - int(self.limits.longer * needed)
-        self.excess.add(too_long, too_long, told)
+        self.excess.add(too_long, too_long, what)
 
     def _rate(self, event: TraceEvent) -> int | None:
         """Bytes per second: of the memory for a copy, of all links together for a collective; None if unknown."""
@@ -224,10 +224,10 @@ def open_trace(folder: TraceFolder, graph: Path | None = None) -> AuditedTrace:
     path = graph or _find_graph(run_of, statement)
     if path is None:
         return AuditedTrace(folder, None, "operators: the graph is not here; name its file with --graph", run_of)
-    found = load_graph(path)
-    if graph_root(found) != statement.graph:
+    loaded = load_graph(path)
+    if graph_root(loaded) != statement.graph:
         raise ProofError(f"{path.name} is not the graph that trace.json names")
-    return AuditedTrace(folder, found, run=run_of)
+    return AuditedTrace(folder, loaded, run=run_of)
 
 
 def _find_graph(run: Path | None, statement: TraceStatement) -> Path | None:
@@ -257,7 +257,7 @@ def audit_trace(trace: AuditedTrace, limits: TraceLimits = DEFAULT) -> Verdict:
 def _judge(trace: AuditedTrace, cluster: Cluster, limits: TraceLimits) -> Verdict:
     compared = Comparing()
     work = graph_work(trace.graph) if trace.graph else {}
-    streams = Streams(cluster, limits, compared, {number for number, each in work.items() if each.is_update})
+    streams = Streams(cluster, limits, compared, {number for number, node in work.items() if node.is_update})
     transfers = Transfers(cluster, limits, compared)
     steps = TracedSteps(work, cluster, limits, compared, Durations(limits.longer))
     for place, event in enumerate(trace.folder.events()):
@@ -302,25 +302,25 @@ def _too_long(excess: Excess, streams: Streams, limits: TraceLimits) -> list[str
         return []
     share = 100 * excess.nanoseconds / streams.whole
     more = f"{share:.1f} % of the device time is beyond {limits.longer:g} times what its operators need"
-    return [f"{more}: {'; '.join(told for _, told in excess.longest)}"]
+    return [f"{more}: {'; '.join(what for _, what in excess.longest)}"]
 
 
 def _undecided(
     trace: AuditedTrace, streams: Streams, steps: TracedSteps, excess: Excess, limits: TraceLimits
 ) -> list[str]:
-    found = [trace.missing] if trace.missing else []
+    lines = [trace.missing] if trace.missing else []
     if trace.graph is not None and not steps.judged:
-        found.append("operators: no event names one; record with marks, as docs/traces.md says")
+        lines.append("operators: no event names one; record with marks, as docs/traces.md says")
     if steps.undecided:
         count, step = sum(steps.undecided.values()), min(steps.undecided)
-        found.append(f"{count:,} operators may be among the kernels that name none (the first in step {step})")
+        lines.append(f"{count:,} operators may be among the kernels that name none (the first in step {step})")
     counted = max(0, excess.nanoseconds - limits.stall * max(1, steps.judged))
     too_long = counted / streams.whole if streams.whole else 0.0
     if streams.unexplained + too_long > limits.unexplained:
         share, allowed = 100 * (streams.unexplained + too_long), 100 * limits.unexplained
         why = f" ({100 * too_long:.1f} % in operators that took too long)" if counted else ""
-        found.append(f"{share:.1f} % of the device time is unexplained{why}, more than {allowed:g} % (--unexplained)")
-    return found
+        lines.append(f"{share:.1f} % of the device time is unexplained{why}, more than {allowed:g} % (--unexplained)")
+    return lines
 
 
 def _not_checked(cluster: Cluster) -> list[str]:

@@ -163,10 +163,10 @@ class Excess:
     nanoseconds: int = 0
     longest: list[tuple[int, str]] = field(default_factory=list)
 
-    def add(self, nanoseconds: int, longest: int, told: str) -> None:
+    def add(self, nanoseconds: int, longest: int, what: str) -> None:
         """Add time; `told` says of what, and `longest` by how much it was too long in the worst case."""
         if nanoseconds > 0:
-            self.join(Excess(nanoseconds, [(longest, told)]))
+            self.join(Excess(nanoseconds, [(longest, what)]))
 
     def join(self, other: Excess) -> None:
         """Add what was too long elsewhere."""
@@ -224,7 +224,7 @@ class Durations:
 
     def excess(self, named: Mapping[int, NodeWork]) -> Excess:
         """What took more than `longer` times what its work needs."""
-        found = Excess()
+        excess = Excess()
         for device in {group.device for group in self.seen}:
             groups = {group: spans for group, spans in self.seen.items() if group.device == device}
             launch, flops, moved = _speeds(groups)
@@ -233,9 +233,9 @@ class Durations:
                 allowed = int(self.longer * needed)
                 took, where = spans.longest
                 what = _at(where, named[group.node], group.nodes)
-                told = f"{what} took {took:,} ns, and its work needs about {needed:,.0f}"
-                found.add(spans.beyond(allowed), took - allowed, told)
-        return found
+                line = f"{what} took {took:,} ns, and its work needs about {needed:,.0f}"
+                excess.add(spans.beyond(allowed), took - allowed, line)
+        return excess
 
 
 def _speeds(groups: Mapping[NodeGroup, Spans]) -> tuple[int, float, float]:

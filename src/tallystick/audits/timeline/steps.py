@@ -138,10 +138,10 @@ class TracedSteps:
         self, step: TracedStep, before: frozenset[int], number: int, device: str, start: int, where: str
     ) -> None:
         """A node starts on a device behind those of `before` that were not computed by the same kernel."""
-        others = [each for each in before if step.head(each) != step.head(number)]
+        others = [other for other in before if step.head(other) != step.head(number)]
         if not others:
             return
-        ends = {each: step.nodes[each].end_for(device) for each in others}
+        ends = {other: step.nodes[other].end_for(device) for other in others}
         last = max(others, key=ends.__getitem__)
         is_here = device in step.nodes[last].times
         allowed, early = self.limits.resolution if is_here else self.limits.skew, ends[last] - start
@@ -204,9 +204,9 @@ class TracedSteps:
         """The nanoseconds that the operations need; None where the peak of a device for a dtype is not stated."""
         needed = 0.0
         for work in works:
-            found = [self.cluster.by_name[name].peak.get(work.dtype) for name in devices & self.cluster.by_name.keys()]
-            rates = [rate for rate in found if rate is not None]
-            if not rates or len(rates) < len(found):
+            peaks = [self.cluster.by_name[name].peak.get(work.dtype) for name in devices & self.cluster.by_name.keys()]
+            rates = [rate for rate in peaks if rate is not None]
+            if not rates or len(rates) < len(peaks):
                 return None
             needed += work.flops / self.limits.saving * SECOND / max(rates)
         return round(needed)
@@ -234,10 +234,10 @@ def _latest_of(nodes: frozenset[int], step: TracedStep) -> frozenset[int]:
 def _earliest(work: Mapping[int, NodeWork], step: TracedStep) -> dict[int, int]:
     """The nanosecond before which a node cannot have begun: when all that it reads has ended."""
     ended: dict[int, int] = {}
-    for number, each in work.items():
-        before = max((ended[read] for read in each.reads), default=0)
+    for number, node in work.items():
+        before = max((ended[read] for read in node.reads), default=0)
         ended[number] = step.nodes[number].first_end if number in step.nodes else before
-    return {n: max((ended[read] for read in each.reads), default=0) for n, each in work.items()}
+    return {n: max((ended[read] for read in node.reads), default=0) for n, node in work.items()}
 
 
 def _latest(work: Mapping[int, NodeWork], step: TracedStep) -> dict[int, int]:
