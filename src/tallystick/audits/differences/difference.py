@@ -297,11 +297,7 @@ def _fields(title: str, fields: tuple[FieldDifference, ...]) -> list[str]:
 
 
 def _records(difference: Difference) -> list[str]:
-    steps = (
-        str(difference.steps[0])
-        if difference.steps[0] == difference.steps[1]
-        else f"{difference.steps[0]} / {difference.steps[1]}"
-    )
+    steps = " / ".join(dict.fromkeys(map(str, difference.steps)))
     if difference.records is None:
         return [f"records      no difference in {steps} steps"]
     agreeing = f"; equal there: {', '.join(difference.records.agreeing)}" if difference.records.agreeing else ""
@@ -326,9 +322,8 @@ def _operators(difference: OpeningsDifference, step: int | None) -> list[str]:
     where = "" if step is None else f" of step {step}"
     lines = [f"graphs       {value}" for value in difference.graphs]
     if difference.sources:
-        shown = ", ".join(difference.sources[:SOURCES_SHOWN]) + (
-            ", …" if len(difference.sources) > SOURCES_SHOWN else ""
-        )
+        more = ", …" if len(difference.sources) > SOURCES_SHOWN else ""
+        shown = ", ".join(difference.sources[:SOURCES_SHOWN]) + more
         count = "1 input" if len(difference.sources) == 1 else f"{len(difference.sources)} inputs"
         lines.append(f"inputs       {count}{where} with other values: {shown}")
     if difference.operator is None:

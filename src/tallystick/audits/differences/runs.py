@@ -284,8 +284,8 @@ class _Comparison:
         elif self.request.operator and replays.differ_in_settings:
             replays = replace(replays, runs=(replays.runs[0], replays.runs[0]))
             self.notes.append(
-                f"the states differ before step 1, so both openings start from that of {difference.names[0]}: one under its "
-                f"own settings, one under those of {difference.names[1]}"
+                "the states differ before step 1, so both openings start from that of "
+                f"{difference.names[0]}: one under its own settings, one under those of {difference.names[1]}"
             )
         if not self.request.operator:
             return difference
