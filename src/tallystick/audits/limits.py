@@ -6,16 +6,12 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from tallystick.core.documents import Count, Document, Positive
 from tallystick.formats.recipe import Recipe
-
-if TYPE_CHECKING:
-    from tallystick.verdicts.distances import ResidualLimits
-
 
 # Calibrated limits: how far honest stacks lie apart, per optimizer, precision and window.
 #
@@ -36,19 +32,6 @@ class StateLimits(Document):
     mismatch_share: Distance
     element: Distance | None = None
     stretch: Distance | None = None
-
-    def residual_limits(self, update_floor: float) -> ResidualLimits:
-        """The limits as the tolerance takes them; an absent `element` or `stretch` is no limit."""
-        from tallystick.verdicts.distances import ResidualLimits  # only a tolerant audit measures residuals
-
-        return ResidualLimits(
-            self.overall,
-            self.worst_tensor,
-            self.mismatch_share,
-            math.inf if self.element is None else self.element,
-            update_floor,
-            math.inf if self.stretch is None else self.stretch,
-        )
 
 
 class LimitsEntry(Document):

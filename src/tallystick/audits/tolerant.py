@@ -14,6 +14,7 @@ from tallystick.audits.limits import (
     MULTIPLE_MAX,
     Family,
     LimitsEntry,
+    StateLimits,
     family_of,
     shipped_calibration,
     too_wide,
@@ -338,8 +339,8 @@ class TolerantJudge:
     def _limits(self, group: str, start: State, replayed: State, rate: float) -> ResidualLimits:
         """The calibrated limits, widened by what the spacing of float32 hides where an update is tiny."""
         if group == "memory":
-            return self.entry.memory.residual_limits(0.0)
-        limits = self.entry.weights.residual_limits(self.update_floor if rate else 0.0)
+            return _residual_limits(self.entry.memory, 0.0)
+        limits = _residual_limits(self.entry.weights, self.update_floor if rate else 0.0)
         overall, worst = spacing_shares(start, replayed)
         return replace(limits, overall=limits.overall + overall, worst_tensor=limits.worst_tensor + worst)
 
@@ -397,6 +398,18 @@ class TolerantJudge:
 
     def _peak_rate(self, segment: Segment) -> float:
         return max(self.workload.rate(step) for step in range(segment.start + 1, segment.end + 1))
+
+
+def _residual_limits(limits: StateLimits, update_floor: float) -> ResidualLimits:
+    """The limits as the tolerance takes them; an absent `element` or `stretch` is no limit."""
+    return ResidualLimits(
+        limits.overall,
+        limits.worst_tensor,
+        limits.mismatch_share,
+        math.inf if limits.element is None else limits.element,
+        update_floor,
+        math.inf if limits.stretch is None else limits.stretch,
+    )
 
 
 def part(state: State, group: str) -> dict[str, Tensor]:
