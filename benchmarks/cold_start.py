@@ -18,6 +18,11 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import Arm, interval, median_ratio, take_rounds
+from tallystick.engines.torch.generation.language_models import load_language_model
+from tallystick.formats.receipt import Sampler
+from tallystick.formats.signing import SigningKey
+from tallystick.recording.generation import AnswerRequest, generate_plain
+from tallystick.recording.receipts import ReceiptIssuer
 
 TALLY = str(Path(sys.executable).with_name("tally"))
 WORDS, INCONCLUSIVE = 256, 3
@@ -66,12 +71,6 @@ def _answer(folder: Path) -> Path:
     """A receipt of a random model in `folder`."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    from tallystick.engines.torch.generation.language_models import load_language_model
-    from tallystick.formats.receipt import Sampler
-    from tallystick.formats.signing import SigningKey
-    from tallystick.recording.generation import AnswerRequest, generate_plain
-    from tallystick.recording.receipts import ReceiptIssuer
 
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     LlamaForCausalLM(LlamaConfig(vocab_size=WORDS, **shape)).save_pretrained(folder)

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -23,16 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from tallystick.audits.opening import OpeningSource, open_operators
-from tallystick.core.digests import Digest, digest, digest_from, leaf_hash, tree_root
+from research.budget_costs import proof_sizes, referee_cost, tell
+from research.budget_page import BUDGET_SAFETY, SIZES, Figures, render, rounded
+from tallystick.core.digests import Digest
 from tallystick.core.errors import TallyError
 from tallystick.core.safetensors import read_state, write_state
-from tallystick.core.tensor_digests import state_digest
 from tallystick.core.tensors import Tensor
-from tallystick.formats.claims import Log
-from tallystick.formats.records import CallRecord
-from tallystick.formats.store.log import OpenedLine
-from tallystick.programs.admission import read_graph
 from tallystick.programs.encoding import graph_root
 from tallystick.programs.execution import Engine
 from tallystick.programs.files import load_program, save_program
@@ -45,9 +39,8 @@ from tallystick.tally.calibration.operator_runs import all_values, base_engine, 
 from tallystick.tally.calibration.stacks import OPERATOR_STACKS, machine, stack_named, stacks_here, variables_of
 from tallystick.verdicts.bounds import SAFETY, Errors, Threshold, errors_of, rounding_errors
 from tallystick.verdicts.evidence import clopper_pearson
-from tallystick.verdicts.leaf.bundling import WholeOpening
-from tallystick.verdicts.leaf.judge import conclude, rule_leaf
-from tallystick.verdicts.leaf.request import BANDS, LeafLimits, LeafRequest
+from tallystick.verdicts.leaf.judge import conclude
+from tallystick.verdicts.leaf.request import BANDS
 from tallystick.verdicts.opening.budget import (
     Accumulated,
     OperatorBias,
@@ -63,15 +56,9 @@ from tallystick.verdicts.verdict import Findings
 from tests.support.attacks.inference.regions import place, radii_of, ranks_of
 from tests.support.attacks.inference.workload import StudyWorkload, ValuesByRef
 
-COMMAND = "python -m research.budget_study"
-SIZES = (0.01, 0.03, 0.1, 0.2, 0.5, 1.0)
-BUDGET_SAFETY = 2.0
-SIDE, NODES = 2048, 3000
 ROUNDS = 8
 OUTSIDE = {("IREE", "aten.cos.default"), ("IREE", "aten.sin.default")}
 """What docs/bounds.md says to be farther from exact than an honest function may be."""
-Figures = dict[str, Any]
-started = time.perf_counter()
 
 
 def main() -> int:
@@ -94,11 +81,6 @@ def main() -> int:
     (arguments.out / "budget.md").write_text(render(figures))
     convicted = {(row["stack"], name) for case in figures["cases"] for row in case["stacks"] for name in row["names"]}
     return int(bool(convicted - OUTSIDE))
-
-
-def tell(what: str) -> None:
-    """Progress, on stderr."""
-    print(f"{time.perf_counter() - started:6.0f} s  {what}", file=sys.stderr, flush=True)
 
 
 # ---- what is run
@@ -476,271 +458,7 @@ def summed(kind: str, size: float, rows: list[Figures]) -> Figures:
 # ---- what a leaf costs
 
 
-def proof_sizes(folder: Path) -> Figures:
-    """Bytes of proof of the operators of a graph of 3,000, by how many producers they read."""
-    whole = open_chain(folder / "chain", chain(NODES))
-    sizes: dict[int, list[Any]] = {}
-    for number in range(NODES // 3, 2 * NODES // 3, 7):
-        bundle = whole.bundle(number)
-        sizes.setdefault(len(bundle.edges.producers), []).append(bundle.sizes)
-    rows = [
-        {
-            "producers": count,
-            "hashes": max(size.hashes for size in found),
-            "documents": max(size.proof for size in found),
-        }
-        for count, found in sorted(sizes.items())
-    ]
-    tell("proofs")
-    return {"operators": NODES, "rows": rows, "statement": found_statement(whole)}
-
-
-def found_statement(whole: WholeOpening) -> int:
-    """Bytes of opening and header, which all leaves share."""
-    return whole.bundle(0).sizes.statement
-
-
-def referee_cost(folder: Path) -> Figures:
-    """Seconds of a ruling on one product of matrices: all of its elements, or some and 20 vectors."""
-    whole = open_chain(folder / "product", product(SIDE))
-    bundle = whole.bundle(0)
-    found: Figures = {"side": SIDE}
-    for name, question in (
-        ("whole", LeafRequest(limits=LeafLimits(whole_flops=1 << 40, whole_bytes=1 << 40))),
-        ("sampled", LeafRequest(nonce=b"drawn later")),
-    ):
-        times = []
-        for _ in range(3):
-            begin = time.perf_counter()
-            ruling = rule_leaf(bundle, question)
-            times.append(time.perf_counter() - begin)
-        found |= {name: min(times), f"{name}_judged": ruling.work.judged}
-    left, right = (bundle.values[name].values().astype(np.float64) for name in ("inputs.x", "weights.w"))
-    begin = time.perf_counter()
-    assert (left @ right).shape == (SIDE, SIDE)
-    found["product"] = time.perf_counter() - begin
-    tell("referee")
-    return found
-
-
-def chain(length: int) -> tuple[Graph, dict[str, Tensor]]:
-    """Operators that read no, one, two or three results of others."""
-    nodes: list[dict[str, Any]] = []
-    for number in range(length):
-        back = [f"n{max(number - step, 0)}" for step in (1, 2, 700)]
-        name, operands, attributes = (
-            ("add.Tensor", {"self": back[0], "other": back[1]}, {"alpha": 1}),
-            ("mm.default", {"self": back[0], "mat2": "weights.w"}, {}),
-            ("addcmul.default", {"self": back[0], "tensor1": back[1], "tensor2": back[2]}, {"value": 1}),
-            ("mm.default", {"self": "inputs.x", "mat2": "weights.w"}, {}),
-        )[3 if number < 3 else number % 4]
-        nodes.append(node_json(number, name, operands, attributes, 4))
-    return program(nodes, 4, f"n{length - 1}")
-
-
-def product(side: int) -> tuple[Graph, dict[str, Tensor]]:
-    """One product of square matrices."""
-    return program([node_json(0, "mm.default", {"self": "inputs.x", "mat2": "weights.w"}, {}, side)], side, "n0")
-
-
-def node_json(number: int, name: str, operands: Figures, attributes: Figures, side: int) -> Figures:
-    """A node record over square matrices."""
-    spec = [["F32", side, side]]
-    node = {"attributes": attributes, "number": number, "operands": operands, "operator": f"aten.{name}"}
-    return node | {"results": spec}
-
-
-def program(nodes: list[Figures], side: int, result: str) -> tuple[Graph, dict[str, Tensor]]:
-    """A graph over an input and weights, and numbers for both."""
-    spec = ["F32", side, side]
-    document = {
-        "constants": [],
-        "dialect": "aten",
-        "form": "logical",
-        "graph": 1,
-        "inputs": [
-            {"name": "inputs.x", "role": "input", "spec": spec},
-            {"name": "weights.w", "role": "weight", "spec": spec},
-        ],
-        "nodes": nodes,
-        "outputs": [{"name": "outputs.y", "value": result}],
-    }
-    rng = np.random.default_rng(0)
-    numbers = {name: rng.normal(size=(side, side)) / (8 * side**0.5) for name in ("inputs.x", "weights.w")}
-    graph = read_graph(json.dumps(document, separators=(",", ":"), sort_keys=True).encode())
-    return graph, {name: Tensor.of(value.astype(np.float32)) for name, value in numbers.items()}
-
-
-def open_chain(folder: Path, made: tuple[Graph, dict[str, Tensor]]) -> WholeOpening:
-    """Open all operators of one call of a graph."""
-    graph, bindings = made
-    values = all_values(graph, bindings, base_engine())
-    results = {output.name: values[output.value] for output in graph.outputs}
-    inputs = {"x": bindings["inputs.x"]}
-    line = CallRecord(index=1, inputs=state_digest(inputs), outputs=state_digest(results)).to_bytes()
-    log = Log(root=digest_from(tree_root([leaf_hash(line)])), size=1)
-    subject = OpeningSource(digest("claim", b"{}"), log, OpenedLine(0, line, ()), graph, bindings)
-    open_operators(subject, folder, base_engine())
-    return WholeOpening.read(folder)
-
-
 # ---- the page
-
-
-def rounded(value: Any) -> Any:
-    """Figures with four digits."""
-    if isinstance(value, dict):
-        return {name: rounded(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [rounded(each) for each in value]
-    return float(f"{value:.4g}") if isinstance(value, float) and math.isfinite(value) else value
-
-
-def table(head: list[str], rows: list[list[Any]]) -> str:
-    """A table of Markdown."""
-    lines = [head, ["---"] * len(head), *[[shown(cell) for cell in row] for row in rows]]
-    return "\n".join("|" + "|".join(line) + "|" for line in lines)
-
-
-def shown(value: Any) -> str:
-    """One cell."""
-    if value is None:
-        return "none"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def percent(low_high: list[float]) -> str:
-    """An interval."""
-    return f"{low_high[0]:.1%} to {low_high[1]:.1%}"
-
-
-def render(figures: Figures) -> str:
-    """The page."""
-    parts = [PAGE.format(command=COMMAND, machine=figures["machine"], safety=BUDGET_SAFETY, threshold=SAFETY)]
-    parts += [render_case(case) for case in figures["cases"]]
-    return "\n".join([*parts, render_remains(figures), render_costs(figures)])
-
-
-def render_case(case: Figures) -> str:
-    """Both tables of one graph."""
-    left, budget = case["left_out"], case["budget"]
-    stacks = table(
-        ["stack", "operators", "convicted", "tied", "undecided", "one direction", "any direction", "path", "of which"],
-        [[", ".join(cell) if isinstance(cell, list) else cell for cell in row.values()] for row in case["stacks"]],
-    )
-    keys = ["kind", "size", "runs", "placed", "threshold", "bias", "path", "budget", "escaped", "moved"]
-    last = "flips" if "flips" in case["adversaries"][0] else "update"
-    head = ["alignment", "size, τ", *keys[2:], "… escaped"]
-    head += ["answers changed", "… escaped"] if last == "flips" else ["update moved", "… escaped"]
-    rows = [[row[key] for key in (*keys, "moved_escaped", last, f"{last}_escaped")] for row in case["adversaries"]]
-    alike = "; ".join(", ".join(group) for group in case["groups"] if len(group) > 1) or "none"
-    skipped = "; ".join(f"{name}: {why}" for name, why in case["skipped"].items()) or "none"
-    return f"""
-## {case["case"].capitalize()}
-
-{case["operators"]} operators, {case["length"]} rounding ones on the longest path, {case["inputs"]} sets of inputs on
-{len(case["stacks"])} stacks, of which {len(case["groups"])} gave different errors.
-
-{stacks}
-
-Stacks that gave the same errors: {alike}. Could not run: {skipped}.
-
-With each group of stacks left out of the calibration in turn, {left["accused"]} of {left["runs"]} honest runs were
-accused ({percent(left["interval"])}). Limits from all stacks: {budget["one_direction"]:.3g} in one direction,
-{budget["any_direction"]:.3g} in any direction; path up to {budget["path"]:.3g}, for each result its own.
-
-{table(head, rows)}
-"""
-
-
-def render_remains(figures: Figures) -> str:
-    """What got through, in a sentence for each graph and alignment."""
-    lines = []
-    for case in figures["cases"]:
-        for kind in dict.fromkeys(row["kind"] for row in case["adversaries"]):
-            free = [row for row in case["adversaries"] if row["kind"] == kind and row["escaped"]]
-            if not free:
-                lines.append(f"- {case['case']}, {kind}: nothing from {SIZES[0]} τ on.")
-                continue
-            largest = max(free, key=lambda row: row["size"])
-            what = f"{largest['size']} τ in {largest['escaped']} of {largest['runs']} runs"
-            what += f"; outcome moved by {max(row['moved_escaped'] for row in free):.3g} of its size"
-            if "flips" in largest:
-                what += f", a margin by {max(row['margin_escaped'] for row in free):.3g} of itself"
-                what += f", {sum(row['flips_escaped'] for row in free)} answers changed"
-            else:
-                what += f", an update of weights by {max(row['update_escaped'] for row in free):.3g} of itself"
-            lines.append(f"- {case['case']}, {kind}: up to {what}.")
-    return REMAINS.format(lines="\n".join(lines))
-
-
-def render_costs(figures: Figures) -> str:
-    """Proofs and seconds."""
-    proofs, referee = figures["proofs"], figures["referee"]
-    rows = [[row["producers"], row["hashes"], row["documents"]] for row in proofs["rows"]]
-    sizes = table(["producers", "bytes of hashes", "bytes of documents in JSON"], rows)
-    return f"""
-## What a leaf costs
-
-In a graph of {proofs["operators"]} operators, at most:
-
-{sizes}
-
-Opening and header of that graph have {proofs["statement"]} bytes; they are the same for all its leaves.
-
-A ruling on a product of matrices of side {referee["side"]} takes {referee["whole"]:.3g} s over all of its elements and
-{referee["sampled"]:.3g} s with a nonce ({referee["sampled_judged"]} elements and 20 vectors): the best of 3, with the
-digests of all values. NumPy's product in float64 alone takes {referee["product"]:.3g} s.
-"""
-
-
-PAGE = """# The budget of a whole opening
-
-Made by `{command}` on {machine}.
-Data: [budget.json](data/budget.json).
-
-The tolerance of an operator leaves room for errors. Errors that stay within it at every operator, but all point in one
-direction, grow with L over L operators; honest errors grow with √L. `verdicts/opening/budget.py` measures two things
-over a whole opening:
-
-- **bias**: for each result, over its n elements, the mean m and the root mean square s of (claimed − exact) ÷ radius.
-  Its score is m ÷ √(s²/n + (s/4)²): honest kernels have systematic errors, so a quarter of the size may be systematic,
-  and no score exceeds 4. *One direction* is |Σ score| ÷ √N over N results, *any direction* the root mean square of the
-  scores.
-- **path**: ‖claimed − exact‖ ÷ ‖exact‖ of each result of the graph, exact being a run in float64 from the same inputs,
-  in units of u√L, with L the rounding operators on the result's longest path.
-
-Limits are {safety} times the largest that honest stacks showed, for each graph; they are statistics and no theorem.
-What they reject goes to a committee, unless both parties agreed on the limits beforehand. `tally calibrate GRAPH
---inputs DIR --out FILE --budget FILE` makes the budget of any graph; challengers and judges of disputes read it with
-`--budget`.
-
-Honest runs are those of the stacks of `tally calibrate`, each computing the whole graph by itself; every operator is
-also put to the referee, without thresholds (*convicted*, *tied*, *undecided*, and *of which* operators those convicted
-are: IREE's sine and cosine lie outside of their bounds, as [bounds.md](bounds.md) says, and a prover who computes with
-them is held to be wrong). Adversaries know the thresholds, τ: {threshold} times the largest error of any stack, by
-rank, with a limit on the mean. They place every floating-point result that rounding can move so many τ from the exact
-one on its own operands: all upwards (*one sign*), along the gradient of the margin of the second-best answer (*towards
-another result*; a training step has no such gradient here), or at random as a control. A result whose digits do not
-allow that is left out; *placed* is the smallest number of results that remained. *threshold* counts runs with a result
-beyond its threshold, *bias*, *path* and *budget* count runs that the budget rejects, *escaped* counts runs that neither
-rejects. *moved* is ‖Δ‖ ÷ ‖scores‖, or the relative change of the loss; *update moved* the largest ‖Δw‖ ÷ ‖step of w‖.
-"""
-
-REMAINS = """
-## What remains possible
-
-The largest errors, among the sizes tried, that neither thresholds nor budget rejected:
-
-{lines}
-
-An adversary who knows the limits can always stay just below them: it moves every result by up to its limit, in units of
-u√L, and chooses the direction. So it can choose whatever is decided by little more than rounding: the answer if two
-scores are that close, or the last digits of a loss. If only a few operators err in one direction, the bias averages
-them with all others; only path and thresholds can detect them. Results after a choice that differs from the choice in
-float64 are not compared. Nothing here was calibrated on hardware other than that named above: a budget holds for the
-stacks that it was measured on.
-"""
 
 
 if __name__ == "__main__":

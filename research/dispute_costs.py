@@ -6,47 +6,49 @@ python -m research.dispute_costs            a few seconds; nothing is measured h
 
 from __future__ import annotations
 
-import json
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from tallystick.core.plots import LIGHT, add_legend, dress, new_figure, write_png
-from tallystick.disputes.game.state import Rules, rounds
+from research.dispute_figures import (
+    DOCS,
+    NAMES,
+    WAYS,
+    Held,
+    after,
+    all_disputes,
+    all_ways,
+    at_default,
+    bold,
+    counts,
+    figures,
+    find,
+    interval,
+    is_time_of,
+    mark,
+    noted,
+    of_graph,
+    on_the_wall,
+    own_size,
+    proofs,
+    read_data,
+    seconds,
+    table,
+    workload,
+    works_of,
+)
+from research.dispute_plots import GOAL, PHASES, draw_time, draw_ways
+from tallystick.disputes.game.state import rounds
 
-DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
-DATA: Final = DOCS / "data" / "benchmarks.json"
 PAGE: Final = DOCS / "dispute_costs.md"
 WAYS_PLOT: Final = DOCS / "dispute_costs_ways.png"
 TIME_PLOT: Final = DOCS / "dispute_costs_time.png"
 TEMPLATE: Final = Path(__file__).with_suffix(".md")
 COMMAND: Final = "python -m research.dispute_costs"
-NAMES: Final = tuple(f"dispute_{name}" for name in ("rounds", "gas", "board", "work", "referee", "time", "idle"))
-WAYS: Final = Rules(treasury="0" * 64).ways
-SIZES: Final = (100, 1_000, 10_000)
-GOAL: Final = 1.05
-"""Of the challenger's work, in passes."""
 SMALL: Final = "a call of 8 layers, width 128, 128 tokens"
 WIDE: Final = "a call of 4 layers, width 512, 256 tokens"
 REAL: Final = "a call of SmolLM2-135M, 256 tokens"
-INK, QUIET, COLOURS = LIGHT.ink, LIGHT.quiet, LIGHT.series
-MARKERS: Final = dict(zip(COLOURS, "osD^vP", strict=True))
-"""Lines differ in their marks as well as in colour."""
-PHASES: Final = (
-    "posting",
-    "looking and contesting",
-    "descending",
-    "partitions",
-    "choices",
-    "revealing",
-    "ruling",
-    "taking the money out",
-    "watching",
-)
-
-Figure = Mapping[str, Any]
-Held = Mapping[str, Mapping[str, Any]]
 
 
 def main() -> None:
@@ -57,30 +59,10 @@ def main() -> None:
     draw_time(held, TIME_PLOT)
 
 
-def read_data() -> Held:
-    """The figures of disputes."""
-    held = json.loads(DATA.read_text("utf-8"))
-    missing = [name for name in NAMES if name not in held]
-    if missing:
-        raise SystemExit(f"{DATA.name}: run `python -m benchmarks {' '.join(missing)}` first")
-    return {name: held[name] for name in NAMES}
-
-
 def page(held: Held) -> str:
     """The page, in Markdown."""
     filled = TEMPLATE.read_text("utf-8").format(**_tables(held), **_numbers(held), command=COMMAND, ways=WAYS)
     return "\n\n".join(map(_wrapped, filled.split("\n\n")))
-
-
-def figures(held: Held, name: str) -> list[Figure]:
-    """The figures of one benchmark."""
-    return list(held[name]["figures"])
-
-
-def find(held: Held, name: str) -> Figure:
-    """One figure by its name."""
-    (found,) = [each for each in figures(held, name.partition(":")[0]) if each["name"] == name]
-    return found
 
 
 def _tables(held: Held) -> dict[str, str]:
@@ -100,7 +82,7 @@ def _numbers(held: Held) -> dict[str, Any]:
     return {
         "machine": _machine(held),
         "loads": _loads(held),
-        "own_size": _own_size(held),
+        "own_size": own_size(held),
         **_numbers_of_gas(held),
         **_numbers_of_ways(held),
         **_numbers_of_work(held),
@@ -110,7 +92,7 @@ def _numbers(held: Held) -> dict[str, Any]:
 
 def _numbers_of_gas(held: Held) -> dict[str, Any]:
     committee, undisputed = find(held, "dispute_gas: a committee"), find(held, "dispute_gas: an undisputed claim")
-    gas = {ways: find(held, f"dispute_gas: 1000/{ways}")["value"][0] / 1e6 for ways in _all_ways(held)}
+    gas = {ways: find(held, f"dispute_gas: 1000/{ways}")["value"][0] / 1e6 for ways in all_ways(held)}
     least = min(gas, key=lambda ways: gas[ways])
     return {
         "committee_members": committee["members"],
@@ -127,8 +109,8 @@ def _numbers_of_gas(held: Held) -> dict[str, Any]:
 
 
 def _numbers_of_ways(held: Held) -> dict[str, Any]:
-    stored = {each["ways"]: each["value"][0] for each in _of_graph(held, "")}
-    drift = _at_default(held, "drift ")
+    stored = {each["ways"]: each["value"][0] for each in of_graph(held, "")}
+    drift = at_default(held, "drift ")
     return {
         "ways_cubed": WAYS**3,
         "board_size": drift["size"],
@@ -143,7 +125,7 @@ def _numbers_of_ways(held: Held) -> dict[str, Any]:
 
 
 def _numbers_of_work(held: Held) -> dict[str, Any]:
-    large, claimed = _proofs(held)[0], find(held, f"dispute_work: claimed, {REAL}, cpu")
+    large, claimed = proofs(held)[0], find(held, f"dispute_work: claimed, {REAL}, cpu")
     named = {"small": SMALL, "wide": WIDE, "real": REAL}
     works = {
         f"{arm}_{name}": interval(find(held, f"dispute_work: {arm}, {workload}, cpu")["value"])
@@ -155,7 +137,7 @@ def _numbers_of_work(held: Held) -> dict[str, Any]:
         "claimed": interval(claimed["value"]),
         "claimed_rounds": claimed["rounds"],
         "claimed_looking": interval(claimed["looking at the claim"]),
-        "hashing": ", ".join(f"{each['SHA-256 of the opened bytes'][0]:.2g}" for each in _works(held, "opening")),
+        "hashing": ", ".join(f"{each['SHA-256 of the opened bytes'][0]:.2g}" for each in works_of(held, "opening")),
         "proof_size": large["operators"],
         "proof_missed": large["operators"] - large["operators within the goal"],
         "proof_most": large["value"][0],
@@ -163,7 +145,7 @@ def _numbers_of_work(held: Held) -> dict[str, Any]:
 
 
 def _numbers_of_time(held: Held) -> dict[str, Any]:
-    answers, training = _disputes(held)
+    answers, training = all_disputes(held)
     looking = training["looking and contesting"][0]
     return {
         "looking": looking / training["value"][0],
@@ -175,7 +157,7 @@ def _numbers_of_time(held: Held) -> dict[str, Any]:
 
 def _better(held: Held) -> int:
     """The smallest N with which the challenger's work meets its goal with any kernels."""
-    return min(int(each["ways"]) for each in _of_graph(held, "drift ") if each["outcome"] == "met")
+    return min(int(each["ways"]) for each in of_graph(held, "drift ") if each["outcome"] == "met")
 
 
 def _machine(held: Held) -> str:
@@ -190,7 +172,7 @@ def _loads(held: Held) -> str:
 
 
 def _goals(held: Held) -> str:
-    size = _own_size(held)
+    size = own_size(held)
     return table(
         ("what", "goal", "measured", ""),
         [_goal_of_rounds(size), *_goals_of_work(held), *_goals_of_referee(held), _goal_of_idling(held)],
@@ -206,13 +188,13 @@ def _goal_of_rounds(size: int) -> tuple[str, ...]:
 
 def _goals_of_work(held: Held) -> Iterable[tuple[str, ...]]:
     for kind, kernels in (("work ", "the prover's"), ("drift ", "other")):
-        board = _at_default(held, kind)
+        board = at_default(held, kind)
         what = (
             f"challenger's operators ÷ those of a pass, {kernels} kernels, N = {WAYS}, worst of V = {board['size']:,}"
         )
         yield (what, "≤ 1.05", f"{board['value'][0]:.3f}; mean {board['mean']:.3f}", bold(board["outcome"]))
-    for each in _works(held, "bisecting"):
-        what = f"challenger's program ÷ pass, {_workload(each)}"
+    for each in works_of(held, "bisecting"):
+        what = f"challenger's program ÷ pass, {workload(each)}"
         yield (what, each["goal"], f"{interval(each['value'])} (n = {each['rounds']})", bold(each["outcome"]))
     claimed = find(held, f"dispute_work: claimed, {REAL}, cpu")
     told = f"{interval(claimed['value'])} (n = {claimed['rounds']})"
@@ -221,7 +203,7 @@ def _goals_of_work(held: Held) -> Iterable[tuple[str, ...]]:
 
 def _goals_of_referee(held: Held) -> Iterable[tuple[str, ...]]:
     yield ("operators that a referee evaluates", "≤ 1", "1", bold("met"))
-    for each in _proofs(held):
+    for each in proofs(held):
         within = f"{each['operators within the goal']:,} of {each['operators']:,} operators within it"
         what = f"bytes of proof in one-round mode, the most of V = {each['operators']:,}"
         yield (what, "≤ 2,048", f"{each['value'][0]:,.0f}; {within}", bold(each["outcome"]))
@@ -281,8 +263,8 @@ def _board(held: Held) -> str:
 
 def _work(held: Held) -> str:
     rows = []
-    for bisecting in _works(held, "bisecting"):
-        name = _workload(bisecting)
+    for bisecting in works_of(held, "bisecting"):
+        name = workload(bisecting)
         alone, opening = (find(held, f"dispute_work: {arm}, {name}, cpu") for arm in ("alone", "opening"))
         rows.append(
             (
@@ -303,11 +285,11 @@ def _work(held: Held) -> str:
 
 def _referee(held: Held) -> str:
     rows = []
-    for each in _proofs(held):
-        time = next(t for t in figures(held, "dispute_referee") if _is_time_of(t, each))
+    for each in proofs(held):
+        time = next(t for t in figures(held, "dispute_referee") if is_time_of(t, each))
         rows.append(
             (
-                _after(each["what"], "operator, "),
+                after(each["what"], "operator, "),
                 f"{each['from the operator to the root']:,.0f}",
                 f"{each['median']:,.0f}",
                 f"{each['mean']:,.0f}",
@@ -326,11 +308,11 @@ def _referee(held: Held) -> str:
 
 
 def _time(held: Held) -> str:
-    disputes = _disputes(held)
-    heads = ("CPU seconds", *(_after(each["what"], "payment over ") for each in disputes))
+    disputes = all_disputes(held)
+    heads = ("CPU seconds", *(after(each["what"], "payment over ") for each in disputes))
     rows = [(phase, *(seconds(each[phase]) for each in disputes)) for phase in PHASES]
     rows.append(("**in all**", *(seconds(each["value"]) for each in disputes)))
-    rows.append(("on the wall", *(seconds(_on_the_wall(held, each)["value"]) for each in disputes)))
+    rows.append(("on the wall", *(seconds(on_the_wall(held, each)["value"]) for each in disputes)))
     rows.append(("honest work", *(f"{each['honest work, recording included, s']:.2f}" for each in disputes)))
     rows.append(("operators of the record", *(f"{each['operators']:,}" for each in disputes)))
     rows.append(("moves", *(counts(each["moves"]) for each in disputes)))
@@ -369,8 +351,8 @@ def _idle(held: Held) -> str:
 
 def _others(held: Held) -> str:
     stage = find(held, f"dispute_gas: 1000/{WAYS}")
-    size, work = _own_size(held), _at_default(held, "drift ")
-    disputes = _disputes(held)
+    size, work = own_size(held), at_default(held, "drift ")
+    disputes = all_disputes(held)
     moves = counts(disputes[-1]["moves"])
     own = f"{rounds(size, WAYS)} rounds at V = {size:,}, N = {WAYS}; {moves} moves, claim and payment included"
     work_told = (
@@ -392,178 +374,11 @@ NOT: Final = "not available"
 OPTIMISM: Final = "bond of a move 0.4 to 300 million gas at 200 gwei, × 1.09493 a level; 7 days until money is out"
 
 
-def draw_ways(held: Held, path: Path) -> None:
-    """Four panels over the number of children: rounds, gas, data at the board, the challenger's operators."""
-    canvas = new_figure(11.5, 7.6)
-    panels = canvas.subplots(2, 2).ravel()
-    _draw_by_size(panels[0], held, "dispute_rounds: {}/{}", 1, "rounds, mean")
-    _draw_by_size(panels[1], held, "dispute_gas: {}/{}", 1e6, "gas of a dispute, millions")
-    _draw_board(panels[2], held)
-    _draw_work(panels[3], held)
-    for panel in panels:
-        _dress(panel)
-    write_png(canvas, path)
-
-
-def _draw_by_size(panel: Any, held: Held, name: str, unit: float, title: str) -> None:
-    for size, colour in zip(SIZES, COLOURS, strict=False):
-        found = [(ways, find(held, name.format(size, ways))["value"][0] / unit) for ways in _all_ways(held)]
-        _draw_line(panel, found, colour, f"V = {size:,}")
-    panel.set_title(title, loc="left")
-
-
-def _draw_board(panel: Any, held: Held) -> None:
-    stored = figures(held, "dispute_board")[::3]
-    for size, colour in zip(sorted({each["size"] for each in stored}), COLOURS, strict=False):
-        mine = [each for each in stored if each["size"] == size]
-        name = _after(mine[0]["what"], "board, ").partition(", V =")[0]
-        _draw_line(panel, [(each["ways"], each["value"][0]) for each in mine], colour, f"{name}, V = {size:,}")
-    panel.margins(y=0.45)
-    panel.set_title("data at the board, MB, mean", loc="left")
-
-
-def _draw_work(panel: Any, held: Held) -> None:
-    drift, same = _of_graph(held, "drift "), _of_graph(held, "work ")
-    _draw_line(panel, [(each["ways"], each["value"][0]) for each in drift], COLOURS[1], "worst, other kernels")
-    _draw_line(panel, [(each["ways"], each["value"][0]) for each in same], COLOURS[2], "worst, the prover's kernels")
-    _draw_line(panel, [(each["ways"], each["mean"]) for each in drift], COLOURS[0], "mean, other kernels")
-    panel.axhline(GOAL, color=QUIET, linewidth=1, linestyle="--")
-    panel.annotate(f"goal {GOAL}", (1.1, GOAL), (2, 4), textcoords="offset points", color=QUIET, fontsize=9)
-    panel.set_title(f"challenger's operators ÷ those of a pass, V = {drift[0]['size']:,}", loc="left")
-
-
-def _draw_line(panel: Any, found: Sequence[tuple[int, float]], colour: str, label: str) -> None:
-    """A line over N at equal distances."""
-    values = [value for _, value in found]
-    panel.plot(range(len(values)), values, color=colour, linewidth=2, marker=MARKERS[colour], markersize=5, label=label)
-    panel.set_xticks(range(len(found)), [str(ways) for ways, _ in found])
-
-
-def _dress(panel: Any) -> None:
-    panel.set_xlabel("N, children of a partition")
-    panel.set_ylim(bottom=0)
-    dress(panel, panel.get_title(loc="left"))
-    lines = sorted(panel.get_lines(), key=lambda line: -line.get_ydata()[0])
-    named = [line for line in lines if not line.get_label().startswith("_")]
-    add_legend(panel, handles=named)
-
-
-def draw_time(held: Held, path: Path) -> None:
-    """The phases of each whole dispute, in their order."""
-    canvas = new_figure(11.5, 3.4)
-    for panel, dispute in zip(canvas.subplots(1, 2), _disputes(held), strict=True):
-        _draw_phases(panel, dispute)
-    write_png(canvas, path)
-
-
-def _draw_phases(panel: Any, dispute: Figure) -> None:
-    shown = [phase for phase in PHASES if dispute[phase][0] >= 0.005 * dispute["value"][0]]
-    for place, phase in enumerate(reversed(shown)):
-        value = dispute[phase][0]
-        panel.barh(place, value, color=COLOURS[0], height=0.7)
-        panel.annotate(f"{value:.2f} s", (value, place), (4, -3), textcoords="offset points", color=INK, fontsize=9)
-    panel.set_yticks(range(len(shown)), list(reversed(shown)))
-    panel.set_xlim(right=1.15 * max(dispute[phase][0] for phase in shown))
-    dress(panel, _after(dispute["what"], "payment over ") + ": CPU seconds")
-    panel.spines["bottom"].set_visible(False)
-    panel.grid(visible=False)
-    panel.set_xticks([])
-
-
-def _all_ways(held: Held) -> list[int]:
-    return sorted({each["ways"] for each in figures(held, "dispute_rounds")})
-
-
-def _own_size(held: Held) -> int:
-    return int(_disputes(held)[-1]["operators"])
-
-
-def _disputes(held: Held) -> list[Figure]:
-    """The whole disputes, by CPU time: over answers, and over a training."""
-    return [each for each in figures(held, "dispute_time") if each["clock"] == "cpu"]
-
-
-def _on_the_wall(held: Held, cpu: Figure) -> Figure:
-    return find(held, cpu["name"].removesuffix("cpu") + "wall")
-
-
-def _proofs(held: Held) -> list[Figure]:
-    return [each for each in figures(held, "dispute_referee") if each["clock"] == "count"]
-
-
-def _is_time_of(each: Figure, proof: Figure) -> bool:
-    graph = _after(proof["what"], "operator, ").partition(", V =")[0]
-    return bool(each["clock"] == "cpu" and each["what"].endswith(graph))
-
-
-def _works(held: Held, arm: str) -> list[Figure]:
-    found = figures(held, "dispute_work")
-    return [each for each in found if each["name"].startswith(f"dispute_work: {arm}") and each["clock"] == "cpu"]
-
-
-def _workload(work: Figure) -> str:
-    return str(work["name"]).partition(", ")[2].removesuffix(", cpu")
-
-
 def _convicted(held: Held) -> int:
-    found = [*_works(held, "bisecting"), *_works(held, "claimed")]
+    found = [*works_of(held, "bisecting"), *works_of(held, "claimed")]
     convicted, played = (sum(each[key] for each in found) for key in ("convicted", "rounds"))
     assert convicted == played, "a fault was missed: the page has to say so"
     return int(played)
-
-
-def _at_default(held: Held, kind: str) -> Figure:
-    (found,) = [each for each in _of_graph(held, kind) if each["ways"] == WAYS]
-    return found
-
-
-def _of_graph(held: Held, kind: str) -> list[Figure]:
-    """All figures of one kind of the largest graph, by N."""
-    found = figures(held, "dispute_board")
-    largest = max(each["size"] for each in found)
-    return [each for each in found if each["name"].startswith(f"dispute_board: {kind}{largest}/")]
-
-
-def _after(text: str, word: str) -> str:
-    return text.partition(word)[2]
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    lines = [heads, ["-"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def bold(text: str) -> str:
-    """An outcome."""
-    return f"**{text}**" if text else ""
-
-
-def mark(ways: int) -> str:
-    """The default number of children stands out."""
-    return f"**{ways}**" if ways == WAYS else f"{ways}"
-
-
-def counts(value: Sequence[float]) -> str:
-    """A mean of counts, with the least and the most where they differ."""
-    mean, least, most = value
-    return f"{mean:.0f}" if least == most else f"{mean:.1f} [{least:.0f}, {most:.0f}]"
-
-
-def seconds(value: Sequence[float]) -> str:
-    """Seconds with the least and the most."""
-    return f"{value[0]:.2f} [{value[1]:.2f}, {value[2]:.2f}]"
-
-
-def interval(value: Sequence[float]) -> str:
-    """An estimate with its interval."""
-    return f"{value[0]:.3g} [{value[1]:.3g}, {value[2]:.3g}]"
-
-
-def noted(figure: Figure) -> str:
-    """A ratio with its interval; a figure whose control failed says so."""
-    void = ", **void**" if figure["outcome"] == "void" else ""
-    return f"{interval(figure['value'])}, n = {figure['rounds']}{void}"
 
 
 def _wrapped(paragraph: str) -> str:

@@ -30,7 +30,22 @@ from typing import Any, Final
 import numpy as np
 
 from research.drift_study import STACKS, models
+from tallystick.audits.opening import gather_whole
+from tallystick.core.safetensors import read_state, write_state
+from tallystick.disputes.evidence.doubting import OpenedDoubter
+from tallystick.disputes.evidence.judging import DisputeJudge
+from tallystick.disputes.evidence.locate import Leeway, deviation
+from tallystick.disputes.evidence.replays import MARGIN
+from tallystick.disputes.evidence.rounding import LEAST, SAFETY, differences, drifts_of
+from tallystick.disputes.evidence.traces import torch_engine
+from tallystick.formats.store.directories import InferenceDirectory
+from tallystick.programs.execution import execute
+from tallystick.recording.inference import record_inference
 from tallystick.tally.calibration.stacks import BASE, enter, stack_named, variables_of
+from tallystick.verdicts.verdict import Fault
+from tests.support.attacks.disputes.answers import answered, cheap_engine
+from tests.support.attacks.disputes.noise import other_kernels
+from tests.support.rehearsal import Rehearsal
 
 SEEDS: Final = 10
 FORMATS: Final = ("BF16", "F16", "int8 by row")
@@ -155,8 +170,6 @@ def record(folder: Path, _: str) -> None:
     """A call of every model."""
     import torch
 
-    from tallystick.recording.inference import record_inference
-
     for name, (make, data) in subjects().items():
         torch.manual_seed(0)
         model = make().eval()
@@ -166,9 +179,6 @@ def record(folder: Path, _: str) -> None:
 
 def recorded(folder: Path) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """Every recorded call, with its bindings."""
-    from tallystick.audits.opening import gather_whole
-    from tallystick.formats.store.directories import InferenceDirectory
-
     for path in sorted((folder / "calls").iterdir()):
         calls = gather_whole(InferenceDirectory(path))
         inputs = {f"inputs.{name}": each for name, each in calls.inputs(calls.records[0]).items()}
@@ -177,10 +187,6 @@ def recorded(folder: Path) -> Iterator[tuple[str, Any, dict[str, Any]]]:
 
 def prove(folder: Path, stack: str) -> None:
     """The outputs of every call, as this stack computes them."""
-    from tallystick.core.safetensors import write_state
-    from tallystick.disputes.evidence.traces import torch_engine
-    from tallystick.programs.execution import execute
-
     for name, calls, bindings in recorded(folder):
         outputs = execute(calls.graph, bindings, torch_engine())
         write_state(folder / f"{name}.{stack}.safetensors", outputs, durable=False)
@@ -188,11 +194,6 @@ def prove(folder: Path, stack: str) -> None:
 
 def challenge(folder: Path, stack: str) -> None:
     """How far this stack's outputs lie from those of all stacks, and how far they may."""
-    from tallystick.core.safetensors import read_state
-    from tallystick.disputes.evidence.rounding import LEAST, SAFETY, differences, drifts_of
-    from tallystick.disputes.evidence.traces import torch_engine
-    from tallystick.programs.execution import execute
-
     rows, engine = [], torch_engine()
     for name, calls, bindings in recorded(folder):
         own = execute(calls.graph, bindings, engine)
@@ -205,18 +206,6 @@ def challenge(folder: Path, stack: str) -> None:
 
 def forge(folder: Path, _: str) -> None:
     """Calls with one product in fewer bits: doubted before, doubted now, convicted."""
-    from tallystick.audits.opening import gather_whole
-    from tallystick.disputes.evidence.doubting import OpenedDoubter
-    from tallystick.disputes.evidence.judging import DisputeJudge
-    from tallystick.disputes.evidence.locate import Leeway, deviation
-    from tallystick.disputes.evidence.replays import MARGIN
-    from tallystick.formats.store.directories import InferenceDirectory
-    from tallystick.programs.execution import execute
-    from tallystick.verdicts.verdict import Fault
-    from tests.support.attacks.disputes.answers import answered, cheap_engine
-    from tests.support.attacks.disputes.noise import other_kernels
-    from tests.support.rehearsal import Rehearsal
-
     found: dict[str, dict[str, int]] = {}
     for number, (name, calls, bindings) in enumerate(recorded(folder)):
         kind = name.rsplit(" ", 1)[0]

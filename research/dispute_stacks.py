@@ -23,7 +23,28 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.core.errors import UnavailableError
+from tallystick.disputes.evidence.doubting import doubter_for
+from tallystick.disputes.evidence.judging import DisputeJudge
+from tallystick.disputes.evidence.locate import distance_in_units
+from tallystick.disputes.evidence.statement import statement_at
+from tallystick.disputes.evidence.traces import KeptOperators, torch_engine
+from tallystick.disputes.evidence.view import OpeningView
+from tallystick.disputes.game.protocols import Doubt
+from tallystick.formats.store.run import RunDirectory
+from tallystick.programs.execution import execute
+from tallystick.programs.operators.precision import FORMATS
+from tallystick.tally.attacks.forging import place_of_step, read_records
+from tallystick.tally.attacks.provers import (
+    forge_swapped_layer,
+    forge_wrong_rate,
+    swapped_layer_trace,
+    wrong_rate_trace,
+)
 from tallystick.tally.calibration.stacks import BASE, Stack, enter, stack_named, stacks_here, variables_of
+from tests.support.attacks.disputes.scene import STEP, TRAINED, WEIGHT, Scene
+from tests.support.attacks.disputes.stubborn import StubbornDoubter
+from tests.support.attacks.reference import train_by
+from tests.support.rehearsal import Rehearsal, children_of
 
 SEEDS = 1
 LONG = 8
@@ -138,10 +159,6 @@ def _hold_threads(stack: Stack) -> None:
 
 
 def _record(folder: Path, _stack: Stack, _seeds: int) -> dict[str, Any]:
-    from tallystick.tally.attacks.provers import forge_swapped_layer, forge_wrong_rate
-    from tests.support.attacks.disputes.scene import STEP, TRAINED, WEIGHT, Scene
-    from tests.support.attacks.reference import train_by
-
     scene = Scene.make(folder)
     longer = {"training": TRAINED["training"] | {"steps": LONG}, "record": TRAINED["record"] | {"anchor_stride": LONG}}
     train_by(TRAINED | longer, folder / "long")
@@ -152,10 +169,6 @@ def _record(folder: Path, _stack: Stack, _seeds: int) -> dict[str, Any]:
 
 def _traces(folder: Path, stack_tag: str) -> dict[str, Any]:
     """The provers of one stack by the claims that they defend."""
-    from tallystick.disputes.evidence.statement import statement_at
-    from tallystick.tally.attacks.provers import swapped_layer_trace, wrong_rate_trace
-    from tests.support.attacks.disputes.scene import STEP, WEIGHT
-
     work = folder / "proved" / stack_tag
     besides = json.loads((folder / BESIDES).read_text())
     return {
@@ -170,8 +183,6 @@ def _traces(folder: Path, stack_tag: str) -> dict[str, Any]:
 
 def _places(folder: Path) -> dict[str, list[int]]:
     """Which records of a claim are disputed: steps behind an anchor and far from it, and two calls."""
-    from tallystick.formats.store.run import RunDirectory
-    from tallystick.tally.attacks.forging import place_of_step, read_records
 
     def steps(run: str, *numbers: int) -> list[int]:
         records = read_records(RunDirectory(folder / run))
@@ -204,9 +215,6 @@ def _challenge(folder: Path, stack: Stack, seeds: int) -> dict[str, Any]:
 
 def _doubts(folder: Path, stack: Stack) -> list[dict[str, Any]]:
     """What an honest challenger says to honest claims."""
-    from tallystick.disputes.evidence.doubting import doubter_for
-    from tests.support.rehearsal import Rehearsal
-
     rows = []
     for claim in ("run", "long", "calls"):
         state = Rehearsal(folder / claim, folder / "unused").state
@@ -219,8 +227,6 @@ def _doubts(folder: Path, stack: Stack) -> list[dict[str, Any]]:
 
 def _forced(folder: Path, stack: Stack, prover: str, seeds: int) -> list[dict[str, Any]]:
     """What judges say where a wrong challenger contests honest records."""
-    from tests.support.attacks.disputes.stubborn import StubbornDoubter
-
     rows, traces = [], _traces(folder, prover)
     contested = {claim: places for claim, places in _places(folder).items() if claim != "besides"}
     for claim, places in contested.items():
@@ -235,8 +241,6 @@ def _forced(folder: Path, stack: Stack, prover: str, seeds: int) -> list[dict[st
 
 def _frauds(folder: Path, stack: Stack, prover: str) -> list[dict[str, Any]]:
     """What becomes of two frauds, from the doubt to the ruling."""
-    from tallystick.disputes.evidence.doubting import doubter_for
-
     rows, traces = [], _traces(folder, prover)
     for claim in ("wrong-rate", "swapped-layer"):
         row = _judged(folder, claim, traces[claim], doubter_for(), None)
@@ -245,11 +249,6 @@ def _frauds(folder: Path, stack: Stack, prover: str) -> list[dict[str, Any]]:
 
 
 def _judged(folder: Path, claim: str, trace: Any, doubter: Any, place: int | None) -> dict[str, Any]:
-    from tallystick.disputes.evidence.judging import DisputeJudge
-    from tallystick.disputes.evidence.traces import torch_engine
-    from tallystick.disputes.game.protocols import Doubt
-    from tests.support.rehearsal import Rehearsal
-
     with tempfile.TemporaryDirectory(dir=folder) as board:
         rehearsal = Rehearsal(folder / claim, Path(board))
         doubt = None if place is None else Doubt(place, place + 1, "")
@@ -267,8 +266,6 @@ def _judged(folder: Path, claim: str, trace: Any, doubter: Any, place: int | Non
 
 def _drift(folder: Path, stack: Stack, prover: str) -> list[dict[str, Any]]:
     """The largest e ÷ √k of an honest prover's children, by the number of ways."""
-    from tallystick.disputes.evidence.traces import KeptOperators, torch_engine
-
     rows, engine = [], torch_engine()
     for claim in _places(folder):
         for kept in sorted((folder / "proved" / prover / claim / "operators").iterdir()):
@@ -279,9 +276,6 @@ def _drift(folder: Path, stack: Stack, prover: str) -> list[dict[str, Any]]:
 
 
 def _children(kept: Any, ways: int, engine: Any) -> dict[str, Any]:
-    from tallystick.disputes.evidence.view import OpeningView
-    from tests.support.rehearsal import children_of
-
     view, worst, where = OpeningView(kept.operators, (kept.whole.folder,)), 0.0, ""
     children = children_of(0, kept.size, ways)
     for low, high in children:
@@ -292,10 +286,6 @@ def _children(kept: Any, ways: int, engine: Any) -> dict[str, Any]:
 
 
 def _child(view: Any, low: int, high: int, engine: Any) -> tuple[float, str]:
-    from tallystick.disputes.evidence.locate import distance_in_units
-    from tallystick.programs.execution import execute
-    from tallystick.programs.operators.precision import FORMATS
-
     graph = view.cuts.child(low, high)
     if graph is None:
         return 0.0, ""

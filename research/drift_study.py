@@ -24,7 +24,17 @@ from typing import Any
 
 import numpy as np
 
+from tallystick.audits.opening import gather_whole, source_of_call
+from tallystick.core.safetensors import read_state, write_state
+from tallystick.disputes.evidence.locate import distance_in_units
+from tallystick.disputes.evidence.traces import torch_engine
+from tallystick.disputes.evidence.view import Cuts
+from tallystick.formats.store.directories import InferenceDirectory
+from tallystick.programs.execution import execute
+from tallystick.programs.operators.precision import FORMATS
+from tallystick.recording.inference import record_inference
 from tallystick.tally.calibration.stacks import BASE, enter, stack_named, variables_of
+from tests.support.rehearsal import children_of
 
 STACKS = ("base", "2 threads", "portable vector code", "MKL compatible", "oneDNN off", "all portable")
 DTYPES = ("float32", "float16", "bfloat16")
@@ -72,8 +82,6 @@ def record(folder: Path, _: str) -> None:
     """Two calls of every model in every dtype."""
     import torch
 
-    from tallystick.recording.inference import record_inference
-
     for dtype in DTYPES:
         for name, (make, data) in models().items():
             torch.manual_seed(0)
@@ -86,10 +94,6 @@ def record(folder: Path, _: str) -> None:
 
 def prove(folder: Path, stack: str) -> None:
     """All values of the second call of every model, as this stack computes them."""
-    from tallystick.core.safetensors import write_state
-    from tallystick.disputes.evidence.traces import torch_engine
-    from tallystick.programs.execution import execute
-
     engine = torch_engine()
     for name, subject in subjects(folder):
         values, specs = dict(subject.bindings), subject.graph.specs()
@@ -113,22 +117,12 @@ def challenge(folder: Path, stack: str) -> None:
 
 def subjects(folder: Path) -> Iterator[tuple[str, Any]]:
     """The second call of every model."""
-    from tallystick.audits.opening import gather_whole, source_of_call
-    from tallystick.formats.store.directories import InferenceDirectory
-
     for path in sorted((folder / "calls").iterdir()):
         yield path.name, source_of_call(gather_whole(InferenceDirectory(path)), 1)
 
 
 def compared(graph: Any, path: Path) -> Iterator[dict[str, Any]]:
     """Every float that differs, of the children of several partitions, each run from the values in a file."""
-    from tallystick.core.safetensors import read_state
-    from tallystick.disputes.evidence.traces import torch_engine
-    from tallystick.disputes.evidence.view import Cuts
-    from tallystick.programs.execution import execute
-    from tallystick.programs.operators.precision import FORMATS
-    from tests.support.rehearsal import children_of
-
     values, cuts, engine, size = read_state(path), Cuts(graph), torch_engine(), len(graph.nodes)
     for ways in sorted({*WAYS, size}):
         for low, high in children_of(0, size, ways) if ways > 1 else [(0, size)]:
@@ -142,9 +136,6 @@ def compared(graph: Any, path: Path) -> Iterator[dict[str, Any]]:
 
 def row(claimed: Any, own: Any, operators: int) -> dict[str, Any] | None:
     """The measures of one value; `None` where it does not differ."""
-    from tallystick.disputes.evidence.locate import distance_in_units
-    from tallystick.programs.operators.precision import FORMATS
-
     units = distance_in_units(claimed, own)
     if not units:
         return None

@@ -27,6 +27,8 @@ from research.vllm.load import LONGEST, Answered, Load, plan, send_all
 from research.vllm.page import render
 from research.vllm.server import serving
 from research.vllm.speed import compare
+from tallystick.audits.answers.policy import ReceiptPolicy, read_receipt_policy
+from tallystick.engines.torch.generation.language_models import load_language_model
 from tallystick.tally.calibration.stacks import machine
 
 COMMAND = "python -m research.vllm_load"
@@ -95,9 +97,6 @@ def answers(arguments: argparse.Namespace) -> None:
 
 def judge(arguments: argparse.Namespace) -> None:
     """Judge what was kept by the shipped rules, and put the summary into the data."""
-    from tallystick.audits.answers.policy import ReceiptPolicy, read_receipt_policy
-    from tallystick.engines.torch.generation.language_models import load_language_model
-
     model = load_language_model(arguments.model, DTYPES[arguments.dtype])  # type: ignore[arg-type]
     policy = ReceiptPolicy() if arguments.policy is None else read_receipt_policy(arguments.policy)
     judging = Judging(arguments.out, model, policy)

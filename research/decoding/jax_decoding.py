@@ -12,6 +12,7 @@ import numpy as np
 
 from research.architectures import jax_transformer
 from research.architectures.jax_transformer import HEADS, LAYERS, WIDTH
+from tallystick.engines.jax.capture import capture
 
 if TYPE_CHECKING:
     from tallystick.engines.jax.capture import CapturedFunction
@@ -24,8 +25,6 @@ def capture_jax_decode(past: int, batch: int = 1, length: int = 1) -> CapturedFu
     """The step that feeds `length` tokens to `batch` sequences with `past` tokens behind them."""
     import jax.numpy as jnp
 
-    from tallystick.engines.jax.capture import capture
-
     places = jnp.broadcast_to(jnp.arange(past, past + length, dtype=jnp.int32), (batch, length))
     shape = (batch, HEADS, past, WIDTH // HEADS)
     cache = {str(layer): {part: jnp.zeros(shape, jnp.float32) for part in ("key", "value")} for layer in range(LAYERS)}
@@ -35,8 +34,6 @@ def capture_jax_decode(past: int, batch: int = 1, length: int = 1) -> CapturedFu
 def capture_jax_prefill(length: int, batch: int = 1) -> CapturedFunction:
     """The pass over `batch` whole sequences, with no cache among its inputs."""
     import jax.numpy as jnp
-
-    from tallystick.engines.jax.capture import capture
 
     places = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (batch, length))
     return capture(decode, jax_transformer.weights(), jnp.zeros_like(places), places, {}, roles={0: "weights"})

@@ -12,10 +12,16 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from research.architectures.engines import engine_of
 from tallystick.core.errors import UnavailableError
 from tallystick.core.safetensors import write_state
 from tallystick.core.tensors import Tensor
+from tallystick.engines.torch.capture.model import capture
+from tallystick.engines.torch.generation.language_models import load_language_model
+from tallystick.engines.torch.generation.layer_tap import LayerTap
 from tallystick.formats.fingerprints import PUBLIC_SEED
+from tallystick.programs.execution import execute
+from tallystick.tally.attacks.provers import integer_weights
 from tallystick.tally.calibration.stacks import Stack
 from tallystick.verdicts.fingerprints import logit_rows
 
@@ -47,9 +53,6 @@ def file_name(producer: str, model: str, dtype: str) -> str:
 def _rows_of(
     producer: Mapping[str, str], model: str, dtype: Any, answers: Sequence[Answer], attention: Any
 ) -> dict[str, Tensor]:
-    from tallystick.engines.torch.generation.language_models import load_language_model
-    from tallystick.tally.attacks.provers import integer_weights
-
     language_model = load_language_model(Path(model), dtype, attention)
     behind = language_model.card.layers + 1
     layers = range(behind)
@@ -77,8 +80,6 @@ def _decoded(model: Any, layers: Sequence[int], group: Sequence[Answer]) -> Iter
     """The rows of a group of answers to prompts of one length: a pass over the prompts, then a token at a time."""
     import torch
 
-    from tallystick.engines.torch.generation.layer_tap import LayerTap
-
     first = group[0]["first"]
     assert {each["first"] for each in group} == {first}
     ids = torch.tensor([each["ids"] for each in group])
@@ -93,10 +94,6 @@ def _decoded(model: Any, layers: Sequence[int], group: Sequence[Answer]) -> Iter
 def _on_engine(name: str, language_model: Any, answers: Sequence[Answer]) -> Iterator[dict[int, Rows]]:
     """The rows by the captured graph of one pass on JAX or IREE; the last block's own output is not among them."""
     import torch
-
-    from research.architectures.engines import engine_of
-    from tallystick.engines.torch.capture.model import capture
-    from tallystick.programs.execution import execute
 
     class Layers(torch.nn.Module):
         def __init__(self) -> None:

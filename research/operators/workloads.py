@@ -16,10 +16,17 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tallystick.core.errors import UnavailableError
-from tallystick.core.safetensors import write_state
+from tallystick.core.safetensors import read_state, write_state
 from tallystick.core.tensors import State, Tensor
+from tallystick.engines.torch.capture.model import capture
+from tallystick.engines.torch.training.trainer import Trainer
+from tallystick.formats.data.samples import load_digits
+from tallystick.formats.records import anchor_file
+from tallystick.formats.step_program import classes
+from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.files import save_program
 from tallystick.programs.graph import Graph
+from tallystick.recording.training import read_config, train
 
 if TYPE_CHECKING:
     from torch import nn
@@ -61,8 +68,6 @@ class Model:
 
 def digits_classifier(folder: Path, count: int) -> Model:
     """The CNN of `examples/digits-cnn.toml`, trained, on its digits; then on the same moved by a pixel to each side."""
-    from tallystick.formats.data.samples import load_digits
-
     images = load_digits()[0][::-1]
     moved = [np.roll(images, by, axis) for axis in (2, 3) for by in (1, -1)]
     drawn = np.concatenate([images, *moved])
@@ -113,8 +118,6 @@ MODELS: Final[Mapping[str, Callable[[Path, int], Model]]] = {
 def _captured(name: str, model: nn.Module, inputs: list[dict[str, np.ndarray[Any, Any]]]) -> Model:
     import torch
 
-    from tallystick.engines.torch.capture.model import capture
-
     example = {key: torch.from_numpy(value) for key, value in inputs[0].items()}
     found = capture(model.eval(), (), example)
     sets = tuple({f"inputs.{key}": Tensor.of(value) for key, value in one.items()} for one in inputs)
@@ -122,13 +125,6 @@ def _captured(name: str, model: nn.Module, inputs: list[dict[str, np.ndarray[Any
 
 
 def _trained(recipe: str, folder: Path) -> nn.Module:
-    from tallystick.core.safetensors import read_state
-    from tallystick.engines.torch.training.trainer import Trainer
-    from tallystick.formats.records import anchor_file
-    from tallystick.formats.step_program import classes
-    from tallystick.formats.store.run import RunDirectory
-    from tallystick.recording.training import read_config, train
-
     with resources.as_file(EXAMPLES / recipe) as path:
         settings, source, *_ = read_config(path)
         run = RunDirectory(folder / recipe.removesuffix(".toml"))

@@ -13,6 +13,7 @@ import torch
 from research.real.prompts import QUESTIONS
 from research.real.serving import Provider
 from tallystick.engines.torch.generation.language_models import TorchLanguageModel
+from tallystick.engines.torch.generation.layer_tap import decoder_blocks
 from tallystick.recording.serving.jobs import Slot
 from tallystick.tally.attacks.provers import integer_weights
 from tallystick.tally.calibration.answers import Question
@@ -81,8 +82,6 @@ def rounded_cache(bits: int, cache: Any) -> None:
 
 def without_block(model: TorchLanguageModel, place: float) -> Any:
     """The model without the block at this part of its depth; it still fills the cache, and adds nothing."""
-    from tallystick.engines.torch.generation.layer_tap import decoder_blocks
-
     served = copy.deepcopy(model.model)
     block: Any = decoder_blocks(served)[round(place * (model.card.layers - 1))]
     with torch.no_grad():
