@@ -12,7 +12,7 @@ from tests.support.attacks.examine import Answer
 from tests.support.attacks.openings.attack import JUDGES, Judge, OpeningAttack
 from tests.support.attacks.reference import HITTING
 
-OWN_LOOPS = ("loop", "checkpoint", "rows")
+OWN_LOOPS = ("loop", "dropout", "checkpoint", "rows")
 
 
 SAMPLE_SIZES = (1, 2, 4, 8)

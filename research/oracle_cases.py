@@ -218,6 +218,7 @@ tally coordinator show --db court/court.db --json
 KINDS = {
     "corpus-": "corpus",
     "loop-start-": "checkpoint",
+    "loop-dropout-": "dropout",
     "loop-": "loop",
     "rows-": "rows",
     "undetermined-moved-bf16": "gpt2-bf16",

@@ -40,10 +40,11 @@ def token_loss(model: Any, batch: Any) -> Any:
     return torch.nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), weight=weights)
 
 
-def language_loop(out: str, initial: str | None = None) -> None:
+def language_loop(out: str, initial: str | None = None, dropout: float = 0.0) -> None:
     """A language model of two layers, as the forgeries of loops make it again."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Embedding(TOKENS, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, TOKENS))
+    middle = [torch.nn.Tanh(), *([torch.nn.Dropout(dropout)] if dropout else [])]
+    model = torch.nn.Sequential(torch.nn.Embedding(TOKENS, WIDTH), *middle, torch.nn.Linear(WIDTH, TOKENS))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.01)
     generator = torch.Generator().manual_seed(5)
     drawn = [torch.randint(0, TOKENS, (ROWS, SEQUENCE), generator=generator) for _ in range(STEPS)]
@@ -167,6 +168,7 @@ def jax_graph() -> None:
 
 LOOPS: dict[str, Callable[[], None]] = {
     "loop": lambda: language_loop("loop"),
+    "dropout": lambda: language_loop("dropout", dropout=0.1),
     "checkpoint": lambda: language_loop("checkpoint", "start"),
     "small": small_loop,
     "faster": lambda: small_loop("faster", 1.1e-2),

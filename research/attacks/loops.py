@@ -21,6 +21,8 @@ from tallystick.formats.claims import Withdrawn
 from tallystick.formats.records import Batch, StepRecord, anchor_file, batch_file
 from tallystick.formats.store.directories import SINGLE
 from tallystick.formats.store.run import RunDirectory
+from tallystick.programs.random_words import GOES_ON, STATE_SIDE, seeded
+from tallystick.programs.step_names import GENERATOR, GENERATOR_MOVE
 from tallystick.recording.loop.own_loop import record_training
 from tallystick.tally.attacks.forgers import RATE_EXCESS, with_last_move_shortened
 from tallystick.tally.attacks.forging import (
@@ -42,6 +44,8 @@ from tallystick.tally.attacks.forging import (
 TOKENS, WIDTH, ROWS, SEQUENCE = 32, 16, 8, 12
 STEPS, STRIDE = 24, 6
 CLIP = 0.01
+DROPOUT = 0.1
+WORDS_SKIPPED = 41
 CLASS_WEIGHTS = tuple(0.5 + token / TOKENS for token in range(TOKENS))
 
 
@@ -54,17 +58,19 @@ def train_loop(
     autocast: bool = False,
     undecayed_from: int = STEPS,
     initial: Path | None = None,
+    dropout: float = 0.0,
 ) -> None:
     """Record the loop into `out`.
 
     Another `data_seed` gives other batches. The other arguments turn on what real loops do: a schedule, clipping,
-    autocast, and weight decay that ends at step `undecayed_from`. The first weights are written to `initial`, which the
-    spec then states.
+    autocast, dropout, and weight decay that ends at step `undecayed_from`. The first weights are written to `initial`,
+    which the spec then states.
     """
     import torch
 
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Embedding(TOKENS, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, TOKENS))
+    middle = [torch.nn.Tanh(), *([torch.nn.Dropout(dropout)] if dropout else [])]
+    model = torch.nn.Sequential(torch.nn.Embedding(TOKENS, WIDTH), *middle, torch.nn.Linear(WIDTH, TOKENS))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9 if scheduled else 1.0)
     data = batches(data_seed)
@@ -253,6 +259,58 @@ loop_start_moments = with_start(plants_moments)
 loop_start_counters = with_start(counts_ahead)
 
 
+# Dropout as it comes: the generator of PyTorch is part of the state, and records say how it was moved between steps.
+
+
+def loop_dropout_state_replaced(run: Path, out: Path) -> None:
+    """Put the generator's state of another seed into a middle anchor."""
+    forged = copy_run(run, out)
+    mark = anchor_before(forged, find_scene(forged).last)
+    state = read_anchor(forged, mark)
+    _require_generator(state)
+    replace_anchor(forged, mark, state | {GENERATOR: Tensor.of(seeded(1))})
+
+
+def loop_dropout_words_misstated(run: Path, out: Path) -> None:
+    """State in one record that words of the generator were skipped before its step."""
+    forged = copy_run(run, out)
+    _require_generator(read_anchor(forged, 0))
+    _state_skipped_words(forged)
+
+
+def loop_dropout_masks_searched(run: Path, out: Path) -> None:
+    """Skip words of the generator before one step, as its record says, and take every step from there on anew."""
+    _require_generator(read_anchor(RunDirectory(run), 0))
+    with TemporaryDirectory() as folder:
+        staged = copy_run(run, Path(folder, "run"))
+        _state_skipped_words(staged)
+        program = program_of(staged.path)
+        remake(staged.path, out, program, program)
+
+
+def loop_dropout_start_chosen(run: Path, out: Path) -> None:
+    """Begin with a state of the generator that no seed gives, so that the first masks are chosen."""
+    _require_generator(read_anchor(RunDirectory(run), 0))
+    with TemporaryDirectory() as folder:
+        staged = copy_run(run, Path(folder, "run"))
+        chosen = Tensor.of(np.append(np.zeros(STATE_SIDE - 1, np.int64), 0))
+        write_state(staged.path / anchor_file(0), read_anchor(staged, 0) | {GENERATOR: chosen})
+        program = program_of(run)
+        remake(staged.path, out, program, program)
+
+
+def _require_generator(state: State) -> None:
+    if GENERATOR not in state:
+        raise UsageError("this forgery needs a run of a custom training loop with dropout from PyTorch's own generator")
+
+
+def _state_skipped_words(forged: RunDirectory) -> None:
+    batch = dict(read_state(forged.path / file_of(forged, find_scene(forged).step)))
+    batch[GENERATOR_MOVE] = Tensor.of(np.asarray((GOES_ON, WORDS_SKIPPED), np.int64))
+    write_state(forged.path / batch_file(state_digest(batch)), batch)
+    _rewrite_step(forged, lambda record: record.model_copy(update={"batch": Batch(digest=state_digest(batch))}))
+
+
 # Loops that are trained anew: honest ones, on other batches or departing from their step graph.
 
 
@@ -273,6 +331,7 @@ loop_schedule_before_record = trained_anew(scheduled=True)
 loop_clipping_undeclared = trained_anew(clips=CLIP)
 loop_autocast_around = trained_anew(autocast=True)
 loop_decay_changed = trained_anew(undecayed_from=STEPS // 2)
+loop_dropout_as_it_comes = trained_anew(dropout=DROPOUT)
 
 
 # The claim withdraws the step graph, to avoid a replay.

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from research.attacks.loops import train_loop
+from research.attacks.loops import DROPOUT, train_loop
 from tallystick.audits.policy import Policy
 from tallystick.core.errors import UnavailableError
 from tallystick.engines.tokenizers import TokenizerFile, check_made_again, train_bpe
@@ -77,6 +77,8 @@ def train_reference(out: Path, reference: Reference = "recipe") -> None:
     """Train a reference run into `out`, with its step graph but for bfloat16, which is replayed from its recipe."""
     if reference == "loop":
         train_loop(out)
+    elif reference == "dropout":
+        train_loop(out, dropout=DROPOUT)
     elif reference == "checkpoint":
         train_loop(out, initial=checkpoint_of(out))
     elif reference == "rows":

@@ -26,13 +26,14 @@ claim      an exact audit by a verifier who kept the digest of the honest claim
 tolerant   the sampled steps are judged by calibrated limits instead of bits
 """
 AUDITS: tuple[Audit, ...] = get_args(Audit)
-Reference = Literal["recipe", "bpe", "corpus", "loop", "checkpoint", "rows", "gpt2", "gpt2-bf16"]
+Reference = Literal["recipe", "bpe", "corpus", "loop", "dropout", "checkpoint", "rows", "gpt2", "gpt2-bf16"]
 """Which honest run an attack forges.
 
 recipe     a Llama-style model, trained from a recipe
 bpe        the same with a byte-pair tokenizer that is trained on the source
 corpus     the same on a corpus of shards, which the auditor has
 loop       a custom training loop with a step graph
+dropout    the same with dropout from PyTorch's own generator
 checkpoint the same from the weights of a directory, which the auditor has
 rows       the same on packed rows of conversations, whose corpus, tokenizer and template the auditor has
 gpt2       a GPT-2, trained from a recipe: no replay determines its key biases
@@ -441,6 +442,24 @@ TABLE: Final = (
            HONEST, reference="loop", is_honest=True),
     Attack("loop-decay-changed", LOOPS, "nothing; the loop takes its weight decay away in the middle",
            HONEST, reference="loop", is_honest=True),
+    Attack("loop-dropout-as-it-comes", LOOPS, "nothing; the loop drops out as PyTorch's own generator says",
+           HONEST, reference="dropout", is_honest=True),
+    Attack("loop-dropout-state-replaced", LOOPS,
+           "a middle anchor holds the state of a generator with another seed; its record, roots and claim are made "
+           "anew",
+           accepted("one state of a generator looks like another"), STATE, rejected("state exact"),
+           reference="dropout"),
+    Attack("loop-dropout-words-misstated", LOOPS,
+           "one record says that the generator was moved on before its step, which it was not; resealed",
+           NO_STEP, LOSS_AND_REPLAY, WEIGHTS, reference="dropout"),
+    Attack("loop-dropout-masks-searched", LOOPS,
+           "words of the generator are skipped before one step, until the masks suit; its record says so, and all is "
+           "made anew",
+           NO_STEP, accepted("the report says before how many steps the generator was moved"), reference="dropout"),
+    Attack("loop-dropout-start-chosen", LOOPS,
+           "the generator begins in a state that keeps every element and that no seed gives; all is made anew",
+           NO_STEP, accepted("the report names the first state of the generator, which no new run has"),
+           reference="dropout"),
     Attack("loop-graph-excused", LOOPS,
            "one record states a learning rate 1 % above the one that was used; the claim withdraws the step graph",
            NO_STEP, inconclusive("the claim says why its graph is not what the loop did, and no step is replayed"),
