@@ -124,8 +124,8 @@ def _captured(name: str, model: nn.Module, inputs: list[dict[str, np.ndarray[Any
 def _trained(recipe: str, folder: Path) -> nn.Module:
     from tallystick.core.safetensors import read_state
     from tallystick.engines.torch.training.trainer import Trainer
+    from tallystick.formats.data.step_program import classes
     from tallystick.formats.records import anchor_file
-    from tallystick.formats.step_program import classes
     from tallystick.formats.store.run import RunDirectory
     from tallystick.recording.training import read_config, train
 

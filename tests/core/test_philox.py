@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tallystick.formats.step_program import step_key, step_seed
+from tallystick.formats.data.step_program import step_key, step_seed
 from tallystick.programs.random_words import permutation, sample, words
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "philox"

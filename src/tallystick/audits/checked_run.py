@@ -23,6 +23,7 @@ from tallystick.formats.claims import Claim, Log
 from tallystick.formats.data import tokens as corpus_tokens
 from tallystick.formats.data.preparation import check_stated_tokenizer, read_tokenizer
 from tallystick.formats.data.samples import BatchPlan, Dataset
+from tallystick.formats.data.step_program import batch_plan, open_data
 from tallystick.formats.recipe import learning_rate
 from tallystick.formats.records import (
     AnchorRecord,
@@ -37,15 +38,14 @@ from tallystick.formats.records import (
     read_record,
 )
 from tallystick.formats.spec import Environment, Spec
-from tallystick.formats.step_program import batch_plan, open_data
 from tallystick.formats.store.log import open_line, read_lines
 from tallystick.formats.store.run import ANCHOR_BYTES_MAX, RunDirectory
 from tallystick.programs.step_names import BATCH, GENERATOR_MOVE, POSITION, weights_of
 from tallystick.verdicts.verdict import Findings, bound_by_digest, require
 
 if TYPE_CHECKING:
+    from tallystick.formats.data.step_program import StepProgram
     from tallystick.formats.optimizers import GroupRule
-    from tallystick.formats.step_program import StepProgram
     from tallystick.verdicts.first_weights import FirstWeights
 
 

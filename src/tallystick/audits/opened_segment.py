@@ -23,10 +23,10 @@ from tallystick.core.errors import UnavailableError, UsageError
 from tallystick.formats.chain import Chain
 from tallystick.formats.data.preparation import read_tokenizer
 from tallystick.formats.data.samples import TokenDataset
+from tallystick.formats.data.step_program import batch_plan, open_data
 from tallystick.formats.data.tokens import TokenChunks, open_corpus_tokens
 from tallystick.formats.openings import SegmentStatement
 from tallystick.formats.records import AnchorRecord, Record, StepRecord, read_record
-from tallystick.formats.step_program import batch_plan, open_data
 from tallystick.formats.store.directories import SegmentDirectory
 from tallystick.formats.store.run import RunDirectory
 from tallystick.verdicts.replayer import VerifierStack

@@ -11,7 +11,6 @@ from typing import Any, Final, NoReturn, TypeAlias, cast
 
 import rfc8785
 
-from tallystick.core.digests import Hash
 from tallystick.core.errors import MalformedError
 
 # How deeply a JSON text is nested, measured before a parser recurses into it: deep nesting can crash a process.
@@ -129,7 +128,8 @@ def parse(
     """
     if len(data) > bytes_max:
         raise MalformedError(f"{what}: {len(data)} bytes, more than the {bytes_max} allowed")
-    _check_depth(data, what, depth_max)
+    if is_deep(data, depth_max):
+        raise MalformedError(f"{what}: nested deeper than {depth_max}")
     try:
         value: Json = json.loads(
             data.decode("utf-8"),
@@ -185,11 +185,6 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is no JSON number")
 
 
-def _check_depth(data: bytes, what: str, depth_max: int) -> None:
-    if is_deep(data, depth_max):
-        raise MalformedError(f"{what}: nested deeper than {depth_max}")
-
-
 def _check_text(value: Json, what: str) -> None:
     if isinstance(value, str):
         if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
@@ -240,28 +235,6 @@ def natural(value: Json, what: str) -> int:
     if type(value) is not int or not 0 <= value <= INTEGER_MAX:
         raise MalformedError(f"{what}: {shown(value)} is no natural number")
     return value
-
-
-def integer(value: Json, what: str, least: int = 0, most: int = INTEGER_MAX) -> int:
-    """An integer from `least` to `most`."""
-    number = natural(value, what)
-    if not least <= number <= most:
-        raise MalformedError(f"{what}: {number} is not within {least} to {most}")
-    return number
-
-
-def hash_field(value: Json, what: str) -> Hash:
-    """A node of a tree, written as 64 lower-case hexadecimal digits."""
-    written = text(value, what)
-    if len(written) != 64 or set(written) - set("0123456789abcdef"):
-        raise MalformedError(f"{what}: not 64 lower-case hexadecimal digits")
-    return Hash(bytes.fromhex(written))
-
-
-def constant(value: Json, expected: str | int, what: str) -> None:
-    """The one value that this version of the format allows."""
-    if type(value) is not type(expected) or value != expected:
-        raise MalformedError(f"{what}: must be {expected!r}")
 
 
 def shown(value: object) -> str:

@@ -22,20 +22,20 @@ from tallystick.core.digests import (
     digest,
     digest_bytes,
     digest_from,
+    hashes_from,
     prove_inclusion,
     tree_root,
 )
-from tallystick.core.documents import Count, DigestText, Document
+from tallystick.core.documents import Count, DigestText, Document, HashText, decode_base64
 from tallystick.core.errors import MalformedError, ProofError, UsageError
 from tallystick.core.tensors import Tensor, item_size
-from tallystick.formats.receipt import LAYERS_MAX, PARTS_MAX, Nonce, StatesCommitment, decode_base64
+from tallystick.formats.receipt import LAYERS_MAX, PARTS_MAX, Nonce, StatesCommitment
 from tallystick.programs.random_words import sample
 
 # The opening of hidden states under the root of a receipt: the parts that a nonce selects, or those of one layer.
 
 PART_CHARACTERS_MAX: Final = 12 << 20
 PROOF_MAX: Final = 32
-HashText = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class StatesPart(Document):
@@ -223,9 +223,8 @@ def _checked(part: StatesPart, statement: StatesCommitment) -> Rows:
         raise MalformedError(f"{what}: {len(data)} bytes are not {rows} rows of {statement.dtype}")
     tensor = Tensor(statement.dtype, (rows, width), data)
     leaf = _leaf(_header(statement, part.block, rows, width), memoryview(data), part.layer)
-    proof = [Hash(bytes.fromhex(each)) for each in part.proof]
-    root = Hash(digest_bytes(statement.root))
-    check_inclusion(proof, leaf, _leaf_index(statement, part.block, part.layer), leaf_count(statement), root)
+    index, root = _leaf_index(statement, part.block, part.layer), Hash(digest_bytes(statement.root))
+    check_inclusion(hashes_from(part.proof), leaf, index, leaf_count(statement), root)
     with np.errstate(invalid="ignore"):  # a signalling NaN stays a NaN
         return np.asarray(tensor.values(), np.float32)
 

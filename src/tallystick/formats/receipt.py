@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import struct
 from itertools import pairwise
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from tallystick.core.canonical_json import encode
 from tallystick.core.digests import Digest, digest
-from tallystick.core.documents import Count, DigestText, Document, Positive
-from tallystick.core.errors import MalformedError
-from tallystick.formats.claims import Label
+from tallystick.core.documents import Count, DigestText, Document, HashText, Label, Positive, decode_base64
 from tallystick.programs.operators.tally.fixed_point import VOCABULARY_MAX
 
 # The settings and the seed that determine how the next token is chosen from logits.
@@ -233,7 +229,7 @@ class Fingerprint(Document):
     tokens: TokenCount
     width: Annotated[int, Field(ge=1, le=4096)]
     bits: Literal[1, 4, 8, 32] = 8
-    seed: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    seed: HashText | None = None
     grid: Annotated[int, Field(ge=0, le=32)] | None = None
     data: Annotated[str, Field(max_length=RECEIPT_BYTES_MAX)]
 
@@ -264,6 +260,8 @@ class Receipt(Document):
     `sequence` numbers the receipts of a key from 1; `previous` is the identity of the receipt before.
     """
 
+    digest_noun: ClassVar[str] = "receipt"
+
     receipt: Literal[1] = 1
     model: DigestText
     request: Request
@@ -275,11 +273,6 @@ class Receipt(Document):
     states: StatesCommitment | None = None
     sequence: Positive
     previous: DigestText | None = None
-
-    @property
-    def identity(self) -> Digest:
-        """The digest that identifies this receipt."""
-        return self.digest_as("receipt")
 
     def signed_bytes(self) -> bytes:
         """The bytes that are signed: a domain tag and the canonical receipt."""
@@ -300,16 +293,5 @@ class SignedReceipt(Document):
     """A receipt with the Ed25519 key and signature (RFC 8032) of its provider, in hexadecimal."""
 
     receipt: Receipt
-    key: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    key: HashText
     signature: Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
-
-
-def decode_base64(text: str, what: str) -> bytes:
-    """The bytes of canonical base64 (RFC 4648 §4); raises `MalformedError` naming `what`."""
-    try:
-        data = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise MalformedError(f"{what}: no base64") from None
-    if base64.b64encode(data).decode() != text:
-        raise MalformedError(f"{what}: not canonical base64")
-    return data

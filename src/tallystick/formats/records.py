@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-from typing import Annotated, Final, Literal, Self, TypeVar
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
-from tallystick.core.canonical_json import decode
 from tallystick.core.digests import Digest
-from tallystick.core.documents import Count, DigestText, Document, Number, Positive, Reason, explain
+from tallystick.core.documents import Count, DigestText, Document, Number, Positive, Reason, read_canonical
 from tallystick.core.errors import MalformedError
 from tallystick.formats.optimizers import StatedRules
 
@@ -164,40 +163,20 @@ class CallRecord(Document):
 class TraceEntry(Document):
     """The seconds that one step took, and those spent on recording, by the prover's clock."""
 
+    document_bytes_max: ClassVar[int] = RECORD_BYTES_MAX
+
     step: Positive
     seconds: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
     recording_seconds: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
 Record = HeaderRecord | StepRecord | AnchorRecord | FailedRecord
-Line = TypeVar("Line", bound=Document)
 _RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
-_ENTRY: Final = TypeAdapter(TraceEntry)
 
 
 def read_record(line: bytes, what: str) -> Record:
     """Read one canonical record; raises `MalformedError` naming `what` and the field."""
-    return _read(_RECORD, line, what)
-
-
-def read_trace_entry(line: bytes, what: str) -> TraceEntry:
-    """Read one canonical line of the timeline; raises `MalformedError` naming `what` and the field."""
-    return _read(_ENTRY, line, what)
-
-
-def _read(reader: TypeAdapter[Line], line: bytes, what: str) -> Line:
-    """If what was parsed encodes to `line`, then `line` is canonical: a good line is parsed and encoded only once."""
-    problem = "not in canonical form (a null or an equivalent spelling)"
-    try:
-        found = reader.validate_json(line[: RECORD_BYTES_MAX + 1])
-        if len(line) <= RECORD_BYTES_MAX and found.to_bytes() == line:
-            return found
-    except ValidationError as error:
-        problem = explain(error)
-    except MalformedError as error:  # a number that canonical JSON cannot hold
-        problem = str(error)
-    decode(line, what, bytes_max=RECORD_BYTES_MAX)  # an error of the JSON itself is reported first
-    raise MalformedError(f"{what}: {problem}")
+    return read_canonical(_RECORD.validate_json, line, what, RECORD_BYTES_MAX)
 
 
 def batch_file(digest: Digest) -> str:

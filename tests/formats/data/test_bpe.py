@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 from tallystick.core.errors import MalformedError
 from tallystick.engines.tokenizers import encode_with_library, train_bpe
 from tallystick.formats.data.tokenizer import (
+    BYTES,
     PIECE_CHARACTERS,
     Tokenizer,
     decode_tokens,
@@ -32,7 +33,7 @@ def test_pieces_put_together_are_the_text(text: str) -> None:
 @given(TEXTS)
 @settings(deadline=None)
 def test_decoding_gives_back_the_bytes(text: str) -> None:
-    for tokenizer in (Tokenizer("bytes"), TRAINED):
+    for tokenizer in (BYTES, TRAINED):
         assert decode_tokens(tokenizer, encode_text(tokenizer, text)) == text.encode()
 
 
@@ -48,9 +49,9 @@ def test_the_library_agrees_on_the_shipped_text() -> None:
 
 
 def test_the_leftmost_of_the_most_urgent_merges_comes_first() -> None:
-    aa_first = Tokenizer("bpe", ((97, 97), (97, 98)))
+    aa_first = Tokenizer.bpe(((97, 97), (97, 98)))
     assert merge_piece(aa_first.ranks, b"aaab") == [256, 257]
-    ab_first = Tokenizer("bpe", ((97, 98), (97, 97)))
+    ab_first = Tokenizer.bpe(((97, 98), (97, 97)))
     assert merge_piece(ab_first.ranks, b"aaab") == [257, 256]
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from tallystick.core.digests import digest
 from tallystick.core.errors import MalformedError, ProofError, TallyError, UnavailableError, UsageError
+from tallystick.formats.data.corpus import Corpus
 from tallystick.formats.data.corpus_files import read_corpus_commit
 from tallystick.formats.data.openings import check_record, open_record
 from tallystick.formats.data.preparation import open_dataset, prepare_corpus
@@ -20,6 +21,7 @@ from tallystick.formats.data.tokenizer import BytesEncoder, batches, commit_toke
 from tallystick.formats.data.tokens import (
     CorpusTokens,
     JoinedTokens,
+    ShardTokens,
     check_stated_tokenizer,
     files_of_windows,
     open_corpus_tokens,
@@ -121,20 +123,20 @@ def test_vectors(tmp_path: Path, vector: dict[str, Any], recipe: Callable[..., R
 
 def test_the_commitment_reads_back_and_shows_its_shards(run: tuple[Path, DatasetCommitment]) -> None:
     folder, commitment = run
-    assert DatasetCommitment.from_json(commitment.to_json()) == commitment
+    assert DatasetCommitment.from_json(commitment.to_json(), "data") == commitment
     opening = open_record(folder, commitment, 2)
     check_record(opening, commitment.source)
-    assert opening.record == read_corpus_commit(folder / "corpus.json").shards[2].record
+    assert opening.record == read_corpus_commit(folder / "corpus.json").shards[2].to_bytes()
 
 
 def test_the_tokens_of_a_shard_are_bound_to_that_shard(run: tuple[Path, DatasetCommitment]) -> None:
     corpus = read_corpus_commit(run[0] / "corpus.json")
-    tokens = CorpusTokens.from_bytes((run[0] / "tokens.json").read_bytes())
+    tokens = CorpusTokens.from_bytes((run[0] / "tokens.json").read_bytes(), "tokens.json")
     assert tokens.commit(corpus) == run[1].tokens
-    swapped = replace(corpus, shards=(replace(corpus.shards[0], name="0.jsonl"), *corpus.shards[1:]))
+    swapped = Corpus.of((corpus.shards[0].model_copy(update={"name": "0.jsonl"}), *corpus.shards[1:]))
     assert tokens.commit(swapped) != run[1].tokens
     with pytest.raises(ProofError, match="tokens of 2 shards, not 3"):
-        replace(tokens, shards=tokens.shards[:2]).commit(corpus)
+        tokens.model_copy(update={"shards": tokens.shards[:2]}).commit(corpus)
 
 
 def test_tokens_made_elsewhere_end_each_document(
@@ -200,15 +202,16 @@ def test_a_changed_document_names_the_shard_and_a_missing_shard_is_unavailable(
 def recommit(run: tuple[Path, DatasetCommitment], tokens: dict[int, Any]) -> tuple[Path, DatasetCommitment]:
     """The run with other tokens of some shards, consistent in itself."""
     folder, commitment = run
-    listed = CorpusTokens.from_bytes((folder / "tokens.json").read_bytes())
+    listed = CorpusTokens.from_bytes((folder / "tokens.json").read_bytes(), "tokens.json")
     shards = list(listed.shards)
     for index, row in tokens.items():
         write_tokens(token_path(folder, index), np.array(row), listed.vocabulary)
         made = commit_tokens(*read_tokens(token_path(folder, index)))
-        shards[index] = replace(shards[index], count=made.count, root=made.root)
-    listed = replace(listed, shards=tuple(shards))
+        shards[index] = ShardTokens(count=made.count, root=made.root)
+    listed = listed.model_copy(update={"shards": tuple(shards)})
     (folder / "tokens.json").write_bytes(listed.to_bytes())
-    return folder, replace(commitment, tokens=listed.commit(read_corpus_commit(folder / "corpus.json")))
+    tokens = listed.commit(read_corpus_commit(folder / "corpus.json"))
+    return folder, commitment.model_copy(update={"tokens": tokens})
 
 
 FORGED = {

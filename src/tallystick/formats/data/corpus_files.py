@@ -46,7 +46,7 @@ def commit_corpus(directory: Path, path: Path, *, recheck: bool = False, hashed:
     if path.resolve().is_relative_to(directory.resolve()):
         raise UsageError(f"{path} lies inside of {directory}: a file cannot hold its own digest")
     shards = _hash_noting(list_shards(directory), notes_path(path), recheck, hashed)
-    corpus = Corpus(tuple(each.shard for each in shards))
+    corpus = Corpus.of(each.shard for each in shards)
     if path.exists() and read_document(path, FILE_BYTES_MAX) != corpus.to_bytes():
         raise UsageError(f"{path} holds another commit: remove it or choose another file with --out")
     write_commit(path, corpus, shards)
@@ -74,8 +74,8 @@ def check_shard(found: HashedShard, claimed: Shard, leaves: bytes = b"") -> None
     """Raise `ProofError` unless a shard is the committed one; with its `leaves` the error names the first chunk."""
     if found.shard == claimed:
         return
-    if found.shard.size != claimed.size:
-        raise ProofError(f"{shown(claimed.name)} differs: {found.shard.size} bytes, not {claimed.size}")
+    if found.shard.bytes != claimed.bytes:
+        raise ProofError(f"{shown(claimed.name)} differs: {found.shard.bytes} bytes, not {claimed.bytes}")
     pairs = zip(split_hashes(found.leaves), split_hashes(leaves), strict=False)
     chunk = next((index for index, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
     if chunk is None:
@@ -83,7 +83,7 @@ def check_shard(found: HashedShard, claimed: Shard, leaves: bytes = b"") -> None
     start = chunk * CHUNK_BYTES
     raise ProofError(
         f"{shown(claimed.name)} differs from the one committed to, first in chunk {chunk} "
-        f"(bytes {start} to {min(start + CHUNK_BYTES, claimed.size) - 1})"
+        f"(bytes {start} to {min(start + CHUNK_BYTES, claimed.bytes) - 1})"
     )
 
 

@@ -171,7 +171,7 @@ class RecordTree:
     @cached_property
     def commit(self) -> RecordCommit:
         """What the records are committed to by."""
-        return RecordCommit(self.kind, len(self.leaves), tree_root(self.leaves))
+        return RecordCommit(kind=self.kind, count=len(self.leaves), root=tree_root(self.leaves))
 
 
 def encode_example(arrays: dict[str, NDArray[np.generic]]) -> bytes:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from tallystick.core.canonical_json import encode
-from tallystick.core.digests import Digest, Hash, digest, digest_bytes, leaf_hash, tree_root
+from tallystick.core.digests import Hash, digest, digest_bytes, leaf_hash, tree_root
 from tallystick.core.documents import Count, DigestText, Document, Positive
 from tallystick.core.errors import ProofError
 from tallystick.core.files import FILE_BYTES_MAX, read_document
@@ -33,6 +33,8 @@ class RowsRecipe(Document):
     the `conversations` as fit: `apart`, where positions begin anew with each, or `joined`, where all are one text.
     `starts` is the blob digest of the number of the first conversation of each row.
     """
+
+    digest_noun: ClassVar[str] = "rows"
 
     rows: Literal["chat"] = "chat"
     version: Literal[1] = 1
@@ -63,11 +65,6 @@ class RowsRecipe(Document):
     def total(self) -> int:
         """The number of conversations."""
         return self.conversations or self.count
-
-    @property
-    def identity(self) -> Digest:
-        """The digest by which a spec names these rows."""
-        return self.digest_as("rows")
 
 
 # How conversations of tokens lie in rows: one in each, or as many as fit.

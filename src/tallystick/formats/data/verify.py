@@ -128,8 +128,8 @@ def check_tokens(claimed: Tokens, replayed: Tokens) -> None:
 def _check_training(claimed: Tokenizer, trained: Tokenizer) -> None:
     if claimed == trained:
         return
-    pairs = zip(claimed.merges, trained.merges, strict=False)
-    at = next((rank for rank, (left, right) in enumerate(pairs) if left != right), len(trained.merges))
+    ours, theirs = trained.merges or (), claimed.merges or ()
+    at = next((rank for rank, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), len(ours))
     raise ProofError(f"{TOKENIZER_FILE}: merge {at} is not the one that training on the source gives")
 
 

@@ -12,12 +12,13 @@ from tallystick.core.canonical_json import Json, decode, encode
 from tallystick.core.errors import ProofError, UsageError
 from tallystick.core.files import FILE_BYTES_MAX, read_document, require_writable, write_atomically
 from tallystick.engines import tokenizers
-from tallystick.formats import dataset as datasets, records as record_forms, step_program
+from tallystick.formats import dataset as datasets, records as record_forms
 from tallystick.formats.data import (
     corpus_files,
     openings as data_openings,
     preparation,
     samples,
+    step_program,
     tokenizer as tokenizer_files,
     verify as data_checks,
 )
@@ -60,10 +61,10 @@ def _commit_directory(path: Path, target: Path, verify: Path | None, recheck: bo
     with progress_bar() as bar:
         hashed = corpus_task(bar, "hashing", path)
         if verify is None:
-            return corpus_files.commit_corpus(path, target, recheck=recheck, hashed=hashed).commit.digest
+            return corpus_files.commit_corpus(path, target, recheck=recheck, hashed=hashed).corpus
         claimed = corpus_files.read_corpus_commit(verify)
         corpus_files.check_corpus(path, claimed, corpus_files.read_leaves(verify, claimed), hashed)
-        return claimed.commit.digest
+        return claimed.corpus
 
 
 def _commit_file(path: Path, target: Path, verify: Path | None) -> digests.Digest:
@@ -79,7 +80,7 @@ def _commit_file(path: Path, target: Path, verify: Path | None) -> digests.Diges
         )
     ) != found:
         raise ProofError(f"{path}: {found.count} records under another root than the {claimed.count} committed")
-    return found.digest
+    return found.identity
 
 
 def rows(

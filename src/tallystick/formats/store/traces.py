@@ -9,14 +9,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
-from tallystick.core.canonical_json import decode
-from tallystick.core.digests import Digest, Frontier, digest_from, leaf_hash
-from tallystick.core.documents import Count, DigestText, Document, explain
-from tallystick.core.errors import MalformedError, ProofError, UnavailableError
+from tallystick.core.digests import Frontier, digest_from, leaf_hash
+from tallystick.core.documents import Count, DigestText, Document, Label, read_canonical
+from tallystick.core.errors import ProofError, UnavailableError
 from tallystick.core.files import read_document, write_atomically
 from tallystick.formats.claims import Log
 from tallystick.formats.cluster import Cluster, DeviceName
@@ -27,7 +26,6 @@ from tallystick.formats.store.log import appending, read_lines
 EVENT_BYTES_MAX: Final = 1 << 20
 FUSED_MAX: Final = 1 << 16
 EventKind = Literal["challenge", "checkpoint", "collective", "kernel", "memcpy", "response", "sample", "sync"]
-EventName = Annotated[str, Field(min_length=1, max_length=256)]
 Members = Annotated[tuple[DeviceName, ...], Field(min_length=1, max_length=4096)]
 
 
@@ -47,7 +45,7 @@ class TraceEvent(Document):
     members: Members | None = None
     memory: Count | None = None
     moved: Count | None = None
-    name: EventName
+    name: Label
     operator: Count | None = None
     start: Count
     step: Count | None = None
@@ -80,25 +78,16 @@ class TraceEvent(Document):
         return self.__pydantic_serializer__.to_json(self, exclude_none=True)
 
 
-_READER: Final = TypeAdapter(TraceEvent).validator
+_READER: Final[TypeAdapter[TraceEvent]] = TypeAdapter(TraceEvent)
 
 
 def read_event(line: bytes, what: str) -> TraceEvent:
     """Read one canonical event; raises `MalformedError` naming `what` and the field."""
-    problem = "not in canonical form (a null or an equivalent spelling)"
-    try:
-        event: TraceEvent = _READER.validate_json(line[: EVENT_BYTES_MAX + 1])
-        if len(line) <= EVENT_BYTES_MAX and event.to_bytes() == line:
-            return event
-    except ValidationError as error:
-        problem = explain(error)
-    decode(line, what, bytes_max=EVENT_BYTES_MAX)  # an error of the JSON itself is reported first
-    raise MalformedError(f"{what}: {problem}")
+    return read_canonical(_READER.validate_json, line, what, EVENT_BYTES_MAX)
 
 
 # What a trace is about, and the root of its events: the statement that stands beside them.
 
-Text = Annotated[str, Field(min_length=1, max_length=256)]
 TRACE_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._\-]{0,63}"
 """What the folder of a trace in a run directory may be called, as a regular expression."""
 
@@ -111,20 +100,17 @@ class TraceStatement(Document):
     1970-01-01 (UTC) to its zero. `source` says what reported the events.
     """
 
+    digest_noun: ClassVar[str] = "trace"
+
     trace: Literal["events"] = "events"
     version: Literal[1] = 1
     cluster: DigestText
     graph: DigestText | None = None
     claim: DigestText | None = None
-    clock: Text
+    clock: Label
     began: Count | None = None
-    source: Text
+    source: Label
     events: Log
-
-    @property
-    def identity(self) -> Digest:
-        """The digest that identifies this trace."""
-        return self.digest_as("trace")
 
 
 # A trace on disk: a folder of its own, or `traces/NAME` in a run directory.
