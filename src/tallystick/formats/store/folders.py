@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tallystick.core.errors import MalformedError, UnavailableError
 
@@ -78,6 +78,16 @@ def looks_like(path: Path) -> str:
 def is_kind(path: Path, kind: FolderKind) -> bool:
     """Whether a folder holds one of the marks of a kind."""
     return any((path / mark).is_file() for mark in kind.marks)
+
+
+class Part:
+    """A file or folder of a directory with a `path`, by its name inside of it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: Any, _: Any = None) -> Path:
+        return Path(folder.path, self.name)
 
 
 # Which files a run directory, recorded calls or a segment may hold: no others are sent or taken over a network.

@@ -82,22 +82,17 @@ class TileReader:
         width = min(TILE_WIDTH, (self._size >> TILE_HEIGHT * level) - index * TILE_WIDTH)
         for stored in (width, TILE_WIDTH):  # C2SP tlog-tiles: a partial tile may be deleted once the full one exists
             name = tile_path(level, index, stored)
-            if (self._folder / name).is_file():
-                return self._read_whole(name, stored)[: width * HASH_BYTES]
+            if not (self._folder / name).is_file():
+                continue
+            try:
+                with (self._folder / name).open("rb") as file:
+                    data = file.read(stored * HASH_BYTES + 1)
+            except OSError as error:
+                raise UnavailableError(f"tile {name}: {error.strerror}") from None
+            if len(data) != stored * HASH_BYTES:
+                raise MalformedError(f"tile {name}: {stored} hashes should stand there")
+            return data[: width * HASH_BYTES]
         raise UnavailableError(f"tile {tile_path(level, index, width)} is missing")
-
-    def _read_whole(self, name: str, width: int) -> bytes:
-        try:
-            with (self._folder / name).open("rb") as file:
-                data = file.read(width * HASH_BYTES + 1)
-        except OSError as error:
-            raise UnavailableError(f"tile {name}: {error.strerror}") from None
-        if len(data) != width * HASH_BYTES:
-            raise MalformedError(f"tile {name}: {width} hashes should stand there")
-        return data
-
-
-# Tiles written as a log grows (C2SP tlog-tiles).
 
 
 class TileWriter:
@@ -183,10 +178,6 @@ def open_line(path: Path, index: int, size: int) -> OpenedLine:
 
 def line_at(path: Path, index: int) -> bytes:
     """Line `index` of the log at `path`, found by its index file; raises what `open_line` raises of files."""
-    return _line_from(path, _offset(path, index))
-
-
-def _offset(path: Path, index: int) -> int:
     offsets = index_path(path)
     if not offsets.is_file():
         raise UnavailableError(f"{offsets.name}: not there; `tally fsck --repair` writes it anew")
@@ -195,11 +186,7 @@ def _offset(path: Path, index: int) -> int:
         entry = file.read(OFFSET_BYTES)
     if len(entry) != OFFSET_BYTES:
         raise MalformedError(f"{offsets.name}: ends before record {index}")
-    return int.from_bytes(entry, "little")
-
-
-def _line_from(path: Path, offset: int) -> bytes:
-    size = file_size(path)
+    offset, size = int.from_bytes(entry, "little"), file_size(path)
     with path.open("rb") as file:
         file.seek(min(offset, size))
         line = file.readline(LINE_BYTES_MAX + 1)
@@ -237,22 +224,22 @@ class LogWriter:
             self._note((line,))
 
     def append(self, line: bytes) -> None:
-        """Write one line, leaving the lines before untouched.
-
-        Raises:
-            UsageError: the line is longer than a reader takes.
-            OSError: the disk refuses it.
-        """
-        self._check(line)
-        data = line + b"\n"
-        if self._lines.write(data) != len(data):
-            raise OSError(f"{self.path.name}: the last line could not be written whole")
-        self._note((line,))
+        """Write one line, leaving the lines before untouched; raises what `extend` raises."""
+        self.extend((line,))
 
     def extend(self, lines: Sequence[bytes]) -> None:
-        """As `append` for each of these lines, which are written at once; raises what `append` raises."""
+        """Write these lines at once, leaving the lines before untouched.
+
+        Raises:
+            UsageError: a line is longer than a reader takes.
+            OSError: the disk refuses them.
+        """
         for line in lines:
-            self._check(line)
+            assert b"\n" not in line
+            if len(line) > LINE_BYTES_MAX:
+                raise UsageError(
+                    f"{self.path.name}: a record of {len(line)} bytes, more than the {LINE_BYTES_MAX} allowed"
+                )
         data = b"".join([line + b"\n" for line in lines])
         if self._lines.write(data) != len(data):
             raise OSError(f"{self.path.name}: the last lines could not be written whole")
@@ -271,11 +258,6 @@ class LogWriter:
             self._lines.close()
             self._offsets.close()
         return Log(root=digest_from(self.frontier.root()), size=self.frontier.size)
-
-    def _check(self, line: bytes) -> None:
-        assert b"\n" not in line
-        if len(line) > LINE_BYTES_MAX:
-            raise UsageError(f"{self.path.name}: a record of {len(line)} bytes, more than the {LINE_BYTES_MAX} allowed")
 
     def _note(self, lines: Sequence[bytes]) -> None:
         leaves = list(map(leaf_hash, lines))

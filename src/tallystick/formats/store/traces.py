@@ -19,6 +19,7 @@ from tallystick.core.errors import ProofError, UnavailableError
 from tallystick.core.files import read_document, write_atomically
 from tallystick.formats.claims import Log
 from tallystick.formats.cluster import Cluster, DeviceName
+from tallystick.formats.store.folders import Part
 from tallystick.formats.store.log import appending, read_lines
 
 # One event of a trace: what a device did, when, and for which operator of the graph.
@@ -132,20 +133,9 @@ class TraceFolder:
 
     path: Path
 
-    @property
-    def statement_path(self) -> Path:
-        """The header and the root."""
-        return self.path / "trace.json"
-
-    @property
-    def events_path(self) -> Path:
-        """The events, one canonical line each."""
-        return self.path / "events.jsonl"
-
-    @property
-    def cluster_path(self) -> Path:
-        """The devices."""
-        return self.path / "cluster.json"
+    statement_path = Part("trace.json")  # the header and the root
+    events_path = Part("events.jsonl")
+    cluster_path = Part("cluster.json")
 
     def statement(self) -> TraceStatement:
         """The statement; raises `UnavailableError` where there is none, `MalformedError` where it is no statement."""
