@@ -20,8 +20,7 @@ from tallystick.core.tensor_digests import state_digest
 from tallystick.core.tensors import State, Tensor
 from tallystick.formats.chain import Chain
 from tallystick.formats.claims import Claim, Log
-from tallystick.formats.data import tokens as corpus_tokens
-from tallystick.formats.data.preparation import check_stated_tokenizer, read_tokenizer
+from tallystick.formats.data.preparation import check_stated_tokenizer
 from tallystick.formats.data.samples import BatchPlan, Dataset
 from tallystick.formats.data.step_program import batch_plan, open_data
 from tallystick.formats.recipe import learning_rate
@@ -275,11 +274,8 @@ def check_stated_data(evidence: CheckedRun) -> None:
     assert recipe is not None  # only a recipe has data
     assert commitment is not None
     require(commitment.kind == recipe.data.kind, f"the data is {commitment.kind}, the recipe's is {recipe.data.kind}")
-    if commitment.kind == "corpus":
-        corpus_tokens.check_stated_tokenizer(commitment, recipe.tokenizer)
-    elif commitment.tokens is not None:
-        tokenizer = read_tokenizer(evidence.run.data_path, commitment)
-        check_stated_tokenizer(tokenizer, recipe.tokenizer.kind, recipe.tokenizer.vocabulary)
+    if commitment.tokens is not None:
+        check_stated_tokenizer(evidence.run.data_path, commitment, recipe.tokenizer)
 
 
 def _read_transcript(evidence: CheckedRun, policy: Policy) -> None:

@@ -24,7 +24,7 @@ from tallystick.formats.chain import Chain
 from tallystick.formats.data.preparation import read_tokenizer
 from tallystick.formats.data.samples import TokenDataset
 from tallystick.formats.data.step_program import batch_plan, open_data
-from tallystick.formats.data.tokens import TokenChunks, open_corpus_tokens
+from tallystick.formats.data.tokens import open_chunks, open_corpus_tokens
 from tallystick.formats.openings import SegmentStatement
 from tallystick.formats.records import AnchorRecord, Record, StepRecord, read_record
 from tallystick.formats.store.directories import SegmentDirectory
@@ -170,7 +170,8 @@ def _open_data(segment: SegmentDirectory, evidence: CheckedSegment) -> None:
     else:
         tokenizer = read_tokenizer(evidence.run.data_path, spec.data)
         require(tokenizer.vocabulary == spec.data.tokens.vocabulary, "the tokenizer has another vocabulary")
-        evidence.dataset = TokenChunks(segment.chunks_path, spec.data.tokens, spec.recipe.training.sequence)
+        tokens = open_chunks(segment.chunks_path, spec.data.tokens)
+        evidence.dataset = TokenDataset(tokens, spec.recipe.training.sequence)
     evidence.plan = batch_plan(spec, evidence.dataset)
 
 

@@ -18,7 +18,7 @@ from tallystick.core.digests import digest, digest_bytes
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError
 from tallystick.core.tensors import State
 from tallystick.formats.data.rows import CommittedRows, leaves_of_batch, read_rows
-from tallystick.formats.data.verify import BpeTraining, CorpusCheck, Encoding, verify_data, verify_tokenizer
+from tallystick.formats.data.verify import CorpusCheck, LibraryVersions, verify_data, verify_tokenizer
 from tallystick.formats.dataset import DatasetCommitment
 from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.random_words import sample
@@ -40,9 +40,9 @@ def derive_corpus(evidence: CheckedRun, policy: Policy, nonce: bytes, stack: Ver
         yield "whether the tokens are those of the corpus: give its directory with --corpus"
         return
     ours, theirs = (each.package("tokenizers") for each in (stack.environment, evidence.environment))
-    encoding = Encoding(stack.read_encoder, ours, theirs)
+    versions = LibraryVersions(ours, theirs)
     with evidence.findings.check(CHECK):
-        check = CorpusCheck.open(evidence.run.data_path, stack.corpus, commitment, recipe, encoding)
+        check = CorpusCheck.open(evidence.run.data_path, stack.corpus, commitment, recipe, stack.read_encoder, versions)
         shards = check.corpus.shards
         chosen = range(len(shards)) if policy.full else sample_shards(evidence, nonce, len(shards), policy.shards)
         for index in chosen:
@@ -88,9 +88,9 @@ def _derive_source(evidence: CheckedRun, commitment: DatasetCommitment, stack: V
         yield "whether the tokenizer was trained on the source: nothing here trains one"
         return
     ours, theirs = (each.package("tokenizers") for each in (stack.environment, evidence.environment))
-    training = BpeTraining(stack.train_bpe, ours, theirs)
+    versions = LibraryVersions(ours, theirs)
     with evidence.findings.check("tokenizer of the source"):
-        verify_tokenizer(evidence.run.data_path, commitment, "bpe", recipe.tokenizer.vocabulary, training)
+        verify_tokenizer(evidence.run.data_path, commitment, recipe.tokenizer, stack.train_bpe, versions)
 
 
 # Compares the batches of replayed steps with the rows that a spec names, and rows with the corpus they are of.

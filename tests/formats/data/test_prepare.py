@@ -15,13 +15,14 @@ from tallystick.engines.tokenizers import train_bpe
 from tallystick.formats.data.openings import check_record, open_record
 from tallystick.formats.data.preparation import open_dataset, prepare
 from tallystick.formats.data.samples import BatchPlan, ExampleDataset, TokenDataset
-from tallystick.formats.data.tokenizer import BYTES, Tokenizer, commit_tokens, read_tokens, write_tokens
-from tallystick.formats.data.verify import BpeTraining, verify_data, verify_tokenizer, verify_tokens
+from tallystick.formats.data.tokenizer import Tokenizer, commit_tokens, read_tokens, write_tokens
+from tallystick.formats.data.verify import LibraryVersions, verify_data, verify_tokenizer
 from tallystick.formats.dataset import DatasetCommitment
+from tallystick.formats.recipe import TokenizerRecipe
 
 TEXT = b"a stick was notched,\r\nthen split: the halves had to match.\n" * 40
 LINES = b'{"text":"one notch"}\r\n{"id":2,"text":"two notches"}'
-SAME = BpeTraining(train_bpe, "1", "1")
+SAME = LibraryVersions("1", "1")
 Prepared = tuple[Path, DatasetCommitment]
 Change = Callable[[np.ndarray], np.ndarray]
 
@@ -51,7 +52,13 @@ def test_prepared_data_opens_and_verifies(prepared: dict[str, Prepared], kind: s
     assert all(len(array) == 2 for array in dataset.batch(np.array([0, 1])).values())
     verify_data(folder, commitment)
     if commitment.tokens is not None:
-        verify_tokenizer(folder, commitment, "bpe" if kind == "bpe" else "bytes", 280, SAME)
+        verify_tokenizer(
+            folder,
+            commitment,
+            TokenizerRecipe(kind="bpe" if kind == "bpe" else "bytes", vocabulary=280),
+            train_bpe,
+            SAME,
+        )
 
 
 @KINDS
@@ -143,7 +150,7 @@ def with_token_5(tokens: np.ndarray) -> np.ndarray:
     ("change", "message"),
     [
         (with_token_5, "token 5 is 65"),
-        (lambda tokens: tokens[:-1], "token 2319: 2319 tokens, but"),
+        (lambda tokens: tokens[:-1], "2319 tokens, but the source gives"),
     ],
 )
 def test_tokens_that_are_not_those_of_the_source_are_named(
@@ -154,8 +161,6 @@ def test_tokens_that_are_not_those_of_the_source_are_named(
     open_dataset(*forged)
     with pytest.raises(ProofError, match=message):
         verify_data(*forged)
-    with pytest.raises(ProofError, match=message):
-        verify_tokens("text", forged[0] / "source.txt", BYTES, forged[0] / "tokens.bin")
 
 
 def test_a_tokenizer_that_was_not_trained_on_the_source_is_named(tmp_path: Path) -> None:
@@ -166,7 +171,7 @@ def test_a_tokenizer_that_was_not_trained_on_the_source_is_named(tmp_path: Path)
     )
     verify_data(tmp_path / "out", commitment)
     with pytest.raises(ProofError, match="merge 0"):
-        verify_tokenizer(tmp_path / "out", commitment, "bpe", 257, SAME)
+        verify_tokenizer(tmp_path / "out", commitment, TokenizerRecipe(kind="bpe", vocabulary=257), train_bpe, SAME)
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("0.23.3", "0.22.0"), ("unknown", "unknown"), ("0.23.3", "unknown")])
@@ -177,7 +182,13 @@ def test_merges_of_another_library_are_not_held_against_anybody(tmp_path: Path, 
         "text", tmp_path / "text", tmp_path / "out", tokenization="bpe", train_bpe=lambda text, size: foreign
     )
     with pytest.raises(UnavailableError, match=f"tokenizers {ours}; the run states {theirs}.*install that one"):
-        verify_tokenizer(tmp_path / "out", commitment, "bpe", 257, BpeTraining(train_bpe, ours, theirs))
+        verify_tokenizer(
+            tmp_path / "out",
+            commitment,
+            TokenizerRecipe(kind="bpe", vocabulary=257),
+            train_bpe,
+            LibraryVersions(ours, theirs),
+        )
 
 
 def test_training_is_repeated_with_the_vocabulary_that_the_recipe_states(prepared: dict[str, Prepared]) -> None:
@@ -189,12 +200,12 @@ def test_training_is_repeated_with_the_vocabulary_that_the_recipe_states(prepare
         return train_bpe(text, vocabulary)
 
     with pytest.raises(ProofError, match="280 tokens, where the recipe allows 279"):
-        verify_tokenizer(folder, commitment, "bpe", 279, SAME)
+        verify_tokenizer(folder, commitment, TokenizerRecipe(kind="bpe", vocabulary=279), train_bpe, SAME)
     with pytest.raises(ProofError, match="merge 35"):
-        verify_tokenizer(folder, commitment, "bpe", 300, BpeTraining(train, "1", "1"))
+        verify_tokenizer(folder, commitment, TokenizerRecipe(kind="bpe", vocabulary=300), train, SAME)
     assert asked == [300]
     with pytest.raises(ProofError, match="of kind bpe, where the recipe states bytes"):
-        verify_tokenizer(folder, commitment, "bytes", 280, SAME)
+        verify_tokenizer(folder, commitment, TokenizerRecipe(kind="bytes", vocabulary=280), train_bpe, SAME)
 
 
 def test_a_vocabulary_that_is_not_the_tokenizers_is_refused(prepared: dict[str, Prepared], tmp_path: Path) -> None:

@@ -86,12 +86,19 @@ def read_tokenizer(folder: Path, commitment: DatasetCommitment) -> Tokenizer:
     return tokenizer
 
 
-def check_stated_tokenizer(tokenizer: Tokenizer, kind: str, vocabulary: int) -> None:
-    """Raise `ProofError` where a tokenizer cannot be the one of a recipe, whatever it was trained on."""
-    if tokenizer.kind != kind:
-        raise ProofError(f"{TOKENIZER_FILE}: of kind {tokenizer.kind}, where the recipe states {kind}")
-    if tokenizer.vocabulary > max(vocabulary, BYTE_TOKENS):
-        raise ProofError(f"{TOKENIZER_FILE}: {tokenizer.vocabulary} tokens, where the recipe allows {vocabulary}")
+def check_stated_tokenizer(folder: Path, commitment: DatasetCommitment, recipe: TokenizerRecipe) -> None:
+    """Raise `ProofError` where the tokenizer in `folder` cannot be the one of a recipe, whatever it was trained on."""
+    if commitment.kind == "corpus":
+        if commitment.tokenizer != (recipe.digest or digest("blob", BYTES.to_bytes())):
+            raise ProofError(f"{TOKENIZER_FILE}: not the tokenizer that the recipe states")
+        return
+    tokenizer = read_tokenizer(folder, commitment)
+    if tokenizer.kind != recipe.kind:
+        raise ProofError(f"{TOKENIZER_FILE}: of kind {tokenizer.kind}, where the recipe states {recipe.kind}")
+    if tokenizer.vocabulary > max(recipe.vocabulary, BYTE_TOKENS):
+        raise ProofError(
+            f"{TOKENIZER_FILE}: {tokenizer.vocabulary} tokens, where the recipe allows {recipe.vocabulary}"
+        )
 
 
 def open_tokens(folder: Path, commitment: DatasetCommitment) -> tuple[Tokens, int]:

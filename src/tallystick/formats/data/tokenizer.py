@@ -65,8 +65,15 @@ def read_tokens(path: Path) -> tuple[Tokens, int]:
             header = file.read(HEADER.size)
     except OSError as error:
         raise UnavailableError(f"{path}: {error.strerror}") from None
-    vocabulary, count = _read_header(header, size, path.name)
+    if len(header) < HEADER.size or header[:8] != MAGIC:
+        raise MalformedError(f"{path.name}: not a file of tokens")
+    _, vocabulary, count = HEADER.unpack(header)
+    if not 1 <= vocabulary <= VOCABULARY_MAX:
+        raise MalformedError(f"{path.name}: a vocabulary of {vocabulary} is not within 1 to {VOCABULARY_MAX}")
     dtype = token_dtype(vocabulary)
+    expected = HEADER.size + count * dtype.itemsize
+    if size != expected:
+        raise MalformedError(f"{path.name}: {size} bytes, but {count} tokens make {expected}")
     if count == 0:
         return np.empty(0, dtype), vocabulary
     tokens = np.memmap(path, dtype, mode="r", offset=HEADER.size, shape=(count,))
@@ -89,18 +96,6 @@ def commit_tokens(tokens: Tokens, vocabulary: int) -> TokensCommit:
     """Commit to `tokens`, of the dtype that `token_dtype` gives for `vocabulary`."""
     assert tokens.dtype == token_dtype(vocabulary)
     return TokensCommit(count=tokens.size, vocabulary=vocabulary, root=chunk_tokens(tokens).root)
-
-
-def _read_header(header: bytes, size: int, name: str) -> tuple[int, int]:
-    if len(header) < HEADER.size or header[:8] != MAGIC:
-        raise MalformedError(f"{name}: not a file of tokens")
-    _, vocabulary, count = HEADER.unpack(header)
-    if not 1 <= vocabulary <= VOCABULARY_MAX:
-        raise MalformedError(f"{name}: a vocabulary of {vocabulary} is not within 1 to {VOCABULARY_MAX}")
-    expected = HEADER.size + count * token_dtype(vocabulary).itemsize
-    if size != expected:
-        raise MalformedError(f"{name}: {size} bytes, but {count} tokens make {expected}")
-    return vocabulary, count
 
 
 # Tokenizers: single bytes, or byte-pair encoding over bytes, each defined by a few lines of JSON.

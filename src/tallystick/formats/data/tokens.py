@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, ClassVar, Final, Literal
 
@@ -21,9 +21,7 @@ from tallystick.core.files import read_document, write_atomically
 from tallystick.formats.data.corpus import COMMIT_BYTES_MAX, Corpus, Shard
 from tallystick.formats.data.corpus_files import read_corpus_commit
 from tallystick.formats.data.records import ChunkHasher, chunk_count, shown
-from tallystick.formats.data.samples import Arrays, Indices, check_indices
 from tallystick.formats.data.tokenizer import (
-    BYTES,
     HEADER,
     MAGIC,
     TOKENIZER_BYTES_MAX,
@@ -36,7 +34,6 @@ from tallystick.formats.data.tokenizer import (
     token_dtype,
 )
 from tallystick.formats.dataset import CHUNK_BYTES, VOCABULARY_MAX, DatasetCommitment, TokensCommit
-from tallystick.formats.recipe import TokenizerRecipe
 
 # The tokens of a corpus: one file for each shard, mapped when it is read, and a root that binds them to the shards.
 #
@@ -82,11 +79,6 @@ class JoinedTokens:
 
     starts: NDArray[np.int64]
     part: Callable[[int], Tokens]
-
-    @classmethod
-    def of(cls, parts: Sequence[Tokens]) -> JoinedTokens:
-        """The row of `parts`, one after the other."""
-        return cls(_starts(part.size for part in parts), parts.__getitem__)
 
     @property
     def size(self) -> int:
@@ -186,12 +178,6 @@ def read_tokenizer_file(folder: Path, commitment: DatasetCommitment) -> bytes:
     return content
 
 
-def check_stated_tokenizer(commitment: DatasetCommitment, recipe: TokenizerRecipe) -> None:
-    """Raise `ProofError` unless the data is tokenized by what the recipe states: a file by its digest, or the bytes."""
-    if commitment.tokenizer != (recipe.digest or digest("blob", BYTES.to_bytes())):
-        raise ProofError(f"{TOKENIZER_FILE}: not the tokenizer that the recipe states")
-
-
 def token_path(folder: Path, index: int) -> Path:
     """The file with the tokens of shard `index`."""
     return folder / "tokens" / f"{index:08}.bin"
@@ -221,58 +207,29 @@ def chunk_file(index: int) -> str:
     return f"chunk_{index:08d}.bin"
 
 
-@dataclass(frozen=True, eq=False)
-class TokenChunks:
-    """Windows of `sequence` tokens, read from the chunks in `folder`, each checked when it is first used.
+def open_chunks(folder: Path, tokens: TokensCommit) -> JoinedTokens:
+    """The row of committed tokens, read from the chunks in `folder`, each checked when it is first used.
 
     A chunk that is missing raises `UnavailableError`, one that is not the committed one `ProofError`.
     """
+    dtype = token_dtype(tokens.vocabulary)
+    width, count = CHUNK_BYTES // dtype.itemsize, chunk_count(tokens.count * dtype.itemsize)
 
-    folder: Path
-    tokens: TokensCommit
-    sequence: int
-    _kept: dict[int, NDArray[Any]] = field(default_factory=dict)
-
-    @property
-    def count(self) -> int:
-        """The number of windows, of all chunks."""
-        return max(self.tokens.count - 1, 0) // self.sequence
-
-    def batch(self, indices: Indices) -> Arrays:
-        """`inputs` and `targets`, int64[batch, sequence] each; raises `MalformedError` outside the data."""
-        check_indices(indices, self.count)
-        places = indices[:, np.newaxis] * self.sequence + np.arange(self.sequence + 1)
-        found = self._at(places)
-        return {"inputs": found[:, :-1], "targets": found[:, 1:]}
-
-    def _at(self, places: Indices) -> Indices:
-        width = CHUNK_BYTES // token_dtype(self.tokens.vocabulary).itemsize
-        found = np.empty(places.shape, np.int64)
-        for index in np.unique(places // width):
-            inside = places // width == index
-            found[inside] = self._chunk(int(index))[places[inside] - index * width]
-        return found
-
-    def _chunk(self, index: int) -> NDArray[Any]:
-        if index not in self._kept:
-            while len(self._kept) >= CHUNKS_KEPT:
-                del self._kept[next(iter(self._kept))]
-            self._kept[index] = self._read(index)
-        return self._kept[index]
-
-    def _read(self, index: int) -> NDArray[Any]:
-        path, dtype = self.folder / chunk_file(index), token_dtype(self.tokens.vocabulary)
+    @lru_cache(CHUNKS_KEPT)
+    def part(index: int) -> Tokens:
+        path = folder / chunk_file(index)
         data = read_document(path, CHUNK_BYTES)
         proof = ChunkProof.from_bytes(read_document(path.with_suffix(".json")), f"{path.stem}.json")
-        count = chunk_count(self.tokens.count * dtype.itemsize)
         try:
-            check_inclusion(hashes_from(proof.proof), leaf_hash(data), index, count, self.tokens.root)
+            check_inclusion(hashes_from(proof.proof), leaf_hash(data), index, count, tokens.root)
         except ProofError as error:
             raise ProofError(f"{path.name}: not chunk {index} of the committed tokens ({error})") from None
         found = np.frombuffer(data, dtype)
-        if found.size and found.max() >= self.tokens.vocabulary:
-            raise ProofError(f"{path.name}: a token lies outside the vocabulary of {self.tokens.vocabulary}")
+        if found.size and found.max() >= tokens.vocabulary:
+            raise ProofError(f"{path.name}: a token lies outside the vocabulary of {tokens.vocabulary}")
         return found
+
+    return JoinedTokens(np.append(np.arange(count, dtype=np.int64) * width, tokens.count), part)
 
 
 def write_chunks(tokens_file: Path, folder: Path, windows: Iterable[int], sequence: int) -> None:
