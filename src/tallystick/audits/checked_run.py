@@ -18,7 +18,6 @@ from tallystick.core.errors import MalformedError, ProofError, UnavailableError
 from tallystick.core.safetensors import read_state
 from tallystick.core.tensor_digests import state_digest
 from tallystick.core.tensors import State, Tensor
-from tallystick.formats.chain import Chain
 from tallystick.formats.claims import Claim, Log
 from tallystick.formats.data.preparation import check_stated_tokenizer
 from tallystick.formats.data.samples import BatchPlan, Dataset
@@ -26,6 +25,7 @@ from tallystick.formats.data.step_program import batch_plan, open_data
 from tallystick.formats.recipe import learning_rate
 from tallystick.formats.records import (
     AnchorRecord,
+    Chain,
     FailedRecord,
     HeaderRecord,
     Record,

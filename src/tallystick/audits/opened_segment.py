@@ -20,13 +20,12 @@ from tallystick.audits.report import Report, report_unread
 from tallystick.audits.segments import leave_end_out, leave_withdrawn_end_out
 from tallystick.audits.training import Progress, audit_selected, note_origin_not_compared, segments_between
 from tallystick.core.errors import UnavailableError, UsageError
-from tallystick.formats.chain import Chain
 from tallystick.formats.data.preparation import read_tokenizer
 from tallystick.formats.data.samples import TokenDataset
 from tallystick.formats.data.step_program import batch_plan, open_data
 from tallystick.formats.data.tokens import open_chunks, open_corpus_tokens
 from tallystick.formats.openings import SegmentStatement
-from tallystick.formats.records import AnchorRecord, Record, StepRecord, read_record
+from tallystick.formats.records import AnchorRecord, Chain, Record, StepRecord, read_record
 from tallystick.formats.store.directories import SegmentDirectory
 from tallystick.formats.store.run import RunDirectory
 from tallystick.verdicts.replayer import VerifierStack

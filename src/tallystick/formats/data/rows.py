@@ -124,10 +124,11 @@ def lay_row(conversations: Sequence[Labelled], recipe: RowsRecipe) -> Row:
 
 # Rows of tokens with labels, as another kind of samples of a corpus.
 #
-# rows.json                       the rows recipe rows.leaves                     the leaf hash of each row, 32 bytes
-# each rows.starts                     of packed rows: the place of the first conversation of each, I64 rows.safetensors
-# input_ids and labels I32[count, length], attention_mask U8 or position_ids I32 likewise tokenizer.json
-# chat_template.jinja
+# rows.json                the rows recipe
+# rows.leaves              the leaf hash of each row, 32 bytes each
+# rows.starts              of packed rows: the place of the first conversation of each, I64
+# rows.safetensors         input_ids and labels I32[count, length], attention_mask U8 or position_ids I32 likewise
+# tokenizer.json chat_template.jinja
 #
 # The leaf of a row is that of the bytes of its three parts in this order, each as I64[length].
 

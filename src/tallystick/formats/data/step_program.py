@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,12 +17,9 @@ from tallystick.formats.data.samples import BatchPlan, Dataset
 from tallystick.formats.optimizers import GroupRule, SlotSpec, rule_of_recipe, schedule_scalars
 from tallystick.formats.recipe import Recipe, learning_rate
 from tallystick.formats.spec import Spec
+from tallystick.programs.graph import Graph, Ref
 from tallystick.programs.random_words import KEY_BYTES
 from tallystick.programs.step_names import BATCH, POSITION, SEED, STATE_PREFIXES, STEP_SLOT, parameter_of
-
-if TYPE_CHECKING:
-    from tallystick.programs.graph import Graph, Ref
-
 
 # How a spec and its data become the batches of a step: one definition for prover and verifier.
 
@@ -35,13 +31,8 @@ def batch_plan(spec: Spec, dataset: Dataset) -> BatchPlan:
     recipe, root = spec.recipe, spec.data_root
     assert recipe is not None  # a batch plan exists only for a recipe
     assert root is not None
-    return BatchPlan(
-        root,
-        recipe.training.seed,
-        dataset.count,
-        recipe.data.validation,
-        recipe.examples_per_step,
-    )
+    seed, kept = recipe.training.seed, recipe.data.validation
+    return BatchPlan(root, seed, dataset.count, kept, recipe.examples_per_step)
 
 
 def open_data(spec: Spec, folder: Path) -> Dataset:
@@ -87,9 +78,9 @@ def step_seed(seed: int, step: int) -> Tensor:
 
 # The step graph of a run with all that a replay of it reads besides an anchor.
 #
-# inputs.<name>      the batch of a step; inputs.<k>.<name> for micro-batch k of several schedule.<name>    what follows
-# from settings, learning rate and step number; schedule.<name>.<g> for group g of several rng.seed           the key of
-# the step's random numbers, for a run with a seed
+# inputs.<name>      the batch of a step; inputs.<k>.<name> for micro-batch k of several
+# schedule.<name>    what follows from settings, learning rate and step number; schedule.<name>.<g> for group g
+# rng.seed           the key of the step's random numbers, for a run with a seed
 
 Bind = Callable[[int], State]
 
@@ -172,7 +163,8 @@ class StepProgram:
 
     def schedule(self, state: State, index: int) -> dict[Ref, Tensor]:
         """The schedule's scalars at step `index`; an optimizer that had stepped before the run goes on counting."""
-        counts = {float(t.values()) for name, t in state.items() if _counts_steps(name, t)}
+        steps = (name for name in state if name.startswith("optimizer.") and name.endswith(STEP_SLOT))
+        counts = {float(state[name].values()) for name in steps if state[name].shape == ()}
         step = int(max(counts)) + 1 if counts else index
         return schedule_tensors(self.rules, self.rates(index), step)
 
@@ -210,7 +202,3 @@ def recipe_program(
         lambda index: recipe_batch(recipe, dataset, plan, index),
         lambda index: (learning_rate(recipe, index),),
     )
-
-
-def _counts_steps(name: str, tensor: Tensor) -> bool:
-    return name.startswith("optimizer.") and name.endswith(STEP_SLOT) and tensor.shape == ()
