@@ -86,8 +86,13 @@ class Cluster(Document):
 
     @model_validator(mode="after")
     def _names_each_once(self) -> Self:
-        _require_ascending([(each.name,) for each in self.devices], "devices")
-        _require_ascending([each.ends for each in self.links], "links")
+        for what, names in (
+            ("devices", [(device.name,) for device in self.devices]),
+            ("links", [link.ends for link in self.links]),
+        ):
+            for before, after in pairwise(names):
+                if before >= after:
+                    raise ValueError(f"{what}: {' to '.join(after)} stands twice, or not in ascending order")
         for device in self.devices:
             if device.host is not None and self.by_name.get(device.host, device).kind != "host":
                 raise ValueError(f"{device.name} sits in {device.host}, which is no device of kind host")
@@ -105,11 +110,11 @@ class Cluster(Document):
 
     @cached_property
     def _links_by_end(self) -> dict[str, list[Link]]:
-        found: dict[str, list[Link]] = {}
+        links: dict[str, list[Link]] = {}
         for link in self.links:
             for end in link.ends:
-                found.setdefault(end, []).append(link)
-        return found
+                links.setdefault(end, []).append(link)
+        return links
 
     def links_of(self, name: str) -> list[Link]:
         """The links that end at a device."""
@@ -122,9 +127,3 @@ class Cluster(Document):
             devices=tuple(sorted(devices, key=lambda device: device.name)),
             links=tuple(sorted(links, key=lambda link: link.ends)),
         )
-
-
-def _require_ascending(names: list[tuple[str, ...]], what: str) -> None:
-    for before, after in pairwise(names):
-        if before >= after:
-            raise ValueError(f"{what}: {' to '.join(after)} stands twice, or not in ascending order")

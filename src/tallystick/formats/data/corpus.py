@@ -98,13 +98,13 @@ def check_names(names: Iterable[str]) -> None:
         raise MalformedError("a corpus without a shard")
 
 
-def check_shards_named(claimed: Corpus, found: Iterable[tuple[str, int]]) -> None:
+def check_shards_named(claimed: Corpus, files: Iterable[ShardFile]) -> None:
     """Compare names and sizes, which takes no reading.
 
     Raises:
         ProofError: naming the first shard, in the order of names, that is missing, was added or has another size.
     """
-    expected, present = {shard.name: shard.bytes for shard in claimed.shards}, dict(found)
+    expected, present = {shard.name: shard.bytes for shard in claimed.shards}, {file.name: file.size for file in files}
     for name in sorted(expected.keys() | present.keys(), key=str.encode):
         if name not in present:
             raise ProofError(f"{shown(name)} is missing")
@@ -158,11 +158,11 @@ def list_shards(directory: Path) -> list[ShardFile]:
         MalformedError: for a link, device, pipe or socket, a name that is not portable, or a directory without files.
         UnavailableError: for a directory that cannot be read.
     """
-    found = sorted(_walk(directory, ""), key=lambda file: os.fsencode(file.name))
-    if not found:
+    files = sorted(_walk(directory, ""), key=lambda file: os.fsencode(file.name))
+    if not files:
         raise MalformedError(f"{directory}: holds no file; put shards into it, or name another directory")
-    check_names(file.name for file in found)
-    return found
+    check_names(file.name for file in files)
+    return files
 
 
 def find_shard(directory: Path, name: str) -> ShardFile:
@@ -170,10 +170,10 @@ def find_shard(directory: Path, name: str) -> ShardFile:
     check_name(name)
     if not os.path.lexists(directory / name):
         raise UnavailableError(f"{shown(name)}: not there (looked in {directory})")
-    found = list(_visit(name, directory / name))
-    if len(found) != 1 or found[0].name != name:
+    files = list(_visit(name, directory / name))
+    if len(files) != 1 or files[0].name != name:
         raise UnavailableError(f"{shown(name)}: a directory, not a shard")
-    return found[0]
+    return files[0]
 
 
 def hash_shards(
@@ -194,12 +194,17 @@ def hash_shards(
         UnavailableError: for a file that cannot be read, or that changes while it is read.
     """
     leaves = bytearray()
-    for piece, found in _in_order(_cut(files, known or {}), threads or os.cpu_count() or 1):
-        leaves += found
+    for piece, hashes in _in_order(_cut(files, known or {}), threads or os.cpu_count() or 1):
+        leaves += hashes
         hashed(piece.size)
-        if piece.is_last:
-            yield _put_together(piece.file, bytes(leaves))
-            leaves.clear()
+        file = piece.file
+        if piece.start + piece.size < file.size:
+            continue
+        if len(leaves) != HASH_BYTES * chunk_count(file.size):
+            raise MalformedError(f"{shown(file.name)}: {len(leaves)} bytes of leaf hashes for {file.size} bytes")
+        root = tree_root(split_hashes(bytes(leaves)))
+        yield HashedShard(Shard(bytes=file.size, name=file.name, root=root), bytes(leaves))
+        leaves.clear()
 
 
 @dataclass(frozen=True)
@@ -210,10 +215,6 @@ class _Piece:
     start: int
     size: int
     known: bytes | None = None
-
-    @property
-    def is_last(self) -> bool:
-        return self.start + self.size == self.file.size
 
 
 def _cut(files: Iterable[ShardFile], known: Mapping[str, bytes]) -> Iterator[_Piece]:
@@ -292,12 +293,6 @@ def _fill(opened: RawIOBase, chunk: memoryview) -> int:
             raise OSError(0, "was cut short while it was read")
         count += more
     return count
-
-
-def _put_together(file: ShardFile, leaves: bytes) -> HashedShard:
-    if len(leaves) != HASH_BYTES * chunk_count(file.size):
-        raise MalformedError(f"{shown(file.name)}: {len(leaves)} bytes of leaf hashes for {file.size} bytes")
-    return HashedShard(Shard(bytes=file.size, name=file.name, root=tree_root(split_hashes(leaves))), leaves)
 
 
 def _walk(directory: Path, prefix: str) -> Iterator[ShardFile]:
