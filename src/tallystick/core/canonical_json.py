@@ -40,8 +40,8 @@ def is_deep(data: bytes, most: int = DEPTH_MAX) -> bool:
 
 def has_more_lists(data: bytes, most: int) -> bool:
     """Whether a JSON text holds more lists and objects than `most`; it returns at once if there are few brackets."""
-    found = _outside_strings(data) if data.count(b"[") + data.count(b"{") > most else b""
-    return found.count(b"[") + found.count(b"{") > most
+    brackets = _outside_strings(data) if data.count(b"[") + data.count(b"{") > most else b""
+    return brackets.count(b"[") + brackets.count(b"{") > most
 
 
 def loose_json(data: bytes | str, **hooks: Any) -> Any:
@@ -90,7 +90,7 @@ def encode(value: Json) -> bytes:
 
 
 def _are_plain(values: Iterable[Any], depth: int = DEPTH_MAX) -> bool:
-    """Whether Python's writer, which is much faster, gives the canonical bytes; not asked of deeper nesting.
+    """Whether Python's writer, which is much faster, gives the canonical bytes; false for deeper nesting.
 
     It escapes ASCII text in the same way, and sorts ASCII keys in the same order. It writes the same digits of a number
     and differs only where it writes an exponent, or `.0` behind a whole one.

@@ -1,4 +1,4 @@
-"""Strict documents: the only way in which JSON becomes a typed object, and what is said where it does not."""
+"""Strict documents: the only way in which JSON becomes a typed object, and the words for why it does not."""
 
 from __future__ import annotations
 
@@ -202,8 +202,8 @@ def explain(error: ValidationError, kind: Any = None, what: str = "") -> str:
 
     Unknown fields come before missing ones: an unknown one is often the missing one, misspelt.
     """
-    found = error.errors(include_url=False)
-    first = min(found, key=lambda each: (each["type"] in MISSING, each["type"] != UNKNOWN))
+    problems = error.errors(include_url=False)
+    first = min(problems, key=lambda problem: (problem["type"] in MISSING, problem["type"] != UNKNOWN))
     place, names = _walk(kind, first["loc"], first["type"] in (UNKNOWN, "missing"))
     field = _shortened(".".join(place)) or "document"
     is_toml = what.endswith(".toml")
@@ -260,23 +260,23 @@ def _walk(kind: Any, location: tuple[int | str, ...], names_a_field: bool) -> tu
         return [str(part) for part in location], []
     here, place = _members(kind), []
     for part in location[:-1] if names_a_field else location:
-        inside = [each for member in here for each in _inside(member, part)]
+        inside = [inner for outer in here for inner in _inside(outer, part)]
         if inside:
             place.append(str(part))
             here = inside
-    names = [name for each in here if _is_model(each) for name in each.model_fields]
+    names = [name for model in here if _is_model(model) for name in model.model_fields]
     return [*place, *map(str, location[-1:] if names_a_field else ())], names
 
 
 def _inside(kind: Any, part: int | str) -> list[Any]:
     """The types that an entry `part` of a value of type `kind` can have; none where it has no such entry."""
     if _is_model(kind):
-        found = next((each for name, each in kind.model_fields.items() if part in (name, each.alias)), None)
-        return _members(found.annotation) if found is not None else []
+        field = next((value for name, value in kind.model_fields.items() if part in (name, value.alias)), None)
+        return _members(field.annotation) if field is not None else []
     entries = {list: int, tuple: int, dict: str}.get(get_origin(kind))
     if entries is None or not isinstance(part, entries):
         return []
-    return [each for argument in get_args(kind)[entries is str :] for each in _members(argument)]
+    return [member for argument in get_args(kind)[entries is str :] for member in _members(argument)]
 
 
 def _members(kind: Any) -> list[Any]:
@@ -284,7 +284,7 @@ def _members(kind: Any) -> list[Any]:
     if get_origin(kind) is Annotated:
         return _members(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
-        return [each for member in get_args(kind) for each in _members(member)]
+        return [inner for member in get_args(kind) for inner in _members(member)]
     return [kind]
 
 
@@ -318,7 +318,7 @@ def parse_toml(data: bytes, what: str) -> dict[str, Any]:
 def _check_depth(table: dict[str, Any], what: str) -> None:
     level: list[Any] = [table]
     for _ in range(DEPTH_MAX):
-        inner = chain.from_iterable(each.values() if isinstance(each, dict) else each for each in level)
-        level = [each for each in inner if isinstance(each, dict | list)]
+        inner = chain.from_iterable(value.values() if isinstance(value, dict) else value for value in level)
+        level = [value for value in inner if isinstance(value, dict | list)]
     if level:
         raise MalformedError(f"{what}: nested deeper than {DEPTH_MAX}")

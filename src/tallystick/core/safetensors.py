@@ -57,7 +57,7 @@ def encode_header(state: State) -> bytes:
 def encode_placements(placed: Mapping[str, Placement]) -> bytes:
     """The header of a file whose tensors lie at these places: RFC 8785 JSON, padded to a multiple of 8 bytes."""
     are_plain = all(map(str.isascii, placed))  # else RFC 8785 sorts otherwise than Python does
-    header = _written(placed) if are_plain else encode({name: _entry(each) for name, each in placed.items()})
+    header = _written(placed) if are_plain else encode({name: _entry(place) for name, place in placed.items()})
     return header + b" " * (-len(header) % ALIGNMENT)
 
 

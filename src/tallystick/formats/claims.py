@@ -23,7 +23,7 @@ class Log(Document):
 
 
 class Withdrawn(Document):
-    """Steps of a loop whose graph was found, after they were recorded, not to be what the loop did; and why."""
+    """Steps whose graph turned out, after they were recorded, not to be what the loop did; and why."""
 
     first: Positive
     last: Positive
@@ -51,8 +51,8 @@ class Claim(Document):
     """Steps of a loop that have a graph in their records and cannot be replayed, in order."""
 
     def why_withdrawn(self, step: int) -> str | None:
-        """Why `step` cannot be replayed although its record has a graph; `None` if nothing is said against it."""
-        return next((each.reason for each in self.withdrawn or () if each.first <= step <= each.last), None)
+        """Why `step` cannot be replayed although its record has a graph; `None` if it can."""
+        return next((steps.reason for steps in self.withdrawn or () if steps.first <= step <= steps.last), None)
 
 
 # The claim over calls of a model: a graph with these weights gave these outputs for these inputs.

@@ -136,9 +136,9 @@ def given_in(line: bytes, node: Node, read: Mapping[Ref, Digest]) -> dict[Ref, D
     For the reason, parse the line with `OperatorRecord.from_bytes` and compare the fields.
     """
     text = line.decode("ascii", "replace")
-    found = {ref: Digest(name) for ref, name in _GIVEN.findall(text, max(text.rfind(_OUTPUTS), 0))}
-    is_known = read.keys() >= set(node.refs) and found.keys() == {ref for ref in node.outputs if ref is not None}
-    return found if is_known and operator_line(node, read, found) == line else None
+    results = {ref: Digest(name) for ref, name in _GIVEN.findall(text, max(text.rfind(_OUTPUTS), 0))}
+    is_known = read.keys() >= set(node.refs) and results.keys() == {ref for ref in node.outputs if ref is not None}
+    return results if is_known and operator_line(node, read, results) == line else None
 
 
 # A segment of a run as it is handed over alone: which steps it holds, and its records with their proofs.

@@ -8,7 +8,6 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from tallystick.core.canonical_json import encode
 from tallystick.core.digests import Digest, digest
 from tallystick.core.documents import Count, DigestText, Document, HashText, Label, Positive, decode_base64
 from tallystick.programs.operators.tally.fixed_point import VOCABULARY_MAX
@@ -121,7 +120,7 @@ class Sampler(Document):
     def largest_token(self) -> int:
         """The largest token that a setting names, −1 if none does."""
         lists = (tuple(token for token, _ in self.logit_bias), self.allowed_token_ids)
-        return max((each[-1] for each in (*lists, self.bad_token_ids, self.end_token_ids) if each), default=-1)
+        return max((listed[-1] for listed in (*lists, self.bad_token_ids, self.end_token_ids) if listed), default=-1)
 
 
 # The receipt of one answer of a language model: request, answer, model, sampler and engine.
@@ -279,14 +278,9 @@ class Receipt(Document):
         return SIGNED + self.to_bytes()
 
     @property
-    def bytes_per_token(self) -> float:
-        """The size of the canonical receipt per answer token."""
-        return len(encode(self.to_json())) / max(1, self.answer.tokens.count)
-
-    @property
     def fingerprint_bytes_per_token(self) -> float:
         """The size of the fingerprints' wire forms per answer token."""
-        return sum(len(each.raw) for each in self.fingerprints) / max(1, self.answer.tokens.count)
+        return sum(len(fingerprint.raw) for fingerprint in self.fingerprints) / max(1, self.answer.tokens.count)
 
 
 class SignedReceipt(Document):

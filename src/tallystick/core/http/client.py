@@ -72,7 +72,7 @@ class HttpClient:
         """The first response whose status is not in `RETRIED`; raises `UnavailableError` after the last attempt.
 
         Until the server has answered once, it is tried `FIRST_ATTEMPTS` times only: an address where nothing listens or
-        answers is told soon, and a server that starts again is waited for.
+        answers is reported soon, and a server that starts again is waited for.
         """
         reason = ""
         for attempt in range(self._effort.attempts):

@@ -33,7 +33,7 @@ def prove_record(tree: RecordTree, index: int, record: bytes) -> RecordOpening:
     if leaf_hash(record) != tree.leaves[index]:
         raise UsageError(f"these bytes are not record {index}")
     proof = prove_inclusion(LeafHashes(tree.leaves), index, len(tree.leaves))
-    return RecordOpening(index=index, proof=tuple(each.hex() for each in proof), record=record)
+    return RecordOpening(index=index, proof=tuple(node.hex() for node in proof), record=record)
 
 
 def check_record(opening: RecordOpening, commit: RecordCommit) -> None:
@@ -92,14 +92,14 @@ def open_chunk(directory: Path, corpus: Corpus, name: str, index: int) -> ChunkO
     if not 0 <= index < shard.chunks:
         raise UsageError(f"chunk {index} of {shown(name)} does not exist: there are {shard.chunks}, counted from 0")
     file = find_shard(directory, name)
-    found = next(hash_shards([file]))
-    check_shard(found, shard)
+    hashed = next(hash_shards([file]))
+    check_shard(hashed, shard)
     try:
         with open_shard(file) as opened:
             opened.seek(index * CHUNK_BYTES)
             chunk = opened.read(CHUNK_BYTES)
     except OSError as error:
         raise UnavailableError(f"{shown(name)}: {error.strerror}") from None
-    proof = prove_inclusion(LeafHashes(split_hashes(found.leaves)), index, shard.chunks)
+    proof = prove_inclusion(LeafHashes(split_hashes(hashed.leaves)), index, shard.chunks)
     record = prove_record(corpus.tree, place, shard.to_bytes())
-    return ChunkOpening(chunk=chunk, index=index, proof=tuple(each.hex() for each in proof), shard=record)
+    return ChunkOpening(chunk=chunk, index=index, proof=tuple(node.hex() for node in proof), shard=record)

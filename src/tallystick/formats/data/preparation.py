@@ -154,7 +154,7 @@ def prepare_corpus(
     encoder = encoder_of(recipe.tokenizer, content, read_encoder)
     known = read_notes(notes_path(directory.resolve().parent / "commit.json"))
     hashed = list(hash_shards(files, known))
-    corpus = Corpus.of(each.shard for each in hashed)
+    corpus = Corpus.of(made.shard for made in hashed)
     tokens = _write_tokens(files, recipe, encoder, folder, done)
     write_commit(folder / CORPUS_FILE, corpus, hashed)
     write_atomically(folder / TOKENIZER_FILE, content)
@@ -175,12 +175,12 @@ def stated_vocabulary(recipe: TokenizerRecipe, encoder: Encoder) -> int:
 
 
 def _write_tokens(files: list[ShardFile], recipe: Recipe, encoder: Encoder, folder: Path, done: Hashed) -> CorpusTokens:
-    vocabulary, found = stated_vocabulary(recipe.tokenizer, encoder), []
+    vocabulary, shards = stated_vocabulary(recipe.tokenizer, encoder), []
     for index, file in enumerate(files):
         texts = read_texts(file, recipe.data.text_field)
-        found.append(write_shard_tokens(token_path(folder, index), texts, encoder, vocabulary))
+        shards.append(write_shard_tokens(token_path(folder, index), texts, encoder, vocabulary))
         done(file.size)
-    return CorpusTokens(vocabulary=vocabulary, shards=tuple(found))
+    return CorpusTokens(vocabulary=vocabulary, shards=tuple(shards))
 
 
 def _read_tokenizer(recipe: TokenizerRecipe, path: Path | None) -> bytes:

@@ -121,42 +121,42 @@ class StepProgram:
 
     def at(self, index: int) -> StepProgram:
         """The program of step `index`; raises what `further` raises."""
-        found = self.further(index)
-        if found is None:
+        override = self.further(index)
+        if override is None:
             return self
-        graph, constants = found.graph or self.graph, found.constants if found.graph else self.constants
-        return replace(self, graph=graph, constants=constants or {}, rules=found.rules or self.rules)
+        graph, constants = override.graph or self.graph, override.constants if override.graph else self.constants
+        return replace(self, graph=graph, constants=constants or {}, rules=override.rules or self.rules)
 
     @property
     def state_names(self) -> frozenset[Ref]:
         """The tensors of the state that a step reads and writes."""
-        return frozenset(each.name for each in self.graph.inputs if each.name.startswith(STATE_PREFIXES))
+        return frozenset(value.name for value in self.graph.inputs if value.name.startswith(STATE_PREFIXES))
 
     def bindings(self, state: State, index: int) -> dict[Ref, Tensor]:
         """Everything that step `index` reads, given the state before it.
 
         Raises `MalformedError` where the step's batch or the state is not one of this graph.
         """
-        found = {**state, **self.constants, **self.batch(index), **self.schedule(state, index)}
+        bound = {**state, **self.constants, **self.batch(index), **self.schedule(state, index)}
         if self.seed is not None:
-            found[SEED] = step_seed(self.seed, index)
-        for each in self.graph.inputs:
-            if each.name not in found:
-                raise MalformedError(f"step {index}: {each.name} is not there")
-            if TensorSpec.of(found[each.name]) != each.spec:
-                given = TensorSpec.of(found[each.name])
-                raise MalformedError(f"step {index}: {each.name} is {given}, and {each.spec} in the step graph")
-        return found
+            bound[SEED] = step_seed(self.seed, index)
+        for value in self.graph.inputs:
+            if value.name not in bound:
+                raise MalformedError(f"step {index}: {value.name} is not there")
+            if TensorSpec.of(bound[value.name]) != value.spec:
+                given = TensorSpec.of(bound[value.name])
+                raise MalformedError(f"step {index}: {value.name} is {given}, and {value.spec} in the step graph")
+        return bound
 
     def first_slot(self, name: Ref) -> SlotSpec:
         """How a slot of the optimizer begins when its parameter begins to train.
 
         Raises `MalformedError` where no rule of the step has that slot, or two begin it with different numbers.
         """
-        specs = {each.name: each.spec for each in self.graph.inputs}
+        specs = {value.name: value.spec for value in self.graph.inputs}
         weight, slot = specs.get(f"weights.{parameter_of(name)}"), name.rpartition(".")[2]
-        found = [rule.slots(weight).get(slot) for rule in self.rules] if weight else []
-        slots = {each for each in found if each is not None and each.spec == specs[name]}
+        stated = [rule.slots(weight).get(slot) for rule in self.rules] if weight else []
+        slots = {slot_spec for slot_spec in stated if slot_spec is not None and slot_spec.spec == specs[name]}
         if len(slots) != 1:
             raise MalformedError(f"step graph: {name} is no slot of its optimizer")
         return slots.pop()

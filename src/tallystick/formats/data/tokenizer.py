@@ -252,19 +252,10 @@ def encode_text(tokenizer: Tokenizer, text: str) -> NDArray[np.uint32]:
 def merge_piece(ranks: dict[Merge, tuple[int, int]], piece: bytes) -> list[int]:
     """The tokens of one piece: the most urgent merge, the leftmost of equals, until none is left."""
     tokens = list(piece)
-    while found := [(ranks[pair], at) for at, pair in enumerate(pairwise(tokens)) if pair in ranks]:
-        (_, made), at = min(found)
+    while possible := [(ranks[pair], at) for at, pair in enumerate(pairwise(tokens)) if pair in ranks]:
+        (_, made), at = min(possible)
         tokens[at : at + 2] = [made]
     return tokens
-
-
-def decode_tokens(tokenizer: Tokenizer, tokens: Iterable[int]) -> bytes:
-    """The bytes that `tokens` stand for; raises `MalformedError` for one outside the vocabulary."""
-    table = tokenizer.tokens
-    listed = list(tokens)
-    if any(not 0 <= token < len(table) for token in listed):
-        raise MalformedError(f"token outside the vocabulary of {len(table)}")
-    return b"".join(table[token] for token in listed)
 
 
 # Encoders: what turns the documents of a corpus into one row of tokens.
@@ -302,12 +293,12 @@ class BytesEncoder:
 def batches(texts: Iterable[str]) -> Iterator[list[str]]:
     """The documents in lists of about 256 Ki characters, so that a shard may be larger than memory."""
     batch: list[str] = []
-    held = 0
+    size = 0
     for text in texts:
         batch.append(text)
-        held += len(text)
-        if held >= BATCH_CHARACTERS:
+        size += len(text)
+        if size >= BATCH_CHARACTERS:
             yield batch
-            batch, held = [], 0
+            batch, size = [], 0
     if batch:
         yield batch

@@ -87,12 +87,12 @@ class JoinedTokens:
 
     def __getitem__(self, places: NDArray[np.int64]) -> NDArray[np.unsignedinteger[Any]]:
         """The tokens at `places`, in the shape of `places`; raises what `part` raises."""
-        found = np.empty(places.shape, np.uint32)
+        row = np.empty(places.shape, np.uint32)
         shards = np.searchsorted(self.starts, places, side="right") - 1
         for shard in np.unique(shards):
             inside = shards == shard
-            found[inside] = self.part(int(shard))[places[inside] - self.starts[shard]]
-        return found
+            row[inside] = self.part(int(shard))[places[inside] - self.starts[shard]]
+        return row
 
 
 def write_shard_tokens(path: Path, texts: Iterable[str], encoder: Encoder, vocabulary: int) -> ShardTokens:
@@ -131,13 +131,13 @@ def open_corpus_tokens(folder: Path, commitment: DatasetCommitment, *, lazily: b
     if not lazily:
         with ThreadPoolExecutor() as pool:
             list(pool.map(part, range(len(corpus.shards))))
-    return JoinedTokens(_starts(each.count for each in tokens.shards), part)
+    return JoinedTokens(_starts(shard.count for shard in tokens.shards), part)
 
 
 def files_of_windows(folder: Path, windows: Iterable[int], sequence: int) -> list[Path]:
     """The files in `folder` that `open_corpus_tokens` reads for these windows; raises what reading the list raises."""
     listed = CorpusTokens.from_bytes(read_document(folder / TOKENS_LIST, COMMIT_BYTES_MAX), TOKENS_LIST)
-    starts = _starts(each.count for each in listed.shards)
+    starts = _starts(tokens.count for tokens in listed.shards)
     ends = np.array([place for window in windows for place in (window * sequence, (window + 1) * sequence)], np.int64)
     first, last = (np.searchsorted(starts, part, side="right") - 1 for part in (ends[::2], ends[1::2]))
     shards = {shard for pair in zip(first, last, strict=True) for shard in range(pair[0], pair[1] + 1)}
@@ -147,11 +147,11 @@ def files_of_windows(folder: Path, windows: Iterable[int], sequence: int) -> lis
 
 def open_shard_tokens(folder: Path, index: int, tokens: CorpusTokens, shard: Shard) -> Tokens:
     """The tokens of shard `index`; raises `ProofError` naming the shard for others."""
-    found, vocabulary = read_tokens(token_path(folder, index))
-    made, stated = commit_tokens(found, vocabulary), tokens.shards[index]
+    row, vocabulary = read_tokens(token_path(folder, index))
+    made, stated = commit_tokens(row, vocabulary), tokens.shards[index]
     if (vocabulary, made.count, made.root) != (tokens.vocabulary, stated.count, stated.root):
         raise ProofError(f"tokens/{token_path(folder, index).name}: not the committed tokens of {shown(shard.name)}")
-    return found
+    return row
 
 
 def read_run_corpus(folder: Path, commitment: DatasetCommitment) -> Corpus:
@@ -224,10 +224,10 @@ def open_chunks(folder: Path, tokens: TokensCommit) -> JoinedTokens:
             check_inclusion(hashes_from(proof.proof), leaf_hash(data), index, count, tokens.root)
         except ProofError as error:
             raise ProofError(f"{path.name}: not chunk {index} of the committed tokens ({error})") from None
-        found = np.frombuffer(data, dtype)
-        if found.size and found.max() >= tokens.vocabulary:
+        chunk = np.frombuffer(data, dtype)
+        if chunk.size and chunk.max() >= tokens.vocabulary:
             raise ProofError(f"{path.name}: a token lies outside the vocabulary of {tokens.vocabulary}")
-        return found
+        return chunk
 
     return JoinedTokens(np.append(np.arange(count, dtype=np.int64) * width, tokens.count), part)
 
@@ -245,5 +245,5 @@ def write_chunks(tokens_file: Path, folder: Path, windows: Iterable[int], sequen
         raise UnavailableError(f"{tokens_file.name}: ends before the last window")
     for index in sorted(needed):
         write_atomically(folder / chunk_file(index), tokens[index * width : (index + 1) * width].tobytes())
-        proof = ChunkProof(index=index, proof=tuple(each.hex() for each in chunks.prove(index)))
+        proof = ChunkProof(index=index, proof=tuple(node.hex() for node in chunks.prove(index)))
         write_atomically((folder / chunk_file(index)).with_suffix(".json"), proof.to_bytes())

@@ -66,8 +66,8 @@ class _StoreFolder:
 
     def names(self, folder: str) -> list[str]:
         self._store.invalidate_cache()
-        found = self._store.ls(self._path(folder), detail=False)
-        return [str(each).rstrip("/").rpartition("/")[2] for each in found]
+        paths = self._store.ls(self._path(folder), detail=False)
+        return [str(path).rstrip("/").rpartition("/")[2] for path in paths]
 
     def size(self, name: str) -> int:
         self._store.invalidate_cache()
@@ -97,7 +97,7 @@ class _StoreFolder:
 
 # Bytes named by their digest, in a folder or any store that `fsspec` knows (spec/blob.md).
 #
-# Bytes are compared with their name whenever they are read: what is damaged is refused, what is missing is said to be,
+# Bytes are compared with their name whenever they are read: what is damaged is refused, what is missing is reported,
 # and nothing takes its place.
 
 PIECE: Final = 1 << 20
@@ -160,9 +160,9 @@ class Blobs:
     def digests(self) -> Iterator[Digest]:
         """The names of the blobs, in ascending order; what else lies between them is none."""
         for shelf in self._names(BLOBS):
-            for each in self._names(f"{BLOBS}/{shelf}"):
-                if each[:2] == shelf and is_digest(PREFIX + each):
-                    yield Digest(PREFIX + each)
+            for digits in self._names(f"{BLOBS}/{shelf}"):
+                if digits[:2] == shelf and is_digest(PREFIX + digits):
+                    yield Digest(PREFIX + digits)
 
     def delete(self, name: Digest) -> None:
         """Remove a blob, if it is there."""
@@ -171,7 +171,7 @@ class Blobs:
 
     def drop_drafts(self, before: float) -> int:
         """Remove what was never finished, if it was begun `before`, in seconds since 1970; returns how many."""
-        begun = [f"{DRAFTS}/{each}" for each in self._names(DRAFTS)]
+        begun = [f"{DRAFTS}/{draft}" for draft in self._names(DRAFTS)]
         removed = 0
         for name in begun:
             with self._errors("deleted"), suppress(FileNotFoundError):

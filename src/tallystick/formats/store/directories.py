@@ -99,10 +99,10 @@ def claims_inference(path: Path) -> bool:
     if not claim.is_file():
         return False
     try:
-        found = decode(read_document(claim), "claim.json")
+        stated = decode(read_document(claim), "claim.json")
     except (MalformedError, UnavailableError):
         return False  # whose it was cannot be known; whoever reads the claim says what is wrong with it
-    return isinstance(found, dict) and found.get("claim") == "inference"
+    return isinstance(stated, dict) and stated.get("claim") == "inference"
 
 
 # A segment directory: two anchors of a run, and everything that a replay from one to the other needs.
@@ -174,19 +174,19 @@ def weight_files(path: Path) -> list[Path]:
         return [path / SINGLE]
     index = parse(read_document(path / INDEX), INDEX)
     names = index.get("weight_map") if isinstance(index, dict) else None
-    if not isinstance(names, dict) or any(str(each) != Path(str(each)).name for each in names.values()):
+    if not isinstance(names, dict) or any(str(name) != Path(str(name)).name for name in names.values()):
         raise MalformedError(f"{INDEX}: no files of this directory are listed")
-    return [path / name for name in sorted({str(each) for each in names.values()})]
+    return [path / name for name in sorted({str(name) for name in names.values()})]
 
 
 def _of_files(paths: list[Path]) -> State:
     weights: dict[str, Tensor] = {}
     for path in paths:
         with StateFile(path) as file:  # views keep the mapping alive
-            held = {name: file.tensor(name) for name in file.names}
-        if twice := sorted(weights.keys() & held.keys()):
+            more = {name: file.tensor(name) for name in file.names}
+        if twice := sorted(weights.keys() & more.keys()):
             raise MalformedError(f"{path.name}: {twice[0][:80]!a} is in another file too")
-        weights |= held
+        weights |= more
     return weights
 
 

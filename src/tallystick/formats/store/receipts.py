@@ -91,7 +91,7 @@ class ReceiptLog:
 
 
 def read_receipts(path: Path) -> Iterator[SignedReceipt]:
-    """The receipts of a file in order; nothing is said about their signatures.
+    """The receipts of a file in order; their signatures are not checked.
 
     Raises:
         UnavailableError: there is no such file.
@@ -103,13 +103,13 @@ def read_receipts(path: Path) -> Iterator[SignedReceipt]:
 
 def find_receipt(path: Path, request_id: str) -> SignedReceipt:
     """The last receipt of a request in a file; raises `UnavailableError` if there is none."""
-    found = None
+    last = None
     for signed in read_receipts(path):
         if signed.receipt.request.id == request_id:
-            found = signed
-    if found is None:
+            last = signed
+    if last is None:
         raise UnavailableError(f"{path.name}: no receipt of request {request_id}")
-    return found
+    return last
 
 
 def write_states(folder: Path, receipt: Receipt, committed: CommittedStates) -> None:
@@ -175,7 +175,7 @@ LOG: Final = logging.getLogger("tallystick.serving")
 
 
 class SpilledStates:
-    """States by request in a folder, at most `bytes_max` bytes; the oldest are deleted first, also those found there.
+    """States by request in a folder, at most `bytes_max` bytes; the oldest are deleted first, an earlier server's too.
 
     Raises `UsageError` if the folder cannot be used.
     """
@@ -204,7 +204,7 @@ class SpilledStates:
     def take(self, request_id: str, states: CommittedStates) -> None:
         """Have states written soon; returns at once."""
         with self._lock:
-            waiting = sum(each.size_bytes for each in self._waiting.values())
+            waiting = sum(queued.size_bytes for queued in self._waiting.values())
             if self._waiting and waiting + states.size_bytes > WAITING_BYTES_MAX:
                 self._warn("the disk is slower than the answers")
                 return
@@ -252,7 +252,7 @@ class SpilledStates:
         for path in self.folder.glob(f"*{STATES}"):
             if path.stem not in pairs:
                 path.unlink()
-        for name in sorted(pairs, key=lambda each: pairs[each].stat().st_mtime_ns):
+        for name in sorted(pairs, key=lambda name: pairs[name].stat().st_mtime_ns):
             states = self._path(name, STATES)
             if states.is_file():
                 self._sizes[name] = pairs[name].stat().st_size + states.stat().st_size

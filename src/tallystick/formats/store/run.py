@@ -70,8 +70,8 @@ class Anchors:
 
     def holding(self, mark: int, bytes_max: int = ANCHOR_BYTES_MAX) -> Path:
         """The file in which the tensors of anchor `mark` stand that are not elsewhere."""
-        found = self._found(anchor_file(mark), bytes_max) or self._found(part_file(mark), bytes_max)
-        return found or self.path / part_file(mark)
+        path = self._found(anchor_file(mark), bytes_max) or self._found(part_file(mark), bytes_max)
+        return path or self.path / part_file(mark)
 
     def _found(self, file: str, bytes_max: int) -> Path | None:
         """The file, on this machine or fetched to it; `None` where there is none."""
@@ -291,10 +291,10 @@ def is_free(folder: Path) -> bool:
     """Whether a run can begin there: nothing is in it but what an interrupted beginning left."""
     if not folder.exists():
         return True
-    held = {path.name for path in folder.iterdir()}
-    if not held or (LOCK in held and held <= {LOCK, DRAFT, *PREPARED}):
+    names = {path.name for path in folder.iterdir()}
+    if not names or (LOCK in names and names <= {LOCK, DRAFT, *PREPARED}):
         return True
-    return LOCK in held and held <= {LOCK, DRAFT, *PREPARED, *HEAD, *HEAD_FOLDERS} and _is_head(RunDirectory(folder))
+    return LOCK in names and names <= {LOCK, DRAFT, *PREPARED, *HEAD, *HEAD_FOLDERS} and _is_head(RunDirectory(folder))
 
 
 def _is_head(run: RunDirectory) -> bool:

@@ -145,10 +145,10 @@ class TraceFolder:
 
     def cluster(self) -> Cluster:
         """The devices that the statement names; raises `ProofError` where other devices stand there."""
-        found = Cluster.from_bytes(read_document(self.cluster_path), "cluster.json")
-        if found.identity != self.statement().cluster:
+        cluster = Cluster.from_bytes(read_document(self.cluster_path), "cluster.json")
+        if cluster.identity != self.statement().cluster:
             raise ProofError("cluster.json does not hold the cluster that trace.json names")
-        return found
+        return cluster
 
     def events(self) -> Iterator[TraceEvent]:
         """The events, one at a time.
@@ -176,25 +176,19 @@ def write_trace(folder: Path, header: TraceStatement, cluster: Cluster, events: 
     draft = folder.with_name(f".{folder.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     try:
-        statement = _write(TraceFolder(draft), header, cluster, events)
+        trace = TraceFolder(draft)
+        with appending(trace.events_path) as log:
+            for event in events:
+                log.append(event.to_bytes())
+            log.sync()
+            statement = header.model_copy(update={"events": log.close()})
+        write_atomically(trace.cluster_path, cluster.to_bytes())
+        write_atomically(trace.statement_path, statement.to_bytes())
         if folder.exists():
             folder.rmdir()
         draft.replace(folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return statement
-
-
-def _write(
-    folder: TraceFolder, header: TraceStatement, cluster: Cluster, events: Iterable[TraceEvent]
-) -> TraceStatement:
-    with appending(folder.events_path) as log:
-        for event in events:
-            log.append(event.to_bytes())
-        log.sync()
-        statement = header.model_copy(update={"events": log.close()})
-    write_atomically(folder.cluster_path, cluster.to_bytes())
-    write_atomically(folder.statement_path, statement.to_bytes())
     return statement
 
 
