@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from json.encoder import encode_basestring as _quoted
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Final, Self
 
 import numpy as np
@@ -143,9 +142,7 @@ class StateFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # Views may outlive the block; the mapping closes with the last of them.
         del self._map
 

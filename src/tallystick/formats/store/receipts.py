@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from tallystick.core.errors import MalformedError, ProofError, TallyError, UnavailableError, UsageError
@@ -56,9 +55,7 @@ class ReceiptLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def append(self, signed: SignedReceipt, canonical: bytes | None = None) -> None:
