@@ -22,7 +22,7 @@ from tallystick.database.indexing.runs import add_run
 from tallystick.database.schema import CLUSTER, EVENT, RECORD, RUN, SOURCE, STEP, TRACE
 from tallystick.database.workload_database import WorkloadDatabase
 from tallystick.formats.store.run import RunDirectory
-from tallystick.formats.traces import TraceFolder
+from tallystick.formats.store.traces import TraceFolder
 
 CHUNK: Final = 20_000
 PARENTS: Final = (SOURCE, CLUSTER, RUN, TRACE)

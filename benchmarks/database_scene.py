@@ -18,7 +18,7 @@ from tallystick.formats.claims import Log
 from tallystick.formats.cluster import Cluster, Device
 from tallystick.formats.records import Batch, StateSummary, StepRecord, TraceEntry, encode_sketch
 from tallystick.formats.store.run import RunDirectory
-from tallystick.formats.traces import TraceFolder, TraceStatement
+from tallystick.formats.store.traces import TraceFolder, TraceStatement
 from tests.support import postgresql
 
 DEVICES: Final = tuple(f"node{number // 8}/gpu{number % 8}" for number in range(16))

@@ -43,11 +43,11 @@ from benchmarks.measure import (
 from benchmarks.workload import SEQUENCE, prepare_text, training_recipe
 from tallystick.engines.torch.environment import describe_environment
 from tallystick.engines.torch.training.trainer import Observation, Summariser, Trainer
+from tallystick.formats.data.step_program import batch_plan, micro_batches, open_data, projection_seed
 from tallystick.formats.dataset import DatasetCommitment
 from tallystick.formats.recipe import Recipe, RecordRecipe
 from tallystick.formats.records import Batch
 from tallystick.formats.spec import Spec
-from tallystick.formats.step_program import batch_plan, micro_batches, open_data, projection_seed
 from tallystick.formats.store.run import RunDirectory
 from tallystick.recording.run_recorder import RunRecorder
 

@@ -30,7 +30,7 @@ from tallystick.core.digests import Digest, digest
 from tallystick.core.tensors import Tensor
 from tallystick.engines.torch.environment import describe_environment
 from tallystick.engines.torch.training.trainer import Trainer
-from tallystick.formats.step_program import batch_plan, classes, micro_batches, open_data
+from tallystick.formats.data.step_program import batch_plan, classes, micro_batches, open_data
 from tallystick.formats.store.run import RunDirectory
 from tallystick.tally.attacks.catalogue import ATTACKS, AUDITS, Attack, Audit, Reference
 from tallystick.tally.attacks.forging import read_anchor

@@ -10,7 +10,7 @@ from tallystick.core.canonical_json import encode
 from tallystick.core.digests import digest, digest_from, leaf_hash, tree_root
 from tallystick.formats.claims import Log
 from tallystick.formats.cluster import Cluster, Device, Link
-from tallystick.formats.traces import TraceEvent, TraceStatement
+from tallystick.formats.store.traces import TraceEvent, TraceStatement
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 ONE, TWO = "node1/gpu0", "node2/gpu0"

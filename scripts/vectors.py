@@ -32,8 +32,8 @@ from tallystick.core.digests import (
 from tallystick.core.safetensors import encode_header, write_state
 from tallystick.core.tensor_digests import CHUNK_BYTES, digest_state, digest_tensor, state_digest, tensor_digest
 from tallystick.core.tensors import State, Tensor
-from tallystick.core.tiles import TileWriter
 from tallystick.formats.claims import Claim, Log
+from tallystick.formats.store.log import TileWriter
 from tallystick.programs.random_words import permutation, sample, words
 
 VALUES: Mapping[str, Json] = {

@@ -13,7 +13,7 @@ from tallystick.core.digests import digest, digest_bytes, leaf_hash, node_hash, 
 from tallystick.core.safetensors import write_state
 from tallystick.core.tensor_digests import digest_state, digest_tensor
 from tallystick.core.tensors import Tensor
-from tallystick.core.tiles import tile_path
+from tallystick.formats.store.log import tile_path
 from tallystick.programs.random_words import permutation, sample, words
 
 SPEC = Path(__file__).parents[1] / "spec"

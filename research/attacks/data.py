@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -100,9 +99,9 @@ def _train_on_the_tokens(spec: Spec, forged: RunDirectory) -> None:
     """Train on the tokens and the tokenizer that are there now, under a commitment that keeps the old source."""
     data = forged.data_path
     assert isinstance(spec.data, DatasetCommitment)  # a run without data was refused
-    tokenizer = Tokenizer.from_bytes((data / TOKENIZER_FILE).read_bytes())
+    tokenizer = Tokenizer.from_bytes((data / TOKENIZER_FILE).read_bytes(), TOKENIZER_FILE)
     tokens = commit_tokens(*read_tokens(data / TOKENS_FILE))
-    commitment = replace(spec.data, tokens=tokens, tokenizer=tokenizer.digest)
+    commitment = spec.data.model_copy(update={"tokens": tokens, "tokenizer": tokenizer.identity})
     TrainingRun(forged, Spec.of(recipe_of(spec), commitment)).record()
 
 
@@ -123,13 +122,14 @@ def retrained_on_tokens(exchange: TokenExchange) -> Forger:
         content = (forged.data_path / TOKENIZER_FILE).read_bytes()
         end = int(encoder_of(recipe.tokenizer, content, TokenizerFile).encode([""])[-1])
         folder, path = forged.data_path, token_path(forged.data_path, 0)
-        listed = CorpusTokens.from_bytes((folder / TOKENS_LIST).read_bytes())
+        listed = CorpusTokens.from_bytes((folder / TOKENS_LIST).read_bytes(), TOKENS_LIST)
         tokens, vocabulary = read_tokens(path)
         write_tokens(path, exchange(np.array(tokens), end), vocabulary)
-        first = replace(listed.shards[0], root=commit_tokens(*read_tokens(path)).root)
-        listed = replace(listed, shards=(first, *listed.shards[1:]))
+        first = listed.shards[0].model_copy(update={"root": commit_tokens(*read_tokens(path)).root})
+        listed = listed.model_copy(update={"shards": (first, *listed.shards[1:])})
         (folder / TOKENS_LIST).write_bytes(listed.to_bytes())
-        data = replace(spec.data, tokens=listed.commit(read_corpus_commit(folder / CORPUS_FILE)))
+        tokens_of_all = listed.commit(read_corpus_commit(folder / CORPUS_FILE))
+        data = spec.data.model_copy(update={"tokens": tokens_of_all})
         TrainingRun(forged, Spec.of(recipe, data)).record()
 
     return forge

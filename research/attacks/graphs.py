@@ -18,10 +18,10 @@ from tallystick.core.safetensors import read_state, write_state
 from tallystick.core.tensor_digests import state_digest, tensor_digest
 from tallystick.core.tensors import Tensor, TensorSpec
 from tallystick.engines.torch.training.verifier_stack import GraphReplayer
+from tallystick.formats.data.step_program import StepOverride, StepProgram
 from tallystick.formats.optimizers import GroupRule
 from tallystick.formats.records import AnchorRecord, HeaderRecord, Record, StepRecord, anchor_file, graph_file
 from tallystick.formats.spec import Spec
-from tallystick.formats.step_program import StepOverride, StepProgram
 from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.encoding import graph_bytes, graph_root
 from tallystick.programs.files import constants_path, save_program

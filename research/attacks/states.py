@@ -12,9 +12,9 @@ from tallystick.audits.tolerant import find_undetermined
 from tallystick.core.errors import UsageError
 from tallystick.core.tensors import Tensor
 from tallystick.engines.torch.training.trainer import Observation
+from tallystick.formats.data.step_program import projection_seed
 from tallystick.formats.recipe import learning_rate
 from tallystick.formats.spec import Spec
-from tallystick.formats.step_program import projection_seed
 from tallystick.formats.store.run import RunDirectory
 from tallystick.tally.attacks.forgers import largest_weight, take_back, with_last_move_shortened
 from tallystick.tally.attacks.forging import (

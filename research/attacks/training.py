@@ -19,10 +19,10 @@ from tallystick.core.errors import UnavailableError, UsageError
 from tallystick.core.tensors import Tensor
 from tallystick.engines.torch.training.trainer import Observation, Trainer
 from tallystick.formats.claims import Claim, Log
+from tallystick.formats.data.step_program import classes
 from tallystick.formats.recipe import Recipe, learning_rate
 from tallystick.formats.records import HeaderRecord, Record, StepRecord, TraceEntry
 from tallystick.formats.spec import Spec
-from tallystick.formats.step_program import classes
 from tallystick.formats.store.log import read_lines
 from tallystick.formats.store.run import RunDirectory
 from tallystick.tally.attacks.forgers import (

@@ -15,8 +15,8 @@ import pytest
 
 import tallystick
 from research.attacks.graphs import at_one_step
+from tallystick.formats.data.step_program import StepProgram
 from tallystick.formats.optimizers import GroupRule
-from tallystick.formats.step_program import StepProgram
 from tallystick.programs.graph import Graph, Node
 from tests.recording import honest, test_every_loop as loops, test_further_loops as further
 from tests.recording.honest import Loop

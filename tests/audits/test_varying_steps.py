@@ -10,8 +10,8 @@ import pytest
 import tallystick
 from research.attacks.graphs import at_one_step
 from research.attacks.loops import train_loop
+from tallystick.formats.data.step_program import StepProgram
 from tallystick.formats.records import StepRecord, read_record
-from tallystick.formats.step_program import StepProgram
 from tallystick.formats.store.log import read_lines
 from tallystick.programs.graph import Node, Output
 from tallystick.tally.attacks.catalogue import find_attack

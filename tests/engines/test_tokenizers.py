@@ -28,7 +28,7 @@ def test_training_does_not_depend_on_process_or_threads(threads: str) -> None:
 
 def test_a_trained_tokenizer_passes_the_strict_door() -> None:
     tokenizer = train_bpe("the thin thing thought " * 20, 264)
-    assert Tokenizer.from_bytes(tokenizer.to_bytes()) == tokenizer
+    assert Tokenizer.from_bytes(tokenizer.to_bytes(), "tokenizer") == tokenizer
     assert tokenizer.vocabulary == 264
     assert b" th" in tokenizer.tokens
 

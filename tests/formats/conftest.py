@@ -27,7 +27,10 @@ def commitment() -> DatasetCommitment:
     """A text of 40 records and 1000 tokens that nobody ever wrote."""
     root = leaf_hash(b"text")
     return DatasetCommitment(
-        "text", RecordCommit("text", 40, root), digest("tokenizer", b"bytes"), TokensCommit(1000, 256, root)
+        kind="text",
+        source=RecordCommit(kind="text", count=40, root=root),
+        tokenizer=digest("tokenizer", b"bytes"),
+        tokens=TokensCommit(count=1000, vocabulary=256, root=root),
     )
 
 

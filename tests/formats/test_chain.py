@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tallystick.core.errors import ProofError
-from tallystick.formats.chain import Chain
 from tallystick.formats.records import (
     AnchorRecord,
     Batch,
+    Chain,
     FailedRecord,
     HeaderRecord,
     Knobs,

@@ -13,9 +13,18 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import TypeAdapter, ValidationError
 
-from tallystick.core.ed25519 import EIGHTH, FIELD, ORDER, SMALL_ORDER, PublicKey, fault_of_point, fault_of_signature
 from tallystick.core.errors import ProofError
-from tallystick.formats.signing import SigningKey, check_signature
+from tallystick.formats.signing import (
+    EIGHTH,
+    FIELD,
+    ORDER,
+    SMALL_ORDER,
+    PublicKey,
+    SigningKey,
+    check_signature,
+    fault_of_point,
+    fault_of_signature,
+)
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 SPECCHECK: list[dict[str, str]] = json.loads((VECTORS / "speccheck" / "cases.json").read_text())

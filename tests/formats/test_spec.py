@@ -12,9 +12,9 @@ import pytest
 
 from tallystick.core.canonical_json import encode
 from tallystick.core.errors import MalformedError
+from tallystick.formats.data.step_program import batch_plan, classes, micro_batches, open_data, projection_seed
 from tallystick.formats.recipe import RecordRecipe
 from tallystick.formats.spec import Spec
-from tallystick.formats.step_program import batch_plan, classes, micro_batches, open_data, projection_seed
 from tallystick.formats.store.run import RunDirectory
 
 OWN = {"description": {"model": "Sequential"}, "record": {"anchor_stride": 3}}

@@ -43,7 +43,7 @@ def test_the_exported_tokenizer_is_ours(kind: str, plain: Path, trained_bpe: Pat
     run = plain if kind == "bytes" else trained_bpe
     export_model(RunDirectory(run), tmp_path / "model")
     language_model = load_language_model(tmp_path / "model")
-    ours = Tokenizer.from_bytes((run / "data" / "tokenizer.json").read_bytes())
+    ours = Tokenizer.from_bytes((run / "data" / "tokenizer.json").read_bytes(), "tokenizer.json")
     assert ours.kind == kind
     for text in TEXTS:
         tokens = language_model.encode_text(text)

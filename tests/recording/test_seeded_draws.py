@@ -129,7 +129,7 @@ def test_what_is_recomputed_in_the_backward_pass_draws_the_same_again(
 
 
 def test_a_claim_of_another_seed_is_rejected(tmp_path: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tallystick.formats.step_program import step_key
+    from tallystick.formats.data.step_program import step_key
 
     monkeypatch.setattr("tallystick.recording.loop.draws.step_key", lambda seed, step: step_key(seed + 1, step))
     monkeypatch.setattr("tallystick.recording.loop.self_check.SelfCheck.difference", lambda *_: "")

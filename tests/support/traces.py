@@ -10,7 +10,7 @@ from typing import Any
 from tallystick.audits.timeline.audit import AuditedTrace, open_trace
 from tallystick.core.tensors import TensorSpec
 from tallystick.formats.cluster import Cluster, Device, Link
-from tallystick.formats.traces import EMPTY, TraceEvent, TraceFolder, TraceStatement, write_trace
+from tallystick.formats.store.traces import EMPTY, TraceEvent, TraceFolder, TraceStatement, write_trace
 from tallystick.programs.encoding import graph_root
 from tallystick.programs.files import save_program
 from tallystick.programs.graph import Graph, GraphForm, Input, Node, Output, Role

@@ -18,14 +18,14 @@ from tallystick.core.errors import MalformedError, ProofError, UnavailableError
 from tallystick.core.safetensors import read_state
 from tallystick.core.tensor_digests import state_digest
 from tallystick.core.tensors import State, Tensor
-from tallystick.formats.chain import Chain
 from tallystick.formats.claims import Claim, Log
-from tallystick.formats.data import tokens as corpus_tokens
-from tallystick.formats.data.preparation import check_stated_tokenizer, read_tokenizer
+from tallystick.formats.data.preparation import check_stated_tokenizer
 from tallystick.formats.data.samples import BatchPlan, Dataset
+from tallystick.formats.data.step_program import batch_plan, open_data
 from tallystick.formats.recipe import learning_rate
 from tallystick.formats.records import (
     AnchorRecord,
+    Chain,
     FailedRecord,
     HeaderRecord,
     Record,
@@ -36,15 +36,14 @@ from tallystick.formats.records import (
     read_record,
 )
 from tallystick.formats.spec import Environment, Spec
-from tallystick.formats.step_program import batch_plan, open_data
 from tallystick.formats.store.log import open_line, read_lines
 from tallystick.formats.store.run import ANCHOR_BYTES_MAX, RunDirectory
 from tallystick.programs.step_names import BATCH, GENERATOR_MOVE, POSITION, weights_of
 from tallystick.verdicts.verdict import Findings, bound_by_digest, require
 
 if TYPE_CHECKING:
+    from tallystick.formats.data.step_program import StepProgram
     from tallystick.formats.optimizers import GroupRule
-    from tallystick.formats.step_program import StepProgram
 
 
 # Reads a log against the root that a claim names: whether these are the lines, and whether their form is known.
@@ -282,11 +281,8 @@ def _check_stated_data(run: RunDirectory, spec: Spec) -> None:
     assert recipe is not None  # only a recipe has data
     assert commitment is not None
     require(commitment.kind == recipe.data.kind, f"the data is {commitment.kind}, the recipe's is {recipe.data.kind}")
-    if commitment.kind == "corpus":
-        corpus_tokens.check_stated_tokenizer(commitment, recipe.tokenizer)
-    elif commitment.tokens is not None:
-        tokenizer = read_tokenizer(run.data_path, commitment)
-        check_stated_tokenizer(tokenizer, recipe.tokenizer.kind, recipe.tokenizer.vocabulary)
+    if commitment.tokens is not None:
+        check_stated_tokenizer(run.data_path, commitment, recipe.tokenizer)
 
 
 def _read_transcript(evidence: CheckedRun, policy: Policy) -> None:

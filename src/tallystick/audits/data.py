@@ -13,7 +13,7 @@ from tallystick.core.digests import digest, digest_bytes
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError
 from tallystick.core.tensors import State
 from tallystick.formats.data.rows import CommittedRows, leaves_of_batch, read_rows
-from tallystick.formats.data.verify import BpeTraining, CorpusCheck, Encoding, verify_data, verify_tokenizer
+from tallystick.formats.data.verify import CorpusCheck, LibraryVersions, verify_data, verify_tokenizer
 from tallystick.programs.random_words import sample
 from tallystick.programs.step_names import BATCH
 from tallystick.verdicts.replayer import VerifierStack
@@ -49,9 +49,9 @@ def _derive_corpus(evidence: CheckedRun, policy: Policy, nonce: bytes, stack: Ve
     if stack.corpus is None or stack.read_encoder is None:
         yield "whether the tokens are those of the corpus: give its directory with --corpus"
         return
-    encoding = Encoding(stack.read_encoder, *_tokenizers(evidence, stack))
     with evidence.findings.check(CORPUS):
-        corpus = CorpusCheck.open(evidence.run.data_path, stack.corpus, commitment, recipe, encoding)
+        path, versions = evidence.run.data_path, LibraryVersions(*_tokenizers(evidence, stack))
+        corpus = CorpusCheck.open(path, stack.corpus, commitment, recipe, stack.read_encoder, versions)
         shards = len(corpus.corpus.shards)
         for index in range(shards) if policy.full else sample_shards(evidence, nonce, shards, policy.shards):
             with evidence.findings.check(CORPUS, f"shard {index}"):
@@ -80,9 +80,9 @@ def _derive_source(evidence: CheckedRun, stack: VerifierStack) -> Iterator[str]:
     if stack.train_bpe is None:
         yield "whether the tokenizer was trained on the source: nothing here trains one"
         return
-    training = BpeTraining(stack.train_bpe, *_tokenizers(evidence, stack))
+    versions = LibraryVersions(*_tokenizers(evidence, stack))
     with evidence.findings.check("tokenizer of the source"):
-        verify_tokenizer(evidence.run.data_path, commitment, "bpe", recipe.tokenizer.vocabulary, training)
+        verify_tokenizer(evidence.run.data_path, commitment, recipe.tokenizer, stack.train_bpe, versions)
 
 
 def _tokenizers(evidence: CheckedRun, stack: VerifierStack) -> tuple[str, str]:

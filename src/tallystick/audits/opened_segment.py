@@ -10,14 +10,13 @@ from tallystick.audits.policy import AuditPlan, Policy, Segment, Selection
 from tallystick.audits.report import TrainingReport
 from tallystick.audits.training import Progress, audit_source, note_origin_not_compared, silent
 from tallystick.core.errors import UnavailableError
-from tallystick.formats.chain import Chain
 from tallystick.formats.data.preparation import read_tokenizer
 from tallystick.formats.data.samples import Dataset, TokenDataset
-from tallystick.formats.data.tokens import TokenChunks, open_corpus_tokens
+from tallystick.formats.data.step_program import open_data
+from tallystick.formats.data.tokens import open_chunks, open_corpus_tokens
 from tallystick.formats.openings import SegmentStatement
-from tallystick.formats.records import AnchorRecord, Record, StepRecord, read_record
+from tallystick.formats.records import AnchorRecord, Chain, Record, StepRecord, read_record
 from tallystick.formats.spec import Spec
-from tallystick.formats.step_program import open_data
 from tallystick.formats.store.directories import SegmentDirectory
 from tallystick.verdicts.replayer import VerifierStack
 from tallystick.verdicts.verdict import Findings, bound_by_digest, require
@@ -117,7 +116,7 @@ def _open_dataset(segment: SegmentDirectory, spec: Spec) -> Dataset:
         return TokenDataset(open_corpus_tokens(path, data, lazily=True), recipe.training.sequence)
     tokenizer = read_tokenizer(path, data)
     require(tokenizer.vocabulary == data.tokens.vocabulary, "the tokenizer has another vocabulary")
-    return TokenChunks(segment.chunks_path, data.tokens, recipe.training.sequence)
+    return TokenDataset(open_chunks(segment.chunks_path, data.tokens), recipe.training.sequence)
 
 
 def _read_records(segment: SegmentDirectory, evidence: CheckedRun, statement: SegmentStatement, policy: Policy) -> None:

@@ -14,10 +14,10 @@ from tallystick.audits.replay import as_float
 from tallystick.core.digests import digest
 from tallystick.core.errors import MalformedError, ProofError
 from tallystick.core.tensors import Tensor
+from tallystick.formats.data.step_program import projection_seed
 from tallystick.formats.optimizers import AdamRule
 from tallystick.formats.recipe import Recipe, RecordRecipe, learning_rate
 from tallystick.formats.records import BucketSummary, StateSummary, decode_sketch
-from tallystick.formats.step_program import projection_seed
 from tallystick.programs.step_names import UPDATED, WEIGHTS, parameter_of
 from tallystick.verdicts.buckets import Bucket
 from tallystick.verdicts.distances import Projection

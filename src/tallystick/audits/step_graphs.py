@@ -16,9 +16,9 @@ from tallystick.core.documents import Document
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError
 from tallystick.core.files import read_document
 from tallystick.core.tensors import State, Tensor
+from tallystick.formats.data.step_program import StepOverride, StepProgram, recipe_program
 from tallystick.formats.records import StepRecord
 from tallystick.formats.spec import AverageRule
-from tallystick.formats.step_program import StepOverride, StepProgram, recipe_program
 from tallystick.programs.encoding import file_root, graph_root
 from tallystick.programs.files import load_constants, load_graph
 from tallystick.programs.graph import Graph, Node, Ref

@@ -23,10 +23,10 @@ from tallystick.audits.policy import Policy, Segment
 from tallystick.audits.step_graphs import compare_averages
 from tallystick.core.errors import UnavailableError
 from tallystick.core.tensors import Tensor
+from tallystick.formats.data.step_program import StepProgram, projection_seed
 from tallystick.formats.recipe import learning_rate
 from tallystick.formats.records import BucketSummary, StepRecord, decode_sketch
 from tallystick.formats.spec import Spec
-from tallystick.formats.step_program import StepProgram, projection_seed
 from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.graph import Graph
 from tallystick.verdicts.buckets import Bucket, BucketClaim

@@ -11,7 +11,6 @@ from typing import Any, Final, NoReturn, TypeAlias, cast
 
 import rfc8785
 
-from tallystick.core.digests import Hash
 from tallystick.core.errors import MalformedError
 
 # How deeply a JSON text is nested, measured before a parser recurses into it: deep nesting can crash a process.
@@ -41,8 +40,8 @@ def is_deep(data: bytes, most: int = DEPTH_MAX) -> bool:
 
 def has_more_lists(data: bytes, most: int) -> bool:
     """Whether a JSON text holds more lists and objects than `most`; it returns at once if there are few brackets."""
-    found = _outside_strings(data) if data.count(b"[") + data.count(b"{") > most else b""
-    return found.count(b"[") + found.count(b"{") > most
+    brackets = _outside_strings(data) if data.count(b"[") + data.count(b"{") > most else b""
+    return brackets.count(b"[") + brackets.count(b"{") > most
 
 
 def loose_json(data: bytes | str, **hooks: Any) -> Any:
@@ -91,7 +90,7 @@ def encode(value: Json) -> bytes:
 
 
 def _are_plain(values: Iterable[Any], depth: int = DEPTH_MAX) -> bool:
-    """Whether Python's writer, which is much faster, gives the canonical bytes; not asked of deeper nesting.
+    """Whether Python's writer, which is much faster, gives the canonical bytes; false for deeper nesting.
 
     It escapes ASCII text in the same way, and sorts ASCII keys in the same order. It writes the same digits of a number
     and differs only where it writes an exponent, or `.0` behind a whole one.
@@ -129,7 +128,8 @@ def parse(
     """
     if len(data) > bytes_max:
         raise MalformedError(f"{what}: {len(data)} bytes, more than the {bytes_max} allowed")
-    _check_depth(data, what, depth_max)
+    if is_deep(data, depth_max):
+        raise MalformedError(f"{what}: nested deeper than {depth_max}")
     try:
         value: Json = json.loads(
             data.decode("utf-8"),
@@ -185,11 +185,6 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is no JSON number")
 
 
-def _check_depth(data: bytes, what: str, depth_max: int) -> None:
-    if is_deep(data, depth_max):
-        raise MalformedError(f"{what}: nested deeper than {depth_max}")
-
-
 def _check_text(value: Json, what: str) -> None:
     if isinstance(value, str):
         if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
@@ -240,28 +235,6 @@ def natural(value: Json, what: str) -> int:
     if type(value) is not int or not 0 <= value <= INTEGER_MAX:
         raise MalformedError(f"{what}: {shown(value)} is no natural number")
     return value
-
-
-def integer(value: Json, what: str, least: int = 0, most: int = INTEGER_MAX) -> int:
-    """An integer from `least` to `most`."""
-    number = natural(value, what)
-    if not least <= number <= most:
-        raise MalformedError(f"{what}: {number} is not within {least} to {most}")
-    return number
-
-
-def hash_field(value: Json, what: str) -> Hash:
-    """A node of a tree, written as 64 lower-case hexadecimal digits."""
-    written = text(value, what)
-    if len(written) != 64 or set(written) - set("0123456789abcdef"):
-        raise MalformedError(f"{what}: not 64 lower-case hexadecimal digits")
-    return Hash(bytes.fromhex(written))
-
-
-def constant(value: Json, expected: str | int, what: str) -> None:
-    """The one value that this version of the format allows."""
-    if type(value) is not type(expected) or value != expected:
-        raise MalformedError(f"{what}: must be {expected!r}")
 
 
 def shown(value: object) -> str:

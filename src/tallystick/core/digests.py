@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NewType, Protocol
 
@@ -58,7 +58,7 @@ def digest_from(raw: bytes) -> Digest:
     return Digest(PREFIX + raw.hex())
 
 
-# The Merkle tree of RFC 6962 §2.1: hashes, roots, and a frontier that grows; the proofs are in `core.digests`.
+# The Merkle tree of RFC 6962 §2.1: hashes, roots, and a frontier that grows.
 #
 # A subtree without a sibling moves up one level and is never duplicated. Otherwise a tree of 3 records would have the
 # same root as the tree of 4 in which the last record is repeated.
@@ -78,6 +78,11 @@ def leaf_hash(record: bytes) -> Hash:
 def node_hash(left: bytes, right: bytes) -> Hash:
     """The hash of the node above two subtrees."""
     return Hash(hashlib.sha256(NODE_PREFIX + left + right).digest())
+
+
+def hashes_from(texts: Iterable[str]) -> list[Hash]:
+    """Hashes out of their hexadecimal digits."""
+    return [Hash(bytes.fromhex(text)) for text in texts]
 
 
 def tree_root(leaves: Sequence[Hash]) -> Hash:

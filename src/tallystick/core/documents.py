@@ -1,23 +1,45 @@
-"""Strict documents: the only way in which JSON becomes a typed object, and what is said where it does not."""
+"""Strict documents: the only way in which JSON becomes a typed object, and the words for why it does not."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import tomllib
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Final, Literal, Self, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeVar, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError
 
-from tallystick.core.canonical_json import DEPTH_MAX, Json, decode, encode, parse, shown
-from tallystick.core.digests import NO_DIGEST, Digest, digest, is_digest
+from tallystick.core.canonical_json import (
+    BYTES_MAX,
+    DEPTH_MAX,
+    INTEGER_MAX,
+    Json,
+    decode,
+    encode,
+    is_deep,
+    parse,
+    shown,
+)
+from tallystick.core.digests import NO_DIGEST, Digest, Hash, digest, is_digest
 from tallystick.core.errors import MalformedError, meant_by
 from tallystick.core.files import read_document
 
 # Strict documents: the only way in which JSON of a prover becomes a typed object.
 
-SAFE_INTEGER_MAX = 2**53 - 1
+
+def decode_base64(text: str, what: str) -> bytes:
+    """The bytes of canonical base64 (RFC 4648 §4); raises `MalformedError` naming `what`."""
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise MalformedError(f"{what}: no base64") from None
+    if base64.b64encode(data).decode() != text:
+        raise MalformedError(f"{what}: not canonical base64")
+    return data
 
 
 def _as_digest(text: str) -> str:
@@ -26,9 +48,37 @@ def _as_digest(text: str) -> str:
     return text
 
 
+def _as_hash(value: object) -> Hash:
+    if isinstance(value, bytes) and len(value) == 32:
+        return Hash(value)
+    if not isinstance(value, str) or len(value) != 64 or set(value) - set("0123456789abcdef"):
+        raise ValueError("not 64 lower-case hexadecimal digits")
+    return Hash(bytes.fromhex(value))
+
+
+def _as_bytes(value: object) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("no base64")
+    try:
+        return decode_base64(value, "text")
+    except MalformedError as error:
+        raise ValueError(str(error)) from None
+
+
 DigestText = Annotated[Digest, Field(strict=False), AfterValidator(_as_digest)]
-Count = Annotated[int, Field(ge=0, le=SAFE_INTEGER_MAX)]
-Positive = Annotated[int, Field(ge=1, le=SAFE_INTEGER_MAX)]
+HashText = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Proof = Annotated[tuple[HashText, ...], Field(max_length=64)]
+"""The hashes of an audit path; no tree needs more."""
+HashBytes = Annotated[Hash, PlainValidator(_as_hash), PlainSerializer(bytes.hex, return_type=str)]
+"""A node of a tree: 32 bytes, written as 64 hexadecimal digits."""
+Base64Bytes = Annotated[
+    bytes, PlainValidator(_as_bytes), PlainSerializer(lambda data: base64.b64encode(data).decode(), return_type=str)
+]
+Count = Annotated[int, Field(ge=0, le=INTEGER_MAX)]
+Positive = Annotated[int, Field(ge=1, le=INTEGER_MAX)]
+Label = Annotated[str, Field(min_length=1, max_length=256)]
 Reason = Annotated[str, Field(min_length=1, max_length=1024)]
 """A line that says why something is not there."""
 Number = Annotated[float, Field(allow_inf_nan=False)] | Literal["nan", "inf", "-inf"]
@@ -38,10 +88,13 @@ Number = Annotated[float, Field(allow_inf_nan=False)] | Literal["nan", "inf", "-
 class Document(BaseModel):
     """A frozen JSON object whose bytes, digest and meaning determine each other.
 
-    Unknown keys, missing keys and explicit nulls are refused: an optional value that is not there is absent.
+    Unknown keys, missing keys and explicit nulls are refused: an optional value that is not there is absent. A kind of
+    document that others name by its digest states its domain.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    digest_noun: ClassVar[str]
+    document_bytes_max: ClassVar[int] = BYTES_MAX
 
     def to_json(self) -> Json:
         """The object as JSON values, absent options left out."""
@@ -56,14 +109,15 @@ class Document(BaseModel):
         """The digest of the canonical bytes under the domain of `noun`."""
         return digest(noun, self.to_bytes())
 
+    @property
+    def identity(self) -> Digest:
+        """The digest by which others name this document."""
+        return self.digest_as(self.digest_noun)
+
     @classmethod
     def from_bytes(cls, data: bytes, what: str) -> Self:
         """Read canonical bytes; raises `MalformedError` naming `what` and the field."""
-        decode(data, what)
-        document = cls._validated(data, what)
-        if document.to_bytes() != data:
-            raise MalformedError(f"{what}: not in canonical form (a null or an equivalent spelling)")
-        return document
+        return read_canonical(cls.model_validate_json, data, what, cls.document_bytes_max, cls)
 
     @classmethod
     def from_json(cls, value: Json, what: str) -> Self:
@@ -72,16 +126,32 @@ class Document(BaseModel):
             data = encode(value)
         except MalformedError as error:
             raise MalformedError(f"{what}: {refused_field(value)}: {error}") from None
-        return cls._validated(data, what)
-
-    @classmethod
-    def _validated(cls, data: bytes, what: str) -> Self:
         try:
             return cls.model_validate_json(data)
         except ValidationError as error:
             raise MalformedError(f"{what}: {explain(error, cls, what)}") from None
         except MalformedError as error:
             raise MalformedError(f"{what}: {error}") from None
+
+
+Read = TypeVar("Read", bound=Document)
+
+
+def read_canonical(
+    validate: Callable[[bytes], Read], data: bytes, what: str, bytes_max: int = BYTES_MAX, kind: Any = None
+) -> Read:
+    """Read canonical bytes of a document of the type `kind`; raises `MalformedError` naming `what` and the field."""
+    problem = "not in canonical form (a null or an equivalent spelling)"
+    try:
+        # If what was read encodes to `data`, then `data` is canonical: good bytes are parsed and encoded only once.
+        if len(data) <= bytes_max and not is_deep(data) and (document := validate(data)).to_bytes() == data:
+            return document
+    except ValidationError as error:
+        problem = explain(error, kind, what)
+    except MalformedError as error:
+        problem = str(error)
+    decode(data, what, bytes_max=bytes_max)  # an error of the JSON itself is reported first
+    raise MalformedError(f"{what}: {problem}")
 
 
 # What is wrong with a document, in words of this project; loaded only where something is.
@@ -132,8 +202,8 @@ def explain(error: ValidationError, kind: Any = None, what: str = "") -> str:
 
     Unknown fields come before missing ones: an unknown one is often the missing one, misspelt.
     """
-    found = error.errors(include_url=False)
-    first = min(found, key=lambda each: (each["type"] in MISSING, each["type"] != UNKNOWN))
+    problems = error.errors(include_url=False)
+    first = min(problems, key=lambda problem: (problem["type"] in MISSING, problem["type"] != UNKNOWN))
     place, names = _walk(kind, first["loc"], first["type"] in (UNKNOWN, "missing"))
     field = _shortened(".".join(place)) or "document"
     is_toml = what.endswith(".toml")
@@ -190,23 +260,23 @@ def _walk(kind: Any, location: tuple[int | str, ...], names_a_field: bool) -> tu
         return [str(part) for part in location], []
     here, place = _members(kind), []
     for part in location[:-1] if names_a_field else location:
-        inside = [each for member in here for each in _inside(member, part)]
+        inside = [inner for outer in here for inner in _inside(outer, part)]
         if inside:
             place.append(str(part))
             here = inside
-    names = [name for each in here if _is_model(each) for name in each.model_fields]
+    names = [name for model in here if _is_model(model) for name in model.model_fields]
     return [*place, *map(str, location[-1:] if names_a_field else ())], names
 
 
 def _inside(kind: Any, part: int | str) -> list[Any]:
     """The types that an entry `part` of a value of type `kind` can have; none where it has no such entry."""
     if _is_model(kind):
-        found = next((each for name, each in kind.model_fields.items() if part in (name, each.alias)), None)
-        return _members(found.annotation) if found is not None else []
+        field = next((value for name, value in kind.model_fields.items() if part in (name, value.alias)), None)
+        return _members(field.annotation) if field is not None else []
     entries = {list: int, tuple: int, dict: str}.get(get_origin(kind))
     if entries is None or not isinstance(part, entries):
         return []
-    return [each for argument in get_args(kind)[entries is str :] for each in _members(argument)]
+    return [member for argument in get_args(kind)[entries is str :] for member in _members(argument)]
 
 
 def _members(kind: Any) -> list[Any]:
@@ -214,7 +284,7 @@ def _members(kind: Any) -> list[Any]:
     if get_origin(kind) is Annotated:
         return _members(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
-        return [each for member in get_args(kind) for each in _members(member)]
+        return [inner for member in get_args(kind) for inner in _members(member)]
     return [kind]
 
 
@@ -248,7 +318,7 @@ def parse_toml(data: bytes, what: str) -> dict[str, Any]:
 def _check_depth(table: dict[str, Any], what: str) -> None:
     level: list[Any] = [table]
     for _ in range(DEPTH_MAX):
-        inner = chain.from_iterable(each.values() if isinstance(each, dict) else each for each in level)
-        level = [each for each in inner if isinstance(each, dict | list)]
+        inner = chain.from_iterable(value.values() if isinstance(value, dict) else value for value in level)
+        level = [value for value in inner if isinstance(value, dict | list)]
     if level:
         raise MalformedError(f"{what}: nested deeper than {DEPTH_MAX}")

@@ -81,7 +81,7 @@ class RuleError(TallyError):
 
 
 class VerdictError(TallyError):
-    """A verdict is not *accepted*: `checked` is what was found, `answer` the answer that it is about."""
+    """A verdict is not *accepted*: `checked` is the report, `answer` the answer that it is about."""
 
     def __init__(self, sentence: str, checked: object, answer: object) -> None:
         super().__init__(sentence)

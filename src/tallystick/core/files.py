@@ -34,8 +34,8 @@ def file_size(path: Path) -> int:
             return path.stat().st_size
     except OSError as error:
         raise _unreadable(path, error) from None
-    found = "a folder, not a file" if path.is_dir() else "not a regular file" if path.exists() else "not there"
-    raise UnavailableError(f"{path.name or path}: {found} (looked in {path.parent})")
+    there = "a folder, not a file" if path.is_dir() else "not a regular file" if path.exists() else "not there"
+    raise UnavailableError(f"{path.name or path}: {there} (looked in {path.parent})")
 
 
 def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object], *, durable: bool = True) -> None:
@@ -132,7 +132,7 @@ def require_empty_folder(path: Path) -> None:
 
 def require_writable_folder(path: Path) -> None:
     """Try whether a folder can be made at `path`; raises `UnavailableError` for a file or where nothing may be made."""
-    there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    there = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     if not there.is_dir():
         raise UnavailableError(f"{there}: a file; name a folder to write")
     if not os.access(there, os.W_OK | os.X_OK):

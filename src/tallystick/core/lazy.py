@@ -87,11 +87,11 @@ def extras_of(requirements: Iterable[str]) -> dict[str, frozenset[str]]:
 
     An extra that names extras of this package brings what they bring; so these have to stand before it.
     """
-    found: dict[str, frozenset[str]] = {}
+    extras: dict[str, frozenset[str]] = {}
     for name, options, extra in (match.groups() for match in map(REQUIREMENT.match, requirements) if match):
-        parts = [found[each] for each in options.split(",")] if name == "tallystick" else [{_normalised(name)}]
-        found[extra] = found.get(extra, frozenset()).union(*parts)
-    return found
+        parts = [extras[option] for option in options.split(",")] if name == "tallystick" else [{_normalised(name)}]
+        extras[extra] = extras.get(extra, frozenset()).union(*parts)
+    return extras
 
 
 def _requirements() -> list[str]:

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from json.encoder import encode_basestring as _quoted
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Final, Self
 
 import numpy as np
@@ -57,7 +56,7 @@ def encode_header(state: State) -> bytes:
 def encode_placements(placed: Mapping[str, Placement]) -> bytes:
     """The header of a file whose tensors lie at these places: RFC 8785 JSON, padded to a multiple of 8 bytes."""
     are_plain = all(map(str.isascii, placed))  # else RFC 8785 sorts otherwise than Python does
-    header = _written(placed) if are_plain else encode({name: _entry(each) for name, each in placed.items()})
+    header = _written(placed) if are_plain else encode({name: _entry(place) for name, place in placed.items()})
     return header + b" " * (-len(header) % ALIGNMENT)
 
 
@@ -143,9 +142,7 @@ class StateFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # Views may outlive the block; the mapping closes with the last of them.
         del self._map
 

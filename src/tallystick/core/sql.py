@@ -27,7 +27,7 @@ LOCK_SECONDS: Final = 20
 CONNECT_SECONDS: Final = 20
 STATEMENT_SECONDS: Final = 60.0
 INSTRUCTIONS: Final = 1_000_000
-"""Steps of SQLite's virtual machine after which it is asked whether a question takes too long."""
+"""Steps of SQLite's virtual machine after which it checks whether a question takes too long."""
 TOO_LONG: Final = ("interrupted", "canceling statement due to statement timeout")
 _LOCKED: Final = ("database is locked", "due to lock timeout")
 _NO_MORE_FILES: Final = ("attempt to write a readonly database", "unable to open database file")
@@ -70,7 +70,7 @@ class SqlEngine:
             with self.reading() as connection, self._limited(connection, seconds):
                 yield connection
         except UnavailableError as error:
-            if any(each in str(error) for each in TOO_LONG):
+            if any(word in str(error) for word in TOO_LONG):
                 raise UsageError(f"the question takes longer than {seconds:g} seconds; ask for less") from None
             raise
 
@@ -116,18 +116,18 @@ class SqlEngine:
             raise MalformedError(f"{self.name}: what is read states one thing twice: {_line(error)}") from None
         except (DBAPIError, self._driver.Error) as error:
             line = _line(error)
-            if any(each in line for each in _LOCKED):
+            if any(word in line for word in _LOCKED):
                 why = "others have been writing into it for long; try again later"
                 raise UnavailableError(f"{self.name}: {why}") from None
             if (
                 self.is_file
-                and any(each in line for each in _NO_MORE_FILES)
+                and any(word in line for word in _NO_MORE_FILES)
                 and not os.access(self.path.parent, os.W_OK)
             ):
                 wal = " with the files -wal and -shm beside it" if _wal_of(self.path).exists() else ""
                 mend = f"copy it{wal} into a folder that can be written"
                 raise UnavailableError(f"{self.name}: its folder cannot be written: {mend}") from None
-            damaged = f"damaged, or no database of {self.holds}: " * any(each in line for each in _DAMAGED)
+            damaged = f"damaged, or no database of {self.holds}: " * any(word in line for word in _DAMAGED)
             raise UnavailableError(f"{self.name}: {damaged}{line}") from None
         except SQLAlchemyError as error:
             raise UnavailableError(f"{self.name}: {_line(error)}") from None
@@ -155,14 +155,14 @@ def _signals_noted() -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield noted
         return
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    for each in before:
-        signal.signal(each, lambda number, _: noted.append(number))
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda arrived, _: noted.append(arrived))
     try:
         yield noted
     finally:
-        for each, handler in before.items():
-            signal.signal(each, signal.SIG_DFL if handler is None else handler)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
         if noted:
             signal.raise_signal(noted[0])
 
@@ -204,7 +204,7 @@ def _sealed_engine(path: Path, wait_s: int) -> sa.Engine:
     """An engine that only reads.
 
     SQLite keeps two files beside a database that others may be writing. Where they cannot be made and are not there,
-    nobody is writing, and SQLite reads the file as it is. That is found out anew for every transaction.
+    nobody is writing, and SQLite reads the file as it is. Every transaction looks anew.
     """
 
     def connect() -> sqlite3.Connection:

@@ -77,7 +77,7 @@ class Scale:
         return min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
 
     def ticks(self, count: int, whole: bool = False) -> list[float]:
-        """At most about `count` round values; whole numbers where asked."""
+        """At most about `count` round values; whole numbers with `whole`."""
         raw = (self.high - self.low) / max(1, count)
         power = 10.0 ** math.floor(math.log10(raw))
         step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * 0.999)

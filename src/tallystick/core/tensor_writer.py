@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from contextlib import closing, nullcontext, suppress
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from tallystick.core.errors import UnavailableError
@@ -135,9 +134,7 @@ class AppendedState:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             with self._file, closing(self._direct) if self._direct else nullcontext():
                 if kind is None:

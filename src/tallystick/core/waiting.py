@@ -33,7 +33,7 @@ class WaitingModule(ModuleType):
     """A module that has not run yet; the first look at one of its names runs it."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # asked for by whoever looks through `sys.modules`
+        if name.startswith("__"):  # looked up by whoever goes through `sys.modules`
             raise AttributeError(name)
         with RUNNING:
             spec = self.__spec__

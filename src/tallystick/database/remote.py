@@ -29,7 +29,7 @@ from tallystick.database.query import (
 )
 from tallystick.formats.store.directories import SEGMENT, SegmentDirectory
 from tallystick.formats.store.folders import check_file_name, files_of
-from tallystick.formats.traces import TRACES
+from tallystick.formats.store.traces import TRACES
 
 # A connection to a service: requests with a token, and files in pieces. Nothing that comes back is trusted.
 

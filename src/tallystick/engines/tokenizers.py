@@ -74,13 +74,13 @@ def train_bpe(text: str, vocabulary: int) -> Tokenizer:
         show_progress=False,
     )
     pipeline.train_from_iterator(split_pieces(text), trainer)
-    return Tokenizer("bpe", _read_merges(pipeline))
+    return Tokenizer.bpe(_read_merges(pipeline))
 
 
 def encode_with_library(tokenizer: Tokenizer, text: str) -> NDArray[np.uint32]:
     """The tokens of `text` by the library, uint32[count]; equal to those of `encode_text`."""
     names = [_name(token) for token in tokenizer.tokens]
-    merges = [(names[left], names[right]) for left, right in tokenizer.merges]
+    merges = [(names[left], names[right]) for left, right in tokenizer.merges or ()]
     vocabulary = {name: number for number, name in enumerate(names)}
     pipeline = Pipeline(models.BPE(vocab=vocabulary, merges=merges))
     pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -91,7 +91,7 @@ def encode_with_library(tokenizer: Tokenizer, text: str) -> NDArray[np.uint32]:
 def to_pipeline(tokenizer: Tokenizer) -> Any:
     """The tokenizer as a pipeline of the library, which encodes whole texts, decodes tokens and can be saved."""
     names = [_name(token) for token in tokenizer.tokens]
-    merges = [(names[left], names[right]) for left, right in tokenizer.merges]
+    merges = [(names[left], names[right]) for left, right in tokenizer.merges or ()]
     pipeline = Pipeline(models.BPE(vocab={name: number for number, name in enumerate(names)}, merges=merges))
     pieces = pre_tokenizers.Split(Regex(PIECES), "isolated")
     pipeline.pre_tokenizer = pre_tokenizers.Sequence([pieces, pre_tokenizers.ByteLevel(False, use_regex=False)])
@@ -311,7 +311,7 @@ def check_made_again(rows: CommittedRows, places: Sequence[int], corpus: Path, m
     recipe, files = rows.recipe, ChatFiles(model)
     if files.digests != (recipe.tokenizer, recipe.template):
         raise UnavailableError(f"{model}: its tokenizer or chat template is not that of the rows")
-    found = Corpus(tuple(each.shard for each in hash_shards(list_shards(corpus), None))).commit.digest
+    found = Corpus.of(each.shard for each in hash_shards(list_shards(corpus), None)).corpus
     if found != recipe.corpus:
         raise UnavailableError(f"{corpus} is the corpus {found}, and the rows are of {recipe.corpus}")
     order, held = order_of(recipe), dict[int, Labelled]()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
 from tallystick.core.canonical_json import encode
 from tallystick.core.digests import Digest, digest
-from tallystick.core.documents import Count, DigestText, Document, Positive, Reason
+from tallystick.core.documents import Count, DigestText, Document, Label, Positive, Reason
 
 # The claim that a spec, run in an environment, gave a transcript. Its canonical bytes have one digest.
 
@@ -23,7 +23,7 @@ class Log(Document):
 
 
 class Withdrawn(Document):
-    """Steps of a loop whose graph was found, after they were recorded, not to be what the loop did; and why."""
+    """Steps whose graph turned out, after they were recorded, not to be what the loop did; and why."""
 
     first: Positive
     last: Positive
@@ -32,6 +32,8 @@ class Withdrawn(Document):
 
 class Claim(Document):
     """What a prover signs and publishes; the signature and the log entry are over these bytes."""
+
+    digest_noun: ClassVar[str] = "claim"
 
     claim: Literal["training"] = "training"
     version: Literal[1] = 1
@@ -49,13 +51,8 @@ class Claim(Document):
     """Steps of a loop that have a graph in their records and cannot be replayed, in order."""
 
     def why_withdrawn(self, step: int) -> str | None:
-        """Why `step` cannot be replayed although its record has a graph; `None` if nothing is said against it."""
-        return next((each.reason for each in self.withdrawn or () if each.first <= step <= each.last), None)
-
-    @property
-    def identity(self) -> Digest:
-        """The digest that identifies this claim."""
-        return self.digest_as("claim")
+        """Why `step` cannot be replayed although its record has a graph; `None` if it can."""
+        return next((steps.reason for steps in self.withdrawn or () if steps.first <= step <= steps.last), None)
 
 
 # The claim over calls of a model: a graph with these weights gave these outputs for these inputs.
@@ -64,17 +61,14 @@ class Claim(Document):
 class InferenceClaim(Document):
     """What a prover signs and publishes about the calls of one model; `weights` is a state digest."""
 
+    digest_noun: ClassVar[str] = "claim"
+
     claim: Literal["inference"] = "inference"
     version: Literal[1] = 1
     graph: DigestText
     weights: DigestText
     environment: DigestText
     transcript: Log
-
-    @property
-    def identity(self) -> Digest:
-        """The digest that identifies this claim."""
-        return self.digest_as("claim")
 
 
 def call_file(index: int, part: Literal["inputs", "outputs"]) -> str:
@@ -107,7 +101,6 @@ def part_file(index: int) -> str:
 
 # The identity of a model, independent of the server: architecture, weights, tokenizer, template and precision.
 
-Label = Annotated[str, Field(min_length=1, max_length=256)]
 Dtype = Literal["F32", "BF16", "F16"]
 TRAINING_CLAIM: Final = "training-claim.json"
 """In a model directory: the claim of the run that trained it."""
@@ -127,6 +120,8 @@ class ModelCard(Document):
     `layers` is the number of blocks, `width` the number of elements of a hidden state.
     """
 
+    digest_noun: ClassVar[str] = "model"
+
     model: Literal[1, 2] = 2
     architecture: Label
     config: DigestText
@@ -138,8 +133,3 @@ class ModelCard(Document):
     vocabulary: Positive
     layers: Positive
     width: Positive
-
-    @property
-    def identity(self) -> Digest:
-        """The model root."""
-        return self.digest_as("model")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Final, Literal, NamedTuple, Self
+from typing import Annotated, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from tallystick.core.digests import Digest
-from tallystick.core.documents import Document, Positive
+from tallystick.core.documents import Document, Label, Positive
 
 # What makers state about accelerators: the most dense operations per second by dtype, and the memory's bandwidth.
 #
@@ -48,7 +47,6 @@ NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._:/@\-]{0,127}$"
 DeviceName = Annotated[str, Field(pattern=NAME)]
 DeviceKind = Literal["cpu", "gpu", "host", "other", "switch", "tpu"]
 DtypeName = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{0,15}$")]
-Label = Annotated[str, Field(min_length=1, max_length=256)]
 Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
@@ -79,6 +77,8 @@ class Link(Document):
 class Cluster(Document):
     """Devices by ascending name, and links by ascending ends; each name and each pair of ends once."""
 
+    digest_noun: ClassVar[str] = "cluster"
+
     cluster: Literal["devices"] = "devices"
     version: Literal[1] = 1
     devices: Annotated[tuple[Device, ...], Field(min_length=1, max_length=1 << 20)]
@@ -86,8 +86,13 @@ class Cluster(Document):
 
     @model_validator(mode="after")
     def _names_each_once(self) -> Self:
-        _require_ascending([(each.name,) for each in self.devices], "devices")
-        _require_ascending([each.ends for each in self.links], "links")
+        for what, names in (
+            ("devices", [(device.name,) for device in self.devices]),
+            ("links", [link.ends for link in self.links]),
+        ):
+            for before, after in pairwise(names):
+                if before >= after:
+                    raise ValueError(f"{what}: {' to '.join(after)} stands twice, or not in ascending order")
         for device in self.devices:
             if device.host is not None and self.by_name.get(device.host, device).kind != "host":
                 raise ValueError(f"{device.name} sits in {device.host}, which is no device of kind host")
@@ -103,18 +108,13 @@ class Cluster(Document):
         """The devices by name."""
         return {device.name: device for device in self.devices}
 
-    @property
-    def identity(self) -> Digest:
-        """The digest by which traces name the cluster."""
-        return self.digest_as("cluster")
-
     @cached_property
     def _links_by_end(self) -> dict[str, list[Link]]:
-        found: dict[str, list[Link]] = {}
+        links: dict[str, list[Link]] = {}
         for link in self.links:
             for end in link.ends:
-                found.setdefault(end, []).append(link)
-        return found
+                links.setdefault(end, []).append(link)
+        return links
 
     def links_of(self, name: str) -> list[Link]:
         """The links that end at a device."""
@@ -127,9 +127,3 @@ class Cluster(Document):
             devices=tuple(sorted(devices, key=lambda device: device.name)),
             links=tuple(sorted(links, key=lambda link: link.ends)),
         )
-
-
-def _require_ascending(names: list[tuple[str, ...]], what: str) -> None:
-    for before, after in pairwise(names):
-        if before >= after:
-            raise ValueError(f"{what}: {' to '.join(after)} stands twice, or not in ascending order")

@@ -168,14 +168,17 @@ def calls_in(text: str, form: str | None) -> tuple[str, tuple[Call, ...]]:
         return text, ()
     if form.startswith(":"):
         return "", ((form[1:], text),)
+    calls: list[Any]
     if form == "required":
-        listed = _read(text)
-        calls = [_call(entry, "parameters") for entry in listed] if isinstance(listed, list) else [None]
-        return ("", tuple(call for call in calls if call)) if all(calls) else (text, ())
-    calls = [_call(_read(block), "arguments") for block in BLOCK.findall(text)]
-    if not calls or not all(calls):
+        written, arguments, rest = _read(text), "parameters", ""
+        calls = written if isinstance(written, list) else [None]
+    else:
+        calls, arguments, rest = list(map(_read, BLOCK.findall(text))), "arguments", BLOCK.sub("", text).strip()
+        if not calls:
+            return text, ()
+    if not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):
         return text, ()
-    return BLOCK.sub("", text).strip(), tuple(call for call in calls if call)
+    return rest, tuple((call["name"], json.dumps(call.get(arguments, {}), ensure_ascii=False)) for call in calls)
 
 
 def _read(text: str) -> Any:
@@ -183,12 +186,6 @@ def _read(text: str) -> Any:
         return loose_json(text)
     except ValueError:
         return None
-
-
-def _call(value: Any, arguments: str) -> Call | None:
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        return None
-    return value["name"], json.dumps(value.get(arguments, {}), ensure_ascii=False)
 
 
 def message_of(text: str, form: str | None, choice: str) -> tuple[str, list[dict[str, Any]]]:
@@ -295,17 +292,23 @@ class CompletionReader:
             raise MalformedError("response: choices: a list is needed")
         seen: set[int] = set()
         for place, choice in enumerate(listed):
-            number = self._number(choice, place)
+            if not isinstance(choice, Mapping):
+                raise MalformedError(f"response: choices.{place}: an object is needed")
+            number = _index(choice, place, CHOICES_MAX, f"choices.{place}.index: no number of a choice")
             if number in seen:
                 self._refuse("choices.index", f"two choices under number {number}")
             seen.add(number)
             self._add_choice(self.choices.setdefault(number, ReadChoice()), choice, f"choices.{number}.")
 
-    def _scanned(self, table: Fields, value: Any, where: str = "") -> dict[str, Any]:
+    def _scanned(self, table: Fields, value: Any, where: str = "", choice: ReadChoice | None = None) -> dict[str, Any]:
+        """The kept fields of an object; remarks on the others go to the choice, or to the whole answer."""
         if not isinstance(value, Mapping):
             raise MalformedError(f"response: {where.rstrip('.') or 'it'} is no object")
         kept, remarks = scan(table, value, where)
-        self.remarks |= dict.fromkeys(remarks)
+        if choice is None:
+            self.remarks |= dict.fromkeys(remarks)
+        else:
+            choice.remarks += [remark for remark in remarks if remark not in choice.remarks]
         return kept
 
     def _refuse(self, where: str, detail: str) -> None:
@@ -324,17 +327,8 @@ class CompletionReader:
                 self._refuse(f"usage.{other}", f"{other_count}, and {kept[name]} in {name}")
         return {name: count for name, count in kept.items() if count is not None}
 
-    def _number(self, choice: Any, place: int) -> int:
-        if not isinstance(choice, Mapping):
-            raise MalformedError(f"response: choices.{place}: an object is needed")
-        number = place if choice.get("index") is None else choice["index"]
-        if type(number) is not int or not 0 <= number < CHOICES_MAX:
-            raise MalformedError(f"response: choices.{place}.index: no number of a choice")
-        return number
-
     def _add_choice(self, choice: ReadChoice, value: Mapping[str, Any], where: str) -> None:
-        kept, remarks = scan(CHOICE, value, where)
-        choice.remarks += [remark for remark in remarks if remark not in choice.remarks]
+        kept = self._scanned(CHOICE, value, where, choice)
         self._once("prompt_token_ids", kept.get("prompt_token_ids"))
         messages = [(name, message) for name in ("message", "delta") if (message := kept.get(name)) is not None]
         texts = [self._add_message(choice, message, f"{where}{name}.") for name, message in messages]
@@ -369,10 +363,7 @@ class CompletionReader:
 
     def _add_message(self, choice: ReadChoice, value: Any, where: str) -> str | None:
         """Add reasoning and calls of a message; returns its text."""
-        if not isinstance(value, Mapping):
-            raise MalformedError(f"response: {where.rstrip('.')} is no object")
-        kept, remarks = scan(MESSAGE, value, where)
-        choice.remarks += [remark for remark in remarks if remark not in choice.remarks]
+        kept = self._scanned(MESSAGE, value, where, choice)
         if kept.get("role") not in (None, "", "assistant"):
             choice.refuse(where + "role", f"{str(kept['role'])[:60]!r}, and an answer is the assistant's")
         thought = [text for name in ("reasoning", "reasoning_content") if (text := kept.get(name))]
@@ -388,9 +379,7 @@ class CompletionReader:
     def _add_call(self, choice: ReadChoice, value: Any, place: int, where: str) -> None:
         """Add a call, or a piece of one: its name comes once, its arguments in parts."""
         kept = self._scanned(CALL, value, where)
-        number = place if kept.get("index") is None else kept["index"]
-        if type(number) is not int or not 0 <= number < CALLS_MAX:
-            raise MalformedError(f"response: {where}index: no number of a call")
+        number = _index(kept, place, CALLS_MAX, f"{where}index: no number of a call")
         if kept.get("type") not in (None, "", "function"):
             choice.refuse(where + "type", "a call of something else than a function")
         call = choice.calls.setdefault(number, ReadCall())
@@ -418,6 +407,14 @@ class CompletionReader:
         kept = {name: content for name, content in self._scanned(LOGPROB, value, where).items() if content is not None}
         tops = kept.get("top_logprobs")
         return kept | {"top_logprobs": [self.logprob(top, where) for top in tops]} if tops else kept
+
+
+def _index(value: Mapping[str, Any], place: int, most: int, complaint: str) -> int:
+    """The `index` of a choice or call, which is `place` where it states none."""
+    number = place if value.get("index") is None else value["index"]
+    if type(number) is not int or not 0 <= number < most:
+        raise MalformedError(f"response: {complaint}")
+    return number
 
 
 def is_token_ids(value: Any) -> TypeGuard[list[int]]:

@@ -258,12 +258,9 @@ STANDARD_BITS: Final = 8
 GRIDS: Final[Mapping[str, int | None]] = {"F32": 18, "BF16": 8, "F16": None}
 """The grid of each precision of a model: its cells are small beside honest distances, and its reach is far above them.
 
-In bfloat16 honest answers of 8 tokens of a model of 30 layers may be 0.11 of the norm off. Random codes on the usual
-grid of 8 bits are 0.07 off, so that it tells no answer below 65 tokens; on a grid of 2⁻⁸ they are 0.29 off, and a cell
-is 0.004. 2⁻⁷ would judge shorter answers still, in the final norm and the logits alone, with twice the cell. Honest
-distances in float16 are an eighth of those in bfloat16, which the usual grid shows. In float32 they are below 10⁻⁵: on
-the usual grid a change of 10⁻⁴ moves one number in twelve to another cell, on a grid of 2⁻¹⁸ every number. Measured in
-`docs/real_model_distances.md`.
+In bfloat16 honest answers of 8 tokens may be 0.11 of the norm off, and random codes on the usual grid of 8 bits 0.07;
+on a grid of 2⁻⁸ they are 0.29 off. In float32 honest distances are below 10⁻⁵: on a grid of 2⁻¹⁸ a change of 10⁻⁴ moves
+every number to another cell. Measured in `docs/real_model_distances.md`.
 """
 
 MORE_WIDTH: Final = 31
@@ -285,8 +282,7 @@ def standard_fingerprints(
     there are 31 numbers of 4 bits more of the last two, without `layers`: 58 bytes for every 32 tokens.
 
     An early block shows small changes best, because rounding adds up in later blocks. The final norm shows changes in
-    those later blocks, and the logits show the output matrix behind them. Numbers have 8 bits, because in bfloat16
-    honest stacks already differ by the whole range of 4-bit numbers. Measured in `docs/inference.md`.
+    those later blocks, and the logits show the output matrix behind them. Measured in `docs/inference.md`.
 
     Args:
         final: the number of blocks, which is the layer number of the final norm; the logits follow it.

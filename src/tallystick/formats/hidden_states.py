@@ -22,20 +22,20 @@ from tallystick.core.digests import (
     digest,
     digest_bytes,
     digest_from,
+    hashes_from,
     prove_inclusion,
     tree_root,
 )
-from tallystick.core.documents import Count, DigestText, Document
+from tallystick.core.documents import Count, DigestText, Document, HashText, decode_base64
 from tallystick.core.errors import MalformedError, ProofError, UsageError
 from tallystick.core.tensors import Tensor, item_size
-from tallystick.formats.receipt import LAYERS_MAX, PARTS_MAX, Nonce, StatesCommitment, decode_base64
+from tallystick.formats.receipt import LAYERS_MAX, PARTS_MAX, Nonce, StatesCommitment
 from tallystick.programs.random_words import sample
 
 # The opening of hidden states under the root of a receipt: the parts that a nonce selects, or those of one layer.
 
 PART_CHARACTERS_MAX: Final = 12 << 20
 PROOF_MAX: Final = 32
-HashText = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class StatesPart(Document):
@@ -95,15 +95,15 @@ class CommittedStates:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes held."""
-        return sum(each.nbytes for each in self.states.values())
+        """The bytes of the states."""
+        return sum(rows.nbytes for rows in self.states.values())
 
     def _part(self, block: int, layer: int) -> StatesPart:
         _, data = _block_of(self.states[layer], self.statement, block)
         index = _leaf_index(self.statement, block, layer)
         proof = prove_inclusion(LeafHashes(self.leaves), index, len(self.leaves))
         text = base64.b64encode(data).decode()
-        return StatesPart(block=block, layer=layer, data=text, proof=tuple(each.hex() for each in proof))
+        return StatesPart(block=block, layer=layer, data=text, proof=tuple(node.hex() for node in proof))
 
 
 def commit_states(
@@ -113,7 +113,7 @@ def commit_states(
 
     Raises `UsageError` where they are not, or there are none.
     """
-    states = {layer: each if isinstance(each := rows[layer], Tensor) else Tensor.of(each) for layer in layers}
+    states = {layer: given if isinstance(given := rows[layer], Tensor) else Tensor.of(given) for layer in layers}
     draft = _draft(states, block, prompt)
     leaves = tuple(
         _leaf(*_block_of(states[layer], draft, place), layer) for place in range(_blocks(draft)) for layer in layers
@@ -141,7 +141,7 @@ def challenged(nonce: bytes, statement: StatesCommitment, count: int) -> list[Pl
 
 def judged_layers(statement: StatesCommitment) -> list[int]:
     """The layers whose output and input are both under the root; layer 0 reads the tokens themselves."""
-    return [each for each in statement.layers if each == 0 or each - 1 in statement.layers]
+    return [layer for layer in statement.layers if layer == 0 or layer - 1 in statement.layers]
 
 
 def drawn_layer(nonce: bytes, statement: StatesCommitment, layers: Sequence[int]) -> int | None:
@@ -160,7 +160,7 @@ def places_of_layer(statement: StatesCommitment, layer: int) -> list[Place]:
     if layer not in judged_layers(statement):
         raise UsageError(f"layer {layer}: its states, or those of the layer before it, are not committed to")
     blocks = leaf_count(statement) // len(statement.layers)
-    places = [(block, each) for block in range(blocks) for each in statement.layers if each in (layer - 1, layer)]
+    places = [(block, other) for block in range(blocks) for other in statement.layers if other in (layer - 1, layer)]
     if len(places) > PARTS_MAX:
         raise UsageError(f"layer {layer}: {len(places)} parts are more than the {PARTS_MAX} of one opening")
     return places
@@ -195,16 +195,16 @@ def check_states_opening(
         raise ProofError("states opening: of other states than the receipt's")
     if opening.nonce != nonce.hex():
         raise ProofError("states opening: answers another nonce")
-    asked = challenged(nonce, statement, count) if layer is None else places_of_layer(statement, layer)
-    if opening.layer != layer or [(part.block, part.layer) for part in opening.parts] != asked:
+    wanted = challenged(nonce, statement, count) if layer is None else places_of_layer(statement, layer)
+    if opening.layer != layer or [(part.block, part.layer) for part in opening.parts] != wanted:
         what = "that the nonce selects" if layer is None else f"of layer {layer} and the one before"
-        raise ProofError(f"states opening: not the {len(asked)} parts {what}")
+        raise ProofError(f"states opening: not the {len(wanted)} parts {what}")
     return {(part.block, part.layer): _checked(part, statement) for part in opening.parts}
 
 
 def _draft(states: Mapping[int, Tensor], block: int, prompt: bool) -> StatesCommitment:
-    kinds = {(each.dtype, each.shape[0]) for each in states.values() if len(each.shape) == 2}
-    if len(kinds) != 1 or any(len(each.shape) != 2 or not math.prod(each.shape) for each in states.values()):
+    kinds = {(tensor.dtype, tensor.shape[0]) for tensor in states.values() if len(tensor.shape) == 2}
+    if len(kinds) != 1 or any(len(tensor.shape) != 2 or not math.prod(tensor.shape) for tensor in states.values()):
         raise UsageError("states: no rows, or not alike in number and dtype in every layer")
     dtype, rows = next(iter(kinds))
     value: dict[str, Json] = {"root": digest("hidden", b""), "block": block, "rows": rows, "dtype": dtype}
@@ -223,9 +223,8 @@ def _checked(part: StatesPart, statement: StatesCommitment) -> Rows:
         raise MalformedError(f"{what}: {len(data)} bytes are not {rows} rows of {statement.dtype}")
     tensor = Tensor(statement.dtype, (rows, width), data)
     leaf = _leaf(_header(statement, part.block, rows, width), memoryview(data), part.layer)
-    proof = [Hash(bytes.fromhex(each)) for each in part.proof]
-    root = Hash(digest_bytes(statement.root))
-    check_inclusion(proof, leaf, _leaf_index(statement, part.block, part.layer), leaf_count(statement), root)
+    index, root = _leaf_index(statement, part.block, part.layer), Hash(digest_bytes(statement.root))
+    check_inclusion(hashes_from(part.proof), leaf, index, leaf_count(statement), root)
     with np.errstate(invalid="ignore"):  # a signalling NaN stays a NaN
         return np.asarray(tensor.values(), np.float32)
 

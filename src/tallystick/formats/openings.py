@@ -5,15 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from json.encoder import encode_basestring as _quoted
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from tallystick.core.canonical_json import encode
-from tallystick.core.digests import Digest, Hash, check_inclusion, digest, digest_bytes, leaf_hash, tree_root
-from tallystick.core.documents import Count, DigestText, Document, Positive
+from tallystick.core.digests import (
+    Digest,
+    Hash,
+    check_inclusion,
+    digest,
+    digest_bytes,
+    hashes_from,
+    leaf_hash,
+    tree_root,
+)
+from tallystick.core.documents import Count, DigestText, Document, Label, Positive, Proof
 from tallystick.core.errors import MalformedError
-from tallystick.formats.claims import Label, Log
+from tallystick.formats.claims import Log
 from tallystick.formats.records import CallRecord, OperatorRecord, RefText, StepRecord, read_record
 from tallystick.programs.graph import Node, Ref
 
@@ -26,8 +35,6 @@ from tallystick.programs.graph import Node, Ref
 #
 # One operator alone is opened by `operator.json` in place of `operators.jsonl`, with both inclusion proofs.
 
-HashText = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Proof = Annotated[tuple[HashText, ...], Field(max_length=64)]
 Named = dict[RefText, DigestText]
 CALL_MARK = b'"kind":"call"'
 
@@ -40,6 +47,8 @@ class Opening(Document):
     `engine` names the engine that computed the operators, if it was not PyTorch. Version 1 had a file for each value;
     only leaf bundles still hold it.
     """
+
+    digest_noun: ClassVar[str] = "opening"
 
     opening: Literal["operators"] = "operators"
     version: Literal[1, 2] = 2
@@ -55,11 +64,6 @@ class Opening(Document):
     rest_before: Named = {}
     rest_after: Named = {}
     engine: Label | None = None
-
-    @property
-    def identity(self) -> Digest:
-        """The digest that commits the prover to this answer."""
-        return self.digest_as("opening")
 
     def opened_record(self) -> StepRecord | CallRecord:
         """The opened step or call; raises `ProofError` unless it is under the transcript's root."""
@@ -90,8 +94,7 @@ class OpenedOperator(Document):
 
 def check_leaf(log: Log, index: int, line: bytes, proof: tuple[str, ...]) -> None:
     """Raise `ProofError` unless `line` is line `index` of `log`."""
-    hashes = [Hash(bytes.fromhex(text)) for text in proof]
-    check_inclusion(hashes, leaf_hash(line), index, log.size, Hash(digest_bytes(log.root)))
+    check_inclusion(hashes_from(proof), leaf_hash(line), index, log.size, Hash(digest_bytes(log.root)))
 
 
 def state_digest_of(entries: Mapping[str, Digest]) -> Digest:
@@ -133,9 +136,9 @@ def given_in(line: bytes, node: Node, read: Mapping[Ref, Digest]) -> dict[Ref, D
     For the reason, parse the line with `OperatorRecord.from_bytes` and compare the fields.
     """
     text = line.decode("ascii", "replace")
-    found = {ref: Digest(name) for ref, name in _GIVEN.findall(text, max(text.rfind(_OUTPUTS), 0))}
-    is_known = read.keys() >= set(node.refs) and found.keys() == {ref for ref in node.outputs if ref is not None}
-    return found if is_known and operator_line(node, read, found) == line else None
+    results = {ref: Digest(name) for ref, name in _GIVEN.findall(text, max(text.rfind(_OUTPUTS), 0))}
+    is_known = read.keys() >= set(node.refs) and results.keys() == {ref for ref in node.outputs if ref is not None}
+    return results if is_known and operator_line(node, read, results) == line else None
 
 
 # A segment of a run as it is handed over alone: which steps it holds, and its records with their proofs.

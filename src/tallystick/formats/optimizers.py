@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 import numpy as np
 from pydantic import Field, PlainSerializer, PlainValidator
@@ -39,18 +39,21 @@ COUNTER: Final = SlotSpec(TensorSpec("F32"))
 class GroupRule(Document):
     """The settings of one parameter group that no schedule changes; variants that are off are left out.
 
-    `moments` names the slots that have the form of the weight and begin with 0. `decay` is 1 − η·λ wherever a rule has
+    `moments` names the slots that have the form of the weight and begin with 0; unless `counts`, no step number stands
+    beside them. `decay` is 1 − η·λ wherever a rule has
     that scalar: the optimizer takes the decay off the weight then.
     """
 
     moments: ClassVar[tuple[str, ...]] = ()
+    counts: ClassVar[bool] = True
 
     kind: str
     weight_decay: Rate = 0.0
 
     def slots(self, weight: TensorSpec) -> dict[str, SlotSpec]:
         """What the optimizer keeps for a weight, by the names of its slots: the step number, and the moments."""
-        return {"step": COUNTER, **{name: SlotSpec(weight) for name in self.moments}}
+        step = {"step": COUNTER} if self.counts else {}
+        return step | {name: SlotSpec(weight) for name in self.moments}
 
     def scalars(self, learning_rate: float, step: int) -> dict[str, float]:
         """The scalars that step `step` (1-based) reads, each in binary64; `step_size` is −η."""
@@ -72,12 +75,10 @@ def read_rule(value: Any) -> GroupRule:
     kind = value.get("kind") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind not in RULES:
         raise MalformedError(f"kind: must be one of {', '.join(sorted(RULES))}, not {kind!r:.40}")
-    rule: GroupRule = RULES[kind].from_json(value, kind)
-    return rule
+    return RULES[kind].from_json(value, kind)
 
 
-def stated_rule(value: Any) -> GroupRule:
-    """A rule as a field of a document; raises `ValueError` naming the field."""
+def _stated_rule(value: Any) -> GroupRule:
     try:
         return value if isinstance(value, GroupRule) else read_rule(value)
     except MalformedError as error:
@@ -99,16 +100,15 @@ def changed_setting(before: Sequence[GroupRule], now: Sequence[GroupRule]) -> st
 # The settings of an optimizer as a field of a document: one rule for each parameter group.
 
 StatedRule = Annotated[
-    GroupRule, PlainValidator(stated_rule), PlainSerializer(lambda rule: rule.to_json(), return_type=Any)
+    GroupRule, PlainValidator(_stated_rule), PlainSerializer(lambda rule: rule.to_json(), return_type=Any)
 ]
 StatedRules = Annotated[tuple[StatedRule, ...], Field(min_length=1, max_length=4096)]
 
 
-# Adam (Kingma & Ba 2015, Algorithm 1), AdamW (Loshchilov & Hutter 2019, Algorithm 2), AMSGrad (Reddi et al. 2018).
-
-
 class AdamRule(GroupRule):
-    """`adamw` takes the decay off the weight, `adam` adds it to the gradient.
+    """Adam (Kingma & Ba 2015, Algorithm 1), AdamW (Loshchilov & Hutter 2019, Algorithm 2), AMSGrad (Reddi et al. 2018).
+
+    `adamw` takes the decay off the weight, `adam` adds it to the gradient.
 
     `fused` names the kernel that updates a parameter in one pass, `amsgrad` the variant that divides by the largest
     second moment. `rate_dtype` is stated for a learning rate that is a tensor: its scalars are computed in that dtype.
@@ -150,11 +150,11 @@ class AdamRule(GroupRule):
         return scalars
 
 
-# Adamax (Kingma & Ba 2015, Algorithm 2).
-
-
 class AdamaxRule(GroupRule):
-    """Divides the mean by the largest gradient, which decays by β₂."""
+    """Adamax (Kingma & Ba 2015, Algorithm 2).
+
+    Divides the mean by the largest gradient, which decays by β₂.
+    """
 
     moments = ("exp_avg", "exp_inf")
 
@@ -168,13 +168,14 @@ class AdamaxRule(GroupRule):
         return {"step_size": -(learning_rate / (1 - self.betas[0] ** step))}
 
 
-# NAdam (Dozat 2016, Algorithm 8), with the schedule of momentum of `torch.optim.NAdam`.
-
 FALL: Final = 0.96
 
 
 class NadamRule(GroupRule):
-    """`decoupled` takes the decay off the weight, as AdamW; otherwise it is added to the gradient."""
+    """NAdam (Dozat 2016, Algorithm 8), with the schedule of momentum of `torch.optim.NAdam`.
+
+    `decoupled` takes the decay off the weight, as AdamW; otherwise it is added to the gradient.
+    """
 
     moments = ("exp_avg", "exp_avg_sq")
 
@@ -210,14 +211,15 @@ class NadamRule(GroupRule):
         return self.betas[0] * (1.0 - 0.5 * math.pow(FALL, step * self.momentum_decay))
 
 
-# RAdam (Liu et al. 2020, Algorithm 2).
-
 SHORT: Final = 5.0
 """Up to this length of the average, its variance is intractable, and the step is one of momentum alone."""
 
 
 class RadamRule(GroupRule):
-    """`decoupled` takes the decay off the weight, as AdamW; otherwise it is added to the gradient."""
+    """RAdam (Liu et al. 2020, Algorithm 2).
+
+    `decoupled` takes the decay off the weight, as AdamW; otherwise it is added to the gradient.
+    """
 
     moments = ("exp_avg", "exp_avg_sq")
 
@@ -253,11 +255,11 @@ class RadamRule(GroupRule):
         return float(share**0.5)
 
 
-# Adadelta (Zeiler 2012, Algorithm 1).
-
-
 class AdadeltaRule(GroupRule):
-    """`rho` is the decay of both means of squares."""
+    """Adadelta (Zeiler 2012, Algorithm 1).
+
+    `rho` is the decay of both means of squares.
+    """
 
     moments = ("square_avg", "acc_delta")
 
@@ -267,11 +269,11 @@ class AdadeltaRule(GroupRule):
     maximize: bool = False
 
 
-# Adagrad (Duchi, Hazan & Singer 2011, Algorithm 1 with diagonal matrices).
-
-
 class AdagradRule(GroupRule):
-    """The sum of squares starts at `initial_accumulator_value`, and the learning rate falls by `lr_decay`."""
+    """Adagrad (Duchi, Hazan & Singer 2011, Algorithm 1 with diagonal matrices).
+
+    The sum of squares starts at `initial_accumulator_value`, and the learning rate falls by `lr_decay`.
+    """
 
     kind: Literal["adagrad"] = "adagrad"
     lr_decay: Rate = 0.0
@@ -288,11 +290,11 @@ class AdagradRule(GroupRule):
         return {"step_size": -(learning_rate / (1 + (step - 1) * self.lr_decay))}
 
 
-# RMSprop (Tieleman & Hinton 2012, lecture 6e), centred (Graves 2013, equations 38–45) or not.
-
-
 class RmspropRule(GroupRule):
-    """`alpha` is the decay of the mean of squared gradients."""
+    """RMSprop (Tieleman & Hinton 2012, lecture 6e), centred (Graves 2013, equations 38–45) or not.
+
+    `alpha` is the decay of the mean of squared gradients.
+    """
 
     moments = ("square_avg",)
 
@@ -313,11 +315,10 @@ class RmspropRule(GroupRule):
         return slots
 
 
-# Adafactor (Shazeer & Stern 2018, Algorithms 4 and 5), as `torch.optim.Adafactor` computes it.
-
-
 class AdafactorRule(GroupRule):
-    """`eps` are ε₁, where it is stated, and ε₂; `clip` is d, and `beta2_decay` the exponent of the step number.
+    """Adafactor (Shazeer & Stern 2018, Algorithms 4 and 5), as `torch.optim.Adafactor` computes it.
+
+    `eps` are ε₁, where it is stated, and ε₂; `clip` is d, and `beta2_decay` the exponent of the step number.
 
     Without ε₁, it is the unit of roundoff of the weight's dtype.
     """
@@ -347,15 +348,15 @@ class AdafactorRule(GroupRule):
         return scalars
 
 
-# Adafactor (Shazeer & Stern 2018), as `transformers.Adafactor` computes it.
-
 COUNT: Final = SlotSpec(TensorSpec("F64"))
 """A number of Python, as a state holds it."""
 ROOT_MEAN_SQUARE: Final = SlotSpec(TensorSpec("F32"))
 
 
 class TransformersAdafactorRule(GroupRule):
-    """`eps` are those of squared gradients and of the scale of a weight.
+    """Adafactor (Shazeer & Stern 2018), as `transformers.Adafactor` computes it.
+
+    `eps` are those of squared gradients and of the scale of a weight.
 
     With `relative_step` the learning rate follows from the step number, and `warmup_init` begins it at 10⁻⁶; with
     `scale_parameter` it is multiplied by the root mean square of the weight. `beta1` is stated with a first moment.
@@ -392,11 +393,10 @@ class TransformersAdafactorRule(GroupRule):
         return min(1e-6 * step if self.warmup_init else 1e-2, 1.0 / math.sqrt(step))
 
 
-# Stochastic gradient descent with momentum (Sutskever et al. 2013), as `torch.optim.SGD` computes it.
-
-
 class SgdRule(GroupRule):
-    """`dampening` weakens gradients in the momentum, except in the first step.
+    """Stochastic gradient descent with momentum (Sutskever et al. 2013), as `torch.optim.SGD` computes it.
+
+    `dampening` weakens gradients in the momentum, except in the first step.
 
     `betas` and `eps` are stated since the first version, and read by nothing.
     """
@@ -419,34 +419,34 @@ class SgdRule(GroupRule):
         return {"step_size": -learning_rate, **share}
 
 
-# Lion (Chen et al. 2023, Algorithm 2).
-
-
 class LionRule(GroupRule):
-    """The sign of an average of momentum and gradient, by β₁; the momentum decays by β₂."""
+    """Lion (Chen et al. 2023, Algorithm 2).
+
+    The sign of an average of momentum and gradient, by β₁; the momentum decays by β₂.
+    """
+
+    moments, counts = ("exp_avg",), False
 
     kind: Literal["lion"] = "lion"
     betas: tuple[Share, Share] = (0.9, 0.99)
-
-    def slots(self, weight: TensorSpec) -> dict[str, SlotSpec]:
-        """The momentum."""
-        return {"exp_avg": SlotSpec(weight)}
 
     def scalars(self, learning_rate: float, step: int) -> dict[str, float]:
         """`step_size` is −η, `decay` 1 − η·λ."""
         return {"decay": 1.0 - learning_rate * self.weight_decay, "step_size": -learning_rate}
 
 
-# Muon (Jordan et al. 2024; its learning rates also Liu et al. 2025), as `torch.optim.Muon` computes it.
-
 Coefficient = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 
 
 class MuonRule(GroupRule):
-    """A matrix moves by its momentum made orthogonal: `steps` of Newton and Schulz with `coefficients` in BF16.
+    """Muon (Jordan et al. 2024; its learning rates also Liu et al. 2025), as `torch.optim.Muon` computes it.
+
+    A matrix moves by its momentum made orthogonal: `steps` of Newton and Schulz with `coefficients` in BF16.
 
     `adjust` says how the step grows with the matrix: √max(1, rows / columns), or 0.2·√max(rows, columns).
     """
+
+    moments, counts = ("momentum_buffer",), False
 
     kind: Literal["muon"] = "muon"
     momentum: Share = 0.95
@@ -455,10 +455,6 @@ class MuonRule(GroupRule):
     eps: Share = 1e-7
     steps: Annotated[int, Field(ge=0, le=99)] = 5
     adjust: Literal["original", "match_rms_adamw"] = "original"
-
-    def slots(self, weight: TensorSpec) -> dict[str, SlotSpec]:
-        """The momentum."""
-        return {"momentum_buffer": SlotSpec(weight)}
 
     def scalars(self, learning_rate: float, step: int) -> dict[str, float]:
         """`step_size` is −η, before it grows with the matrix; `decay` is 1 − η·λ."""
@@ -484,18 +480,6 @@ def schedule_scalars(rule: GroupRule, learning_rate: float, step: int) -> dict[s
 
 
 RULES: Final[Mapping[str, type[GroupRule]]] = {
-    "adadelta": AdadeltaRule,
-    "adafactor": AdafactorRule,
-    "adafactor-transformers": TransformersAdafactorRule,
-    "adagrad": AdagradRule,
-    "adam": AdamRule,
-    "adamax": AdamaxRule,
-    "adamw": AdamRule,
-    "lion": LionRule,
-    "muon": MuonRule,
-    "nadam": NadamRule,
-    "radam": RadamRule,
-    "rmsprop": RmspropRule,
-    "sgd": SgdRule,
+    kind: rule for rule in GroupRule.__subclasses__() for kind in get_args(rule.model_fields["kind"].annotation)
 }
 """The rule of each kind that a spec may state."""

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import struct
 from itertools import pairwise
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from tallystick.core.canonical_json import encode
 from tallystick.core.digests import Digest, digest
-from tallystick.core.documents import Count, DigestText, Document, Positive
-from tallystick.core.errors import MalformedError
-from tallystick.formats.claims import Label
+from tallystick.core.documents import Count, DigestText, Document, HashText, Label, Positive, decode_base64
 from tallystick.programs.operators.tally.fixed_point import VOCABULARY_MAX
 
 # The settings and the seed that determine how the next token is chosen from logits.
@@ -125,7 +120,7 @@ class Sampler(Document):
     def largest_token(self) -> int:
         """The largest token that a setting names, −1 if none does."""
         lists = (tuple(token for token, _ in self.logit_bias), self.allowed_token_ids)
-        return max((each[-1] for each in (*lists, self.bad_token_ids, self.end_token_ids) if each), default=-1)
+        return max((listed[-1] for listed in (*lists, self.bad_token_ids, self.end_token_ids) if listed), default=-1)
 
 
 # The receipt of one answer of a language model: request, answer, model, sampler and engine.
@@ -233,7 +228,7 @@ class Fingerprint(Document):
     tokens: TokenCount
     width: Annotated[int, Field(ge=1, le=4096)]
     bits: Literal[1, 4, 8, 32] = 8
-    seed: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    seed: HashText | None = None
     grid: Annotated[int, Field(ge=0, le=32)] | None = None
     data: Annotated[str, Field(max_length=RECEIPT_BYTES_MAX)]
 
@@ -264,6 +259,8 @@ class Receipt(Document):
     `sequence` numbers the receipts of a key from 1; `previous` is the identity of the receipt before.
     """
 
+    digest_noun: ClassVar[str] = "receipt"
+
     receipt: Literal[1] = 1
     model: DigestText
     request: Request
@@ -276,40 +273,19 @@ class Receipt(Document):
     sequence: Positive
     previous: DigestText | None = None
 
-    @property
-    def identity(self) -> Digest:
-        """The digest that identifies this receipt."""
-        return self.digest_as("receipt")
-
     def signed_bytes(self) -> bytes:
         """The bytes that are signed: a domain tag and the canonical receipt."""
         return SIGNED + self.to_bytes()
 
     @property
-    def bytes_per_token(self) -> float:
-        """The size of the canonical receipt per answer token."""
-        return len(encode(self.to_json())) / max(1, self.answer.tokens.count)
-
-    @property
     def fingerprint_bytes_per_token(self) -> float:
         """The size of the fingerprints' wire forms per answer token."""
-        return sum(len(each.raw) for each in self.fingerprints) / max(1, self.answer.tokens.count)
+        return sum(len(fingerprint.raw) for fingerprint in self.fingerprints) / max(1, self.answer.tokens.count)
 
 
 class SignedReceipt(Document):
     """A receipt with the Ed25519 key and signature (RFC 8032) of its provider, in hexadecimal."""
 
     receipt: Receipt
-    key: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    key: HashText
     signature: Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
-
-
-def decode_base64(text: str, what: str) -> bytes:
-    """The bytes of canonical base64 (RFC 4648 §4); raises `MalformedError` naming `what`."""
-    try:
-        data = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise MalformedError(f"{what}: no base64") from None
-    if base64.b64encode(data).decode() != text:
-        raise MalformedError(f"{what}: not canonical base64")
-    return data

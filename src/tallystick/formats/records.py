@@ -1,17 +1,18 @@
-"""The records of a training run, and the summaries of states in them."""
+"""The records of a training run, the summaries of states in them, and which record may follow which."""
 
 from __future__ import annotations
 
 import base64
-from typing import Annotated, Final, Literal, Self, TypeVar
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
-from tallystick.core.canonical_json import decode
 from tallystick.core.digests import Digest
-from tallystick.core.documents import Count, DigestText, Document, Number, Positive, Reason, explain
-from tallystick.core.errors import MalformedError
+from tallystick.core.documents import Count, DigestText, Document, Number, Positive, Reason, read_canonical
+from tallystick.core.errors import MalformedError, ProofError
 from tallystick.formats.optimizers import StatedRules
+from tallystick.formats.spec import Spec
 
 # Summaries of a state in a record, in place of the state itself.
 
@@ -164,40 +165,20 @@ class CallRecord(Document):
 class TraceEntry(Document):
     """The seconds that one step took, and those spent on recording, by the prover's clock."""
 
+    document_bytes_max: ClassVar[int] = RECORD_BYTES_MAX
+
     step: Positive
     seconds: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
     recording_seconds: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
 Record = HeaderRecord | StepRecord | AnchorRecord | FailedRecord
-Line = TypeVar("Line", bound=Document)
 _RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
-_ENTRY: Final = TypeAdapter(TraceEntry)
 
 
 def read_record(line: bytes, what: str) -> Record:
     """Read one canonical record; raises `MalformedError` naming `what` and the field."""
-    return _read(_RECORD, line, what)
-
-
-def read_trace_entry(line: bytes, what: str) -> TraceEntry:
-    """Read one canonical line of the timeline; raises `MalformedError` naming `what` and the field."""
-    return _read(_ENTRY, line, what)
-
-
-def _read(reader: TypeAdapter[Line], line: bytes, what: str) -> Line:
-    """If what was parsed encodes to `line`, then `line` is canonical: a good line is parsed and encoded only once."""
-    problem = "not in canonical form (a null or an equivalent spelling)"
-    try:
-        found = reader.validate_json(line[: RECORD_BYTES_MAX + 1])
-        if len(line) <= RECORD_BYTES_MAX and found.to_bytes() == line:
-            return found
-    except ValidationError as error:
-        problem = explain(error)
-    except MalformedError as error:  # a number that canonical JSON cannot hold
-        problem = str(error)
-    decode(line, what, bytes_max=RECORD_BYTES_MAX)  # an error of the JSON itself is reported first
-    raise MalformedError(f"{what}: {problem}")
+    return read_canonical(_RECORD.validate_json, line, what, RECORD_BYTES_MAX)
 
 
 def batch_file(digest: Digest) -> str:
@@ -213,3 +194,77 @@ def graph_file(root: Digest) -> str:
 def anchor_file(index: int) -> str:
     """The path of anchor `index` inside a run directory."""
     return f"anchors/step_{index:08d}.safetensors"
+
+
+# The order of a transcript: which record may follow which. A verifier applies these rules to every record of a run.
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The state of a transcript after the records read so far.
+
+    `state` is the last step, `anchored` the step of the last anchor; both are -1 before the first.
+    """
+
+    spec: Spec
+    opened: bool = False
+    state: int = -1
+    anchored: int = -1
+    awaits_anchor: bool = False
+    summary: StateSummary | None = None
+
+    def follow(self, record: Record) -> Chain:
+        """The chain after one more record; raises `ProofError` naming the step that does not fit."""
+        if isinstance(record, HeaderRecord):
+            return self._begin(record)
+        if not self.opened:
+            raise ProofError(f"the transcript starts with a {record.kind} record instead of its header")
+        if isinstance(record, AnchorRecord):
+            if record.index != self.state:
+                raise ProofError(f"anchor {record.index} stands after step {self.state}")
+            may_end_here = self.spec.recipe is None and self.anchored < self.state  # a custom loop may end at any step
+            if not (self.awaits_anchor or may_end_here):
+                raise ProofError(f"anchor {record.index} is not one the spec asks for")
+            summary = record.summary if self.summary is None else self.summary
+            return replace(self, anchored=self.state, awaits_anchor=False, summary=summary)
+        self._check_is_next(record.index)
+        if isinstance(record, FailedRecord):
+            return self
+        if record.data != self.spec.data_root:
+            raise ProofError(f"step {record.index} names another data root than the spec")
+        if record.pre != self.summary:
+            raise ProofError(f"step {record.index} does not start from the state in which step {self.state} ended")
+        anchored = record.index % self.spec.recorded.anchor_stride == 0 or record.index == self._last()
+        return replace(self, state=record.index, summary=record.post, awaits_anchor=anchored)
+
+    def finish(self) -> None:
+        """Raise `ProofError` unless the transcript may end here."""
+        last = self._last()
+        if self.state < 0 or self.awaits_anchor or (last is None and self.anchored != self.state):
+            raise ProofError("the transcript ends without the anchor of its last state")
+        if last is not None and self.state != last:
+            raise ProofError(f"the transcript ends at step {self.state} of {last}")
+
+    def _begin(self, record: HeaderRecord) -> Chain:
+        if self.opened:
+            raise ProofError("a second header stands in the middle of the transcript")
+        if record.spec != self.spec.identity:
+            raise ProofError("the header names another spec than spec.json")
+        if record.data != self.spec.data_root:
+            raise ProofError("the header names another data root than the spec")
+        for name in Knobs.model_fields:
+            if getattr(record.knobs, name) != getattr(self.spec.recorded, name):
+                raise ProofError(f"the header's {name} is not the spec's")
+        return replace(self, opened=True, awaits_anchor=True, state=0)
+
+    def _check_is_next(self, index: int) -> None:
+        if self.awaits_anchor:
+            raise ProofError(f"the anchor of step {self.state} is missing")
+        if index != self.state + 1:
+            raise ProofError(f"step {index} stands after step {self.state}")
+        last = self._last()
+        if last is not None and index > last:
+            raise ProofError(f"step {index} stands behind the last step of the spec")
+
+    def _last(self) -> int | None:
+        return None if self.spec.recipe is None else self.spec.recipe.training.steps

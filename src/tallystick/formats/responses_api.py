@@ -18,7 +18,6 @@ from tallystick.formats.completions import (
     ReadChoice,
     Remark,
     is_nothing,
-    scan,
     texts_in,
 )
 from tallystick.formats.requests import Form
@@ -212,9 +211,7 @@ class ResponsesReader(CompletionReader):
         if kind not in tables:
             self.remarks[Remark("foreign", where.rstrip("."), f"{str(kind)[:60]!r} is no text of the answer")] = None
             return {}
-        kept, remarks = scan(tables[str(kind)], value, where)
-        self.remarks |= dict.fromkeys(remarks)
-        return kept
+        return self._scanned(tables[str(kind)], value, where)
 
     def _add_item(self, choice: ReadChoice, item: Any, place: int) -> None:
         where = f"output.{place}."

@@ -20,82 +20,54 @@ NAMES_MAX: Final = 1 << 17
 """The most names in one list: larger than any cluster that SLURM runs."""
 LISTED_MAX: Final = 1 << 20
 """The most names in all lists of one file: a node stands in several."""
-PART: Final = re.compile(r"([^\[\],\s]*)(?:\[([\d,\- ]+)\])?", re.ASCII)
+# Possessive quantifiers keep the time linear in the length of a list that is none.
+WORD: Final = r"(?:[^\[\],\s]|\[[\d,\- ]++\])"
+LIST: Final = re.compile(rf"\s*+{WORD}*+\s*+(?:,\s*+{WORD}*+\s*+)*+", re.ASCII)
+WORDS: Final = re.compile(f"{WORD}+", re.ASCII)
+PIECES: Final = re.compile(r"[^\[\]]+|\[[^\]]+\]")
 RANGE: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
 
 @dataclass
-class ListedNames:
+class NameLists:
     """Reads the lists of names of one file, which are limited together."""
 
     file: str
     left: int = LISTED_MAX
 
-    def names_in(self, text: str) -> list[str]:
-        """The names of a list; raises `MalformedError` if it is none, or one too many."""
-        found = names_in(text, self.file)
-        self.left -= len(found)
+    def names_in(self, text: object) -> list[str]:
+        """The names of a list, in its order; raises `MalformedError` naming the file if it is none, or too long."""
+        if not isinstance(text, str) or not LIST.fullmatch(text):
+            raise self._refused(str(text))
+        names: list[str] = []
+        for word in WORDS.findall(text):
+            options, count = list[list[str]](), 1
+            for piece in PIECES.findall(word):
+                options.append(self._numbers(piece[1:-1]) if piece[0] == "[" else [piece])
+                count *= len(options[-1])
+                if count > NAMES_MAX - len(names):
+                    raise MalformedError(f"{self.file}: a list of more than {NAMES_MAX} names")
+            names += map("".join, product(*options))
+        self.left -= len(names)
         if self.left < 0:
             raise MalformedError(f"{self.file}: its lists hold more than {LISTED_MAX} names")
-        return found
+        return names
 
+    def _numbers(self, ranges: str) -> list[str]:
+        """`1-3,07` as four numbers, with the zeros in front of the first of a range."""
+        numbers: list[str] = []
+        for part in ranges.split(","):
+            match = RANGE.fullmatch(part.strip())
+            if match is None:
+                raise self._refused(ranges)
+            first, last = match[1], match[2] or match[1]
+            if not 0 <= int(last) - int(first) < NAMES_MAX - len(numbers):
+                raise MalformedError(f"{self.file}: the range {part.strip()} is empty, or more than {NAMES_MAX} names")
+            numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+        return numbers
 
-def names_in(text: str, what: str) -> list[str]:
-    """The names of a list, in its order; raises `MalformedError` naming `what` if it is none, or too long."""
-    found: list[str] = []
-    for each in _split(text, what):
-        found += _names(each, what, NAMES_MAX - len(found))
-    return found
-
-
-def _split(text: str, what: str) -> Iterator[str]:
-    """The parts between commas that stand outside of brackets."""
-    depth, start = 0, 0
-    for place, character in enumerate(text):
-        depth += {"[": 1, "]": -1}.get(character, 0)
-        if depth not in (0, 1):
-            raise _refused(text, what)
-        if character == "," and depth == 0:
-            yield text[start:place].strip()
-            start = place + 1
-    if depth:
-        raise _refused(text, what)
-    yield text[start:].strip()
-
-
-def _names(text: str, what: str, left: int) -> list[str]:
-    parts: list[list[str]] = []
-    place, count = 0, 1
-    while place < len(text):
-        match = PART.match(text, place)
-        if match is None or match.end() == place:
-            raise _refused(text, what)
-        word, ranges = match.groups()
-        numbers = [word] if ranges is None else [f"{word}{each}" for each in _numbers(ranges, what, left)]
-        parts.append(numbers)
-        count *= len(numbers)
-        if count > left:
-            raise MalformedError(f"{what}: more than {NAMES_MAX} names")
-        place = match.end()
-    return ["".join(each) for each in product(*parts)] if parts else []
-
-
-def _numbers(ranges: str, what: str, left: int) -> list[str]:
-    """`1-3,07` as four numbers, with the zeros in front of the first of a range."""
-    found: list[str] = []
-    for each in ranges.split(","):
-        match = RANGE.fullmatch(each.strip())
-        if match is None:
-            raise _refused(ranges, what)
-        first, last = match[1], match[2] or match[1]
-        if int(last) < int(first) or int(last) - int(first) >= left:
-            raise MalformedError(f"{what}: the range {each.strip()} is empty or too long")
-        found += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
-    return found
-
-
-def _refused(text: str, what: str) -> MalformedError:
-    return MalformedError(f"{what}: {text[:40]!a} is no list of names")
+    def _refused(self, text: str) -> MalformedError:
+        return MalformedError(f"{self.file}: {text[:40]!a} is no list of names")
 
 
 # Lines of SLURM's configuration: `Key=value Key="a value"`, with comments and lines that go on after a backslash.
@@ -125,15 +97,15 @@ def conf_lines(data: bytes, name: str) -> Iterator[Line]:
 
 
 def _pairs(line: str, where: str) -> Line:
-    found: Line = {}
+    values: Line = {}
     place = 0
     while line[place:].strip():
         match = PAIR.match(line, place)
         if match is None:
             raise MalformedError(f"{where}: {line[place:].strip()[:40]!a} is not of the form Key=value")
-        found[match[1].lower()] = match[2].strip('"')
+        values[match[1].lower()] = match[2].strip('"')
         place = match.end()
-    return found
+    return values
 
 
 # SLURM's switches and blocks: `topology.yaml`, or `topology.conf` where there is none.
@@ -154,14 +126,12 @@ class Switch:
 
 def read_topology_conf(data: bytes) -> list[Switch]:
     """The switches of a tree, or the blocks; raises `MalformedError` naming the line."""
-    found: list[Switch] = []
-    listed = ListedNames(CONF_NAME)
-    for line in conf_lines(data, CONF_NAME):
-        name = line.get("switchname") or line.get("blockname")
-        if name is not None:  # other lines, as BlockSizes, say how jobs are placed
-            nodes, switches = (tuple(_listed(line.get(key), listed)) for key in ("nodes", "switches"))
-            found.append(Switch(name, nodes, switches))
-    return found
+    lists = NameLists(CONF_NAME)
+    return [
+        Switch(name, *(tuple(lists.names_in(line.get(key, ""))) for key in ("nodes", "switches")))
+        for line in conf_lines(data, CONF_NAME)  # lines without such a name, as BlockSizes, say how jobs are placed
+        if (name := line.get("switchname") or line.get("blockname")) is not None
+    ]
 
 
 def read_topology_yaml(data: bytes, wanted: str | None = None) -> list[Switch]:
@@ -171,12 +141,12 @@ def read_topology_yaml(data: bytes, wanted: str | None = None) -> list[Switch]:
         MalformedError: no topologies stand there.
         UnavailableError: PyYAML is not installed, or the topology is of a kind that is not read.
     """
-    topologies = [each for each in _parsed(data) if isinstance(each, dict)]
+    topologies = [topology for topology in _parsed(data) if isinstance(topology, dict)]
     if wanted is not None:
-        topologies = [each for each in topologies if each.get("topology") == wanted]
+        topologies = [topology for topology in topologies if topology.get("topology") == wanted]
     if not topologies:
         raise MalformedError(f"{YAML_NAME}: no topology{'' if wanted is None else f' named {wanted[:40]!a}'}")
-    chosen = next((each for each in topologies if each.get("cluster_default") is True), topologies[0])
+    chosen = next((topology for topology in topologies if topology.get("cluster_default") is True), topologies[0])
     if isinstance(chosen.get("tree"), dict):
         return list(_switches(chosen["tree"].get("switches"), "switch"))
     if isinstance(chosen.get("block"), dict):
@@ -191,20 +161,13 @@ def read_topology_yaml(data: bytes, wanted: str | None = None) -> list[Switch]:
 def _switches(entries: object, key: str) -> Iterator[Switch]:
     if not isinstance(entries, list):
         raise MalformedError(f"{YAML_NAME}: a topology without a list that names each {key}")
-    listed = ListedNames(YAML_NAME)
-    for each in entries:
-        if not isinstance(each, dict) or not isinstance(each.get(key), str):
+    lists = NameLists(YAML_NAME)
+    for entry in entries:
+        if not isinstance(entry, dict) or not isinstance(entry.get(key), str):
             raise MalformedError(f"{YAML_NAME}: an entry without the name of a {key}")
-        nodes, children = (tuple(_listed(each.get(name), listed)) for name in ("nodes", "children"))
-        yield Switch(each[key], nodes, children)
-
-
-def _listed(text: object, listed: ListedNames) -> Iterable[str]:
-    if text is None:
-        return ()
-    if not isinstance(text, str):
-        raise MalformedError(f"{listed.file}: {str(text)[:40]!a} is no list of names")
-    return listed.names_in(text)
+        given = (entry.get(name) for name in ("nodes", "children"))
+        nodes, children = (tuple(lists.names_in("" if names is None else names)) for names in given)
+        yield Switch(entry[key], nodes, children)
 
 
 def _parsed(data: bytes) -> list[Any]:
@@ -214,12 +177,12 @@ def _parsed(data: bytes) -> list[Any]:
 
     try:
         _check_plain(yaml.parse(data, Loader=yaml.SafeLoader))
-        found = yaml.safe_load(data)
+        topologies = yaml.safe_load(data)
     except (yaml.YAMLError, ValueError) as error:
         raise MalformedError(f"{YAML_NAME}: no YAML: {' '.join(str(error).split())[:120]}") from None
-    if not isinstance(found, list):
+    if not isinstance(topologies, list):
         raise MalformedError(f"{YAML_NAME}: not a list of topologies")
-    return found
+    return topologies
 
 
 def _check_plain(events: Iterable[Any]) -> None:
@@ -265,12 +228,14 @@ def read_slurm(files: Mapping[str, bytes], topology: str | None = None) -> Clust
         switches = read_topology_yaml(files[YAML_NAME], topology)
     else:
         switches = read_topology_conf(files.get(CONF_NAME, b""))
-    for name in (each for switch in switches for each in switch.nodes):
+    for name in (name for switch in switches for name in switch.nodes):
         nodes.setdefault(name, NodeParts())
     _add_gpus(nodes, files.get(GRES, b""))
     if not nodes:
         raise MalformedError(f"no node is named in {', '.join(files)}")
-    _require_few(nodes, switches)
+    count = len(switches) + sum(2 + len(parts.gpus or parts.promised) for parts in nodes.values())
+    if count > DEVICES_MAX:  # before any is made
+        raise MalformedError(f"these files name {count:,} devices, more than the {DEVICES_MAX:,} of one cluster")
     try:
         return Cluster.of(*_parts(nodes, switches))
     except ValidationError as error:
@@ -278,17 +243,10 @@ def read_slurm(files: Mapping[str, bytes], topology: str | None = None) -> Clust
         raise MalformedError(f"these files are no cluster: {why[:200]}") from None
 
 
-def _require_few(nodes: Mapping[str, NodeParts], switches: list[Switch]) -> None:
-    """Raise `MalformedError` where there are too many devices, before any is made."""
-    count = len(switches) + sum(2 + len(each.gpus or each.promised) for each in nodes.values())
-    if count > DEVICES_MAX:
-        raise MalformedError(f"these files name {count:,} devices, more than the {DEVICES_MAX:,} of one cluster")
-
-
 def _nodes(data: bytes) -> dict[str, NodeParts]:
-    found: dict[str, NodeParts] = {}
+    nodes: dict[str, NodeParts] = {}
     default: Line = {}
-    listed = ListedNames(NODES)
+    lists = NameLists(NODES)
     for line in conf_lines(data, NODES):
         if line.get("nodename", "").upper() == "DEFAULT":
             default |= line
@@ -296,33 +254,33 @@ def _nodes(data: bytes) -> dict[str, NodeParts]:
             whole = default | line
             memory = _count(whole["realmemory"], NODES) * MEBIBYTE if "realmemory" in whole else None
             promised = _promised(whole.get("gres", ""))
-            for name in listed.names_in(line["nodename"]):
-                found[name] = NodeParts(memory, promised=promised)
-    return found
+            for name in lists.names_in(line["nodename"]):
+                nodes[name] = NodeParts(memory, promised=promised)
+    return nodes
 
 
 def _promised(gres: str) -> list[str]:
     """`gpu:h100:8,nic:2` as the models of eight GPUs; a model that is not stated is empty."""
-    found: list[str] = []
-    for each in gres.partition("(")[0].split(","):
-        words = each.strip().split(":")
+    models: list[str] = []
+    for resource in gres.partition("(")[0].split(","):
+        words = resource.strip().split(":")
         if words[0] == "gpu":
             count = _count(words[-1], NODES) if words[-1][:1].isdigit() and len(words) > 1 else 1
             model = words[1] if len(words) > 2 or (len(words) == 2 and not words[1][:1].isdigit()) else ""
-            found += [model] * min(count, GPUS_MAX)
-    return found
+            models += [model] * min(count, GPUS_MAX)
+    return models
 
 
 def _add_gpus(nodes: dict[str, NodeParts], data: bytes) -> None:
-    listed, left = ListedNames(GRES), DEVICES_MAX
+    lists, left = NameLists(GRES), DEVICES_MAX
     for line in conf_lines(data, GRES):
         if line.get("name", "").lower() != "gpu":
             continue
-        count = len(listed.names_in(line["file"])) if "file" in line else 1
+        count = len(lists.names_in(line["file"])) if "file" in line else 1
         count = _count(line["count"], GRES) if "count" in line else count
         if count > GPUS_MAX:
             raise MalformedError(f"{GRES}: {count} GPUs in one node, more than {GPUS_MAX}")
-        names = listed.names_in(line["nodename"]) if "nodename" in line else [*nodes]
+        names = lists.names_in(line["nodename"]) if "nodename" in line else [*nodes]
         left -= count * len(names)
         if left < 0:
             raise MalformedError(f"{GRES}: more than {DEVICES_MAX:,} GPUs")
@@ -331,8 +289,8 @@ def _add_gpus(nodes: dict[str, NodeParts], data: bytes) -> None:
 
 
 def _parts(nodes: Mapping[str, NodeParts], switches: list[Switch]) -> tuple[list[Device], list[Link]]:
-    devices = [Device(name=each.name, kind="switch") for each in switches]
-    links = [_link(each.name, other) for each in switches for other in (*each.nodes, *each.switches)]
+    devices = [Device(name=switch.name, kind="switch") for switch in switches]
+    links = [_link(switch.name, other) for switch in switches for other in (*switch.nodes, *switch.switches)]
     for name, parts in nodes.items():
         devices.append(Device(name=name, kind="host", memory=parts.memory))
         devices.append(Device(name=f"{name}/cpu", kind="cpu", memory=parts.memory, host=name))

@@ -6,14 +6,13 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import Field, PlainSerializer, PlainValidator, model_validator
+from pydantic import Field, model_validator
 
 from tallystick.core.canonical_json import encode
 from tallystick.core.digests import Digest, digest
 from tallystick.core.documents import Count, DigestText, Document, Positive
-from tallystick.core.errors import MalformedError
 from tallystick.core.tensor_digests import state_digest
 from tallystick.core.tensors import State
 from tallystick.formats.dataset import DatasetCommitment
@@ -61,16 +60,6 @@ class Origin:
 # The spec: everything that is fixed before a run. A claim names it by its digest.
 
 
-def _commitment(value: Any) -> DatasetCommitment:
-    try:
-        return value if isinstance(value, DatasetCommitment) else DatasetCommitment.from_json(value)
-    except MalformedError as error:
-        raise ValueError(str(error)) from None
-
-
-CommittedData = Annotated[
-    DatasetCommitment, PlainValidator(_commitment), PlainSerializer(lambda data: data.to_json(), return_type=Any)
-]
 Note = Annotated[str, Field(max_length=4096)]
 
 
@@ -85,12 +74,14 @@ class Spec(Document):
     the rows recipe whose rows its batches are. `average` is how the step graph averages the weights, if it does.
     """
 
+    digest_noun: ClassVar[str] = "spec"
+
     spec: Literal["training"] = "training"
     version: Literal[1] = 1
     recipe: Recipe | None = None
     description: dict[Annotated[str, Field(max_length=64)], Note] | None = None
     record: RecordRecipe | None = None
-    data: CommittedData | None = None
+    data: DatasetCommitment | None = None
     graph: DigestText | None = None
     optimizer: StatedRules | None = None
     initial: DigestText | None = None
@@ -139,11 +130,6 @@ class Spec(Document):
         settings = self.recipe.record if self.recipe is not None else self.record
         assert settings is not None  # checked by _is_of_one_kind
         return settings
-
-    @property
-    def identity(self) -> Digest:
-        """The digest by which the header and the claim name this spec."""
-        return self.digest_as("spec")
 
 
 # The settings of a process that choose among kernels of the installed libraries, and so decide the last bits.

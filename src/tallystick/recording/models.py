@@ -31,9 +31,9 @@ from tallystick.engines.torch.generation.model_files import DTYPES, load_gguf, r
 from tallystick.engines.torch.tensors import from_tensor
 from tallystick.engines.torch.training.trainer import build_model
 from tallystick.formats.claims import TRAINING_CLAIM, Claim, Dtype, ModelCard
+from tallystick.formats.data.step_program import classes
 from tallystick.formats.data.tokenizer import TOKENIZER_BYTES_MAX, Tokenizer
 from tallystick.formats.records import anchor_file
-from tallystick.formats.step_program import classes
 from tallystick.formats.store.directories import weight_files
 from tallystick.formats.store.folders import MODEL, RUN, is_kind, looks_like
 from tallystick.formats.store.run import Anchors, RunDirectory
@@ -133,7 +133,9 @@ def model_of_run(run: RunDirectory, dtype: Dtype) -> tuple[ModelCard, Claim]:
 def _write_tokenizer(content: bytes, is_made_elsewhere: bool, out: Path) -> None:
     """A tokenizer that was made elsewhere as it is, our own as a pipeline of the library."""
     # the library's own `save` raises a bare `Exception` if the disk is full
-    own = content if is_made_elsewhere else to_pipeline(Tokenizer.from_bytes(content)).to_str(pretty=True).encode()
+    own = content
+    if not is_made_elsewhere:
+        own = to_pipeline(Tokenizer.from_bytes(content, "tokenizer.json")).to_str(pretty=True).encode()
     write_atomically(out / "tokenizer.json", own)
     write_atomically(out / "tokenizer_config.json", b'{"tokenizer_class":"PreTrainedTokenizerFast"}')
     write_atomically(out / "chat_template.jinja", TEMPLATE.encode())

@@ -107,7 +107,7 @@ def write_rows(corpus: Path, model: Path, out: Path, **settings: object) -> Rows
     require_empty_folder(out)
     files = ChatFiles(model)
     tokenizer, template = files.digests
-    found = Corpus(tuple(each.shard for each in hash_shards(list_shards(corpus), None))).commit.digest
+    found = Corpus.of(each.shard for each in hash_shards(list_shards(corpus), None)).corpus
     named: dict[str, Json] = {"corpus": found, "tokenizer": tokenizer, "template": template, "pad": files.pad}
     draft = _drafted({**named, **settings})  # type: ignore[dict-item]
     out.mkdir(parents=True, exist_ok=True)

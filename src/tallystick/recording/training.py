@@ -26,12 +26,12 @@ from tallystick.formats.claims import Claim
 from tallystick.formats.data.corpus import Hashed, silent as unseen
 from tallystick.formats.data.preparation import prepare, prepare_corpus
 from tallystick.formats.data.samples import BatchPlan, Dataset
+from tallystick.formats.data.step_program import batch_plan, classes, micro_batches, open_data, projection_seed
 from tallystick.formats.data.tokenizer import TOKENIZER_BYTES_MAX
 from tallystick.formats.dataset import DatasetCommitment
 from tallystick.formats.recipe import Recipe
 from tallystick.formats.records import AnchorRecord, Batch, Record, StateSummary, StepRecord, read_record
 from tallystick.formats.spec import Origin, Spec
-from tallystick.formats.step_program import batch_plan, classes, micro_batches, open_data, projection_seed
 from tallystick.formats.store.directories import open_origin
 from tallystick.formats.store.keeping import ALL_HERE, ANCHOR_MARK, AnchorKeeping
 from tallystick.formats.store.log import mend_tail, read_lines

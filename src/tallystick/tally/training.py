@@ -24,7 +24,7 @@ from tallystick.formats.recipe import Recipe
 from tallystick.formats.store.directories import InferenceDirectory, OpeningDirectory, read_statement
 from tallystick.formats.store.keeping import AnchorKeeping
 from tallystick.formats.store.run import RunDirectory
-from tallystick.formats.traces import TraceStatement
+from tallystick.formats.store.traces import TraceStatement
 from tallystick.recording.timelines.imported import TraceSubject, import_profile
 from tallystick.recording.timelines.torch_calls import DevicePlaces
 from tallystick.recording.training import (

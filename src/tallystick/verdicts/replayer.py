@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from tallystick.core.digests import Digest
     from tallystick.formats.data.rows import CommittedRows
     from tallystick.formats.data.samples import BatchPlan, Dataset
+    from tallystick.formats.data.step_program import StepProgram
     from tallystick.formats.data.tokenizer import ReadEncoder, Tokenizer
     from tallystick.formats.spec import Environment, Origin, Spec
-    from tallystick.formats.step_program import StepProgram
 
 
 # The interface of the verifier's trainer; PyTorch implements it in `frameworks.torch.training`.

@@ -11,7 +11,7 @@ from tallystick.audits.timeline.audit import audit_trace, open_trace
 from tallystick.audits.timeline.graph_work import TraceLimits
 from tallystick.core.errors import ProofError
 from tallystick.formats.cluster import Cluster
-from tallystick.formats.traces import TraceEvent
+from tallystick.formats.store.traces import TraceEvent
 from tallystick.programs.encoding import graph_root
 from tallystick.programs.files import save_program
 from tallystick.verdicts.verdict import Verdict
@@ -135,7 +135,7 @@ def test_much_unexplained_time_is_inconclusive_and_names_the_setting(tmp_path: P
 
 
 def open_trace_again(folder: Path):
-    from tallystick.formats.traces import TraceFolder
+    from tallystick.formats.store.traces import TraceFolder
 
     return open_trace(TraceFolder(folder / "trace"), folder / "graph.json")
 

@@ -8,7 +8,7 @@ import pytest
 
 from tallystick.audits.timeline.audit import audit_trace
 from tallystick.audits.timeline.graph_work import TraceLimits
-from tallystick.formats.traces import TraceEvent
+from tallystick.formats.store.traces import TraceEvent
 from tallystick.verdicts.verdict import Verdict
 from tests.support.traces import ONE, TWO, honest_events, kernel, reduction, traced
 

@@ -19,7 +19,7 @@ from tallystick.database.indexing.checking import check
 from tallystick.database.indexing.sources import keep_document, places_of
 from tallystick.database.open import Database
 from tallystick.database.workload_database import WorkloadDatabase
-from tallystick.formats.traces import TraceEvent, TraceFolder
+from tallystick.formats.store.traces import TraceEvent, TraceFolder
 from tests.support.traces import kernel, trace_at
 
 

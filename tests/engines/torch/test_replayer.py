@@ -13,9 +13,9 @@ from tallystick.core.safetensors import read_state
 from tallystick.core.tensor_digests import state_digest
 from tallystick.engines.torch.training.verifier_stack import TorchReplayer
 from tallystick.formats.data.samples import Dataset
+from tallystick.formats.data.step_program import batch_plan, open_data
 from tallystick.formats.records import StepRecord, anchor_file, read_record
 from tallystick.formats.spec import Spec
-from tallystick.formats.step_program import batch_plan, open_data
 from tallystick.formats.store.log import read_lines
 from tallystick.formats.store.run import RunDirectory
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.core.digests import Hash, leaf_hash, tree_root
+from tallystick.core.digests import leaf_hash, tree_root
 from tallystick.core.errors import MalformedError, ProofError, TallyError, UnavailableError, UsageError
 from tallystick.formats.data import corpus as shards
 from tallystick.formats.data.corpus import Corpus, ShardFile, hash_shards, list_shards
@@ -71,9 +71,9 @@ def test_vectors(tmp_path: Path, vector: dict[str, Any]) -> None:
     write(tmp_path / "data", {name: (text * times).encode() for name, (text, times) in vector["files"].items()})
     corpus = commit_corpus(tmp_path / "data", tmp_path / "commit.json")
     assert (tmp_path / "commit.json").read_text("utf-8") == vector["commit"]
-    assert (corpus.commit.digest, corpus.commit.root.hex()) == (vector["digest"], vector["root"])
+    assert (corpus.corpus, corpus.commit.root.hex()) == (vector["digest"], vector["root"])
     for opening in vector["openings"]:
-        shard = check_chunk(ChunkOpening.from_json(opening), corpus.commit)
+        shard = check_chunk(ChunkOpening.from_json(opening, "opening"), corpus.commit)
         assert open_chunk(tmp_path / "data", corpus, shard.name, opening["index"]).to_json() == opening
 
 
@@ -97,7 +97,7 @@ def test_the_digest_does_not_depend_on_threads_times_or_permissions(
     seen: list[int] = []
     files = list_shards(directory)
     found = tuple(each.shard for each in hash_shards(files, hashed=seen.append, threads=threads))
-    assert Corpus(found) == corpus
+    assert Corpus.of(found) == corpus
     assert sum(seen) == corpus.size
     assert len(seen) == 7  # three pieces of the large shard, one of every other
 
@@ -267,27 +267,27 @@ def test_a_commit_stands_outside_and_replaces_itself_and_nothing_else(directory:
 
 def test_every_flipped_byte_of_a_commit_is_refused(directory: Path, commit: Path) -> None:
     data = commit_corpus(directory, commit).to_bytes()
-    assert Corpus.from_bytes(data).to_bytes() == data
+    assert Corpus.from_bytes(data, "commit").to_bytes() == data
     for place in range(len(data)):
         changed = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
         with pytest.raises(TallyError):
-            Corpus.from_bytes(changed)
+            Corpus.from_bytes(changed, "commit")
 
 
 def test_a_chunk_is_shown_at_its_place_and_at_no_other(directory: Path, commit: Path) -> None:
     corpus = commit_corpus(directory, commit)
     opening = open_chunk(directory, corpus, "d/b.txt", 2)
     assert opening.chunk == b"y" * 5
-    assert check_chunk(ChunkOpening.from_json(opening.to_json()), corpus.commit) == corpus.shards[-1]
+    assert check_chunk(ChunkOpening.from_json(opening.to_json(), "opening"), corpus.commit) == corpus.shards[-1]
     for forged in (
-        replace(opening, index=1),
-        replace(opening, index=3),
-        replace(opening, chunk=b"n" * 5),
-        replace(opening, proof=opening.proof[:-1]),
-        replace(opening, proof=(*opening.proof[:-1], Hash(bytes(32)))),
-        replace(opening, shard=replace(opening.shard, index=1)),
-        replace(opening, shard=replace(opening.shard, record=corpus.shards[3].record)),
-        replace(opening, shard=open_chunk(directory, corpus, "a.txt", 0).shard),
+        opening.model_copy(update={"index": 1}),
+        opening.model_copy(update={"index": 3}),
+        opening.model_copy(update={"chunk": b"n" * 5}),
+        opening.model_copy(update={"proof": opening.proof[:-1]}),
+        opening.model_copy(update={"proof": (*opening.proof[:-1], "00" * 32)}),
+        opening.model_copy(update={"shard": opening.shard.model_copy(update={"index": 1})}),
+        opening.model_copy(update={"shard": opening.shard.model_copy(update={"record": corpus.shards[3].to_bytes()})}),
+        opening.model_copy(update={"shard": open_chunk(directory, corpus, "a.txt", 0).shard}),
     ):
         with pytest.raises(ProofError):
             check_chunk(forged, corpus.commit)

@@ -12,20 +12,29 @@ import pytest
 
 from tallystick.core.digests import digest
 from tallystick.core.errors import MalformedError, ProofError, TallyError, UnavailableError, UsageError
+from tallystick.formats.data.corpus import Corpus
 from tallystick.formats.data.corpus_files import read_corpus_commit
 from tallystick.formats.data.openings import check_record, open_record
-from tallystick.formats.data.preparation import open_dataset, prepare_corpus
+from tallystick.formats.data.preparation import check_stated_tokenizer, open_dataset, prepare_corpus
 from tallystick.formats.data.samples import TokenDataset
-from tallystick.formats.data.tokenizer import BytesEncoder, batches, commit_tokens, read_tokens, write_tokens
+from tallystick.formats.data.tokenizer import (
+    BytesEncoder,
+    Encoder,
+    ReadEncoder,
+    batches,
+    commit_tokens,
+    read_tokens,
+    write_tokens,
+)
 from tallystick.formats.data.tokens import (
     CorpusTokens,
     JoinedTokens,
-    check_stated_tokenizer,
+    ShardTokens,
     files_of_windows,
     open_corpus_tokens,
     token_path,
 )
-from tallystick.formats.data.verify import CorpusCheck, Encoding
+from tallystick.formats.data.verify import CorpusCheck, LibraryVersions
 from tallystick.formats.dataset import DatasetCommitment
 from tallystick.formats.recipe import Recipe
 
@@ -61,7 +70,7 @@ def read_encoder(content: bytes, end: str) -> Shifted:
     return Shifted()
 
 
-SAME = Encoding(read_encoder, "1", "1")
+SAME = LibraryVersions("1", "1")
 ELSEWHERE = {"kind": "huggingface", "digest": str(digest("blob", FILE)), "end": "<end>"}
 
 
@@ -91,8 +100,14 @@ def elsewhere(tmp_path: Path, corpus: Path, recipe: Callable[..., Recipe]) -> tu
     return tmp_path / "else", made
 
 
-def check(run: tuple[Path, DatasetCommitment], corpus: Path, recipe: Recipe, encoding: Encoding = SAME) -> None:
-    opened = CorpusCheck.open(run[0], corpus, run[1], recipe, encoding)
+def check(
+    run: tuple[Path, DatasetCommitment],
+    corpus: Path,
+    recipe: Recipe,
+    versions: LibraryVersions = SAME,
+    read: ReadEncoder = read_encoder,
+) -> None:
+    opened = CorpusCheck.open(run[0], corpus, run[1], recipe, read, versions)
     opened.check(range(len(opened.corpus.shards)))
 
 
@@ -121,20 +136,20 @@ def test_vectors(tmp_path: Path, vector: dict[str, Any], recipe: Callable[..., R
 
 def test_the_commitment_reads_back_and_shows_its_shards(run: tuple[Path, DatasetCommitment]) -> None:
     folder, commitment = run
-    assert DatasetCommitment.from_json(commitment.to_json()) == commitment
+    assert DatasetCommitment.from_json(commitment.to_json(), "data") == commitment
     opening = open_record(folder, commitment, 2)
     check_record(opening, commitment.source)
-    assert opening.record == read_corpus_commit(folder / "corpus.json").shards[2].record
+    assert opening.record == read_corpus_commit(folder / "corpus.json").shards[2].to_bytes()
 
 
 def test_the_tokens_of_a_shard_are_bound_to_that_shard(run: tuple[Path, DatasetCommitment]) -> None:
     corpus = read_corpus_commit(run[0] / "corpus.json")
-    tokens = CorpusTokens.from_bytes((run[0] / "tokens.json").read_bytes())
+    tokens = CorpusTokens.from_bytes((run[0] / "tokens.json").read_bytes(), "tokens.json")
     assert tokens.commit(corpus) == run[1].tokens
-    swapped = replace(corpus, shards=(replace(corpus.shards[0], name="0.jsonl"), *corpus.shards[1:]))
+    swapped = Corpus.of((corpus.shards[0].model_copy(update={"name": "0.jsonl"}), *corpus.shards[1:]))
     assert tokens.commit(swapped) != run[1].tokens
     with pytest.raises(ProofError, match="tokens of 2 shards, not 3"):
-        replace(tokens, shards=tokens.shards[:2]).commit(corpus)
+        tokens.model_copy(update={"shards": tokens.shards[:2]}).commit(corpus)
 
 
 def test_tokens_made_elsewhere_end_each_document(
@@ -144,9 +159,9 @@ def test_tokens_made_elsewhere_end_each_document(
     assert vocabulary == 260
     assert tokens.tolist() == Shifted().encode(["one notch", "two notches"]).tolist()
     check(elsewhere, corpus, recipe(ELSEWHERE))
-    check_stated_tokenizer(elsewhere[1], recipe(ELSEWHERE).tokenizer)
+    check_stated_tokenizer(*elsewhere, recipe(ELSEWHERE).tokenizer)
     with pytest.raises(ProofError, match="not the tokenizer that the recipe states"):
-        check_stated_tokenizer(elsewhere[1], recipe().tokenizer)
+        check_stated_tokenizer(*elsewhere, recipe().tokenizer)
 
 
 def test_a_recipe_may_state_a_larger_vocabulary(tmp_path: Path, corpus: Path, recipe: Callable[..., Recipe]) -> None:
@@ -200,15 +215,16 @@ def test_a_changed_document_names_the_shard_and_a_missing_shard_is_unavailable(
 def recommit(run: tuple[Path, DatasetCommitment], tokens: dict[int, Any]) -> tuple[Path, DatasetCommitment]:
     """The run with other tokens of some shards, consistent in itself."""
     folder, commitment = run
-    listed = CorpusTokens.from_bytes((folder / "tokens.json").read_bytes())
+    listed = CorpusTokens.from_bytes((folder / "tokens.json").read_bytes(), "tokens.json")
     shards = list(listed.shards)
     for index, row in tokens.items():
         write_tokens(token_path(folder, index), np.array(row), listed.vocabulary)
         made = commit_tokens(*read_tokens(token_path(folder, index)))
-        shards[index] = replace(shards[index], count=made.count, root=made.root)
-    listed = replace(listed, shards=tuple(shards))
+        shards[index] = ShardTokens(count=made.count, root=made.root)
+    listed = listed.model_copy(update={"shards": tuple(shards)})
     (folder / "tokens.json").write_bytes(listed.to_bytes())
-    return folder, replace(commitment, tokens=listed.commit(read_corpus_commit(folder / "corpus.json")))
+    tokens = listed.commit(read_corpus_commit(folder / "corpus.json"))
+    return folder, commitment.model_copy(update={"tokens": tokens})
 
 
 FORGED = {
@@ -243,13 +259,16 @@ def test_tokens_of_two_shards_cannot_change_places(
 def test_other_tokens_of_another_version_of_the_library_decide_nothing(
     elsewhere: tuple[Path, DatasetCommitment], corpus: Path, recipe: Callable[..., Recipe]
 ) -> None:
-    other = Encoding(lambda content, end: Other(), "2", "1")
+    def other(content: bytes, end: str) -> Encoder:
+        return Other()
+
+    versions = LibraryVersions("2", "1")
     with pytest.raises(UnavailableError, match=r"'a\.jsonl': token 0 .* with tokenizers 2; the run states 1, and"):
-        check(elsewhere, corpus, recipe(ELSEWHERE), other)
+        check(elsewhere, corpus, recipe(ELSEWHERE), versions, other)
     with pytest.raises(UnavailableError, match="the run states unknown"):
-        check(elsewhere, corpus, recipe(ELSEWHERE), replace(other, stated="unknown", library="unknown"))
+        check(elsewhere, corpus, recipe(ELSEWHERE), LibraryVersions(), other)
     with pytest.raises(ProofError, match="token 0 is"):
-        check(elsewhere, corpus, recipe(ELSEWHERE), replace(other, library="1"))
+        check(elsewhere, corpus, recipe(ELSEWHERE), SAME, other)
     check(elsewhere, corpus, recipe(ELSEWHERE), replace(SAME, library="2"))
 
 
@@ -269,7 +288,7 @@ def test_documents_are_read_a_little_at_a_time() -> None:
 
 def test_joined_tokens_are_one_row_in_any_shape() -> None:
     parts = [np.array(row, np.uint16) for row in ([1, 2, 3], [], [4], [5, 6])]
-    joined = JoinedTokens.of(parts)
+    joined = JoinedTokens(np.cumsum([0, *map(len, parts)]), parts.__getitem__)
     assert joined.size == 6
     assert joined[np.array([[5, 0], [3, 2]])].tolist() == [[6, 1], [4, 3]]
 

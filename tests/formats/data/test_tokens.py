@@ -31,7 +31,7 @@ def test_tokens_round_trip(tmp_path_factory: pytest.TempPathFactory, values: lis
     tokens, read_vocabulary = read_tokens(path)
     assert (tokens.tolist(), read_vocabulary) == (values, vocabulary)
     commit = commit_tokens(tokens, vocabulary)
-    assert TokensCommit.from_json(commit.to_json()) == commit
+    assert TokensCommit.from_json(commit.to_json(), "tokens") == commit
 
 
 def test_read_tokens_cannot_be_written_to(tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ def test_a_chunk_of_tokens_is_shown_at_its_place() -> None:
 
 def test_count_and_vocabulary_are_part_of_the_digest() -> None:
     tokens = np.zeros(3, "<u2")
-    digests = {commit_tokens(tokens, 256).digest, commit_tokens(tokens, 257).digest}
-    digests.add(commit_tokens(np.zeros(4, "<u2"), 256).digest)
+    digests = {commit_tokens(tokens, 256).identity, commit_tokens(tokens, 257).identity}
+    digests.add(commit_tokens(np.zeros(4, "<u2"), 256).identity)
     assert len(digests) == 3
 
 
@@ -108,7 +108,7 @@ def test_malformed_commitments_are_refused(change: dict[str, object]) -> None:
     good = commit_tokens(np.zeros(3, "<u2"), 256).to_json()
     assert isinstance(good, dict)
     with pytest.raises(MalformedError, match="tokens"):
-        TokensCommit.from_json({**good, **change})  # type: ignore[dict-item]
+        TokensCommit.from_json({**good, **change}, "tokens")  # type: ignore[dict-item]
 
 
 def test_published_vectors_hold() -> None:
@@ -116,4 +116,4 @@ def test_published_vectors_hold() -> None:
         tokens = np.array(vector["tokens"], token_dtype(vector["vocabulary"]))
         assert encode_tokens(tokens, vector["vocabulary"]).hex() == vector["file"]
         commit = commit_tokens(tokens, vector["vocabulary"])
-        assert (commit.root.hex(), commit.digest) == (vector["root"], vector["digest"])
+        assert (commit.root.hex(), commit.identity) == (vector["root"], vector["digest"])

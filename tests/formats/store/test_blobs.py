@@ -105,7 +105,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from tallystick.formats.store import blobs
-from tallystick.formats.store.blobs import LocalBlobFolder
+from tallystick.formats.store.blobs import _LocalFolder
 
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -116,7 +116,7 @@ if sys.argv[2] == "writing":
     pieces = blobs._pieces
     blobs._pieces = lambda file: (each if at < 5 else die() for at, each in enumerate(pieces(file)))
 else:
-    LocalBlobFolder.move = die
+    _LocalFolder.move = die
 blobs.Blobs(sys.argv[1]).put(b"notches" * 1000)
 """
 

@@ -281,7 +281,7 @@ class TestALongLog:
         self, long_log: tuple[Path, Log], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         path, log = long_log
-        from tallystick.core.tiles import TileReader
+        from tallystick.formats.store.log import TileReader
 
         tiles = [0]
         original = TileReader._read

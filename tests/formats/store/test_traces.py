@@ -9,7 +9,7 @@ import pytest
 
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError
 from tallystick.formats.store.log import open_line
-from tallystick.formats.traces import TraceEvent, TraceFolder, traces_of
+from tallystick.formats.store.traces import TraceEvent, TraceFolder, traces_of
 from tests.support.traces import ONE, TWO, kernel, reduction, trace_at
 
 EVENTS = [kernel(0, 10, operator=3, step=1, memory=900), reduction(ONE, 20, 5), reduction(TWO, 20, 5)]

@@ -20,9 +20,8 @@ from tallystick.audits.answers.request import ExpectedRequest
 from tallystick.audits.answers.sampler import SamplerRule
 from tallystick.audits.answers.stream import verify_stream
 from tallystick.audits.answers.verify import ReceiptContext, verification_of
-from tallystick.core.canonical_json import encode
+from tallystick.core.canonical_json import INTEGER_MAX, encode
 from tallystick.core.digests import digest
-from tallystick.core.documents import SAFE_INTEGER_MAX
 from tallystick.core.http.server import bind, served
 from tallystick.formats.claims import named_root
 from tallystick.formats.receipt import Receipt, SignedReceipt, Tokens
@@ -172,7 +171,7 @@ ASKED: list[dict[str, Any]] = [
     {"seed": 4, "n": 2, "tally_nonce": "beef"},
     {"temperature": 0},
     {"temperature": 0, "stop": ["e"]},
-    {"seed": SAFE_INTEGER_MAX - 8},
+    {"seed": INTEGER_MAX - 8},
     {},
 ]
 

@@ -12,7 +12,7 @@ import pytest
 from tallystick.audits.timeline.audit import AuditedTrace, audit_trace
 from tallystick.core.tensors import TensorSpec
 from tallystick.formats.cluster import Cluster, Device
-from tallystick.formats.traces import TraceEvent, TraceFolder
+from tallystick.formats.store.traces import TraceEvent, TraceFolder
 from tallystick.programs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.recording.timelines.graph_names import LINEAR, PRODUCT, work_of
 from tallystick.recording.timelines.imported import TraceSubject, import_profile

@@ -12,7 +12,7 @@ import pytest
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.tensors import TensorSpec
 from tallystick.formats.cluster import Cluster, Device
-from tallystick.formats.traces import TraceEvent, TraceFolder
+from tallystick.formats.store.traces import TraceEvent, TraceFolder
 from tallystick.programs.graph import Graph, GraphForm, Input, Node, Output, Role
 from tallystick.recording.timelines.graph_names import CompiledNames
 from tallystick.recording.timelines.imported import TraceSubject, import_profile

@@ -8,7 +8,7 @@ import pytest
 
 from tallystick.audits.timeline.audit import AuditedTrace, audit_trace
 from tallystick.formats.cluster import Cluster, Device
-from tallystick.formats.traces import TraceFolder
+from tallystick.formats.store.traces import TraceFolder
 from tallystick.recording.timelines.imported import TraceSubject, import_profile
 from tallystick.recording.timelines.torch_calls import DevicePlaces
 

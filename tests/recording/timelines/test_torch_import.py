@@ -12,7 +12,7 @@ import pytest
 from tallystick.audits.timeline.audit import AuditedTrace, audit_trace
 from tallystick.core.errors import MalformedError, TallyError
 from tallystick.formats.cluster import Cluster, Device
-from tallystick.formats.traces import TraceEvent, TraceFolder
+from tallystick.formats.store.traces import TraceEvent, TraceFolder
 from tallystick.programs.graph import Graph
 from tallystick.recording.timelines import chrome_entries, chrome_entries as sorted_rows
 from tallystick.recording.timelines.imported import TraceSubject, import_profile

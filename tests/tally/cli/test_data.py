@@ -40,8 +40,8 @@ def test_a_chunk_of_a_corpus_is_proven_at_its_position(tally: Tally, tmp_path: P
     told = tally("prove-data", folder, "--shard", "a.txt", "--index", 0)
     assert told.code == 0
     corpus = read_corpus_commit(tmp_path / "commit.json")
-    assert corpus.commit.digest == digest
-    assert check_chunk(ChunkOpening.from_json(json.loads(told.out)), corpus.commit).name == "a.txt"
+    assert corpus.corpus == digest
+    assert check_chunk(ChunkOpening.from_json(json.loads(told.out), "opening"), corpus.commit).name == "a.txt"
     assert tally("prove-data", folder, "--shard", "b.txt", "--index", 0).code == 2
     assert tally("prove-data", folder, "--commit", tmp_path / "commit.json", "--index", 0).code == 2
 

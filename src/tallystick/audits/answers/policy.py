@@ -11,11 +11,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from tallystick.audits.answers.distance_limits import FingerprintRule
 from tallystick.audits.answers.sampler import SamplerRule
-from tallystick.core.documents import DigestText, Document, Positive, read_settings
-from tallystick.core.ed25519 import PublicKey
+from tallystick.core.documents import DigestText, Document, Label, Positive, read_settings
 from tallystick.core.errors import MalformedError, UsageError
-from tallystick.formats.claims import Label
 from tallystick.formats.receipt import Fingerprint, Layers, Receipt
+from tallystick.formats.signing import PublicKey
 
 # The policy of one verifier for receipts; nothing in a receipt can change it.
 

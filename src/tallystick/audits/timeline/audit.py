@@ -22,7 +22,7 @@ from tallystick.core.errors import ProofError
 from tallystick.core.files import read_document
 from tallystick.formats.claims import Claim
 from tallystick.formats.cluster import Cluster
-from tallystick.formats.traces import TraceEvent, TraceFolder, TraceStatement
+from tallystick.formats.store.traces import TraceEvent, TraceFolder, TraceStatement
 from tallystick.programs.encoding import document_root, graph_root
 from tallystick.programs.files import load_graph
 from tallystick.programs.graph import Graph, GraphLimits

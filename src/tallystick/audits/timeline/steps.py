@@ -10,7 +10,7 @@ from typing import Final
 
 from tallystick.audits.timeline.graph_work import Comparing, Durations, NodeWork, TraceLimits
 from tallystick.formats.cluster import Cluster
-from tallystick.formats.traces import TraceEvent
+from tallystick.formats.store.traces import TraceEvent
 
 SECOND: Final = 10**9
 OPEN_MAX: Final = 64

@@ -72,7 +72,7 @@ class HttpClient:
         """The first response whose status is not in `RETRIED`; raises `UnavailableError` after the last attempt.
 
         Until the server has answered once, it is tried `FIRST_ATTEMPTS` times only: an address where nothing listens or
-        answers is told soon, and a server that starts again is waited for.
+        answers is reported soon, and a server that starts again is waited for.
         """
         reason = ""
         for attempt in range(self._effort.attempts):
@@ -81,7 +81,9 @@ class HttpClient:
             try:
                 answer = self._once(method, path, bytes_max, content, headers or {})
             except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, TimeoutError, OSError) as error:
-                reason = self._told(error)
+                is_slow = isinstance(error, httpx.TimeoutException | TimeoutError)
+                late = f"not in {self._effort.seconds:g} seconds, or too slowly"
+                reason = late if is_slow else str(error) or type(error).__name__
                 if not self._has_answered and attempt + 1 >= FIRST_ATTEMPTS:
                     raise UnavailableError(f"{self.url}: nothing answers there: {reason}") from None
                 continue
@@ -91,42 +93,27 @@ class HttpClient:
             reason = f"status {answer.status}"
         raise UnavailableError(f"{self.url}{path}: no answer after {self._effort.attempts} attempts: {reason}")
 
-    def _told(self, error: Exception) -> str:
-        if isinstance(error, httpx.TimeoutException | TimeoutError):
-            return f"not in {self._effort.seconds:g} seconds, or too slowly"
-        return str(error) or type(error).__name__
-
     def _once(self, method: str, path: str, bytes_max: int, content: bytes, headers: Mapping[str, str]) -> HttpAnswer:
         with self._lock:
-            return self._runner.run(self._bounded(method, path, bytes_max, content, headers))
-
-    async def _bounded(
-        self, method: str, path: str, bytes_max: int, content: bytes, headers: Mapping[str, str]
-    ) -> HttpAnswer:
-        """The answer, its head in the time of a request, and its body in time for its size."""
-        async with asyncio.timeout(self._seconds(len(content))) as limit:
-            return await self._respond(method, path, bytes_max, content, headers, limit)
+            return self._runner.run(self._respond(method, path, bytes_max, content, headers))
 
     def _seconds(self, size: int, slower: int = 1) -> float:
         return self._effort.seconds + size * slower / self._effort.bytes_per_second
 
     async def _respond(
-        self,
-        method: str,
-        path: str,
-        bytes_max: int,
-        content: bytes,
-        headers: Mapping[str, str],
-        limit: asyncio.Timeout,
+        self, method: str, path: str, bytes_max: int, content: bytes, headers: Mapping[str, str]
     ) -> HttpAnswer:
+        """The answer: its head in the time of a request, and its body in time for its size."""
         if self._client is None:
             is_safe = self.url.startswith("https://")  # loading the system's certificates is slow; plain HTTP skips it
-            headers_always = {"Accept-Encoding": "identity"}
             self._client = httpx.AsyncClient(
-                timeout=self._effort.seconds, headers=headers_always, verify=is_safe, trust_env=True
+                timeout=self._effort.seconds, headers={"Accept-Encoding": "identity"}, verify=is_safe, trust_env=True
             )
         body = bytearray()
-        async with self._client.stream(method, self.url + path, content=content, headers=dict(headers)) as response:
+        async with (
+            asyncio.timeout(self._seconds(len(content))) as limit,
+            self._client.stream(method, self.url + path, content=content, headers=dict(headers)) as response,
+        ):
             begun = asyncio.get_running_loop().time()
             limit.reschedule(begun + self._effort.seconds)
             async for part in response.aiter_raw():

@@ -37,7 +37,7 @@ def problem_response(problem: Problem) -> Response:
     """A problem as `application/problem+json`."""
     body: Json = {
         "code": problem.code,
-        "detail": "".join(each if each.isprintable() else "\ufffd" for each in problem.detail[:DETAIL_MAX]),
+        "detail": "".join(sign if sign.isprintable() else "\ufffd" for sign in problem.detail[:DETAIL_MAX]),
         "status": problem.status,
         "title": HTTPStatus(problem.status).phrase,
         "type": "about:blank",

@@ -189,11 +189,11 @@ class GuardedProtocol(H11Protocol):
             self.waiting = None
 
     def _make_room(self) -> None:
-        held = [each for each in self.connections if isinstance(each, GuardedProtocol) and each.is_open]
-        if self.origin is not None and sum(each.origin == self.origin for each in held) > self._limits.per_address:
+        others = [other for other in self.connections if isinstance(other, GuardedProtocol) and other.is_open]
+        if self.origin is not None and sum(other.origin == self.origin for other in others) > self._limits.per_address:
             self.transport.abort()
-        elif len(held) > self._limits.connections:
-            min(held, key=GuardedProtocol.until).transport.abort()
+        elif len(others) > self._limits.connections:
+            min(others, key=GuardedProtocol.until).transport.abort()
 
     @property
     def is_open(self) -> bool:

@@ -35,7 +35,7 @@ from tallystick.disputes.parties.progress import (
 from tallystick.formats.store.directories import InferenceDirectory, claims_inference
 from tallystick.formats.store.folders import RECEIPTS as RECEIPTS_FOLDER, RUN, TRACE, is_kind, looks_like
 from tallystick.formats.store.run import RunDirectory
-from tallystick.formats.traces import TraceFolder, traces_of
+from tallystick.formats.store.traces import TraceFolder, traces_of
 
 # Reads the disputes of a coordinator into the database: how each stands, and every move.
 

@@ -42,7 +42,7 @@ from tallystick.database.workload_database import WorkloadDatabase
 from tallystick.formats.cluster import Cluster, Device
 from tallystick.formats.records import batch_file, graph_file
 from tallystick.formats.store.run import RunDirectory
-from tallystick.formats.traces import TraceFolder, TraceStatement
+from tallystick.formats.store.traces import TraceFolder, TraceStatement
 from tallystick.programs.encoding import graph_root
 from tallystick.programs.files import load_graph
 from tallystick.programs.graph import Graph, Node

@@ -32,7 +32,6 @@ from tallystick.formats.records import (
     StepRecord,
     TraceEntry,
     read_record,
-    read_trace_entry,
 )
 from tallystick.formats.store.directories import InferenceDirectory
 from tallystick.formats.store.run import RunDirectory
@@ -56,7 +55,7 @@ class StepTimes:
 
 def _entries(path: Path) -> Iterator[TraceEntry]:
     for number, line in enumerate(whole_lines(path), 1):
-        yield read_trace_entry(line, f"{path.name}: line {number}")
+        yield TraceEntry.from_bytes(line, f"{path.name}: line {number}")
 
 
 # How far the transcripts of runs were read, and that they still begin with what was read.

@@ -30,9 +30,9 @@ from tallystick.disputes.evidence.training import (
 )
 from tallystick.disputes.evidence.view import OpeningView
 from tallystick.disputes.game.protocols import Doubt
+from tallystick.formats.data.step_program import projection_seed
 from tallystick.formats.records import AnchorRecord, StepRecord, read_record
 from tallystick.formats.spec import Environment
-from tallystick.formats.step_program import projection_seed
 from tallystick.formats.store.log import read_lines
 from tallystick.programs.execution import Engine
 from tallystick.verdicts.distances import Projection

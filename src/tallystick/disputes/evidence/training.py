@@ -21,9 +21,9 @@ from tallystick.core.errors import ProofError, UnavailableError
 from tallystick.core.tensor_digests import tensor_digest
 from tallystick.core.tensors import State, Tensor
 from tallystick.disputes.evidence.view import OpeningView, require_claim
+from tallystick.formats.data.step_program import projection_seed
 from tallystick.formats.records import StepRecord, decode_sketch
 from tallystick.formats.spec import Origin
-from tallystick.formats.step_program import projection_seed
 from tallystick.programs.step_names import BATCH, STATE_PREFIXES
 from tallystick.verdicts.distances import Projection, Sketch
 from tallystick.verdicts.exact import LossBand

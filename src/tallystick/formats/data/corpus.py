@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from io import RawIOBase
 from pathlib import Path
-from typing import Final
+from typing import Annotated, ClassVar, Final, Literal, Self
 
-from tallystick.core.canonical_json import Json, constant, decode, encode, fields, hash_field, integer, items, text
-from tallystick.core.digests import LEAF_PREFIX, Hash, leaf_hash, tree_root
+from pydantic import Field, model_validator
+
+from tallystick.core.digests import LEAF_PREFIX, Hash, tree_root
+from tallystick.core.documents import Count, DigestText, Document, HashBytes
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError
 from tallystick.formats.data.records import NameOrder, RecordTree, check_name, chunk_count, shown
 from tallystick.formats.dataset import CHUNK_BYTES, RecordCommit
@@ -29,81 +31,59 @@ from tallystick.formats.dataset import CHUNK_BYTES, RecordCommit
 COMMIT_BYTES_MAX = 256 << 20
 
 
-@dataclass(frozen=True)
-class Shard:
-    """A file of a corpus: its name below the directory, its bytes, and the root over their chunks."""
+class Shard(Document):
+    """A file of a corpus: its name below the directory, how many bytes it has, and the root over their chunks.
 
+    Its canonical bytes are the record by which the corpus commits to it.
+    """
+
+    bytes: Count
     name: str
-    size: int
-    root: Hash
+    root: HashBytes
 
     @property
     def chunks(self) -> int:
         """The number of 1 MiB chunks."""
-        return chunk_count(self.size)
+        return chunk_count(self.bytes)
 
-    @property
-    def record(self) -> bytes:
-        """The record by which the corpus commits to this shard."""
-        return encode(self.to_json())
 
-    def to_json(self) -> Json:
-        """The object as JSON values."""
-        return {"bytes": self.size, "name": self.name, "root": self.root.hex()}
+class Corpus(Document):
+    """The content of `commit.json`: the shards of a directory in the order of their names, and their digest."""
+
+    document_bytes_max: ClassVar[int] = COMMIT_BYTES_MAX
+
+    chunk_bytes: Annotated[int, Field(ge=CHUNK_BYTES, le=CHUNK_BYTES)] = CHUNK_BYTES
+    corpus: DigestText
+    shards: tuple[Shard, ...]
+    version: Literal[1] = 1
 
     @classmethod
-    def from_json(cls, value: Json, what: str) -> Shard:
-        """Read what `to_json` gives; raises `MalformedError` naming the field under `what`."""
-        parts = fields(value, ("bytes", "name", "root"), what)
-        size = integer(parts["bytes"], f"{what}.bytes")
-        return cls(text(parts["name"], f"{what}.name"), size, hash_field(parts["root"], f"{what}.root"))
+    def of(cls, shards: Iterable[Shard]) -> Self:
+        """The corpus of these shards."""
+        draft = cls.model_construct(shards=tuple(shards))
+        return cls(corpus=draft.commit.identity, shards=draft.shards)
 
-
-@dataclass(frozen=True)
-class Corpus:
-    """The shards of a directory in the order of their names."""
-
-    shards: tuple[Shard, ...]
+    @model_validator(mode="after")
+    def _is_named_by_its_shards(self) -> Self:
+        check_names(shard.name for shard in self.shards)
+        if self.corpus != self.commit.identity:
+            raise ValueError("corpus: not the digest of the shards")
+        return self
 
     @property
     def size(self) -> int:
         """The bytes of all shards."""
-        return sum(shard.size for shard in self.shards)
+        return sum(shard.bytes for shard in self.shards)
 
     @cached_property
     def tree(self) -> RecordTree:
         """The tree of which the shards are the records."""
-        return RecordTree("shards", tuple(leaf_hash(shard.record) for shard in self.shards))
+        return RecordTree.of("shards", (shard.to_bytes() for shard in self.shards))
 
     @property
     def commit(self) -> RecordCommit:
         """The number of shards and the root over them; its digest is the name of the corpus."""
         return self.tree.commit
-
-    def to_bytes(self) -> bytes:
-        """The content of `commit.json`: canonical JSON."""
-        return encode(
-            {
-                "chunk_bytes": CHUNK_BYTES,
-                "corpus": self.commit.digest,
-                "shards": [shard.to_json() for shard in self.shards],
-                "version": 1,
-            }
-        )
-
-    @classmethod
-    def from_bytes(cls, data: bytes, what: str = "commit") -> Corpus:
-        """Read a commit whose parts agree with each other; raises `MalformedError`."""
-        value = decode(data, what, bytes_max=COMMIT_BYTES_MAX)
-        parts = fields(value, ("chunk_bytes", "corpus", "shards", "version"), what)
-        constant(parts["version"], 1, f"{what}.version")
-        constant(parts["chunk_bytes"], CHUNK_BYTES, f"{what}.chunk_bytes")
-        entries = enumerate(items(parts["shards"], f"{what}.shards"))
-        corpus = cls(tuple(Shard.from_json(entry, f"{what}.shards[{index}]") for index, entry in entries))
-        check_names(shard.name for shard in corpus.shards)
-        if parts["corpus"] != corpus.commit.digest:
-            raise MalformedError(f"{what}.corpus: not the digest of the shards")
-        return corpus
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -118,13 +98,13 @@ def check_names(names: Iterable[str]) -> None:
         raise MalformedError("a corpus without a shard")
 
 
-def check_shards_named(claimed: Corpus, found: Iterable[tuple[str, int]]) -> None:
+def check_shards_named(claimed: Corpus, files: Iterable[ShardFile]) -> None:
     """Compare names and sizes, which takes no reading.
 
     Raises:
         ProofError: naming the first shard, in the order of names, that is missing, was added or has another size.
     """
-    expected, present = {shard.name: shard.size for shard in claimed.shards}, dict(found)
+    expected, present = {shard.name: shard.bytes for shard in claimed.shards}, {file.name: file.size for file in files}
     for name in sorted(expected.keys() | present.keys(), key=str.encode):
         if name not in present:
             raise ProofError(f"{shown(name)} is missing")
@@ -178,11 +158,11 @@ def list_shards(directory: Path) -> list[ShardFile]:
         MalformedError: for a link, device, pipe or socket, a name that is not portable, or a directory without files.
         UnavailableError: for a directory that cannot be read.
     """
-    found = sorted(_walk(directory, ""), key=lambda file: os.fsencode(file.name))
-    if not found:
+    files = sorted(_walk(directory, ""), key=lambda file: os.fsencode(file.name))
+    if not files:
         raise MalformedError(f"{directory}: holds no file; put shards into it, or name another directory")
-    check_names(file.name for file in found)
-    return found
+    check_names(file.name for file in files)
+    return files
 
 
 def find_shard(directory: Path, name: str) -> ShardFile:
@@ -190,10 +170,10 @@ def find_shard(directory: Path, name: str) -> ShardFile:
     check_name(name)
     if not os.path.lexists(directory / name):
         raise UnavailableError(f"{shown(name)}: not there (looked in {directory})")
-    found = list(_visit(name, directory / name))
-    if len(found) != 1 or found[0].name != name:
+    files = list(_visit(name, directory / name))
+    if len(files) != 1 or files[0].name != name:
         raise UnavailableError(f"{shown(name)}: a directory, not a shard")
-    return found[0]
+    return files[0]
 
 
 def hash_shards(
@@ -214,12 +194,17 @@ def hash_shards(
         UnavailableError: for a file that cannot be read, or that changes while it is read.
     """
     leaves = bytearray()
-    for piece, found in _in_order(_cut(files, known or {}), threads or os.cpu_count() or 1):
-        leaves += found
+    for piece, hashes in _in_order(_cut(files, known or {}), threads or os.cpu_count() or 1):
+        leaves += hashes
         hashed(piece.size)
-        if piece.is_last:
-            yield _put_together(piece.file, bytes(leaves))
-            leaves.clear()
+        file = piece.file
+        if piece.start + piece.size < file.size:
+            continue
+        if len(leaves) != HASH_BYTES * chunk_count(file.size):
+            raise MalformedError(f"{shown(file.name)}: {len(leaves)} bytes of leaf hashes for {file.size} bytes")
+        root = tree_root(split_hashes(bytes(leaves)))
+        yield HashedShard(Shard(bytes=file.size, name=file.name, root=root), bytes(leaves))
+        leaves.clear()
 
 
 @dataclass(frozen=True)
@@ -230,10 +215,6 @@ class _Piece:
     start: int
     size: int
     known: bytes | None = None
-
-    @property
-    def is_last(self) -> bool:
-        return self.start + self.size == self.file.size
 
 
 def _cut(files: Iterable[ShardFile], known: Mapping[str, bytes]) -> Iterator[_Piece]:
@@ -312,12 +293,6 @@ def _fill(opened: RawIOBase, chunk: memoryview) -> int:
             raise OSError(0, "was cut short while it was read")
         count += more
     return count
-
-
-def _put_together(file: ShardFile, leaves: bytes) -> HashedShard:
-    if len(leaves) != HASH_BYTES * chunk_count(file.size):
-        raise MalformedError(f"{shown(file.name)}: {len(leaves)} bytes of leaf hashes for {file.size} bytes")
-    return HashedShard(Shard(file.name, file.size, tree_root(split_hashes(leaves))), leaves)
 
 
 def _walk(directory: Path, prefix: str) -> Iterator[ShardFile]:

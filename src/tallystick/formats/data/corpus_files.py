@@ -46,7 +46,7 @@ def commit_corpus(directory: Path, path: Path, *, recheck: bool = False, hashed:
     if path.resolve().is_relative_to(directory.resolve()):
         raise UsageError(f"{path} lies inside of {directory}: a file cannot hold its own digest")
     shards = _hash_noting(list_shards(directory), notes_path(path), recheck, hashed)
-    corpus = Corpus(tuple(each.shard for each in shards))
+    corpus = Corpus.of(hashed_shard.shard for hashed_shard in shards)
     if path.exists() and read_document(path, FILE_BYTES_MAX) != corpus.to_bytes():
         raise UsageError(f"{path} holds another commit: remove it or choose another file with --out")
     write_commit(path, corpus, shards)
@@ -55,7 +55,7 @@ def commit_corpus(directory: Path, path: Path, *, recheck: bool = False, hashed:
 
 def write_commit(path: Path, corpus: Corpus, shards: Iterable[HashedShard]) -> None:
     """Write a commit with the leaf hashes of its shards beside it."""
-    write_atomically(leaves_path(path), b"".join(each.leaves for each in shards))
+    write_atomically(leaves_path(path), b"".join(shard.leaves for shard in shards))
     write_atomically(path, corpus.to_bytes())
 
 
@@ -65,25 +65,25 @@ def check_corpus(directory: Path, claimed: Corpus, leaves: Mapping[str, bytes], 
     Raises `ProofError` naming the first shard that differs, and its first chunk that does where `leaves` are known.
     """
     files = list_shards(directory)
-    check_shards_named(claimed, ((file.name, file.size) for file in files))
-    for found, expected in zip(hash_shards(files, None, hashed), claimed.shards, strict=True):
-        check_shard(found, expected, leaves.get(expected.name, b""))
+    check_shards_named(claimed, files)
+    for ours, expected in zip(hash_shards(files, None, hashed), claimed.shards, strict=True):
+        check_shard(ours, expected, leaves.get(expected.name, b""))
 
 
-def check_shard(found: HashedShard, claimed: Shard, leaves: bytes = b"") -> None:
+def check_shard(ours: HashedShard, claimed: Shard, leaves: bytes = b"") -> None:
     """Raise `ProofError` unless a shard is the committed one; with its `leaves` the error names the first chunk."""
-    if found.shard == claimed:
+    if ours.shard == claimed:
         return
-    if found.shard.size != claimed.size:
-        raise ProofError(f"{shown(claimed.name)} differs: {found.shard.size} bytes, not {claimed.size}")
-    pairs = zip(split_hashes(found.leaves), split_hashes(leaves), strict=False)
-    chunk = next((index for index, (ours, theirs) in enumerate(pairs) if ours != theirs), None)
+    if ours.shard.bytes != claimed.bytes:
+        raise ProofError(f"{shown(claimed.name)} differs: {ours.shard.bytes} bytes, not {claimed.bytes}")
+    pairs = zip(split_hashes(ours.leaves), split_hashes(leaves), strict=False)
+    chunk = next((index for index, (own, theirs) in enumerate(pairs) if own != theirs), None)
     if chunk is None:
         raise ProofError(f"{shown(claimed.name)} differs from the one committed to")
     start = chunk * CHUNK_BYTES
     raise ProofError(
         f"{shown(claimed.name)} differs from the one committed to, first in chunk {chunk} "
-        f"(bytes {start} to {min(start + CHUNK_BYTES, claimed.size) - 1})"
+        f"(bytes {start} to {min(start + CHUNK_BYTES, claimed.bytes) - 1})"
     )
 
 
@@ -99,14 +99,14 @@ def read_leaves(path: Path, corpus: Corpus) -> dict[str, bytes]:
     """
     if not leaves_path(path).exists():
         return {}
-    data, at, found = read_document(leaves_path(path), FILE_BYTES_MAX), 0, {}
+    data, at, leaves = read_document(leaves_path(path), FILE_BYTES_MAX), 0, {}
     for shard in corpus.shards:
         part = data[at : at + HASH_BYTES * shard.chunks]
         if tree_root(split_hashes(part)) != shard.root:
             raise ProofError(f"{leaves_path(path).name}: not the chunks of {shown(shard.name)}")
-        found[shard.name] = part
+        leaves[shard.name] = part
         at += len(part)
-    return found
+    return leaves
 
 
 def leaves_path(commit: Path) -> Path:
@@ -123,21 +123,13 @@ def read_notes(path: Path) -> dict[str, bytes]:
     """Leaf hashes by the identity of the file; lines that a crash left damaged are left out."""
     if not path.exists():
         return {}
-    lines = read_document(path, FILE_BYTES_MAX).split(b"\n")
-    return dict(pair for line in lines if (pair := _read_note(line)) is not None)
-
-
-def _read_note(line: bytes) -> tuple[str, bytes] | None:
-    content, _, check = line.rpartition(b" ")
-    if not content or _check_of(content) != check:
-        return None
-    identity, leaves = content.decode().split(" ")
-    return identity, bytes.fromhex(leaves)
-
-
-def _note(file: ShardFile, found: HashedShard) -> bytes:
-    content = f"{file.identity} {found.leaves.hex()}".encode()
-    return b"\n" + content + b" " + _check_of(content)
+    notes: dict[str, bytes] = {}
+    for line in read_document(path, FILE_BYTES_MAX).split(b"\n"):
+        content, _, check = line.rpartition(b" ")
+        if content and _check_of(content) == check:
+            identity, leaves = content.decode().split(" ")
+            notes[identity] = bytes.fromhex(leaves)
+    return notes
 
 
 def _check_of(content: bytes) -> bytes:
@@ -149,11 +141,11 @@ def _hash_noting(files: list[ShardFile], notes: Path, recheck: bool, hashed: Has
     try:
         notes.parent.mkdir(parents=True, exist_ok=True)
         with notes.open("ab") as opened:
-            found = hash_shards(files, {} if recheck else known, hashed)
-            for file, shard in zip(files, found, strict=True):
+            for file, shard in zip(files, hash_shards(files, {} if recheck else known, hashed), strict=True):
                 shards.append(shard)
                 if known.get(file.identity) != shard.leaves:
-                    opened.write(_note(file, shard))
+                    note = f"{file.identity} {shard.leaves.hex()}".encode()
+                    opened.write(b"\n" + note + b" " + _check_of(note))
                     opened.flush()
     except OSError as error:
         raise UnavailableError(f"{notes}: could not be written: {error.strerror}") from None

@@ -25,6 +25,7 @@ from tallystick.formats.data.samples import (
 from tallystick.formats.data.texts import read_texts, reader_of
 from tallystick.formats.data.tokenizer import (
     BYTE_TOKENS,
+    BYTES,
     TOKENIZER_BYTES_MAX,
     BytesEncoder,
     Encoder,
@@ -79,18 +80,25 @@ def open_dataset(folder: Path, commitment: DatasetCommitment, sequence: int = 1)
 
 def read_tokenizer(folder: Path, commitment: DatasetCommitment) -> Tokenizer:
     """The committed tokenizer in `folder`; raises `ProofError` for another one."""
-    tokenizer = Tokenizer.from_bytes(read_document(folder / TOKENIZER_FILE, TOKENIZER_BYTES_MAX))
-    if tokenizer.digest != commitment.tokenizer:
+    tokenizer = Tokenizer.from_bytes(read_document(folder / TOKENIZER_FILE, TOKENIZER_BYTES_MAX), TOKENIZER_FILE)
+    if tokenizer.identity != commitment.tokenizer:
         raise ProofError(f"{TOKENIZER_FILE}: not the committed tokenizer")
     return tokenizer
 
 
-def check_stated_tokenizer(tokenizer: Tokenizer, kind: str, vocabulary: int) -> None:
-    """Raise `ProofError` where a tokenizer cannot be the one of a recipe, whatever it was trained on."""
-    if tokenizer.kind != kind:
-        raise ProofError(f"{TOKENIZER_FILE}: of kind {tokenizer.kind}, where the recipe states {kind}")
-    if tokenizer.vocabulary > max(vocabulary, BYTE_TOKENS):
-        raise ProofError(f"{TOKENIZER_FILE}: {tokenizer.vocabulary} tokens, where the recipe allows {vocabulary}")
+def check_stated_tokenizer(folder: Path, commitment: DatasetCommitment, recipe: TokenizerRecipe) -> None:
+    """Raise `ProofError` where the tokenizer in `folder` cannot be the one of a recipe, whatever it was trained on."""
+    if commitment.kind == "corpus":
+        if commitment.tokenizer != (recipe.digest or digest("blob", BYTES.to_bytes())):
+            raise ProofError(f"{TOKENIZER_FILE}: not the tokenizer that the recipe states")
+        return
+    tokenizer = read_tokenizer(folder, commitment)
+    if tokenizer.kind != recipe.kind:
+        raise ProofError(f"{TOKENIZER_FILE}: of kind {tokenizer.kind}, where the recipe states {recipe.kind}")
+    if tokenizer.vocabulary > max(recipe.vocabulary, BYTE_TOKENS):
+        raise ProofError(
+            f"{TOKENIZER_FILE}: {tokenizer.vocabulary} tokens, where the recipe allows {recipe.vocabulary}"
+        )
 
 
 def open_tokens(folder: Path, commitment: DatasetCommitment) -> tuple[Tokens, int]:
@@ -146,12 +154,14 @@ def prepare_corpus(
     encoder = encoder_of(recipe.tokenizer, content, read_encoder)
     known = read_notes(notes_path(directory.resolve().parent / "commit.json"))
     hashed = list(hash_shards(files, known))
-    corpus = Corpus(tuple(each.shard for each in hashed))
+    corpus = Corpus.of(made.shard for made in hashed)
     tokens = _write_tokens(files, recipe, encoder, folder, done)
     write_commit(folder / CORPUS_FILE, corpus, hashed)
     write_atomically(folder / TOKENIZER_FILE, content)
     write_atomically(folder / TOKENS_LIST, tokens.to_bytes())
-    return DatasetCommitment("corpus", corpus.commit, digest("blob", content), tokens.commit(corpus))
+    return DatasetCommitment(
+        kind="corpus", source=corpus.commit, tokenizer=digest("blob", content), tokens=tokens.commit(corpus)
+    )
 
 
 def encoder_of(recipe: TokenizerRecipe, content: bytes, read_encoder: ReadEncoder) -> Encoder:
@@ -165,22 +175,22 @@ def stated_vocabulary(recipe: TokenizerRecipe, encoder: Encoder) -> int:
 
 
 def _write_tokens(files: list[ShardFile], recipe: Recipe, encoder: Encoder, folder: Path, done: Hashed) -> CorpusTokens:
-    vocabulary, found = stated_vocabulary(recipe.tokenizer, encoder), []
+    vocabulary, shards = stated_vocabulary(recipe.tokenizer, encoder), []
     for index, file in enumerate(files):
         texts = read_texts(file, recipe.data.text_field)
-        found.append(write_shard_tokens(token_path(folder, index), texts, encoder, vocabulary))
+        shards.append(write_shard_tokens(token_path(folder, index), texts, encoder, vocabulary))
         done(file.size)
-    return CorpusTokens(vocabulary, tuple(found))
+    return CorpusTokens(vocabulary=vocabulary, shards=tuple(shards))
 
 
 def _read_tokenizer(recipe: TokenizerRecipe, path: Path | None) -> bytes:
     if recipe.digest is None:
-        return Tokenizer("bytes").to_bytes()
+        return BYTES.to_bytes()
     if path is None:
         raise UsageError("the recipe states a tokenizer made elsewhere: name its file (tokenizer.path)")
     content = read_document(path, TOKENIZER_BYTES_MAX)
     if digest("blob", content) != recipe.digest:
-        raise MalformedError(f"{path.name}: not the tokenizer that the recipe states (tokenizer.digest)")
+        raise MalformedError(f"{path.name}: not the tokenizer that the recipe states (tokenizer.identity)")
     return content
 
 
@@ -228,7 +238,7 @@ def prepare(
     write_atomically(folder / TOKENIZER_FILE, tokenizer.to_bytes())
     write_tokens(folder / TOKENS_FILE, tokens, tokenizer.vocabulary)
     committed = commit_tokens(tokens, tokenizer.vocabulary)
-    return DatasetCommitment(kind, records.commit, tokenizer.digest, committed)
+    return DatasetCommitment(kind=kind, source=records.commit, tokenizer=tokenizer.identity, tokens=committed)
 
 
 def commit_source(kind: TextKind, path: Path) -> RecordCommit:
@@ -241,4 +251,4 @@ def _prepare_digits(folder: Path) -> DatasetCommitment:
     examples = ExampleDataset(*load_digits())
     arrays = {"images": Tensor.of(examples.images), "labels": Tensor.of(examples.labels)}
     write_state(folder / EXAMPLES_FILE, arrays)
-    return DatasetCommitment("digits", RecordTree.of("arrays", encode_examples(examples)).commit)
+    return DatasetCommitment(kind="digits", source=RecordTree.of("arrays", encode_examples(examples)).commit)

@@ -40,9 +40,9 @@ def check_name(name: str) -> None:
         ("is absolute", name.startswith("/") or DRIVE.match(name) is not None),
         ("holds a backslash", "\\" in name),
         ("holds a control character", CONTROL.search(name) is not None),
-        ("is not UTF-8", not _is_utf8(name)),
+        ("is not UTF-8", any("\ud800" <= letter <= "\udfff" for letter in name)),
         (f"is longer than {NAME_BYTES_MAX} bytes", len(name.encode(errors="replace")) > NAME_BYTES_MAX),
-        ("holds an empty, '.' or '..' component", not {"", ".", ".."}.isdisjoint(_components(name))),
+        ("holds an empty, '.' or '..' component", not {"", ".", ".."}.isdisjoint(name.removesuffix("/").split("/"))),
     ):
         if refused:
             raise MalformedError(f"the name {shown(name)} {reason}")
@@ -78,7 +78,8 @@ class NameOrder:
         self._last = name.encode()
 
     def _claim(self, path: str, kind: str) -> None:
-        first = self._spellings.setdefault(_folded(path), path)
+        folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
+        first = self._spellings.setdefault(folded, path)
         if first != path:
             raise MalformedError(f"the names {shown(first)} and {shown(path)} differ only in case or form")
         if self._kinds.setdefault(path, kind) != kind:
@@ -88,22 +89,6 @@ class NameOrder:
 def shown(name: str) -> str:
     """A name as it is printed in a message: quoted, escaped and of limited length."""
     return ascii(name) if len(name) <= SHOWN_MAX else f"{name[:SHOWN_MAX]!a}…"
-
-
-def _components(name: str) -> list[str]:
-    return name.removesuffix("/").split("/")
-
-
-def _folded(path: str) -> str:
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
-
-
-def _is_utf8(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 # Ordered chunks: bytes of any length under one RFC 6962 root, so that each can be shown at its place.
@@ -171,7 +156,7 @@ class RecordTree:
     @cached_property
     def commit(self) -> RecordCommit:
         """What the records are committed to by."""
-        return RecordCommit(self.kind, len(self.leaves), tree_root(self.leaves))
+        return RecordCommit(kind=self.kind, count=len(self.leaves), root=tree_root(self.leaves))
 
 
 def encode_example(arrays: dict[str, NDArray[np.generic]]) -> bytes:
@@ -218,7 +203,14 @@ def read_corpus(kind: TextKind, data: bytes) -> str:
     """The text that is tokenized: all of a text; of JSONL each record's `text`, followed by a LF."""
     if kind == "text":
         return decode_text(data)
-    return "".join(_text_of(line, number) for number, line in enumerate(_split_lines(data), 1))
+    texts = []
+    for number, line in enumerate(_split_lines(data), 1):
+        record = parse(line, f"source line {number}")
+        text = record.get(TEXT_FIELD) if isinstance(record, dict) else None
+        if not isinstance(text, str):
+            raise MalformedError(f"source line {number}: no string in the field {TEXT_FIELD!r}")
+        texts.append(f"{text}\n")
+    return "".join(texts)
 
 
 def decode_text(data: bytes) -> str:
@@ -241,11 +233,3 @@ def _split_lines(data: bytes) -> list[bytes]:
         if not isinstance(parse(line, f"source line {number}"), dict):
             raise MalformedError(f"source line {number}: not a JSON object")
     return lines
-
-
-def _text_of(line: bytes, number: int) -> str:
-    record = parse(line, f"source line {number}")
-    text = record.get(TEXT_FIELD) if isinstance(record, dict) else None
-    if not isinstance(text, str):
-        raise MalformedError(f"source line {number}: no string in the field {TEXT_FIELD!r}")
-    return f"{text}\n"

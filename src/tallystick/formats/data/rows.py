@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from tallystick.core.canonical_json import encode
-from tallystick.core.digests import Digest, Hash, digest, digest_bytes, leaf_hash, tree_root
+from tallystick.core.digests import Hash, digest, digest_bytes, leaf_hash, tree_root
 from tallystick.core.documents import Count, DigestText, Document, Positive
 from tallystick.core.errors import ProofError
 from tallystick.core.files import FILE_BYTES_MAX, read_document
@@ -34,6 +34,8 @@ class RowsRecipe(Document):
     `starts` is the blob digest of the number of the first conversation of each row.
     """
 
+    digest_noun: ClassVar[str] = "rows"
+
     rows: Literal["chat"] = "chat"
     version: Literal[1] = 1
     corpus: DigestText
@@ -52,7 +54,7 @@ class RowsRecipe(Document):
 
     @model_validator(mode="after")
     def _is_packed_or_not(self) -> Self:
-        stated = {each is not None for each in (self.packing, self.conversations, self.starts)}
+        stated = {setting is not None for setting in (self.packing, self.conversations, self.starts)}
         if len(stated) != 1:
             raise ValueError("packing, conversations and starts belong together")
         if self.total < self.count:
@@ -63,11 +65,6 @@ class RowsRecipe(Document):
     def total(self) -> int:
         """The number of conversations."""
         return self.conversations or self.count
-
-    @property
-    def identity(self) -> Digest:
-        """The digest by which a spec names these rows."""
-        return self.digest_as("rows")
 
 
 # How conversations of tokens lie in rows: one in each, or as many as fit.
@@ -108,10 +105,10 @@ def lay_row(conversations: Sequence[Labelled], recipe: RowsRecipe) -> Row:
     """One row, int64[length] each; the conversations fit into it.
 
     With `apart` positions begin at 0 in each conversation and in the padding, so that a model which reads them attends
-    inside of one; its first token has no label, for it would be asked of the last token of another.
+    inside of one; its first token has no label, as the last token of another would have to predict it.
     """
-    tokens = np.concatenate([each.tokens for each in conversations])
-    labels = np.concatenate([each.labels for each in conversations])
+    tokens = np.concatenate([conversation.tokens for conversation in conversations])
+    labels = np.concatenate([conversation.labels for conversation in conversations])
     left = recipe.length - tokens.size
     row = {
         TOKENS: np.pad(tokens, (0, left), constant_values=recipe.pad),
@@ -119,7 +116,7 @@ def lay_row(conversations: Sequence[Labelled], recipe: RowsRecipe) -> Row:
     }
     if recipe.packing != "apart":
         return row | {MASK: np.pad(np.ones(tokens.size, np.int64), (0, left))}
-    sizes = [*(each.tokens.size for each in conversations), left]
+    sizes = [*(conversation.tokens.size for conversation in conversations), left]
     positions = np.concatenate([np.arange(size, dtype=np.int64) for size in sizes])
     row[LABELS][positions == 0] = UNTRAINED
     return row | {POSITIONS: positions}
@@ -127,10 +124,11 @@ def lay_row(conversations: Sequence[Labelled], recipe: RowsRecipe) -> Row:
 
 # Rows of tokens with labels, as another kind of samples of a corpus.
 #
-# rows.json                       the rows recipe rows.leaves                     the leaf hash of each row, 32 bytes
-# each rows.starts                     of packed rows: the place of the first conversation of each, I64 rows.safetensors
-# input_ids and labels I32[count, length], attention_mask U8 or position_ids I32 likewise tokenizer.json
-# chat_template.jinja
+# rows.json                the rows recipe
+# rows.leaves              the leaf hash of each row, 32 bytes each
+# rows.starts              of packed rows: the place of the first conversation of each, I64
+# rows.safetensors         input_ids and labels I32[count, length], attention_mask U8 or position_ids I32 likewise
+# tokenizer.json chat_template.jinja
 #
 # The leaf of a row is that of the bytes of its three parts in this order, each as I64[length].
 
@@ -176,8 +174,8 @@ def _read_starts(folder: Path, recipe: RowsRecipe) -> NDArray[np.int64]:
     if digest("blob", content) != recipe.starts or len(content) != 8 * recipe.count:
         raise ProofError(f"{STARTS_FILE}: not the {recipe.count} starts of rows that {RECIPE_FILE} states")
     starts = np.frombuffer(content, "<i8").astype(np.int64)
-    held = np.diff(starts, append=recipe.total)
-    if starts[0] != 0 or held.min() < 1 or held.max() > recipe.length:  # every conversation has a token
+    counts = np.diff(starts, append=recipe.total)
+    if starts[0] != 0 or counts.min() < 1 or counts.max() > recipe.length:  # every conversation has a token
         raise ProofError(f"{STARTS_FILE}: a row holds no conversation, or more of them than tokens")
     return starts
 
@@ -188,7 +186,7 @@ def check_row(rows: CommittedRows, row: int, conversations: Sequence[Labelled]) 
     Raises `ProofError` where they give another row, or where it holds fewer or more of them than fit.
     """
     places = rows.places_of(row)
-    starts = starts_of((each.tokens.size for each in conversations), rows.recipe)
+    starts = starts_of((conversation.tokens.size for conversation in conversations), rows.recipe)
     if starts[1] != len(places):
         raise ProofError(f"row {row} holds {len(places)} conversations, and {starts[1]} of them fit into it")
     if row_leaf(lay_row(conversations[: len(places)], rows.recipe), rows.recipe) != rows.leaves[row]:
@@ -225,17 +223,17 @@ def leaves_of_batch(batch: State, recipe: RowsRecipe) -> tuple[Hash, ...] | None
     wanted = parts_of(recipe)
     if not groups or any(parts.keys() != {*wanted} for parts in groups.values()):
         return None
-    found = []
-    for group in sorted(groups, key=lambda each: int(each) if each.isdigit() else -1):
+    leaves = []
+    for group in sorted(groups, key=lambda name: int(name) if name.isdigit() else -1):
         parts = groups[group]
         if len({part.shape for part in parts.values()}) > 1 or parts[wanted[0]].ndim != 2:
             return None
         rows = len(parts[wanted[0]])
-        found += [row_leaf({part: parts[part][row] for part in wanted}, recipe) for row in range(rows)]
-    return tuple(found)
+        leaves += [row_leaf({part: parts[part][row] for part in wanted}, recipe) for row in range(rows)]
+    return tuple(leaves)
 
 
 def leaves_bytes(leaves: Sequence[Hash]) -> bytes:
     """The content of `rows.leaves`."""
-    assert all(len(each) == HASH_BYTES for each in leaves)
+    assert all(len(leaf) == HASH_BYTES for leaf in leaves)
     return b"".join(leaves)

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tallystick.core.canonical_json import Json, encode
+from tallystick.core.canonical_json import INTEGER_MAX, Json, encode
 from tallystick.core.digests import Digest, digest, digest_bytes
 from tallystick.core.errors import MalformedError, ProofError
 from tallystick.core.lazy import not_installed
@@ -26,7 +26,6 @@ from tallystick.programs.random_words import permutation
 
 Indices = NDArray[np.int64]
 Purpose = Literal["split", "epoch"]
-SEED_MAX = 2**53 - 1
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class BatchPlan:
             raise MalformedError(
                 f"{self.validation_count} of {self.count} samples for validation leave none to train on"
             )
-        if self.batch < 1 or not 0 <= self.seed <= SEED_MAX:
+        if self.batch < 1 or not 0 <= self.seed <= INTEGER_MAX:
             raise MalformedError(f"a batch of {self.batch} samples with seed {self.seed}: one of them is out of range")
 
     @property
@@ -232,80 +231,28 @@ def load_digits() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
 # other, so that counting windows counts tokens.
 
 
-@dataclass(frozen=True, eq=False)
-class TargetAccount:
-    """How often each sample of the data was trained on, int64[count]."""
-
-    times: NDArray[np.int64]
-
-    @property
-    def most(self) -> int:
-        """The largest number of times that one sample was trained on."""
-        return int(self.times.max(initial=0))
-
-    @property
-    def total(self) -> int:
-        """The number of samples trained on, each as often as it was."""
-        return int(self.times.sum())
-
-    @property
-    def never_seen(self) -> Indices:
-        """The samples that were never trained on, validation included."""
-        return np.flatnonzero(self.times == 0)
-
-    def histogram(self) -> dict[int, int]:
-        """How many samples were trained on exactly so many times."""
-        times, samples = np.unique(self.times, return_counts=True)
-        return dict(zip(times.tolist(), samples.tolist(), strict=True))
-
-    def token_times(self, tokens: int, sequence: int) -> NDArray[np.int64]:
-        """How often each of `tokens` tokens was a target, int64[tokens]; the first token never is."""
-        times = np.zeros(tokens, np.int64)
-        targets = np.repeat(self.times, sequence)
-        times[1 : 1 + targets.size] = targets
-        return times
-
-    def to_json(self) -> Json:
-        """The account in numbers, for reports."""
-        spread: dict[str, Json] = {str(times): samples for times, samples in self.histogram().items()}
-        return {
-            "most": self.most,
-            "never_seen": self.never_seen.size,
-            "samples_by_times": spread,
-            "total": self.total,
-        }
-
-
-def count_targets(batches: Iterable[Indices], plan: BatchPlan) -> TargetAccount:
-    """Count the samples of recorded batches; the records of steps 1, 2, … need not follow the plan.
+def count_targets(batches: Iterable[Indices], plan: BatchPlan) -> Indices:
+    """How often each sample is in recorded batches, int64[count]; those of steps 1, 2, … need not follow the plan.
 
     Raises:
         ProofError: when a batch names a sample that does not exist.
     """
     times = np.zeros(plan.count, np.int64)
     for step, batch in enumerate(batches, 1):
-        _check_range(batch, plan.count, step)
+        try:
+            check_indices(batch, plan.count)
+        except MalformedError as error:
+            raise ProofError(f"step {step}: {error}") from None
         np.add.at(times, batch, 1)
-    return TargetAccount(times)
+    return times
 
 
-def check_batches(batches: Iterable[Indices], plan: BatchPlan) -> TargetAccount:
-    """Count the samples of recorded batches, which must be those of the plan.
-
-    Raises:
-        ProofError: naming the first step whose batch is not the one that (step, data root, seed) gives.
-    """
-    return count_targets((_check_batch(batch, plan, step) for step, batch in enumerate(batches, 1)), plan)
-
-
-def _check_batch(batch: Indices, plan: BatchPlan, step: int) -> Indices:
-    planned = plan.indices(step)
-    if not np.array_equal(batch, planned):
-        raise ProofError(f"step {step}: its batch is not the one that step, data root and seed give")
-    return planned
-
-
-def _check_range(batch: Indices, count: int, step: int) -> None:
-    outside = batch[(batch < 0) | (batch >= count)]
-    if outside.size:
-        raise ProofError(f"step {step}: sample {outside[0]} does not exist among {count}")
+def target_account(times: Indices) -> dict[str, Any]:
+    """The account in numbers, for reports, with the number of samples that were trained on exactly so many times."""
+    numbers, samples = np.unique(times, return_counts=True)
+    return {
+        "most": int(times.max(initial=0)),
+        "never_seen": int(np.count_nonzero(times == 0)),
+        "samples_by_times": dict(zip(map(str, numbers.tolist()), samples.tolist(), strict=True)),
+        "total": int(times.sum()),
+    }

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from io import BufferedReader, RawIOBase
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from tallystick.core.canonical_json import loose_json
 from tallystick.core.errors import MalformedError, UnavailableError
@@ -21,14 +21,6 @@ DOCUMENT_BYTES_MAX: Final = 64 << 20
 EXPANSION_MAX: Final = 1024
 """How many times larger than its file a decompressed shard may be: more is no text, and would fill a reader's time."""
 PARQUET_ROWS: Final = 1024
-
-
-class Lines(Protocol):
-    """Something opened for reading, line by line."""
-
-    def readline(self, size: int, /) -> bytes:
-        """The next line, cut after `size` bytes; empty at the end."""
-        ...
 
 
 Value = tuple[Any, str]
@@ -83,10 +75,6 @@ def _read_whole(opened: RawIOBase, file: ShardFile, _field: str) -> Iterator[Val
         raise MalformedError(f"{shown(file.name)}: {error}") from None
 
 
-def _read_jsonl(opened: RawIOBase, file: ShardFile, field: str) -> Iterator[Value]:
-    yield from _values_of(BufferedReader(opened), file, field)
-
-
 def _read_gzip(opened: RawIOBase, file: ShardFile, field: str) -> Iterator[Value]:
     with gzip.open(opened, "rb") as lines:
         yield from _values_of(lines, file, field)
@@ -121,7 +109,7 @@ def _read_parquet(opened: RawIOBase, file: ShardFile, field: str) -> Iterator[Va
         raise MalformedError(f"{shown(file.name)}: no Parquet file: {str(error).splitlines()[0]}") from None
 
 
-def _values_of(lines: Lines, file: ShardFile, field: str) -> Iterator[Value]:
+def _values_of(lines: BufferedReader | gzip.GzipFile, file: ShardFile, field: str) -> Iterator[Value]:
     left, number = EXPANSION_MAX * file.size, 0
     while line := lines.readline(DOCUMENT_BYTES_MAX + 1):
         number, left = number + 1, left - len(line)
@@ -129,16 +117,11 @@ def _values_of(lines: Lines, file: ShardFile, field: str) -> Iterator[Value]:
         if len(line) > DOCUMENT_BYTES_MAX or left < 0:
             raise MalformedError(f"{where}: more than {DOCUMENT_BYTES_MAX} bytes, or {EXPANSION_MAX} times its file")
         if not line.isspace():
-            yield _value_of(line, field, where), where
-
-
-def _value_of(line: bytes, field: str, where: str) -> Any:
-    """What a line of JSON holds, of which no number is interpreted; raises `MalformedError` naming `where`."""
-    try:
-        record = loose_json(line.decode(), object_pairs_hook=_object, parse_int=str, parse_float=str)
-    except ValueError as error:
-        raise MalformedError(f"{where}: no valid JSON: {error}") from None
-    return record.get(field) if isinstance(record, dict) else None
+            try:  # no number is interpreted
+                record = loose_json(line.decode(), object_pairs_hook=_object, parse_int=str, parse_float=str)
+            except ValueError as error:
+                raise MalformedError(f"{where}: no valid JSON: {error}") from None
+            yield record.get(field) if isinstance(record, dict) else None, where
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -150,7 +133,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 READERS: Final[dict[str, Reader]] = {
     ".txt": _read_whole,
-    ".jsonl": _read_jsonl,
+    ".jsonl": lambda opened, file, field: _values_of(BufferedReader(opened), file, field),
     ".jsonl.gz": _read_gzip,
     ".jsonl.zst": _read_zstd,
     ".parquet": _read_parquet,
@@ -187,16 +170,13 @@ def read_conversations(directory: Path, field: str) -> Iterator[Conversation]:
         if not file.name.endswith(KINDS):
             raise MalformedError(f"{shown(file.name)}: a shard with conversations ends with one of {', '.join(KINDS)}")
     for file in files:
-        for value, where in read_values(file, field):
-            yield _conversation(value, field, where)
-
-
-def _conversation(turns: object, field: str, where: str) -> Conversation:
-    if not isinstance(turns, list) or not turns or not all(_is_turn(each) for each in turns):
-        raise MalformedError(f"{where}: {field!r} is no list of turns, each with `role` and `content` as strings")
-    return [{name: each[name] for name in MEMBERS} for each in turns]
+        for turns, where in read_values(file, field):
+            if not isinstance(turns, list) or not turns or not all(map(_is_turn, turns)):
+                members = "each with `role` and `content` as strings"
+                raise MalformedError(f"{where}: {field!r} is no list of turns, {members}")
+            yield [{name: turn[name] for name in MEMBERS} for turn in turns]
 
 
 def _is_turn(value: object) -> bool:
     parts = [value.get(name) for name in MEMBERS] if isinstance(value, dict) else [None]
-    return all(isinstance(each, str) and not holds_surrogate(each) for each in parts)
+    return all(isinstance(part, str) and not holds_surrogate(part) for part in parts)

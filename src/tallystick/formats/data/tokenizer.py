@@ -6,17 +6,16 @@ import re
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
-from tallystick.core.canonical_json import Json, constant, decode, encode, fields, integer, items
-from tallystick.core.digests import Digest, digest
+from tallystick.core.documents import Count, Document
 from tallystick.core.errors import MalformedError, UnavailableError, UsageError
 from tallystick.core.files import file_size, write_atomically
 from tallystick.formats.data.records import ChunkHasher, Chunks
@@ -66,8 +65,15 @@ def read_tokens(path: Path) -> tuple[Tokens, int]:
             header = file.read(HEADER.size)
     except OSError as error:
         raise UnavailableError(f"{path}: {error.strerror}") from None
-    vocabulary, count = _read_header(header, size, path.name)
+    if len(header) < HEADER.size or header[:8] != MAGIC:
+        raise MalformedError(f"{path.name}: not a file of tokens")
+    _, vocabulary, count = HEADER.unpack(header)
+    if not 1 <= vocabulary <= VOCABULARY_MAX:
+        raise MalformedError(f"{path.name}: a vocabulary of {vocabulary} is not within 1 to {VOCABULARY_MAX}")
     dtype = token_dtype(vocabulary)
+    expected = HEADER.size + count * dtype.itemsize
+    if size != expected:
+        raise MalformedError(f"{path.name}: {size} bytes, but {count} tokens make {expected}")
     if count == 0:
         return np.empty(0, dtype), vocabulary
     tokens = np.memmap(path, dtype, mode="r", offset=HEADER.size, shape=(count,))
@@ -89,19 +95,7 @@ def chunk_tokens(tokens: Tokens) -> Chunks:
 def commit_tokens(tokens: Tokens, vocabulary: int) -> TokensCommit:
     """Commit to `tokens`, of the dtype that `token_dtype` gives for `vocabulary`."""
     assert tokens.dtype == token_dtype(vocabulary)
-    return TokensCommit(tokens.size, vocabulary, chunk_tokens(tokens).root)
-
-
-def _read_header(header: bytes, size: int, name: str) -> tuple[int, int]:
-    if len(header) < HEADER.size or header[:8] != MAGIC:
-        raise MalformedError(f"{name}: not a file of tokens")
-    _, vocabulary, count = HEADER.unpack(header)
-    if not 1 <= vocabulary <= VOCABULARY_MAX:
-        raise MalformedError(f"{name}: a vocabulary of {vocabulary} is not within 1 to {VOCABULARY_MAX}")
-    expected = HEADER.size + count * token_dtype(vocabulary).itemsize
-    if size != expected:
-        raise MalformedError(f"{name}: {size} bytes, but {count} tokens make {expected}")
-    return vocabulary, count
+    return TokensCommit(count=tokens.size, vocabulary=vocabulary, root=chunk_tokens(tokens).root)
 
 
 # Tokenizers: single bytes, or byte-pair encoding over bytes, each defined by a few lines of JSON.
@@ -110,26 +104,57 @@ def _read_header(header: bytes, size: int, name: str) -> tuple[int, int]:
 # a fixed rule that knows ASCII only: it needs no Unicode tables, which change with every Unicode version.
 
 TokenizerKind = Literal["bytes", "bpe"]
-TOKENIZER_KINDS: Final = get_args(TokenizerKind)
 BYTE_TOKENS: Final = 256
 TOKENIZER_BYTES_MAX: Final = 64 << 20
 PIECE_CHARACTERS: Final = 32
 TOKEN_BYTES_MAX: Final = 4 * (PIECE_CHARACTERS + 1)
+MERGES_MAX: Final = VOCABULARY_MAX - BYTE_TOKENS
 PIECE_RULE: Final = "ascii/v1"
 
-Merge = tuple[int, int]
+Merge = tuple[Count, Count]
 
 
-@dataclass(frozen=True)
-class Tokenizer:
-    """The whole definition of a tokenizer: which pairs of tokens are merged, the most urgent first.
+class Tokenizer(Document):
+    """The content of `tokenizer.json`: which pairs of tokens are merged, the most urgent first; none for `bytes`.
 
-    >>> Tokenizer("bpe", ((104, 105),)).vocabulary
+    A merge has tokens that exist when it is made, stands once, and makes no token longer than a piece can be.
+
+    >>> Tokenizer.bpe([(104, 105)]).vocabulary
     257
     """
 
+    digest_noun: ClassVar[str] = "tokenizer"
+    document_bytes_max: ClassVar[int] = TOKENIZER_BYTES_MAX
+
     kind: TokenizerKind
-    merges: tuple[Merge, ...] = ()
+    merges: Annotated[tuple[Merge, ...], Field(max_length=MERGES_MAX)] | None = None
+    pieces: Literal["ascii/v1"] | None = None
+    version: Literal[1] = 1
+
+    @classmethod
+    def bpe(cls, merges: Iterable[Merge]) -> Self:
+        """The byte-pair encoding of these merges; raises `ValidationError` for merges that no training makes."""
+        return cls(kind="bpe", merges=tuple(merges), pieces=PIECE_RULE)
+
+    @model_validator(mode="after")
+    def _merges_what_is_there(self) -> Self:
+        if {self.merges is None, self.pieces is None} != {self.kind == "bytes"}:
+            raise ValueError("merges and pieces belong to the kind bpe")
+        tokens = [bytes([byte]) for byte in range(BYTE_TOKENS)]
+        known, seen = set(tokens), set[Merge]()
+        for rank, (left, right) in enumerate(self.merges or ()):
+            if max(left, right) >= len(tokens):
+                raise ValueError(f"merges[{rank}]: {max(left, right)} is no token yet")
+            token = tokens[left] + tokens[right]
+            if (left, right) in seen:
+                raise ValueError(f"merges[{rank}]: given before")
+            if len(token) > TOKEN_BYTES_MAX:
+                raise ValueError(f"merges[{rank}]: makes a token of {len(token)} bytes")
+            seen.add((left, right))
+            if token not in known:
+                known.add(token)
+                tokens.append(token)
+        return self
 
     @cached_property
     def tokens(self) -> tuple[bytes, ...]:
@@ -142,7 +167,7 @@ class Tokenizer:
         tokens = self.tokens
         return {
             (left, right): (rank, self._numbers[tokens[left] + tokens[right]])
-            for rank, (left, right) in enumerate(self.merges)
+            for rank, (left, right) in enumerate(self.merges or ())
         }
 
     @property
@@ -150,81 +175,19 @@ class Tokenizer:
         """The number of tokens."""
         return len(self._numbers)
 
-    @property
-    def digest(self) -> Digest:
-        """The one name of the tokenizer: the digest of its definition."""
-        return digest("tokenizer", self.to_bytes())
-
-    def to_json(self) -> Json:
-        """The definition as JSON values."""
-        if self.kind == "bytes":
-            return {"kind": "bytes", "version": 1}
-        return {
-            "kind": "bpe",
-            "merges": [list(pair) for pair in self.merges],
-            "pieces": PIECE_RULE,
-            "version": 1,
-        }
-
-    def to_bytes(self) -> bytes:
-        """Canonical JSON (RFC 8785), the content of `tokenizer.json`."""
-        return encode(self.to_json())
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Tokenizer:
-        """Read a definition, the only way in which one enters from outside; raises `MalformedError`."""
-        return cls.from_json(decode(data, "tokenizer", bytes_max=TOKENIZER_BYTES_MAX))
-
-    @classmethod
-    def from_json(cls, value: Json) -> Tokenizer:
-        """Read a definition out of parsed JSON; raises `MalformedError`."""
-        kind = value.get("kind") if isinstance(value, dict) else None
-        if kind == "bytes":
-            constant(fields(value, ("kind", "version"), "tokenizer")["version"], 1, "tokenizer.version")
-            return cls("bytes")
-        parts = fields(value, ("kind", "merges", "pieces", "version"), "tokenizer")
-        constant(parts["kind"], "bpe", "tokenizer.kind")
-        constant(parts["version"], 1, "tokenizer.version")
-        constant(parts["pieces"], PIECE_RULE, "tokenizer.pieces")
-        return cls("bpe", _read_merges(parts["merges"]))
-
     @cached_property
     def _numbers(self) -> dict[bytes, int]:
         tokens = [bytes([byte]) for byte in range(BYTE_TOKENS)]
         numbers = {token: number for number, token in enumerate(tokens)}
-        for left, right in self.merges:
+        for left, right in self.merges or ():
             token = tokens[left] + tokens[right]
             if numbers.setdefault(token, len(tokens)) == len(tokens):
                 tokens.append(token)
         return numbers
 
 
-def _read_merges(value: Json) -> tuple[Merge, ...]:
-    """Pairs of tokens that exist when they are merged, each once, and none longer than a piece can be."""
-    listed = items(value, "tokenizer.merges")
-    if len(listed) > VOCABULARY_MAX - BYTE_TOKENS:
-        raise MalformedError(f"tokenizer.merges: {len(listed)}, more than {VOCABULARY_MAX - BYTE_TOKENS}")
-    tokens = [bytes([byte]) for byte in range(BYTE_TOKENS)]
-    known, merges = set(tokens), dict[Merge, None]()
-    for rank, entry in enumerate(listed):
-        left, right = pair = _read_pair(entry, len(tokens), f"tokenizer.merges[{rank}]")
-        token = tokens[left] + tokens[right]
-        if pair in merges or len(token) > TOKEN_BYTES_MAX:
-            reason = "given before" if pair in merges else f"makes a token of {len(token)} bytes"
-            raise MalformedError(f"tokenizer.merges[{rank}]: {reason}")
-        merges[pair] = None
-        if token not in known:
-            known.add(token)
-            tokens.append(token)
-    return tuple(merges)
-
-
-def _read_pair(value: Json, tokens: int, what: str) -> Merge:
-    pair = items(value, what)
-    if len(pair) != 2:
-        raise MalformedError(f"{what}: {len(pair)} tokens, not 2")
-    left, right = (integer(part, what, most=tokens - 1) for part in pair)
-    return left, right
+BYTES: Final = Tokenizer(kind="bytes")
+"""The tokenizer whose tokens are single bytes."""
 
 
 # Turning text into tokens and back, by the definition of the tokenizer alone.
@@ -260,7 +223,7 @@ def split_pieces(text: str) -> Iterator[str]:
 def make_tokenizer(corpus: str, kind: TokenizerKind, vocabulary: int, train_bpe: TrainBpe | None) -> Tokenizer:
     """The tokenizer of a corpus: single bytes, or what `train_bpe` learns from it; raises `UsageError` without one."""
     if kind == "bytes":
-        return Tokenizer("bytes")
+        return BYTES
     if train_bpe is None:
         raise UsageError("byte-pair encoding needs something that trains it")
     return train_bpe(corpus, vocabulary)
@@ -289,19 +252,10 @@ def encode_text(tokenizer: Tokenizer, text: str) -> NDArray[np.uint32]:
 def merge_piece(ranks: dict[Merge, tuple[int, int]], piece: bytes) -> list[int]:
     """The tokens of one piece: the most urgent merge, the leftmost of equals, until none is left."""
     tokens = list(piece)
-    while found := [(ranks[pair], at) for at, pair in enumerate(pairwise(tokens)) if pair in ranks]:
-        (_, made), at = min(found)
+    while possible := [(ranks[pair], at) for at, pair in enumerate(pairwise(tokens)) if pair in ranks]:
+        (_, made), at = min(possible)
         tokens[at : at + 2] = [made]
     return tokens
-
-
-def decode_tokens(tokenizer: Tokenizer, tokens: Iterable[int]) -> bytes:
-    """The bytes that `tokens` stand for; raises `MalformedError` for one outside the vocabulary."""
-    table = tokenizer.tokens
-    listed = list(tokens)
-    if any(not 0 <= token < len(table) for token in listed):
-        raise MalformedError(f"token outside the vocabulary of {len(table)}")
-    return b"".join(table[token] for token in listed)
 
 
 # Encoders: what turns the documents of a corpus into one row of tokens.
@@ -339,12 +293,12 @@ class BytesEncoder:
 def batches(texts: Iterable[str]) -> Iterator[list[str]]:
     """The documents in lists of about 256 Ki characters, so that a shard may be larger than memory."""
     batch: list[str] = []
-    held = 0
+    size = 0
     for text in texts:
         batch.append(text)
-        held += len(text)
-        if held >= BATCH_CHARACTERS:
+        size += len(text)
+        if size >= BATCH_CHARACTERS:
             yield batch
-            batch, held = [], 0
+            batch, size = [], 0
     if batch:
         yield batch

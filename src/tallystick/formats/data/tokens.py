@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final, Literal
+from typing import Annotated, Any, BinaryIO, ClassVar, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tallystick.core.canonical_json import Json, constant, decode, encode, fields, hash_field, integer, items
-from tallystick.core.digests import Hash, check_inclusion, digest, leaf_hash, tree_root
-from tallystick.core.documents import Document
+from tallystick.core.canonical_json import encode
+from tallystick.core.digests import check_inclusion, digest, hashes_from, leaf_hash, tree_root
+from tallystick.core.documents import Count, Document, HashBytes, Proof
 from tallystick.core.errors import ProofError, UnavailableError
 from tallystick.core.files import read_document, write_atomically
 from tallystick.formats.data.corpus import COMMIT_BYTES_MAX, Corpus, Shard
 from tallystick.formats.data.corpus_files import read_corpus_commit
 from tallystick.formats.data.records import ChunkHasher, chunk_count, shown
-from tallystick.formats.data.samples import Arrays, Indices, check_indices
 from tallystick.formats.data.tokenizer import (
     HEADER,
     MAGIC,
     TOKENIZER_BYTES_MAX,
     Encoder,
-    Tokenizer,
     Tokens,
     batches,
     chunk_tokens,
@@ -36,7 +34,6 @@ from tallystick.formats.data.tokenizer import (
     token_dtype,
 )
 from tallystick.formats.dataset import CHUNK_BYTES, VOCABULARY_MAX, DatasetCommitment, TokensCommit
-from tallystick.formats.recipe import TokenizerRecipe
 
 # The tokens of a corpus: one file for each shard, mapped when it is read, and a root that binds them to the shards.
 #
@@ -48,53 +45,32 @@ TOKENIZER_FILE: Final = "tokenizer.json"
 TOKENS_LIST: Final = "tokens.json"
 
 
-@dataclass(frozen=True)
-class ShardTokens:
+class ShardTokens(Document):
     """The number of tokens of one shard, and the root over their chunks."""
 
-    count: int
-    root: Hash
-
-    def to_json(self) -> dict[str, Json]:
-        """The object as JSON values."""
-        return {"count": self.count, "root": self.root.hex()}
-
-    @classmethod
-    def from_json(cls, value: Json, what: str) -> ShardTokens:
-        """Read what `to_json` gives; raises `MalformedError` naming the field under `what`."""
-        parts = fields(value, ("count", "root"), what)
-        return cls(integer(parts["count"], f"{what}.count"), hash_field(parts["root"], f"{what}.root"))
+    count: Count
+    root: HashBytes
 
 
-@dataclass(frozen=True)
-class CorpusTokens:
-    """The tokens of all shards in the order of the shards, and the size of their vocabulary."""
+class CorpusTokens(Document):
+    """The content of `tokens.json`: the tokens of all shards in their order, and the size of their vocabulary."""
 
-    vocabulary: int
+    document_bytes_max: ClassVar[int] = COMMIT_BYTES_MAX
+
     shards: tuple[ShardTokens, ...]
+    version: Literal[1] = 1
+    vocabulary: Annotated[int, Field(ge=1, le=VOCABULARY_MAX)]
 
     def commit(self, corpus: Corpus) -> TokensCommit:
         """The commitment to these tokens as those of the shards of `corpus`; raises `ProofError` for another number."""
         if len(self.shards) != len(corpus.shards):
             raise ProofError(f"{TOKENS_LIST}: tokens of {len(self.shards)} shards, not {len(corpus.shards)}")
-        pairs = zip(self.shards, corpus.shards, strict=True)
-        leaves = [leaf_hash(_leaf(tokens, shard)) for tokens, shard in pairs]
-        return TokensCommit(sum(each.count for each in self.shards), self.vocabulary, tree_root(leaves))
-
-    def to_bytes(self) -> bytes:
-        """The content of `tokens.json`: canonical JSON."""
-        listed: list[Json] = [each.to_json() for each in self.shards]
-        return encode({"shards": listed, "version": 1, "vocabulary": self.vocabulary})
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> CorpusTokens:
-        """Read `tokens.json`; raises `MalformedError`."""
-        value = decode(data, TOKENS_LIST, bytes_max=COMMIT_BYTES_MAX)
-        parts = fields(value, ("shards", "version", "vocabulary"), "tokens")
-        constant(parts["version"], 1, "tokens.version")
-        vocabulary = integer(parts["vocabulary"], "tokens.vocabulary", 1, VOCABULARY_MAX)
-        entries = enumerate(items(parts["shards"], "tokens.shards"))
-        return cls(vocabulary, tuple(ShardTokens.from_json(entry, f"tokens.shards[{at}]") for at, entry in entries))
+        leaves = [
+            leaf_hash(encode({"count": tokens.count, "root": tokens.root.hex(), "shard": shard.to_json()}))
+            for tokens, shard in zip(self.shards, corpus.shards, strict=True)
+        ]
+        count = sum(tokens.count for tokens in self.shards)
+        return TokensCommit(count=count, vocabulary=self.vocabulary, root=tree_root(leaves))
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,11 +80,6 @@ class JoinedTokens:
     starts: NDArray[np.int64]
     part: Callable[[int], Tokens]
 
-    @classmethod
-    def of(cls, parts: Sequence[Tokens]) -> JoinedTokens:
-        """The row of `parts`, one after the other."""
-        return cls(_starts(part.size for part in parts), parts.__getitem__)
-
     @property
     def size(self) -> int:
         """The number of tokens."""
@@ -116,12 +87,12 @@ class JoinedTokens:
 
     def __getitem__(self, places: NDArray[np.int64]) -> NDArray[np.unsignedinteger[Any]]:
         """The tokens at `places`, in the shape of `places`; raises what `part` raises."""
-        found = np.empty(places.shape, np.uint32)
+        row = np.empty(places.shape, np.uint32)
         shards = np.searchsorted(self.starts, places, side="right") - 1
         for shard in np.unique(shards):
             inside = shards == shard
-            found[inside] = self.part(int(shard))[places[inside] - self.starts[shard]]
-        return found
+            row[inside] = self.part(int(shard))[places[inside] - self.starts[shard]]
+        return row
 
 
 def write_shard_tokens(path: Path, texts: Iterable[str], encoder: Encoder, vocabulary: int) -> ShardTokens:
@@ -140,7 +111,7 @@ def write_shard_tokens(path: Path, texts: Iterable[str], encoder: Encoder, vocab
         file.write(HEADER.pack(MAGIC, vocabulary, count))
 
     write_atomically(path, write)
-    return ShardTokens(count, hasher.finish().root)
+    return ShardTokens(count=count, root=hasher.finish().root)
 
 
 def open_corpus_tokens(folder: Path, commitment: DatasetCommitment, *, lazily: bool = False) -> JoinedTokens:
@@ -160,13 +131,13 @@ def open_corpus_tokens(folder: Path, commitment: DatasetCommitment, *, lazily: b
     if not lazily:
         with ThreadPoolExecutor() as pool:
             list(pool.map(part, range(len(corpus.shards))))
-    return JoinedTokens(_starts(each.count for each in tokens.shards), part)
+    return JoinedTokens(_starts(shard.count for shard in tokens.shards), part)
 
 
 def files_of_windows(folder: Path, windows: Iterable[int], sequence: int) -> list[Path]:
     """The files in `folder` that `open_corpus_tokens` reads for these windows; raises what reading the list raises."""
-    listed = CorpusTokens.from_bytes(read_document(folder / TOKENS_LIST, COMMIT_BYTES_MAX))
-    starts = _starts(each.count for each in listed.shards)
+    listed = CorpusTokens.from_bytes(read_document(folder / TOKENS_LIST, COMMIT_BYTES_MAX), TOKENS_LIST)
+    starts = _starts(tokens.count for tokens in listed.shards)
     ends = np.array([place for window in windows for place in (window * sequence, (window + 1) * sequence)], np.int64)
     first, last = (np.searchsorted(starts, part, side="right") - 1 for part in (ends[::2], ends[1::2]))
     shards = {shard for pair in zip(first, last, strict=True) for shard in range(pair[0], pair[1] + 1)}
@@ -176,11 +147,11 @@ def files_of_windows(folder: Path, windows: Iterable[int], sequence: int) -> lis
 
 def open_shard_tokens(folder: Path, index: int, tokens: CorpusTokens, shard: Shard) -> Tokens:
     """The tokens of shard `index`; raises `ProofError` naming the shard for others."""
-    found, vocabulary = read_tokens(token_path(folder, index))
-    made = commit_tokens(found, vocabulary)
-    if vocabulary != tokens.vocabulary or ShardTokens(made.count, made.root) != tokens.shards[index]:
+    row, vocabulary = read_tokens(token_path(folder, index))
+    made, stated = commit_tokens(row, vocabulary), tokens.shards[index]
+    if (vocabulary, made.count, made.root) != (tokens.vocabulary, stated.count, stated.root):
         raise ProofError(f"tokens/{token_path(folder, index).name}: not the committed tokens of {shown(shard.name)}")
-    return found
+    return row
 
 
 def read_run_corpus(folder: Path, commitment: DatasetCommitment) -> Corpus:
@@ -193,7 +164,7 @@ def read_run_corpus(folder: Path, commitment: DatasetCommitment) -> Corpus:
 
 def read_tokens_list(folder: Path, corpus: Corpus, commitment: DatasetCommitment) -> CorpusTokens:
     """The list of tokens in `folder`; raises `ProofError` where it is not that of the data."""
-    tokens = CorpusTokens.from_bytes(read_document(folder / TOKENS_LIST, COMMIT_BYTES_MAX))
+    tokens = CorpusTokens.from_bytes(read_document(folder / TOKENS_LIST, COMMIT_BYTES_MAX), TOKENS_LIST)
     if tokens.commit(corpus) != commitment.tokens:
         raise ProofError(f"{TOKENS_LIST}: not the committed tokens")
     return tokens
@@ -207,19 +178,9 @@ def read_tokenizer_file(folder: Path, commitment: DatasetCommitment) -> bytes:
     return content
 
 
-def check_stated_tokenizer(commitment: DatasetCommitment, recipe: TokenizerRecipe) -> None:
-    """Raise `ProofError` unless the data is tokenized by what the recipe states: a file by its digest, or the bytes."""
-    if commitment.tokenizer != (recipe.digest or digest("blob", Tokenizer("bytes").to_bytes())):
-        raise ProofError(f"{TOKENIZER_FILE}: not the tokenizer that the recipe states")
-
-
 def token_path(folder: Path, index: int) -> Path:
     """The file with the tokens of shard `index`."""
     return folder / "tokens" / f"{index:08}.bin"
-
-
-def _leaf(tokens: ShardTokens, shard: Shard) -> bytes:
-    return encode({**tokens.to_json(), "shard": shard.to_json()})
 
 
 def _starts(counts: Iterable[int]) -> NDArray[np.int64]:
@@ -230,8 +191,6 @@ def _starts(counts: Iterable[int]) -> NDArray[np.int64]:
 
 CHUNKS_KEPT = 64
 """The most chunks in memory at a time."""
-HashText = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Proof = Annotated[tuple[HashText, ...], Field(max_length=64)]
 
 
 class ChunkProof(Document):
@@ -239,7 +198,7 @@ class ChunkProof(Document):
 
     chunk: Literal["tokens"] = "tokens"
     version: Literal[1] = 1
-    index: Annotated[int, Field(ge=0)]
+    index: Count
     proof: Proof
 
 
@@ -248,61 +207,29 @@ def chunk_file(index: int) -> str:
     return f"chunk_{index:08d}.bin"
 
 
-@dataclass(frozen=True, eq=False)
-class TokenChunks:
-    """Windows of `sequence` tokens, read from the chunks in `folder`, each checked when it is first used.
+def open_chunks(folder: Path, tokens: TokensCommit) -> JoinedTokens:
+    """The row of committed tokens, read from the chunks in `folder`, each checked when it is first used.
 
     A chunk that is missing raises `UnavailableError`, one that is not the committed one `ProofError`.
     """
+    dtype = token_dtype(tokens.vocabulary)
+    width, count = CHUNK_BYTES // dtype.itemsize, chunk_count(tokens.count * dtype.itemsize)
 
-    folder: Path
-    tokens: TokensCommit
-    sequence: int
-    _kept: dict[int, NDArray[Any]] = field(default_factory=dict)
-
-    @property
-    def count(self) -> int:
-        """The number of windows, of all chunks."""
-        return max(self.tokens.count - 1, 0) // self.sequence
-
-    def batch(self, indices: Indices) -> Arrays:
-        """`inputs` and `targets`, int64[batch, sequence] each; raises `MalformedError` outside the data."""
-        check_indices(indices, self.count)
-        places = indices[:, np.newaxis] * self.sequence + np.arange(self.sequence + 1)
-        found = self._at(places)
-        return {"inputs": found[:, :-1], "targets": found[:, 1:]}
-
-    def _at(self, places: Indices) -> Indices:
-        width = CHUNK_BYTES // token_dtype(self.tokens.vocabulary).itemsize
-        found = np.empty(places.shape, np.int64)
-        for index in np.unique(places // width):
-            inside = places // width == index
-            found[inside] = self._chunk(int(index))[places[inside] - index * width]
-        return found
-
-    def _chunk(self, index: int) -> NDArray[Any]:
-        if index not in self._kept:
-            while len(self._kept) >= CHUNKS_KEPT:
-                del self._kept[next(iter(self._kept))]
-            self._kept[index] = self._read(index)
-        return self._kept[index]
-
-    def _read(self, index: int) -> NDArray[Any]:
-        path, dtype = self.folder / chunk_file(index), token_dtype(self.tokens.vocabulary)
+    @lru_cache(CHUNKS_KEPT)
+    def part(index: int) -> Tokens:
+        path = folder / chunk_file(index)
         data = read_document(path, CHUNK_BYTES)
         proof = ChunkProof.from_bytes(read_document(path.with_suffix(".json")), f"{path.stem}.json")
-        hashes, count = (
-            [Hash(bytes.fromhex(text)) for text in proof.proof],
-            chunk_count(self.tokens.count * dtype.itemsize),
-        )
         try:
-            check_inclusion(hashes, leaf_hash(data), index, count, self.tokens.root)
+            check_inclusion(hashes_from(proof.proof), leaf_hash(data), index, count, tokens.root)
         except ProofError as error:
             raise ProofError(f"{path.name}: not chunk {index} of the committed tokens ({error})") from None
-        found = np.frombuffer(data, dtype)
-        if found.size and found.max() >= self.tokens.vocabulary:
-            raise ProofError(f"{path.name}: a token lies outside the vocabulary of {self.tokens.vocabulary}")
-        return found
+        chunk = np.frombuffer(data, dtype)
+        if chunk.size and chunk.max() >= tokens.vocabulary:
+            raise ProofError(f"{path.name}: a token lies outside the vocabulary of {tokens.vocabulary}")
+        return chunk
+
+    return JoinedTokens(np.append(np.arange(count, dtype=np.int64) * width, tokens.count), part)
 
 
 def write_chunks(tokens_file: Path, folder: Path, windows: Iterable[int], sequence: int) -> None:
@@ -318,5 +245,5 @@ def write_chunks(tokens_file: Path, folder: Path, windows: Iterable[int], sequen
         raise UnavailableError(f"{tokens_file.name}: ends before the last window")
     for index in sorted(needed):
         write_atomically(folder / chunk_file(index), tokens[index * width : (index + 1) * width].tobytes())
-        proof = ChunkProof(index=index, proof=tuple(each.hex() for each in chunks.prove(index)))
+        proof = ChunkProof(index=index, proof=tuple(node.hex() for node in chunks.prove(index)))
         write_atomically((folder / chunk_file(index)).with_suffix(".json"), proof.to_bytes())

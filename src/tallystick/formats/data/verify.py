@@ -1,16 +1,16 @@
-"""Deriving prepared data again from its source or corpus, and comparing."""
+"""Prepared data derived again from its source or corpus, and compared."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tallystick.core.errors import ProofError, UnavailableError
-from tallystick.core.files import FILE_BYTES_MAX, read_document
 from tallystick.formats.data.corpus import Corpus, Hashed, find_shard, hash_shards, silent
 from tallystick.formats.data.corpus_files import check_shard, read_leaves
 from tallystick.formats.data.preparation import (
@@ -23,19 +23,16 @@ from tallystick.formats.data.preparation import (
     stated_vocabulary,
     text_kind,
 )
-from tallystick.formats.data.records import TextKind, normalize_newlines, read_corpus, shown
+from tallystick.formats.data.records import read_corpus, shown
 from tallystick.formats.data.samples import ExampleDataset, load_digits
 from tallystick.formats.data.texts import read_texts
 from tallystick.formats.data.tokenizer import (
+    BytesEncoder,
     Encoder,
     ReadEncoder,
-    Tokenizer,
-    TokenizerKind,
     Tokens,
     TrainBpe,
     batches,
-    make_tokenizer,
-    read_tokens,
     tokenize,
 )
 from tallystick.formats.data.tokens import (
@@ -48,23 +45,26 @@ from tallystick.formats.data.tokens import (
     read_tokens_list,
 )
 from tallystick.formats.dataset import DatasetCommitment
-from tallystick.formats.recipe import Recipe
-
-# Deriving prepared data again from its source, and comparing.
+from tallystick.formats.recipe import Recipe, TokenizerRecipe
 
 UNKNOWN: Final = "unknown"
 
 
 @dataclass(frozen=True)
-class BpeTraining:
-    """A verifier's own training of byte-pair encoders.
+class LibraryVersions:
+    """The version of the library `tokenizers` that a verifier runs, and the one that the prover states."""
 
-    `library` is the version it runs, `stated` the one that the prover states; another one may learn other merges.
-    """
-
-    train: TrainBpe
     library: str = UNKNOWN
     stated: str = UNKNOWN
+
+    def judged(self, error: ProofError) -> ProofError | UnavailableError:
+        """`error`, if both ran one version; otherwise that of the prover is needed to decide."""
+        if self.library == self.stated != UNKNOWN:
+            return error
+        return UnavailableError(
+            f"{error} with tokenizers {self.library}; the run states {self.stated}, and another version may learn "
+            "other merges or make other tokens: install that one to decide"
+        )
 
 
 def verify_data(folder: Path, commitment: DatasetCommitment) -> None:
@@ -74,16 +74,25 @@ def verify_data(folder: Path, commitment: DatasetCommitment) -> None:
         ProofError: naming the file, or the first token, that differs.
     """
     dataset = open_dataset(folder, commitment)
-    if isinstance(dataset, ExampleDataset):
-        _check_digits(dataset)
+    if not isinstance(dataset, ExampleDataset):
+        tokens, _ = open_tokens(folder, commitment)
+        corpus = read_corpus(text_kind(commitment), read_source(folder, commitment))
+        check_tokens(tokens, [tokenize(read_tokenizer(folder, commitment), corpus)], "the source gives")
         return
-    tokens, _ = open_tokens(folder, commitment)
-    corpus = read_corpus(text_kind(commitment), read_source(folder, commitment))
-    check_tokens(tokens, tokenize(read_tokenizer(folder, commitment), corpus))
+    images, labels = load_digits()
+    if dataset.images.shape != images.shape:
+        raise ProofError(f"the examples have shape {dataset.images.shape}, but the digits {images.shape}")
+    same = (dataset.labels == labels) & (dataset.images == images).all(axis=(1, 2, 3))
+    if not same.all():
+        raise ProofError(f"example {int(np.argmin(same))} is not that of the digits")
 
 
 def verify_tokenizer(
-    folder: Path, commitment: DatasetCommitment, kind: TokenizerKind, vocabulary: int, training: BpeTraining
+    folder: Path,
+    commitment: DatasetCommitment,
+    recipe: TokenizerRecipe,
+    train: TrainBpe,
+    versions: LibraryVersions,
 ) -> None:
     """Make the tokenizer again from the committed source, as the recipe states it, and compare every merge.
 
@@ -92,67 +101,33 @@ def verify_tokenizer(
         UnavailableError: one differs, and the library is not known to be the one that the run was made with.
     """
     corpus = read_corpus(text_kind(commitment), read_source(folder, commitment))
-    claimed = read_tokenizer(folder, commitment)
-    check_stated_tokenizer(claimed, kind, vocabulary)
-    try:
-        _check_training(claimed, make_tokenizer(corpus, kind, vocabulary, training.train))
-    except ProofError as error:
-        if training.library == training.stated != UNKNOWN:
-            raise
-        raise UnavailableError(
-            f"{error} with tokenizers {training.library}; the run states {training.stated}, "
-            "and another version may learn other merges: install that one to decide"
-        ) from None
+    check_stated_tokenizer(folder, commitment, recipe)
+    claimed = read_tokenizer(folder, commitment).merges or ()
+    trained = () if recipe.kind == "bytes" else train(corpus, recipe.vocabulary).merges or ()
+    if claimed != trained:
+        pairs = zip(claimed, trained, strict=False)
+        at = next((rank for rank, (left, right) in enumerate(pairs) if left != right), len(trained))
+        error = ProofError(f"{TOKENIZER_FILE}: merge {at} is not the one that training on the source gives")
+        raise versions.judged(error)
 
 
-def verify_tokens(kind: TextKind, source: Path, tokenizer: Tokenizer, tokens: Path) -> None:
-    """Tokenize `source` and raise `ProofError` naming the first position at which `tokens` differs."""
-    claimed, vocabulary = read_tokens(tokens)
-    if vocabulary != tokenizer.vocabulary:
-        raise ProofError(f"{tokens.name}: a vocabulary of {vocabulary}, not {tokenizer.vocabulary}")
-    corpus = read_corpus(kind, normalize_newlines(kind, read_document(source, FILE_BYTES_MAX)))
-    check_tokens(claimed, tokenize(tokenizer, corpus))
-
-
-def check_tokens(claimed: Tokens, replayed: Tokens) -> None:
-    """Raise `ProofError` naming the first position at which the claimed tokens differ."""
-    shared = min(claimed.size, replayed.size)
-    different = np.flatnonzero(claimed[:shared] != replayed[:shared])
-    if different.size:
-        at = int(different[0])
-        raise ProofError(f"token {at} is {claimed[at]}, but the source gives {replayed[at]}")
-    if claimed.size != replayed.size:
-        raise ProofError(f"token {shared}: {claimed.size} tokens, but the source gives {replayed.size}")
-
-
-def _check_training(claimed: Tokenizer, trained: Tokenizer) -> None:
-    if claimed == trained:
-        return
-    pairs = zip(claimed.merges, trained.merges, strict=False)
-    at = next((rank for rank, (left, right) in enumerate(pairs) if left != right), len(trained.merges))
-    raise ProofError(f"{TOKENIZER_FILE}: merge {at} is not the one that training on the source gives")
-
-
-def _check_digits(claimed: ExampleDataset) -> None:
-
-    images, labels = load_digits()
-    if claimed.images.shape != images.shape:
-        raise ProofError(f"the examples have shape {claimed.images.shape}, but the digits {images.shape}")
-    same = (claimed.labels == labels) & (claimed.images == images).all(axis=(1, 2, 3))
-    if not same.all():
-        raise ProofError(f"example {int(np.argmin(same))} is not that of the digits")
+def check_tokens(claimed: Tokens, batches: Iterable[NDArray[np.integer[Any]]], giver: str) -> None:
+    """Raise `ProofError` naming the first place at which the claimed tokens are not those of `batches`, in order."""
+    at = 0
+    for made in batches:
+        there = claimed[at : at + made.size]
+        different = np.flatnonzero(there != made[: there.size])
+        if different.size:
+            place = int(different[0])
+            raise ProofError(f"token {at + place} is {there[place]}, but {giver} {made[place]}")
+        at += made.size
+        if there.size < made.size:
+            break
+    if at != claimed.size:
+        raise ProofError(f"{claimed.size} tokens, but {giver} {'more' if at > claimed.size else at}")
 
 
 # Deriving the tokens of shards again from a verifier's own copy of the corpus.
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """A verifier's own reader of tokenizers; `library` is the version it runs, `stated` the one of the prover."""
-
-    read: ReadEncoder
-    library: str = UNKNOWN
-    stated: str = UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -166,11 +141,17 @@ class CorpusCheck:
     leaves: dict[str, bytes]
     encoder: Encoder
     field: str
-    encoding: Encoding
+    versions: LibraryVersions
 
     @classmethod
     def open(
-        cls, folder: Path, directory: Path, commitment: DatasetCommitment, recipe: Recipe, encoding: Encoding
+        cls,
+        folder: Path,
+        directory: Path,
+        commitment: DatasetCommitment,
+        recipe: Recipe,
+        read_encoder: ReadEncoder,
+        versions: LibraryVersions,
     ) -> CorpusCheck:
         """Read what `folder` holds; raises what `open_corpus_tokens` raises.
 
@@ -178,11 +159,11 @@ class CorpusCheck:
         """
         corpus = read_run_corpus(folder, commitment)
         tokens = read_tokens_list(folder, corpus, commitment)
-        encoder = encoder_of(recipe.tokenizer, read_tokenizer_file(folder, commitment), encoding.read)
+        encoder = encoder_of(recipe.tokenizer, read_tokenizer_file(folder, commitment), read_encoder)
         if tokens.vocabulary != stated_vocabulary(recipe.tokenizer, encoder):
             raise ProofError(f"the tokens have a vocabulary of {tokens.vocabulary}, the tokenizer another one")
         leaves = read_leaves(folder / CORPUS_FILE, corpus)
-        return cls(folder, directory, corpus, tokens, leaves, encoder, recipe.data.text_field, encoding)
+        return cls(folder, directory, corpus, tokens, leaves, encoder, recipe.data.text_field, versions)
 
     def check(self, indices: Iterable[int], done: Hashed = silent) -> None:
         """Hash and tokenize the shards `indices` again; `done` is told how many bytes were hashed.
@@ -192,41 +173,14 @@ class CorpusCheck:
             UnavailableError: naming the first shard that is missing; or tokens differ under another library's version.
         """
         for index in indices:
-            self._check_shard(index, done)
-
-    def _check_shard(self, index: int, done: Hashed) -> None:
-        shard = self.corpus.shards[index]
-        file = find_shard(self.directory, shard.name)
-        check_shard(next(hash_shards([file], None, done)), shard, self.leaves.get(shard.name, b""))
-        claimed = open_shard_tokens(self.folder, index, self.tokens, shard)
-        try:
-            check_texts(claimed, read_texts(file, self.field), self.encoder)
-        except ProofError as error:
-            self._judge(ProofError(f"{shown(shard.name)}: {error}"))
-
-    def _judge(self, error: ProofError) -> None:
-        """Another version of the library may make other tokens; that of the run is needed to decide."""
-        encoding = self.encoding
-        if self.encoder.vocabulary == 256 or encoding.library == encoding.stated != UNKNOWN:
-            raise error
-        raise UnavailableError(
-            f"{error} with tokenizers {encoding.library}; the run states {encoding.stated}, "
-            "and another version may make other tokens: install that one to decide"
-        )
-
-
-def check_texts(claimed: Tokens, texts: Iterable[str], encoder: Encoder) -> None:
-    """Raise `ProofError` naming the first place at which the tokens of documents are not those claimed."""
-    at = 0
-    for batch in batches(texts):
-        made = encoder.encode(batch)
-        there = claimed[at : at + made.size]
-        different = np.flatnonzero(there != made[: there.size])
-        if different.size:
-            place = int(different[0])
-            raise ProofError(f"token {at + place} is {there[place]}, but the documents give {made[place]}")
-        at += made.size
-        if there.size < made.size:
-            break
-    if at != claimed.size:
-        raise ProofError(f"{claimed.size} tokens, but the documents give {'more' if at > claimed.size else at}")
+            shard = self.corpus.shards[index]
+            file = find_shard(self.directory, shard.name)
+            check_shard(next(hash_shards([file], None, done)), shard, self.leaves.get(shard.name, b""))
+            claimed = open_shard_tokens(self.folder, index, self.tokens, shard)
+            texts = batches(read_texts(file, self.field))
+            try:
+                check_tokens(claimed, map(self.encoder.encode, texts), "the documents give")
+            except ProofError as error:
+                named = ProofError(f"{shown(shard.name)}: {error}")
+                # bytes are tokenized without the library
+                raise named if isinstance(self.encoder, BytesEncoder) else self.versions.judged(named) from None

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final, Protocol, cast
+from typing import IO, Any, Final, cast
 
 from tallystick.core.digests import PREFIX, Digest, digest_from, is_digest
 from tallystick.core.errors import ProofError, UnavailableError
@@ -18,57 +18,34 @@ from tallystick.core.files import sync_folder, write_atomically
 from tallystick.formats.store.remote_anchors import make_folder, open_store, store_errors
 from tallystick.formats.store.run import BLOB_BYTES_MAX
 
-# Where blobs lie: a folder of this machine, or of any store that `fsspec` knows. Names are paths inside the folder.
+# Where blobs lie: a folder of this machine, or of any store that `fsspec` knows.
+#
+# Names are paths inside the folder. All methods raise `FileNotFoundError` for a name that is not there, or another
+# `OSError`. `written` is in seconds since 1970, or `None` where the store does not say; `move` gives a whole file its
+# name.
 
 
-class BlobFolder(Protocol):
-    """What is asked of a folder; all raise `FileNotFoundError` for a name that is not there, or another `OSError`."""
-
-    def names(self, folder: str) -> list[str]:
-        """The names of what is in a folder."""
-
-    def size(self, name: str) -> int:
-        """Bytes."""
-
-    def written(self, name: str) -> float | None:
-        """When it was written, in seconds since 1970; `None` where the store does not say."""
-
-    def open(self, name: str, mode: str) -> IO[bytes]:
-        """A file to read (`rb`) or to write (`wb`)."""
-
-    def move(self, name: str, new: str) -> None:
-        """Give a whole file its name."""
-
-    def remove(self, name: str) -> None:
-        """Remove a file."""
-
-
-class LocalBlobFolder:
-    """A folder of this machine. A file that has its name is on the disk."""
+class _LocalFolder:
+    """A file that has its name is on the disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def names(self, folder: str) -> list[str]:
-        """See `BlobFolder`."""
         return [path.name for path in (self.path / folder).iterdir()]
 
     def size(self, name: str) -> int:
-        """See `BlobFolder`."""
         return (self.path / name).stat().st_size
 
     def written(self, name: str) -> float | None:
-        """See `BlobFolder`."""
         return (self.path / name).stat().st_mtime
 
     def open(self, name: str, mode: str) -> IO[bytes]:
-        """See `BlobFolder`."""
         if mode == "wb":
             (self.path / name).parent.mkdir(parents=True, exist_ok=True)
         return cast("IO[bytes]", (self.path / name).open(mode))
 
     def move(self, name: str, new: str) -> None:
-        """See `BlobFolder`."""
         with (self.path / name).open("rb") as file:
             os.fsync(file.fileno())
         (self.path / new).parent.mkdir(parents=True, exist_ok=True)
@@ -76,11 +53,10 @@ class LocalBlobFolder:
         sync_folder((self.path / new).parent)
 
     def remove(self, name: str) -> None:
-        """See `BlobFolder`."""
         (self.path / name).unlink()
 
 
-class UrlBlobFolder:
+class _StoreFolder:
     """A folder of a store; raises `UnavailableError` where fsspec or the library for this kind is missing."""
 
     def __init__(self, url: str) -> None:
@@ -89,51 +65,39 @@ class UrlBlobFolder:
         self._make = partial(make_folder, store)
 
     def names(self, folder: str) -> list[str]:
-        """See `BlobFolder`."""
         self._store.invalidate_cache()
-        found = self._store.ls(self._path(folder), detail=False)
-        return [str(each).rstrip("/").rpartition("/")[2] for each in found]
+        paths = self._store.ls(self._path(folder), detail=False)
+        return [str(path).rstrip("/").rpartition("/")[2] for path in paths]
 
     def size(self, name: str) -> int:
-        """See `BlobFolder`."""
         self._store.invalidate_cache()
         return int(self._store.info(self._path(name))["size"])
 
     def written(self, name: str) -> float | None:
-        """See `BlobFolder`."""
         try:
             return float(self._store.modified(self._path(name)).timestamp())
         except NotImplementedError:
             return None
 
     def open(self, name: str, mode: str) -> IO[bytes]:
-        """See `BlobFolder`."""
         if mode == "wb":
             self._make(self._path(name).rpartition("/")[0])
         return cast("IO[bytes]", self._store.open(self._path(name), mode))
 
     def move(self, name: str, new: str) -> None:
-        """See `BlobFolder`."""
         self._make(self._path(new).rpartition("/")[0])
         self._store.mv(self._path(name), self._path(new))
 
     def remove(self, name: str) -> None:
-        """See `BlobFolder`."""
         self._store.rm_file(self._path(name))
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}"
 
 
-def blob_folder(url: str) -> BlobFolder:
-    """The folder at a path or URL; raises `UnavailableError` where this kind of store cannot be reached here."""
-    local = url.removeprefix("file://")
-    return UrlBlobFolder(url) if "://" in local or "::" in local else LocalBlobFolder(Path(local))
-
-
 # Bytes named by their digest, in a folder or any store that `fsspec` knows (spec/blob.md).
 #
-# Bytes are compared with their name whenever they are read: what is damaged is refused, what is missing is said to be,
+# Bytes are compared with their name whenever they are read: what is damaged is refused, what is missing is reported,
 # and nothing takes its place.
 
 PIECE: Final = 1 << 20
@@ -151,7 +115,9 @@ class Blobs:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._folder = blob_folder(url)
+        local = url.removeprefix("file://")
+        is_local = "://" not in local and "::" not in local
+        self._folder = _LocalFolder(Path(local)) if is_local else _StoreFolder(url)
 
     def put(self, source: bytes | Path, again: bool = False) -> Digest:
         """Keep bytes, or those of a file, under their digest; a crash leaves all of them there, or nothing.
@@ -194,9 +160,9 @@ class Blobs:
     def digests(self) -> Iterator[Digest]:
         """The names of the blobs, in ascending order; what else lies between them is none."""
         for shelf in self._names(BLOBS):
-            for each in self._names(f"{BLOBS}/{shelf}"):
-                if each[:2] == shelf and is_digest(PREFIX + each):
-                    yield Digest(PREFIX + each)
+            for digits in self._names(f"{BLOBS}/{shelf}"):
+                if digits[:2] == shelf and is_digest(PREFIX + digits):
+                    yield Digest(PREFIX + digits)
 
     def delete(self, name: Digest) -> None:
         """Remove a blob, if it is there."""
@@ -205,7 +171,7 @@ class Blobs:
 
     def drop_drafts(self, before: float) -> int:
         """Remove what was never finished, if it was begun `before`, in seconds since 1970; returns how many."""
-        begun = [f"{DRAFTS}/{each}" for each in self._names(DRAFTS)]
+        begun = [f"{DRAFTS}/{draft}" for draft in self._names(DRAFTS)]
         removed = 0
         for name in begun:
             with self._errors("deleted"), suppress(FileNotFoundError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from tallystick.core.canonical_json import decode, parse
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError
@@ -17,15 +17,10 @@ from tallystick.formats.claims import InferenceClaim
 from tallystick.formats.openings import OPENED_BYTES_MAX, OpenedRecord, Opening, SegmentStatement
 from tallystick.formats.records import AnchorRecord, anchor_file, read_record
 from tallystick.formats.spec import Environment, Origin
-from tallystick.formats.store.folders import RUN, is_kind, looks_like, require_folder
+from tallystick.formats.store.folders import RUN, Part, is_kind, looks_like, require_folder
 from tallystick.formats.store.log import open_line, read_lines
 from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.step_names import WEIGHTS, weights_of
-
-if TYPE_CHECKING:
-    from tallystick.formats.claims import InferenceClaim
-    from tallystick.formats.openings import Opening
-
 
 # An inference directory: the calls of one model, in the portable form in which they are handed over.
 #
@@ -42,30 +37,11 @@ class InferenceDirectory:
 
     path: Path
 
-    @property
-    def claim_path(self) -> Path:
-        """The claim, written when recording is over."""
-        return self.path / "claim.json"
-
-    @property
-    def environment_path(self) -> Path:
-        """The stack that the prover states."""
-        return self.path / "environment.json"
-
-    @property
-    def graph_path(self) -> Path:
-        """The model's graph; its constants are in the safetensors file beside it."""
-        return self.path / "graphs" / "model.json"
-
-    @property
-    def weights_path(self) -> Path:
-        """Weights and buffers, if they are handed over."""
-        return self.path / "weights.safetensors"
-
-    @property
-    def transcript_path(self) -> Path:
-        """The records of the calls, one canonical JSON line each."""
-        return self.path / "transcript.jsonl"
+    claim_path = Part("claim.json")  # written when recording is over
+    environment_path = Part("environment.json")
+    graph_path = Part("graphs/model.json")
+    weights_path = Part("weights.safetensors")  # only if they are handed over
+    transcript_path = Part("transcript.jsonl")
 
     def claim(self) -> InferenceClaim:
         """The claim; raises `UnavailableError` while there is none."""
@@ -79,7 +55,7 @@ class InferenceDirectory:
 # What a claim is about, by the folder that holds it: a training run, recorded calls of a model, opened operators.
 
 SEGMENT: Final = "segment.json"
-"""What a segment directory is known by (`formats.store.directories`)."""
+"""What a segment directory is known by."""
 
 
 @dataclass(frozen=True)
@@ -88,17 +64,14 @@ class OpeningDirectory:
 
     path: Path
 
-    @property
-    def opening_path(self) -> Path:
-        """Where the opening stands."""
-        return self.path / "opening.json"
+    opening_path = Part("opening.json")
 
     def opening(self) -> Opening:
         """The opening; raises `UnavailableError` where there is none."""
         return Opening.from_bytes(read_document(self.opening_path), "opening.json")
 
 
-StatementFolder: TypeAlias = "RunDirectory | InferenceDirectory | OpeningDirectory"
+StatementFolder: TypeAlias = RunDirectory | InferenceDirectory | OpeningDirectory
 
 
 def read_statement(path: Path, levels: int | None = None) -> StatementFolder:
@@ -116,7 +89,6 @@ def read_statement(path: Path, levels: int | None = None) -> StatementFolder:
     run = RunDirectory(path)
     if levels != 1 and any(part.is_file() for part in (run.claim_path, run.spec_path, run.transcript_path)):
         return run
-
     require_folder(path, RUN)
     raise UnavailableError(f"{path}: {looks_like(path)}, and the claim is about another kind of folder")
 
@@ -127,10 +99,10 @@ def claims_inference(path: Path) -> bool:
     if not claim.is_file():
         return False
     try:
-        found = decode(read_document(claim), "claim.json")
+        stated = decode(read_document(claim), "claim.json")
     except (MalformedError, UnavailableError):
         return False  # whose it was cannot be known; whoever reads the claim says what is wrong with it
-    return isinstance(found, dict) and found.get("claim") == "inference"
+    return isinstance(stated, dict) and stated.get("claim") == "inference"
 
 
 # A segment directory: two anchors of a run, and everything that a replay from one to the other needs.
@@ -148,20 +120,9 @@ class SegmentDirectory:
 
     path: Path
 
-    @property
-    def statement_path(self) -> Path:
-        """From which step to which; written last."""
-        return self.path / SEGMENT
-
-    @property
-    def records_path(self) -> Path:
-        """The records, one canonical JSON line each."""
-        return self.path / "records.jsonl"
-
-    @property
-    def chunks_path(self) -> Path:
-        """The folder of the chunks of tokens."""
-        return self.run.data_path / "chunks"
+    statement_path = Part(SEGMENT)  # written last
+    records_path = Part("records.jsonl")
+    chunks_path = Part("data/chunks")
 
     @property
     def run(self) -> RunDirectory:
@@ -213,19 +174,19 @@ def weight_files(path: Path) -> list[Path]:
         return [path / SINGLE]
     index = parse(read_document(path / INDEX), INDEX)
     names = index.get("weight_map") if isinstance(index, dict) else None
-    if not isinstance(names, dict) or any(str(each) != Path(str(each)).name for each in names.values()):
+    if not isinstance(names, dict) or any(str(name) != Path(str(name)).name for name in names.values()):
         raise MalformedError(f"{INDEX}: no files of this directory are listed")
-    return [path / name for name in sorted({str(each) for each in names.values()})]
+    return [path / name for name in sorted({str(name) for name in names.values()})]
 
 
 def _of_files(paths: list[Path]) -> State:
     weights: dict[str, Tensor] = {}
     for path in paths:
         with StateFile(path) as file:  # views keep the mapping alive
-            held = {name: file.tensor(name) for name in file.names}
-        if twice := sorted(weights.keys() & held.keys()):
+            more = {name: file.tensor(name) for name in file.names}
+        if twice := sorted(weights.keys() & more.keys()):
             raise MalformedError(f"{path.name}: {twice[0][:80]!a} is in another file too")
-        weights |= held
+        weights |= more
     return weights
 
 

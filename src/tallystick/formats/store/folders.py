@@ -1,4 +1,4 @@
-"""What a folder holds, told before anything heavy is loaded, and which files it may hold."""
+"""Recognises folders by the files in them, and says which files a run directory may hold; imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tallystick.core.errors import MalformedError, UnavailableError
 
@@ -17,7 +17,7 @@ NAMES_SHOWN: Final = 3
 
 @dataclass(frozen=True)
 class FolderKind:
-    """A kind of folder: known by any one of its `marks`, and said to hold `holds`."""
+    """A kind of folder: recognised by any one of its `marks`; messages say that it holds `holds`."""
 
     name: str
     marks: tuple[str, ...]
@@ -68,7 +68,7 @@ def looks_like(path: Path) -> str:
     known = next((kind for kind in KINDS if is_kind(path, kind)), None)
     if known is not None:
         return f"a {known.name}"
-    names = sorted(each.name for each in path.iterdir())
+    names = sorted(inner.name for inner in path.iterdir())
     if not names:
         return "an empty folder"
     more = len(names) - NAMES_SHOWN
@@ -78,6 +78,16 @@ def looks_like(path: Path) -> str:
 def is_kind(path: Path, kind: FolderKind) -> bool:
     """Whether a folder holds one of the marks of a kind."""
     return any((path / mark).is_file() for mark in kind.marks)
+
+
+class Part:
+    """A file or folder of a directory with a `path`, by its name inside of it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: Any, _: Any = None) -> Path:
+        return Path(folder.path, self.name)
 
 
 # Which files a run directory, recorded calls or a segment may hold: no others are sent or taken over a network.
@@ -97,22 +107,18 @@ OPEN_TO_READERS: Final = frozenset(
 """What a run states about itself; all other files hold tensors, graphs or data."""
 
 
-def check_file_name(name: str) -> str:
-    """`name`, if a run directory may hold a file of that relative path; raises `MalformedError` otherwise."""
-    parts = name.split("/")
-    is_known = name in _FILES or (parts[0] in _FOLDERS and 1 < len(parts) <= DEPTH_MAX)
-    if not is_known or not all(_PART.fullmatch(part) for part in parts):
-        raise MalformedError("no file of a run directory has that name")
-    return name
-
-
 def is_file_name(name: str) -> bool:
     """Whether a run directory may hold a file of that relative path."""
-    try:
-        check_file_name(name)
-    except MalformedError:
-        return False
-    return True
+    parts = name.split("/")
+    is_known = name in _FILES or (parts[0] in _FOLDERS and 1 < len(parts) <= DEPTH_MAX)
+    return is_known and all(_PART.fullmatch(part) for part in parts)
+
+
+def check_file_name(name: str) -> str:
+    """`name`, if a run directory may hold a file of that relative path; raises `MalformedError` otherwise."""
+    if not is_file_name(name):
+        raise MalformedError("no file of a run directory has that name")
+    return name
 
 
 def files_of(folder: Path) -> Iterator[str]:
@@ -121,5 +127,5 @@ def files_of(folder: Path) -> Iterator[str]:
     A link that leads out of it is none of them.
     """
     root = folder.resolve()
-    found = (path for path in folder.rglob("*") if path.is_file() and path.resolve().is_relative_to(root))
-    yield from sorted(name for name in (path.relative_to(folder).as_posix() for path in found) if is_file_name(name))
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.resolve().is_relative_to(root))
+    yield from sorted(name for name in (path.relative_to(folder).as_posix() for path in paths) if is_file_name(name))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from tallystick.core.digests import Digest
 from tallystick.core.errors import UnavailableError, UsageError
@@ -41,7 +42,7 @@ class AnchorWriter:
 
     def __init__(self, path: Path, least_saved: int = LEAST_SAVED, least_share: float = LEAST_SHARE) -> None:
         self.path, self._least_saved, self._least_share = path, least_saved, least_share
-        self._held: dict[str, tuple[Digest, int]] = {}
+        self._holders: dict[str, tuple[Digest, int]] = {}
 
     def write(self, mark: int, state: State, digests: StateDigests) -> None:
         """Write the state after step `mark`, whose `digests` were just computed.
@@ -50,24 +51,21 @@ class AnchorWriter:
 
         Raises `UnavailableError` where the disk refuses it.
         """
-        found = {name: each.digest for name, each in digests.entries}
-        elsewhere = {name: held for name, (digest, held) in self._held.items() if found.get(name) == digest}
-        elsewhere = {name: held for name, held in elsewhere.items() if held < mark}
+        named = {name: tensor.digest for name, tensor in digests.entries}
+        elsewhere = {name: holder for name, (digest, holder) in self._holders.items() if named.get(name) == digest}
+        elsewhere = {name: holder for name, holder in elsewhere.items() if holder < mark}
         saved = sum(state[name].nbytes for name in elsewhere)
         if saved < max(self._least_saved, self._least_share * sum(tensor.nbytes for tensor in state.values())):
             elsewhere = {}
-        self._write(mark, state, elsewhere)
-        self._held = {name: (digest, elsewhere.get(name, mark)) for name, digest in found.items()}
-
-    def _write(self, mark: int, state: State, elsewhere: dict[str, int]) -> None:
-        whole = self.path / anchor_file(mark)
-        if not elsewhere:
+        whole, parts = self.path / anchor_file(mark), self.path / parts_file(mark)
+        if elsewhere:
+            write_state(self.path / part_file(mark), {name: state[name] for name in state if name not in elsewhere})
+            whole.unlink(missing_ok=True)
+            write_atomically(parts, AnchorParts(elsewhere=elsewhere).to_bytes())
+        else:
             write_state(whole, state)
-            (self.path / parts_file(mark)).unlink(missing_ok=True)  # of an attempt that was interrupted
-            return
-        write_state(self.path / part_file(mark), {name: state[name] for name in state if name not in elsewhere})
-        whole.unlink(missing_ok=True)
-        write_atomically(self.path / parts_file(mark), AnchorParts(elsewhere=elsewhere).to_bytes())
+            parts.unlink(missing_ok=True)  # of an attempt that was interrupted
+        self._holders = {name: (digest, elsewhere.get(name, mark)) for name, digest in named.items()}
 
 
 # Which anchors of a run are kept, and the removal of the others.
@@ -89,11 +87,11 @@ class Retention:
     @classmethod
     def parse(cls, text: str) -> Retention:
         """`N` or `every:K`, from 1 on; raises `UsageError`."""
-        found = re.fullmatch(r"(every:)?([1-9][0-9]{0,8})", text)
-        if found is None:
+        match = re.fullmatch(r"(every:)?([1-9][0-9]{0,8})", text)
+        if match is None:
             raise UsageError(f"--keep {text}: a number of anchors like 8, or every:10")
-        number = int(found[2])
-        return cls(every=number) if found[1] else cls(last=number)
+        number = int(match[2])
+        return cls(every=number) if match[1] else cls(last=number)
 
     def kept(self, marks: Sequence[int]) -> set[int]:
         """Those of the ascending `marks` that are kept."""
@@ -120,24 +118,19 @@ def thin_anchors(path: Path, marks: Sequence[int], kept: set[int]) -> list[int]:
             needed[holder].add(name)
     doomed = [mark for mark in marks if mark not in kept]
     for mark in doomed:
-        _remove(anchors, mark, needed[mark])
+        whole, part, names = path / anchor_file(mark), path / part_file(mark), needed[mark]
+        (path / parts_file(mark)).unlink(missing_ok=True)  # without whole file and list it is no anchor
+        holding = anchors.holding(mark)
+        if not names:
+            part.unlink(missing_ok=True)
+        elif holding.is_file():  # the tensors that others refer to stay in its part file
+            with StateFile(holding, canonical=True) as file:
+                if holding == whole or set(file.names) != names:
+                    write_state(part, {name: file.tensor(name) for name in names})
+        whole.unlink(missing_ok=True)
     if doomed and (path / "anchors").is_dir():
         sync_folder(path / "anchors")
     return [mark for mark in doomed if mark in there]
-
-
-def _remove(anchors: Anchors, mark: int, needed: set[str]) -> None:
-    """Remove an anchor except for the tensors that are `needed`: these stay in its part file."""
-    whole, part = anchors.path / anchor_file(mark), anchors.path / part_file(mark)
-    (anchors.path / parts_file(mark)).unlink(missing_ok=True)  # without whole file and list it is no anchor
-    holding = anchors.holding(mark)
-    if needed and holding.is_file():
-        with StateFile(holding, canonical=True) as file:
-            if holding == whole or set(file.names) != needed:
-                write_state(part, {name: file.tensor(name) for name in needed})
-    elif not needed:
-        part.unlink(missing_ok=True)
-    whole.unlink(missing_ok=True)
 
 
 # Where the anchors of a run are kept while it is recorded: on the disk, and copies of all in another store.
@@ -181,13 +174,15 @@ class AnchorCopies:
         self.url = url
         self._compresses = url.startswith(COMPRESSING)
         self._store, self._folder = open_store(url)
-        self._do(make_folder, self._store, self._folder)
+        with self._errors():
+            make_folder(self._store, self._folder)
 
     def put(self, path: Path, mark: int) -> None:
         """Copy what the run directory at `path` holds of anchor `mark`: one file, or what changed and then its list."""
         stem = Path(anchor_file(mark)).stem
         for file in sorted((path / "anchors").glob(f"{stem}.*"), reverse=True):
-            self._do(self._put, file)
+            with self._errors():
+                self._put(file)
 
     def _put(self, file: Path) -> None:
         """Copy a file in one form, and remove what an earlier attempt left in the other one."""
@@ -201,9 +196,10 @@ class AnchorCopies:
         if self._store.exists(other):
             self._store.rm_file(other)
 
-    def _do(self, call: Any, *args: Any, **kwargs: Any) -> None:
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
         try:
             with store_errors():
-                call(*args, **kwargs)
+                yield
         except OSError as error:
             raise UnavailableError(f"{self.url}: could not be written: {error}"[:400]) from None

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
-from tallystick.core.errors import MalformedError, ProofError, UnavailableError, UsageError
+from tallystick.core.errors import MalformedError, ProofError, TallyError, UnavailableError, UsageError
 from tallystick.core.files import read_document, write_atomically
 from tallystick.core.safetensors import read_state, write_state
 from tallystick.formats.hidden_states import CommittedStates, commit_states
@@ -43,20 +42,20 @@ class ReceiptLog:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            _lock(self._handle, path)
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             mend_tail(path)
             self.last = _last_receipt(path)
             self._size = os.fstat(self._handle).st_size
-        except BaseException:
+        except BaseException as error:
             os.close(self._handle)
+            if isinstance(error, BlockingIOError):
+                raise UsageError(f"{path}: another provider writes to it; sequence numbers need one writer") from None
             raise
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def append(self, signed: SignedReceipt, canonical: bytes | None = None) -> None:
@@ -89,7 +88,7 @@ class ReceiptLog:
 
 
 def read_receipts(path: Path) -> Iterator[SignedReceipt]:
-    """The receipts of a file in order; nothing is said about their signatures.
+    """The receipts of a file in order; their signatures are not checked.
 
     Raises:
         UnavailableError: there is no such file.
@@ -101,19 +100,19 @@ def read_receipts(path: Path) -> Iterator[SignedReceipt]:
 
 def find_receipt(path: Path, request_id: str) -> SignedReceipt:
     """The last receipt of a request in a file; raises `UnavailableError` if there is none."""
-    found = None
+    last = None
     for signed in read_receipts(path):
         if signed.receipt.request.id == request_id:
-            found = signed
-    if found is None:
+            last = signed
+    if last is None:
         raise UnavailableError(f"{path.name}: no receipt of request {request_id}")
-    return found
+    return last
 
 
 def write_states(folder: Path, receipt: Receipt, committed: CommittedStates) -> None:
     """Keep the states that a receipt commits to."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_state(_states_path(folder, receipt), {f"layer.{layer}": each for layer, each in committed.states.items()})
+    _write_layers(_states_path(folder, receipt), committed)
 
 
 def read_states(folder: Path, receipt: Receipt) -> CommittedStates:
@@ -127,6 +126,14 @@ def read_states(folder: Path, receipt: Receipt) -> CommittedStates:
     stated, path = receipt.states, _states_path(folder, receipt)
     if stated is None or not path.is_file():
         raise UnavailableError(f"no states are kept of request {receipt.request.id}")
+    return _read_layers(path, stated)
+
+
+def _write_layers(path: Path, committed: CommittedStates, *, durable: bool = True) -> None:
+    write_state(path, {f"layer.{layer}": rows for layer, rows in committed.states.items()}, durable=durable)
+
+
+def _read_layers(path: Path, stated: StatesCommitment) -> CommittedStates:
     state = read_state(path)
     if set(state) != {f"layer.{layer}" for layer in stated.layers}:
         raise MalformedError(f"{path.name}: not the states of layers {', '.join(map(str, stated.layers))}")
@@ -139,13 +146,6 @@ def read_states(folder: Path, receipt: Receipt) -> CommittedStates:
 
 def _states_path(folder: Path, receipt: Receipt) -> Path:
     return folder / f"{receipt.request.id}.safetensors"
-
-
-def _lock(handle: int, path: Path) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UsageError(f"{path}: another provider writes to it; sequence numbers need one writer") from None
 
 
 def _last_receipt(path: Path) -> SignedReceipt | None:
@@ -172,7 +172,7 @@ LOG: Final = logging.getLogger("tallystick.serving")
 
 
 class SpilledStates:
-    """States by request in a folder, at most `bytes_max` bytes; the oldest are deleted first, also those found there.
+    """States by request in a folder, at most `bytes_max` bytes; the oldest are deleted first, an earlier server's too.
 
     Raises `UsageError` if the folder cannot be used.
     """
@@ -201,7 +201,7 @@ class SpilledStates:
     def take(self, request_id: str, states: CommittedStates) -> None:
         """Have states written soon; returns at once."""
         with self._lock:
-            waiting = sum(each.size_bytes for each in self._waiting.values())
+            waiting = sum(queued.size_bytes for queued in self._waiting.values())
             if self._waiting and waiting + states.size_bytes > WAITING_BYTES_MAX:
                 self._warn("the disk is slower than the answers")
                 return
@@ -215,9 +215,11 @@ class SpilledStates:
                 return self._waiting[request_id]
             if request_id not in self._sizes:
                 return None
+        statement = self._path(request_id, STATEMENT)
         try:
-            return self._read(request_id)
-        except (UnavailableError, MalformedError, UsageError, OSError) as error:
+            stated = StatesCommitment.from_bytes(read_document(statement), statement.name)
+            return _read_layers(self._path(request_id, STATES), stated)
+        except (TallyError, OSError) as error:
             LOG.warning("the states of %s in %s are lost: %s", request_id, self.folder, error)
             return None
 
@@ -229,7 +231,7 @@ class SpilledStates:
         path, statement = self._path(request_id, STATES), self._path(request_id, STATEMENT)
         try:
             if states.size_bytes <= self.bytes_max:
-                write_state(path, {f"layer.{layer}": each for layer, each in states.states.items()}, durable=False)
+                _write_layers(path, states, durable=False)
                 write_atomically(statement, states.statement.to_bytes(), durable=False)
                 with self._lock:
                     self._sizes[request_id] = path.stat().st_size + statement.stat().st_size
@@ -241,25 +243,13 @@ class SpilledStates:
             with self._lock:
                 self._waiting.pop(request_id, None)
 
-    def _read(self, request_id: str) -> CommittedStates:
-        place = self._path(request_id, STATEMENT)
-        stated = StatesCommitment.from_bytes(read_document(place), place.name)
-        held = read_state(self._path(request_id, STATES))
-        if set(held) != {f"layer.{layer}" for layer in stated.layers}:
-            raise MalformedError("not the layers of the commitment")
-        rows = {layer: held[f"layer.{layer}"] for layer in stated.layers}
-        found = commit_states(rows, stated.layers, stated.block, prompt=stated.prompt)
-        if found.statement != stated:
-            raise MalformedError("not the states of the commitment")
-        return found
-
     def _find(self) -> None:
         """What an earlier server left; files without their other half are deleted."""
         pairs = {path.stem: path for path in self.folder.glob(f"*{STATEMENT}")}
         for path in self.folder.glob(f"*{STATES}"):
             if path.stem not in pairs:
                 path.unlink()
-        for name in sorted(pairs, key=lambda each: pairs[each].stat().st_mtime_ns):
+        for name in sorted(pairs, key=lambda name: pairs[name].stat().st_mtime_ns):
             states = self._path(name, STATES)
             if states.is_file():
                 self._sizes[name] = pairs[name].stat().st_size + states.stat().st_size

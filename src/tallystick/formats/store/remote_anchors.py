@@ -54,12 +54,12 @@ class RemoteAnchors:
     def _listed(self) -> frozenset[str]:
         try:
             with store_errors():
-                found = self._store.ls(self._folder, detail=False)
+                paths = self._store.ls(self._folder, detail=False)
         except FileNotFoundError:
             return frozenset()
         except OSError as error:
             raise self._failed(error) from None
-        return frozenset(str(each).rstrip("/").rpartition("/")[2] for each in found)
+        return frozenset(str(path).rstrip("/").rpartition("/")[2] for path in paths)
 
     def fetch(self, name: str, bytes_max: int) -> Path | None:
         """A copy of a file on this machine, `None` where there is none.

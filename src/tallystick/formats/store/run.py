@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from tallystick.core.digests import Digest, digest
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError, UsageError
 from tallystick.core.files import DOCUMENT_BYTES_MAX, read_document, write_atomically
 from tallystick.core.safetensors import StateFile, read_state
 from tallystick.core.tensors import Tensor
-from tallystick.formats.claims import AnchorParts, Claim, part_file
+from tallystick.formats.claims import AnchorParts, Claim, part_file, parts_file
 from tallystick.formats.records import HeaderRecord, Record, StepRecord, anchor_file, graph_file, read_record
 from tallystick.formats.spec import Environment, Spec
+from tallystick.formats.store.folders import Part
 from tallystick.formats.store.log import open_line
 from tallystick.formats.store.remote_anchors import RemoteAnchors
-
-if TYPE_CHECKING:
-    from tallystick.formats.store.remote_anchors import RemoteAnchors
-
 
 # The anchors of a run directory: which states are there, and reading one of them.
 #
@@ -47,7 +44,8 @@ class Anchors:
         folder = self.path / "anchors"
         names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
         names |= set() if self.remote is None else self.remote.names
-        return tuple(mark for mark in sorted(marks) if not names.isdisjoint(_marks_of(mark)))
+        listed = ((mark, {Path(anchor_file(mark)).name, Path(parts_file(mark)).name}) for mark in sorted(marks))
+        return tuple(mark for mark, files in listed if not names.isdisjoint(files))
 
     def read(self, mark: int, bytes_max: int = ANCHOR_BYTES_MAX) -> dict[str, Tensor]:
         """The state after step `mark`, as it stands there; whoever reads it checks its digest.
@@ -59,24 +57,21 @@ class Anchors:
         path = self._found(anchor_file(mark), bytes_max)
         if path is not None and path.stat().st_size > bytes_max:
             raise _too_large(path, bytes_max)
-        if path is not None or self._found(self._list(mark), DOCUMENT_BYTES_MAX) is None:
+        if path is not None or self._found(parts_file(mark), DOCUMENT_BYTES_MAX) is None:
             return read_state(path or self.path / anchor_file(mark), canonical=True)
         return self._collect(mark, bytes_max)
 
     def elsewhere(self, mark: int) -> dict[str, int]:
         """The tensors of anchor `mark` that stand in the files of other anchors, and which; none of a whole file."""
-        path = self._found(self._list(mark), DOCUMENT_BYTES_MAX)
+        path = self._found(parts_file(mark), DOCUMENT_BYTES_MAX)
         if (self.path / anchor_file(mark)).is_file() or path is None:
             return {}
         return dict(AnchorParts.from_bytes(read_document(path), path.name).elsewhere)
 
-    def holding(self, mark: int) -> Path:
+    def holding(self, mark: int, bytes_max: int = ANCHOR_BYTES_MAX) -> Path:
         """The file in which the tensors of anchor `mark` stand that are not elsewhere."""
-        whole = self.path / anchor_file(mark)
-        return whole if whole.is_file() else self.path / part_file(mark)
-
-    def _list(self, mark: int) -> str:
-        return str(Path(anchor_file(mark)).with_suffix(".json"))
+        path = self._found(anchor_file(mark), bytes_max) or self._found(part_file(mark), bytes_max)
+        return path or self.path / part_file(mark)
 
     def _found(self, file: str, bytes_max: int) -> Path | None:
         """The file, on this machine or fetched to it; `None` where there is none."""
@@ -85,52 +80,28 @@ class Anchors:
             return path
         return None if self.remote is None else self.remote.fetch(path.name, bytes_max)
 
-    def _holding(self, mark: int, bytes_max: int) -> Path:
-        if self.remote is None:
-            return self.holding(mark)
-
-        found = self._found(anchor_file(mark), bytes_max) or self._found(part_file(mark), bytes_max)
-        return found or self.path / part_file(mark)
-
     def _collect(self, mark: int, bytes_max: int) -> dict[str, Tensor]:
         elsewhere, left = self.elsewhere(mark), bytes_max
         state: dict[str, Tensor] = {}
-        for holder, names in _by_holder(mark, elsewhere):
-            path = self._holding(holder, bytes_max)
+        holders = sorted(set(elsewhere.values()))
+        if holders and holders[-1] >= mark:
+            raise MalformedError(f"anchor {mark} names a tensor of anchor {holders[-1]}, which is not before it")
+        for holder in (mark, *holders):
+            path = self.holding(holder, bytes_max)
+            names = sorted(name for name, place in elsewhere.items() if place == holder)
             with StateFile(path, canonical=True) as file:
-                wanted = file.names if holder == mark else names
-                left -= sum(_bytes_of(file, name, path) for name in wanted)
+                tensors = {name: file.tensor(name) for name in (names if holder < mark else file.names)}
+                left -= sum(tensor.nbytes for tensor in tensors.values())
                 if left < 0:
-                    raise _too_large(Path(self._list(mark)), bytes_max)
-                if not state.keys().isdisjoint(wanted):
+                    raise _too_large(Path(parts_file(mark)), bytes_max)
+                if not state.keys().isdisjoint(tensors):
                     raise MalformedError(f"anchor {mark} names a tensor that is in {path.name} already")
-                state |= {name: file.tensor(name).copy() for name in wanted}
+                state |= {name: tensor.copy() for name, tensor in tensors.items()}
         return state
-
-
-def _by_holder(mark: int, elsewhere: Mapping[str, int]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """The anchor itself, and then the others with the names of what is read from them."""
-    yield mark, ()
-    for holder in sorted(set(elsewhere.values())):
-        if holder >= mark:
-            raise MalformedError(f"anchor {mark} names a tensor of anchor {holder}, which is not before it")
-        yield holder, tuple(sorted(name for name, place in elsewhere.items() if place == holder))
-
-
-def _bytes_of(file: StateFile, name: str, path: Path) -> int:
-    if name not in file.specs:
-        raise UnavailableError(f"{path.name}: holds no tensor {name[:80]!a}")
-    return file.specs[name].end - file.specs[name].begin
 
 
 def _too_large(path: Path, bytes_max: int) -> UnavailableError:
     return UnavailableError(f"{path.name}: larger than the {bytes_max} bytes allowed")
-
-
-def _marks_of(mark: int) -> tuple[str, str]:
-    """The names of the files by which an anchor is there."""
-    whole = Path(anchor_file(mark))
-    return whole.name, whole.with_suffix(".json").name
 
 
 # A run directory: the portable form in which a run is kept and handed over.
@@ -154,48 +125,20 @@ class RunDirectory:
     path: Path
     anchors_url: str | None = None
 
+    claim_path = Part("claim.json")  # written when the run is finished
+    spec_path = Part("spec.json")
+    environment_path = Part("environment.json")
+    transcript_path = Part("transcript.jsonl")
+    trace_path = Part("trace.jsonl")
+    data_path = Part("data")
+    graph_path = Part("graphs/step.json")  # only if the spec names a step graph
+
     @cached_property
     def anchors(self) -> Anchors:
         """The states that were kept; raises `UnavailableError` where the store at `anchors_url` cannot be read."""
         if self.anchors_url is None:
             return Anchors(self.path)
-
         return Anchors(self.path, RemoteAnchors(self.anchors_url))
-
-    @property
-    def claim_path(self) -> Path:
-        """The claim, written when the run is finished."""
-        return self.path / "claim.json"
-
-    @property
-    def spec_path(self) -> Path:
-        """All that was fixed before the run."""
-        return self.path / "spec.json"
-
-    @property
-    def environment_path(self) -> Path:
-        """The stack that the prover states."""
-        return self.path / "environment.json"
-
-    @property
-    def transcript_path(self) -> Path:
-        """The records, one canonical JSON line each."""
-        return self.path / "transcript.jsonl"
-
-    @property
-    def trace_path(self) -> Path:
-        """The timeline, one canonical JSON line a step."""
-        return self.path / "trace.jsonl"
-
-    @property
-    def data_path(self) -> Path:
-        """The folder of source, tokenizer and tokens."""
-        return self.path / "data"
-
-    @property
-    def graph_path(self) -> Path:
-        """The step graph, if the spec names one; its constants are in the safetensors file beside it."""
-        return self.path / "graphs" / "step.json"
 
     def graph_path_of(self, step: StepRecord) -> Path:
         """The graph of a step: the one that its record names, or that of the spec."""
@@ -348,10 +291,10 @@ def is_free(folder: Path) -> bool:
     """Whether a run can begin there: nothing is in it but what an interrupted beginning left."""
     if not folder.exists():
         return True
-    held = {path.name for path in folder.iterdir()}
-    if not held or (LOCK in held and held <= {LOCK, DRAFT, *PREPARED}):
+    names = {path.name for path in folder.iterdir()}
+    if not names or (LOCK in names and names <= {LOCK, DRAFT, *PREPARED}):
         return True
-    return LOCK in held and held <= {LOCK, DRAFT, *PREPARED, *HEAD, *HEAD_FOLDERS} and _is_head(RunDirectory(folder))
+    return LOCK in names and names <= {LOCK, DRAFT, *PREPARED, *HEAD, *HEAD_FOLDERS} and _is_head(RunDirectory(folder))
 
 
 def _is_head(run: RunDirectory) -> bool:

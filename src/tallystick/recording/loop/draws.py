@@ -19,7 +19,7 @@ from tallystick.core.errors import UsageError
 from tallystick.core.tensors import Tensor
 from tallystick.engines.torch.randomness import ExplicitRandomness, SeededForward, live_state, seed_tensor
 from tallystick.engines.torch.watching.operator_log import OperatorLog
-from tallystick.formats.step_program import step_key
+from tallystick.formats.data.step_program import step_key
 from tallystick.programs.graph import Graph
 from tallystick.programs.operators.tally.generator import NATIVE, words_of as generator_words
 from tallystick.programs.random_words import BLOCK, GOES_ON, SKIPPED_MAX, WORDS_PER_BLOCK, State, distance, seeded

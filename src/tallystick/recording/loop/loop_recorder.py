@@ -19,10 +19,10 @@ from tallystick.engines.torch.randomness import native_mask
 from tallystick.engines.torch.tensors import from_tensor, generator_state, live_tensors, to_tensor
 from tallystick.engines.torch.training.trainer import Summariser
 from tallystick.engines.torch.wrappers import inner_model, inner_optimizer, require_whole
+from tallystick.formats.data.step_program import projection_seed
 from tallystick.formats.recipe import RecordRecipe
 from tallystick.formats.records import Batch
 from tallystick.formats.spec import Spec
-from tallystick.formats.step_program import projection_seed
 from tallystick.formats.store.run import RunDirectory
 from tallystick.recording.boundary import say, sheltered, unsaid
 from tallystick.recording.loop.draws import Draws, draws_natively

@@ -21,9 +21,9 @@ from tallystick.engines.torch.engine import PreparedGraph, TorchEngine
 from tallystick.engines.torch.tensors import from_tensor, to_tensor
 from tallystick.engines.torch.training.trainer import Sketcher
 from tallystick.engines.torch.training.verifier_stack import without_gradients
+from tallystick.formats.data.step_program import StepProgram, projection_seed
 from tallystick.formats.records import StepRecord, batch_file
 from tallystick.formats.spec import Spec
-from tallystick.formats.step_program import StepProgram, projection_seed
 from tallystick.formats.store.run import Anchors, RunDirectory
 from tallystick.programs.step_names import BATCH
 from tallystick.recording.loop.step_graph import StepGraph

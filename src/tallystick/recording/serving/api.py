@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-from tallystick.core.documents import SAFE_INTEGER_MAX
+from tallystick.core.canonical_json import INTEGER_MAX
 from tallystick.core.errors import MalformedError, UnavailableError, UsageError
 from tallystick.core.http.problems import Problem
 from tallystick.core.http.server import read_json, until_left
@@ -197,7 +197,7 @@ def _order(asked: CompletionRequest, prompt: tuple[int, ...], form: Form, servic
     allowed = {*first.allowed_token_ids}
     if allowed and not allowed - {*first.bad_token_ids, *first.end_token_ids}:
         raise invalid("allowed_token_ids: bad_token_ids and min_tokens leave none of them", "allowed_token_ids")
-    seeds = [(first.seed + choice) % (SAFE_INTEGER_MAX + 1) for choice in range(asked.n or 1)]
+    seeds = [(first.seed + choice) % (INTEGER_MAX + 1) for choice in range(asked.n or 1)]
     return GenerationRequest(
         id=f"{IDS[form]}{secrets.token_hex(16)}",
         prompt=prompt,

@@ -13,9 +13,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final, Literal, Protocol
 
-from tallystick.core.canonical_json import Json, encode
+from tallystick.core.canonical_json import INTEGER_MAX, Json, encode
 from tallystick.core.digests import Digest, digest
-from tallystick.core.documents import SAFE_INTEGER_MAX
 from tallystick.core.errors import MalformedError, TallyError, UnavailableError, UsageError
 from tallystick.formats.completions import CompletionReader, Finish, ReadChoice, is_token_ids
 from tallystick.formats.receipt import (
@@ -312,7 +311,7 @@ class Exchange:
         given = {name: value for name, value in self.body.items() if value or name in DRAWING}
         settings = stated_settings(given)
         seed = settings.get("seed", 0)
-        is_count = isinstance(seed, int) and 0 <= seed <= SAFE_INTEGER_MAX - number
+        is_count = isinstance(seed, int) and 0 <= seed <= INTEGER_MAX - number
         own = {"seed": seed + number if is_count else 0, "top_k": max(0, settings.get("top_k", 0)), "form": UNKNOWN}
         return Sampler.from_json({**settings, **own}, "request")
 

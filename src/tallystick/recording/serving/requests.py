@@ -12,7 +12,8 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from tallystick.core.documents import SAFE_INTEGER_MAX, complaint
+from tallystick.core.canonical_json import INTEGER_MAX
+from tallystick.core.documents import complaint
 from tallystick.core.errors import MalformedError
 from tallystick.core.http.problems import Problem
 from tallystick.formats.receipt import (
@@ -168,10 +169,10 @@ class CompletionRequest(RequestBody):
     max_tokens: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
     temperature: Temperature | None = None
     top_p: Share | None = None
-    top_k: Annotated[int, Field(ge=-1, le=SAFE_INTEGER_MAX)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=INTEGER_MAX)] | None = None
     min_p: Share | None = None
     repetition_penalty: Penalty | None = None
-    seed: Annotated[int, Field(ge=0, le=SAFE_INTEGER_MAX - CHOICES_MAX)] | None = None
+    seed: Annotated[int, Field(ge=0, le=INTEGER_MAX - CHOICES_MAX)] | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=STOPS_MAX)] | None = None
     n: Annotated[int, Field(ge=1, le=CHOICES_MAX)] | None = None
     stream: bool | None = None
@@ -290,8 +291,8 @@ class ResponsesRequest(RequestBody):
     stream: bool | None = None
     temperature: Temperature | None = None
     top_p: Share | None = None
-    seed: Annotated[int, Field(ge=0, le=SAFE_INTEGER_MAX - CHOICES_MAX)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=SAFE_INTEGER_MAX)] | None = None
+    seed: Annotated[int, Field(ge=0, le=INTEGER_MAX - CHOICES_MAX)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=INTEGER_MAX)] | None = None
     min_p: Share | None = None
     repetition_penalty: Penalty | None = None
     tally_nonce: Nonce | None = None

@@ -20,7 +20,7 @@ from tallystick.core.canonical_json import is_deep, loose_json
 from tallystick.core.documents import explain
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.files import file_size
-from tallystick.formats.traces import TraceEvent
+from tallystick.formats.store.traces import TraceEvent
 
 # Makes an event of what a profiler reported; whatever does not fit the format is refused in one line.
 

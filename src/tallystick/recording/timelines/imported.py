@@ -17,7 +17,15 @@ from tallystick.formats.records import StepRecord, read_record
 from tallystick.formats.store.folders import RUN, require_folder
 from tallystick.formats.store.log import open_line
 from tallystick.formats.store.run import RunDirectory
-from tallystick.formats.traces import EMPTY, TRACE_NAME, EventKind, TraceEvent, TraceStatement, read_event, write_trace
+from tallystick.formats.store.traces import (
+    EMPTY,
+    TRACE_NAME,
+    EventKind,
+    TraceEvent,
+    TraceStatement,
+    read_event,
+    write_trace,
+)
 from tallystick.programs.encoding import graph_root
 from tallystick.programs.files import load_graph
 from tallystick.programs.graph import Graph

@@ -9,7 +9,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from tallystick.core.errors import MalformedError
-from tallystick.formats.traces import FUSED_MAX
+from tallystick.formats.store.traces import FUSED_MAX
 from tallystick.recording.timelines.chrome_entries import Row
 from tallystick.recording.timelines.graph_names import PRODUCT, CallWork, Matching, Nodes, Room, key, work
 

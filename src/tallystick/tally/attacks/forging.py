@@ -17,6 +17,7 @@ from tallystick.core.tensors import State, Tensor
 from tallystick.engines.torch.tensors import from_tensor
 from tallystick.engines.torch.training.trainer import Observation, Summariser, Trainer
 from tallystick.formats.claims import Claim
+from tallystick.formats.data.step_program import classes, projection_seed
 from tallystick.formats.recipe import Recipe, learning_rate
 from tallystick.formats.records import (
     AnchorRecord,
@@ -28,7 +29,6 @@ from tallystick.formats.records import (
     read_record,
 )
 from tallystick.formats.spec import Environment, Spec
-from tallystick.formats.step_program import classes, projection_seed
 from tallystick.formats.store.log import LogWriter, read_lines
 from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.step_names import POSITION, weights_of

@@ -14,8 +14,8 @@ from tallystick.core.canonical_json import Json
 from tallystick.core.tensors import Tensor
 from tallystick.engines.torch.training.trainer import Sketcher, Trainer
 from tallystick.formats.data.samples import Dataset
+from tallystick.formats.data.step_program import micro_batches
 from tallystick.formats.recipe import Recipe
-from tallystick.formats.step_program import micro_batches
 from tallystick.tally.calibration.drift import Drift, Outcome, limits_of, measure
 from tallystick.tally.calibration.runs import Case, ends_folder
 from tallystick.tally.calibration.segments import Bench, Stretch, kept, reached

@@ -21,10 +21,10 @@ from tallystick.engines.torch.tensors import from_tensor
 from tallystick.engines.torch.training.trainer import Sketcher, Trainer
 from tallystick.engines.torch.training.verifier_stack import GraphReplayer, TorchReplayer
 from tallystick.formats.data.samples import Dataset
+from tallystick.formats.data.step_program import batch_plan, classes, micro_batches, open_data, projection_seed
 from tallystick.formats.recipe import Recipe, learning_rate
 from tallystick.formats.records import anchor_file
 from tallystick.formats.spec import Spec
-from tallystick.formats.step_program import batch_plan, classes, micro_batches, open_data, projection_seed
 from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.step_names import WEIGHTS
 from tallystick.tally.calibration.drift import Outcome, measure

@@ -12,13 +12,13 @@ from tallystick.core.canonical_json import Json, decode, encode
 from tallystick.core.errors import ProofError, UsageError
 from tallystick.core.files import FILE_BYTES_MAX, read_document, require_writable, write_atomically
 from tallystick.engines import tokenizers
-from tallystick.formats import dataset as datasets, records as record_forms, step_program
+from tallystick.formats import dataset as datasets, records as record_forms
 from tallystick.formats.data import (
     corpus_files,
     openings as data_openings,
     preparation,
     samples,
-    tokenizer as tokenizer_files,
+    step_program,
     verify as data_checks,
 )
 from tallystick.formats.store import log as logs, run as runs
@@ -60,10 +60,10 @@ def _commit_directory(path: Path, target: Path, verify: Path | None, recheck: bo
     with progress_bar() as bar:
         hashed = corpus_task(bar, "hashing", path)
         if verify is None:
-            return corpus_files.commit_corpus(path, target, recheck=recheck, hashed=hashed).commit.digest
+            return corpus_files.commit_corpus(path, target, recheck=recheck, hashed=hashed).corpus
         claimed = corpus_files.read_corpus_commit(verify)
         corpus_files.check_corpus(path, claimed, corpus_files.read_leaves(verify, claimed), hashed)
-        return claimed.commit.digest
+        return claimed.corpus
 
 
 def _commit_file(path: Path, target: Path, verify: Path | None) -> digests.Digest:
@@ -79,7 +79,7 @@ def _commit_file(path: Path, target: Path, verify: Path | None) -> digests.Diges
         )
     ) != found:
         raise ProofError(f"{path}: {found.count} records under another root than the {claimed.count} committed")
-    return found.digest
+    return found.identity
 
 
 def rows(
@@ -131,10 +131,9 @@ def verify_data(run: RunFolder, corpus: CorpusDirectory = None, json: AsJson = F
 def _verify_corpus(run: runs.RunDirectory, directory: Path, commitment: datasets.DatasetCommitment) -> None:
     recipe = run.spec().recipe
     assert recipe is not None  # only a recipe has data
-    encoding = data_checks.Encoding(
-        tokenizers.TokenizerFile, version("tokenizers"), run.environment().package("tokenizers")
-    )
-    check = data_checks.CorpusCheck.open(run.data_path, existing(directory, "directory"), commitment, recipe, encoding)
+    versions = data_checks.LibraryVersions(version("tokenizers"), run.environment().package("tokenizers"))
+    place, read = existing(directory, "directory"), tokenizers.TokenizerFile
+    check = data_checks.CorpusCheck.open(run.data_path, place, commitment, recipe, read, versions)
     with progress_bar() as bar:
         check.check(range(len(check.corpus.shards)), corpus_task(bar, "checking", directory))
 
@@ -142,11 +141,8 @@ def _verify_corpus(run: runs.RunDirectory, directory: Path, commitment: datasets
 def _verify_tokenizer(run: runs.RunDirectory, commitment: datasets.DatasetCommitment) -> None:
     recipe = run.spec().recipe
     assert recipe is not None  # only a recipe has data
-    training = data_checks.BpeTraining(
-        tokenizers.train_bpe, version("tokenizers"), run.environment().package("tokenizers")
-    )
-    kind: tokenizer_files.TokenizerKind = "bpe" if recipe.tokenizer.kind == "bpe" else "bytes"
-    data_checks.verify_tokenizer(run.data_path, commitment, kind, recipe.tokenizer.vocabulary, training)
+    versions = data_checks.LibraryVersions(version("tokenizers"), run.environment().package("tokenizers"))
+    data_checks.verify_tokenizer(run.data_path, commitment, recipe.tokenizer, tokenizers.train_bpe, versions)
 
 
 def prove_data(
@@ -205,9 +201,9 @@ def targets(
         record_forms.read_record(line, "transcript.jsonl") for line in logs.read_lines(directory.transcript_path)
     )
     batches = (np.asarray(r.batch.indices or (), np.int64) for r in records if isinstance(r, record_forms.StepRecord))
-    account = samples.count_targets(batches, plan)
+    account = samples.target_account(samples.count_targets(batches, plan))
     if json:
-        print_json(account.to_json())
+        print_json(account)
         return
-    for times, windows in sorted(account.histogram().items()):
+    for times, windows in account["samples_by_times"].items():
         page().print(f"{windows} windows were targets {times} times")

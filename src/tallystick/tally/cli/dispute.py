@@ -16,7 +16,6 @@ from typing import Final
 import typer
 
 from tallystick.core.canonical_json import Json
-from tallystick.core.ed25519 import check_public
 from tallystick.core.errors import UsageError, refusal
 from tallystick.disputes.coordinators.local import signed as signed_moves
 from tallystick.disputes.evidence import convicting, doubting, judging, statement as statement_folders
@@ -29,7 +28,7 @@ from tallystick.disputes.parties import (
     progress as dispute_progress,
     prover as proving,
 )
-from tallystick.formats.signing import SigningKey
+from tallystick.formats.signing import SigningKey, check_public
 from tallystick.tally import operators as operators_api
 from tallystick.tally.cli.dispute_display import accounts_table, claims_table, disputes_table, moves_table, print_table
 from tallystick.tally.cli.options import JSON

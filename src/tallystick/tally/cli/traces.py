@@ -13,8 +13,8 @@ from tallystick.audits.timeline import audit as trace_audit, graph_work
 from tallystick.core.errors import UnavailableError
 from tallystick.core.files import DOCUMENT_BYTES_MAX, read_document, write_atomically
 from tallystick.engines.torch import environment as torch_environment
-from tallystick.formats import cluster as clusters, slurm, traces
-from tallystick.formats.store import folders
+from tallystick.formats import cluster as clusters, slurm
+from tallystick.formats.store import folders, traces
 from tallystick.formats.store.folders import require_folder
 from tallystick.recording.timelines import imported
 from tallystick.tally import training

@@ -24,12 +24,12 @@ from pydantic import Field
 
 from tallystick.core.canonical_json import encode
 from tallystick.core.digests import Digest, digest
-from tallystick.core.documents import Count, Document
+from tallystick.core.documents import Count, Document, Proof
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.safetensors import StateFile, write_state
 from tallystick.core.tensor_digests import state_digest
 from tallystick.core.tensors import Tensor
-from tallystick.formats.openings import OpenedOperator, Opening, Proof
+from tallystick.formats.openings import OpenedOperator, Opening
 from tallystick.formats.records import OperatorRecord, RefText
 from tallystick.programs.graph import Ref
 

@@ -14,11 +14,11 @@ from tallystick.core.digests import Digest
 from tallystick.core.tensor_digests import tensor_digest
 from tallystick.core.tensors import Tensor
 from tallystick.formats.claims import Claim, InferenceClaim
+from tallystick.formats.data.step_program import schedule_tensors
 from tallystick.formats.openings import Opening, state_digest_of
 from tallystick.formats.optimizers import GroupRule, rule_of_recipe
 from tallystick.formats.records import CallRecord, StepRecord
 from tallystick.formats.spec import Spec
-from tallystick.formats.step_program import schedule_tensors
 from tallystick.programs.step_names import STEP_SLOT
 from tallystick.verdicts.exact import LossBand
 from tallystick.verdicts.verdict import AGREES, DIFFERS, Findings, require

@@ -19,9 +19,9 @@ from tallystick.disputes.evidence.statement import statement_at
 from tallystick.disputes.evidence.traces import RecordTrace
 from tallystick.disputes.game.protocols import Doubt
 from tallystick.engines.torch.training.trainer import Observation
+from tallystick.formats.data.step_program import projection_seed
 from tallystick.formats.records import AnchorRecord, Record, anchor_file
 from tallystick.formats.spec import Spec
-from tallystick.formats.step_program import projection_seed
 from tallystick.formats.store.run import RunDirectory
 from tallystick.tally.attacks.forging import (
     Batches,

@@ -9,9 +9,9 @@ import numpy as np
 from research.attacks.graphs import larger_epsilon
 from tallystick.core.tensor_digests import tensor_digest
 from tallystick.core.tensors import Tensor
+from tallystick.formats.data.step_program import schedule_tensors
 from tallystick.formats.optimizers import rule_of_recipe
 from tallystick.formats.recipe import learning_rate
-from tallystick.formats.step_program import schedule_tensors
 from tallystick.tally.attacks.catalogue import accepted, rejected
 from tallystick.verdicts.exact import quantise
 from tests.support.attacks.openings.attack import OpeningAttack

@@ -21,9 +21,9 @@ from tallystick.core.tensors import Tensor
 from tallystick.engines.torch.engine import TorchEngine
 from tallystick.engines.torch.training.verifier_stack import GraphReplayer
 from tallystick.formats.claims import Log
+from tallystick.formats.data.step_program import StepProgram
 from tallystick.formats.openings import Opening, state_digest_of
 from tallystick.formats.records import StateSummary, StepRecord
-from tallystick.formats.step_program import StepProgram
 from tallystick.formats.store.log import LogWriter, open_line
 from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.execution import Arguments

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from tallystick.audits.answers.policy import ReceiptPolicy
+from tallystick.core.documents import decode_base64
 from tallystick.core.errors import MalformedError, ProofError
-from tallystick.formats.receipt import Fingerprint, SignedReceipt, decode_base64
+from tallystick.formats.receipt import Fingerprint, SignedReceipt
 from tallystick.formats.signing import verify_receipt_signature
 from tallystick.verdicts.fingerprints import distances
 from tests.support.attacks.receipts import evasions

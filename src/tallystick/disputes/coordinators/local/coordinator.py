@@ -15,7 +15,6 @@ from typing import IO, Final, Self
 import sqlalchemy as sa
 
 from tallystick.core.digests import Digest
-from tallystick.core.ed25519 import check_public
 from tallystick.core.errors import MalformedError, ProofError, RuleError, UnavailableError, UsageError
 from tallystick.disputes.coordinators.coordinator import MoveEntry
 from tallystick.disputes.coordinators.local import signed
@@ -45,7 +44,7 @@ from tallystick.disputes.coordinators.local.signed import (
 )
 from tallystick.disputes.game.moves import Descend, Move, Partition, Post, Reveal, read_move, value_of
 from tallystick.disputes.game.state import MONEY_MAX, Rules, State
-from tallystick.formats.signing import SigningKey
+from tallystick.formats.signing import SigningKey, check_public
 
 # The checks on a move before the rules of the game, and the HTTP status of each refusal.
 

@@ -13,13 +13,12 @@ from pydantic import Field
 
 from tallystick.core.digests import Digest, digest
 from tallystick.core.documents import Count, DigestText, Document
-from tallystick.core.ed25519 import PublicKey
 from tallystick.core.errors import MalformedError, ProofError, RuleError, UnavailableError
 from tallystick.disputes.coordinators.coordinator import MoveEntry, MoveLog
 from tallystick.disputes.game.game import apply
 from tallystick.disputes.game.moves import MOVE_BYTES_MAX, Draw, HashText, Move, read_move, value_of
 from tallystick.disputes.game.state import Rules, State, broken
-from tallystick.formats.signing import SigningKey, check_signature
+from tallystick.formats.signing import PublicKey, SigningKey, check_signature
 
 # A party's statement that another key may answer for it in disputes, and do nothing else, until some second.
 #

@@ -18,9 +18,9 @@ from tallystick.engines.torch.tensors import DTYPES, check_names, from_tensor, t
 from tallystick.engines.torch.training.recipe_step import capture_recipe_step
 from tallystick.engines.torch.training.trainer import CRASHES, PARAMETERS_MAX, Summariser, Trainer, first_line
 from tallystick.formats.data.samples import BatchPlan, Dataset
+from tallystick.formats.data.step_program import StepProgram, classes, micro_batches, projection_seed
 from tallystick.formats.data.tokenizer import Tokenizer
 from tallystick.formats.spec import Environment, Spec
-from tallystick.formats.step_program import StepProgram, classes, micro_batches, projection_seed
 from tallystick.programs.encoding import graph_root
 from tallystick.programs.graph import Graph, Input
 from tallystick.programs.step_names import POSITION, UPDATED, parameter_of

@@ -9,8 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tallystick.core.canonical_json import loose_json
-from tallystick.core.documents import SAFE_INTEGER_MAX
+from tallystick.core.canonical_json import INTEGER_MAX, loose_json
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.engines.torch.generation.grammars import LIBRARY, grammar_of, installed_version
 from tallystick.formats.completions import call_form
@@ -218,7 +217,7 @@ def read_asked(path: str, body: bytes, defaults: Mapping[str, Any], ends: Collec
         sent[name] = _first(fields.get(name), defaults.get(name), neutral)
     choices = _count(_first(fields.get("n"), 1), "n", 1, CHOICES_MAX)
     drawn = secrets.randbelow(SEEDS)
-    sent["seed"] = _count(_first(fields.get("seed"), drawn), "seed", 0, SAFE_INTEGER_MAX - CHOICES_MAX)
+    sent["seed"] = _count(_first(fields.get("seed"), drawn), "seed", 0, INTEGER_MAX - CHOICES_MAX)
     sampler = _sampler(sent, own)
     drawing = _drawn_by_us(sampler) if choices == 1 else {}
     sent |= {"return_token_ids": True, **drawing, "vllm_xargs": {ASKS: 1, **own, **drawing.get("vllm_xargs", {})}}

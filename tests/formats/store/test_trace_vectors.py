@@ -12,7 +12,7 @@ from tallystick.core.canonical_json import encode
 from tallystick.core.digests import digest_from, leaf_hash, tree_root
 from tallystick.core.errors import MalformedError
 from tallystick.formats.cluster import Cluster
-from tallystick.formats.traces import EVENT_BYTES_MAX, TraceStatement, read_event
+from tallystick.formats.store.traces import EVENT_BYTES_MAX, TraceStatement, read_event
 
 VECTORS = Path(__file__).parents[3] / "vectors"
 CLUSTERS = json.loads((VECTORS / "cluster" / "clusters.json").read_text())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,12 +17,9 @@ from tallystick.formats.data.samples import BatchPlan, Dataset
 from tallystick.formats.optimizers import GroupRule, SlotSpec, rule_of_recipe, schedule_scalars
 from tallystick.formats.recipe import Recipe, learning_rate
 from tallystick.formats.spec import Spec
+from tallystick.programs.graph import Graph, Ref
 from tallystick.programs.random_words import KEY_BYTES
 from tallystick.programs.step_names import BATCH, POSITION, SEED, STATE_PREFIXES, STEP_SLOT, parameter_of
-
-if TYPE_CHECKING:
-    from tallystick.programs.graph import Graph, Ref
-
 
 # How a spec and its data become the batches of a step: one definition for prover and verifier.
 
@@ -35,13 +31,8 @@ def batch_plan(spec: Spec, dataset: Dataset) -> BatchPlan:
     recipe, root = spec.recipe, spec.data_root
     assert recipe is not None  # a batch plan exists only for a recipe
     assert root is not None
-    return BatchPlan(
-        root,
-        recipe.training.seed,
-        dataset.count,
-        recipe.data.validation,
-        recipe.examples_per_step,
-    )
+    seed, kept = recipe.training.seed, recipe.data.validation
+    return BatchPlan(root, seed, dataset.count, kept, recipe.examples_per_step)
 
 
 def open_data(spec: Spec, folder: Path) -> Dataset:
@@ -87,9 +78,9 @@ def step_seed(seed: int, step: int) -> Tensor:
 
 # The step graph of a run with all that a replay of it reads besides an anchor.
 #
-# inputs.<name>      the batch of a step; inputs.<k>.<name> for micro-batch k of several schedule.<name>    what follows
-# from settings, learning rate and step number; schedule.<name>.<g> for group g of several rng.seed           the key of
-# the step's random numbers, for a run with a seed
+# inputs.<name>      the batch of a step; inputs.<k>.<name> for micro-batch k of several
+# schedule.<name>    what follows from settings, learning rate and step number; schedule.<name>.<g> for group g
+# rng.seed           the key of the step's random numbers, for a run with a seed
 
 Bind = Callable[[int], State]
 
@@ -130,49 +121,50 @@ class StepProgram:
 
     def at(self, index: int) -> StepProgram:
         """The program of step `index`; raises what `further` raises."""
-        found = self.further(index)
-        if found is None:
+        override = self.further(index)
+        if override is None:
             return self
-        graph, constants = found.graph or self.graph, found.constants if found.graph else self.constants
-        return replace(self, graph=graph, constants=constants or {}, rules=found.rules or self.rules)
+        graph, constants = override.graph or self.graph, override.constants if override.graph else self.constants
+        return replace(self, graph=graph, constants=constants or {}, rules=override.rules or self.rules)
 
     @property
     def state_names(self) -> frozenset[Ref]:
         """The tensors of the state that a step reads and writes."""
-        return frozenset(each.name for each in self.graph.inputs if each.name.startswith(STATE_PREFIXES))
+        return frozenset(value.name for value in self.graph.inputs if value.name.startswith(STATE_PREFIXES))
 
     def bindings(self, state: State, index: int) -> dict[Ref, Tensor]:
         """Everything that step `index` reads, given the state before it.
 
         Raises `MalformedError` where the step's batch or the state is not one of this graph.
         """
-        found = {**state, **self.constants, **self.batch(index), **self.schedule(state, index)}
+        bound = {**state, **self.constants, **self.batch(index), **self.schedule(state, index)}
         if self.seed is not None:
-            found[SEED] = step_seed(self.seed, index)
-        for each in self.graph.inputs:
-            if each.name not in found:
-                raise MalformedError(f"step {index}: {each.name} is not there")
-            if TensorSpec.of(found[each.name]) != each.spec:
-                given = TensorSpec.of(found[each.name])
-                raise MalformedError(f"step {index}: {each.name} is {given}, and {each.spec} in the step graph")
-        return found
+            bound[SEED] = step_seed(self.seed, index)
+        for value in self.graph.inputs:
+            if value.name not in bound:
+                raise MalformedError(f"step {index}: {value.name} is not there")
+            if TensorSpec.of(bound[value.name]) != value.spec:
+                given = TensorSpec.of(bound[value.name])
+                raise MalformedError(f"step {index}: {value.name} is {given}, and {value.spec} in the step graph")
+        return bound
 
     def first_slot(self, name: Ref) -> SlotSpec:
         """How a slot of the optimizer begins when its parameter begins to train.
 
         Raises `MalformedError` where no rule of the step has that slot, or two begin it with different numbers.
         """
-        specs = {each.name: each.spec for each in self.graph.inputs}
+        specs = {value.name: value.spec for value in self.graph.inputs}
         weight, slot = specs.get(f"weights.{parameter_of(name)}"), name.rpartition(".")[2]
-        found = [rule.slots(weight).get(slot) for rule in self.rules] if weight else []
-        slots = {each for each in found if each is not None and each.spec == specs[name]}
+        stated = [rule.slots(weight).get(slot) for rule in self.rules] if weight else []
+        slots = {slot_spec for slot_spec in stated if slot_spec is not None and slot_spec.spec == specs[name]}
         if len(slots) != 1:
             raise MalformedError(f"step graph: {name} is no slot of its optimizer")
         return slots.pop()
 
     def schedule(self, state: State, index: int) -> dict[Ref, Tensor]:
         """The schedule's scalars at step `index`; an optimizer that had stepped before the run goes on counting."""
-        counts = {float(t.values()) for name, t in state.items() if _counts_steps(name, t)}
+        steps = (name for name in state if name.startswith("optimizer.") and name.endswith(STEP_SLOT))
+        counts = {float(state[name].values()) for name in steps if state[name].shape == ()}
         step = int(max(counts)) + 1 if counts else index
         return schedule_tensors(self.rules, self.rates(index), step)
 
@@ -210,7 +202,3 @@ def recipe_program(
         lambda index: recipe_batch(recipe, dataset, plan, index),
         lambda index: (learning_rate(recipe, index),),
     )
-
-
-def _counts_steps(name: str, tensor: Tensor) -> bool:
-    return name.startswith("optimizer.") and name.endswith(STEP_SLOT) and tensor.shape == ()

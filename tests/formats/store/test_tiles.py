@@ -20,9 +20,9 @@ from tallystick.core.digests import (
     tree_root,
 )
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError
-from tallystick.core.tiles import TILE_WIDTH, TileReader, TileWriter, tile_path
+from tallystick.formats.store.log import TILE_WIDTH, TileReader, TileWriter, tile_path
 
-VECTORS = Path(__file__).parents[2] / "vectors"
+VECTORS = Path(__file__).parents[3] / "vectors"
 LOG = VECTORS / "tessera-log" / "testdata" / "log"
 OWN: dict[str, Any] = json.loads((VECTORS / "tree" / "tiles.json").read_text())
 WORDS = [

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tallystick.formats.step_program import step_key, step_seed
+from tallystick.formats.data.step_program import step_key, step_seed
 from tallystick.programs.random_words import permutation, sample, words
 
-VECTORS = Path(__file__).parents[2] / "vectors" / "philox"
+VECTORS = Path(__file__).parents[3] / "vectors" / "philox"
 KNOWN: list[dict[str, list[str]]] = json.loads((VECTORS / "random123.json").read_text())
 OWN: list[dict[str, Any]] = json.loads((VECTORS / "words.json").read_text())
 STEPS: list[dict[str, Any]] = json.loads((VECTORS / "steps.json").read_text())["steps"]

@@ -6,7 +6,7 @@ import pytest
 
 from tallystick.core.errors import MalformedError, TallyError, UnavailableError
 from tallystick.formats.cluster import Cluster
-from tallystick.formats.slurm import NAMES_MAX, names_in, read_slurm
+from tallystick.formats.slurm import NAMES_MAX, NameLists, read_slurm
 
 SLURM_CONF = b"""\
 # a small cluster
@@ -59,14 +59,14 @@ def ends(cluster: Cluster) -> set[tuple[str, str]]:
 @pytest.mark.parametrize("file", ["topology.yaml", "topology.conf"])
 def test_nodes_gpus_and_switches(file: str) -> None:
     data = TREE if file.endswith("yaml") else TREE_CONF
-    found = read_slurm({"slurm.conf": SLURM_CONF, "gres.conf": GRES_CONF, file: data})
-    gpus = [device.name for device in found.devices if device.kind == "gpu"]
+    cluster = read_slurm({"slurm.conf": SLURM_CONF, "gres.conf": GRES_CONF, file: data})
+    gpus = [device.name for device in cluster.devices if device.kind == "gpu"]
     assert gpus == ["node1/gpu0", "node1/gpu1", *(f"node2/gpu{number}" for number in range(4))]
-    assert found.by_name["node1"].memory == 1 << 30
-    assert found.by_name["login/cpu"].memory == 1 << 29
-    assert (found.by_name["node2/gpu3"].model, found.by_name["node2/gpu3"].host) == ("nvidia_h200", "node2")
-    assert found.by_name["node2/gpu0"].bandwidth == 4_800_000_000_000
-    assert ends(found) == {
+    assert cluster.by_name["node1"].memory == 1 << 30
+    assert cluster.by_name["login/cpu"].memory == 1 << 29
+    assert (cluster.by_name["node2/gpu3"].model, cluster.by_name["node2/gpu3"].host) == ("nvidia_h200", "node2")
+    assert cluster.by_name["node2/gpu0"].bandwidth == 4_800_000_000_000
+    assert ends(cluster) == {
         ("core", "leaf1"),
         ("core", "leaf2"),
         ("leaf1", "login"),
@@ -76,14 +76,14 @@ def test_nodes_gpus_and_switches(file: str) -> None:
 
 
 def test_a_topology_is_chosen_by_name() -> None:
-    found = read_slurm({"topology.yaml": TREE}, "blocks")
-    assert ends(found) == {("b1", "node1"), ("b1", "node2")}
+    cluster = read_slurm({"topology.yaml": TREE}, "blocks")
+    assert ends(cluster) == {("b1", "node1"), ("b1", "node2")}
     assert ends(read_slurm({"topology.yaml": TREE, "slurm.conf": b"NodeName=a"}, "flat")) == set()
 
 
 def test_blocks_of_topology_conf() -> None:
-    found = read_slurm({"topology.conf": b"BlockName=b1 Nodes=n[01-02]\nBlockSizes=2\n"})
-    assert ends(found) == {("b1", "n01"), ("b1", "n02")}
+    cluster = read_slurm({"topology.conf": b"BlockName=b1 Nodes=n[01-02]\nBlockSizes=2\n"})
+    assert ends(cluster) == {("b1", "n01"), ("b1", "n02")}
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_blocks_of_topology_conf() -> None:
     ],
 )
 def test_lists_of_names(text: str, names: list[str]) -> None:
-    assert names_in(text, "x.conf") == names
+    assert NameLists("x.conf").names_in(text) == names
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_lists_of_names(text: str, names: list[str]) -> None:
 )
 def test_lists_that_are_none_or_endless_are_refused(text: str) -> None:
     with pytest.raises(MalformedError, match=r"x\.conf"):
-        names_in(text, "x.conf")
+        NameLists("x.conf").names_in(text)
 
 
 BAD: dict[str, dict[str, bytes]] = {
@@ -162,7 +162,7 @@ def test_a_few_lines_that_name_millions_of_devices_are_refused_before_they_are_m
 
 
 def test_a_large_cluster_is_read() -> None:
-    found = read_slurm(
+    cluster = read_slurm(
         {"slurm.conf": b"NodeName=n[1-1000] Gres=gpu:h100:8", "topology.conf": b"SwitchName=s Nodes=n[1-1000]"}
     )
-    assert len(found.devices) == 10_001
+    assert len(cluster.devices) == 10_001

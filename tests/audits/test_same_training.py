@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 
+@cache  # a graph never changes
 def step_of(rows: int, eps: float = 1e-8, hidden: int = 4, clip: float | None = 1.0) -> Any:
     from tallystick.engines.torch.capture.training_step import capture_training_step
 
@@ -233,6 +235,7 @@ def test_a_frozen_parameter_leaves_its_own_norm_out_of_the_clip_and_no_other(fir
         assert (departure(first, other, UNCHANGED) == "") is (place == 1)  # the norms of 0.weight, 0.bias, …
 
 
+@cache
 def of_micro_batches(count: int, rows: int = 4) -> Any:
     from tallystick.engines.torch.capture.training_step import capture_training_step
 

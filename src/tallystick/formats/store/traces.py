@@ -9,17 +9,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
-from tallystick.core.canonical_json import decode
-from tallystick.core.digests import Digest, Frontier, digest_from, leaf_hash
-from tallystick.core.documents import Count, DigestText, Document, explain
-from tallystick.core.errors import MalformedError, ProofError, UnavailableError
+from tallystick.core.digests import Frontier, digest_from, leaf_hash
+from tallystick.core.documents import Count, DigestText, Document, Label, read_canonical
+from tallystick.core.errors import ProofError, UnavailableError
 from tallystick.core.files import read_document, write_atomically
 from tallystick.formats.claims import Log
 from tallystick.formats.cluster import Cluster, DeviceName
+from tallystick.formats.store.folders import Part
 from tallystick.formats.store.log import appending, read_lines
 
 # One event of a trace: what a device did, when, and for which operator of the graph.
@@ -27,7 +27,6 @@ from tallystick.formats.store.log import appending, read_lines
 EVENT_BYTES_MAX: Final = 1 << 20
 FUSED_MAX: Final = 1 << 16
 EventKind = Literal["challenge", "checkpoint", "collective", "kernel", "memcpy", "response", "sample", "sync"]
-EventName = Annotated[str, Field(min_length=1, max_length=256)]
 Members = Annotated[tuple[DeviceName, ...], Field(min_length=1, max_length=4096)]
 
 
@@ -47,7 +46,7 @@ class TraceEvent(Document):
     members: Members | None = None
     memory: Count | None = None
     moved: Count | None = None
-    name: EventName
+    name: Label
     operator: Count | None = None
     start: Count
     step: Count | None = None
@@ -80,25 +79,16 @@ class TraceEvent(Document):
         return self.__pydantic_serializer__.to_json(self, exclude_none=True)
 
 
-_READER: Final = TypeAdapter(TraceEvent).validator
+_READER: Final[TypeAdapter[TraceEvent]] = TypeAdapter(TraceEvent)
 
 
 def read_event(line: bytes, what: str) -> TraceEvent:
     """Read one canonical event; raises `MalformedError` naming `what` and the field."""
-    problem = "not in canonical form (a null or an equivalent spelling)"
-    try:
-        event: TraceEvent = _READER.validate_json(line[: EVENT_BYTES_MAX + 1])
-        if len(line) <= EVENT_BYTES_MAX and event.to_bytes() == line:
-            return event
-    except ValidationError as error:
-        problem = explain(error)
-    decode(line, what, bytes_max=EVENT_BYTES_MAX)  # an error of the JSON itself is reported first
-    raise MalformedError(f"{what}: {problem}")
+    return read_canonical(_READER.validate_json, line, what, EVENT_BYTES_MAX)
 
 
 # What a trace is about, and the root of its events: the statement that stands beside them.
 
-Text = Annotated[str, Field(min_length=1, max_length=256)]
 TRACE_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._\-]{0,63}"
 """What the folder of a trace in a run directory may be called, as a regular expression."""
 
@@ -111,20 +101,17 @@ class TraceStatement(Document):
     1970-01-01 (UTC) to its zero. `source` says what reported the events.
     """
 
+    digest_noun: ClassVar[str] = "trace"
+
     trace: Literal["events"] = "events"
     version: Literal[1] = 1
     cluster: DigestText
     graph: DigestText | None = None
     claim: DigestText | None = None
-    clock: Text
+    clock: Label
     began: Count | None = None
-    source: Text
+    source: Label
     events: Log
-
-    @property
-    def identity(self) -> Digest:
-        """The digest that identifies this trace."""
-        return self.digest_as("trace")
 
 
 # A trace on disk: a folder of its own, or `traces/NAME` in a run directory.
@@ -146,20 +133,9 @@ class TraceFolder:
 
     path: Path
 
-    @property
-    def statement_path(self) -> Path:
-        """The header and the root."""
-        return self.path / "trace.json"
-
-    @property
-    def events_path(self) -> Path:
-        """The events, one canonical line each."""
-        return self.path / "events.jsonl"
-
-    @property
-    def cluster_path(self) -> Path:
-        """The devices."""
-        return self.path / "cluster.json"
+    statement_path = Part("trace.json")  # the header and the root
+    events_path = Part("events.jsonl")
+    cluster_path = Part("cluster.json")
 
     def statement(self) -> TraceStatement:
         """The statement; raises `UnavailableError` where there is none, `MalformedError` where it is no statement."""
@@ -169,10 +145,10 @@ class TraceFolder:
 
     def cluster(self) -> Cluster:
         """The devices that the statement names; raises `ProofError` where other devices stand there."""
-        found = Cluster.from_bytes(read_document(self.cluster_path), "cluster.json")
-        if found.identity != self.statement().cluster:
+        cluster = Cluster.from_bytes(read_document(self.cluster_path), "cluster.json")
+        if cluster.identity != self.statement().cluster:
             raise ProofError("cluster.json does not hold the cluster that trace.json names")
-        return found
+        return cluster
 
     def events(self) -> Iterator[TraceEvent]:
         """The events, one at a time.
@@ -200,25 +176,19 @@ def write_trace(folder: Path, header: TraceStatement, cluster: Cluster, events: 
     draft = folder.with_name(f".{folder.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     try:
-        statement = _write(TraceFolder(draft), header, cluster, events)
+        trace = TraceFolder(draft)
+        with appending(trace.events_path) as log:
+            for event in events:
+                log.append(event.to_bytes())
+            log.sync()
+            statement = header.model_copy(update={"events": log.close()})
+        write_atomically(trace.cluster_path, cluster.to_bytes())
+        write_atomically(trace.statement_path, statement.to_bytes())
         if folder.exists():
             folder.rmdir()
         draft.replace(folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return statement
-
-
-def _write(
-    folder: TraceFolder, header: TraceStatement, cluster: Cluster, events: Iterable[TraceEvent]
-) -> TraceStatement:
-    with appending(folder.events_path) as log:
-        for event in events:
-            log.append(event.to_bytes())
-        log.sync()
-        statement = header.model_copy(update={"events": log.close()})
-    write_atomically(folder.cluster_path, cluster.to_bytes())
-    write_atomically(folder.statement_path, statement.to_bytes())
     return statement
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tallystick.formats.traces import chrome_json
+from tallystick.formats.store.traces import chrome_json
 from tests.support.traces import ONE, TWO, kernel, reduction, trace_at, two_nodes
 
 EVENTS = [
