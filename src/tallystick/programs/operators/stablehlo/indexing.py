@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, V
-from tallystick.programs.operators.definition import Exactness, Family, Ints
+from tallystick.programs.operators.definition import Family, Ints
 from tallystick.programs.operators.stablehlo.arguments import distinct_axes, is_integer, one_dtype, per_axis, require
 
-FAMILY = Family()
+FAMILY = Family("stablehlo")
 
 
 class Blocks(NamedTuple):
@@ -90,7 +90,7 @@ class Blocks(NamedTuple):
         return tuple(sides[axis] for axis in range(len(sides)))
 
 
-@FAMILY.operator("stablehlo.gather", "blocks from computed places", Exactness.MOVES)
+@FAMILY.moves("gather", "blocks from computed places")
 def gather(
     a: Algebra[V],
     operand: V,
@@ -122,7 +122,7 @@ def gather(
     return a.take(flat, (_flat_places(a, start_indices, starts, blocks),), 0)
 
 
-@FAMILY.operator("stablehlo.scatter", "blocks added (add) or written (assign)", Exactness.ACCUMULATES)
+@FAMILY.accumulates("scatter", "blocks added (add) or written (assign)")
 def scatter(
     a: Algebra[V],
     input: V,
@@ -157,7 +157,7 @@ def scatter(
     return _written(a, input, _inside_or_last(a, scatter_indices, starts, blocks), updates, add)
 
 
-@FAMILY.operator("stablehlo.sort", "sorted by the first tensor, ascending (LT) or descending (GT)", Exactness.MOVES)
+@FAMILY.moves("sort", "sorted by the first tensor, ascending (LT) or descending (GT)")
 def sort(a: Algebra[V], inputs: Sequence[V], dimension: int, is_stable: bool, comparator: str) -> tuple[V, ...]:
     """§sort by the numbers of the first tensor, all NaN alike and behind; the others are moved along."""
     require(len(inputs) > 0, "nothing to sort")
