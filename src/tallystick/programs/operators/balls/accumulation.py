@@ -1,4 +1,5 @@
 """Rounding of results, and the sums and products that accumulate it."""
+# ruff: noqa: D102  (`Algebra` says what each primitive means)
 
 from __future__ import annotations
 
@@ -141,7 +142,6 @@ class Accumulation(Rounding):
     """See `Algebra`; the radii of sums come from the model of rounding."""
 
     def sum(self, x: Ball, axes: Axes, keep: bool = False, short: int = 0) -> Ball:
-        """See `Algebra.sum`."""
         centre = self.values.sum(x.centre, axes, keep)
         if x.dtype not in FORMATS:
             return self._reduced_discrete(centre, x, axes, keep)
@@ -149,7 +149,7 @@ class Accumulation(Rounding):
         return self._accumulated(centre, x, terms, lambda array: self._total(array, axes, keep), self.plain, short)
 
     def prod(self, x: Ball, axes: Axes, keep: bool = False) -> Ball:
-        """See `Algebra.prod`; the radius is infinite if some order of multiplication overflows or underflows."""
+        """The radius is infinite if some order of multiplication overflows or underflows."""
         centre = self.values.prod(x.centre, axes, keep)
         if x.dtype not in FORMATS:
             return self._reduced_discrete(centre, x, axes, keep)
@@ -173,7 +173,6 @@ class Accumulation(Rounding):
         return Ball(centre, self.xp.where(within & self._finite(centre.array), radius * self.inflation, math.inf))
 
     def cumsum(self, x: Ball, axis: int) -> Ball:
-        """See `Algebra.cumsum`."""
         centre = self.values.cumsum(x.centre, axis)
         if x.dtype not in FORMATS:
             return self._if_exact(centre, x) or self._unknown(centre)
@@ -183,7 +182,6 @@ class Accumulation(Rounding):
     def dot(
         self, x: Ball, y: Ball, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ()), short: int = 0
     ) -> Ball:
-        """See `Algebra.dot`."""
         centre = self.values.dot(x.centre, y.centre, contract, batch)
         if x.dtype not in FORMATS:
             return self._if_exact(centre, x, y) or self._unknown(centre)
@@ -222,7 +220,7 @@ class Accumulation(Rounding):
         return self._summed(centre, sums, spread, low)
 
     def scatter(self, x: Ball, indices: Sequence[Ball], axis: int, updates: Ball, add: bool) -> Ball:
-        """See `Algebra.scatter`; an element is unknown if two updates are written to it."""
+        """An element is unknown if two updates are written to it."""
         places = [index.centre for index in indices]
         centre = self.values.scatter(x.centre, places, axis, updates.centre, add)
         if any(index.radius is not None for index in indices):
