@@ -22,6 +22,7 @@ from tallystick.programs.graph import (
     Operand,
     Ref,
     Role,
+    operands_of,
     result_ref,
 )
 from tallystick.programs.operators.definition import Attribute, Operator, Parameter, operator
@@ -58,7 +59,7 @@ class Deriver:
 
         Raises `MalformedError` naming the node if its operands and attributes do not fit together.
         """
-        operands = {name: operand_of(operand, specs) for name, operand in node.operands.items()}
+        operands = operands_of(node, specs)
         # The key holds the text of the attributes, because 1, 1.0 and True are equal in Python.
         key = (node.operator, *operands.items(), repr(sorted(node.attributes.items())))
         if key not in self._known:
@@ -83,13 +84,6 @@ def read(node: Node, algebra: Any, arguments: Mapping[str, Any], find: Find = op
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
         reason = f"{type(error).__name__}: {str(error)[:80]}"
         raise MalformedError(f"node {node.number}: {node.operator}: does not fit its attributes ({reason})") from None
-
-
-def operand_of(operand: Operand, values: Mapping[Ref, Any]) -> Any:
-    """An operand with each reference replaced by its entry in `values`."""
-    if operand is None or isinstance(operand, str):
-        return None if operand is None else values[operand]
-    return tuple(None if ref is None else values[ref] for ref in operand)
 
 
 class _Metered:
@@ -324,8 +318,6 @@ def _check_limit(what: str, found: int, allowed: int) -> None:
         raise MalformedError(f"{what}: {found}, more than the {allowed} allowed")
 
 
-# Reads graphs from untrusted parties. Every check is made here, so code that gets a `Graph` need not repeat one.
-#
 # A graph that passes has these properties. Its operators are on the allow-list, and their attributes have the right
 # kinds. Every value is produced once, before it is read, with the dtype and shape that its operator gives it. An
 # execution stays within the limits.

@@ -11,8 +11,6 @@ from tallystick.core.tensors import Tensor, TensorSpec
 from tallystick.programs.admission import check_constants
 from tallystick.programs.graph import Graph, GraphForm, Input, Node, Output, Ref, Role
 
-# Slices: parts of a graph that are graphs themselves and can be executed alone.
-#
 # Nodes keep their numbers. A value that the slice reads but does not compute becomes an input with the role `cut`,
 # named by its reference; inputs and constants of the whole graph keep their names. The outputs of a slice are the
 # outputs of the whole graph that it computes and, named by their references, its values that nodes outside read or that

@@ -15,8 +15,6 @@ from tallystick.core.errors import MalformedError
 from tallystick.core.tensors import item_size
 from tallystick.programs.operators.algebra import Algebra
 
-# An operator: its name, its parameters and its definition; and families of operators.
-#
 # The signature of a definition is the operator's schema: after the algebra stand the parameters of PyTorch's schema,
 # in its order and with its defaults. For each of them a node holds an operand (a value) or an attribute (a constant
 # of the program).

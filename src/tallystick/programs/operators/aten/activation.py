@@ -9,8 +9,6 @@ from tallystick.programs.operators.algebra import Algebra, V
 from tallystick.programs.operators.aten.arguments import axis_of, constant, divided, lifted, met, narrowly_met, stored
 from tallystick.programs.operators.definition import Dtype, Family, Scalar
 
-# Activation functions and their gradients.
-
 FAMILY = Family("aten")
 _CUBIC = 0.044715  # Hendrycks & Gimpel 2016, §2
 

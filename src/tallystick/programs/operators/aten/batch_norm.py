@@ -22,8 +22,6 @@ from tallystick.programs.operators.aten.normalization import (
 )
 from tallystick.programs.operators.definition import Family, Ints
 
-# Batch normalization, its running statistics and its gradients.
-#
 # Statistics of the batch for F16 and BF16 are F32 on GPUs, while kernels on CPUs store them in the type of the input:
 # results here are F32 and pass through the narrower type.
 
@@ -213,9 +211,6 @@ def _column(a: Algebra[V], statistic: V, x: Typed) -> V:
 
 def _optional_column(a: Algebra[V], statistic: V | None, x: Typed) -> V | None:
     return None if statistic is None else _column(a, statistic, x)
-
-
-# Group normalization and its gradients.
 
 
 @FAMILY.composite("group_norm.default", "(x − mean) / √(variance + ε) · weight + bias over groups of channels")

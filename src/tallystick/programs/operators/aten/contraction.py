@@ -12,8 +12,6 @@ from tallystick.programs.operators.algebra import Algebra, Number, Typed, V
 from tallystick.programs.operators.definition import Dtype, Family, Scalar
 from tallystick.programs.operators.types import INTEGERS, broadcast_shapes
 
-# Products of matrices and vectors, with what is added to them.
-#
 # Kernels multiply and accumulate in F32 for F16 and BF16 and round once at the end. They may begin their sum with the
 # added term and add to it in any order, so it has its share of the additions: see `summand`.
 

@@ -22,8 +22,6 @@ from tallystick.programs.operators.aten.arguments import (
 )
 from tallystick.programs.operators.definition import Definition, Exactness, Family, Scalar
 
-# Arithmetic and functions of one element at a time; their gradients are in `activation.py`.
-
 FAMILY = Family("aten")
 
 

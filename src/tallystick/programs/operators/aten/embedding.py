@@ -11,8 +11,6 @@ from tallystick.programs.operators.algebra import Algebra, Typed, V
 from tallystick.programs.operators.aten.contraction import check_rank
 from tallystick.programs.operators.definition import Family
 
-# Rows of a table by index, and the gradient of the table.
-
 FAMILY: Final = Family("aten")
 
 

@@ -12,8 +12,6 @@ from tallystick.programs.operators.aten.joining import cat, part
 from tallystick.programs.operators.definition import Family, Ints, Scalar
 from tallystick.programs.operators.types import taken
 
-# Elements read and written where indices say: gather, scatter, index, index_put and their like.
-#
 # What a mask chooses has a size that depends on data: BOOL and U8 indices are refused.
 
 FAMILY = Family("aten")

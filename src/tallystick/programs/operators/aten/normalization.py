@@ -14,8 +14,6 @@ from tallystick.programs.operators.aten.contraction import summand
 from tallystick.programs.operators.aten.convolution import masked
 from tallystick.programs.operators.definition import Family, Ints
 
-# Means, variances and the formulas that layer, group and batch normalization share.
-#
 # Variances are taken in two passes. Kernels write (x − mean)·rstd·weight + bias also as x·α + β (Ioffe & Szegedy 2015,
 # arXiv:1502.03167, Algorithm 2): a sum of three terms in another order, which `summand` allows for. A kernel that takes
 # the variance as E[x²] − E[x]² is another formula; only group normalization has it, in PyTorch's channels-last layout.
@@ -104,8 +102,6 @@ def check_floats(x: Typed) -> None:
         raise MalformedError(f"{x.dtype} where floats are needed")
 
 
-# Layer and root-mean-square normalization, and their gradients.
-#
 # Statistics of layer normalization of F16 and BF16 are F32 on GPUs, while kernels on CPUs store them in the type of the
 # input: results here are F32 and pass through the narrower type.
 

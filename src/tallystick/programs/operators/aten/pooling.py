@@ -16,8 +16,6 @@ from tallystick.programs.operators.aten.contraction import check_rank
 from tallystick.programs.operators.aten.convolution import sides
 from tallystick.programs.operators.definition import Family, Ints
 
-# Maxima and means over windows of a plane, and their gradients.
-#
 # Planes are the last two axes; what stands before them is kept. A window that `ceil_mode` lets stick out of the padded
 # plane begins inside it (PyTorch, `pooling_output_shape`).
 

@@ -17,8 +17,6 @@ from tallystick.programs.operators.precision import FORMATS, Format
 from tallystick.programs.operators.rounding import Deterministic, RoundedSums, worst_factor
 from tallystick.programs.operators.values import Value
 
-# The rounding of a result, and the values as which an honest device may read an operand.
-
 _WIDE_RANGE: Final = 64
 Doubt: TypeAlias = Callable[[], Array | bool]
 
@@ -133,9 +131,6 @@ class Rounding(Frame):
         """The magnitudes, with 0 for infinities and NaN; without a copy where all are finite."""
         finite = size < math.inf
         return size if bool(self.xp.all(finite)) else self.xp.where(finite, size, 0.0)
-
-
-# Sums, products, matrix products, and scatters that add.
 
 
 class Accumulation(Rounding):

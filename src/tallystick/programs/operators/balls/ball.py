@@ -25,8 +25,6 @@ from tallystick.programs.operators.precision import (
 from tallystick.programs.operators.rounding import DETERMINISTIC, Model
 from tallystick.programs.operators.values import Value, Values
 
-# A ball: a value that is known to within a radius.
-
 INFLATION: Final = 1 + 2.0**-30
 """The factor by which radii grow to cover their own float64 rounding."""
 INFLATIONS: Final = {"F64": INFLATION, "F32": 1 + 2.0**-14}
@@ -209,9 +207,6 @@ def _low(xp: Any, v: Array, r: Array, least: float) -> Array:
 def _nearest_0(xp: Any, v: Array, r: Array) -> Array:
     gap = abs(v) - r
     return xp.where(gap > 0, gap, 0.0)
-
-
-# The common base of all parts of the algebra of balls: its settings, constants, and arrays of radii.
 
 
 @dataclass(frozen=True)

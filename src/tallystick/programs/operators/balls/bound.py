@@ -31,8 +31,6 @@ from tallystick.programs.operators.precision import (
 from tallystick.programs.operators.rounding import DETERMINISTIC, Model
 from tallystick.programs.operators.values import Value
 
-# Values made from nothing, and moved values: radii move together with the values.
-
 
 class Movement(Frame):
     """See `Algebra`; none of these primitives rounds."""
@@ -89,14 +87,9 @@ class Movement(Frame):
         return replace(result, radius=self._full(result.width, result) + indices.radius)
 
 
-# All primitives on balls, as one algebra.
-
-
 class Balls(Elementwise, Accumulation, Movement):
     """The algebra of balls over one array library, for devices of one precision and one table of library figures."""
 
-
-# The results of an operator, each with a bound on how far an honest evaluation may be from it.
 
 PLAIN_SUMS: Final = frozenset({"aten.sum.default", "aten.sum.dim_IntList", "aten.mean.default", "aten.mean.dim"})
 """Operators whose kernels are known to sum in cascades, as `Variance.plain` assumes."""

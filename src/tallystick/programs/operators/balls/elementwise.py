@@ -19,8 +19,6 @@ from tallystick.programs.operators.balls.ball import Ball, Operand
 from tallystick.programs.operators.precision import FORMATS
 from tallystick.programs.operators.values import Value
 
-# Primitives that choose: steps, comparisons, extremes and order. If balls overlap, the result covers each outcome.
-
 
 class Choices(Rounding):
     """See `Algebra`; a choice between balls that overlap is unknown."""
@@ -219,9 +217,6 @@ def _span(shape: tuple[int, ...], axis: int, start: int, stop: int) -> tuple[lis
 
 def _at(shape: tuple[int, ...], axis: int, count: int) -> list[int]:
     return [count if i == axis else 0 for i in range(len(shape))]
-
-
-# One element at a time: arithmetic, library functions and conversions.
 
 
 class Elementwise(Choices):

@@ -19,8 +19,6 @@ from tallystick.programs.operators.precision import FORMATS
 from tallystick.programs.operators.rounding import Deterministic, RoundedSums, worst_factor
 from tallystick.programs.operators.values import Value, Values
 
-# Products of matrices, bounded by norms: Σ|x||w| ≤ ‖x‖₂‖w‖₂ (Cauchy and Schwarz).
-
 LOST: Final = 2 * FORMATS["F32"].smallest_normal
 """What a square loses by an underflow in F32, and more."""
 

@@ -10,8 +10,6 @@ from tallystick.programs.operators.algebra import Algebra, Comparison, V
 from tallystick.programs.operators.definition import Dtype, Exactness, Family
 from tallystick.programs.operators.stablehlo.arguments import UNSIGNED, alike, is_integer, require, rounded
 
-# Arithmetic of one element at a time.
-
 FAMILY = Family("stablehlo")
 
 

@@ -22,8 +22,6 @@ from tallystick.programs.operators.stablehlo.arguments import (
     scalar,
 )
 
-# Many elements to one: whole axes, windows, and the choice within a window.
-
 FAMILY = Family("stablehlo")
 
 Reduction = Callable[[Any, Any, Any, tuple[int, ...]], Any]
