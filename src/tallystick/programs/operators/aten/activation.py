@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 from tallystick.core.errors import MalformedError
 from tallystick.programs.operators.algebra import Algebra, V
-from tallystick.programs.operators.aten.arguments import axis_of, constant, divided, lifted, met, narrowly_met, stored
+from tallystick.programs.operators.aten.arguments import (
+    axis_of,
+    constant,
+    divided,
+    lifted,
+    met,
+    narrowly_met,
+    part,
+    stored,
+)
 from tallystick.programs.operators.definition import Dtype, Family, Scalar
 
 FAMILY = Family("aten")
@@ -68,11 +79,27 @@ def leaky_relu_backward(a: Algebra[V], grad_output: V, self: V, negative_slope: 
     return a.cast(a.where(a.compare(self, 0, "gt"), g, a.mul(g, negative_slope)), grad_output.dtype)
 
 
-@FAMILY.composite("silu.default", "self · sigmoid(self)")
-def silu(a: Algebra[V], self: V) -> V:
-    """Kernels also divide: x / (1 + e⁻ˣ)."""
-    x = a.wide(self)
-    return a.cast(a.mul(x, a.sigmoid(x)), self.dtype)
+def log_of_sigmoid(a: Algebra[V], x: V) -> V:
+    """The logarithm of sigmoid without overflow: min(x, 0) − log(1 + e^−|x|)."""
+    return a.sub(a.minimum(x, 0), a.log1p(a.exp(a.neg(a.abs(x)))))
+
+
+def _ramp(a: Algebra[V], x: V) -> V:
+    return a.minimum(a.maximum(a.add(x, 3), 0), 6)
+
+
+def _add_function(name: str, meaning: str, function: Callable[[Algebra[Any], Any], Any]) -> None:
+    @FAMILY.composite(f"{name}.default", meaning)
+    def computed(a: Algebra[V], self: V) -> V:
+        result: V = function(a, a.wide(self))
+        return a.cast(result, self.dtype)
+
+
+_add_function("silu", "self · sigmoid(self)", lambda a, x: a.mul(x, a.sigmoid(x)))  # kernels also divide: x / (1 + e⁻ˣ)
+_add_function("hardsigmoid", "min(max(self + 3, 0), 6) / 6", lambda a, x: divided(a, _ramp(a, x), 6))
+_add_function("hardswish", "self · min(max(self + 3, 0), 6) / 6", lambda a, x: divided(a, a.mul(x, _ramp(a, x)), 6))
+_add_function("log_sigmoid", "log sigmoid(self)", log_of_sigmoid)
+_add_function("mish", "self · tanh(log(1 + e ^ self))", lambda a, x: a.mul(x, a.tanh(a.log1p(a.exp(x)))))
 
 
 @FAMILY.composite("silu_backward.default", "gradient of silu")
@@ -153,40 +180,12 @@ def softplus_backward(a: Algebra[V], grad_output: V, self: V, beta: Scalar, thre
     return a.cast(a.mul(g, slope), grad_output.dtype)
 
 
-@FAMILY.composite("hardsigmoid.default", "min(max(self + 3, 0), 6) / 6")
-def hardsigmoid(a: Algebra[V], self: V) -> V:
-    """Kernels divide by 6, or multiply by 1/6."""
-    x = a.wide(self)
-    return a.cast(divided(a, _ramp(a, x), 6), self.dtype)
-
-
-@FAMILY.composite("hardswish.default", "self · min(max(self + 3, 0), 6) / 6")
-def hardswish(a: Algebra[V], self: V) -> V:
-    """Kernels divide by 6, or multiply by 1/6."""
-    x = a.wide(self)
-    return a.cast(divided(a, a.mul(x, _ramp(a, x)), 6), self.dtype)
-
-
-@FAMILY.composite("log_sigmoid.default", "log sigmoid(self)")
-def log_sigmoid(a: Algebra[V], self: V) -> V:
-    """min(x, 0) − log(1 + e^−|x|)."""
-    x = a.wide(self)
-    return a.cast(log_of_sigmoid(a, x), self.dtype)
-
-
-@FAMILY.composite("mish.default", "self · tanh(log(1 + e ^ self))")
-def mish(a: Algebra[V], self: V) -> V:
-    """As written."""
-    x = a.wide(self)
-    return a.cast(a.mul(x, a.tanh(a.log1p(a.exp(x)))), self.dtype)
-
-
 @FAMILY.composite("glu.default", "first half · sigmoid(second half)")
 def glu(a: Algebra[V], self: V, dim: int = -1) -> V:
     """Raises `MalformedError` where the side along `dim` is odd."""
     axis, half = _halved(self, dim)
     x = a.wide(self)
-    return a.cast(a.mul(_part(a, x, axis, 0, half), a.sigmoid(_part(a, x, axis, half, 2 * half))), self.dtype)
+    return a.cast(a.mul(part(a, x, axis, 0, half), a.sigmoid(part(a, x, axis, half, 2 * half))), self.dtype)
 
 
 @FAMILY.rounds("hardsigmoid_backward.default", "grad_output / 6 strictly between −3 and 3, else 0")
@@ -240,14 +239,9 @@ def glu_backward(a: Algebra[V], grad_output: V, self: V, dim: int) -> V:
     """With halves x and y, s = sigmoid(y): grad · s, then grad · x · s · (1 − s), each step rounded to 16 bits."""
     axis, half = _halved(self, dim)
     g, x = narrowly_met(a, grad_output, self)
-    first, s = _part(a, x, axis, 0, half), a.sigmoid(_part(a, x, axis, half, 2 * half))
+    first, s = part(a, x, axis, 0, half), a.sigmoid(part(a, x, axis, half, 2 * half))
     second = a.mul(a.mul(a.mul(a.sub(1, s), s), g), first)
     return a.concat([a.mul(g, s), second], axis)
-
-
-def log_of_sigmoid(a: Algebra[V], x: V) -> V:
-    """The logarithm of sigmoid without overflow."""
-    return a.sub(a.minimum(x, 0), a.log1p(a.exp(a.neg(a.abs(x)))))
 
 
 def _is_tanh(approximate: str) -> bool:
@@ -285,16 +279,6 @@ def _halved(x: V, dim: int) -> tuple[int, int]:
     return axis, x.shape[axis] // 2
 
 
-def _ramp(a: Algebra[V], x: V) -> V:
-    return a.minimum(a.maximum(a.add(x, 3), 0), 6)
-
-
-def _part(a: Algebra[V], x: V, axis: int, start: int, stop: int) -> V:
-    starts = [start if place == axis else 0 for place in range(len(x.shape))]
-    stops = [stop if place == axis else side for place, side in enumerate(x.shape)]
-    return a.slice(x, starts, stops, [1] * len(x.shape))
-
-
 # Softmax, its logarithm, and their gradients.
 #
 # Shifted by the maximum, so that nothing overflows. Kernels that run over tiles and rescale a running sum round a few
@@ -302,19 +286,7 @@ def _part(a: Algebra[V], x: V, axis: int, start: int, stop: int) -> V:
 # sums and their logarithms to 16 bits where that is the dtype of the result.
 
 _NARROW = ("F16", "BF16")
-
-
-@FAMILY.composite("_softmax.default", "e^x / Σ e^x along dim")
-def softmax(a: Algebra[V], self: V, dim: int, half_to_float: bool) -> V:
-    """|softmax| ≤ 1. Kernels divide by the sum, or multiply by its inverse."""
-    return _softmax(a, self, dim, "F32" if half_to_float else self.dtype)
-
-
-@FAMILY.composite("softmax.int", "e^x / Σ e^x along dim")
-def softmax_cast(a: Algebra[V], self: V, dim: int, dtype: Dtype | None = None) -> V:
-    """In `dtype`, to which `self` is converted first."""
-    into = dtype or self.dtype
-    return _softmax(a, a.cast(self, into), dim, into)
+Along = Callable[[Algebra[Any], Any, int, str], Any]
 
 
 @FAMILY.composite("_safe_softmax.default", "softmax, 0 where all are −∞")
@@ -326,19 +298,6 @@ def safe_softmax(a: Algebra[V], self: V, dim: int, dtype: Dtype | None = None) -
     axis, raised = axis_of(x, dim), lifted(a, x)
     masked = a.compare(a.max(raised, (axis,), keep=True), float("-inf"), "eq")
     return a.reshape(a.where(masked, 0, _softmax(a, raised, axis, x.dtype)), x.shape)
-
-
-@FAMILY.composite("_log_softmax.default", "x − log Σ e^x along dim")
-def log_softmax(a: Algebra[V], self: V, dim: int, half_to_float: bool) -> V:
-    """(x − max) − log Σ e^(x − max), in this order: max + log Σ first would lose what differs between large logits."""
-    return _log_softmax(a, self, dim, "F32" if half_to_float else self.dtype)
-
-
-@FAMILY.composite("log_softmax.int", "x − log Σ e^x along dim")
-def log_softmax_cast(a: Algebra[V], self: V, dim: int, dtype: Dtype | None = None) -> V:
-    """In `dtype`, to which `self` is converted first."""
-    into = dtype or self.dtype
-    return _log_softmax(a, a.cast(self, into), dim, into)
 
 
 @FAMILY.composite("_softmax_backward_data.default", "output · (grad − Σ grad · output)")
@@ -358,7 +317,10 @@ def log_softmax_backward(a: Algebra[V], grad_output: V, output: V, dim: int, inp
 
 
 def softmax_along(a: Algebra[V], x: V, axis: int, dtype: str = "F32") -> V:
-    """At the dtype of `x`, for a result of `dtype`; a tensor without elements is its own softmax."""
+    """At the dtype of `x`, for a result of `dtype`, at most 1; a tensor without elements is its own softmax.
+
+    Kernels divide by the sum, or multiply by its inverse.
+    """
     if 0 in x.shape:
         return x
     e = a.exp(a.sub(x, a.max(x, (axis,), keep=True)))
@@ -367,7 +329,10 @@ def softmax_along(a: Algebra[V], x: V, axis: int, dtype: str = "F32") -> V:
 
 
 def log_softmax_along(a: Algebra[V], x: V, axis: int, dtype: str = "F32") -> V:
-    """At the dtype of `x`, for a result of `dtype`; a tensor without elements is its own result."""
+    """At the dtype of `x`, for a result of `dtype`; a tensor without elements is its own result.
+
+    (x − max) − log Σ e^(x − max), in this order: max + log Σ first would lose what differs between large logits.
+    """
     if 0 in x.shape:
         return x
     shifted = a.sub(x, a.max(x, (axis,), keep=True))
@@ -377,11 +342,22 @@ def log_softmax_along(a: Algebra[V], x: V, axis: int, dtype: str = "F32") -> V:
     return a.sub(shifted, a.log(total))
 
 
-def _softmax(a: Algebra[V], x: V, dim: int, into: str) -> V:
-    found = softmax_along(a, a.wide(lifted(a, x)), axis_of(x, dim), into)
-    return a.reshape(a.cast(found, into), x.shape)
+def _softmax(a: Algebra[V], x: V, dim: int, into: str, along: Along = softmax_along) -> V:
+    result: V = along(a, a.wide(lifted(a, x)), axis_of(x, dim), into)
+    return a.reshape(a.cast(result, into), x.shape)
 
 
-def _log_softmax(a: Algebra[V], x: V, dim: int, into: str) -> V:
-    found = log_softmax_along(a, a.wide(lifted(a, x)), axis_of(x, dim), into)
-    return a.reshape(a.cast(found, into), x.shape)
+def _add_softmax(name: str, meaning: str, along: Along) -> None:
+    @FAMILY.composite(f"_{name}.default", meaning)
+    def plain(a: Algebra[V], self: V, dim: int, half_to_float: bool) -> V:
+        return _softmax(a, self, dim, "F32" if half_to_float else self.dtype, along)
+
+    @FAMILY.composite(f"{name}.int", meaning)
+    def converted(a: Algebra[V], self: V, dim: int, dtype: Dtype | None = None) -> V:
+        """In `dtype`, to which `self` is converted first."""
+        into = dtype or self.dtype
+        return _softmax(a, a.cast(self, into), dim, into, along)
+
+
+_add_softmax("softmax", "e^x / Σ e^x along dim", softmax_along)
+_add_softmax("log_softmax", "x − log Σ e^x along dim", log_softmax_along)

@@ -9,6 +9,7 @@ from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, Comparison, V
 from tallystick.programs.operators.aten.arguments import common_dtype
 from tallystick.programs.operators.definition import Family, Scalar
+from tallystick.programs.operators.precision import FORMATS
 
 FAMILY = Family("aten")
 
@@ -166,18 +167,10 @@ def nan_to_num(
     """0 for NaN and the largest floats for infinities, unless other numbers are given."""
     if self.dtype not in FLOATS:
         return self
-    largest = _LARGEST[self.dtype]
+    largest = FORMATS[self.dtype].largest
     x = a.where(isnan(a, self), 0.0 if nan is None else nan, self)
     x = a.where(a.compare(self, float("inf"), "eq"), largest if posinf is None else posinf, x)
     return a.where(a.compare(self, float("-inf"), "eq"), -largest if neginf is None else neginf, x)
-
-
-_LARGEST = {
-    "F16": 65504.0,
-    "BF16": (2 - 2.0**-7) * 2.0**127,
-    "F32": (2 - 2.0**-23) * 2.0**127,
-    "F64": (2 - 2.0**-52) * 2.0**1023,
-}
 
 
 def _at_common(a: Algebra[V], *operands: Any) -> tuple[str, list[Any]]:

@@ -9,6 +9,7 @@ from typing import Final
 from tallystick.core.errors import MalformedError
 from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, Number, Typed, V
+from tallystick.programs.operators.aten.arguments import part
 from tallystick.programs.operators.definition import Dtype, Family, Scalar
 from tallystick.programs.operators.types import INTEGERS, broadcast_shapes
 
@@ -228,7 +229,7 @@ def _rows(a: Algebra[V], x: V, matrices: V, offs: V) -> V:
     count, (_, inner, columns) = x.shape[0], matrices.shape
     result = a.full((count, columns), math.nan, x.dtype)
     for group in range(matrices.shape[0]):
-        matrix = a.reshape(_part(a, matrices, group), (inner, columns))
+        matrix = a.reshape(part(a, matrices, 0, group, group + 1), (inner, columns))
         product = a.dot(x, matrix, ((1,), (0,)))
         result = a.where(a.reshape(_members(a, offs, group, count), (count, 1)), product, result)
     return result
@@ -249,11 +250,9 @@ def _sums(a: Algebra[V], x: V, y: V, offs: V) -> V:
 def _members(a: Algebra[V], offs: V, group: int, count: int) -> V:
     """BOOL of `count` places: whether each is of the group."""
     places = a.iota((count,), 0, "I32")
-    before_end = a.compare(places, _part(a, offs, group), "lt")
-    return before_end if group == 0 else a.logical_and(before_end, a.compare(places, _part(a, offs, group - 1), "ge"))
-
-
-def _part(a: Algebra[V], x: V, index: int) -> V:
-    """Entry `index` of the first axis, which stays with side 1."""
-    rest = len(x.shape) - 1
-    return a.slice(x, (index, *(0,) * rest), (index + 1, *x.shape[1:]), (1,) * (rest + 1))
+    before_end = a.compare(places, part(a, offs, 0, group, group + 1), "lt")
+    return (
+        before_end
+        if group == 0
+        else a.logical_and(before_end, a.compare(places, part(a, offs, 0, group - 1, group), "ge"))
+    )

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Final
 
 from tallystick.core.errors import MalformedError
 from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, Number, V
 from tallystick.programs.operators.aten.arguments import constant, dtype_of_number, wide_dtype
 from tallystick.programs.operators.definition import Dtype, Family, Ints, Scalar
+from tallystick.programs.operators.precision import FORMATS
 from tallystick.programs.operators.types import NUMBERS, check_number
 
 FAMILY = Family("aten")
-SIGNIFICANDS: Final = {"F16": 2**11, "BF16": 2**8, "F32": 2**24, "F64": 2**53}
-"""The largest magnitude up to which a float dtype holds every integer."""
 
 
 @FAMILY.moves("full.default", "c")
@@ -23,34 +21,10 @@ def full(a: Algebra[V], size: Ints, fill_value: Scalar, dtype: Dtype | None = No
     return a.full(size, fill_value, dtype or dtype_of_number(fill_value))
 
 
-@FAMILY.moves("empty.memory_format zeros.default", "0")
-def zeros(a: Algebra[V], size: Ints, dtype: Dtype | None = None) -> V:
-    """F32 without a dtype; memory that nobody has written is 0."""
-    return a.full(size, 0, dtype or "F32")
-
-
-@FAMILY.moves("ones.default", "1")
-def ones(a: Algebra[V], size: Ints, dtype: Dtype | None = None) -> V:
-    """F32 without a dtype."""
-    return a.full(size, 1, dtype or "F32")
-
-
 @FAMILY.moves("full_like.default", "c")
 def full_like(a: Algebra[V], self: V, fill_value: Scalar, dtype: Dtype | None = None) -> V:
     """The shape of `self`, and its dtype where none is given."""
     return a.full(self.shape, fill_value, dtype or self.dtype)
-
-
-@FAMILY.moves("empty_like.default zeros_like.default", "0")
-def zeros_like(a: Algebra[V], self: V, dtype: Dtype | None = None) -> V:
-    """As `full_like`."""
-    return a.full(self.shape, 0, dtype or self.dtype)
-
-
-@FAMILY.moves("ones_like.default", "1")
-def ones_like(a: Algebra[V], self: V, dtype: Dtype | None = None) -> V:
-    """As `full_like`."""
-    return a.full(self.shape, 1, dtype or self.dtype)
 
 
 @FAMILY.moves("new_full.default", "c")
@@ -59,16 +33,29 @@ def new_full(a: Algebra[V], self: V, size: Ints, fill_value: Scalar, dtype: Dtyp
     return a.full(size, fill_value, dtype or self.dtype)
 
 
-@FAMILY.moves("new_empty.default new_zeros.default", "0")
-def new_zeros(a: Algebra[V], self: V, size: Ints, dtype: Dtype | None = None) -> V:
-    """As `new_full`."""
-    return a.full(size, 0, dtype or self.dtype)
+def _add_constant(number: int, full: str, like: str, new: str) -> None:
+    @FAMILY.moves(full, str(number))
+    def filled(a: Algebra[V], size: Ints, dtype: Dtype | None = None) -> V:
+        """F32 without a dtype."""
+        return a.full(size, number, dtype or "F32")
+
+    @FAMILY.moves(like, str(number))
+    def filled_like(a: Algebra[V], self: V, dtype: Dtype | None = None) -> V:
+        return a.full(self.shape, number, dtype or self.dtype)
+
+    @FAMILY.moves(new, str(number))
+    def new_filled(a: Algebra[V], self: V, size: Ints, dtype: Dtype | None = None) -> V:
+        return a.full(size, number, dtype or self.dtype)
 
 
-@FAMILY.moves("new_ones.default", "1")
-def new_ones(a: Algebra[V], self: V, size: Ints, dtype: Dtype | None = None) -> V:
-    """As `new_full`."""
-    return a.full(size, 1, dtype or self.dtype)
+# Memory that nobody has written is 0.
+_add_constant(
+    0,
+    "zeros.default empty.memory_format",
+    "zeros_like.default empty_like.default",
+    "new_zeros.default new_empty.default",
+)
+_add_constant(1, "ones.default", "ones_like.default", "new_ones.default")
 
 
 @FAMILY.moves("fill.Scalar", "c")
@@ -135,7 +122,9 @@ def arange_step(a: Algebra[V], start: Scalar, end: Scalar, step: Scalar = 1, dty
     count = _count(start, end, step)
     if dtype not in NUMBERS:
         raise MalformedError(f"{dtype} does not count")
-    if _are_whole(start, step) and max(abs(start), abs(start + step * count)) <= SIGNIFICANDS.get(dtype, 2**53):
+    if _are_whole(start, step) and max(abs(start), abs(start + step * count)) <= 2 ** (
+        FORMATS[dtype].bits if dtype in FLOATS else 53
+    ):
         for number in (start, start + step * (count - 1)) if count else ():
             check_number(number, dtype)
         index = a.iota((count,), 0, "I64")

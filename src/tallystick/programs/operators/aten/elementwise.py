@@ -241,16 +241,16 @@ def exp2(a: Algebra[V], self: V) -> V:
     return a.cast(a.pow(2.0, x), dtype)
 
 
-@FAMILY.library("log2.default", "log₂ self")
-def log2(a: Algebra[V], self: V) -> V:
-    """A quotient of natural logarithms; kernels have a function of its own."""
-    return _logarithm(a, self, 2)
+def _add_logarithm(base: int, meaning: str) -> None:
+    @FAMILY.library(f"log{base}.default", meaning)
+    def logarithm(a: Algebra[V], self: V) -> V:
+        """A quotient of natural logarithms; kernels have a function of its own."""
+        dtype, x = real(a, self)
+        return a.cast(a.div(a.log(x), a.log(a.full((), base, x.dtype))), dtype)
 
 
-@FAMILY.library("log10.default", "log₁₀ self")
-def log10(a: Algebra[V], self: V) -> V:
-    """A quotient of natural logarithms; kernels have a function of its own."""
-    return _logarithm(a, self, 10)
+_add_logarithm(2, "log₂ self")
+_add_logarithm(10, "log₁₀ self")
 
 
 @FAMILY.library("tan.default", "sin self / cos self")
@@ -278,11 +278,6 @@ def _power(a: Algebra[V], x: V, exponent: Scalar, dtype: str) -> V:
         return a.pow(x, stored_number(a, exponent, dtype))
     product = stored(a, a.mul(x, x), dtype)
     return a.mul(product, x) if exponent == 3 else a.div(1, product)
-
-
-def _logarithm(a: Algebra[V], x: V, base: int) -> V:
-    dtype, x = real(a, x)
-    return a.cast(a.div(a.log(x), a.log(a.full((), base, x.dtype))), dtype)
 
 
 def _summands(a: Algebra[V], x: V, y: V | Scalar) -> tuple[str, list[Any]]:

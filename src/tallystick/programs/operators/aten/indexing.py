@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from tallystick.core.errors import MalformedError
 from tallystick.programs.operators.algebra import Algebra, Comparison, Typed, V
-from tallystick.programs.operators.aten.arguments import axis_of, lifted
-from tallystick.programs.operators.aten.joining import cat, part
+from tallystick.programs.operators.aten.arguments import axis_of, flat, lifted, part
+from tallystick.programs.operators.aten.joining import cat
 from tallystick.programs.operators.definition import Family, Ints, Scalar
 from tallystick.programs.operators.types import taken
 
@@ -34,7 +33,7 @@ def take_along_dim(a: Algebra[V], self: V, indices: V, dim: int | None = None) -
     """Both are broadcast beside `dim`, and flattened where there is none."""
     _check_index(indices)
     if dim is None:
-        return a.take_along(_flat(a, self), _flat(a, indices), 0)
+        return a.take_along(flat(a, self), flat(a, indices), 0)
     axis = axis_of(self, dim)
     if not self.shape or len(self.shape) != len(indices.shape):
         raise MalformedError(f"{len(indices.shape)} axes of indices for {len(self.shape)} axes")
@@ -211,10 +210,6 @@ def _diagonal(a: Algebra[V], x: V, offset: int, dim1: int, dim2: int) -> tuple[l
 def _check_index(x: Typed) -> None:
     if x.dtype not in {"I64", "I32"}:
         raise MalformedError(f"indices are I64 or I32, not {x.dtype}")
-
-
-def _flat(a: Algebra[V], x: V) -> V:
-    return a.reshape(x, (math.prod(x.shape),))
 
 
 # Sorted elements, triangles of matrices, and differences of neighbours.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from tallystick.core.errors import MalformedError
-from tallystick.programs.operators.algebra import Algebra, V
-from tallystick.programs.operators.aten.arguments import axis_of, common_dtype, lifted
+from tallystick.programs.operators.algebra import Algebra, Typed, V
+from tallystick.programs.operators.aten.arguments import axis_of, common_dtype, dropped, flat, lifted, part
 from tallystick.programs.operators.definition import Family, Ints, Scalar
 
 FAMILY = Family("aten")
@@ -42,7 +42,7 @@ def select(a: Algebra[V], self: V, dim: int, index: int) -> V:
     """The axis goes; a negative index counts from the end."""
     axis = _real_axis(self, dim)
     first = _index(self.shape[axis], index)
-    return _without(a, part(a, self, axis, first, first + 1), axis)
+    return dropped(a, part(a, self, axis, first, first + 1), {axis})
 
 
 @FAMILY.moves("split_with_sizes.default unsafe_split_with_sizes.default", "parts")
@@ -90,7 +90,7 @@ def unbind(a: Algebra[V], self: V, dim: int = 0) -> tuple[V, ...]:
     """The axis goes."""
     axis = _real_axis(self, dim)
     _check_parts(self.shape[axis])
-    return tuple(_without(a, part(a, self, axis, i, i + 1), axis) for i in range(self.shape[axis]))
+    return tuple(dropped(a, part(a, self, axis, i, i + 1), {axis}) for i in range(self.shape[axis]))
 
 
 @FAMILY.moves("unfold.default", "sliding windows")
@@ -161,7 +161,7 @@ def repeat_interleave(
     a: Algebra[V], self: V, repeats: int, dim: int | None = None, output_size: int | None = None
 ) -> V:
     """Without a dim, of the flattened tensor; the output size has to be true."""
-    x = a.reshape(self, (math.prod(self.shape),)) if dim is None else self
+    x = flat(a, self) if dim is None else self
     axis = _real_axis(x, dim or 0)
     before, side, behind = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
     if repeats < 0 or output_size not in (None, side * repeats):
@@ -174,7 +174,7 @@ def repeat_interleave(
 def roll(a: Algebra[V], self: V, shifts: Ints, dims: Ints = ()) -> V:
     """Without dims, of the flattened tensor."""
     if not dims and len(shifts) == 1:
-        return a.reshape(_rolled(a, a.reshape(self, (math.prod(self.shape),)), shifts[0], 0), self.shape)
+        return a.reshape(_rolled(a, flat(a, self), shifts[0], 0), self.shape)
     if len(shifts) != len(dims) or not dims:
         raise MalformedError(f"{len(shifts)} shifts along {len(dims)} axes")
     for shift, dim in zip(shifts, dims, strict=True):
@@ -230,7 +230,7 @@ def pad(a: Algebra[V], self: V, pad: Ints, mode: str = "constant", value: float 
 @FAMILY.moves("slice_backward.default", "∂ of self[start:end:step]")
 def slice_backward(a: Algebra[V], grad_output: V, input_sizes: Ints, dim: int, start: int, end: int, step: int) -> V:
     """0 outside of the range."""
-    return _placed(a, grad_output, *_place(grad_output, input_sizes, dim, start, end, step), step)
+    return _placed(a, grad_output, *_place(grad_output.shape, input_sizes, dim, start, end, step), step)
 
 
 @FAMILY.moves("select_backward.default", "∂ of self[index]")
@@ -239,7 +239,7 @@ def select_backward(a: Algebra[V], grad_output: V, input_sizes: Ints, dim: int, 
     axis = _axis_of_sides(input_sizes, dim)
     first = _index(input_sizes[axis], index)
     apart = a.reshape(grad_output, (*input_sizes[:axis], 1, *input_sizes[axis + 1 :]))
-    return _placed(a, apart, *_place(apart, input_sizes, axis, first, first + 1, 1), 1)
+    return _placed(a, apart, *_place(apart.shape, input_sizes, axis, first, first + 1, 1), 1)
 
 
 @FAMILY.moves("slice_scatter.default", "self with self[start:end:step] = src")
@@ -250,7 +250,7 @@ def slice_scatter(
     axis = _real_axis(self, dim)
     first, stop = _range(self.shape[axis], start, end, step)
     sides = (*self.shape[:axis], len(range(first, stop, step)), *self.shape[axis + 1 :])
-    place = _place(_Sides(sides), self.shape, axis, first, stop, step)
+    place = _place(sides, self.shape, axis, first, stop, step)
     written = _placed(a, a.full(sides, 1, "BOOL"), *place, step)
     return a.where(written, _placed(a, a.broadcast(src, sides), *place, step), self)
 
@@ -280,24 +280,7 @@ def unfold_backward(a: Algebra[V], grad_in: V, input_sizes: Ints, dim: int, size
     return a.scatter(a.full(input_sizes, 0, grad_in.dtype), (index,), axis, together, add=True)
 
 
-def part(a: Algebra[V], x: V, axis: int, start: int, stop: int, step: int = 1) -> V:
-    """`x[start:stop:step]` along one axis; raises `MalformedError` outside of the side."""
-    starts, stops, steps = [0] * len(x.shape), list(x.shape), [1] * len(x.shape)
-    starts[axis], stops[axis], steps[axis] = start, stop, step
-    return a.slice(x, starts, stops, steps)
-
-
-class _Sides(tuple[int, ...]):
-    """A shape, used where functions expect a tensor of this shape."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self
-
-    dtype = ""
-
-
-def _real_axis(x: Any, dim: int) -> int:
+def _real_axis(x: Typed, dim: int) -> int:
     if not x.shape:
         raise MalformedError("a 0-dimensional tensor has no axis")
     return axis_of(x, dim)
@@ -306,7 +289,9 @@ def _real_axis(x: Any, dim: int) -> int:
 def _axis_of_sides(sides: Sequence[int], dim: int) -> int:
     if any(side < 0 for side in sides):
         raise MalformedError(f"shape {tuple(sides)!s:.60} has a negative side")
-    return _real_axis(_Sides(sides), dim)
+    if not -len(sides) <= dim < len(sides):
+        raise MalformedError(f"axis {dim} of a tensor with {len(sides)} axes")
+    return dim % len(sides)
 
 
 def _index(side: int, index: int) -> int:
@@ -320,10 +305,6 @@ def _range(side: int, start: int | None, end: int | None, step: int) -> tuple[in
         raise MalformedError(f"a step of {step}")
     first, stop, _ = slice(start, end, step).indices(side)
     return first, max(first, stop)
-
-
-def _without(a: Algebra[V], x: V, axis: int) -> V:
-    return a.reshape(x, (*x.shape[:axis], *x.shape[axis + 1 :]))
 
 
 def _check_parts(count: int) -> None:
@@ -343,7 +324,7 @@ def _along(a: Algebra[V], x: V, axis: int, axes: int) -> V:
     return a.reshape(x, [math.prod(x.shape) if i == axis else 1 for i in range(axes)])
 
 
-def _edges(x: Any, pad: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _edges(x: Typed, pad: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Low and high of every axis, from pairs for the last axis first."""
     if len(pad) % 2 or len(pad) > 2 * len(x.shape):
         raise MalformedError(f"{len(pad)} edges of a tensor with {len(x.shape)} axes")
@@ -375,14 +356,14 @@ def _stretched(a: Algebra[V], x: V, axis: int, side: int) -> V:
 
 
 def _place(
-    x: Any, sides: Sequence[int], dim: int, start: int | None, end: int | None, step: int
+    shape: Ints, sides: Sequence[int], dim: int, start: int | None, end: int | None, step: int
 ) -> tuple[int, int, int]:
-    """The axis, and how many zeros stand before and behind `x`, spread by `step`, in a tensor with these sides."""
+    """The axis, and how many zeros stand before and behind a tensor spread by `step`, in one with these sides."""
     axis = _axis_of_sides(sides, dim)
     first, stop = _range(sides[axis], start, end, step)
     count = len(range(first, stop, step))
-    if x.shape != (*sides[:axis], count, *sides[axis + 1 :]):
-        raise MalformedError(f"shape {list(x.shape)} in a range of {count} along axis {axis} of {list(sides)}")
+    if shape != (*sides[:axis], count, *sides[axis + 1 :]):
+        raise MalformedError(f"shape {list(shape)} in a range of {count} along axis {axis} of {list(sides)}")
     if not count:
         return axis, 0, sides[axis]
     return axis, first, sides[axis] - first - (count - 1) * step - 1

@@ -13,6 +13,7 @@ from tallystick.programs.operators.aten.arguments import axis_of
 from tallystick.programs.operators.aten.contraction import summand
 from tallystick.programs.operators.aten.convolution import masked
 from tallystick.programs.operators.definition import Family, Ints
+from tallystick.programs.operators.precision import FORMATS
 
 # Variances are taken in two passes. Kernels write (x − mean)·rstd·weight + bias also as x·α + β (Ioffe & Szegedy 2015,
 # arXiv:1502.03167, Algorithm 2): a sum of three terms in another order, which `summand` allows for. A kernel that takes
@@ -107,8 +108,6 @@ def check_floats(x: Typed) -> None:
 
 FAMILY: Final = Family("aten")
 
-_EPSILONS: Final = {"F32": 2.0**-23, "F64": 2.0**-52}
-
 
 @FAMILY.composite("layer_norm.default", "(x − mean) / √(variance + ε) · weight + bias over the last axes")
 def layer_norm(
@@ -183,7 +182,7 @@ def fused_rms_norm(a: Algebra[V], input: V, normalized_shape: Ints, weight: V | 
     axes = _normalized_axes(input, normalized_shape, weight)
     x = a.wide(input)
     mean = a.div(a.sum(a.mul(x, x), axes, keep=True), math.prod(normalized_shape))
-    rstd = a.rsqrt(a.add(mean, _EPSILONS[x.dtype] if eps is None else eps))
+    rstd = a.rsqrt(a.add(mean, 2 * FORMATS[x.dtype].unit if eps is None else eps))
     result = a.mul(x, rstd)
     if weight is not None:
         result = a.mul(result, a.wide(weight))

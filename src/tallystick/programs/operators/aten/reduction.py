@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 from tallystick.core.tensors import FLOATS
-from tallystick.programs.operators.algebra import Algebra, Axes, V
-from tallystick.programs.operators.aten.arguments import axes_of, axis_of, divided, float_dtype, lifted
+from tallystick.programs.operators.algebra import Algebra, Axes, Comparison, V
+from tallystick.programs.operators.aten.arguments import axes_of, axis_of, divided, dropped, flat, float_dtype, lifted
 from tallystick.programs.operators.definition import Dtype, Family, Ints, Scalar
 
 FAMILY = Family("aten")
@@ -76,103 +78,67 @@ def count_nonzero_over(a: Algebra[V], self: V, dim: Ints) -> V:
     return a.sum(a.cast(a.cast(self, "BOOL"), "I64"), axes_of(self, dim))
 
 
-# ---- extremes
+# ---- extremes: NaN where there is one, and of equal ones the first
 
 
-@FAMILY.exact("max.default", "the largest element")
-def max_all(a: Algebra[V], self: V) -> V:
-    """NaN where there is one."""
-    return a.max(self, axes_of(self, None))
+def _add_extreme(name: str, largest: str, opposite: bool) -> None:
+    def extreme(a: Algebra[V], x: V, axes: Axes, keep: bool = False) -> V:
+        found: V = getattr(a, name)(x, axes, keep)
+        return found
+
+    @FAMILY.exact(f"{name}.default", f"the {largest} element")
+    def of_all(a: Algebra[V], self: V) -> V:
+        return extreme(a, self, axes_of(self, None))
+
+    @FAMILY.exact(f"a{name}.default", f"the {largest} along dim")
+    def along_axes(a: Algebra[V], self: V, dim: Ints = (), keepdim: bool = False) -> V:
+        """Over all axes where none is named."""
+        return extreme(a, self, axes_of(self, dim), keepdim)
+
+    @FAMILY.exact(f"arg{name}.default", f"where the {largest} is")
+    def place(a: Algebra[V], self: V, dim: int | None = None, keepdim: bool = False) -> V:
+        """In row-major order where no axis is named; negated floats and inverted integers stand in the other order."""
+        return _place_of_largest(a, _opposite(a, self) if opposite else self, dim, keepdim)
+
+    @FAMILY.exact(f"{name}.dim", f"the {largest} along dim and where")
+    def with_place(a: Algebra[V], self: V, dim: int, keepdim: bool = False) -> tuple[V, V]:
+        return extreme(a, self, axes_of(self, (dim,)), keepdim), place(a, self, dim, keepdim)
 
 
-@FAMILY.exact("min.default", "the smallest element")
-def min_all(a: Algebra[V], self: V) -> V:
-    """NaN where there is one."""
-    return a.min(self, axes_of(self, None))
-
-
-@FAMILY.exact("amax.default", "the largest along dim")
-def amax(a: Algebra[V], self: V, dim: Ints = (), keepdim: bool = False) -> V:
-    """Over all axes where none is named; NaN where there is one."""
-    return a.max(self, axes_of(self, dim), keepdim)
-
-
-@FAMILY.exact("amin.default", "the smallest along dim")
-def amin(a: Algebra[V], self: V, dim: Ints = (), keepdim: bool = False) -> V:
-    """Over all axes where none is named; NaN where there is one."""
-    return a.min(self, axes_of(self, dim), keepdim)
+_add_extreme("max", "largest", opposite=False)
+_add_extreme("min", "smallest", opposite=True)
 
 
 @FAMILY.exact("aminmax.default", "both extremes")
 def aminmax(a: Algebra[V], self: V, dim: int | None = None, keepdim: bool = False) -> tuple[V, V]:
-    """Over all axes where none is named; NaN where there is one."""
+    """Over all axes where none is named."""
     axes = axes_of(self, None if dim is None else (dim,))
     return a.min(self, axes, keepdim), a.max(self, axes, keepdim)
 
 
-@FAMILY.exact("max.dim", "the largest along dim and where")
-def max_along(a: Algebra[V], self: V, dim: int, keepdim: bool = False) -> tuple[V, V]:
-    """The first of equal ones."""
-    return a.max(self, axes_of(self, (dim,)), keepdim), argmax(a, self, dim, keepdim)
+def _add_quantifier(name: str, meaning: str, counted: Callable[[Algebra[Any], Any], Any], how: Comparison) -> None:
+    """BOOL, and U8 for U8: whether as many elements are `counted` as `how` says, compared with 0."""
+
+    def judged(a: Algebra[V], x: V, dim: Ints | None, keep: bool) -> V:
+        count: V = a.sum(a.cast(counted(a, a.cast(x, "BOOL")), "I64"), axes_of(x, dim), keep)
+        verdict = a.compare(count, 0, how)
+        return a.cast(verdict, "U8") if x.dtype == "U8" else verdict
+
+    @FAMILY.exact(f"{name}.default", meaning)
+    def of_all(a: Algebra[V], self: V) -> V:
+        return judged(a, self, None, False)
+
+    @FAMILY.exact(f"{name}.dim", f"{name} along dim")
+    def along_axis(a: Algebra[V], self: V, dim: int, keepdim: bool = False) -> V:
+        return judged(a, self, (dim,), keepdim)
+
+    @FAMILY.exact(f"{name}.dims", f"{name} along dim")
+    def along_axes(a: Algebra[V], self: V, dim: Ints | None = None, keepdim: bool = False) -> V:
+        return judged(a, self, dim, keepdim)
 
 
-@FAMILY.exact("min.dim", "the smallest along dim and where")
-def min_along(a: Algebra[V], self: V, dim: int, keepdim: bool = False) -> tuple[V, V]:
-    """The first of equal ones."""
-    return a.min(self, axes_of(self, (dim,)), keepdim), argmax(a, _opposite(a, self), dim, keepdim)
-
-
-@FAMILY.exact("argmax.default", "where the largest is")
-def argmax(a: Algebra[V], self: V, dim: int | None = None, keepdim: bool = False) -> V:
-    """The first of equal ones, in row-major order where no axis is named."""
-    if dim is not None:
-        return a.argmax(lifted(a, self), axis_of(self, dim), keepdim) if self.shape else a.full((), 0, "I64")
-    found = a.argmax(a.reshape(self, (math.prod(self.shape),)), 0)
-    return a.reshape(found, (1,) * len(self.shape)) if keepdim else found
-
-
-@FAMILY.exact("argmin.default", "where the smallest is")
-def argmin(a: Algebra[V], self: V, dim: int | None = None, keepdim: bool = False) -> V:
-    """The first of equal ones: negated floats and inverted integers stand in the opposite order."""
-    return argmax(a, _opposite(a, self), dim, keepdim)
-
-
-@FAMILY.exact("any.default", "whether an element is not 0")
-def any_all(a: Algebra[V], self: V) -> V:
-    """Over all axes; false for no elements."""
-    return any_over(a, self)
-
-
-@FAMILY.exact("any.dim", "any along dim")
-def any_along(a: Algebra[V], self: V, dim: int, keepdim: bool = False) -> V:
-    """False for no elements."""
-    return any_over(a, self, (dim,), keepdim)
-
-
-@FAMILY.exact("any.dims", "any along dim")
-def any_over(a: Algebra[V], self: V, dim: Ints | None = None, keepdim: bool = False) -> V:
-    """BOOL, and U8 for U8; false for no elements."""
-    held = a.sum(a.cast(a.cast(self, "BOOL"), "I64"), axes_of(self, dim), keepdim)
-    return _judged(a, self, a.compare(held, 0, "ne"))
-
-
-@FAMILY.exact("all.default", "whether no element is 0")
-def all_all(a: Algebra[V], self: V) -> V:
-    """Over all axes; true for no elements."""
-    return all_over(a, self)
-
-
-@FAMILY.exact("all.dim", "all along dim")
-def all_along(a: Algebra[V], self: V, dim: int, keepdim: bool = False) -> V:
-    """True for no elements."""
-    return all_over(a, self, (dim,), keepdim)
-
-
-@FAMILY.exact("all.dims", "all along dim")
-def all_over(a: Algebra[V], self: V, dim: Ints | None = None, keepdim: bool = False) -> V:
-    """BOOL, and U8 for U8; true for no elements."""
-    fallen = a.sum(a.cast(a.logical_not(a.cast(self, "BOOL")), "I64"), axes_of(self, dim), keepdim)
-    return _judged(a, self, a.compare(fallen, 0, "eq"))
+_add_quantifier("any", "whether an element is not 0", lambda a, held: held, "ne")  # false for no elements
+_add_quantifier("all", "whether no element is 0", lambda a, held: a.logical_not(held), "eq")  # true for no elements
 
 
 # ---- variances
@@ -204,7 +170,7 @@ def var_mean(
     axes, x = axes_of(self, dim), a.wide(self)
     center = mean_of(a, x, axes, True)
     spread = _variance(a, x, center, axes, 1 if correction is None else correction, keepdim)
-    return a.cast(spread, self.dtype), a.cast(center if keepdim else _dropped(a, center, axes), self.dtype)
+    return a.cast(spread, self.dtype), a.cast(center if keepdim else dropped(a, center, axes), self.dtype)
 
 
 @FAMILY.composite("std.correction", "square root of the variance")
@@ -253,7 +219,7 @@ def logsumexp(a: Algebra[V], self: V, dim: Ints, keepdim: bool = False) -> V:
     largest = a.max(x, axes, True)
     shift = a.where(a.is_finite(largest), largest, 0)
     total = a.cast(a.sum(a.wide(a.exp(a.sub(x, shift))), axes, keepdim), x.dtype)
-    return a.add(a.log(total), shift if keepdim else _dropped(a, shift, axes))
+    return a.add(a.log(total), shift if keepdim else dropped(a, shift, axes))
 
 
 def mean_of(a: Algebra[V], x: V, axes: Axes, keep: bool) -> V:
@@ -264,6 +230,13 @@ def mean_of(a: Algebra[V], x: V, axes: Axes, keep: bool) -> V:
 def _variance(a: Algebra[V], x: V, center: V, axes: Axes, correction: Scalar, keep: bool) -> V:
     apart = a.sub(x, center)
     return divided(a, a.sum(a.mul(apart, apart), axes, keep), max(_count(x, axes) - correction, 0))
+
+
+def _place_of_largest(a: Algebra[V], x: V, dim: int | None, keep: bool) -> V:
+    if dim is not None:
+        return a.argmax(lifted(a, x), axis_of(x, dim), keep) if x.shape else a.full((), 0, "I64")
+    found = a.argmax(flat(a, x), 0)
+    return a.reshape(found, (1,) * len(x.shape)) if keep else found
 
 
 def _opposite(a: Algebra[V], x: V) -> V:
@@ -287,14 +260,5 @@ def _summed_dtype(x: V) -> str:
     return x.dtype if x.dtype in FLOATS else "I64"
 
 
-def _judged(a: Algebra[V], x: V, verdict: V) -> V:
-    return a.cast(verdict, "U8") if x.dtype == "U8" else verdict
-
-
 def _count(x: V, axes: Axes) -> int:
     return math.prod(x.shape[axis] for axis in axes)
-
-
-def _dropped(a: Algebra[V], x: V, axes: Axes) -> V:
-    """Without `axes`, which have a side of 1."""
-    return a.reshape(x, [side for axis, side in enumerate(x.shape) if axis not in axes])

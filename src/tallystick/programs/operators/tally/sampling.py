@@ -9,6 +9,7 @@ from tallystick.core.errors import MalformedError
 from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, V
 from tallystick.programs.operators.definition import Dtype, Family, Ints
+from tallystick.programs.operators.precision import FORMATS
 from tallystick.programs.operators.tally import fixed_point
 from tallystick.programs.operators.tally.fixed_point import (
     FINITE,
@@ -35,16 +36,15 @@ FAMILY = Family("tally")
 
 WORD: Final = 64
 LANES: Final = 4
-SIGNIFICAND: Final = {"F64": 53, "F32": 24, "F16": 11, "BF16": 8}
 WORDS_MAX: Final = 1 << 53
 
 
 @FAMILY.exact("philox_uniform", "numbers of [0, 1) from the leading bits of Philox words")
 def philox_uniform(a: Algebra[V], seed: V, offset: int, size: Ints, dtype: Dtype) -> V:
     """The leading 53, 24, 11 or 8 bits of each word over 2 to that power; every value is a float of `dtype`."""
-    if dtype not in SIGNIFICAND:
+    if dtype not in FLOATS:
         raise MalformedError(f"dtype is {dtype}, no float")
-    bits = SIGNIFICAND[dtype]
+    bits = FORMATS[dtype].bits
     leading = _logical_right(a, _words(a, seed, offset, size), WORD - bits)
     return a.mul(a.cast(leading, dtype), 2.0**-bits)
 
