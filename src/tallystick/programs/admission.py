@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -112,7 +112,10 @@ def last_readers(graph: Graph) -> dict[int, list[Ref]]:
         reader |= dict.fromkeys((*filter(None, node.outputs), *node.refs), node.number)
     for output in graph.outputs:
         reader.pop(output.value, None)
-    return _grouped(reader.items())
+    last: dict[int, list[Ref]] = {}
+    for ref, number in reader.items():
+        last.setdefault(number, []).append(ref)
+    return last
 
 
 def depths(graph: Graph) -> dict[int, int]:
@@ -138,13 +141,6 @@ def peak_bytes(graph: Graph, scratch: Mapping[int, int]) -> int:
         peak = max(peak, held + scratch.get(node.number, 0))
         held -= sum(specs[ref].nbytes for ref in last.get(node.number, ()))
     return peak
-
-
-def _grouped(pairs: Iterable[tuple[Ref, int]]) -> dict[int, list[Ref]]:
-    found: dict[int, list[Ref]] = {}
-    for ref, number in pairs:
-        found.setdefault(number, []).append(ref)
-    return found
 
 
 # The checks that every graph passes, whatever its source: names, references, kinds, shapes and costs.
@@ -190,7 +186,7 @@ def parse_ref(ref: str) -> tuple[int, int] | None:
     return None if found is None else (int(found["number"]), int(found["index"] or 0))
 
 
-def _check_sources(graph: Graph, given: Mapping[int, int]) -> dict[Ref, TensorSpec]:
+def _check_sources(graph: Graph, given: Set[int]) -> dict[Ref, TensorSpec]:
     specs: dict[Ref, TensorSpec] = {}
     for source in graph.sources:
         what = f"{'input' if isinstance(source, Input) else 'constant'} {shown(source.name)}"
@@ -203,7 +199,7 @@ def _check_sources(graph: Graph, given: Mapping[int, int]) -> dict[Ref, TensorSp
     return specs
 
 
-def _check_cut_name(name: Ref, given: Mapping[int, int], what: str) -> None:
+def _check_cut_name(name: Ref, given: Set[int], what: str) -> None:
     """A cut value keeps its reference; the node that gave it must not be in the graph."""
     found = parse_ref(name)
     if found is None or found[0] in given:
@@ -262,20 +258,19 @@ def _check_attribute(attribute: Attribute, parameter: Parameter, what: str) -> N
         raise MalformedError(f"{what}: {parameter.name} is no printable ASCII")
 
 
-def _given(graph: Graph) -> Mapping[int, int]:
-    """The position of every node by its number. Raises `MalformedError` unless the numbers rise."""
-    found: dict[int, int] = {}
+def _given(graph: Graph) -> Set[int]:
+    """The numbers of the nodes. Raises `MalformedError` unless they rise."""
     last = -1
-    for place, node in enumerate(graph.nodes):
+    for node in graph.nodes:
         if not 0 <= node.number <= NUMBER_MAX:
             raise MalformedError(f"node {node.number}: its number lies outside 0 to {NUMBER_MAX}")
         if node.number <= last:
             raise MalformedError(f"node {node.number}: stands behind node {last}; numbers rise")
-        found[node.number], last = place, node.number
-    return found
+        last = node.number
+    return {node.number for node in graph.nodes}
 
 
-def _check_refs(node: Node, specs: Mapping[Ref, TensorSpec], given: Mapping[int, int]) -> None:
+def _check_refs(node: Node, specs: Mapping[Ref, TensorSpec], given: Set[int]) -> None:
     for ref in node.refs:
         found = parse_ref(ref)
         if found is not None and found[0] >= node.number:

@@ -188,9 +188,7 @@ class Binding:
         return tuple(ref for node in part.nodes for ref in node.outputs if ref is not None and ref in self.values)
 
     def _needed(self, numbers: set[int]) -> set[Ref]:
-        lacking = sorted(numbers - {node.number for node in self.graph.nodes})
-        if lacking:
-            raise UsageError(f"the graph has no node {lacking[0]}")
+        _require_nodes(self.graph, numbers)
         needed: set[Ref] = set()
         for node in reversed(self.graph.nodes):
             if node.number in numbers or needed.intersection(filter(None, node.outputs)):

@@ -146,14 +146,7 @@ def flash_attention_backward(
 
 
 def _attend(
-    a: Algebra[V],
-    query: V,
-    key: V,
-    value: V,
-    mask: V | None,
-    is_causal: bool,
-    scale: float | None,
-    fused: bool = True,
+    a: Algebra[V], query: V, key: V, value: V, mask: V | None, is_causal: bool, scale: float | None, fused: bool = True
 ) -> tuple[V, V, V, V]:
     """The result, e^(s − max), the sum of that over keys, and max."""
     q, k, v = widened(a, query, key, value)

@@ -65,12 +65,7 @@ def copy(a: Algebra[V], self: V, src: V) -> V:
 
 @FAMILY.moves("_assert_tensor_metadata.default", "nothing, if a is as stated")
 def assert_tensor_metadata(
-    algebra: Algebra[V],
-    /,
-    a: V,
-    size: Ints | None = None,
-    stride: Ints | None = None,
-    dtype: Dtype | None = None,
+    algebra: Algebra[V], /, a: V, size: Ints | None = None, stride: Ints | None = None, dtype: Dtype | None = None
 ) -> tuple[V, ...]:
     """No result; refused where `a` has another dtype or shape. Strides say nothing about values."""
     if dtype not in (None, a.dtype) or (size is not None and tuple(size) != a.shape):

@@ -186,12 +186,7 @@ def std(a: Algebra[V], self: V, dim: Ints | None = None, correction: Scalar | No
 
 @FAMILY.composite("linalg_vector_norm.default", "(Σ |self| ^ ord) ^ (1/ord)")
 def vector_norm(
-    a: Algebra[V],
-    self: V,
-    ord: Scalar = 2,
-    dim: Ints | None = None,
-    keepdim: bool = False,
-    dtype: Dtype | None = None,
+    a: Algebra[V], self: V, ord: Scalar = 2, dim: Ints | None = None, keepdim: bool = False, dtype: Dtype | None = None
 ) -> V:
     """`ord` 0 counts what is not 0; infinite orders are the largest and the smallest magnitude."""
     into = dtype or self.dtype

@@ -74,20 +74,16 @@ class Rounding(Frame):
     def _certain(self, v: Array, sources: Sequence[Ball], doubt: Array | bool) -> Array:
         """Where an infinity or NaN is certain: it follows from an infinite operand or an invalid operation."""
         wild: Array | bool = False
+        nan: Array | bool = False
         finite: Array | bool = True
         exact: Array | bool = True
         for source in sources:
             wild = wild | ~self.xp.isfinite(source.array)
+            nan = nan | (source.array != source.array)
             finite = finite & (self._lift(source.width) < math.inf)
             exact = exact & (self._lift(self._read(source)) == 0)
         inherited = wild & finite & ~self._lift_bool(doubt)
-        return ~self.xp.isfinite(v) & (inherited | ((v != v) & (exact | (finite & self._any_nan(sources)))))
-
-    def _any_nan(self, sources: Sequence[Ball]) -> Array | bool:
-        found: Array | bool = False
-        for source in sources:
-            found = found | (source.array != source.array)
-        return found
+        return ~self.xp.isfinite(v) & (inherited | ((v != v) & (exact | (finite & nan))))
 
     def _read(self, x: Ball) -> Array | float:
         """The radius, grown to include 0 where the device may read a subnormal operand as 0."""
@@ -153,9 +149,9 @@ class Accumulation(Rounding):
         factor = RoundedSums(
             terms, form.unit, lambda: 0.0, 1.0, lambda: 0.0, products=True, reference=self.reference_unit
         )
-        largest = self._product(self.xp.where(size > 1, size, 1.0), axes, keep)
-        smallest = self._product(self.xp.where((size < 1) & (size > 0), size, 1.0), axes, keep)
-        high = self._grown(self._product(size, axes, keep), terms)
+        largest = self._over(self.xp.where(size > 1, size, 1.0), self.values.prod, axes, keep)
+        smallest = self._over(self.xp.where((size < 1) & (size > 0), size, 1.0), self.values.prod, axes, keep)
+        high = self._grown(self._over(size, self.values.prod, axes, keep), terms)
         apart = high - abs(centre.array)
         if self.lost:  # both are rounded
             apart = (
@@ -172,7 +168,7 @@ class Accumulation(Rounding):
         if x.dtype not in FORMATS:
             return self._if_exact(centre, x) or self._unknown(centre)
         terms = np.arange(1, x.shape[axis] + 1).reshape([-1 if i == axis else 1 for i in range(len(x.shape))])
-        return self._accumulated(centre, x, terms, lambda array: self._running(array, axis))
+        return self._accumulated(centre, x, terms, lambda array: self._over(array, self.values.cumsum, axis))
 
     def dot(
         self, x: Ball, y: Ball, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ()), short: int = 0
@@ -246,13 +242,7 @@ class Accumulation(Rounding):
         return replace(result, radius=radius)
 
     def _accumulated(
-        self,
-        centre: Value,
-        x: Ball,
-        terms: Any,
-        total: Callable[[Array], Array],
-        plain: bool = False,
-        short: int = 0,
+        self, centre: Value, x: Ball, terms: Any, total: Callable[[Array], Array], plain: bool = False, short: int = 0
     ) -> Ball:
         """The ball of sums over a tensor's elements; `total` sums an array over the same elements."""
         r = self._read(x)

@@ -144,7 +144,8 @@ class Choices(Rounding):
             unordered = None if self._is_exact(r) else self._among_zeros(centre, r, 0.0)
             return Ball(centre, unordered, x.least), Ball(order, self._ties(centre, self._widest(r), axis))
         wide = self._wide(x.array)
-        low, high = (self._sorted(wide + side * x.radius, axis, descending) for side in (-1.0, 1.0))
+        ends = (Value(wide + side * x.radius, "F64") for side in (-1.0, 1.0))
+        low, high = (self.values.sort(end, axis, descending)[0].array for end in ends)
         radius = self._among_zeros(centre, self._read(x), self._hull(centre.array, low, high))
         return Ball(centre, radius, x.least), Ball(order, self._ties(centre, self._widest(self._read(x)), axis))
 

@@ -105,10 +105,9 @@ def gather(
     indices_are_sorted: bool,
 ) -> V:
     """§gather; a block that would leave the tensor is moved inside."""
-    window, dropped, batched = tuple(offset_dims), tuple(collapsed_slice_dims), tuple(operand_batching_dims)
-    mapped, index_batched = tuple(start_index_map), tuple(start_indices_batching_dims)
-    sizes = tuple(slice_sizes)
-    blocks = Blocks(operand.shape, window, dropped, batched, index_batched, mapped, index_vector_dim, sizes)
+    batched, index_batched = operand_batching_dims, start_indices_batching_dims
+    kept = (offset_dims, collapsed_slice_dims, batched, index_batched)
+    blocks = Blocks(operand.shape, *kept, start_index_map, index_vector_dim, slice_sizes)
     blocks.check(start_indices)
     starts = [
         a.minimum(a.maximum(column, 0), operand.shape[axis] - blocks.sizes[axis])
@@ -141,11 +140,9 @@ def scatter(
     """§scatter in the dtype of the operands; what would be written outside of the tensor is not."""
     one_dtype(input, updates)
     require(reducer in {"add", "assign"}, f"reducer {reducer!r:.40}")
-    dropped, batched = tuple(inserted_window_dims), tuple(input_batching_dims)
-    mapped, index_batched = tuple(scatter_dims_to_operand_dims), tuple(scatter_indices_batching_dims)
-    sizes = _block_sizes(input, updates, tuple(update_window_dims), {*dropped, *batched})
-    window = tuple(update_window_dims)
-    blocks = Blocks(input.shape, window, dropped, batched, index_batched, mapped, index_vector_dim, sizes)
+    sizes = _block_sizes(input, updates, update_window_dims, {*inserted_window_dims, *input_batching_dims})
+    kept = (update_window_dims, inserted_window_dims, input_batching_dims, scatter_indices_batching_dims)
+    blocks = Blocks(input.shape, *kept, scatter_dims_to_operand_dims, index_vector_dim, sizes)
     blocks.check(scatter_indices)
     expected = blocks.result(scatter_indices)
     require(updates.shape == expected, f"updates {list(updates.shape)} for blocks {list(expected)}")

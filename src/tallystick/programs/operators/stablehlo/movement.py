@@ -88,12 +88,7 @@ def reverse(a: Algebra[V], operand: V, dimensions: Ints) -> V:
 
 @FAMILY.moves("pad", "a value before, behind and between the elements")
 def pad(
-    a: Algebra[V],
-    operand: V,
-    padding_value: V,
-    edge_padding_low: Ints,
-    edge_padding_high: Ints,
-    interior_padding: Ints,
+    a: Algebra[V], operand: V, padding_value: V, edge_padding_low: Ints, edge_padding_high: Ints, interior_padding: Ints
 ) -> V:
     """§pad; negative padding at an edge crops."""
     one_dtype(operand, padding_value)

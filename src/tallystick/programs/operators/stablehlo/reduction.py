@@ -223,8 +223,8 @@ def dot_general(
     per_axis(len(lhs_batching_dimensions), rhs_batching_dimensions=rhs_batching_dimensions)
     per_axis(len(lhs_contracting_dimensions), rhs_contracting_dimensions=rhs_contracting_dimensions)
     x, y = _accumulated(a, lhs, dtype), _accumulated(a, rhs, dtype)
-    contract = (tuple(lhs_contracting_dimensions), tuple(rhs_contracting_dimensions))
-    return a.cast(a.dot(x, y, contract, (tuple(lhs_batching_dimensions), tuple(rhs_batching_dimensions))), dtype)
+    contract = (lhs_contracting_dimensions, rhs_contracting_dimensions)
+    return a.cast(a.dot(x, y, contract, (lhs_batching_dimensions, rhs_batching_dimensions)), dtype)
 
 
 @FAMILY.accumulates("convolution", "Σ x·w over windows and features")
