@@ -1,4 +1,5 @@
 """Activation functions, softmax and its logarithm, and their gradients."""
+# ruff: noqa: D103  (a decorator says what an operator means)
 
 from __future__ import annotations
 
@@ -65,7 +66,6 @@ def threshold_backward(a: Algebra[V], grad_output: V, self: V, threshold: Scalar
 
 @FAMILY.rounds("leaky_relu.default", "self or slope · self")
 def leaky_relu(a: Algebra[V], self: V, negative_slope: Scalar = 0.01) -> V:
-    """`self` above 0."""
     x = a.wide(self)
     return a.cast(a.where(a.compare(x, 0, "gt"), x, a.mul(x, negative_slope)), self.dtype)
 
@@ -138,7 +138,6 @@ def gelu(a: Algebra[V], self: V, approximate: str = "none") -> V:
 
 @FAMILY.composite("gelu_backward.default", "gradient of gelu")
 def gelu_backward(a: Algebra[V], grad_output: V, self: V, approximate: str = "none") -> V:
-    """`none`: grad · (Φ(x) + x φ(x))."""
     g, x = a.wide(grad_output), a.wide(self)
     slope = _tanh_slope(a, x) if _is_tanh(approximate) else _normal_slope(a, x)
     return a.cast(a.mul(g, slope), grad_output.dtype)
@@ -310,7 +309,6 @@ def softmax_backward(a: Algebra[V], grad_output: V, output: V, dim: int, input_d
 
 @FAMILY.composite("_log_softmax_backward_data.default", "grad − e^output · Σ grad")
 def log_softmax_backward(a: Algebra[V], grad_output: V, output: V, dim: int, input_dtype: Dtype) -> V:
-    """As written."""
     g, y, axis = a.wide(lifted(a, grad_output)), a.wide(lifted(a, output)), axis_of(output, dim)
     total = a.sum(g, (axis,), keep=True)
     return a.reshape(a.cast(a.sub(g, a.mul(a.exp(y), total)), input_dtype), output.shape)

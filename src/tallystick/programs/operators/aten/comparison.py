@@ -1,4 +1,5 @@
 """Comparisons, logic, and choices between elements: all exact."""
+# ruff: noqa: D103  (a decorator says what an operator means)
 
 from __future__ import annotations
 
@@ -66,25 +67,21 @@ def logical_not(a: Algebra[V], self: V) -> V:
 
 @FAMILY.exact("bitwise_not.default", "every bit inverted")
 def bitwise_not(a: Algebra[V], self: V) -> V:
-    """Integers, or BOOL."""
     return a.logical_not(self)
 
 
 @FAMILY.exact("isnan.default", "self is NaN")
 def isnan(a: Algebra[V], self: V) -> V:
-    """NaN alone differs from itself."""
     return a.compare(self, self, "ne")
 
 
 @FAMILY.exact("isfinite.default", "self is neither infinite nor NaN")
 def isfinite(a: Algebra[V], self: V) -> V:
-    """Integers and BOOL always are."""
     return a.is_finite(self) if self.dtype in FLOATS else a.full(self.shape, 1, "BOOL")
 
 
 @FAMILY.exact("isinf.default", "self is infinite")
 def isinf(a: Algebra[V], self: V) -> V:
-    """Integers and BOOL never are."""
     return a.logical_not(a.logical_or(isfinite(a, self), isnan(a, self)))
 
 
@@ -106,7 +103,6 @@ def where(a: Algebra[V], condition: V, self: V | Scalar, other: V | Scalar) -> V
 
 @FAMILY.exact("masked_fill.Scalar", "value where mask, else self")
 def masked_fill(a: Algebra[V], self: V, mask: V, value: Scalar) -> V:
-    """`value` is a constant of the dtype of `self`."""
     return a.where(mask, value, self)
 
 
@@ -120,14 +116,12 @@ def masked_fill_tensor(a: Algebra[V], self: V, mask: V, value: V) -> V:
 
 @FAMILY.exact("maximum.default max.other", "the larger")
 def maximum(a: Algebra[V], self: V, other: V) -> V:
-    """NaN where either is."""
     _, (x, y) = _at_common(a, self, other)
     return a.maximum(x, y)
 
 
 @FAMILY.exact("minimum.default min.other", "the smaller")
 def minimum(a: Algebra[V], self: V, other: V) -> V:
-    """NaN where either is."""
     _, (x, y) = _at_common(a, self, other)
     return a.minimum(x, y)
 
@@ -150,13 +144,11 @@ def clamp(a: Algebra[V], self: V, min: V | Scalar | None = None, max: V | Scalar
 
 @FAMILY.exact("clamp_min.default clamp_min.Tensor", "max(self, min)", min="Scalar Tensor")
 def clamp_min(a: Algebra[V], self: V, min: V | Scalar) -> V:
-    """NaN where either is."""
     return clamp(a, self, min, None)
 
 
 @FAMILY.exact("clamp_max.default clamp_max.Tensor", "min(self, max)", max="Scalar Tensor")
 def clamp_max(a: Algebra[V], self: V, max: V | Scalar) -> V:
-    """NaN where either is."""
     return clamp(a, self, None, max)
 
 

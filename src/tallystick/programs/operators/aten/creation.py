@@ -1,4 +1,5 @@
 """Tensors from numbers: filled, counted, and like another tensor in dtype or shape."""
+# ruff: noqa: D103  (a decorator says what an operator means)
 
 from __future__ import annotations
 
@@ -23,20 +24,17 @@ def full(a: Algebra[V], size: Ints, fill_value: Scalar, dtype: Dtype | None = No
 
 @FAMILY.moves("full_like.default", "c")
 def full_like(a: Algebra[V], self: V, fill_value: Scalar, dtype: Dtype | None = None) -> V:
-    """The shape of `self`, and its dtype where none is given."""
     return a.full(self.shape, fill_value, dtype or self.dtype)
 
 
 @FAMILY.moves("new_full.default", "c")
 def new_full(a: Algebra[V], self: V, size: Ints, fill_value: Scalar, dtype: Dtype | None = None) -> V:
-    """The dtype of `self` where none is given."""
     return a.full(size, fill_value, dtype or self.dtype)
 
 
 def _add_constant(number: int, full: str, like: str, new: str) -> None:
     @FAMILY.moves(full, str(number))
     def filled(a: Algebra[V], size: Ints, dtype: Dtype | None = None) -> V:
-        """F32 without a dtype."""
         return a.full(size, number, dtype or "F32")
 
     @FAMILY.moves(like, str(number))
@@ -60,13 +58,11 @@ _add_constant(1, "ones.default", "ones_like.default", "new_ones.default")
 
 @FAMILY.moves("fill.Scalar", "c")
 def fill(a: Algebra[V], self: V, value: Scalar) -> V:
-    """The dtype and shape of `self`."""
     return a.full(self.shape, value, self.dtype)
 
 
 @FAMILY.rounds("fill.Tensor", "c")
 def fill_tensor(a: Algebra[V], self: V, value: V) -> V:
-    """A 0-dimensional `value`, in the dtype of `self`."""
     if value.shape:
         raise MalformedError(f"a tensor is filled with one number, not with {len(value.shape)} axes of them")
     return a.broadcast(a.cast(value, self.dtype), self.shape)
@@ -74,7 +70,6 @@ def fill_tensor(a: Algebra[V], self: V, value: V) -> V:
 
 @FAMILY.moves("zero.default", "0")
 def zero(a: Algebra[V], self: V) -> V:
-    """The dtype and shape of `self`."""
     return a.full(self.shape, 0, self.dtype)
 
 
@@ -86,14 +81,12 @@ def scalar_tensor(a: Algebra[V], s: Scalar, dtype: Dtype | None = None) -> V:
 
 @FAMILY.moves("eye.m", "1 on the diagonal")
 def eye(a: Algebra[V], n: int, m: int, dtype: Dtype | None = None) -> V:
-    """F32 without a dtype."""
     rows, columns = a.iota((n, m), 0, "I64"), a.iota((n, m), 1, "I64")
     return a.cast(a.compare(rows, columns, "eq"), dtype or "F32")
 
 
 @FAMILY.moves("eye.default", "1 on the diagonal")
 def square_eye(a: Algebra[V], n: int, dtype: Dtype | None = None) -> V:
-    """F32 without a dtype."""
     return eye(a, n, n, dtype)
 
 
@@ -102,13 +95,11 @@ def square_eye(a: Algebra[V], n: int, dtype: Dtype | None = None) -> V:
 
 @FAMILY.rounds("arange.default", "0, 1, …")
 def arange(a: Algebra[V], end: Scalar, dtype: Dtype | None = None) -> V:
-    """As `arange_step` from 0 in steps of 1."""
     return arange_step(a, 0, end, 1, dtype or dtype_of_counts(end))
 
 
 @FAMILY.rounds("arange.start", "s, s+1, …")
 def arange_start(a: Algebra[V], start: Scalar, end: Scalar, dtype: Dtype | None = None) -> V:
-    """As `arange_step` in steps of 1."""
     return arange_step(a, start, end, 1, dtype)
 
 

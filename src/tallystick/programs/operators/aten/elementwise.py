@@ -1,4 +1,5 @@
 """Arithmetic and functions of one element at a time, also those with three operands that optimizers use."""
+# ruff: noqa: D103  (a decorator says what an operator means)
 
 from __future__ import annotations
 
@@ -39,21 +40,18 @@ def add(a: Algebra[V], self: V, other: V | Scalar, alpha: Scalar = 1) -> V:
 
 @FAMILY.rounds("sub.Tensor sub.Scalar", "self − alpha · other", other="Tensor Scalar")
 def sub(a: Algebra[V], self: V, other: V | Scalar, alpha: Scalar = 1) -> V:
-    """As `add`; not for BOOL."""
     dtype, (x, y) = _summands(a, self, other)
     return a.cast(a.sub(x, _times(a, y, alpha, dtype)), dtype)
 
 
 @FAMILY.rounds("rsub.Tensor rsub.Scalar", "other − alpha · self", other="Tensor Scalar")
 def rsub(a: Algebra[V], self: V, other: V | Scalar, alpha: Scalar = 1) -> V:
-    """`sub` with its operands exchanged."""
     dtype, (x, y) = _summands(a, self, other)
     return a.cast(a.sub(y, _times(a, x, alpha, dtype)), dtype)
 
 
 @FAMILY.rounds("mul.Tensor mul.Scalar", "self · other", other="Tensor Scalar")
 def mul(a: Algebra[V], self: V, other: V | Scalar) -> V:
-    """BOOL: logical and."""
     dtype, (x, y) = met(a, self, other)
     if dtype == "BOOL":
         return a.minimum(x, y)
@@ -70,7 +68,6 @@ def div(a: Algebra[V], self: V, other: V | Scalar) -> V:
 
 @FAMILY.rounds("reciprocal.default", "1 / self")
 def reciprocal(a: Algebra[V], self: V) -> V:
-    """Integers become F32."""
     dtype, x = real(a, self)
     return a.cast(a.div(1, x), dtype)
 
@@ -91,7 +88,6 @@ def div_mode(a: Algebra[V], self: V, other: V | Scalar, rounding_mode: str | Non
 
 @FAMILY.composite("floor_divide.default floor_divide.Scalar", "⌊self / other⌋", other="Tensor Scalar")
 def floor_divide(a: Algebra[V], self: V, other: V | Scalar) -> V:
-    """Exact for integers."""
     return div_mode(a, self, other, "floor")
 
 
@@ -118,7 +114,6 @@ def fmod(a: Algebra[V], self: V, other: V | Scalar) -> V:
 
 @FAMILY.rounds("square.default", "self²")
 def square(a: Algebra[V], self: V) -> V:
-    """One product."""
     x = a.wide(self)
     return a.cast(a.mul(x, x), self.dtype)
 
@@ -141,7 +136,6 @@ def scalar_pow(a: Algebra[V], self: Scalar, exponent: V) -> V:
 
 @FAMILY.library("pow.Tensor_Tensor", "self ^ exponent")
 def pow_tensor(a: Algebra[V], self: V, exponent: V) -> V:
-    """Floats only."""
     dtype, (x, y) = met(a, self, exponent)
     return a.cast(a.pow(x, y), dtype)
 
@@ -159,7 +153,6 @@ def xlogy(a: Algebra[V], self: V | Scalar, other: V | Scalar) -> V:
 
 @FAMILY.library("special_xlog1py.default", "self · log(1 + other)")
 def xlog1py(a: Algebra[V], self: V, other: V) -> V:
-    """As `xlogy`."""
     return _times_logarithm(a, self, other, a.log1p)
 
 
@@ -176,13 +169,11 @@ def _times_logarithm(a: Algebra[V], self: V | Scalar, other: V | Scalar, logarit
 
 @FAMILY.exact("neg.default", "−self")
 def neg(a: Algebra[V], self: V) -> V:
-    """Numbers only."""
     return a.neg(self)
 
 
 @FAMILY.exact("abs.default", "|self|")
 def absolute(a: Algebra[V], self: V) -> V:
-    """Numbers only."""
     return a.abs(self)
 
 
@@ -197,7 +188,6 @@ def sign(a: Algebra[V], self: V) -> V:
 def _add_whole(name: str, meaning: str) -> None:
     @FAMILY.exact(f"{name}.default", meaning)
     def rounded(a: Algebra[V], self: V) -> V:
-        """Integers are whole."""
         function: Definition = getattr(a, name)
         return function(self) if self.dtype in FLOATS else self
 
@@ -205,7 +195,6 @@ def _add_whole(name: str, meaning: str) -> None:
 def _add_function(name: str, meaning: str, exactness: Exactness = Exactness.LIBRARY) -> None:
     @FAMILY.operator(exactness, f"{name}.default", meaning)
     def computed(a: Algebra[V], self: V) -> V:
-        """Integers become F32."""
         dtype, x = real(a, self)
         function: Definition = getattr(a, name)
         return a.cast(function(x), dtype)
@@ -342,7 +331,6 @@ def lerp(a: Algebra[V], self: V, end: V, weight: Scalar) -> V:
 
 @FAMILY.composite("lerp.Tensor", "self + weight · (end − self)")
 def lerp_tensor(a: Algebra[V], self: V, end: V, weight: V) -> V:
-    """As `lerp`, for each weight."""
     x, y, w = (a.wide(each) for each in (self, end, weight))
     is_near = a.compare(a.abs(w), 0.5, "lt")
     return a.cast(a.where(is_near, _from_start(a, x, y, w), _from_end(a, x, y, w)), self.dtype)

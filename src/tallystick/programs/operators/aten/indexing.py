@@ -1,4 +1,5 @@
 """Elements read and written where indices say, sorted elements, and triangles of matrices."""
+# ruff: noqa: D103  (a decorator says what an operator means)
 
 from __future__ import annotations
 
@@ -50,13 +51,11 @@ def scatter(a: Algebra[V], self: V, dim: int, index: V, src: V) -> V:
 
 @FAMILY.moves("scatter.value", "self with self[index] = value")
 def scatter_value(a: Algebra[V], self: V, dim: int, index: V, value: Scalar) -> V:
-    """As `scatter` of one number."""
     return _scattered(a, self, dim, index, a.full(index.shape, value, self.dtype), add=False)
 
 
 @FAMILY.accumulates("scatter_add.default", "self with self[index] += src")
 def scatter_add(a: Algebra[V], self: V, dim: int, index: V, src: V) -> V:
-    """As `scatter`, in any order."""
     return _scattered(a, self, dim, index, src, add=True)
 
 
@@ -65,7 +64,6 @@ def scatter_add(a: Algebra[V], self: V, dim: int, index: V, src: V) -> V:
 
 @FAMILY.moves("index_select.default", "self[index]")
 def index_select(a: Algebra[V], self: V, dim: int, index: V) -> V:
-    """A vector of indices along `dim`."""
     x, axis, rows = lifted(a, self), axis_of(self, dim), _rows(a, index)
     chosen = a.take(x, (rows,), axis)
     return chosen if self.shape else a.reshape(chosen, ())
@@ -73,26 +71,22 @@ def index_select(a: Algebra[V], self: V, dim: int, index: V) -> V:
 
 @FAMILY.accumulates("index_add.default", "self with self[index] += alpha · source")
 def index_add(a: Algebra[V], self: V, dim: int, index: V, source: V, alpha: Scalar = 1) -> V:
-    """In any order."""
     scaled = source if alpha == 1 else a.mul(source, alpha)
     return _written(a, self, dim, index, scaled, add=True)
 
 
 @FAMILY.moves("index_copy.default", "self with self[index] = source")
 def index_copy(a: Algebra[V], self: V, dim: int, index: V, source: V) -> V:
-    """A vector of indices along `dim`."""
     return _written(a, self, dim, index, source, add=False)
 
 
 @FAMILY.moves("index_fill.int_Scalar", "self with self[index] = value")
 def index_fill(a: Algebra[V], self: V, dim: int, index: V, value: Scalar) -> V:
-    """A vector of indices along `dim`."""
     return index_fill_tensor(a, self, dim, index, a.full((), value, self.dtype))
 
 
 @FAMILY.rounds("index_fill.int_Tensor", "self with self[index] = value")
 def index_fill_tensor(a: Algebra[V], self: V, dim: int, index: V, value: V) -> V:
-    """A 0-dimensional value."""
     if value.shape:
         raise MalformedError(f"rows are filled with one number, not with {len(value.shape)} axes of them")
     sides, axis, rows = self.shape or (1,), axis_of(self, dim), _rows(a, index)
@@ -140,7 +134,6 @@ def diagonal(a: Algebra[V], self: V, offset: int = 0, dim1: int = 0, dim2: int =
 
 @FAMILY.moves("diagonal_backward.default", "∂ of a diagonal")
 def diagonal_backward(a: Algebra[V], grad_output: V, input_sizes: Ints, offset: int, dim1: int, dim2: int) -> V:
-    """0 beside the diagonal."""
     empty = a.full(input_sizes, 0, grad_output.dtype)
     order, places = _diagonal(a, empty, offset, dim1, dim2)
     x = a.scatter(a.transpose(empty, order), places, len(order) - 2, grad_output, add=False)
@@ -224,19 +217,16 @@ def sort(a: Algebra[V], self: V, dim: int = -1, descending: bool = False) -> tup
 
 @FAMILY.moves("sort.stable", "sorted, and from where")
 def sort_stable(a: Algebra[V], self: V, stable: bool | None, dim: int = -1, descending: bool = False) -> tuple[V, V]:
-    """Stable in any case."""
     return sort(a, self, dim, descending)
 
 
 @FAMILY.moves("argsort.default", "from where, sorted")
 def argsort(a: Algebra[V], self: V, dim: int = -1, descending: bool = False) -> V:
-    """I64."""
     return sort(a, self, dim, descending)[1]
 
 
 @FAMILY.moves("argsort.stable", "from where, sorted")
 def argsort_stable(a: Algebra[V], self: V, stable: bool, dim: int = -1, descending: bool = False) -> V:
-    """Stable in any case."""
     return argsort(a, self, dim, descending)
 
 

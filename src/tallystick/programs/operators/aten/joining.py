@@ -1,4 +1,5 @@
 """Parts of tensors, tensors joined, repeated, rolled and padded, and the gradients of taking parts."""
+# ruff: noqa: D103  (a decorator says what an operator means)
 
 from __future__ import annotations
 
@@ -47,7 +48,6 @@ def select(a: Algebra[V], self: V, dim: int, index: int) -> V:
 
 @FAMILY.moves("split_with_sizes.default unsafe_split_with_sizes.default", "parts")
 def split_with_sizes(a: Algebra[V], self: V, split_sizes: Ints, dim: int = 0) -> tuple[V, ...]:
-    """The sizes add up to the side."""
     axis = _real_axis(self, dim)
     if sum(split_sizes) != self.shape[axis] or any(size < 0 for size in split_sizes):
         raise MalformedError(f"sizes {tuple(split_sizes)!s:.60} of a side of {self.shape[axis]}")
@@ -58,13 +58,11 @@ def split_with_sizes(a: Algebra[V], self: V, split_sizes: Ints, dim: int = 0) ->
 
 @FAMILY.moves("split.sizes", "parts")
 def split_sizes(a: Algebra[V], self: V, split_size: Ints, dim: int = 0) -> tuple[V, ...]:
-    """As `split_with_sizes`."""
     return split_with_sizes(a, self, split_size, dim)
 
 
 @FAMILY.moves("split.Tensor unsafe_split.Tensor", "equal parts")
 def split(a: Algebra[V], self: V, split_size: int, dim: int = 0) -> tuple[V, ...]:
-    """The last part may be smaller."""
     axis = _real_axis(self, dim)
     side = self.shape[axis]
     if split_size < 0 or (split_size == 0 and side):
@@ -87,7 +85,6 @@ def chunk(a: Algebra[V], self: V, chunks: int, dim: int = 0) -> tuple[V, ...]:
 
 @FAMILY.moves("unbind.int", "every self[i]")
 def unbind(a: Algebra[V], self: V, dim: int = 0) -> tuple[V, ...]:
-    """The axis goes."""
     axis = _real_axis(self, dim)
     _check_parts(self.shape[axis])
     return tuple(dropped(a, part(a, self, axis, i, i + 1), {axis}) for i in range(self.shape[axis]))
@@ -197,7 +194,6 @@ def meshgrid_indexing(a: Algebra[V], tensors: Sequence[V], indexing: str) -> tup
 
 @FAMILY.moves("meshgrid.default", "a grid")
 def meshgrid(a: Algebra[V], tensors: Sequence[V]) -> tuple[V, ...]:
-    """Axis i follows vector i."""
     return meshgrid_indexing(a, tensors, "ij")
 
 
@@ -229,13 +225,11 @@ def pad(a: Algebra[V], self: V, pad: Ints, mode: str = "constant", value: float 
 
 @FAMILY.moves("slice_backward.default", "∂ of self[start:end:step]")
 def slice_backward(a: Algebra[V], grad_output: V, input_sizes: Ints, dim: int, start: int, end: int, step: int) -> V:
-    """0 outside of the range."""
     return _placed(a, grad_output, *_place(grad_output.shape, input_sizes, dim, start, end, step), step)
 
 
 @FAMILY.moves("select_backward.default", "∂ of self[index]")
 def select_backward(a: Algebra[V], grad_output: V, input_sizes: Ints, dim: int, index: int) -> V:
-    """0 elsewhere."""
     axis = _axis_of_sides(input_sizes, dim)
     first = _index(input_sizes[axis], index)
     apart = a.reshape(grad_output, (*input_sizes[:axis], 1, *input_sizes[axis + 1 :]))

@@ -2,6 +2,7 @@
 
 Kernels of PyTorch for 16-bit dtypes round every step to 16 bits and accumulate in F32.
 """
+# ruff: noqa: D103  (a decorator says what an operator means)
 
 from __future__ import annotations
 
@@ -94,7 +95,6 @@ def cross_entropy(
 
 @FAMILY.composite("mse_loss.default", "(self − target)²")
 def mse_loss(a: Algebra[V], self: V, target: V, reduction: int = 1) -> V:
-    """Broadcast as arithmetic is."""
     x, y = narrowly_met(a, self, target)
     apart = a.sub(x, y)
     return _reduced(a, a.mul(apart, apart), reduction)
@@ -110,7 +110,6 @@ def mse_loss_backward(a: Algebra[V], grad_output: V, self: V, target: V, reducti
 
 @FAMILY.composite("l1_loss.default", "|self − target|")
 def l1_loss(a: Algebra[V], self: V, target: V, reduction: int = 1) -> V:
-    """Broadcast as arithmetic is."""
     x, y = narrowly_met(a, self, target)
     return _reduced(a, a.abs(a.sub(x, y)), reduction)
 
@@ -129,7 +128,6 @@ def smooth_l1_loss(a: Algebra[V], self: V, target: V, reduction: int = 1, beta: 
 
 @FAMILY.composite("smooth_l1_loss_backward.default", "d/β between −β and β, else the sign, times grad")
 def smooth_l1_loss_backward(a: Algebra[V], grad_output: V, self: V, target: V, reduction: int, beta: float) -> V:
-    """Where d is self − target."""
     g, x, y = narrowly_met(a, grad_output, self, target)
     apart = a.sub(x, y)
     slope = a.where(a.compare(a.abs(apart), beta, "lt"), divided(a, apart, beta), a.sign(apart))
@@ -148,7 +146,6 @@ def huber_loss(a: Algebra[V], self: V, target: V, reduction: int = 1, delta: flo
 
 @FAMILY.composite("huber_loss_backward.default", "d clamped to [−δ, δ], times grad")
 def huber_loss_backward(a: Algebra[V], grad_output: V, self: V, target: V, reduction: int, delta: float) -> V:
-    """Where d is self − target."""
     g, x, y = narrowly_met(a, grad_output, self, target)
     apart = a.sub(x, y)
     slope = a.maximum(a.minimum(apart, delta), -delta)
@@ -182,7 +179,6 @@ def binary_cross_entropy_backward(
 def binary_cross_entropy_with_logits(
     a: Algebra[V], self: V, target: V, weight: V | None = None, pos_weight: V | None = None, reduction: int = 1
 ) -> V:
-    """Weights are 1 where there are none."""
     x, t = self, target
     logs = log_of_sigmoid(a, x)
     if pos_weight is not None:

@@ -1,4 +1,5 @@
 """Views, copies and conversions: elements get other indices, or are moved or converted; nothing else is computed."""
+# ruff: noqa: D103  (a decorator says what an operator means)
 
 from __future__ import annotations
 
@@ -41,25 +42,21 @@ def to(a: Algebra[V], self: V, dtype: Dtype, copy: bool = False) -> V:
 
 @FAMILY.rounds("to.dtype_layout", "self as dtype")
 def to_layout(a: Algebra[V], self: V, dtype: Dtype | None = None, copy: bool = False) -> V:
-    """As `_to_copy`; there is one device and one layout."""
     return a.cast(self, dtype or self.dtype)
 
 
 @FAMILY.rounds("to.other", "self as other")
 def to_other(a: Algebra[V], self: V, other: V, copy: bool = False) -> V:
-    """The dtype of `other`."""
     return a.cast(self, other.dtype)
 
 
 @FAMILY.rounds("type_as.default", "self as other")
 def type_as(a: Algebra[V], self: V, other: V) -> V:
-    """The dtype of `other`."""
     return a.cast(self, other.dtype)
 
 
 @FAMILY.rounds("copy.default", "src as self")
 def copy(a: Algebra[V], self: V, src: V) -> V:
-    """The dtype and shape of `self`, the elements of `src`."""
     return a.broadcast(a.cast(src, self.dtype), self.shape)
 
 
@@ -78,25 +75,21 @@ def assert_tensor_metadata(
 
 @FAMILY.moves("_unsafe_view.default view.default", "row-major")
 def view(a: Algebra[V], self: V, size: Ints) -> V:
-    """One side may be -1."""
     return a.reshape(self, inferred(math.prod(self.shape), size))
 
 
 @FAMILY.moves("reshape.default", "row-major")
 def reshape(a: Algebra[V], self: V, shape: Ints) -> V:
-    """One side may be -1."""
     return view(a, self, shape)
 
 
 @FAMILY.moves("_reshape_alias.default", "row-major")
 def reshape_alias(a: Algebra[V], self: V, size: Ints, stride: Ints) -> V:
-    """Strides say nothing about values."""
     return view(a, self, size)
 
 
 @FAMILY.moves("reshape_as.default view_as.default", "row-major")
 def view_as(a: Algebra[V], self: V, other: V) -> V:
-    """The shape of `other`."""
     return a.reshape(self, other.shape)
 
 
@@ -112,7 +105,6 @@ def flatten(a: Algebra[V], self: V, start_dim: int = 0, end_dim: int = -1) -> V:
 
 @FAMILY.moves("unflatten.int", "an axis becomes several")
 def unflatten(a: Algebra[V], self: V, dim: int, sizes: Ints) -> V:
-    """One of the sizes may be -1."""
     axis = axis_of(self, dim)
     if not self.shape or not sizes:
         raise MalformedError(f"axis {dim} of shape {list(self.shape)} cannot become {len(sizes)} axes")
@@ -122,7 +114,6 @@ def unflatten(a: Algebra[V], self: V, dim: int, sizes: Ints) -> V:
 
 @FAMILY.moves("unsqueeze.default", "an axis of side 1")
 def unsqueeze(a: Algebra[V], self: V, dim: int) -> V:
-    """`dim` is an axis of the result."""
     axes = len(self.shape) + 1
     if not -axes <= dim < axes:
         raise MalformedError(f"axis {dim} of a tensor with {axes} axes")
@@ -131,19 +122,16 @@ def unsqueeze(a: Algebra[V], self: V, dim: int) -> V:
 
 @FAMILY.moves("squeeze.default", "without sides of 1")
 def squeeze(a: Algebra[V], self: V) -> V:
-    """All of them."""
     return a.reshape(self, [side for side in self.shape if side != 1])
 
 
 @FAMILY.moves("squeeze.dim", "without one side of 1")
 def squeeze_dim(a: Algebra[V], self: V, dim: int) -> V:
-    """A longer side stays."""
     return squeeze_dims(a, self, (dim,))
 
 
 @FAMILY.moves("squeeze.dims", "without some sides of 1")
 def squeeze_dims(a: Algebra[V], self: V, dim: Ints) -> V:
-    """Longer sides stay."""
     axes = {axis_of(self, each) for each in dim}
     if len(axes) != len(dim):
         raise MalformedError(f"axes {tuple(dim)!s:.60} repeat")
@@ -160,20 +148,17 @@ def expand(a: Algebra[V], self: V, size: Ints, implicit: bool = False) -> V:
 
 @FAMILY.moves("expand_as.default", "repeated")
 def expand_as(a: Algebra[V], self: V, other: V) -> V:
-    """The shape of `other`."""
     return a.broadcast(self, other.shape)
 
 
 @FAMILY.moves("broadcast_tensors.default", "repeated")
 def broadcast_tensors(a: Algebra[V], tensors: Sequence[V]) -> tuple[V, ...]:
-    """All of one shape."""
     shape = broadcast_shapes([x.shape for x in tensors])
     return tuple(a.broadcast(x, shape) for x in tensors)
 
 
 @FAMILY.moves("broadcast_to.default", "repeated")
 def broadcast_to(a: Algebra[V], self: V, size: Ints) -> V:
-    """As `expand`."""
     return expand(a, self, size, False)
 
 
@@ -182,7 +167,6 @@ def broadcast_to(a: Algebra[V], self: V, size: Ints) -> V:
 
 @FAMILY.moves("permute.default", "axes in another order")
 def permute(a: Algebra[V], self: V, dims: Ints) -> V:
-    """Every axis once."""
     return a.transpose(self, [axis_of(self, dim) for dim in dims])
 
 
@@ -198,13 +182,11 @@ def transpose(a: Algebra[V], self: V, dim0: int, dim1: int) -> V:
 
 @FAMILY.moves("swapaxes.default", "two axes swapped")
 def swapaxes(a: Algebra[V], self: V, axis0: int, axis1: int) -> V:
-    """As `transpose`."""
     return transpose(a, self, axis0, axis1)
 
 
 @FAMILY.moves("t.default", "transposed")
 def t(a: Algebra[V], self: V) -> V:
-    """At most two axes."""
     if len(self.shape) > 2:
         raise MalformedError(f"a matrix has 2 axes, not {len(self.shape)}")
     return a.transpose(self, range(len(self.shape))[::-1])
@@ -212,13 +194,11 @@ def t(a: Algebra[V], self: V) -> V:
 
 @FAMILY.moves("numpy_T.default", "axes reversed")
 def numpy_t(a: Algebra[V], self: V) -> V:
-    """All axes."""
     return a.transpose(self, range(len(self.shape))[::-1])
 
 
 @FAMILY.moves("mT.default", "matrices transposed")
 def matrix_t(a: Algebra[V], self: V) -> V:
-    """The last two axes."""
     if len(self.shape) < 2:
         raise MalformedError(f"a matrix has 2 axes, not {len(self.shape)}")
     return transpose(a, self, -2, -1)
@@ -226,7 +206,6 @@ def matrix_t(a: Algebra[V], self: V) -> V:
 
 @FAMILY.moves("movedim.intlist", "axes moved")
 def movedim(a: Algebra[V], self: V, source: Ints, destination: Ints) -> V:
-    """The other axes keep their order."""
     sources, destinations = [axis_of(self, dim) for dim in source], [axis_of(self, dim) for dim in destination]
     if len(source) != len(destination) or len(set(sources)) != len(sources) or len(set(destinations)) != len(sources):
         raise MalformedError(f"axes {tuple(source)!s:.60} cannot move to {tuple(destination)!s:.60}")
@@ -239,7 +218,6 @@ def movedim(a: Algebra[V], self: V, source: Ints, destination: Ints) -> V:
 
 @FAMILY.moves("movedim.int", "an axis moved")
 def movedim_int(a: Algebra[V], self: V, source: int, destination: int) -> V:
-    """The other axes keep their order."""
     return movedim(a, self, (source,), (destination,))
 
 

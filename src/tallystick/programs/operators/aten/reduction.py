@@ -2,6 +2,7 @@
 
 16-bit floats are accumulated in F32, whatever the order. A mean is the sum times 1/n: kernels divide or multiply.
 """
+# ruff: noqa: D103  (a decorator says what an operator means)
 
 from __future__ import annotations
 
@@ -22,7 +23,6 @@ FAMILY = Family("aten")
 
 @FAMILY.accumulates("sum.default", "Σ self")
 def sum_all(a: Algebra[V], self: V, dtype: Dtype | None = None) -> V:
-    """Over all axes; see `sum_over`."""
     return sum_over(a, self, None, dtype=dtype)
 
 
@@ -35,7 +35,6 @@ def sum_over(a: Algebra[V], self: V, dim: Ints | None, keepdim: bool = False, dt
 
 @FAMILY.accumulates("mean.default", "Σ self / n")
 def mean_all(a: Algebra[V], self: V, dtype: Dtype | None = None) -> V:
-    """Over all axes."""
     return mean(a, self, None, dtype=dtype)
 
 
@@ -48,7 +47,6 @@ def mean(a: Algebra[V], self: V, dim: Ints | None, keepdim: bool = False, dtype:
 
 @FAMILY.accumulates("prod.default", "Π self")
 def prod_all(a: Algebra[V], self: V, dtype: Dtype | None = None) -> V:
-    """Over all axes; see `prod`."""
     return a.prod(a.cast(self, dtype or _summed_dtype(self)), axes_of(self, None))
 
 
@@ -92,7 +90,6 @@ def _add_extreme(name: str, largest: str, opposite: bool) -> None:
 
     @FAMILY.exact(f"a{name}.default", f"the {largest} along dim")
     def along_axes(a: Algebra[V], self: V, dim: Ints = (), keepdim: bool = False) -> V:
-        """Over all axes where none is named."""
         return extreme(a, self, axes_of(self, dim), keepdim)
 
     @FAMILY.exact(f"arg{name}.default", f"where the {largest} is")
@@ -111,7 +108,6 @@ _add_extreme("min", "smallest", opposite=True)
 
 @FAMILY.exact("aminmax.default", "both extremes")
 def aminmax(a: Algebra[V], self: V, dim: int | None = None, keepdim: bool = False) -> tuple[V, V]:
-    """Over all axes where none is named."""
     axes = axes_of(self, None if dim is None else (dim,))
     return a.min(self, axes, keepdim), a.max(self, axes, keepdim)
 
@@ -146,7 +142,6 @@ _add_quantifier("all", "whether no element is 0", lambda a, held: a.logical_not(
 
 @FAMILY.composite("var.default", "variance")
 def var_all(a: Algebra[V], self: V, unbiased: bool = True) -> V:
-    """Over all axes."""
     return var_mean(a, self, None, int(unbiased))[0]
 
 
@@ -175,7 +170,6 @@ def var_mean(
 
 @FAMILY.composite("std.correction", "square root of the variance")
 def std(a: Algebra[V], self: V, dim: Ints | None = None, correction: Scalar | None = None, keepdim: bool = False) -> V:
-    """See `var`."""
     axes, x = axes_of(self, dim), a.wide(self)
     spread = _variance(a, x, mean_of(a, x, axes, True), axes, 1 if correction is None else correction, keepdim)
     return a.cast(a.sqrt(spread), self.dtype)
@@ -195,13 +189,11 @@ def vector_norm(
 
 @FAMILY.composite("norm.Scalar", "(Σ |self| ^ p) ^ (1/p)")
 def norm(a: Algebra[V], self: V, p: Scalar = 2) -> V:
-    """Over all axes."""
     return vector_norm(a, self, p)
 
 
 @FAMILY.composite("norm.ScalarOpt_dim", "(Σ |self| ^ p) ^ (1/p) along dim")
 def norm_over(a: Algebra[V], self: V, p: Scalar | None, dim: Ints, keepdim: bool = False) -> V:
-    """`p` is 2 where there is none."""
     return vector_norm(a, self, 2 if p is None else p, dim, keepdim)
 
 

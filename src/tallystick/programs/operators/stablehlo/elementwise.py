@@ -1,4 +1,5 @@
 """Arithmetic, comparison, selection, bits and conversion of one element at a time."""
+# ruff: noqa: D103  (the sections of the specification have the names of the operators)
 
 from __future__ import annotations
 
@@ -68,7 +69,6 @@ for _row in (
 
 @FAMILY.rounds("add", "x + y; integers wrap, BOOL: or")
 def add(a: Algebra[V], lhs: V, rhs: V) -> V:
-    """§add."""
     alike(lhs, rhs)
     if lhs.dtype == "BOOL":
         return a.logical_or(lhs, rhs)
@@ -77,7 +77,6 @@ def add(a: Algebra[V], lhs: V, rhs: V) -> V:
 
 @FAMILY.rounds("multiply", "x·y; integers wrap, BOOL: and")
 def multiply(a: Algebra[V], lhs: V, rhs: V) -> V:
-    """§multiply."""
     alike(lhs, rhs)
     if lhs.dtype == "BOOL":
         return a.logical_and(lhs, rhs)
@@ -131,7 +130,6 @@ DIRECTIONS: Final[dict[str, Comparison]] = {"EQ": "eq", "NE": "ne", "GE": "ge", 
 def _add_bitwise(name: str) -> None:
     @FAMILY.exact(f"{name}", f"x {name} y, of every bit")
     def bitwise(a: Algebra[V], lhs: V, rhs: V) -> V:
-        """§ of the same name."""
         alike(lhs, rhs)
         require(lhs.dtype not in FLOATS, f"stablehlo.{name} of {lhs.dtype}")
         result: V = getattr(a, f"logical_{name}")(lhs, rhs)
@@ -145,7 +143,6 @@ for _name in ("and", "or", "xor"):
 def _add_shift(name: str) -> None:
     @FAMILY.exact(f"{name}", "bits of x moved by y places")
     def shifted(a: Algebra[V], lhs: V, rhs: V) -> V:
-        """§ of the same name."""
         alike(lhs, rhs)
         require(is_integer(lhs.dtype), f"stablehlo.{name} of {lhs.dtype}")
         require(
@@ -161,7 +158,6 @@ for _name in ("shift_left", "shift_right_logical", "shift_right_arithmetic"):
 
 @FAMILY.exact("not", "every bit inverted")
 def invert(a: Algebra[V], operand: V) -> V:
-    """§not."""
     require(operand.dtype not in FLOATS, f"stablehlo.not of {operand.dtype}")
     return a.logical_not(operand)
 
@@ -177,7 +173,6 @@ def compare(a: Algebra[V], lhs: V, rhs: V, comparison_direction: str) -> V:
 
 @FAMILY.moves("select", "x where pred holds, else y")
 def select(a: Algebra[V], pred: V, on_true: V, on_false: V) -> V:
-    """§select."""
     alike(on_true, on_false)
     require(pred.dtype == "BOOL" and pred.shape in {(), on_true.shape}, "pred does not fit")
     return a.where(pred, on_true, on_false)
@@ -185,12 +180,10 @@ def select(a: Algebra[V], pred: V, on_true: V, on_false: V) -> V:
 
 @FAMILY.exact("is_finite", "BOOL: neither infinite nor NaN")
 def is_finite(a: Algebra[V], x: V) -> V:
-    """§is_finite."""
     require(x.dtype in FLOATS, f"stablehlo.is_finite of {x.dtype}")
     return a.is_finite(x)
 
 
 @FAMILY.rounds("convert", "the same number in another type")
 def convert(a: Algebra[V], operand: V, dtype: Dtype) -> V:
-    """§convert."""
     return a.cast(operand, dtype)

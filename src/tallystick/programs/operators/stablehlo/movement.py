@@ -1,4 +1,5 @@
 """Data that is made, moved, cut and joined."""
+# ruff: noqa: D103  (the sections of the specification have the names of the operators)
 
 from __future__ import annotations
 
@@ -28,20 +29,17 @@ def constant(a: Algebra[V], value: Scalar, shape: Ints, dtype: Dtype) -> V:
 
 @FAMILY.moves("iota", "its own index")
 def iota(a: Algebra[V], iota_dimension: int, shape: Ints, dtype: Dtype) -> V:
-    """§iota."""
     distinct_axes((iota_dimension,), len(shape))
     return a.iota(shape, iota_dimension, dtype)
 
 
 @FAMILY.moves("reshape", "the same elements in row order")
 def reshape(a: Algebra[V], operand: V, shape: Ints) -> V:
-    """§reshape."""
     return a.reshape(operand, shape)
 
 
 @FAMILY.moves("transpose", "axes permuted")
 def transpose(a: Algebra[V], operand: V, permutation: Ints) -> V:
-    """§transpose."""
     per_axis(len(operand.shape), permutation=permutation)
     distinct_axes(permutation, len(operand.shape))
     return a.transpose(operand, permutation)
@@ -62,7 +60,6 @@ def broadcast_in_dim(a: Algebra[V], operand: V, broadcast_dimensions: Ints, shap
 
 @FAMILY.moves("slice", "from start to limit by stride")
 def slice_(a: Algebra[V], operand: V, start_indices: Ints, limit_indices: Ints, strides: Ints) -> V:
-    """§slice."""
     per_axis(len(operand.shape), start_indices=start_indices, limit_indices=limit_indices, strides=strides)
     positive(strides=strides)
     for start, limit, side in zip(start_indices, limit_indices, operand.shape, strict=True):
@@ -72,7 +69,6 @@ def slice_(a: Algebra[V], operand: V, start_indices: Ints, limit_indices: Ints, 
 
 @FAMILY.moves("concatenate", "tensors one behind the other")
 def concatenate(a: Algebra[V], inputs: Sequence[V], dimension: int) -> V:
-    """§concatenate."""
     require(len(inputs) > 0, "nothing to concatenate")
     one_dtype(*inputs)
     distinct_axes((dimension,), len(inputs[0].shape))
@@ -81,7 +77,6 @@ def concatenate(a: Algebra[V], inputs: Sequence[V], dimension: int) -> V:
 
 @FAMILY.moves("reverse", "reversed along axes")
 def reverse(a: Algebra[V], operand: V, dimensions: Ints) -> V:
-    """§reverse."""
     distinct_axes(dimensions, len(operand.shape))
     return a.flip(operand, tuple(dimensions))
 
