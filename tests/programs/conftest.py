@@ -15,38 +15,37 @@ from tallystick.core.tensors import Tensor, TensorSpec
 from tallystick.programs.execution import execute
 from tallystick.programs.graph import Constant, Graph, GraphForm, Input, Node, Output, Role
 from tallystick.programs.operators.algebra import V
-from tallystick.programs.operators.definition import Dtype, Exactness, Family, Ints, Operator, Scalar
+from tallystick.programs.operators.definition import Dtype, Family, Ints, Operator, Scalar
 
-FAMILY = Family()
-MOVES, ROUNDS, SUMS, MIXED = Exactness.MOVES, Exactness.ROUNDS, Exactness.ACCUMULATES, Exactness.COMPOSITE
+FAMILY = Family("aten")
 
 
-@FAMILY.operator("aten.mm.default", "matrix product", SUMS)
+@FAMILY.accumulates("mm.default", "matrix product")
 def mm(a: Any, self: V, mat2: V) -> Any:
     return a.dot(self, mat2, ((1,), (0,)))
 
 
-@FAMILY.operator("aten.add.Tensor", "x + αy", ROUNDS)
+@FAMILY.rounds("add.Tensor", "x + αy")
 def add(a: Any, self: V, other: V, alpha: Scalar = 1) -> Any:
     return a.add(self, a.mul(other, alpha))
 
 
-@FAMILY.operator("aten.relu.default", "max(x, 0)", Exactness.EXACT)
+@FAMILY.exact("relu.default", "max(x, 0)")
 def relu(a: Any, self: V) -> Any:
     return a.maximum(self, 0)
 
 
-@FAMILY.operator("aten.view.default", "another shape", MOVES)
+@FAMILY.moves("view.default", "another shape")
 def view(a: Any, self: V, size: Ints) -> Any:
     return a.reshape(self, size)
 
 
-@FAMILY.operator("aten.expand.default", "repeat along sides of 1", MOVES)
+@FAMILY.moves("expand.default", "repeat along sides of 1")
 def expand(a: Any, self: V, size: Ints, implicit: bool) -> Any:
     return a.broadcast(self, size)
 
 
-@FAMILY.operator("aten.split.Tensor", "pieces", MOVES)
+@FAMILY.moves("split.Tensor", "pieces")
 def split(a: Any, self: V, split_size: int, dim: int = 0) -> Any:
     side = self.shape[dim]
     return tuple(_piece(a, self, dim, at, min(at + split_size, side)) for at in range(0, side, split_size))
@@ -58,27 +57,27 @@ def _piece(a: Any, x: Any, dim: int, begin: int, end: int) -> Any:
     return a.slice(x, starts, stops, [1] * len(x.shape))
 
 
-@FAMILY.operator("aten.cat.default", "one after the other", MOVES)
+@FAMILY.moves("cat.default", "one after the other")
 def cat(a: Any, tensors: Sequence[V], dim: int = 0) -> Any:
     return a.concat(tensors, dim)
 
 
-@FAMILY.operator("aten.sum.dim_IntList", "sum", SUMS)
+@FAMILY.accumulates("sum.dim_IntList", "sum")
 def total(a: Any, self: V, dim: Ints | None, keepdim: bool) -> Any:
     return a.sum(self, tuple(range(len(self.shape))) if dim is None else dim, keep=keepdim)
 
 
-@FAMILY.operator("aten.arange.default", "0, 1, 2 …", MOVES)
+@FAMILY.moves("arange.default", "0, 1, 2 …")
 def arange(a: Any, end: Scalar, dtype: Dtype) -> Any:
     return a.iota((end,), 0, dtype)
 
 
-@FAMILY.operator("aten.scale.default", "x times a factor", ROUNDS)
+@FAMILY.rounds("scale.default", "x times a factor")
 def scale(a: Any, self: V, factor: float, how: str) -> Any:
     return a.mul(self, factor)
 
 
-@FAMILY.operator("aten.choose.default", "one result or two", MIXED)
+@FAMILY.composite("choose.default", "one result or two")
 def choose(a: Any, self: V, other: V | None, mask: tuple[bool, ...]) -> Any:
     return (a.neg(self) if mask[0] else None, a.abs(self) if mask[1] else None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from tallystick.programs.graph import (
     Operand,
     Ref,
     Role,
+    operands_of,
     result_ref,
 )
 from tallystick.programs.operators.definition import Attribute, Operator, Parameter, operator
@@ -58,7 +59,7 @@ class Deriver:
 
         Raises `MalformedError` naming the node if its operands and attributes do not fit together.
         """
-        operands = {name: operand_of(operand, specs) for name, operand in node.operands.items()}
+        operands = operands_of(node, specs)
         # The key holds the text of the attributes, because 1, 1.0 and True are equal in Python.
         key = (node.operator, *operands.items(), repr(sorted(node.attributes.items())))
         if key not in self._known:
@@ -83,13 +84,6 @@ def read(node: Node, algebra: Any, arguments: Mapping[str, Any], find: Find = op
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
         reason = f"{type(error).__name__}: {str(error)[:80]}"
         raise MalformedError(f"node {node.number}: {node.operator}: does not fit its attributes ({reason})") from None
-
-
-def operand_of(operand: Operand, values: Mapping[Ref, Any]) -> Any:
-    """An operand with each reference replaced by its entry in `values`."""
-    if operand is None or isinstance(operand, str):
-        return None if operand is None else values[operand]
-    return tuple(None if ref is None else values[ref] for ref in operand)
 
 
 class _Metered:
@@ -118,7 +112,10 @@ def last_readers(graph: Graph) -> dict[int, list[Ref]]:
         reader |= dict.fromkeys((*filter(None, node.outputs), *node.refs), node.number)
     for output in graph.outputs:
         reader.pop(output.value, None)
-    return _grouped(reader.items())
+    last: dict[int, list[Ref]] = {}
+    for ref, number in reader.items():
+        last.setdefault(number, []).append(ref)
+    return last
 
 
 def depths(graph: Graph) -> dict[int, int]:
@@ -144,13 +141,6 @@ def peak_bytes(graph: Graph, scratch: Mapping[int, int]) -> int:
         peak = max(peak, held + scratch.get(node.number, 0))
         held -= sum(specs[ref].nbytes for ref in last.get(node.number, ()))
     return peak
-
-
-def _grouped(pairs: Iterable[tuple[Ref, int]]) -> dict[int, list[Ref]]:
-    found: dict[int, list[Ref]] = {}
-    for ref, number in pairs:
-        found.setdefault(number, []).append(ref)
-    return found
 
 
 # The checks that every graph passes, whatever its source: names, references, kinds, shapes and costs.
@@ -196,7 +186,7 @@ def parse_ref(ref: str) -> tuple[int, int] | None:
     return None if found is None else (int(found["number"]), int(found["index"] or 0))
 
 
-def _check_sources(graph: Graph, given: Mapping[int, int]) -> dict[Ref, TensorSpec]:
+def _check_sources(graph: Graph, given: Set[int]) -> dict[Ref, TensorSpec]:
     specs: dict[Ref, TensorSpec] = {}
     for source in graph.sources:
         what = f"{'input' if isinstance(source, Input) else 'constant'} {shown(source.name)}"
@@ -209,7 +199,7 @@ def _check_sources(graph: Graph, given: Mapping[int, int]) -> dict[Ref, TensorSp
     return specs
 
 
-def _check_cut_name(name: Ref, given: Mapping[int, int], what: str) -> None:
+def _check_cut_name(name: Ref, given: Set[int], what: str) -> None:
     """A cut value keeps its reference; the node that gave it must not be in the graph."""
     found = parse_ref(name)
     if found is None or found[0] in given:
@@ -268,20 +258,19 @@ def _check_attribute(attribute: Attribute, parameter: Parameter, what: str) -> N
         raise MalformedError(f"{what}: {parameter.name} is no printable ASCII")
 
 
-def _given(graph: Graph) -> Mapping[int, int]:
-    """The position of every node by its number. Raises `MalformedError` unless the numbers rise."""
-    found: dict[int, int] = {}
+def _given(graph: Graph) -> Set[int]:
+    """The numbers of the nodes. Raises `MalformedError` unless they rise."""
     last = -1
-    for place, node in enumerate(graph.nodes):
+    for node in graph.nodes:
         if not 0 <= node.number <= NUMBER_MAX:
             raise MalformedError(f"node {node.number}: its number lies outside 0 to {NUMBER_MAX}")
         if node.number <= last:
             raise MalformedError(f"node {node.number}: stands behind node {last}; numbers rise")
-        found[node.number], last = place, node.number
-    return found
+        last = node.number
+    return {node.number for node in graph.nodes}
 
 
-def _check_refs(node: Node, specs: Mapping[Ref, TensorSpec], given: Mapping[int, int]) -> None:
+def _check_refs(node: Node, specs: Mapping[Ref, TensorSpec], given: Set[int]) -> None:
     for ref in node.refs:
         found = parse_ref(ref)
         if found is not None and found[0] >= node.number:
@@ -324,8 +313,6 @@ def _check_limit(what: str, found: int, allowed: int) -> None:
         raise MalformedError(f"{what}: {found}, more than the {allowed} allowed")
 
 
-# Reads graphs from untrusted parties. Every check is made here, so code that gets a `Graph` need not repeat one.
-#
 # A graph that passes has these properties. Its operators are on the allow-list, and their attributes have the right
 # kinds. Every value is produced once, before it is read, with the dtype and shape that its operator gives it. An
 # execution stays within the limits.

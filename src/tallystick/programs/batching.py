@@ -5,152 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from tallystick.core.errors import MalformedError, UsageError
 from tallystick.core.tensors import Tensor, TensorSpec
-from tallystick.programs.admission import check_graph, operand_of, read
+from tallystick.programs.admission import check_graph, read
 from tallystick.programs.encoding import Find
-from tallystick.programs.graph import Graph, GraphLimits, Node, Output, Ref
-from tallystick.programs.operators.batches import Batched, Batches, Mixes
-from tallystick.programs.operators.definition import Attribute, Operator, operator
-from tallystick.programs.operators.types import Types
+from tallystick.programs.graph import Graph, GraphLimits, Node, Output, Ref, operands_of
+from tallystick.programs.operators.batches import Batched, Batches
+from tallystick.programs.operators.definition import Attribute, operator
 from tallystick.programs.slicing import ancestors, subgraph
 
-# Whether an operator gives the same results for one example alone as in a batch, and with which attributes.
-
-SHAPES: Final = frozenset({"size", "shape", "input_size", "input_sizes", "limit_indices"})
-"""Parameters that hold sides or ends of a result; along the batch axis, one example needs its own."""
-COUNTS: Final = frozenset({"N"})
-"""Parameters that hold the batch size."""
-
-
-@dataclass(frozen=True)
-class Separated:
-    """The results with their batch axes, and the attributes for one example alone."""
-
-    results: tuple[Batched | None, ...]
-    attributes: Mapping[str, Any]
-
-
-def separated(operator: Operator, arguments: Mapping[str, Any], size: int) -> Separated:
-    """Read a node on operands that are `Batched`, for batches of `size`.
-
-    The following holds for every example i. Replace each operand with a batch axis by its rows of example i, each
-    operand with `live` axes by the one that `alone` describes, and the attributes by the returned ones. Then the
-    results are the rows of example i of the original results. If no operand has a batch axis, nothing changes and no
-    result has one.
-
-    Raises `Mixes` if this cannot be shown, `MalformedError` if operands or attributes do not fit.
-    """
-    attributes = {each.name: arguments[each.name] for each in operator.parameters if not each.is_operand}
-    if not any(each.axis is not None for each in _operands(operator, arguments)):
-        return Separated(_shared(operator, arguments, size), attributes)
-    whole, results = _read(operator, arguments, size)
-    attributes = _for_one(attributes, results, size)
-    one = {each.name: _mapped(arguments[each.name], size) for each in operator.parameters if each.is_operand}
-    try:
-        single, alone_results = _read(operator, one | attributes, 1)
-    except MalformedError as error:
-        raise Mixes(f"{operator.name} does not work for one example alone: {error}") from error
-    if not agree(whole, results, single, alone_results):
-        raise Mixes(f"{operator.name} does something else for one example alone")
-    return Separated(results, attributes)
-
-
-def alone(x: Batched, size: int) -> TensorSpec:
-    """The spec that replaces `x` when one example is computed alone.
-
-    Along the batch axis: the rows of the example. Along live axes of a value that is the same for every example: the
-    first rows, as many as one example has, if rows are equal or counted.
-    """
-    sides = list(x.shape)
-    for axis in range(len(sides)):
-        if axis == x.axis or (axis in x.live and (axis in x.uniform or axis == x.counted)):
-            sides[axis] //= size
-    return TensorSpec(x.dtype, tuple(sides))
-
-
-def agree(
-    whole: Batches, results: tuple[Batched | None, ...], single: Batches, singles: tuple[Batched | None, ...]
-) -> bool:
-    """Whether a definition called the same primitives for one example as for the batch, and its results are parts."""
-    if len(results) != len(singles) or len(whole.notes) != len(single.notes):
-        return False
-    steps = zip(whole.notes, single.notes, strict=True)
-    return all(one.agrees(other, whole.size) for one, other in steps) and all(
-        _is_part(result, other, whole.size) for result, other in zip(results, singles, strict=True)
-    )
-
-
-def _shared(operator: Operator, arguments: Mapping[str, Any], size: int) -> tuple[Batched | None, ...]:
-    """Results that are the same for every example, with what is known of their rows."""
-    try:
-        results = _read(operator, arguments, size)[1]
-        # Only rows that are equal or counted may be cut for one example; along other axes it reads the whole value.
-        return tuple(
-            None if each is None else replace(each, live=each.live & (each.uniform | {each.counted}))
-            for each in results
-        )
-    except Mixes:
-        specs = {name: _mapped(value, 0) for name, value in arguments.items()}
-        plain = operator.read(Types(), {name: _spec(value) for name, value in specs.items()})
-        return tuple(None if spec is None else Batched(spec) for spec in plain)
-
-
-def _read(operator: Operator, arguments: Mapping[str, Any], size: int) -> tuple[Batches, tuple[Batched | None, ...]]:
-    sides = {each.shape[each.axis] for each in _operands(operator, arguments) if each.axis is not None}
-    algebra = Batches(size, sides)
-    return algebra, operator.read(algebra, arguments)
-
-
-def _operands(operator: Operator, arguments: Mapping[str, Any]) -> list[Batched]:
-    found: list[Batched] = []
-    for each in operator.parameters:
-        value = arguments[each.name] if each.is_operand else None
-        found += [item for item in (value if isinstance(value, tuple) else (value,)) if item is not None]
-    return found
-
-
-def _mapped(value: Any, size: int) -> Any:
-    """Operands for one example of `size`; as they are for 0."""
-    if isinstance(value, tuple):
-        return tuple(_mapped(each, size) for each in value)
-    if not isinstance(value, Batched) or not size:
-        return value
-    spec = alone(value, size)
-    if value.axis is not None:
-        return Batched(spec, value.axis, value.block)
-    return Batched(spec, None, 1, value.uniform, value.counted)
-
-
-def _spec(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_spec(each) for each in value)
-    return value.spec if isinstance(value, Batched) else value
-
-
-def _for_one(attributes: Mapping[str, Any], results: tuple[Batched | None, ...], size: int) -> dict[str, Any]:
-    """The attributes, with the side of the batch replaced in those that state sides of the result."""
-    found, first = dict(attributes), next((each for each in results if each is not None), None)
-    for name in SHAPES & found.keys():
-        if isinstance(found[name], tuple) and first is not None:
-            pairs = zip(found[name], first.shape, alone(first, size).shape, strict=False)
-            sides = [one if side == whole else side for side, whole, one in pairs]
-            found[name] = (*sides, *found[name][len(sides) :])
-    return found | {name: 1 for name in COUNTS & found.keys() if found[name] == size}
-
-
-def _is_part(result: Batched | None, single: Batched | None, size: int) -> bool:
-    if result is None or single is None:
-        return result is single
-    return result.live <= result.uniform | {result.counted} and single.spec == alone(result, size)
-
-
-# Cuts a graph over a batch down to a graph over some of its examples, if it can be proved that examples do not mix.
-#
 # For the proof every definition is read in the algebra `Batches`. It follows the batch axis and raises if one example
 # reads another, or if a value depends on the place of an example in the batch. Some attributes carry the batch size,
 # such as the shape of a view. A number in an attribute is scaled only if the node would otherwise give other results
@@ -208,11 +75,8 @@ def slice_batch(graph: Graph, batched: Collection[Ref], rows: int = 1, find: Fin
     Raises `UsageError` naming the node for which it cannot be proved that examples do not mix, or which cannot be
     rewritten for another batch size.
     """
-    size = _batch_size(graph, batched, rows)
-    whole = _Reading(
-        size, {each.name: Batched(each.spec, 0 if each.name in batched else None) for each in graph.sources}
-    )
-    one, part = whole.resized(1), whole.resized(rows)
+    whole = _reading_of(graph, batched, rows)
+    size, one, part = whole.size, whole.resized(1), whole.resized(rows)
     nodes = []
     for node in graph.nodes:
         step = whole.read(node, node.attributes, find)
@@ -236,17 +100,14 @@ def separable(graph: Graph, batched: Collection[Ref], find: Find = operator) -> 
 
     Raises `UsageError` naming the first node that mixes examples, where nothing comes before it.
     """
-    size, why = _batch_size(graph, batched, 1), list[str]()
-    whole = _Reading(
-        size, {each.name: Batched(each.spec, 0 if each.name in batched else None) for each in graph.sources}
-    )
-    one, kept = whole.resized(1), set[int]()
+    whole = _reading_of(graph, batched, 1)
+    one, kept, why = whole.resized(1), set[int](), list[str]()
     for node in graph.nodes:
         if not whole.values.keys() >= set(node.refs):
             continue
         try:
             step = whole.read(node, node.attributes, find)
-            alone = one.follow(node, step, size, find)
+            alone = one.follow(node, step, whole.size, find)
         except UsageError as error:
             why.append(str(error))
             continue
@@ -279,14 +140,13 @@ class _Reading:
 
     def resized(self, size: int) -> _Reading:
         """A new reading with the same sources for `size` examples."""
-        return _Reading(size, {ref: _resized(value, size, self.size) for ref, value in self.values.items()})
+        return _Reading(size, {ref: resized(value, size, self.size) for ref, value in self.values.items()})
 
     def read(self, node: Node, attributes: Mapping[str, Attribute], find: Find) -> _Step:
         """Read one node; raises `UsageError` where examples mix."""
-        operands = {name: operand_of(operand, self.values) for name, operand in node.operands.items()}
         algebra = Batches(self.size, self._sides(node))
         try:
-            results = read(node, algebra, operands | dict(attributes), find)
+            results = read(node, algebra, operands_of(node, self.values) | dict(attributes), find)
         except MalformedError as error:
             raise UsageError(f"examples cannot be told apart: {error}") from None
         return _Step(attributes, algebra, results)
@@ -297,7 +157,7 @@ class _Reading:
         `whole` is the node over the batch. `alone` is the node over a single example, which is compared with the batch
         or with this part of it.
         """
-        wanted = [None if value is None else _resized(value, self.size, size).spec for value in whole.results]
+        wanted = [None if value is None else resized(value, self.size, size).spec for value in whole.results]
         for attributes in _candidates(node, self.size, size):
             try:
                 found = self.read(node, attributes, find)
@@ -321,6 +181,24 @@ class _Reading:
         return {value.shape[axis] for value in operands for axis in _batch_axes(value)}
 
 
+def agree(
+    whole: Batches, results: tuple[Batched | None, ...], single: Batches, singles: tuple[Batched | None, ...]
+) -> bool:
+    """Whether a definition called the same primitives for one example as for the batch, and its results are parts."""
+    if len(results) != len(singles) or len(whole.notes) != len(single.notes):
+        return False
+    steps = zip(whole.notes, single.notes, strict=True)
+    return all(one.agrees(other, whole.size) for one, other in steps) and all(
+        _is_part(result, other, whole.size) for result, other in zip(results, singles, strict=True)
+    )
+
+
+def _is_part(result: Batched | None, single: Batched | None, size: int) -> bool:
+    if result is None or single is None:
+        return result is single
+    return result.live <= result.uniform | {result.counted} and single.spec == resized(result, 1, size).spec
+
+
 def _marked(results: tuple[Batched | None, ...], whole: tuple[Batched | None, ...]) -> tuple[Batched | None, ...]:
     """The results, with the sides marked that were made for the batch: a side of 1 alone does not show it."""
     pairs = zip(results, whole, strict=True)
@@ -339,14 +217,14 @@ def _batch_axes(value: Batched) -> frozenset[int]:
     return made if value.axis is None else made | {value.axis}
 
 
-def _resized(value: Batched, rows: int, size: int) -> Batched:
-    """The value for `rows` of `size` examples."""
+def resized(value: Batched, rows: int, size: int) -> Batched:
+    """The value for `rows` of `size` examples: the rows of these along the batch axis, and along sides made for it."""
     axes = _batch_axes(value)
     shape = tuple(side // size * rows if axis in axes else side for axis, side in enumerate(value.shape))
     return replace(value, spec=TensorSpec(value.dtype, shape))
 
 
-def _batch_size(graph: Graph, batched: Collection[Ref], rows: int) -> int:
+def _reading_of(graph: Graph, batched: Collection[Ref], rows: int) -> _Reading:
     specs = {each.name: each.spec for each in graph.inputs}
     for name in batched:
         if name not in specs or not specs[name].shape:
@@ -357,7 +235,9 @@ def _batch_size(graph: Graph, batched: Collection[Ref], rows: int) -> int:
     (size,) = sizes
     if not 1 <= rows <= size:
         raise UsageError(f"{rows} examples of a batch of {size}")
-    return size
+    return _Reading(
+        size, {each.name: Batched(each.spec, 0 if each.name in batched else None) for each in graph.sources}
+    )
 
 
 def _candidates(node: Node, rows: int, size: int) -> Iterator[Mapping[str, Attribute]]:

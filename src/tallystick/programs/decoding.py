@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tallystick.core.errors import MalformedError, UsageError
 from tallystick.core.tensors import State, Tensor, TensorSpec, numpy_dtype
 from tallystick.programs.difference import cast, from_numbers, share_apart
-from tallystick.programs.execution import Engine, Run, execute
+from tallystick.programs.execution import Engine, execute
 from tallystick.programs.graph import Graph, Ref
 from tallystick.programs.operators.precision import FORMATS
 
@@ -165,7 +165,6 @@ def generate_with_graph(
     choose: Choose = greedy,
     given: Given = nothing,
     end_tokens: Collection[int] = (),
-    run: Run = execute,
 ) -> GraphAnswer:
     """Up to `tokens` tokens after `prompt`, for one sequence; an end token is the last.
 
@@ -178,7 +177,6 @@ def generate_with_graph(
         choose: chooses a token from the outputs.
         given: gives the inputs of a sampler inside the graphs.
         end_tokens: the tokens that end an answer.
-        run: executes a graph on the engine.
 
     Raises:
         UsageError: there is no prompt.
@@ -192,31 +190,30 @@ def generate_with_graph(
     while len(answer) < tokens and not (answer and answer[-1] in end_tokens):
         fresh, past = ([answer[-1]], len(prompt) + len(answer) - 1) if answer else (list(prompt), 0)
         step = TokenPosition(len(answer), (*prompt, *answer))
-        graph = _checked(graph_for(len(fresh), past), len(fresh), past)
-        bound = {**bindings, **given(step), **empty_cache(graph), **_rounded(cache, graph)}
-        outputs = run(graph, {**bound, **fed(graph, np.asarray([fresh]), past)}, engine)
+        graph = graph_for(len(fresh), past)
+        outputs = _fed(graph, np.asarray([fresh]), past, cache, {**bindings, **given(step)}, engine)
         answer.append(choose(outputs, step))
         seen.append({name: tensor for name, tensor in outputs.items() if not name.startswith("outputs.cache.")})
         cache = grown_cache(outputs)
     return GraphAnswer(tuple(answer), tuple(seen))
 
 
-def _checked(graph: Graph, length: int, past: int) -> Graph:
-    sizes = decode_sizes(graph)
-    if (sizes.batch, sizes.length, sizes.past) != (1, length, past):
-        raise MalformedError(f"inputs.cache: a graph of {length} tokens after {past} is needed, for one sequence")
-    return graph
+def _fed(
+    graph: Graph, tokens: npt.NDArray[Any], past: int, cache: State, bindings: State, engine: Engine
+) -> dict[str, Tensor]:
+    """The outputs of a graph for `tokens` [B, length] after `past` others; the cache is rounded as the graph reads it.
+
+    Raises `MalformedError` for a graph of other sizes.
+    """
+    sizes, specs = decode_sizes(graph), cache_specs(graph)
+    if (sizes.batch, sizes.length, sizes.past) != (*tokens.shape, past):
+        what = f"{tokens.shape[1]} tokens after {past}"
+        raise MalformedError(f"inputs.cache: a graph of {what} is needed, for {len(tokens)} sequences")
+    rounded = {name: cast(tensor, specs[name].dtype) for name, tensor in cache.items() if name in specs}
+    return execute(graph, {**bindings, **empty_cache(graph), **rounded, **fed(graph, tokens, past)}, engine)
 
 
-def _rounded(cache: State, graph: Graph) -> dict[Ref, Tensor]:
-    specs = cache_specs(graph)
-    return {name: cast(tensor, specs[name].dtype) for name, tensor in cache.items() if name in specs}
-
-
-# Compares a pass over a whole sequence with decoding token by token.
-#
-# Each step reads the cache of the step before, rounded to the dtype of the graph's input. Nothing else is kept between
-# steps.
+# Compares a pass over a whole sequence with decoding token by token. Nothing but the cache is kept between steps.
 
 DecodeGraphs = Callable[[int], Graph]
 """Returns the decode graph of length 1 for this number of places in the cache."""
@@ -236,12 +233,11 @@ def decoding_distances(
     """
     sizes = decode_sizes(whole)
     tokens = generator.integers(sizes.vocabulary, size=(sizes.batch, sizes.length))
-    at_once = _fed_whole(whole, tokens, bindings, engine)
+    at_once = _fed(whole, tokens, 0, {}, bindings, engine)
     cache: dict[Ref, Tensor] = {}
     rows = []
     for past in range(sizes.length):
-        step = _step(decode(past), past, sizes.batch)
-        outputs = _fed_step(step, tokens[:, past : past + 1], cache, bindings, engine)
+        outputs = _fed(decode(past), tokens[:, past : past + 1], past, cache, bindings, engine)
         cache = grown_cache(outputs)
         rows.append(outputs[LOGITS].values())
     given = {LOGITS: Tensor.of(np.concatenate(rows, 1))} | {_output(name): value for name, value in cache.items()}
@@ -259,9 +255,9 @@ def last_step_distances(
     sizes = decode_sizes(whole)
     past = sizes.length - 1
     tokens = generator.integers(sizes.vocabulary, size=(sizes.batch, sizes.length))
-    at_once = _fed_whole(whole, tokens, bindings[1], engine)
+    at_once = _fed(whole, tokens, 0, {}, bindings[1], engine)
     before = {name: Tensor.of(value.array()[:, :, :past], value.dtype) for name, value in grown_cache(at_once).items()}
-    outputs = _fed_step(_step(decode, past, sizes.batch), tokens[:, past:], before, bindings[0], engine)
+    outputs = _fed(decode, tokens[:, past:], past, before, bindings[0], engine)
     logits = Tensor.of(at_once[LOGITS].array()[:, past:], at_once[LOGITS].dtype)
     return _distances(outputs, {**at_once, LOGITS: logits})
 
@@ -284,28 +280,6 @@ def draw_step(graph: Graph, generator: np.random.Generator, places: int) -> dict
         given[PLACES] = from_numbers(generator.integers(places // 2, places, size=tokens.shape), given[PLACES].dtype)
     specs = cache_specs(graph)
     return given | {name: from_numbers(generator.standard_normal(s.shape), s.dtype) for name, s in specs.items()}
-
-
-def _fed_whole(whole: Graph, tokens: npt.NDArray[Any], bindings: State, engine: Engine) -> dict[str, Tensor]:
-    if decode_sizes(whole).past:
-        raise MalformedError("inputs.cache: a pass over whole sequences has an empty one, or none")
-    return execute(whole, {**bindings, **empty_cache(whole), **fed(whole, tokens, 0)}, engine)
-
-
-def _fed_step(
-    step: Graph, tokens: npt.NDArray[Any], cache: State, bindings: State, engine: Engine
-) -> dict[str, Tensor]:
-    specs = cache_specs(step)
-    held = {name: cast(tensor, specs[name].dtype) for name, tensor in cache.items() if name in specs}
-    past = decode_sizes(step).past
-    return execute(step, {**bindings, **empty_cache(step), **held, **fed(step, tokens, past)}, engine)
-
-
-def _step(graph: Graph, past: int, batch: int) -> Graph:
-    sizes = decode_sizes(graph)
-    if (sizes.batch, sizes.length, sizes.past) != (batch, 1, past):
-        raise MalformedError(f"inputs.cache: a step of one token after {past} is needed, for a batch of {batch}")
-    return graph
 
 
 def _distances(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Distances:

@@ -129,8 +129,6 @@ class _Collapsing:
         return {ref: tuple(sorted(boxes)) for ref, boxes in found.items() if boxes}
 
 
-# Pictures of a graph: text for Graphviz, and a self-contained SVG.
-#
 # Nodes, cut values and the inputs that are new in each step are boxes. Weights and other state are lines of text in the
 # boxes that read them; as separate boxes they would fill the picture with arrows. A large graph whose nodes name their
 # modules is drawn with one box per module.

@@ -114,8 +114,6 @@ def _expect(data: bytes, piece: str, position: int) -> int:
     return position + len(piece)
 
 
-# Converts graphs to canonical JSON and back.
-#
 # The text is ASCII without JSON floats, so Python's compact form with sorted keys is the canonical one (RFC 8785). A
 # float attribute is a string in Python's spelling: `0.1`, `1e-05`, `-inf`, `nan`.
 

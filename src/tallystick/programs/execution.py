@@ -8,13 +8,11 @@ from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from tallystick.core.errors import MalformedError
 from tallystick.core.tensors import State, Tensor, TensorSpec
-from tallystick.programs.admission import last_readers, operand_of
-from tallystick.programs.graph import Graph, Node, Ref
+from tallystick.programs.admission import last_readers
+from tallystick.programs.graph import Graph, Node, Ref, operands_of
 from tallystick.programs.operators.arrays import NUMPY
 from tallystick.programs.operators.definition import operator
 from tallystick.programs.operators.values import Value, Values
-
-# The interface of an engine: it converts tensors to its own arrays, and nodes to functions of these arrays.
 
 Arguments: TypeAlias = Mapping[str, Any]
 """The operands of a node by parameter name: an array, a tuple of arrays and `None`s, or `None`."""
@@ -71,11 +69,6 @@ def execute(
         for ref in last.get(node.number, ()):
             del held[ref]
     return {output.name: engine.unload(held[output.value], specs[output.value].dtype) for output in graph.outputs}
-
-
-def operands_of(node: Node, held: Mapping[Ref, Any]) -> dict[str, Any]:
-    """The operands of a node by parameter name, taken from the arrays by reference."""
-    return {name: operand_of(operand, held) for name, operand in node.operands.items()}
 
 
 def _bound(bindings: Mapping[Ref, Tensor], name: Ref, spec: TensorSpec) -> Tensor:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tallystick.core.errors import MalformedError
 from tallystick.core.files import file_size, read_document, write_atomically
@@ -16,9 +15,7 @@ from tallystick.core.tensors import Tensor
 from tallystick.programs.admission import DEFAULT, check_constants, read_graph
 from tallystick.programs.encoding import graph_bytes
 from tallystick.programs.graph import Graph, GraphLimits
-
-if TYPE_CHECKING:
-    from tallystick.programs.modules import ModulePaths
+from tallystick.programs.modules import ModulePaths, save_modules
 
 
 def save_program(
@@ -32,8 +29,6 @@ def save_program(
         MalformedError: a constant is missing or has another digest.
         UnavailableError: a file cannot be written.
     """
-    from tallystick.programs.modules import save_modules  # what verifiers load only reads programs
-
     check_constants(graph.constants, constants)
     target = _graph_path(path)
     if graph.constants:

@@ -14,8 +14,6 @@ from tallystick.core.errors import MalformedError
 from tallystick.core.tensors import TensorSpec
 from tallystick.programs.operators.definition import Attribute
 
-# A graph is a pure tensor program as data: operators, and the values that pass between them.
-#
 #     (state', outputs) = graph(state, inputs)
 #
 # A value is named by a reference: the name of an input or of a constant, `n12` for the first result of node 12, `n12.1`
@@ -177,15 +175,12 @@ class GraphLimits:
             raise MalformedError(f"graph: nested deeper than {DEPTH_MAX}")
 
 
-# The values around one node: its operands, looked up in a table, and the results that rounding can change.
-
-
 def operands_of(node: Node, values: Mapping[Ref, Any]) -> dict[str, Any]:
     """The operands of a node by parameter name: a value, a tuple of values and `None`s, or `None`."""
-    return {name: fetch(operand, values) for name, operand in node.operands.items()}
+    return {name: operand_of(operand, values) for name, operand in node.operands.items()}
 
 
-def fetch(operand: Operand, values: Mapping[Ref, Any]) -> Any:
+def operand_of(operand: Operand, values: Mapping[Ref, Any]) -> Any:
     """The value, or tuple of values, that an operand refers to."""
     if operand is None or isinstance(operand, str):
         return None if operand is None else values[operand]

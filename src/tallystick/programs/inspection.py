@@ -15,8 +15,6 @@ from tallystick.programs.graph import Graph, Node, Output, Ref
 from tallystick.programs.operators.definition import operator
 from tallystick.programs.slicing import ancestors, givers_of, readers_of
 
-# Facts about a graph without running it: operators, values, depth, and the costs and neighbours of each node.
-
 
 @dataclass(frozen=True)
 class OperatorCount:

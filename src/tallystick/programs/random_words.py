@@ -13,8 +13,6 @@ from tallystick.core.digests import digest, digest_bytes
 from tallystick.core.errors import MalformedError
 from tallystick.programs.operators.tally.fixed_point import VOCABULARY_BITS
 
-# Random words that are the same on every machine: Philox4x64-10, addressed by key and counter.
-#
 # Salmon et al., *Parallel random numbers: as easy as 1, 2, 3* (SC 2011). This file and the spec define how the words
 # become samples. The sampling methods of a library's generator are not used, because they may change between releases.
 

@@ -11,8 +11,6 @@ from tallystick.core.tensors import Tensor, TensorSpec
 from tallystick.programs.admission import check_constants
 from tallystick.programs.graph import Graph, GraphForm, Input, Node, Output, Ref, Role
 
-# Slices: parts of a graph that are graphs themselves and can be executed alone.
-#
 # Nodes keep their numbers. A value that the slice reads but does not compute becomes an input with the role `cut`,
 # named by its reference; inputs and constants of the whole graph keep their names. The outputs of a slice are the
 # outputs of the whole graph that it computes and, named by their references, its values that nodes outside read or that
@@ -190,9 +188,7 @@ class Binding:
         return tuple(ref for node in part.nodes for ref in node.outputs if ref is not None and ref in self.values)
 
     def _needed(self, numbers: set[int]) -> set[Ref]:
-        lacking = sorted(numbers - {node.number for node in self.graph.nodes})
-        if lacking:
-            raise UsageError(f"the graph has no node {lacking[0]}")
+        _require_nodes(self.graph, numbers)
         needed: set[Ref] = set()
         for node in reversed(self.graph.nodes):
             if node.number in numbers or needed.intersection(filter(None, node.outputs)):

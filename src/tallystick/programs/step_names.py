@@ -9,8 +9,6 @@ import numpy as np
 
 from tallystick.core.tensors import State, Tensor
 
-# How the values of a step are named: the state it reads and writes, its batch, and the counters in the state.
-
 Value = TypeVar("Value")
 WEIGHTS: Final = "weights."
 AVERAGE: Final = "ema."

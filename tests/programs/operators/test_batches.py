@@ -14,13 +14,13 @@ from hypothesis import given, settings, strategies as st
 
 from tallystick.core.errors import MalformedError
 from tallystick.core.tensors import TensorSpec
-from tallystick.programs.batching import Separated, alone, separated
 from tallystick.programs.operators.arrays import NUMPY
 from tallystick.programs.operators.batches import Batched, Batches, Mixes
 from tallystick.programs.operators.definition import OPERATORS, Exactness, Operator, Parameter, operator
 from tallystick.programs.operators.types import Types
 from tallystick.programs.operators.values import Value, Values
 from tests.programs.operators.examples import Bf16, Call, call, collected, mapped, tensor_of
+from tests.programs.operators.separated import Separated, alone, separated
 
 EXAMPLES = collected("EXAMPLES")
 REFERENCE = Values(NUMPY, "F64")

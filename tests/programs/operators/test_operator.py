@@ -13,9 +13,9 @@ from tallystick.programs.operators.definition import Dtype, Exactness, Family, I
 
 
 def test_a_signature_is_a_schema() -> None:
-    family = Family()
+    family = Family("tally")
 
-    @family.operator("tally.x", "x", Exactness.MOVES, other="Scalar?")
+    @family.moves("x", "x", other="Scalar?")
     def define(
         a: Algebra[V],
         self: V,
@@ -57,9 +57,9 @@ def tensor_or_number(a: Algebra[V], x: V | Scalar) -> V:
 )
 def test_what_is_no_schema_is_a_mistake_of_ours(define: Any, kinds: dict[str, str], complaint: str) -> None:
     with pytest.raises(AssertionError, match=complaint):
-        Family().operator("tally.x", "x", Exactness.MOVES, **kinds)(define)
-    Family().operator("tally.x", "x", Exactness.MOVES)(plain)
-    Family().operator("tally.x", "x", Exactness.MOVES, x="Tensor")(tensor_or_number)
+        Family("tally").moves("x", "x", **kinds)(define)
+    Family("tally").moves("x", "x")(plain)
+    Family("tally").moves("x", "x", x="Tensor")(tensor_or_number)
 
 
 GOOD: list[tuple[str, Any]] = [
@@ -112,18 +112,24 @@ def test_an_attribute_of_another_kind_is_refused(kind: str, value: Any) -> None:
 
 
 def test_one_definition_may_have_several_names() -> None:
-    family = Family()
-    for name in ("tally.first", "tally.second"):
-        family.operator(name, "x", Exactness.MOVES)(plain)
+    family = Family("tally")
+    family.moves("first second", "x")(plain)
     assert sorted(family.operators) == ["tally.first", "tally.second"]
     assert family.operators["tally.second"].read(None, {"x": 3}) == (3,)  # type: ignore[arg-type]
 
 
+def test_each_name_may_have_kinds_of_its_own() -> None:
+    family = Family("tally")
+    family.moves("first second", "x", x="Tensor Scalar")(tensor_or_number)
+    kinds = [family.operators[name].parameters[0].kind for name in ("tally.first", "tally.second")]
+    assert kinds == ["Tensor", "Scalar"]
+
+
 def test_nothing_is_described_twice() -> None:
-    family = Family()
-    family.operator("tally.first", "x", Exactness.MOVES)(plain)
+    family = Family("tally")
+    family.moves("first", "x")(plain)
     with pytest.raises(AssertionError, match="described twice"):
-        family.operator("tally.first", "", Exactness.MOVES)(plain)
+        family.moves("first", "")(plain)
 
 
 def test_results_are_a_tuple_whatever_a_definition_returns() -> None:

@@ -196,7 +196,7 @@ def test_dot_contracts_and_stacks_any_axes(a: Values) -> None:
     x, y = rng.standard_normal((2, 3, 4, 5)), rng.standard_normal((5, 2, 3, 6))
     found = a.dot(of(a, x, "<f8"), of(a, y, "<f8"), ((3, 1), (0, 2)), ((0,), (1,)))
     np.testing.assert_allclose(numbers(a, found), np.einsum("bkim,mbkj->bij", x, y), 1e-12)
-    with pytest.raises(MalformedError, match="no product"):
+    with pytest.raises(MalformedError, match="do not match axes"):
         a.dot(of(a, x), of(a, y), ((3,), (1,)))
 
 
@@ -251,7 +251,7 @@ def test_padding_before_behind_between_and_cropping(a: Values) -> None:
     assert numbers(a, a.pad(x, 9, (1,), (2,), (1,))) == [9, 1, 9, 2, 9, 3, 9, 9]
     assert numbers(a, a.pad(x, 9, (-1,), (1,), (0,))) == [2, 3, 9]
     assert numbers(a, a.pad(x, 9, (-1,), (-1,), (1,))) == [9, 2, 9]
-    with pytest.raises(MalformedError, match="cropped away"):
+    with pytest.raises(MalformedError, match="has a negative side"):
         a.pad(x, 9, (-2,), (-2,), (0,))
 
 

@@ -33,9 +33,9 @@ from tallystick.formats.claims import Log
 from tallystick.formats.openings import state_digest_of
 from tallystick.formats.records import CallRecord
 from tallystick.formats.store.directories import InferenceDirectory
-from tallystick.programs.admission import Deriver, operand_of
+from tallystick.programs.admission import Deriver
 from tallystick.programs.execution import Arguments, Engine, Reference, execute
-from tallystick.programs.graph import Graph, Node, Ref
+from tallystick.programs.graph import Graph, Node, Ref, operands_of
 from tallystick.programs.step_names import BATCH
 from tallystick.verdicts.leaf.request import LeafLimits
 from tallystick.verdicts.verdict import Fault, require
@@ -265,7 +265,7 @@ class _DefinitionCheckedEngine(EngineAround):
             ref: reference.load(self.engine.unload(array, self.specs[ref].dtype))
             for ref, array in _arrays_by_ref(node, arguments)
         }
-        reference.prepare(node)({name: operand_of(operand, values) for name, operand in node.operands.items()})
+        reference.prepare(node)(operands_of(node, values))
 
 
 def _arrays_by_ref(node: Node, arguments: Arguments) -> list[tuple[Ref, Any]]:

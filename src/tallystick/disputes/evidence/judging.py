@@ -22,10 +22,10 @@ from tallystick.disputes.evidence.view import OpeningView, revealed_operator, su
 from tallystick.disputes.game.protocols import DisputeView
 from tallystick.disputes.game.state import Dispute
 from tallystick.formats.spec import Origin
-from tallystick.programs.admission import Deriver, operand_of, parse_ref
+from tallystick.programs.admission import Deriver, parse_ref
 from tallystick.programs.encoding import graph_root
 from tallystick.programs.execution import Engine
-from tallystick.programs.graph import Node, Ref, result_ref
+from tallystick.programs.graph import Node, Ref, operands_of, result_ref
 from tallystick.programs.operators.balls.bound import ResultBound, bound
 from tallystick.programs.operators.definition import operator
 from tallystick.programs.operators.precision import FORMATS, UNSTATED, Precision
@@ -56,7 +56,7 @@ def within_own(node: Node, values: Mapping[Ref, Tensor], engine: Engine, precisi
     """
     own = own_results(node, values, engine)
     meaning = operator(node.operator)
-    arguments = {name: operand_of(operand, values) for name, operand in node.operands.items()}
+    arguments = operands_of(node, values)
     bounds = bound(meaning, {**arguments, **node.attributes}, precision)
     leeway = Leeway.of([node], {ref: TensorSpec.of(value) for ref, value in values.items()})
     for ref, limit in zip(node.outputs, bounds, strict=True):
@@ -68,13 +68,7 @@ def within_own(node: Node, values: Mapping[Ref, Tensor], engine: Engine, precisi
 def own_results(node: Node, values: Mapping[Ref, Tensor], engine: Engine) -> dict[Ref, Tensor]:
     """The results that an engine computes from the claimed operands, by reference."""
     loaded = {ref: engine.load(values[ref]) for ref in dict.fromkeys(node.refs)}
-
-    def fetch(operand: object) -> object:
-        if isinstance(operand, tuple):
-            return tuple(None if each is None else loaded[each] for each in operand)
-        return None if operand is None else loaded[str(operand)]
-
-    results = engine.prepare(node)({name: fetch(operand) for name, operand in node.operands.items()})
+    results = engine.prepare(node)(operands_of(node, loaded))
     triples = zip(node.outputs, node.results, results, strict=True)
     return {
         ref: engine.unload(array, spec.dtype) for ref, spec, array in triples if ref is not None and spec is not None

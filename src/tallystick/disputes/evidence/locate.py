@@ -14,8 +14,8 @@ from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.tensors import Tensor, TensorSpec
 from tallystick.disputes.evidence.view import OpeningView
 from tallystick.programs.admission import last_readers
-from tallystick.programs.execution import Engine, execute, operands_of
-from tallystick.programs.graph import Node, Ref
+from tallystick.programs.execution import Engine, execute
+from tallystick.programs.graph import Node, Ref, operands_of
 from tallystick.programs.operators.precision import FORMATS
 
 # How far a child's outputs may differ from what a challenger computes from the prover's own values.

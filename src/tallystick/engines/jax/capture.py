@@ -17,9 +17,21 @@ from tallystick.core.tensor_digests import tensor_digest
 from tallystick.core.tensors import Tensor, TensorSpec, dtype_of
 from tallystick.engines.jax.engine import JAX
 from tallystick.engines.jax.reading import attributes_of, number_of, spec_of, tensor_of
-from tallystick.programs.admission import Deriver, operand_of
+from tallystick.programs.admission import Deriver
 from tallystick.programs.execution import Reference
-from tallystick.programs.graph import Constant, Graph, GraphForm, Input, Node, Operand, Output, Ref, Role, result_ref
+from tallystick.programs.graph import (
+    Constant,
+    Graph,
+    GraphForm,
+    Input,
+    Node,
+    Operand,
+    Output,
+    Ref,
+    Role,
+    operands_of,
+    result_ref,
+)
 from tallystick.programs.operators.definition import OPERATORS, Attribute, Operator
 from tallystick.programs.operators.values import Value
 
@@ -221,7 +233,7 @@ class ModuleLowering:
         spec = node.results[0]
         if spec is None or spec.size != 1 or spec.is_float or not all(ref in self.known for ref in node.refs):
             return
-        arguments = {name: operand_of(operand, self.known) for name, operand in node.operands.items()}
+        arguments = operands_of(node, self.known)
         self.known[result_ref(node.number, 0)] = Reference().prepare(node)(arguments)[0]
 
 

@@ -22,7 +22,7 @@ from tallystick.core.tensors import Tensor, TensorSpec
 from tallystick.engines.torch.engine import TorchEngine
 from tallystick.engines.torch.kernels import QUICK
 from tallystick.engines.torch.traced import TracedCall, trace
-from tallystick.programs.graph import Constant, Graph, Node, Ref, Role, fetch, float_results, operands_of
+from tallystick.programs.graph import Constant, Graph, Node, Ref, Role, float_results, operands_of
 from tallystick.programs.operators.balls.ball import Ball
 from tallystick.programs.operators.balls.bound import algebra_of, read
 from tallystick.programs.operators.balls.ordinary import DTYPES, LARGEST, LIMIT, OrdinaryBalls
@@ -178,7 +178,7 @@ class OperatorReading:
         settings = {each.name: getattr(self.balls, each.name) for each in fields(self.balls)}
         self.ordinary = None if is_wide else OrdinaryBalls(**settings, magnitudes=self.sums, norms=norms and self.sums)
         places = {ref: place for place, ref in enumerate(self.refs)}
-        shape = {name: fetch(operand, places) for name, operand in node.operands.items()}
+        shape = operands_of(node, places)
         self.kind = (node.operator, repr(shape), repr(node.attributes), tuple(given), node.results)
         self.dtypes = dtypes
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from functools import partialmethod
 from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
 
-# The primitives in which every operator is defined: the interface of an algebra.
-#
 # An operator is defined once, as a function over an algebra. The same definition, read in different algebras, gives
 #
 # * `Types`: the dtypes and shapes of its results, and its floating-point operations;
@@ -269,9 +267,6 @@ class Algebra(Protocol[V]):
 
     def wide(self, x: V) -> V:
         """`x` in the dtype in which kernels accumulate: F32 for F16 and BF16, otherwise unchanged. Exact."""
-
-
-# The primitives that work one element at a time, for algebras that treat all of them by one rule.
 
 
 class ByElement(ABC, Generic[V]):

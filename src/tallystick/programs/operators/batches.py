@@ -11,6 +11,7 @@ summed, cut or reordered, because the result would depend on the number of examp
 
 The rules are sound but not complete: if no rule shows that examples stay apart, `Mixes` is raised.
 """
+# ruff: noqa: D102  (`Algebra` says what each primitive means)
 
 from __future__ import annotations
 
@@ -116,16 +117,13 @@ class Batches(ByElement[Batched]):
         return replace(x, spec=spec, counted=x.counted if dtype in {"I64", "I32"} else None)
 
     def wide(self, x: Batched) -> Batched:
-        """Element by element."""
         return self.cast(x, "F32") if x.dtype in {"F16", "BF16"} else x
 
     def compare(self, x: Batched, y: Operand, how: Comparison) -> Batched:
-        """Element by element."""
         self._note("compare", how, *_numbers(x, y))
         return self._elementwise(self.types.compare(x.spec, _spec(y), how), x, y)
 
     def where(self, condition: Batched, x: Operand, y: Operand) -> Batched:
-        """Element by element."""
         self._note("where", *_numbers(x, y))
         return self._elementwise(self.types.where(condition.spec, _spec(x), _spec(y)), condition, x, y)
 
@@ -146,17 +144,14 @@ class Batches(ByElement[Batched]):
     min = partialmethod(_reduction, "min")
 
     def argmax(self, x: Batched, axis: int, keep: bool = False) -> Batched:
-        """Over another axis than the batch's."""
         self._note("argmax", axis)
         return self._reduced(self.types.argmax(x.spec, axis, keep), x, (axis,), keep)
 
     def cumsum(self, x: Batched, axis: int) -> Batched:
-        """Along another axis than the batch's."""
         self._note("cumsum", axis)
         return self._result(self.types.cumsum(x.spec, axis), (x, _all_but((axis,))))
 
     def mersenne(self, state: Batched, move: Batched, count: int) -> tuple[Batched, Batched]:
-        """The same for every example."""
         if state.axis is not None or move.axis is not None:
             raise Mixes("random words depend on the whole batch")
         self._note("mersenne", count)
@@ -164,7 +159,6 @@ class Batches(ByElement[Batched]):
         return Batched(words), Batched(after)
 
     def sort(self, x: Batched, axis: int, descending: bool) -> tuple[Batched, Batched]:
-        """Along another axis than the batch's."""
         self._note("sort", axis, descending)
         values, indices = self.types.sort(x.spec, axis, descending)
         return self._result(values, (x, _all_but((axis,)))), self._result(indices, (x, _all_but((axis,))))
@@ -202,7 +196,6 @@ class Batches(ByElement[Batched]):
         return Batched(spec, None, 1, frozenset(axis for axis in uniform if axis is not None), counted, live)
 
     def broadcast(self, x: Batched, shape: Sequence[int]) -> Batched:
-        """New rows are equal."""
         spec = self.types.broadcast(x.spec, shape)
         new = len(spec.shape) - len(x.shape)
         stretched = {i for i, side in enumerate(spec.shape) if i < new or side != x.shape[i - new]}
@@ -215,13 +208,11 @@ class Batches(ByElement[Batched]):
         return replace(result, uniform=result.uniform | stretched, live=live, counted=counted)
 
     def transpose(self, x: Batched, axes: Sequence[int]) -> Batched:
-        """The batch moves with its axis."""
         self._note("transpose", tuple(axes))
         result = self._result(self.types.transpose(x.spec, axes), (x, list(axes).index))
         return result if x.counted is None else replace(result, counted=list(axes).index(x.counted))
 
     def slice(self, x: Batched, starts: Sequence[int], stops: Sequence[int], steps: Sequence[int]) -> Batched:
-        """The whole batch, parts of other axes."""
         spec = self.types.slice(x.spec, starts, stops, steps)
         ranges = list(zip(starts, stops, steps, strict=True))
         self._note("slice", *(each for i, each in enumerate(ranges) if i != x.axis and i not in x.live))
@@ -232,20 +223,17 @@ class Batches(ByElement[Batched]):
     def pad(
         self, x: Batched, number: Number, low: Sequence[int], high: Sequence[int], interior: Sequence[int]
     ) -> Batched:
-        """Other axes than the batch's."""
         spec = self.types.pad(x.spec, number, low, high, interior)
         edges = list(zip(low, high, interior, strict=True))
         self._note("pad", number, *(edge for i, edge in enumerate(edges) if i != x.axis))
         return self._result(spec, (x, _all_but([i for i, edge in enumerate(edges) if edge != (0, 0, 0)])))
 
     def concat(self, xs: Sequence[Batched], axis: int) -> Batched:
-        """Along another axis than the batch's."""
         self._note("concat", axis, len(xs))
         spec = self.types.concat([x.spec for x in xs], axis)
         return self._result(spec, *((x, _all_but((axis,))) for x in xs))
 
     def flip(self, x: Batched, axes: Axes) -> Batched:
-        """Along other axes than the batch's."""
         self._note("flip", axes)
         return self._result(self.types.flip(x.spec, axes), (x, _all_but(axes)))
 
@@ -265,7 +253,6 @@ class Batches(ByElement[Batched]):
         return self._result(spec, (x, place), *((i, _shift(axis + width - len(i.shape))) for i in marked))
 
     def take_along(self, x: Batched, indices: Batched, axis: int) -> Batched:
-        """Along another axis than the batch's."""
         self._note("take_along", axis)
         spec = self.types.take_along(x.spec, indices.spec, axis)
         return self._result(spec, (x, _all_but((axis,))), (indices, _shift(0)))
@@ -294,7 +281,6 @@ class Batches(ByElement[Batched]):
     def windows(
         self, x: Batched, axes: Axes, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
     ) -> Batched:
-        """Along other axes than the batch's."""
         self._note("windows", axes, tuple(sizes), tuple(strides), tuple(dilations))
         return self._result(self.types.windows(x.spec, axes, sizes, strides, dilations), (x, _all_but(axes)))
 

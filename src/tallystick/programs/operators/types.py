@@ -1,4 +1,5 @@
 """The algebra that derives dtypes, shapes and costs of a definition, by the shape rules of the primitives."""
+# ruff: noqa: D102  (`Algebra` says what each primitive means)
 
 from __future__ import annotations
 
@@ -23,6 +24,8 @@ INTEGERS: Final = {
 """The least and the greatest number of each integer type."""
 NUMBERS: Final = FLOATS | INTEGERS.keys()
 COMPUTED: Final = NUMBERS | {"BOOL"}
+AXES_MAX: Final = 64
+"""NumPy's limit."""
 
 
 def broadcast_shapes(shapes: Sequence[Shape]) -> Shape:
@@ -42,7 +45,8 @@ def _broadcast_sides(sides: tuple[int, ...], shapes: Sequence[Shape]) -> int:
 def check_broadcast(shape: Shape, wanted: Sequence[int]) -> None:
     """Raise unless `broadcast_to(shape, wanted)` exists."""
     tail = tuple(wanted)[len(wanted) - len(shape) :]
-    if len(shape) > len(wanted) or any(side not in (1, to) for side, to in zip(shape, tail, strict=True)):
+    fits = len(shape) <= len(wanted) <= AXES_MAX and min(wanted, default=0) >= 0
+    if not fits or any(side not in (1, to) for side, to in zip(shape, tail, strict=True)):
         raise MalformedError(f"shape {list(shape)} does not broadcast to {shown(wanted)}")
 
 
@@ -187,7 +191,6 @@ class Types:
     # ---- values from nothing
 
     def full(self, shape: Sequence[int], number: Number, dtype: str) -> TensorSpec:
-        """`number` is a constant of `dtype`."""
         result = self._made(dtype, shape)
         check_number(number, dtype)
         return self._written(result)
@@ -208,7 +211,6 @@ class Types:
         return kept if dtype == x.dtype else self._written(self._made(dtype, x.shape), x)
 
     def wide(self, x: TensorSpec) -> TensorSpec:
-        """F32 for 16-bit floats."""
         return self.cast(x, "F32") if x.dtype in {"F16", "BF16"} else x
 
     def _signed(self, x: TensorSpec) -> TensorSpec:
@@ -225,22 +227,15 @@ class Types:
     sqrt = rsqrt = exp = expm1 = log = log1p = sin = cos = tanh = erf = sigmoid = _of_float
 
     def is_finite(self, x: TensorSpec) -> TensorSpec:
-        """BOOL of floats."""
         _check_dtype(x, "floats", FLOATS)
         return self._written(self._made("BOOL", x.shape), x)
 
-    def add(self, x: TensorSpec, y: Operand) -> TensorSpec:
-        """Numbers of one type."""
+    def add(self, x: Operand, y: Operand) -> TensorSpec:
         return self._arithmetic(x, y, NUMBERS)
 
-    def sub(self, x: Operand, y: Operand) -> TensorSpec:
-        """Numbers of one type."""
-        return self._arithmetic(x, y, NUMBERS)
-
-    mul = add
+    sub = mul = add
 
     def div(self, x: Operand, y: Operand) -> TensorSpec:
-        """Floats of one type."""
         return self._arithmetic(x, y, FLOATS)
 
     def pow(self, x: Operand, y: Operand) -> TensorSpec:
@@ -252,13 +247,11 @@ class Types:
         return self._arithmetic(x, y, FLOATS)
 
     def maximum(self, x: TensorSpec, y: Operand) -> TensorSpec:
-        """Any one dtype."""
         return self._written(self._together(x, y), x, y)
 
     minimum = maximum
 
     def floor_divide(self, x: TensorSpec, y: Operand) -> TensorSpec:
-        """Integers of one type; a constant divisor is not 0."""
         if not isinstance(y, TensorSpec) and y == 0:
             raise MalformedError("an integer is divided by 0")
         return self._arithmetic(x, y, INTEGERS)
@@ -266,22 +259,18 @@ class Types:
     remainder = floor_divide
 
     def compare(self, x: TensorSpec, y: Operand, how: Comparison) -> TensorSpec:
-        """BOOL of any one dtype."""
         return self._written(self._made("BOOL", self._together(x, y).shape), x, y)
 
     def logical_and(self, x: TensorSpec, y: TensorSpec) -> TensorSpec:
-        """Integers or BOOL of one type."""
         _check_dtype(x, "integers or BOOL", INTEGERS.keys() | {"BOOL"})
         return self._written(self._together(x, y), x, y)
 
     logical_or = logical_xor = logical_and
 
     def logical_not(self, x: TensorSpec) -> TensorSpec:
-        """Integers or BOOL."""
         return self.logical_and(x, x)
 
     def shift_left(self, x: TensorSpec, y: Operand) -> TensorSpec:
-        """Integers of one type; a constant shift is not negative."""
         if not isinstance(y, TensorSpec) and y < 0:
             raise MalformedError(f"a shift by {y}")
         return self._arithmetic(x, y, INTEGERS)
@@ -289,7 +278,6 @@ class Types:
     shift_right = shift_left
 
     def where(self, condition: TensorSpec, x: Operand, y: Operand) -> TensorSpec:
-        """A BOOL condition and two of one type."""
         _check_dtype(condition, "BOOL", {"BOOL"})
         both = self._together(x, y)
         shape = broadcast_shapes([condition.shape, both.shape])
@@ -298,17 +286,13 @@ class Types:
     # ---- many elements to one
 
     def sum(self, x: TensorSpec, axes: Axes, keep: bool = False, short: int = 0) -> TensorSpec:
-        """Numbers."""
         _check_dtype(x, "numbers", NUMBERS)
         result = self._made(x.dtype, reduced(x.shape, axes, keep))
         return self._computed(result, x, operations=x.size)
 
-    def prod(self, x: TensorSpec, axes: Axes, keep: bool = False) -> TensorSpec:
-        """Numbers."""
-        return self.sum(x, axes, keep)
+    prod = sum
 
     def max(self, x: TensorSpec, axes: Axes, keep: bool = False) -> TensorSpec:
-        """Any dtype, over at least one element."""
         result = self._made(x.dtype, reduced(x.shape, axes, keep))
         _check_filled(x, axes)
         return self._written(result, x)
@@ -316,26 +300,22 @@ class Types:
     min = max
 
     def argmax(self, x: TensorSpec, axis: int, keep: bool = False) -> TensorSpec:
-        """I64, over at least one element."""
         result = self._made("I64", reduced(x.shape, (axis,), keep))
         _check_filled(x, (axis,))
         return self._written(result, x)
 
     def cumsum(self, x: TensorSpec, axis: int) -> TensorSpec:
-        """Numbers."""
         _check_dtype(x, "numbers", NUMBERS)
         check_axes(x.shape, (axis,))
         return self._computed(x, x)
 
     def mersenne(self, state: TensorSpec, move: TensorSpec, count: int) -> tuple[TensorSpec, TensorSpec]:
-        """I64 [count], and I64 [625]."""
         for name, given, shape in (("state", state, (STATE_SIDE,)), ("move", move, (2,))):
             if (given.dtype, given.shape) != ("I64", shape):
                 raise MalformedError(f"{name} is {given}, not I64{list(shape)}")
         return self._made("I64", (count,)), self._made("I64", (STATE_SIDE,))
 
     def sort(self, x: TensorSpec, axis: int, descending: bool) -> tuple[TensorSpec, TensorSpec]:
-        """Any dtype, and I64."""
         check_axes(x.shape, (axis,))
         return self._written(x, x), self._written(self._made("I64", x.shape))
 
@@ -357,50 +337,41 @@ class Types:
     # ---- moving data
 
     def reshape(self, x: TensorSpec, shape: Sequence[int]) -> TensorSpec:
-        """As many elements."""
         return self._made(x.dtype, reshaped(x.shape, shape))
 
     def broadcast(self, x: TensorSpec, shape: Sequence[int]) -> TensorSpec:
-        """Sides of 1 stretch, new axes come in front."""
         check_broadcast(x.shape, shape)
         return self._made(x.dtype, shape)
 
     def transpose(self, x: TensorSpec, axes: Sequence[int]) -> TensorSpec:
-        """Every axis once."""
         check_lengths(x.shape, axes)
         check_axes(x.shape, axes)
         return self._made(x.dtype, [x.shape[axis] for axis in axes])
 
     def slice(self, x: TensorSpec, starts: Sequence[int], stops: Sequence[int], steps: Sequence[int]) -> TensorSpec:
-        """Ranges inside the sides."""
         return self._made(x.dtype, sliced(x.shape, starts, stops, steps))
 
     def pad(
         self, x: TensorSpec, number: Number, low: Sequence[int], high: Sequence[int], interior: Sequence[int]
     ) -> TensorSpec:
-        """`number` is a constant of the dtype."""
         check_number(number, x.dtype)
         return self._written(self._made(x.dtype, padded(x.shape, low, high, interior)), x)
 
     def concat(self, xs: Sequence[TensorSpec], axis: int) -> TensorSpec:
-        """One dtype."""
         shape = concatenated([x.shape for x in xs], axis)
         _check_same_dtype(*xs)
         return self._written(self._made(xs[0].dtype, shape), *xs)
 
     def flip(self, x: TensorSpec, axes: Axes) -> TensorSpec:
-        """Distinct axes."""
         check_axes(x.shape, axes)
         return self._written(x, x)
 
     def take(self, x: TensorSpec, indices: Sequence[TensorSpec], axis: int) -> TensorSpec:
-        """Integer indices."""
         result = self._made(x.dtype, taken(x.shape, [index.shape for index in indices], axis))
         _check_indices(indices)
         return self._written(result, result, *indices)
 
     def take_along(self, x: TensorSpec, indices: TensorSpec, axis: int) -> TensorSpec:
-        """Integer indices, of the same shape but along `axis`."""
         check_axes(x.shape, (axis,))
         _check_indices((indices,))
         if len(indices.shape) != len(x.shape) or _beside(indices, axis) != _beside(x, axis):
@@ -427,7 +398,6 @@ class Types:
     def windows(
         self, x: TensorSpec, axes: Axes, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
     ) -> TensorSpec:
-        """At least one position."""
         return self._made(x.dtype, windowed(x.shape, axes, sizes, strides, dilations))
 
     # ---- checks and counts

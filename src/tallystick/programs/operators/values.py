@@ -7,6 +7,7 @@ In the reference every float is stored and computed in float64, whatever its dty
 not round, so that a kernel differs from the reference only by the kernel's own rounding. Constants of a definition are
 rounded to their dtype, as in every kernel. Integers wrap at the width of their dtype.
 """
+# ruff: noqa: D102  (`Algebra` says what each primitive means)
 
 from __future__ import annotations
 
@@ -22,6 +23,20 @@ from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.tensors import FLOATS, Tensor, bfloat16_to_float32, dtype_of, numpy_dtype, round_to_bfloat16
 from tallystick.programs.operators.algebra import Axes, Comparison, Number
 from tallystick.programs.operators.arrays import Array, ArrayLibrary, exact_float64
+from tallystick.programs.operators.types import (
+    broadcast_shapes,
+    check_axes,
+    check_broadcast,
+    check_lengths,
+    check_number,
+    concatenated,
+    dotted,
+    padded,
+    reshaped,
+    sliced,
+    taken,
+    windowed,
+)
 from tallystick.programs.random_words import draw
 
 _COMPARISONS: Final = {
@@ -80,11 +95,9 @@ class Values:
     # ---- values from nothing
 
     def full(self, shape: Sequence[int], number: Number, dtype: str) -> Value:
-        """See `Algebra.full`."""
         return self.broadcast(self._constant(number, dtype), shape)
 
     def iota(self, shape: Sequence[int], axis: int, dtype: str) -> Value:
-        """See `Algebra.iota`."""
         column = [1] * len(shape)
         column[axis] = shape[axis]
         held = self._held(dtype)
@@ -94,7 +107,7 @@ class Values:
     # ---- one element at a time
 
     def cast(self, x: Value, dtype: str) -> Value:
-        """See `Algebra.cast`; the reference does not round to narrower floats."""
+        """The reference does not round to narrower floats."""
         if dtype == "BOOL" and x.dtype != "BOOL":
             return self.compare(x, 0, "ne")
         if self._held(dtype) == self._held(x.dtype):
@@ -109,7 +122,7 @@ class Values:
 
     def _both(self, name: str, x: Operand, y: Operand, dtype: str | None = None) -> Value:
         left, right = self._pair(x, y)
-        _broadcast_shape(left.shape, right.shape)
+        broadcast_shapes([left.shape, right.shape])
         return self._made(getattr(self.library.xp, name), dtype or left.dtype, left.array, right.array)
 
     neg = partialmethod(_each, "negative")
@@ -140,11 +153,10 @@ class Values:
     logical_xor = partialmethod(_both, "bitwise_xor")
 
     def abs(self, x: Value) -> Value:
-        """See `Algebra.abs`."""
         return x if x.dtype.startswith("U") else self._each("abs", x)
 
     def pow(self, x: Operand, y: Operand) -> Value:
-        """See `Algebra.pow`; an integer to a negative power raises `MalformedError`."""
+        """An integer to a negative power raises `MalformedError`."""
         if not isinstance(y, Value) and isinstance(x, Value) and x.dtype in FLOATS and y in _ROOTS_AND_PRODUCTS:
             return _ROOTS_AND_PRODUCTS[y](self, x)
         left, right = self._pair(x, y)
@@ -153,11 +165,9 @@ class Values:
         return self._both("pow", left, right)
 
     def maximum(self, x: Value, y: Operand) -> Value:
-        """See `Algebra.maximum`."""
         return self.logical_or(x, self._like(y, x)) if x.dtype == "BOOL" else self._both("maximum", x, y)
 
     def minimum(self, x: Value, y: Operand) -> Value:
-        """See `Algebra.minimum`."""
         return self.logical_and(x, self._like(y, x)) if x.dtype == "BOOL" else self._both("minimum", x, y)
 
     def _divided(self, name: str, x: Value, y: Operand) -> Value:
@@ -170,7 +180,6 @@ class Values:
     remainder = partialmethod(_divided, "remainder")
 
     def compare(self, x: Value, y: Operand, how: Comparison) -> Value:
-        """See `Algebra.compare`."""
         return self._both(_COMPARISONS[how], x, y, "BOOL")
 
     def _shifted(self, name: str, x: Value, y: Operand) -> Value:
@@ -188,32 +197,28 @@ class Values:
     shift_right = partialmethod(_shifted, "bitwise_right_shift")
 
     def where(self, condition: Value, x: Operand, y: Operand) -> Value:
-        """See `Algebra.where`."""
         left, right = self._pair(x, y)
-        _broadcast_shape(condition.shape, left.shape, right.shape)
+        broadcast_shapes([condition.shape, left.shape, right.shape])
         return self._made(self.library.xp.where, left.dtype, condition.array, left.array, right.array)
 
     # ---- many elements to one
 
     def sum(self, x: Value, axes: Axes, keep: bool = False, short: int = 0) -> Value:
-        """See `Algebra.sum`."""
         return self._reduced("sum", x, axes, keep, dtype=x.array.dtype)
 
     def prod(self, x: Value, axes: Axes, keep: bool = False) -> Value:
-        """See `Algebra.prod`."""
         return self._reduced("prod", x, axes, keep, dtype=x.array.dtype)
 
     def max(self, x: Value, axes: Axes, keep: bool = False) -> Value:
-        """See `Algebra.max`; raises `MalformedError` over no elements, except for BOOL."""
+        """Raises `MalformedError` over no elements, except for BOOL."""
         return self._extreme("any" if x.dtype == "BOOL" else "max", x, axes, keep)
 
     def min(self, x: Value, axes: Axes, keep: bool = False) -> Value:
-        """See `Algebra.min`; raises `MalformedError` over no elements, except for BOOL."""
+        """Raises `MalformedError` over no elements, except for BOOL."""
         return self._extreme("all" if x.dtype == "BOOL" else "min", x, axes, keep)
 
     def argmax(self, x: Value, axis: int, keep: bool = False) -> Value:
-        """See `Algebra.argmax`."""
-        _check_axes(x, (axis,))
+        check_axes(x.shape, (axis,))
         if x.shape[axis] == 0:
             raise MalformedError("the maximum of no elements")
         array = self.library.convert(x.array, "U8") if x.dtype == "BOOL" else x.array
@@ -221,12 +226,11 @@ class Values:
         return Value(self.library.convert(found.array, "I64"), "I64")
 
     def cumsum(self, x: Value, axis: int) -> Value:
-        """See `Algebra.cumsum`."""
-        _check_axes(x, (axis,))
+        check_axes(x.shape, (axis,))
         return self._made(self.library.xp.cumulative_sum, x.dtype, x.array, axis=axis, dtype=x.array.dtype)
 
     def mersenne(self, state: Value, move: Value, count: int) -> tuple[Value, Value]:
-        """See `Algebra.mersenne`; by NumPy, so not on traced arrays."""
+        """By NumPy, so not on traced arrays."""
         if not (self.library.is_known(state.array) and self.library.is_known(move.array)):
             raise UnavailableError(f"{self.library.name} cannot draw from a generator of PyTorch; record with `seed=1`")
         seed, skipped = self.library.storage(move.array).tolist()
@@ -235,8 +239,8 @@ class Values:
         return words, after
 
     def sort(self, x: Value, axis: int, descending: bool) -> tuple[Value, Value]:
-        """See `Algebra.sort`; NaN counts as the largest."""
-        _check_axes(x, (axis,))
+        """NaN counts as the largest."""
+        check_axes(x.shape, (axis,))
         order = self._order(self.flip(x, (axis,)) if descending else x, axis)
         if descending:
             order = self.flip(self.sub(x.shape[axis] - 1, order), (axis,))
@@ -245,108 +249,85 @@ class Values:
     def dot(
         self, x: Value, y: Value, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ()), short: int = 0
     ) -> Value:
-        """See `Algebra.dot`: one matrix product of stacks."""
+        """One matrix product of stacks."""
         left, right = self._pair(x, y)
-        left_free, right_free = _free(left, contract[0], batch[0]), _free(right, contract[1], batch[1])
-        stack, inner = _sides(left, batch[0]), _sides(left, contract[0])
-        if (stack, inner) != (_sides(right, batch[1]), _sides(right, contract[1])):
-            raise MalformedError(f"no product of {left.shape} and {right.shape} over {contract}, {batch}")
-        rows, columns = _sides(left, left_free), _sides(right, right_free)
-        k = math.prod(inner)
-        a = self.reshape(self.transpose(left, batch[0] + left_free + contract[0]), (*stack, math.prod(rows), k))
-        b = self.reshape(self.transpose(right, batch[1] + contract[1] + right_free), (*stack, k, math.prod(columns)))
-        product = self._made(self.library.matmul, left.dtype, a.array, b.array)
-        return self.reshape(product, stack + rows + columns)
+        shape = dotted(left.shape, right.shape, contract, batch)
+        rows, columns = (
+            tuple(axis for axis in range(len(each.shape)) if axis not in summed and axis not in kept)
+            for each, summed, kept in zip((left, right), contract, batch, strict=True)
+        )
+        stack, k = shape[: len(batch[0])], math.prod(left.shape[axis] for axis in contract[0])
+        height, width = (math.prod(shape[len(stack) :][part]) for part in (slice(len(rows)), slice(len(rows), None)))
+        a = self.reshape(self.transpose(left, batch[0] + rows + contract[0]), (*stack, height, k))
+        b = self.reshape(self.transpose(right, batch[1] + contract[1] + columns), (*stack, k, width))
+        return self.reshape(self._made(self.library.matmul, left.dtype, a.array, b.array), shape)
 
     # ---- moving data
 
     def reshape(self, x: Value, shape: Sequence[int]) -> Value:
-        """See `Algebra.reshape`."""
-        if math.prod(shape) != math.prod(x.shape) or any(side < 0 for side in shape):
-            raise MalformedError(f"{x.shape} does not become {tuple(shape)}")
-        if tuple(shape) == x.shape:
-            return x
-        return self._made(self.library.xp.reshape, x.dtype, x.array, tuple(shape))
+        sides = reshaped(x.shape, shape)
+        return x if sides == x.shape else self._made(self.library.xp.reshape, x.dtype, x.array, sides)
 
     def broadcast(self, x: Value, shape: Sequence[int]) -> Value:
-        """See `Algebra.broadcast`."""
-        if _broadcast_shape(x.shape, tuple(shape)) != tuple(shape):
-            raise MalformedError(f"{x.shape} does not broadcast to {tuple(shape)}")
+        check_broadcast(x.shape, shape)
         return self._made(self.library.xp.broadcast_to, x.dtype, x.array, tuple(shape))
 
     def transpose(self, x: Value, axes: Sequence[int]) -> Value:
-        """See `Algebra.transpose`."""
-        if sorted(axes) != list(range(len(x.shape))):
-            raise MalformedError(f"{tuple(axes)} are not the axes of {x.shape}")
+        check_lengths(x.shape, axes)
+        check_axes(x.shape, axes)
         if tuple(axes) == tuple(range(len(axes))):
             return x
         return self._made(self.library.xp.permute_dims, x.dtype, x.array, tuple(axes))
 
     def slice(self, x: Value, starts: Sequence[int], stops: Sequence[int], steps: Sequence[int]) -> Value:
-        """See `Algebra.slice`."""
-        parts = tuple(zip(starts, stops, steps, strict=True))
-        if len(parts) != len(x.shape) or not all(
-            0 <= start <= stop <= side and step >= 1 for (start, stop, step), side in zip(parts, x.shape, strict=True)
-        ):
-            raise MalformedError(f"no slice {parts} of {x.shape}")
-        return Value(x.array[tuple(slice(*part) for part in parts)], x.dtype)
+        sliced(x.shape, starts, stops, steps)
+        return Value(x.array[tuple(slice(*part) for part in zip(starts, stops, steps, strict=True))], x.dtype)
 
     def pad(self, x: Value, number: Number, low: Sequence[int], high: Sequence[int], interior: Sequence[int]) -> Value:
-        """See `Algebra.pad`."""
-        if not len(x.shape) == len(low) == len(high) == len(interior) or min(interior, default=0) < 0:
-            raise MalformedError(f"no padding {(low, high, interior)} of {x.shape}")
+        padded(x.shape, low, high, interior)
         for axis, (before, behind, between) in enumerate(zip(low, high, interior, strict=True)):
             x = self._padded(x, self._constant(number, x.dtype), axis, before, behind, between)
         return x
 
     def concat(self, xs: Sequence[Value], axis: int) -> Value:
-        """See `Algebra.concat`."""
-        if len({(x.dtype, x.shape[:axis], x.shape[axis + 1 :]) for x in xs}) != 1 or not xs[0].shape:
-            raise MalformedError(f"{[x.shape for x in xs]!s:.80} do not line up along axis {axis}")
+        concatenated([x.shape for x in xs], axis)
+        if len({x.dtype for x in xs}) > 1:
+            raise MalformedError(f"{[x.dtype for x in xs]!s:.80} do not concatenate")
         return self._made(self.library.xp.concat, xs[0].dtype, [x.array for x in xs], axis=axis)
 
     def flip(self, x: Value, axes: Axes) -> Value:
-        """See `Algebra.flip`."""
-        _check_axes(x, axes)
+        check_axes(x.shape, axes)
         return self._made(self.library.xp.flip, x.dtype, x.array, axis=axes) if axes else x
 
     def take(self, x: Value, indices: Sequence[Value], axis: int) -> Value:
-        """See `Algebra.take`."""
         return Value(x.array[self._index(x, indices, axis)], x.dtype)
 
     def take_along(self, x: Value, indices: Value, axis: int) -> Value:
-        """See `Algebra.take_along`."""
-        _check_axes(x, (axis,))
+        check_axes(x.shape, (axis,))
         self._check_index(indices, x.shape[axis])
         wide = self.library.convert(indices.array, "I64")
         return self._made(self.library.xp.take_along_axis, x.dtype, x.array, wide, axis=axis)
 
     def scatter(self, x: Value, indices: Sequence[Value], axis: int, updates: Value, add: bool) -> Value:
-        """See `Algebra.scatter`; of several updates written to one place, it is not defined which one stays."""
+        """Of several updates written to one place, it is not defined which one stays."""
         index = self._index(x, indices, axis)
         if updates.dtype != x.dtype:
             raise MalformedError(f"{updates.dtype} scattered into {x.dtype}")
-        places = _broadcast_shape(*(i.shape for i in indices))
-        expected = x.shape[:axis] + places + x.shape[axis + len(indices) :]
-        updates = self.broadcast(updates, expected)
+        updates = self.broadcast(updates, taken(x.shape, [each.shape for each in indices], axis))
         return self._made(self.library.put, x.dtype, x.array, index, updates.array, add)
 
     def windows(
         self, x: Value, axes: Axes, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
     ) -> Value:
-        """See `Algebra.windows`."""
-        _check_axes(x, axes)
+        windowed(x.shape, axes, sizes, strides, dilations)
         array = x.array
         for axis, size, stride, dilation in zip(axes, sizes, strides, dilations, strict=True):
-            if size < 1 or stride < 1 or dilation < 1 or dilation * (size - 1) >= x.shape[axis]:
-                raise MalformedError(f"no window of {size} (stride {stride}, dilation {dilation}) in {x.shape}")
             array = self.library.windows(array, axis, size, stride, dilation)
         return Value(array, x.dtype)
 
     # ---- precision
 
     def wide(self, x: Value) -> Value:
-        """See `Algebra.wide`."""
         return self.cast(x, _WIDE[x.dtype]) if x.dtype in _WIDE else x
 
     # ---- how
@@ -378,14 +359,14 @@ class Values:
         return Value(self.library.asarray(_rounded(number, dtype, self._held(dtype)), self._held(dtype)), dtype)
 
     def _reduced(self, name: str, x: Value, axes: Axes, keep: bool, **named: Any) -> Value:
-        _check_axes(x, axes)
+        check_axes(x.shape, axes)
         if not axes:
             return x
         function = getattr(self.library.xp, name)
         return self._made(function, x.dtype, x.array, axis=tuple(axes), keepdims=keep, **named)
 
     def _extreme(self, name: str, x: Value, axes: Axes, keep: bool) -> Value:
-        _check_axes(x, axes)
+        check_axes(x.shape, axes)
         if x.dtype != "BOOL" and any(x.shape[axis] == 0 for axis in axes):
             raise MalformedError("the maximum or minimum of no elements")
         return self._reduced(name, x, axes, keep)
@@ -400,25 +381,18 @@ class Values:
             x = self._spread(x, constant, axis, between)
         sides = [_with(x.shape, axis, max(count, 0)) for count in (before, behind)]
         x = self.concat([self.broadcast(constant, sides[0]), x, self.broadcast(constant, sides[1])], axis)
-        return self._along(x, axis, max(-before, 0), min(behind, 0))
+        return _along(x, axis, max(-before, 0), min(behind, 0))
 
     def _spread(self, x: Value, constant: Value, axis: int, between: int) -> Value:
         around = (x.shape[: axis + 1], x.shape[axis + 1 :])
         gaps = self.broadcast(constant, (*around[0], between, *around[1]))
         joined = self.concat([self.reshape(x, (*around[0], 1, *around[1])), gaps], axis + 1)
         apart = self.reshape(joined, _with(x.shape, axis, x.shape[axis] * (1 + between)))
-        return self._along(apart, axis, 0, -between)
-
-    def _along(self, x: Value, axis: int, start: int, end: int) -> Value:
-        """`x[start : side + end]` along `axis`; raises `MalformedError` if this range is negative."""
-        stop = x.shape[axis] + end
-        if start > stop:
-            raise MalformedError(f"{x.shape} is cropped away along axis {axis}")
-        return Value(x.array[(slice(None),) * axis + (slice(start, stop),)], x.dtype)
+        return _along(apart, axis, 0, -between)
 
     def _index(self, x: Value, indices: Sequence[Value], axis: int) -> tuple[Any, ...]:
-        _check_axes(x, tuple(range(axis, axis + len(indices))))
-        _broadcast_shape(*(index.shape for index in indices))
+        check_axes(x.shape, tuple(range(axis, axis + len(indices))))
+        broadcast_shapes([index.shape for index in indices])
         for place, index in enumerate(indices):
             self._check_index(index, x.shape[axis + place])
         return (slice(None),) * axis + tuple(self.library.convert(index.array, "I64") for index in indices)
@@ -456,7 +430,8 @@ def _rounded(number: Number, dtype: str, held: str) -> Any:
     if dtype == "BOOL":
         return bool(number)
     if dtype not in FLOATS:
-        return _whole(number, dtype)
+        check_number(number, dtype)
+        return int(number)
     with np.errstate(all="ignore"):
         if dtype == "BF16":
             bits = round_to_bfloat16(np.asarray(_as_float(number), np.float32))
@@ -471,32 +446,9 @@ def _as_float(number: Number) -> float:
         raise MalformedError("a number larger than any float") from None
 
 
-def _whole(number: Number, dtype: str) -> int:
-    limits = np.iinfo(numpy_dtype(dtype))
-    if not math.isfinite(number) or number != int(number) or not limits.min <= number <= limits.max:
-        raise MalformedError(f"{number!r} is no {dtype}")
-    return int(number)
-
-
-def _broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    try:
-        return np.broadcast_shapes(*shapes)
-    except ValueError:
-        raise MalformedError(f"{shapes!s:.80} do not broadcast") from None
-
-
-def _check_axes(x: Value, axes: Axes) -> None:
-    if len(set(axes)) != len(axes) or not all(0 <= axis < len(x.shape) for axis in axes):
-        raise MalformedError(f"no axes {tuple(axes)} in {x.shape}")
-
-
-def _free(x: Value, contract: Axes, batch: Axes) -> Axes:
-    _check_axes(x, (*contract, *batch))
-    return tuple(axis for axis in range(len(x.shape)) if axis not in contract and axis not in batch)
-
-
-def _sides(x: Value, axes: Axes) -> tuple[int, ...]:
-    return tuple(x.shape[axis] for axis in axes)
+def _along(x: Value, axis: int, start: int, end: int) -> Value:
+    """`x[start : side + end]` along `axis`."""
+    return Value(x.array[(slice(None),) * axis + (slice(start, x.shape[axis] + end),)], x.dtype)
 
 
 def _with(shape: tuple[int, ...], axis: int, side: int) -> tuple[int, ...]:

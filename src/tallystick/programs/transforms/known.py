@@ -11,8 +11,8 @@ import numpy as np
 
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.tensors import Tensor, TensorSpec
-from tallystick.programs.admission import operand_of, read
-from tallystick.programs.graph import Graph, Node, Ref
+from tallystick.programs.admission import read
+from tallystick.programs.graph import Graph, Node, Ref, operands_of
 from tallystick.programs.operators.algebra import Number
 from tallystick.programs.operators.arrays import NUMPY
 from tallystick.programs.operators.definition import Attribute, operator
@@ -301,8 +301,7 @@ class KnownValues:
     def _computed(self, node: Node, place: int) -> tuple[Any, ...]:
         held = {ref: self.values[ref] for ref in node.refs}
         values = {ref: each.places[place] if each.places else each.value for ref, each in held.items()}
-        arguments = {name: operand_of(each, values) for name, each in node.operands.items()}
-        return read(node, REFERENCE, arguments | dict(node.attributes))
+        return read(node, REFERENCE, operands_of(node, values) | dict(node.attributes))
 
     def ambiguous(self, attributes: Iterable[Attribute]) -> Number | None:
         """The first number that may be the number of keys, or of places in the cache; `None` if there is none."""

@@ -12,14 +12,12 @@ from typing import Any, Final, Protocol
 
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.tensors import FLOATS, TensorSpec
-from tallystick.programs.graph import Node, Operand, Ref
+from tallystick.programs.graph import Node, Operand, Ref, operand_of, operands_of
 from tallystick.programs.operators.definition import Attribute, Scalar, operator
 from tallystick.programs.operators.types import Types
 from tallystick.programs.transforms.known import REFERENCE, Known
 from tallystick.programs.transforms.reading import NodeReader, Reading, Scale, marked
 from tallystick.programs.transforms.steps import Mixed, Stacked, Steps
-
-# Writes nodes that a whole text needs and one token does not: causal masks, ranges of places, larger constants.
 
 INDEX: Final = "I32"
 
@@ -39,7 +37,7 @@ class GraphWriter:
         key = (name, *operands.items(), repr(sorted(attributes.items())))
         if shared and key in self.made:
             return self.made[key]
-        arguments = {each: self._specs_of(operand) for each, operand in operands.items()}
+        arguments = {each: operand_of(operand, self.specs) for each, operand in operands.items()}
         results = operator(name).read(Types(), {**arguments, **attributes})
         node = Node(len(self.nodes), name, dict(operands), dict(attributes), results)
         self.nodes.append(node)
@@ -50,11 +48,6 @@ class GraphWriter:
     def one(self, name: str, attributes: Mapping[str, Attribute], operands: Mapping[str, Operand] | None = None) -> Ref:
         """A shared node with one result."""
         return str(self.add(name, operands or {}, attributes, shared=True)[0])
-
-    def _specs_of(self, operand: Operand) -> Any:
-        if isinstance(operand, tuple):
-            return tuple(None if ref is None else self.specs[ref] for ref in operand)
-        return None if operand is None else self.specs[operand]
 
 
 class Dialect(Protocol):
@@ -263,7 +256,7 @@ class Options:
         found: list[dict[Stacked, StackedValue]] = [{} for _ in node.outputs]
         for chosen in islice(product(*choices), COMBINATIONS_MAX):
             picked = dict(zip(refs, chosen, strict=True))
-            for reading in self.reader.all(node, {name: stacked_of(x, picked) for name, x in node.operands.items()}):
+            for reading in self.reader.all(node, stacked_operands(node, picked)):
                 self._add_copies(node, picked, reading, found)
         return [list(each.values())[:OPTIONS_MAX] for each in found]
 
@@ -282,8 +275,7 @@ class Options:
                 found[i][stacked] = StackedValue(stacked, partial(self._copy, node, picked, reading, i), depth)
 
     def _copy(self, node: Node, picked: Mapping[Ref, StackedValue], reading: Reading, place: int) -> Ref:
-        operands = {name: written_of(x, picked) for name, x in node.operands.items()}
-        return str(self.writer.add(node.operator, operands, reading.whole, shared=True)[place])
+        return str(self.writer.add(node.operator, written_operands(node, picked), reading.whole, shared=True)[place])
 
     # ---- what is known ahead
 
@@ -338,18 +330,14 @@ class Options:
         return StackedValue(stacked, write)
 
 
-def stacked_of(operand: Operand, picked: Mapping[Ref, StackedValue]) -> Any:
-    """An operand with each reference replaced by its value of all steps."""
-    if isinstance(operand, tuple):
-        return tuple(stacked_of(each, picked) for each in operand)
-    return None if operand is None else picked[operand].stacked
+def stacked_operands(node: Node, picked: Mapping[Ref, StackedValue]) -> dict[str, Any]:
+    """The operands of a node as values of all steps."""
+    return operands_of(node, {ref: value.stacked for ref, value in picked.items()})
 
 
-def written_of(operand: Operand, picked: Mapping[Ref, StackedValue]) -> Any:
-    """An operand as references of the new graph; nodes that are still missing are written."""
-    if isinstance(operand, tuple):
-        return tuple(written_of(each, picked) for each in operand)
-    return None if operand is None else picked[operand].write()
+def written_operands(node: Node, picked: Mapping[Ref, StackedValue]) -> dict[str, Any]:
+    """The operands of a node as references of the new graph; nodes that are still missing are written."""
+    return operands_of(node, {ref: value.write() for ref, value in picked.items()})
 
 
 def source(ref: Ref, stacked: Stacked) -> StackedValue:

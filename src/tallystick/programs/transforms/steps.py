@@ -12,6 +12,7 @@ A definition is read with marks (`axes`) in place of sizes, so that shapes show 
 that the relation holds, `Mixed` is raised. Two cases are left to the caller. `ReadsLater` is raised for a reduction
 over keys that becomes right once later keys hold its neutral number. A `grown` result is a cache with a row appended.
 """
+# ruff: noqa: D102  (`Algebra` says what each primitive means)
 
 from __future__ import annotations
 
@@ -122,16 +123,13 @@ class Steps(ByElement[Stacked]):
     # ---- one element at a time
 
     def cast(self, x: Stacked, dtype: str) -> Stacked:
-        """Element by element."""
         spec = self.types.cast(x.spec, dtype)
         return x if dtype == x.dtype else self._elementwise(spec, [x], lambda found: REFERENCE.cast(found[0], dtype))
 
     def wide(self, x: Stacked) -> Stacked:
-        """Element by element."""
         return self.cast(x, "F32") if x.dtype in {"F16", "BF16"} else x
 
     def compare(self, x: Stacked, y: Operand, how: Comparison) -> Stacked:
-        """Element by element."""
         spec = self.types.compare(x.spec, _spec(y), how)
         return self._elementwise(spec, [x, y], lambda found: REFERENCE.compare(found[0], found[1], how))
 
@@ -168,13 +166,11 @@ class Steps(ByElement[Stacked]):
     # ---- many elements to one
 
     def argmax(self, x: Stacked, axis: int, keep: bool = False) -> Stacked:
-        """Over plain axes."""
         spec = self.types.argmax(x.spec, axis, keep)
         self._check_apart(x.axes[axis], "chooses among tokens or keys")
         return self._made(spec, _without(x.axes, (axis,), keep))
 
     def cumsum(self, x: Stacked, axis: int) -> Stacked:
-        """Along plain axes."""
         spec = self.types.cumsum(x.spec, axis)
         self._check_apart(x.axes[axis], "adds up tokens or keys")
         return self._made(spec, x.axes, reduced("sum", later_of(x)))
@@ -184,7 +180,6 @@ class Steps(ByElement[Stacked]):
         raise Mixed("draws from a generator, which every token moves on")
 
     def sort(self, x: Stacked, axis: int, descending: bool) -> tuple[Stacked, Stacked]:
-        """Along plain axes."""
         values, indices = self.types.sort(x.spec, axis, descending)
         self._check_apart(x.axes[axis], "sorts tokens or keys")
         return self._moved(values, x.axes, x), self._made(indices, x.axes)
@@ -239,7 +234,6 @@ class Steps(ByElement[Stacked]):
         return self._moved(spec, axes, x)
 
     def broadcast(self, x: Stacked, shape: Sequence[int]) -> Stacked:
-        """New rows are equal."""
         spec = self.types.broadcast(x.spec, shape)
         if spec.shape == x.shape:
             return x
@@ -249,14 +243,12 @@ class Steps(ByElement[Stacked]):
         return self._with_even(self._moved(spec, axes, x), self._is_even(x))
 
     def transpose(self, x: Stacked, axes: Sequence[int]) -> Stacked:
-        """Axes keep what they count."""
         spec = self.types.transpose(x.spec, axes)
         if list(axes) == list(range(len(x.shape))):
             return x
         return self._moved(spec, [x.axes[axis] for axis in axes], x)
 
     def slice(self, x: Stacked, starts: Sequence[int], stops: Sequence[int], steps: Sequence[int]) -> Stacked:
-        """Parts of plain axes."""
         spec = self.types.slice(x.spec, starts, stops, steps)
         if spec.shape == x.shape:
             return x
@@ -265,7 +257,6 @@ class Steps(ByElement[Stacked]):
     def pad(
         self, x: Stacked, number: Number, low: Sequence[int], high: Sequence[int], interior: Sequence[int]
     ) -> Stacked:
-        """Plain axes."""
         spec = self.types.pad(x.spec, number, low, high, interior)
         edges = list(zip(low, high, interior, strict=True))
         touched = [mark for i, edge in enumerate(edges) if edge != (0, 0, 0) for mark in x.axes[i]]
@@ -289,13 +280,11 @@ class Steps(ByElement[Stacked]):
         return replace(result, number=numbers.pop() if len(numbers) == 1 else None)
 
     def flip(self, x: Stacked, axes: Axes) -> Stacked:
-        """Plain axes."""
         spec = self.types.flip(x.spec, axes)
         self._check_apart([mark for axis in axes for mark in x.axes[axis]], "reverses tokens or keys")
         return self._moved(spec, x.axes, x)
 
     def take(self, x: Stacked, indices: Sequence[Stacked], axis: int) -> Stacked:
-        """From plain axes."""
         spec = self.types.take(x.spec, [index.spec for index in indices], axis)
         self._check_apart([m for each in x.axes[axis : axis + len(indices)] for m in each], "picks tokens or keys")
         width = max(len(index.shape) for index in indices)
@@ -303,7 +292,6 @@ class Steps(ByElement[Stacked]):
         return self._moved(spec, [*x.axes[:axis], *places, *x.axes[axis + len(indices) :]], x)
 
     def take_along(self, x: Stacked, indices: Stacked, axis: int) -> Stacked:
-        """Along a plain axis."""
         spec = self.types.take_along(x.spec, indices.spec, axis)
         self._check_apart(x.axes[axis] + indices.axes[axis], "picks tokens or keys")
         axes = _merged([(_without(x.axes, (axis,), True), 0), (indices.axes, 0)], len(spec.shape))
@@ -320,7 +308,6 @@ class Steps(ByElement[Stacked]):
     def windows(
         self, x: Stacked, axes: Axes, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
     ) -> Stacked:
-        """Over plain axes."""
         spec = self.types.windows(x.spec, axes, sizes, strides, dilations)
         self._check_apart([mark for axis in axes for mark in x.axes[axis]], "slides over tokens or keys")
         kept = {i: axis for i, axis in enumerate(x.axes) if i not in axes}

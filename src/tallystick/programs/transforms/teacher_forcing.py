@@ -31,8 +31,8 @@ from tallystick.programs.transforms.options import (
     Options,
     StackedValue,
     source,
-    stacked_of,
-    written_of,
+    stacked_operands,
+    written_operands,
 )
 from tallystick.programs.transforms.reading import NodeReader, Reading, Scale
 from tallystick.programs.transforms.steps import Mixed, ReadsLater, Stacked, Steps
@@ -164,8 +164,6 @@ def _growing(name: str, old: TensorSpec, new: TensorSpec) -> int:
     return longer[0]
 
 
-# Turns a step of generation with a cache into one pass over a whole text: teacher forcing, on the typed graph.
-#
 # The step is a function of a token, its place, and the keys and values of the earlier tokens. If all tokens are given
 # at once, the cache of step t consists of the rows that the steps before t appended. So the pass needs no cache, and
 # each token sees the keys up to its own. No patterns of nodes are matched. Each node is read in the algebra `Steps`,
@@ -282,9 +280,8 @@ class _Forcing:
             self._check_row(node, grown)
             refs = (self.rows[str(grown.cache)],)
         elif not any(each is not None and each.counts(self.marks.past) for each in reading.results):
-            attended = node.operands if MASK not in picked else {**node.operands, MASK: MASK}
-            operands = {name: written_of(each, picked) for name, each in attended.items()}
-            refs = self.writer.add(node.operator, operands, reading.whole)
+            attended = node if MASK not in picked else replace(node, operands={**node.operands, MASK: MASK})
+            refs = self.writer.add(node.operator, written_operands(attended, picked), reading.whole)
         for old, new, value in zip(node.outputs, refs, reading.results, strict=True):
             if old is not None and value is not None:
                 self.values[old] = replace(value, grown=None)
@@ -345,8 +342,7 @@ class _Forcing:
         for chosen in islice(product(*choices), CHOICES_MAX):
             picked = dict(zip(refs, chosen, strict=True))
             try:
-                arguments = {name: stacked_of(each, picked) for name, each in node.operands.items()}
-                return self.reader.best(node, arguments), picked
+                return self.reader.best(node, stacked_operands(node, picked)), picked
             except MalformedError as error:
                 reasons.append(error)
         if any(isinstance(each, ReadsLater) for each in reasons):

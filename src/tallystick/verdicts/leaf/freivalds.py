@@ -21,8 +21,7 @@ import numpy.typing as npt
 from tallystick.core.canonical_json import encode
 from tallystick.core.digests import digest, digest_bytes
 from tallystick.core.tensors import Tensor
-from tallystick.programs.admission import operand_of
-from tallystick.programs.graph import Node, Ref
+from tallystick.programs.graph import Node, Ref, operands_of
 from tallystick.programs.operators.arrays import exact_float64
 from tallystick.programs.operators.balls.ball import INFLATION
 from tallystick.programs.operators.precision import FORMATS, SHORT, Precision
@@ -162,7 +161,7 @@ def product_of(node: Node, values: Mapping[Ref, Tensor]) -> Product | None:
     claimed = values[next(filter(None, node.outputs))]
     if read is None or claimed.dtype not in FORMATS or not claimed.array().size:
         return None
-    operands = {name: operand_of(operand, values) for name, operand in node.operands.items()}
+    operands = operands_of(node, values)
     given = {name: _numbers(value) for name, value in operands.items() if value is not None}
     parts = read(given, _numbers(claimed))
     if parts is None:

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from tallystick.core.digests import Digest
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.tensors import Tensor, TensorSpec
-from tallystick.programs.admission import Derived, Deriver, operand_of
-from tallystick.programs.graph import Node, Ref
+from tallystick.programs.admission import Derived, Deriver
+from tallystick.programs.graph import Node, Ref, operands_of
 from tallystick.programs.operators.balls.ball import Ball
 from tallystick.programs.operators.balls.bound import Argument, Balls, ResultBound, bound
 from tallystick.programs.operators.definition import Exactness, Operator, operator
@@ -194,7 +194,7 @@ def result_bounds(
     Raises what `OperatorJudge.compare` raises.
     """
     meaning = operator(node.operator)
-    arguments = {name: operand_of(operand, values) for name, operand in node.operands.items()} | dict(node.attributes)
+    arguments = operands_of(node, values) | dict(node.attributes)
     try:
         if places is None:
             found = bound(meaning, arguments, precision, model)

@@ -8,7 +8,8 @@ between, a definition uses `stored`, or computes in 16 bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from tallystick.core.errors import MalformedError
@@ -41,6 +42,23 @@ def axes_of(x: Typed, dims: Sequence[int] | None) -> Axes:
 def lifted(a: Algebra[V], x: V) -> V:
     """A 0-dimensional tensor as one of shape (1,), so that it has axis 0; others as they are."""
     return x if x.shape else a.reshape(x, (1,))
+
+
+def part(a: Algebra[V], x: V, axis: int, start: int, stop: int, step: int = 1) -> V:
+    """`x[start:stop:step]` along one axis; raises `MalformedError` outside of the side."""
+    starts, stops, steps = [0] * len(x.shape), list(x.shape), [1] * len(x.shape)
+    starts[axis], stops[axis], steps[axis] = start, stop, step
+    return a.slice(x, starts, stops, steps)
+
+
+def flat(a: Algebra[V], x: V) -> V:
+    """`x` with one axis."""
+    return a.reshape(x, (math.prod(x.shape),))
+
+
+def dropped(a: Algebra[V], x: V, axes: Collection[int]) -> V:
+    """`x` without `axes`, which have a side of 1."""
+    return a.reshape(x, [side for axis, side in enumerate(x.shape) if axis not in axes])
 
 
 def common_dtype(*operands: Typed | Scalar) -> str:

@@ -21,11 +21,11 @@ from tallystick.core.errors import MalformedError
 from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, Typed, V
 from tallystick.programs.operators.aten.contraction import summand, widened
-from tallystick.programs.operators.definition import Exactness, Family
+from tallystick.programs.operators.definition import Family
 from tallystick.programs.operators.precision import FORMATS, FUSED_EXPONENTIAL
 from tallystick.programs.operators.types import broadcast_shapes
 
-FAMILY: Final = Family()
+FAMILY: Final = Family("aten")
 
 _SCALINGS: Final = 4
 
@@ -41,7 +41,7 @@ class Scores(Generic[V]):
     hidden: V | None = None
 
 
-@FAMILY.operator("aten.scaled_dot_product_attention.default", _RESULT, Exactness.COMPOSITE)
+@FAMILY.composite("scaled_dot_product_attention.default", _RESULT)
 def scaled_dot_product_attention(
     a: Algebra[V],
     query: V,
@@ -59,7 +59,7 @@ def scaled_dot_product_attention(
     return _attend(a, query, key, value, attn_mask, is_causal, scale)[0]
 
 
-@FAMILY.operator("aten._scaled_dot_product_attention_math.default", f"{_RESULT}, and the softmax", Exactness.COMPOSITE)
+@FAMILY.composite("_scaled_dot_product_attention_math.default", f"{_RESULT}, and the softmax")
 def scaled_dot_product_attention_math(
     a: Algebra[V],
     query: V,
@@ -81,10 +81,8 @@ def scaled_dot_product_attention_math(
     return result, a.cast(a.div(weights, total), query.dtype)
 
 
-@FAMILY.operator(
-    "aten._scaled_dot_product_flash_attention_for_cpu.default",
-    f"{_RESULT}, and the logarithm of the softmax's denominator",
-    Exactness.COMPOSITE,
+@FAMILY.composite(
+    "_scaled_dot_product_flash_attention_for_cpu.default", f"{_RESULT}, and the logarithm of the softmax's denominator"
 )
 def flash_attention(
     a: Algebra[V],
@@ -107,10 +105,8 @@ def flash_attention(
     return result, a.reshape(a.add(shift, a.log(total)), query.shape[:-1])
 
 
-@FAMILY.operator(
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",
-    "gradients of attention by query, key and value",
-    Exactness.COMPOSITE,
+@FAMILY.composite(
+    "_scaled_dot_product_flash_attention_for_cpu_backward.default", "gradients of attention by query, key and value"
 )
 def flash_attention_backward(
     a: Algebra[V],
@@ -150,14 +146,7 @@ def flash_attention_backward(
 
 
 def _attend(
-    a: Algebra[V],
-    query: V,
-    key: V,
-    value: V,
-    mask: V | None,
-    is_causal: bool,
-    scale: float | None,
-    fused: bool = True,
+    a: Algebra[V], query: V, key: V, value: V, mask: V | None, is_causal: bool, scale: float | None, fused: bool = True
 ) -> tuple[V, V, V, V]:
     """The result, e^(s − max), the sum of that over keys, and max."""
     q, k, v = widened(a, query, key, value)

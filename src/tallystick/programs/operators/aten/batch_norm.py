@@ -20,19 +20,15 @@ from tallystick.programs.operators.aten.normalization import (
     present,
     stored,
 )
-from tallystick.programs.operators.definition import Exactness, Family, Ints
+from tallystick.programs.operators.definition import Family, Ints
 
-# Batch normalization, its running statistics and its gradients.
-#
 # Statistics of the batch for F16 and BF16 are F32 on GPUs, while kernels on CPUs store them in the type of the input:
 # results here are F32 and pass through the narrower type.
 
-FAMILY: Final = Family()
+FAMILY: Final = Family("aten")
 
 
-@FAMILY.operator(
-    "aten.batch_norm.default", "(x − mean) / √(variance + ε) · weight + bias per channel", Exactness.COMPOSITE
-)
+@FAMILY.composite("batch_norm.default", "(x − mean) / √(variance + ε) · weight + bias per channel")
 def batch_norm(
     a: Algebra[V],
     input: V,
@@ -46,19 +42,15 @@ def batch_norm(
     cudnn_enabled: bool,
 ) -> V:
     """[n,c,…]: statistics of the batch in training, the running ones otherwise, which stay as they are."""
-    result: V = native_batch_norm(a, input, weight, bias, running_mean, running_var, training, momentum, eps)[0]
-    return result
+    return native_batch_norm(a, input, weight, bias, running_mean, running_var, training, momentum, eps)[0]
 
 
-@FAMILY.operator(
-    "aten.native_batch_norm.default",
-    "batch normalization, with the mean and reciprocal deviation of the batch",
-    Exactness.COMPOSITE,
+@FAMILY.composite(
+    "native_batch_norm.default", "batch normalization, with the mean and reciprocal deviation of the batch"
 )
-@FAMILY.operator(
-    "aten._native_batch_norm_legit.default",
+@FAMILY.composite(
+    "_native_batch_norm_legit.default",
     "batch normalization, with the mean and reciprocal deviation of the batch",
-    Exactness.COMPOSITE,
     running_mean="Tensor",
     running_var="Tensor",
 )
@@ -87,11 +79,7 @@ def native_batch_norm(
     return a.cast(result, input.dtype), a.full((0,), 0, x.dtype), a.full((0,), 0, x.dtype)
 
 
-@FAMILY.operator(
-    "aten._native_batch_norm_legit_no_training.default",
-    "batch normalization by the running statistics",
-    Exactness.COMPOSITE,
-)
+@FAMILY.composite("_native_batch_norm_legit_no_training.default", "batch normalization by the running statistics")
 def batch_norm_without_training(
     a: Algebra[V],
     input: V,
@@ -103,27 +91,20 @@ def batch_norm_without_training(
     eps: float,
 ) -> tuple[V, V, V]:
     """The result, and two empty tensors."""
-    results: tuple[V, V, V] = native_batch_norm(a, input, weight, bias, running_mean, running_var, False, momentum, eps)
-    return results
+    return native_batch_norm(a, input, weight, bias, running_mean, running_var, False, momentum, eps)
 
 
-@FAMILY.operator(
-    "aten._native_batch_norm_legit.no_stats",
-    "batch normalization that keeps no running statistics",
-    Exactness.COMPOSITE,
-)
+@FAMILY.composite("_native_batch_norm_legit.no_stats", "batch normalization that keeps no running statistics")
 def batch_norm_without_statistics(
     a: Algebra[V], input: V, weight: V | None, bias: V | None, training: bool, momentum: float, eps: float
 ) -> tuple[V, V, V]:
     """The result and two statistics [c]; only in training."""
-    results: tuple[V, V, V] = native_batch_norm(a, input, weight, bias, None, None, training, momentum, eps)
-    return results
+    return native_batch_norm(a, input, weight, bias, None, None, training, momentum, eps)
 
 
-@FAMILY.operator(
-    "aten._native_batch_norm_legit_functional.default",
+@FAMILY.composite(
+    "_native_batch_norm_legit_functional.default",
     "batch normalization, with the statistics of the batch and the new running ones",
-    Exactness.COMPOSITE,
 )
 def batch_norm_functional(
     a: Algebra[V],
@@ -148,11 +129,7 @@ def batch_norm_functional(
     return (*results, _moved(a, running_mean, means, momentum), _moved(a, running_var, variances, momentum))
 
 
-@FAMILY.operator(
-    "aten.native_batch_norm_backward.default",
-    "gradients of batch normalization by input, weight and bias",
-    Exactness.COMPOSITE,
-)
+@FAMILY.composite("native_batch_norm_backward.default", "gradients of batch normalization by input, weight and bias")
 def native_batch_norm_backward(
     a: Algebra[V],
     grad_out: V,
@@ -236,14 +213,7 @@ def _optional_column(a: Algebra[V], statistic: V | None, x: Typed) -> V | None:
     return None if statistic is None else _column(a, statistic, x)
 
 
-# Group normalization and its gradients.
-
-
-@FAMILY.operator(
-    "aten.group_norm.default",
-    "(x − mean) / √(variance + ε) · weight + bias over groups of channels",
-    Exactness.COMPOSITE,
-)
+@FAMILY.composite("group_norm.default", "(x − mean) / √(variance + ε) · weight + bias over groups of channels")
 def group_norm(
     a: Algebra[V],
     input: V,
@@ -257,13 +227,10 @@ def group_norm(
     if len(input.shape) < 2:
         raise MalformedError(f"group normalization of {len(input.shape)} axes")
     n, c, *spatial = input.shape
-    result: V = native_group_norm(a, input, weight, bias, n, c, math.prod(spatial), num_groups, eps)[0]
-    return result
+    return native_group_norm(a, input, weight, bias, n, c, math.prod(spatial), num_groups, eps)[0]
 
 
-@FAMILY.operator(
-    "aten.native_group_norm.default", "group normalization, with its mean and reciprocal deviation", Exactness.COMPOSITE
-)
+@FAMILY.composite("native_group_norm.default", "group normalization, with its mean and reciprocal deviation")
 def native_group_norm(
     a: Algebra[V],
     input: V,
@@ -286,11 +253,7 @@ def native_group_norm(
     return a.cast(result, input.dtype), mean, rstd
 
 
-@FAMILY.operator(
-    "aten.native_group_norm_backward.default",
-    "gradients of group normalization by input, weight and bias",
-    Exactness.COMPOSITE,
-)
+@FAMILY.composite("native_group_norm_backward.default", "gradients of group normalization by input, weight and bias")
 def native_group_norm_backward(
     a: Algebra[V],
     grad_out: V,

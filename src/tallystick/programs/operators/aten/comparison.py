@@ -1,4 +1,5 @@
 """Comparisons, logic, and choices between elements: all exact."""
+# ruff: noqa: D103  (a decorator says what an operator means)
 
 from __future__ import annotations
 
@@ -8,14 +9,14 @@ from tallystick.core.errors import MalformedError
 from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, Comparison, V
 from tallystick.programs.operators.aten.arguments import common_dtype
-from tallystick.programs.operators.definition import Exactness, Family, Scalar
+from tallystick.programs.operators.definition import Family, Scalar
+from tallystick.programs.operators.precision import FORMATS
 
-FAMILY = Family()
+FAMILY = Family("aten")
 
 
 def _add_comparison(how: Comparison, sign: str) -> None:
-    @FAMILY.operator(f"aten.{how}.Tensor", f"self {sign} other", Exactness.EXACT, other="Tensor")
-    @FAMILY.operator(f"aten.{how}.Scalar", f"self {sign} other", Exactness.EXACT, other="Scalar")
+    @FAMILY.exact(f"{how}.Tensor {how}.Scalar", f"self {sign} other", other="Tensor Scalar")
     def compared(a: Algebra[V], self: V, other: V | Scalar) -> V:
         """At the dtype where both meet, to which numbers are rounded."""
         _, (x, y) = _at_common(a, self, other)
@@ -36,16 +37,17 @@ _add_comparison("ge", "≥")
 def _add_logic(primitive: str) -> None:
     meaning = f"self {primitive} other"
 
-    @FAMILY.operator(f"aten.logical_{primitive}.default", meaning, Exactness.EXACT)
+    @FAMILY.exact(f"logical_{primitive}.default", meaning)
     def logical(a: Algebra[V], self: V, other: V) -> V:
         """Numbers hold where they are not 0."""
         result: V = getattr(a, f"logical_{primitive}")(a.cast(self, "BOOL"), a.cast(other, "BOOL"))
         return result
 
-    @FAMILY.operator(f"aten.bitwise_{primitive}.Tensor", meaning, Exactness.EXACT, other="Tensor")
-    @FAMILY.operator(f"aten.bitwise_{primitive}.Scalar", meaning, Exactness.EXACT, other="Scalar")
-    @FAMILY.operator(f"aten.__{primitive}__.Tensor", meaning, Exactness.EXACT, other="Tensor")
-    @FAMILY.operator(f"aten.__{primitive}__.Scalar", meaning, Exactness.EXACT, other="Scalar")
+    @FAMILY.exact(
+        f"bitwise_{primitive}.Tensor bitwise_{primitive}.Scalar __{primitive}__.Tensor __{primitive}__.Scalar",
+        meaning,
+        other="Tensor Scalar Tensor Scalar",
+    )
     def bitwise(a: Algebra[V], self: V, other: V | Scalar) -> V:
         """Integers bit by bit, or BOOL."""
         dtype, (x, y) = _at_common(a, self, other)
@@ -57,56 +59,54 @@ for _primitive in ("and", "or", "xor"):
     _add_logic(_primitive)
 
 
-@FAMILY.operator("aten.logical_not.default", "not self", Exactness.EXACT)
+@FAMILY.exact("logical_not.default", "not self")
 def logical_not(a: Algebra[V], self: V) -> V:
     """Numbers hold where they are not 0."""
     return a.logical_not(a.cast(self, "BOOL"))
 
 
-@FAMILY.operator("aten.bitwise_not.default", "every bit inverted", Exactness.EXACT)
+@FAMILY.exact("bitwise_not.default", "every bit inverted")
 def bitwise_not(a: Algebra[V], self: V) -> V:
-    """Integers, or BOOL."""
     return a.logical_not(self)
 
 
-@FAMILY.operator("aten.isnan.default", "self is NaN", Exactness.EXACT)
+@FAMILY.exact("isnan.default", "self is NaN")
 def isnan(a: Algebra[V], self: V) -> V:
-    """NaN alone differs from itself."""
     return a.compare(self, self, "ne")
 
 
-@FAMILY.operator("aten.isfinite.default", "self is neither infinite nor NaN", Exactness.EXACT)
+@FAMILY.exact("isfinite.default", "self is neither infinite nor NaN")
 def isfinite(a: Algebra[V], self: V) -> V:
-    """Integers and BOOL always are."""
     return a.is_finite(self) if self.dtype in FLOATS else a.full(self.shape, 1, "BOOL")
 
 
-@FAMILY.operator("aten.isinf.default", "self is infinite", Exactness.EXACT)
+@FAMILY.exact("isinf.default", "self is infinite")
 def isinf(a: Algebra[V], self: V) -> V:
-    """Integers and BOOL never are."""
     return a.logical_not(a.logical_or(isfinite(a, self), isnan(a, self)))
 
 
 # ---- choices
 
 
-@FAMILY.operator("aten.where.self", "self where condition, else other", Exactness.EXACT, self="Tensor", other="Tensor")
-@FAMILY.operator("aten.where.ScalarOther", "as where.self", Exactness.EXACT, self="Tensor", other="Scalar")
-@FAMILY.operator("aten.where.ScalarSelf", "as where.self", Exactness.EXACT, self="Scalar", other="Tensor")
-@FAMILY.operator("aten.where.Scalar", "as where.self", Exactness.EXACT, self="Scalar", other="Scalar")
+@FAMILY.exact("where.self", "self where condition, else other", self="Tensor", other="Tensor")
+@FAMILY.exact(
+    "where.ScalarOther where.ScalarSelf where.Scalar",
+    "as where.self",
+    self="Tensor Scalar Scalar",
+    other="Scalar Tensor Scalar",
+)
 def where(a: Algebra[V], condition: V, self: V | Scalar, other: V | Scalar) -> V:
     """At the dtype where both meet; two numbers give F32, I64 or BOOL."""
     dtype, (x, y) = _at_common(a, self, other)
     return a.where(condition, a.full((), x, dtype) if isinstance(x, int | float) else x, y)
 
 
-@FAMILY.operator("aten.masked_fill.Scalar", "value where mask, else self", Exactness.EXACT)
+@FAMILY.exact("masked_fill.Scalar", "value where mask, else self")
 def masked_fill(a: Algebra[V], self: V, mask: V, value: Scalar) -> V:
-    """`value` is a constant of the dtype of `self`."""
     return a.where(mask, value, self)
 
 
-@FAMILY.operator("aten.masked_fill.Tensor", "value where mask, else self", Exactness.EXACT)
+@FAMILY.exact("masked_fill.Tensor", "value where mask, else self")
 def masked_fill_tensor(a: Algebra[V], self: V, mask: V, value: V) -> V:
     """`value` is 0-dimensional, and rounded to the dtype of `self`."""
     if value.shape:
@@ -114,18 +114,14 @@ def masked_fill_tensor(a: Algebra[V], self: V, mask: V, value: V) -> V:
     return a.where(mask, a.cast(value, self.dtype), self)
 
 
-@FAMILY.operator("aten.maximum.default", "the larger", Exactness.EXACT)
-@FAMILY.operator("aten.max.other", "the larger", Exactness.EXACT)
+@FAMILY.exact("maximum.default max.other", "the larger")
 def maximum(a: Algebra[V], self: V, other: V) -> V:
-    """NaN where either is."""
     _, (x, y) = _at_common(a, self, other)
     return a.maximum(x, y)
 
 
-@FAMILY.operator("aten.minimum.default", "the smaller", Exactness.EXACT)
-@FAMILY.operator("aten.min.other", "the smaller", Exactness.EXACT)
+@FAMILY.exact("minimum.default min.other", "the smaller")
 def minimum(a: Algebra[V], self: V, other: V) -> V:
-    """NaN where either is."""
     _, (x, y) = _at_common(a, self, other)
     return a.minimum(x, y)
 
@@ -133,8 +129,7 @@ def minimum(a: Algebra[V], self: V, other: V) -> V:
 _CLAMPED = "min(max(self, min), max)"
 
 
-@FAMILY.operator("aten.clamp.default", _CLAMPED, Exactness.EXACT, min="Scalar?", max="Scalar?")
-@FAMILY.operator("aten.clamp.Tensor", _CLAMPED, Exactness.EXACT, min="Tensor?", max="Tensor?")
+@FAMILY.exact("clamp.default clamp.Tensor", _CLAMPED, min="Scalar? Tensor?", max="Scalar? Tensor?")
 def clamp(a: Algebra[V], self: V, min: V | Scalar | None = None, max: V | Scalar | None = None) -> V:
     """`max` where `min` exceeds it; NaN where any is."""
     if min is None and max is None:
@@ -147,39 +142,27 @@ def clamp(a: Algebra[V], self: V, min: V | Scalar | None = None, max: V | Scalar
     return result
 
 
-@FAMILY.operator("aten.clamp_min.default", "max(self, min)", Exactness.EXACT, min="Scalar")
-@FAMILY.operator("aten.clamp_min.Tensor", "max(self, min)", Exactness.EXACT, min="Tensor")
+@FAMILY.exact("clamp_min.default clamp_min.Tensor", "max(self, min)", min="Scalar Tensor")
 def clamp_min(a: Algebra[V], self: V, min: V | Scalar) -> V:
-    """NaN where either is."""
     return clamp(a, self, min, None)
 
 
-@FAMILY.operator("aten.clamp_max.default", "min(self, max)", Exactness.EXACT, max="Scalar")
-@FAMILY.operator("aten.clamp_max.Tensor", "min(self, max)", Exactness.EXACT, max="Tensor")
+@FAMILY.exact("clamp_max.default clamp_max.Tensor", "min(self, max)", max="Scalar Tensor")
 def clamp_max(a: Algebra[V], self: V, max: V | Scalar) -> V:
-    """NaN where either is."""
     return clamp(a, self, None, max)
 
 
-@FAMILY.operator("aten.nan_to_num.default", "numbers in place of NaN and infinities", Exactness.EXACT)
+@FAMILY.exact("nan_to_num.default", "numbers in place of NaN and infinities")
 def nan_to_num(
     a: Algebra[V], self: V, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
 ) -> V:
     """0 for NaN and the largest floats for infinities, unless other numbers are given."""
     if self.dtype not in FLOATS:
         return self
-    largest = _LARGEST[self.dtype]
+    largest = FORMATS[self.dtype].largest
     x = a.where(isnan(a, self), 0.0 if nan is None else nan, self)
     x = a.where(a.compare(self, float("inf"), "eq"), largest if posinf is None else posinf, x)
     return a.where(a.compare(self, float("-inf"), "eq"), -largest if neginf is None else neginf, x)
-
-
-_LARGEST = {
-    "F16": 65504.0,
-    "BF16": (2 - 2.0**-7) * 2.0**127,
-    "F32": (2 - 2.0**-23) * 2.0**127,
-    "F64": (2 - 2.0**-52) * 2.0**1023,
-}
 
 
 def _at_common(a: Algebra[V], *operands: Any) -> tuple[str, list[Any]]:

@@ -9,18 +9,17 @@ from typing import Final
 from tallystick.core.errors import MalformedError
 from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, Number, Typed, V
-from tallystick.programs.operators.definition import Dtype, Exactness, Family, Scalar
+from tallystick.programs.operators.aten.arguments import part
+from tallystick.programs.operators.definition import Dtype, Family, Scalar
 from tallystick.programs.operators.types import INTEGERS, broadcast_shapes
 
-# Products of matrices and vectors, with what is added to them.
-#
 # Kernels multiply and accumulate in F32 for F16 and BF16 and round once at the end. They may begin their sum with the
 # added term and add to it in any order, so it has its share of the additions: see `summand`.
 
-FAMILY: Final = Family()
+FAMILY: Final = Family("aten")
 
 
-@FAMILY.operator("aten.mm.default", "matrix product", Exactness.ACCUMULATES)
+@FAMILY.accumulates("mm.default", "matrix product")
 def mm(a: Algebra[V], self: V, mat2: V) -> V:
     """Shapes [n,k] and [k,m] give [n,m]; dtypes are equal."""
     check_rank(self, 2)
@@ -28,13 +27,13 @@ def mm(a: Algebra[V], self: V, mat2: V) -> V:
     return a.cast(product(a, *widened(a, self, mat2)), self.dtype)
 
 
-@FAMILY.operator("aten.bmm.default", "one matrix product per index", Exactness.ACCUMULATES)
+@FAMILY.accumulates("bmm.default", "one matrix product per index")
 def bmm(a: Algebra[V], self: V, mat2: V) -> V:
     """Shapes [b,n,k] and [b,k,m] give [b,n,m]; the first axis does not broadcast."""
     return a.cast(_batched(a, *widened(a, self, mat2)), self.dtype)
 
 
-@FAMILY.operator("aten.mv.default", "matrix times vector", Exactness.ACCUMULATES)
+@FAMILY.accumulates("mv.default", "matrix times vector")
 def mv(a: Algebra[V], self: V, vec: V) -> V:
     """Shapes [n,k] and [k] give [n]."""
     check_rank(self, 2)
@@ -42,7 +41,7 @@ def mv(a: Algebra[V], self: V, vec: V) -> V:
     return a.cast(product(a, *widened(a, self, vec)), self.dtype)
 
 
-@FAMILY.operator("aten.dot.default", "inner product", Exactness.ACCUMULATES)
+@FAMILY.accumulates("dot.default", "inner product")
 def dot(a: Algebra[V], self: V, tensor: V) -> V:
     """Two vectors of equal length give a 0-dimensional tensor."""
     check_rank(self, 1)
@@ -50,14 +49,13 @@ def dot(a: Algebra[V], self: V, tensor: V) -> V:
     return a.cast(product(a, *widened(a, self, tensor)), self.dtype)
 
 
-@FAMILY.operator("aten.vdot.default", "inner product", Exactness.ACCUMULATES)
+@FAMILY.accumulates("vdot.default", "inner product")
 def vdot(a: Algebra[V], self: V, other: V) -> V:
     """As `dot`, for real numbers."""
-    result: V = dot(a, self, other)
-    return result
+    return dot(a, self, other)
 
 
-@FAMILY.operator("aten.addmm.default", "beta·self + alpha·(mat1·mat2)", Exactness.ACCUMULATES)
+@FAMILY.accumulates("addmm.default", "beta·self + alpha·(mat1·mat2)")
 def addmm(a: Algebra[V], self: V, mat1: V, mat2: V, beta: Scalar = 1, alpha: Scalar = 1) -> V:
     """`self` broadcasts to the product; where beta is 0 it is not read."""
     check_rank(mat1, 2)
@@ -67,7 +65,7 @@ def addmm(a: Algebra[V], self: V, mat1: V, mat2: V, beta: Scalar = 1, alpha: Sca
     return a.cast(_added(a, addend, result, beta, mat1.shape[1]), mat1.dtype)
 
 
-@FAMILY.operator("aten.addmv.default", "beta·self + alpha·(mat·vec)", Exactness.ACCUMULATES)
+@FAMILY.accumulates("addmv.default", "beta·self + alpha·(mat·vec)")
 def addmv(a: Algebra[V], self: V, mat: V, vec: V, beta: Scalar = 1, alpha: Scalar = 1) -> V:
     """`self` broadcasts to the product; where beta is 0 it is not read."""
     check_rank(mat, 2)
@@ -77,9 +75,7 @@ def addmv(a: Algebra[V], self: V, mat: V, vec: V, beta: Scalar = 1, alpha: Scala
     return a.cast(_added(a, addend, result, beta, mat.shape[1]), mat.dtype)
 
 
-@FAMILY.operator(
-    "aten.baddbmm.default", "beta·self + alpha·(batch1·batch2), one matrix product per index", Exactness.ACCUMULATES
-)
+@FAMILY.accumulates("baddbmm.default", "beta·self + alpha·(batch1·batch2), one matrix product per index")
 def baddbmm(a: Algebra[V], self: V, batch1: V, batch2: V, beta: Scalar = 1, alpha: Scalar = 1) -> V:
     """`self` broadcasts to the products; where beta is 0 it is not read."""
     addend, x, y = widened(a, self, batch1, batch2)
@@ -87,13 +83,13 @@ def baddbmm(a: Algebra[V], self: V, batch1: V, batch2: V, beta: Scalar = 1, alph
     return a.cast(_added(a, addend, result, beta, batch1.shape[2]), batch1.dtype)
 
 
-@FAMILY.operator("aten.matmul.default", "matrix product over broadcast axes", Exactness.ACCUMULATES)
+@FAMILY.accumulates("matmul.default", "matrix product over broadcast axes")
 def matmul(a: Algebra[V], self: V, other: V) -> V:
     """As NumPy's `matmul`: vectors lose their axis, axes before the last two broadcast."""
     return a.cast(product(a, *widened(a, self, other)), self.dtype)
 
 
-@FAMILY.operator("aten.linear.default", "x·Wᵀ + b", Exactness.ACCUMULATES)
+@FAMILY.accumulates("linear.default", "x·Wᵀ + b")
 def linear(a: Algebra[V], input: V, weight: V, bias: V | None = None) -> V:
     """Shapes [...,k] and [m,k] give [...,m]; [...,k] and [k] give [...]."""
     if not input.shape or len(weight.shape) not in (1, 2):
@@ -177,9 +173,7 @@ def _added(a: Algebra[V], x: V, result: V, beta: Number, terms: int) -> V:
 COUNTED: Final = frozenset({"F32", "F64", *INTEGERS})
 
 
-@FAMILY.operator(
-    "aten.histc.default", "how many elements lie in each of equal bins from min to max", Exactness.COMPOSITE
-)
+@FAMILY.composite("histc.default", "how many elements lie in each of equal bins from min to max")
 def histc(a: Algebra[V], self: V, bins: int = 100, min: Scalar = 0, max: Scalar = 0) -> V:
     """In the dtype of `self`; the last bin includes `max`, and what lies outside, or is NaN, is not counted.
 
@@ -197,9 +191,7 @@ def histc(a: Algebra[V], self: V, bins: int = 100, min: Scalar = 0, max: Scalar 
     return a.cast(a.sum(a.cast(hit, "I64"), (0,)), self.dtype)
 
 
-@FAMILY.operator(
-    "aten._grouped_mm.default", "one matrix product per group of rows, or of summed places", Exactness.COMPOSITE
-)
+@FAMILY.composite("_grouped_mm.default", "one matrix product per group of rows, or of summed places")
 def grouped_mm(
     a: Algebra[V], self: V, mat2: V, offs: V | None = None, bias: V | None = None, out_dtype: Dtype | None = None
 ) -> V:
@@ -237,7 +229,7 @@ def _rows(a: Algebra[V], x: V, matrices: V, offs: V) -> V:
     count, (_, inner, columns) = x.shape[0], matrices.shape
     result = a.full((count, columns), math.nan, x.dtype)
     for group in range(matrices.shape[0]):
-        matrix = a.reshape(_part(a, matrices, group), (inner, columns))
+        matrix = a.reshape(part(a, matrices, 0, group, group + 1), (inner, columns))
         product = a.dot(x, matrix, ((1,), (0,)))
         result = a.where(a.reshape(_members(a, offs, group, count), (count, 1)), product, result)
     return result
@@ -258,11 +250,9 @@ def _sums(a: Algebra[V], x: V, y: V, offs: V) -> V:
 def _members(a: Algebra[V], offs: V, group: int, count: int) -> V:
     """BOOL of `count` places: whether each is of the group."""
     places = a.iota((count,), 0, "I32")
-    before_end = a.compare(places, _part(a, offs, group), "lt")
-    return before_end if group == 0 else a.logical_and(before_end, a.compare(places, _part(a, offs, group - 1), "ge"))
-
-
-def _part(a: Algebra[V], x: V, index: int) -> V:
-    """Entry `index` of the first axis, which stays with side 1."""
-    rest = len(x.shape) - 1
-    return a.slice(x, (index, *(0,) * rest), (index + 1, *x.shape[1:]), (1,) * (rest + 1))
+    before_end = a.compare(places, part(a, offs, 0, group, group + 1), "lt")
+    return (
+        before_end
+        if group == 0
+        else a.logical_and(before_end, a.compare(places, part(a, offs, 0, group - 1, group), "ge"))
+    )

@@ -18,9 +18,9 @@ from typing import Final
 from tallystick.core.errors import MalformedError
 from tallystick.programs.operators.algebra import Algebra, Typed, V
 from tallystick.programs.operators.aten.contraction import check_rank, optional, summand, widened
-from tallystick.programs.operators.definition import Exactness, Family, Ints
+from tallystick.programs.operators.definition import Family, Ints
 
-FAMILY: Final = Family()
+FAMILY: Final = Family("aten")
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Geometry:
         return tuple(dilation * (side - 1) for dilation, side in zip(self.dilations, kernel, strict=True))
 
 
-@FAMILY.operator("aten.convolution.default", "convolution, or its transpose, plus bias", Exactness.ACCUMULATES)
+@FAMILY.accumulates("convolution.default", "convolution, or its transpose, plus bias")
 def convolution(
     a: Algebra[V],
     input: V,
@@ -62,9 +62,7 @@ def convolution(
     return a.cast(_biased(a, result, addends, terms), input.dtype)
 
 
-@FAMILY.operator(
-    "aten.convolution_backward.default", "gradients of a convolution by input, weight and bias", Exactness.ACCUMULATES
-)
+@FAMILY.accumulates("convolution_backward.default", "gradients of a convolution by input, weight and bias")
 def convolution_backward(
     a: Algebra[V],
     grad_output: V,
@@ -215,7 +213,7 @@ def _add_of_rank(axes: int, along: str) -> None:
     """The convolutions whose weights have `axes` spatial axes."""
     ones, zeros = (1,) * axes, (0,) * axes
 
-    @FAMILY.operator(f"aten.conv{axes}d.default", f"convolution along {along}", Exactness.ACCUMULATES)
+    @FAMILY.accumulates(f"conv{axes}d.default", f"convolution along {along}")
     def plain(
         a: Algebra[V],
         input: V,
@@ -232,7 +230,7 @@ def _add_of_rank(axes: int, along: str) -> None:
         result: V = convolution(a, batch, weight, bias, stride, padding, dilation, False, (0,), groups)
         return result if batch is input else a.reshape(result, result.shape[1:])
 
-    @FAMILY.operator(f"aten.conv{axes}d.padding", f"convolution along {along}, padded by name", Exactness.ACCUMULATES)
+    @FAMILY.accumulates(f"conv{axes}d.padding", f"convolution along {along}, padded by name")
     def padded_by_name(
         a: Algebra[V],
         input: V,
@@ -259,7 +257,7 @@ def _add_of_rank(axes: int, along: str) -> None:
     overload = "default" if axes == 1 else "input"
     meaning = f"transposed convolution along {along}"
 
-    @FAMILY.operator(f"aten.conv_transpose{axes}d.{overload}", meaning, Exactness.ACCUMULATES)
+    @FAMILY.accumulates(f"conv_transpose{axes}d.{overload}", meaning)
     def transposed(
         a: Algebra[V],
         input: V,

@@ -1,134 +1,109 @@
 """Tensors from numbers: filled, counted, and like another tensor in dtype or shape."""
+# ruff: noqa: D103  (a decorator says what an operator means)
 
 from __future__ import annotations
 
 import math
-from typing import Final
 
 from tallystick.core.errors import MalformedError
 from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, Number, V
 from tallystick.programs.operators.aten.arguments import constant, dtype_of_number, wide_dtype
-from tallystick.programs.operators.definition import Dtype, Exactness, Family, Ints, Scalar
+from tallystick.programs.operators.definition import Dtype, Family, Ints, Scalar
+from tallystick.programs.operators.precision import FORMATS
 from tallystick.programs.operators.types import NUMBERS, check_number
 
-FAMILY = Family()
-SIGNIFICANDS: Final = {"F16": 2**11, "BF16": 2**8, "F32": 2**24, "F64": 2**53}
-"""The largest magnitude up to which a float dtype holds every integer."""
+FAMILY = Family("aten")
 
 
-@FAMILY.operator("aten.full.default", "c", Exactness.MOVES)
+@FAMILY.moves("full.default", "c")
 def full(a: Algebra[V], size: Ints, fill_value: Scalar, dtype: Dtype | None = None) -> V:
     """Without a dtype: BOOL, I64 or F32, as the number is written."""
     return a.full(size, fill_value, dtype or dtype_of_number(fill_value))
 
 
-@FAMILY.operator("aten.empty.memory_format", "0", Exactness.MOVES)
-@FAMILY.operator("aten.zeros.default", "0", Exactness.MOVES)
-def zeros(a: Algebra[V], size: Ints, dtype: Dtype | None = None) -> V:
-    """F32 without a dtype; memory that nobody has written is 0."""
-    return a.full(size, 0, dtype or "F32")
-
-
-@FAMILY.operator("aten.ones.default", "1", Exactness.MOVES)
-def ones(a: Algebra[V], size: Ints, dtype: Dtype | None = None) -> V:
-    """F32 without a dtype."""
-    return a.full(size, 1, dtype or "F32")
-
-
-@FAMILY.operator("aten.full_like.default", "c", Exactness.MOVES)
+@FAMILY.moves("full_like.default", "c")
 def full_like(a: Algebra[V], self: V, fill_value: Scalar, dtype: Dtype | None = None) -> V:
-    """The shape of `self`, and its dtype where none is given."""
     return a.full(self.shape, fill_value, dtype or self.dtype)
 
 
-@FAMILY.operator("aten.empty_like.default", "0", Exactness.MOVES)
-@FAMILY.operator("aten.zeros_like.default", "0", Exactness.MOVES)
-def zeros_like(a: Algebra[V], self: V, dtype: Dtype | None = None) -> V:
-    """As `full_like`."""
-    return a.full(self.shape, 0, dtype or self.dtype)
-
-
-@FAMILY.operator("aten.ones_like.default", "1", Exactness.MOVES)
-def ones_like(a: Algebra[V], self: V, dtype: Dtype | None = None) -> V:
-    """As `full_like`."""
-    return a.full(self.shape, 1, dtype or self.dtype)
-
-
-@FAMILY.operator("aten.new_full.default", "c", Exactness.MOVES)
+@FAMILY.moves("new_full.default", "c")
 def new_full(a: Algebra[V], self: V, size: Ints, fill_value: Scalar, dtype: Dtype | None = None) -> V:
-    """The dtype of `self` where none is given."""
     return a.full(size, fill_value, dtype or self.dtype)
 
 
-@FAMILY.operator("aten.new_empty.default", "0", Exactness.MOVES)
-@FAMILY.operator("aten.new_zeros.default", "0", Exactness.MOVES)
-def new_zeros(a: Algebra[V], self: V, size: Ints, dtype: Dtype | None = None) -> V:
-    """As `new_full`."""
-    return a.full(size, 0, dtype or self.dtype)
+def _add_constant(number: int, full: str, like: str, new: str) -> None:
+    @FAMILY.moves(full, str(number))
+    def filled(a: Algebra[V], size: Ints, dtype: Dtype | None = None) -> V:
+        return a.full(size, number, dtype or "F32")
+
+    @FAMILY.moves(like, str(number))
+    def filled_like(a: Algebra[V], self: V, dtype: Dtype | None = None) -> V:
+        return a.full(self.shape, number, dtype or self.dtype)
+
+    @FAMILY.moves(new, str(number))
+    def new_filled(a: Algebra[V], self: V, size: Ints, dtype: Dtype | None = None) -> V:
+        return a.full(size, number, dtype or self.dtype)
 
 
-@FAMILY.operator("aten.new_ones.default", "1", Exactness.MOVES)
-def new_ones(a: Algebra[V], self: V, size: Ints, dtype: Dtype | None = None) -> V:
-    """As `new_full`."""
-    return a.full(size, 1, dtype or self.dtype)
+# Memory that nobody has written is 0.
+_add_constant(
+    0,
+    "zeros.default empty.memory_format",
+    "zeros_like.default empty_like.default",
+    "new_zeros.default new_empty.default",
+)
+_add_constant(1, "ones.default", "ones_like.default", "new_ones.default")
 
 
-@FAMILY.operator("aten.fill.Scalar", "c", Exactness.MOVES)
+@FAMILY.moves("fill.Scalar", "c")
 def fill(a: Algebra[V], self: V, value: Scalar) -> V:
-    """The dtype and shape of `self`."""
     return a.full(self.shape, value, self.dtype)
 
 
-@FAMILY.operator("aten.fill.Tensor", "c", Exactness.ROUNDS)
+@FAMILY.rounds("fill.Tensor", "c")
 def fill_tensor(a: Algebra[V], self: V, value: V) -> V:
-    """A 0-dimensional `value`, in the dtype of `self`."""
     if value.shape:
         raise MalformedError(f"a tensor is filled with one number, not with {len(value.shape)} axes of them")
     return a.broadcast(a.cast(value, self.dtype), self.shape)
 
 
-@FAMILY.operator("aten.zero.default", "0", Exactness.MOVES)
+@FAMILY.moves("zero.default", "0")
 def zero(a: Algebra[V], self: V) -> V:
-    """The dtype and shape of `self`."""
     return a.full(self.shape, 0, self.dtype)
 
 
-@FAMILY.operator("aten.scalar_tensor.default", "c", Exactness.MOVES)
+@FAMILY.moves("scalar_tensor.default", "c")
 def scalar_tensor(a: Algebra[V], s: Scalar, dtype: Dtype | None = None) -> V:
     """0-dimensional; F32 without a dtype, whatever the number."""
     return a.full((), s, dtype or "F32")
 
 
-@FAMILY.operator("aten.eye.m", "1 on the diagonal", Exactness.MOVES)
+@FAMILY.moves("eye.m", "1 on the diagonal")
 def eye(a: Algebra[V], n: int, m: int, dtype: Dtype | None = None) -> V:
-    """F32 without a dtype."""
     rows, columns = a.iota((n, m), 0, "I64"), a.iota((n, m), 1, "I64")
     return a.cast(a.compare(rows, columns, "eq"), dtype or "F32")
 
 
-@FAMILY.operator("aten.eye.default", "1 on the diagonal", Exactness.MOVES)
+@FAMILY.moves("eye.default", "1 on the diagonal")
 def square_eye(a: Algebra[V], n: int, dtype: Dtype | None = None) -> V:
-    """F32 without a dtype."""
     return eye(a, n, n, dtype)
 
 
 # ---- counting
 
 
-@FAMILY.operator("aten.arange.default", "0, 1, …", Exactness.ROUNDS)
+@FAMILY.rounds("arange.default", "0, 1, …")
 def arange(a: Algebra[V], end: Scalar, dtype: Dtype | None = None) -> V:
-    """As `arange_step` from 0 in steps of 1."""
     return arange_step(a, 0, end, 1, dtype or dtype_of_counts(end))
 
 
-@FAMILY.operator("aten.arange.start", "s, s+1, …", Exactness.ROUNDS)
+@FAMILY.rounds("arange.start", "s, s+1, …")
 def arange_start(a: Algebra[V], start: Scalar, end: Scalar, dtype: Dtype | None = None) -> V:
-    """As `arange_step` in steps of 1."""
     return arange_step(a, start, end, 1, dtype)
 
 
-@FAMILY.operator("aten.arange.start_step", "start + i · step, before end", Exactness.ROUNDS)
+@FAMILY.rounds("arange.start_step", "start + i · step, before end")
 def arange_step(a: Algebra[V], start: Scalar, end: Scalar, step: Scalar = 1, dtype: Dtype | None = None) -> V:
     """I64 without a dtype if all three are integers, else F32.
 
@@ -138,7 +113,9 @@ def arange_step(a: Algebra[V], start: Scalar, end: Scalar, step: Scalar = 1, dty
     count = _count(start, end, step)
     if dtype not in NUMBERS:
         raise MalformedError(f"{dtype} does not count")
-    if _are_whole(start, step) and max(abs(start), abs(start + step * count)) <= SIGNIFICANDS.get(dtype, 2**53):
+    if _are_whole(start, step) and max(abs(start), abs(start + step * count)) <= 2 ** (
+        FORMATS[dtype].bits if dtype in FLOATS else 53
+    ):
         for number in (start, start + step * (count - 1)) if count else ():
             check_number(number, dtype)
         index = a.iota((count,), 0, "I64")
@@ -151,7 +128,7 @@ def arange_step(a: Algebra[V], start: Scalar, end: Scalar, step: Scalar = 1, dty
     return a.cast(a.add(steps, constant(a, start, wide)), dtype)
 
 
-@FAMILY.operator("aten.linspace.default", "from start to end in equal steps", Exactness.COMPOSITE)
+@FAMILY.composite("linspace.default", "from start to end in equal steps")
 def linspace(a: Algebra[V], start: Scalar, end: Scalar, steps: int, dtype: Dtype | None = None) -> V:
     """Counted from the nearer end: start + i·step, end − (steps − 1 − i)·step; floats only."""
     dtype = dtype or "F32"

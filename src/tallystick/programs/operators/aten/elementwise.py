@@ -1,4 +1,5 @@
 """Arithmetic and functions of one element at a time, also those with three operands that optimizers use."""
+# ruff: noqa: D103  (a decorator says what an operator means)
 
 from __future__ import annotations
 
@@ -22,16 +23,13 @@ from tallystick.programs.operators.aten.arguments import (
 )
 from tallystick.programs.operators.definition import Definition, Exactness, Family, Scalar
 
-# Arithmetic and functions of one element at a time; their gradients are in `activation.py`.
-
-FAMILY = Family()
+FAMILY = Family("aten")
 
 
 # ---- arithmetic
 
 
-@FAMILY.operator("aten.add.Tensor", "self + alpha · other", Exactness.ROUNDS, other="Tensor")
-@FAMILY.operator("aten.add.Scalar", "self + alpha · other", Exactness.ROUNDS, other="Scalar")
+@FAMILY.rounds("add.Tensor add.Scalar", "self + alpha · other", other="Tensor Scalar")
 def add(a: Algebra[V], self: V, other: V | Scalar, alpha: Scalar = 1) -> V:
     """Kernels round the product, or contract it with the sum; BOOL: logical or."""
     dtype, (x, y) = _summands(a, self, other)
@@ -40,34 +38,27 @@ def add(a: Algebra[V], self: V, other: V | Scalar, alpha: Scalar = 1) -> V:
     return a.cast(a.add(x, _times(a, y, alpha, dtype)), dtype)
 
 
-@FAMILY.operator("aten.sub.Tensor", "self − alpha · other", Exactness.ROUNDS, other="Tensor")
-@FAMILY.operator("aten.sub.Scalar", "self − alpha · other", Exactness.ROUNDS, other="Scalar")
+@FAMILY.rounds("sub.Tensor sub.Scalar", "self − alpha · other", other="Tensor Scalar")
 def sub(a: Algebra[V], self: V, other: V | Scalar, alpha: Scalar = 1) -> V:
-    """As `add`; not for BOOL."""
     dtype, (x, y) = _summands(a, self, other)
     return a.cast(a.sub(x, _times(a, y, alpha, dtype)), dtype)
 
 
-@FAMILY.operator("aten.rsub.Tensor", "other − alpha · self", Exactness.ROUNDS, other="Tensor")
-@FAMILY.operator("aten.rsub.Scalar", "other − alpha · self", Exactness.ROUNDS, other="Scalar")
+@FAMILY.rounds("rsub.Tensor rsub.Scalar", "other − alpha · self", other="Tensor Scalar")
 def rsub(a: Algebra[V], self: V, other: V | Scalar, alpha: Scalar = 1) -> V:
-    """`sub` with its operands exchanged."""
     dtype, (x, y) = _summands(a, self, other)
     return a.cast(a.sub(y, _times(a, x, alpha, dtype)), dtype)
 
 
-@FAMILY.operator("aten.mul.Tensor", "self · other", Exactness.ROUNDS, other="Tensor")
-@FAMILY.operator("aten.mul.Scalar", "self · other", Exactness.ROUNDS, other="Scalar")
+@FAMILY.rounds("mul.Tensor mul.Scalar", "self · other", other="Tensor Scalar")
 def mul(a: Algebra[V], self: V, other: V | Scalar) -> V:
-    """BOOL: logical and."""
     dtype, (x, y) = met(a, self, other)
     if dtype == "BOOL":
         return a.minimum(x, y)
     return a.cast(a.mul(x, y), dtype)
 
 
-@FAMILY.operator("aten.div.Tensor", "self / other", Exactness.ROUNDS, other="Tensor")
-@FAMILY.operator("aten.div.Scalar", "self / other", Exactness.ROUNDS, other="Scalar")
+@FAMILY.rounds("div.Tensor div.Scalar", "self / other", other="Tensor Scalar")
 def div(a: Algebra[V], self: V, other: V | Scalar) -> V:
     """Integers become F32; by one number for all elements, some kernels multiply by its inverse."""
     dtype, (x, y) = met(a, self, other, floats=True)
@@ -75,15 +66,13 @@ def div(a: Algebra[V], self: V, other: V | Scalar) -> V:
     return a.cast(divided(a, x, y) if one_number else a.div(x, y), dtype)
 
 
-@FAMILY.operator("aten.reciprocal.default", "1 / self", Exactness.ROUNDS)
+@FAMILY.rounds("reciprocal.default", "1 / self")
 def reciprocal(a: Algebra[V], self: V) -> V:
-    """Integers become F32."""
     dtype, x = real(a, self)
     return a.cast(a.div(1, x), dtype)
 
 
-@FAMILY.operator("aten.div.Tensor_mode", "self / other, whole", Exactness.COMPOSITE, other="Tensor")
-@FAMILY.operator("aten.div.Scalar_mode", "self / other, whole", Exactness.COMPOSITE, other="Scalar")
+@FAMILY.composite("div.Tensor_mode div.Scalar_mode", "self / other, whole", other="Tensor Scalar")
 def div_mode(a: Algebra[V], self: V, other: V | Scalar, rounding_mode: str | None) -> V:
     """`floor` or `trunc` of the quotient, which for integers is computed exactly."""
     if rounding_mode is None:
@@ -97,20 +86,15 @@ def div_mode(a: Algebra[V], self: V, other: V | Scalar, rounding_mode: str | Non
     return a.floor_divide(x, y) if rounding_mode == "floor" else _truncated_quotient(a, x, y)
 
 
-@FAMILY.operator("aten.floor_divide.default", "⌊self / other⌋", Exactness.COMPOSITE, other="Tensor")
-@FAMILY.operator("aten.floor_divide.Scalar", "⌊self / other⌋", Exactness.COMPOSITE, other="Scalar")
+@FAMILY.composite("floor_divide.default floor_divide.Scalar", "⌊self / other⌋", other="Tensor Scalar")
 def floor_divide(a: Algebra[V], self: V, other: V | Scalar) -> V:
-    """Exact for integers."""
     return div_mode(a, self, other, "floor")
 
 
-@FAMILY.operator(
-    "aten.remainder.Tensor", "self − ⌊self / other⌋ · other", Exactness.COMPOSITE, self="Tensor", other="Tensor"
+@FAMILY.composite(
+    "remainder.Tensor remainder.Scalar", "self − ⌊self / other⌋ · other", self="Tensor", other="Tensor Scalar"
 )
-@FAMILY.operator(
-    "aten.remainder.Scalar", "self − ⌊self / other⌋ · other", Exactness.COMPOSITE, self="Tensor", other="Scalar"
-)
-@FAMILY.operator("aten.remainder.Scalar_Tensor", "as .Tensor", Exactness.COMPOSITE, self="Scalar", other="Tensor")
+@FAMILY.composite("remainder.Scalar_Tensor", "as .Tensor", self="Scalar", other="Tensor")
 def remainder(a: Algebra[V], self: V | Scalar, other: V | Scalar) -> V:
     """Has the sign of `other`; exact for integers. Kernels for floats reduce exactly (C's `fmod`)."""
     dtype, (x, y) = _tensors_met(a, self, other)
@@ -119,8 +103,7 @@ def remainder(a: Algebra[V], self: V | Scalar, other: V | Scalar) -> V:
     return a.cast(a.sub(x, a.mul(a.floor(a.div(x, y)), y)), dtype)
 
 
-@FAMILY.operator("aten.fmod.Tensor", "self − trunc(self / other) · other", Exactness.COMPOSITE, other="Tensor")
-@FAMILY.operator("aten.fmod.Scalar", "self − trunc(self / other) · other", Exactness.COMPOSITE, other="Scalar")
+@FAMILY.composite("fmod.Tensor fmod.Scalar", "self − trunc(self / other) · other", other="Tensor Scalar")
 def fmod(a: Algebra[V], self: V, other: V | Scalar) -> V:
     """Has the sign of `self`; exact for integers. Kernels for floats reduce exactly (C's `fmod`)."""
     dtype, (x, y) = _tensors_met(a, self, other)
@@ -129,14 +112,13 @@ def fmod(a: Algebra[V], self: V, other: V | Scalar) -> V:
     return a.cast(a.sub(x, a.mul(a.trunc(a.div(x, y)), y)), dtype)
 
 
-@FAMILY.operator("aten.square.default", "self²", Exactness.ROUNDS)
+@FAMILY.rounds("square.default", "self²")
 def square(a: Algebra[V], self: V) -> V:
-    """One product."""
     x = a.wide(self)
     return a.cast(a.mul(x, x), self.dtype)
 
 
-@FAMILY.operator("aten.pow.Tensor_Scalar", "self ^ exponent", Exactness.LIBRARY)
+@FAMILY.library("pow.Tensor_Scalar", "self ^ exponent")
 def pow_scalar(a: Algebra[V], self: V, exponent: Scalar) -> V:
     """1 for exponent 0, NaN included, and `self` for 1; small exponents are products and roots (`Algebra.pow`)."""
     dtype, (x, _) = met(a, self, exponent)
@@ -145,31 +127,32 @@ def pow_scalar(a: Algebra[V], self: V, exponent: Scalar) -> V:
     return a.cast(x if exponent == 1 else _power(a, x, exponent, dtype), dtype)
 
 
-@FAMILY.operator("aten.pow.Scalar", "self ^ exponent", Exactness.LIBRARY)
+@FAMILY.library("pow.Scalar", "self ^ exponent")
 def scalar_pow(a: Algebra[V], self: Scalar, exponent: V) -> V:
     """1 for base 1, NaN included."""
     dtype, (base, y) = met(a, self, exponent)
     return a.full(exponent.shape, 1, dtype) if self == 1 else a.cast(a.pow(stored_number(a, base, dtype), y), dtype)
 
 
-@FAMILY.operator("aten.pow.Tensor_Tensor", "self ^ exponent", Exactness.LIBRARY)
+@FAMILY.library("pow.Tensor_Tensor", "self ^ exponent")
 def pow_tensor(a: Algebra[V], self: V, exponent: V) -> V:
-    """Floats only."""
     dtype, (x, y) = met(a, self, exponent)
     return a.cast(a.pow(x, y), dtype)
 
 
-@FAMILY.operator("aten.xlogy.Tensor", "self · log other", Exactness.LIBRARY, self="Tensor", other="Tensor")
-@FAMILY.operator("aten.xlogy.Scalar_Other", "self · log other", Exactness.LIBRARY, self="Tensor", other="Scalar")
-@FAMILY.operator("aten.xlogy.Scalar_Self", "self · log other", Exactness.LIBRARY, self="Scalar", other="Tensor")
+@FAMILY.library(
+    "xlogy.Tensor xlogy.Scalar_Other xlogy.Scalar_Self",
+    "self · log other",
+    self="Tensor Tensor Scalar",
+    other="Tensor Scalar Tensor",
+)
 def xlogy(a: Algebra[V], self: V | Scalar, other: V | Scalar) -> V:
     """0 where `self` is 0, and NaN where `other` is."""
     return _times_logarithm(a, self, other, a.log)
 
 
-@FAMILY.operator("aten.special_xlog1py.default", "self · log(1 + other)", Exactness.LIBRARY)
+@FAMILY.library("special_xlog1py.default", "self · log(1 + other)")
 def xlog1py(a: Algebra[V], self: V, other: V) -> V:
-    """As `xlogy`."""
     return _times_logarithm(a, self, other, a.log1p)
 
 
@@ -184,20 +167,17 @@ def _times_logarithm(a: Algebra[V], self: V | Scalar, other: V | Scalar, logarit
 # ---- functions
 
 
-@FAMILY.operator("aten.neg.default", "−self", Exactness.EXACT)
+@FAMILY.exact("neg.default", "−self")
 def neg(a: Algebra[V], self: V) -> V:
-    """Numbers only."""
     return a.neg(self)
 
 
-@FAMILY.operator("aten.abs.default", "|self|", Exactness.EXACT)
+@FAMILY.exact("abs.default", "|self|")
 def absolute(a: Algebra[V], self: V) -> V:
-    """Numbers only."""
     return a.abs(self)
 
 
-@FAMILY.operator("aten.sign.default", "−1, 0 or 1", Exactness.EXACT)
-@FAMILY.operator("aten.sgn.default", "−1, 0 or 1", Exactness.EXACT)
+@FAMILY.exact("sign.default sgn.default", "−1, 0 or 1")
 def sign(a: Algebra[V], self: V) -> V:
     """0 for NaN, as PyTorch's kernels have it."""
     if self.dtype not in FLOATS:
@@ -206,17 +186,15 @@ def sign(a: Algebra[V], self: V) -> V:
 
 
 def _add_whole(name: str, meaning: str) -> None:
-    @FAMILY.operator(f"aten.{name}.default", meaning, Exactness.EXACT)
+    @FAMILY.exact(f"{name}.default", meaning)
     def rounded(a: Algebra[V], self: V) -> V:
-        """Integers are whole."""
         function: Definition = getattr(a, name)
         return function(self) if self.dtype in FLOATS else self
 
 
 def _add_function(name: str, meaning: str, exactness: Exactness = Exactness.LIBRARY) -> None:
-    @FAMILY.operator(f"aten.{name}.default", meaning, exactness)
+    @FAMILY.operator(exactness, f"{name}.default", meaning)
     def computed(a: Algebra[V], self: V) -> V:
-        """Integers become F32."""
         dtype, x = real(a, self)
         function: Definition = getattr(a, name)
         return a.cast(function(x), dtype)
@@ -238,33 +216,33 @@ _add_function("erf", "error function")
 _add_function("sigmoid", "1 / (1 + e ^ −self)")
 
 
-@FAMILY.operator("aten.rsqrt.default", "1 / √self", Exactness.LIBRARY)
+@FAMILY.library("rsqrt.default", "1 / √self")
 def rsqrt(a: Algebra[V], self: V) -> V:
     """Integers become F32; in 16 bits some kernels round the root before they divide."""
     dtype, x = real(a, self)
     return a.cast(_power(a, x, -0.5, dtype) if dtype in {"F16", "BF16"} else a.rsqrt(x), dtype)
 
 
-@FAMILY.operator("aten.exp2.default", "2 ^ self", Exactness.LIBRARY)
+@FAMILY.library("exp2.default", "2 ^ self")
 def exp2(a: Algebra[V], self: V) -> V:
     """Kernels have a function of its own, or e ^ (self · ln 2) with an extended product."""
     dtype, x = real(a, self)
     return a.cast(a.pow(2.0, x), dtype)
 
 
-@FAMILY.operator("aten.log2.default", "log₂ self", Exactness.LIBRARY)
-def log2(a: Algebra[V], self: V) -> V:
-    """A quotient of natural logarithms; kernels have a function of its own."""
-    return _logarithm(a, self, 2)
+def _add_logarithm(base: int, meaning: str) -> None:
+    @FAMILY.library(f"log{base}.default", meaning)
+    def logarithm(a: Algebra[V], self: V) -> V:
+        """A quotient of natural logarithms; kernels have a function of its own."""
+        dtype, x = real(a, self)
+        return a.cast(a.div(a.log(x), a.log(a.full((), base, x.dtype))), dtype)
 
 
-@FAMILY.operator("aten.log10.default", "log₁₀ self", Exactness.LIBRARY)
-def log10(a: Algebra[V], self: V) -> V:
-    """A quotient of natural logarithms; kernels have a function of its own."""
-    return _logarithm(a, self, 10)
+_add_logarithm(2, "log₂ self")
+_add_logarithm(10, "log₁₀ self")
 
 
-@FAMILY.operator("aten.tan.default", "sin self / cos self", Exactness.LIBRARY)
+@FAMILY.library("tan.default", "sin self / cos self")
 def tan(a: Algebra[V], self: V) -> V:
     """A quotient; kernels have a function of its own."""
     dtype, x = real(a, self)
@@ -289,11 +267,6 @@ def _power(a: Algebra[V], x: V, exponent: Scalar, dtype: str) -> V:
         return a.pow(x, stored_number(a, exponent, dtype))
     product = stored(a, a.mul(x, x), dtype)
     return a.mul(product, x) if exponent == 3 else a.div(1, product)
-
-
-def _logarithm(a: Algebra[V], x: V, base: int) -> V:
-    dtype, x = real(a, x)
-    return a.cast(a.div(a.log(x), a.log(a.full((), base, x.dtype))), dtype)
 
 
 def _summands(a: Algebra[V], x: V, y: V | Scalar) -> tuple[str, list[Any]]:
@@ -333,21 +306,21 @@ def _as_tensor(a: Algebra[V], x: V | Scalar, dtype: str) -> V:
 # The arithmetic with three operands that optimizers use.
 
 
-@FAMILY.operator("aten.addcmul.default", "self + value · tensor1 · tensor2", Exactness.COMPOSITE)
+@FAMILY.composite("addcmul.default", "self + value · tensor1 · tensor2")
 def addcmul(a: Algebra[V], self: V, tensor1: V, tensor2: V, value: Scalar = 1) -> V:
     """Kernels multiply in either order, and may contract the last product with the sum."""
     dtype, (x, y, z) = met(a, self, tensor1, tensor2)
     return a.cast(a.add(x, _scaled(a, a.mul(y, z), value)), dtype)
 
 
-@FAMILY.operator("aten.addcdiv.default", "self + value · tensor1 / tensor2", Exactness.COMPOSITE)
+@FAMILY.composite("addcdiv.default", "self + value · tensor1 / tensor2")
 def addcdiv(a: Algebra[V], self: V, tensor1: V, tensor2: V, value: Scalar = 1) -> V:
     """Floats only; kernels multiply before they divide, or after."""
     dtype, (x, y, z) = met(a, self, tensor1, tensor2)
     return a.cast(a.add(x, _scaled(a, a.div(y, z), value)), dtype)
 
 
-@FAMILY.operator("aten.lerp.Scalar", "self + weight · (end − self)", Exactness.COMPOSITE)
+@FAMILY.composite("lerp.Scalar", "self + weight · (end − self)")
 def lerp(a: Algebra[V], self: V, end: V, weight: Scalar) -> V:
     """From the nearer of both ends: from `self` if |weight| < 1/2, else end − (end − self) · (1 − weight)."""
     x, y = a.wide(self), a.wide(end)
@@ -356,9 +329,8 @@ def lerp(a: Algebra[V], self: V, end: V, weight: Scalar) -> V:
     return a.cast(nearer(a, x, y, number), self.dtype)
 
 
-@FAMILY.operator("aten.lerp.Tensor", "self + weight · (end − self)", Exactness.COMPOSITE)
+@FAMILY.composite("lerp.Tensor", "self + weight · (end − self)")
 def lerp_tensor(a: Algebra[V], self: V, end: V, weight: V) -> V:
-    """As `lerp`, for each weight."""
     x, y, w = (a.wide(each) for each in (self, end, weight))
     is_near = a.compare(a.abs(w), 0.5, "lt")
     return a.cast(a.where(is_near, _from_start(a, x, y, w), _from_end(a, x, y, w)), self.dtype)

@@ -9,14 +9,12 @@ from tallystick.core.errors import MalformedError
 from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, Typed, V
 from tallystick.programs.operators.aten.contraction import check_rank
-from tallystick.programs.operators.definition import Exactness, Family
+from tallystick.programs.operators.definition import Family
 
-# Rows of a table by index, and the gradient of the table.
-
-FAMILY: Final = Family()
+FAMILY: Final = Family("aten")
 
 
-@FAMILY.operator("aten.embedding.default", "rows of a table", Exactness.MOVES)
+@FAMILY.moves("embedding.default", "rows of a table")
 def embedding(
     a: Algebra[V], weight: V, indices: V, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
 ) -> V:
@@ -25,7 +23,7 @@ def embedding(
     return a.take(weight, [indices], 0)
 
 
-@FAMILY.operator("aten.embedding_dense_backward.default", "each row's gradients added up", Exactness.ACCUMULATES)
+@FAMILY.accumulates("embedding_dense_backward.default", "each row's gradients added up")
 def embedding_dense_backward(
     a: Algebra[V], grad_output: V, indices: V, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> V:
@@ -57,8 +55,7 @@ MAX: Final = 2
 _RESULT: Final = "rows of a table summed, averaged or maximized over bags; the bag of each, and sizes"
 
 
-@FAMILY.operator("aten._embedding_bag.default", _RESULT, Exactness.COMPOSITE)
-@FAMILY.operator("aten._embedding_bag_forward_only.default", _RESULT, Exactness.COMPOSITE)
+@FAMILY.composite("_embedding_bag.default _embedding_bag_forward_only.default", _RESULT)
 def embedding_bag(
     a: Algebra[V],
     weight: V,
@@ -99,11 +96,7 @@ def embedding_bag(
     return a.div(total, _divisor(a, sizes, weight.dtype)), shown, sizes, sizes
 
 
-@FAMILY.operator(
-    "aten._embedding_bag_dense_backward.default",
-    "each row's gradients added up over the bags that it is in",
-    Exactness.COMPOSITE,
-)
+@FAMILY.composite("_embedding_bag_dense_backward.default", "each row's gradients added up over the bags that it is in")
 def embedding_bag_dense_backward(
     a: Algebra[V],
     grad: V,
@@ -145,11 +138,7 @@ def embedding_bag_dense_backward(
     return a.scatter(table, [indices], 0, a.where(kept, updates, 0), add=True)
 
 
-@FAMILY.operator(
-    "aten._embedding_bag_backward.default",
-    "each row's gradients added up over the bags that it is in",
-    Exactness.COMPOSITE,
-)
+@FAMILY.composite("_embedding_bag_backward.default", "each row's gradients added up over the bags that it is in")
 def embedding_bag_backward(
     a: Algebra[V],
     grad: V,
@@ -172,15 +161,10 @@ def embedding_bag_backward(
     check_rank(offsets, 1)
     place = _bag_of(a, indices, offsets) if offset2bag.shape == (0,) else offset2bag
     sizes = (bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, per_sample_weights, padding_idx)
-    result: V = embedding_bag_dense_backward(a, grad, indices, place, *sizes)
-    return result
+    return embedding_bag_dense_backward(a, grad, indices, place, *sizes)
 
 
-@FAMILY.operator(
-    "aten._embedding_bag_per_sample_weights_backward.default",
-    "the gradient of the factor of each index",
-    Exactness.COMPOSITE,
-)
+@FAMILY.composite("_embedding_bag_per_sample_weights_backward.default", "the gradient of the factor of each index")
 def embedding_bag_per_sample_weights_backward(
     a: Algebra[V], grad: V, weight: V, indices: V, offsets: V, offset2bag: V, mode: int, padding_idx: int = -1
 ) -> V:

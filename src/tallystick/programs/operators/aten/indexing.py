@@ -1,28 +1,26 @@
 """Elements read and written where indices say, sorted elements, and triangles of matrices."""
+# ruff: noqa: D103  (a decorator says what an operator means)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from tallystick.core.errors import MalformedError
 from tallystick.programs.operators.algebra import Algebra, Comparison, Typed, V
-from tallystick.programs.operators.aten.arguments import axis_of, lifted
-from tallystick.programs.operators.aten.joining import cat, part
-from tallystick.programs.operators.definition import Exactness, Family, Ints, Scalar
+from tallystick.programs.operators.aten.arguments import axis_of, flat, lifted, part
+from tallystick.programs.operators.aten.joining import cat
+from tallystick.programs.operators.definition import Family, Ints, Scalar
 from tallystick.programs.operators.types import taken
 
-# Elements read and written where indices say: gather, scatter, index, index_put and their like.
-#
 # What a mask chooses has a size that depends on data: BOOL and U8 indices are refused.
 
-FAMILY = Family()
+FAMILY = Family("aten")
 
 
 # ---- one index per element
 
 
-@FAMILY.operator("aten.gather.default", "self[…, index, …]", Exactness.MOVES)
+@FAMILY.moves("gather.default", "self[…, index, …]")
 def gather(a: Algebra[V], self: V, dim: int, index: V, sparse_grad: bool = False) -> V:
     """Beside `dim` the index may be smaller; the result has its shape."""
     axis, x, places = axis_of(self, dim), lifted(a, self), lifted(a, index)
@@ -31,12 +29,12 @@ def gather(a: Algebra[V], self: V, dim: int, index: V, sparse_grad: bool = False
     return a.reshape(a.take_along(read, places, axis), index.shape)
 
 
-@FAMILY.operator("aten.take_along_dim.default", "self[…, index, …]", Exactness.MOVES)
+@FAMILY.moves("take_along_dim.default", "self[…, index, …]")
 def take_along_dim(a: Algebra[V], self: V, indices: V, dim: int | None = None) -> V:
     """Both are broadcast beside `dim`, and flattened where there is none."""
     _check_index(indices)
     if dim is None:
-        return a.take_along(_flat(a, self), _flat(a, indices), 0)
+        return a.take_along(flat(a, self), flat(a, indices), 0)
     axis = axis_of(self, dim)
     if not self.shape or len(self.shape) != len(indices.shape):
         raise MalformedError(f"{len(indices.shape)} axes of indices for {len(self.shape)} axes")
@@ -45,57 +43,50 @@ def take_along_dim(a: Algebra[V], self: V, indices: V, dim: int | None = None) -
     return a.take_along(a.broadcast(self, read), a.broadcast(indices, places), axis)
 
 
-@FAMILY.operator("aten.scatter.src", "self with self[index] = src", Exactness.MOVES)
+@FAMILY.moves("scatter.src", "self with self[index] = src")
 def scatter(a: Algebra[V], self: V, dim: int, index: V, src: V) -> V:
     """The index may be smaller than `self` beside `dim`, and than `src`."""
     return _scattered(a, self, dim, index, src, add=False)
 
 
-@FAMILY.operator("aten.scatter.value", "self with self[index] = value", Exactness.MOVES)
+@FAMILY.moves("scatter.value", "self with self[index] = value")
 def scatter_value(a: Algebra[V], self: V, dim: int, index: V, value: Scalar) -> V:
-    """As `scatter` of one number."""
     return _scattered(a, self, dim, index, a.full(index.shape, value, self.dtype), add=False)
 
 
-@FAMILY.operator("aten.scatter_add.default", "self with self[index] += src", Exactness.ACCUMULATES)
+@FAMILY.accumulates("scatter_add.default", "self with self[index] += src")
 def scatter_add(a: Algebra[V], self: V, dim: int, index: V, src: V) -> V:
-    """As `scatter`, in any order."""
     return _scattered(a, self, dim, index, src, add=True)
 
 
 # ---- one index per row
 
 
-@FAMILY.operator("aten.index_select.default", "self[index]", Exactness.MOVES)
+@FAMILY.moves("index_select.default", "self[index]")
 def index_select(a: Algebra[V], self: V, dim: int, index: V) -> V:
-    """A vector of indices along `dim`."""
     x, axis, rows = lifted(a, self), axis_of(self, dim), _rows(a, index)
     chosen = a.take(x, (rows,), axis)
     return chosen if self.shape else a.reshape(chosen, ())
 
 
-@FAMILY.operator("aten.index_add.default", "self with self[index] += alpha · source", Exactness.ACCUMULATES)
+@FAMILY.accumulates("index_add.default", "self with self[index] += alpha · source")
 def index_add(a: Algebra[V], self: V, dim: int, index: V, source: V, alpha: Scalar = 1) -> V:
-    """In any order."""
     scaled = source if alpha == 1 else a.mul(source, alpha)
     return _written(a, self, dim, index, scaled, add=True)
 
 
-@FAMILY.operator("aten.index_copy.default", "self with self[index] = source", Exactness.MOVES)
+@FAMILY.moves("index_copy.default", "self with self[index] = source")
 def index_copy(a: Algebra[V], self: V, dim: int, index: V, source: V) -> V:
-    """A vector of indices along `dim`."""
     return _written(a, self, dim, index, source, add=False)
 
 
-@FAMILY.operator("aten.index_fill.int_Scalar", "self with self[index] = value", Exactness.MOVES)
+@FAMILY.moves("index_fill.int_Scalar", "self with self[index] = value")
 def index_fill(a: Algebra[V], self: V, dim: int, index: V, value: Scalar) -> V:
-    """A vector of indices along `dim`."""
     return index_fill_tensor(a, self, dim, index, a.full((), value, self.dtype))
 
 
-@FAMILY.operator("aten.index_fill.int_Tensor", "self with self[index] = value", Exactness.ROUNDS)
+@FAMILY.rounds("index_fill.int_Tensor", "self with self[index] = value")
 def index_fill_tensor(a: Algebra[V], self: V, dim: int, index: V, value: V) -> V:
-    """A 0-dimensional value."""
     if value.shape:
         raise MalformedError(f"rows are filled with one number, not with {len(value.shape)} axes of them")
     sides, axis, rows = self.shape or (1,), axis_of(self, dim), _rows(a, index)
@@ -106,16 +97,14 @@ def index_fill_tensor(a: Algebra[V], self: V, dim: int, index: V, value: V) -> V
 # ---- indices of several axes
 
 
-@FAMILY.operator("aten.index.Tensor", "self[i, j, …]", Exactness.MOVES)
-@FAMILY.operator("aten._unsafe_index.Tensor", "self[i, j, …]", Exactness.MOVES)
+@FAMILY.moves("index.Tensor _unsafe_index.Tensor", "self[i, j, …]")
 def index(a: Algebra[V], self: V, indices: Sequence[V | None]) -> V:
     """`None` keeps an axis; what is indexed comes in front unless its axes are adjacent."""
     order, axis, chosen = _indexed(self, indices)
     return a.take(a.transpose(self, order), chosen, axis)
 
 
-@FAMILY.operator("aten.index_put.default", "self with self[i, j, …] = values", Exactness.ACCUMULATES)
-@FAMILY.operator("aten._unsafe_index_put.default", "self with self[i, j, …] = values", Exactness.ACCUMULATES)
+@FAMILY.accumulates("index_put.default _unsafe_index_put.default", "self with self[i, j, …] = values")
 def index_put(a: Algebra[V], self: V, indices: Sequence[V | None], values: V, accumulate: bool = False) -> V:
     """Written or added in any order; the values, of the same dtype, may be broadcast."""
     order, axis, chosen = _indexed(self, indices)
@@ -124,7 +113,7 @@ def index_put(a: Algebra[V], self: V, indices: Sequence[V | None], values: V, ac
     return a.transpose(a.scatter(x, chosen, axis, updates, accumulate), [order.index(i) for i in range(len(order))])
 
 
-@FAMILY.operator("aten.one_hot.default", "1 where the class is", Exactness.EXACT)
+@FAMILY.exact("one_hot.default", "1 where the class is")
 def one_hot(a: Algebra[V], self: V, num_classes: int = -1) -> V:
     """I64; the number of classes has to be stated."""
     if self.dtype != "I64" or num_classes < 1:
@@ -136,16 +125,15 @@ def one_hot(a: Algebra[V], self: V, num_classes: int = -1) -> V:
 # ---- a diagonal
 
 
-@FAMILY.operator("aten.diagonal.default", "self[i, i + offset]", Exactness.MOVES)
+@FAMILY.moves("diagonal.default", "self[i, i + offset]")
 def diagonal(a: Algebra[V], self: V, offset: int = 0, dim1: int = 0, dim2: int = 1) -> V:
     """Along a new last axis."""
     order, places = _diagonal(a, self, offset, dim1, dim2)
     return a.take(a.transpose(self, order), places, len(order) - 2)
 
 
-@FAMILY.operator("aten.diagonal_backward.default", "∂ of a diagonal", Exactness.MOVES)
+@FAMILY.moves("diagonal_backward.default", "∂ of a diagonal")
 def diagonal_backward(a: Algebra[V], grad_output: V, input_sizes: Ints, offset: int, dim1: int, dim2: int) -> V:
-    """0 beside the diagonal."""
     empty = a.full(input_sizes, 0, grad_output.dtype)
     order, places = _diagonal(a, empty, offset, dim1, dim2)
     x = a.scatter(a.transpose(empty, order), places, len(order) - 2, grad_output, add=False)
@@ -217,39 +205,32 @@ def _check_index(x: Typed) -> None:
         raise MalformedError(f"indices are I64 or I32, not {x.dtype}")
 
 
-def _flat(a: Algebra[V], x: V) -> V:
-    return a.reshape(x, (math.prod(x.shape),))
-
-
 # Sorted elements, triangles of matrices, and differences of neighbours.
 
 
-@FAMILY.operator("aten.sort.default", "sorted, and from where", Exactness.MOVES)
+@FAMILY.moves("sort.default", "sorted, and from where")
 def sort(a: Algebra[V], self: V, dim: int = -1, descending: bool = False) -> tuple[V, V]:
     """Values and I64 indices; of equal values, first the first."""
     values, indices = a.sort(lifted(a, self), axis_of(self, dim), descending)
     return a.reshape(values, self.shape), a.reshape(indices, self.shape)
 
 
-@FAMILY.operator("aten.sort.stable", "sorted, and from where", Exactness.MOVES)
+@FAMILY.moves("sort.stable", "sorted, and from where")
 def sort_stable(a: Algebra[V], self: V, stable: bool | None, dim: int = -1, descending: bool = False) -> tuple[V, V]:
-    """Stable in any case."""
     return sort(a, self, dim, descending)
 
 
-@FAMILY.operator("aten.argsort.default", "from where, sorted", Exactness.MOVES)
+@FAMILY.moves("argsort.default", "from where, sorted")
 def argsort(a: Algebra[V], self: V, dim: int = -1, descending: bool = False) -> V:
-    """I64."""
     return sort(a, self, dim, descending)[1]
 
 
-@FAMILY.operator("aten.argsort.stable", "from where, sorted", Exactness.MOVES)
+@FAMILY.moves("argsort.stable", "from where, sorted")
 def argsort_stable(a: Algebra[V], self: V, stable: bool, dim: int = -1, descending: bool = False) -> V:
-    """Stable in any case."""
     return argsort(a, self, dim, descending)
 
 
-@FAMILY.operator("aten.topk.default", "the k greatest, and from where", Exactness.MOVES)
+@FAMILY.moves("topk.default", "the k greatest, and from where")
 def topk(a: Algebra[V], self: V, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[V, V]:
     """Sorted in any case; values and I64 indices."""
     axis, x = axis_of(self, dim), lifted(a, self)
@@ -259,19 +240,19 @@ def topk(a: Algebra[V], self: V, k: int, dim: int = -1, largest: bool = True, so
     return (values, indices) if self.shape or k != 1 else (a.reshape(values, ()), a.reshape(indices, ()))
 
 
-@FAMILY.operator("aten.tril.default", "0 above a diagonal", Exactness.MOVES)
+@FAMILY.moves("tril.default", "0 above a diagonal")
 def tril(a: Algebra[V], self: V, diagonal: int = 0) -> V:
     """What is kept: column ≤ row + diagonal."""
     return _triangle(a, self, diagonal, "le")
 
 
-@FAMILY.operator("aten.triu.default", "0 below a diagonal", Exactness.MOVES)
+@FAMILY.moves("triu.default", "0 below a diagonal")
 def triu(a: Algebra[V], self: V, diagonal: int = 0) -> V:
     """What is kept: column ≥ row + diagonal."""
     return _triangle(a, self, diagonal, "ge")
 
 
-@FAMILY.operator("aten.diff.default", "differences of neighbours, n times", Exactness.COMPOSITE)
+@FAMILY.composite("diff.default", "differences of neighbours, n times")
 def diff(a: Algebra[V], self: V, n: int = 1, dim: int = -1, prepend: V | None = None, append: V | None = None) -> V:
     """BOOL: whether neighbours differ."""
     if n < 0 or not self.shape:

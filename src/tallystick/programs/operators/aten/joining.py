@@ -1,17 +1,18 @@
 """Parts of tensors, tensors joined, repeated, rolled and padded, and the gradients of taking parts."""
+# ruff: noqa: D103  (a decorator says what an operator means)
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from tallystick.core.errors import MalformedError
-from tallystick.programs.operators.algebra import Algebra, V
-from tallystick.programs.operators.aten.arguments import axis_of, common_dtype, lifted
-from tallystick.programs.operators.definition import Exactness, Family, Ints, Scalar
+from tallystick.programs.operators.algebra import Algebra, Typed, V
+from tallystick.programs.operators.aten.arguments import axis_of, common_dtype, dropped, flat, lifted, part
+from tallystick.programs.operators.definition import Family, Ints, Scalar
 
-FAMILY = Family()
+FAMILY = Family("aten")
 PARTS_MAX: Final = 1 << 16
 """The limit on the number of results of one operator."""
 
@@ -19,7 +20,7 @@ PARTS_MAX: Final = 1 << 16
 # ---- parts
 
 
-@FAMILY.operator("aten.slice.Tensor", "self[start:end:step]", Exactness.MOVES)
+@FAMILY.moves("slice.Tensor", "self[start:end:step]")
 def slice_tensor(
     a: Algebra[V], self: V, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> V:
@@ -29,7 +30,7 @@ def slice_tensor(
     return part(a, self, axis, first, stop, step)
 
 
-@FAMILY.operator("aten.narrow.default", "a range", Exactness.MOVES)
+@FAMILY.moves("narrow.default", "a range")
 def narrow(a: Algebra[V], self: V, dim: int, start: int, length: int) -> V:
     """A negative start counts from the end."""
     axis = _real_axis(self, dim)
@@ -37,18 +38,16 @@ def narrow(a: Algebra[V], self: V, dim: int, start: int, length: int) -> V:
     return part(a, self, axis, first, first + length)
 
 
-@FAMILY.operator("aten.select.int", "self[index]", Exactness.MOVES)
+@FAMILY.moves("select.int", "self[index]")
 def select(a: Algebra[V], self: V, dim: int, index: int) -> V:
     """The axis goes; a negative index counts from the end."""
     axis = _real_axis(self, dim)
     first = _index(self.shape[axis], index)
-    return _without(a, part(a, self, axis, first, first + 1), axis)
+    return dropped(a, part(a, self, axis, first, first + 1), {axis})
 
 
-@FAMILY.operator("aten.split_with_sizes.default", "parts", Exactness.MOVES)
-@FAMILY.operator("aten.unsafe_split_with_sizes.default", "parts", Exactness.MOVES)
+@FAMILY.moves("split_with_sizes.default unsafe_split_with_sizes.default", "parts")
 def split_with_sizes(a: Algebra[V], self: V, split_sizes: Ints, dim: int = 0) -> tuple[V, ...]:
-    """The sizes add up to the side."""
     axis = _real_axis(self, dim)
     if sum(split_sizes) != self.shape[axis] or any(size < 0 for size in split_sizes):
         raise MalformedError(f"sizes {tuple(split_sizes)!s:.60} of a side of {self.shape[axis]}")
@@ -57,16 +56,13 @@ def split_with_sizes(a: Algebra[V], self: V, split_sizes: Ints, dim: int = 0) ->
     return tuple(part(a, self, axis, stop - size, stop) for size, stop in zip(split_sizes, stops, strict=True))
 
 
-@FAMILY.operator("aten.split.sizes", "parts", Exactness.MOVES)
+@FAMILY.moves("split.sizes", "parts")
 def split_sizes(a: Algebra[V], self: V, split_size: Ints, dim: int = 0) -> tuple[V, ...]:
-    """As `split_with_sizes`."""
     return split_with_sizes(a, self, split_size, dim)
 
 
-@FAMILY.operator("aten.split.Tensor", "equal parts", Exactness.MOVES)
-@FAMILY.operator("aten.unsafe_split.Tensor", "equal parts", Exactness.MOVES)
+@FAMILY.moves("split.Tensor unsafe_split.Tensor", "equal parts")
 def split(a: Algebra[V], self: V, split_size: int, dim: int = 0) -> tuple[V, ...]:
-    """The last part may be smaller."""
     axis = _real_axis(self, dim)
     side = self.shape[axis]
     if split_size < 0 or (split_size == 0 and side):
@@ -76,8 +72,7 @@ def split(a: Algebra[V], self: V, split_size: int, dim: int = 0) -> tuple[V, ...
     return tuple(part(a, self, axis, start, min(start + split_size, side)) for start in starts)
 
 
-@FAMILY.operator("aten.chunk.default", "so many parts", Exactness.MOVES)
-@FAMILY.operator("aten.unsafe_chunk.default", "so many parts", Exactness.MOVES)
+@FAMILY.moves("chunk.default unsafe_chunk.default", "so many parts")
 def chunk(a: Algebra[V], self: V, chunks: int, dim: int = 0) -> tuple[V, ...]:
     """Parts of ⌈side / chunks⌉, perhaps fewer."""
     axis = _real_axis(self, dim)
@@ -88,15 +83,14 @@ def chunk(a: Algebra[V], self: V, chunks: int, dim: int = 0) -> tuple[V, ...]:
     return split(a, self, -(-self.shape[axis] // chunks), axis)
 
 
-@FAMILY.operator("aten.unbind.int", "every self[i]", Exactness.MOVES)
+@FAMILY.moves("unbind.int", "every self[i]")
 def unbind(a: Algebra[V], self: V, dim: int = 0) -> tuple[V, ...]:
-    """The axis goes."""
     axis = _real_axis(self, dim)
     _check_parts(self.shape[axis])
-    return tuple(_without(a, part(a, self, axis, i, i + 1), axis) for i in range(self.shape[axis]))
+    return tuple(dropped(a, part(a, self, axis, i, i + 1), {axis}) for i in range(self.shape[axis]))
 
 
-@FAMILY.operator("aten.unfold.default", "sliding windows", Exactness.MOVES)
+@FAMILY.moves("unfold.default", "sliding windows")
 def unfold(a: Algebra[V], self: V, dimension: int, size: int, step: int) -> V:
     """Positions in place of the axis, windows at the end."""
     return a.windows(self, (_real_axis(self, dimension),), (size,), (step,), (1,))
@@ -105,7 +99,7 @@ def unfold(a: Algebra[V], self: V, dimension: int, size: int, step: int) -> V:
 # ---- joined and repeated
 
 
-@FAMILY.operator("aten.cat.default", "one behind the other", Exactness.ROUNDS)
+@FAMILY.rounds("cat.default", "one behind the other")
 def cat(a: Algebra[V], tensors: Sequence[V], dim: int = 0) -> V:
     """At the dtype at which the tensors meet; tensors of shape (0,) fit everywhere."""
     if not tensors:
@@ -115,7 +109,7 @@ def cat(a: Algebra[V], tensors: Sequence[V], dim: int = 0) -> V:
     return a.concat([a.cast(x, dtype) for x in filled], _real_axis(filled[0], dim))
 
 
-@FAMILY.operator("aten.stack.default", "side by side", Exactness.ROUNDS)
+@FAMILY.rounds("stack.default", "side by side")
 def stack(a: Algebra[V], tensors: Sequence[V], dim: int = 0) -> V:
     """A new axis counts the tensors, which have one shape."""
     if not tensors or any(x.shape != tensors[0].shape for x in tensors):
@@ -127,21 +121,21 @@ def stack(a: Algebra[V], tensors: Sequence[V], dim: int = 0) -> V:
     return a.concat([a.reshape(a.cast(x, dtype), (*sides[:axis], 1, *sides[axis:])) for x in tensors], axis)
 
 
-@FAMILY.operator("aten.hstack.default", "along axis 1, or 0 of vectors", Exactness.ROUNDS)
+@FAMILY.rounds("hstack.default", "along axis 1, or 0 of vectors")
 def hstack(a: Algebra[V], tensors: Sequence[V]) -> V:
     """Numbers become vectors."""
     vectors = [lifted(a, x) for x in tensors]
     return cat(a, vectors, 0 if vectors and len(vectors[0].shape) == 1 else 1)
 
 
-@FAMILY.operator("aten.vstack.default", "along axis 0", Exactness.ROUNDS)
+@FAMILY.rounds("vstack.default", "along axis 0")
 def vstack(a: Algebra[V], tensors: Sequence[V]) -> V:
     """Numbers and vectors become rows."""
     rows = [x if len(x.shape) > 1 else a.reshape(x, (1, math.prod(x.shape))) for x in tensors]
     return cat(a, rows, 0)
 
 
-@FAMILY.operator("aten.repeat.default", "tiles", Exactness.MOVES)
+@FAMILY.moves("repeat.default", "tiles")
 def repeat(a: Algebra[V], self: V, repeats: Ints) -> V:
     """New axes come in front."""
     new = len(repeats) - len(self.shape)
@@ -153,18 +147,18 @@ def repeat(a: Algebra[V], self: V, repeats: Ints) -> V:
     return a.reshape(a.broadcast(apart, spread), [n * side for n, side in zip(repeats, sides, strict=True)])
 
 
-@FAMILY.operator("aten.tile.default", "tiles", Exactness.MOVES)
+@FAMILY.moves("tile.default", "tiles")
 def tile(a: Algebra[V], self: V, dims: Ints) -> V:
     """As `repeat`, once along axes in front that have no number."""
     return repeat(a, self, (1,) * (len(self.shape) - len(dims)) + tuple(dims))
 
 
-@FAMILY.operator("aten.repeat_interleave.self_int", "each element several times", Exactness.MOVES)
+@FAMILY.moves("repeat_interleave.self_int", "each element several times")
 def repeat_interleave(
     a: Algebra[V], self: V, repeats: int, dim: int | None = None, output_size: int | None = None
 ) -> V:
     """Without a dim, of the flattened tensor; the output size has to be true."""
-    x = a.reshape(self, (math.prod(self.shape),)) if dim is None else self
+    x = flat(a, self) if dim is None else self
     axis = _real_axis(x, dim or 0)
     before, side, behind = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
     if repeats < 0 or output_size not in (None, side * repeats):
@@ -173,11 +167,11 @@ def repeat_interleave(
     return a.reshape(apart, (*before, side * repeats, *behind))
 
 
-@FAMILY.operator("aten.roll.default", "shifted around", Exactness.MOVES)
+@FAMILY.moves("roll.default", "shifted around")
 def roll(a: Algebra[V], self: V, shifts: Ints, dims: Ints = ()) -> V:
     """Without dims, of the flattened tensor."""
     if not dims and len(shifts) == 1:
-        return a.reshape(_rolled(a, a.reshape(self, (math.prod(self.shape),)), shifts[0], 0), self.shape)
+        return a.reshape(_rolled(a, flat(a, self), shifts[0], 0), self.shape)
     if len(shifts) != len(dims) or not dims:
         raise MalformedError(f"{len(shifts)} shifts along {len(dims)} axes")
     for shift, dim in zip(shifts, dims, strict=True):
@@ -185,7 +179,7 @@ def roll(a: Algebra[V], self: V, shifts: Ints, dims: Ints = ()) -> V:
     return self
 
 
-@FAMILY.operator("aten.meshgrid.indexing", "a grid", Exactness.MOVES)
+@FAMILY.moves("meshgrid.indexing", "a grid")
 def meshgrid_indexing(a: Algebra[V], tensors: Sequence[V], indexing: str) -> tuple[V, ...]:
     """`ij`: axis i follows vector i; `xy`: the first two axes are swapped."""
     if indexing not in {"ij", "xy"} or not tensors or any(len(x.shape) > 1 for x in tensors):
@@ -198,23 +192,22 @@ def meshgrid_indexing(a: Algebra[V], tensors: Sequence[V], indexing: str) -> tup
     return tuple(a.broadcast(_along(a, x, order.index(i), len(sides)), sides) for i, x in enumerate(tensors))
 
 
-@FAMILY.operator("aten.meshgrid.default", "a grid", Exactness.MOVES)
+@FAMILY.moves("meshgrid.default", "a grid")
 def meshgrid(a: Algebra[V], tensors: Sequence[V]) -> tuple[V, ...]:
-    """Axis i follows vector i."""
     return meshgrid_indexing(a, tensors, "ij")
 
 
 # ---- padded
 
 
-@FAMILY.operator("aten.constant_pad_nd.default", "framed", Exactness.MOVES)
+@FAMILY.moves("constant_pad_nd.default", "framed")
 def constant_pad_nd(a: Algebra[V], self: V, pad: Ints, value: Scalar = 0) -> V:
     """Pairs of low and high for the last axis first; negative ones crop."""
     low, high = _edges(self, pad)
     return a.pad(self, value, low, high, (0,) * len(low))
 
 
-@FAMILY.operator("aten.pad.default", "framed", Exactness.MOVES)
+@FAMILY.moves("pad.default", "framed")
 def pad(a: Algebra[V], self: V, pad: Ints, mode: str = "constant", value: float | None = None) -> V:
     """`constant`, `reflect` (without the edge), `replicate` (the edge) or `circular` (the other side)."""
     if mode == "constant":
@@ -230,22 +223,20 @@ def pad(a: Algebra[V], self: V, pad: Ints, mode: str = "constant", value: float 
 # ---- gradients of taking parts, and writing parts
 
 
-@FAMILY.operator("aten.slice_backward.default", "∂ of self[start:end:step]", Exactness.MOVES)
+@FAMILY.moves("slice_backward.default", "∂ of self[start:end:step]")
 def slice_backward(a: Algebra[V], grad_output: V, input_sizes: Ints, dim: int, start: int, end: int, step: int) -> V:
-    """0 outside of the range."""
-    return _placed(a, grad_output, *_place(grad_output, input_sizes, dim, start, end, step), step)
+    return _placed(a, grad_output, *_place(grad_output.shape, input_sizes, dim, start, end, step), step)
 
 
-@FAMILY.operator("aten.select_backward.default", "∂ of self[index]", Exactness.MOVES)
+@FAMILY.moves("select_backward.default", "∂ of self[index]")
 def select_backward(a: Algebra[V], grad_output: V, input_sizes: Ints, dim: int, index: int) -> V:
-    """0 elsewhere."""
     axis = _axis_of_sides(input_sizes, dim)
     first = _index(input_sizes[axis], index)
     apart = a.reshape(grad_output, (*input_sizes[:axis], 1, *input_sizes[axis + 1 :]))
-    return _placed(a, apart, *_place(apart, input_sizes, axis, first, first + 1, 1), 1)
+    return _placed(a, apart, *_place(apart.shape, input_sizes, axis, first, first + 1, 1), 1)
 
 
-@FAMILY.operator("aten.slice_scatter.default", "self with self[start:end:step] = src", Exactness.MOVES)
+@FAMILY.moves("slice_scatter.default", "self with self[start:end:step] = src")
 def slice_scatter(
     a: Algebra[V], self: V, src: V, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> V:
@@ -253,12 +244,12 @@ def slice_scatter(
     axis = _real_axis(self, dim)
     first, stop = _range(self.shape[axis], start, end, step)
     sides = (*self.shape[:axis], len(range(first, stop, step)), *self.shape[axis + 1 :])
-    place = _place(_Sides(sides), self.shape, axis, first, stop, step)
+    place = _place(sides, self.shape, axis, first, stop, step)
     written = _placed(a, a.full(sides, 1, "BOOL"), *place, step)
     return a.where(written, _placed(a, a.broadcast(src, sides), *place, step), self)
 
 
-@FAMILY.operator("aten.select_scatter.default", "self with self[index] = src", Exactness.MOVES)
+@FAMILY.moves("select_scatter.default", "self with self[index] = src")
 def select_scatter(a: Algebra[V], self: V, src: V, dim: int, index: int) -> V:
     """One dtype, and the shape of what is replaced."""
     axis = _real_axis(self, dim)
@@ -269,7 +260,7 @@ def select_scatter(a: Algebra[V], self: V, src: V, dim: int, index: int) -> V:
     return slice_scatter(a, self, apart, axis, first, first + 1, 1)
 
 
-@FAMILY.operator("aten.unfold_backward.default", "∂ of sliding windows", Exactness.ACCUMULATES)
+@FAMILY.accumulates("unfold_backward.default", "∂ of sliding windows")
 def unfold_backward(a: Algebra[V], grad_in: V, input_sizes: Ints, dim: int, size: int, step: int) -> V:
     """Every element sums what its windows bring."""
     axis, last = _axis_of_sides(input_sizes, dim), len(grad_in.shape) - 1
@@ -283,24 +274,7 @@ def unfold_backward(a: Algebra[V], grad_in: V, input_sizes: Ints, dim: int, size
     return a.scatter(a.full(input_sizes, 0, grad_in.dtype), (index,), axis, together, add=True)
 
 
-def part(a: Algebra[V], x: V, axis: int, start: int, stop: int, step: int = 1) -> V:
-    """`x[start:stop:step]` along one axis; raises `MalformedError` outside of the side."""
-    starts, stops, steps = [0] * len(x.shape), list(x.shape), [1] * len(x.shape)
-    starts[axis], stops[axis], steps[axis] = start, stop, step
-    return a.slice(x, starts, stops, steps)
-
-
-class _Sides(tuple[int, ...]):
-    """A shape, used where functions expect a tensor of this shape."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self
-
-    dtype = ""
-
-
-def _real_axis(x: Any, dim: int) -> int:
+def _real_axis(x: Typed, dim: int) -> int:
     if not x.shape:
         raise MalformedError("a 0-dimensional tensor has no axis")
     return axis_of(x, dim)
@@ -309,7 +283,9 @@ def _real_axis(x: Any, dim: int) -> int:
 def _axis_of_sides(sides: Sequence[int], dim: int) -> int:
     if any(side < 0 for side in sides):
         raise MalformedError(f"shape {tuple(sides)!s:.60} has a negative side")
-    return _real_axis(_Sides(sides), dim)
+    if not -len(sides) <= dim < len(sides):
+        raise MalformedError(f"axis {dim} of a tensor with {len(sides)} axes")
+    return dim % len(sides)
 
 
 def _index(side: int, index: int) -> int:
@@ -323,10 +299,6 @@ def _range(side: int, start: int | None, end: int | None, step: int) -> tuple[in
         raise MalformedError(f"a step of {step}")
     first, stop, _ = slice(start, end, step).indices(side)
     return first, max(first, stop)
-
-
-def _without(a: Algebra[V], x: V, axis: int) -> V:
-    return a.reshape(x, (*x.shape[:axis], *x.shape[axis + 1 :]))
 
 
 def _check_parts(count: int) -> None:
@@ -346,7 +318,7 @@ def _along(a: Algebra[V], x: V, axis: int, axes: int) -> V:
     return a.reshape(x, [math.prod(x.shape) if i == axis else 1 for i in range(axes)])
 
 
-def _edges(x: Any, pad: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _edges(x: Typed, pad: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Low and high of every axis, from pairs for the last axis first."""
     if len(pad) % 2 or len(pad) > 2 * len(x.shape):
         raise MalformedError(f"{len(pad)} edges of a tensor with {len(x.shape)} axes")
@@ -378,14 +350,14 @@ def _stretched(a: Algebra[V], x: V, axis: int, side: int) -> V:
 
 
 def _place(
-    x: Any, sides: Sequence[int], dim: int, start: int | None, end: int | None, step: int
+    shape: Ints, sides: Sequence[int], dim: int, start: int | None, end: int | None, step: int
 ) -> tuple[int, int, int]:
-    """The axis, and how many zeros stand before and behind `x`, spread by `step`, in a tensor with these sides."""
+    """The axis, and how many zeros stand before and behind a tensor spread by `step`, in one with these sides."""
     axis = _axis_of_sides(sides, dim)
     first, stop = _range(sides[axis], start, end, step)
     count = len(range(first, stop, step))
-    if x.shape != (*sides[:axis], count, *sides[axis + 1 :]):
-        raise MalformedError(f"shape {list(x.shape)} in a range of {count} along axis {axis} of {list(sides)}")
+    if shape != (*sides[:axis], count, *sides[axis + 1 :]):
+        raise MalformedError(f"shape {list(shape)} in a range of {count} along axis {axis} of {list(sides)}")
     if not count:
         return axis, 0, sides[axis]
     return axis, first, sides[axis] - first - (count - 1) * step - 1

@@ -2,6 +2,7 @@
 
 Kernels of PyTorch for 16-bit dtypes round every step to 16 bits and accumulate in F32.
 """
+# ruff: noqa: D103  (a decorator says what an operator means)
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, V
 from tallystick.programs.operators.aten.activation import log_of_sigmoid, log_softmax_along
 from tallystick.programs.operators.aten.arguments import constant, divided, narrowly_met
-from tallystick.programs.operators.definition import Exactness, Family
+from tallystick.programs.operators.definition import Family
 
-FAMILY = Family()
+FAMILY = Family("aten")
 NONE: Final = 0
 MEAN: Final = 1
 SUM: Final = 2
@@ -26,8 +27,8 @@ _SLOPE_MIN: Final = 1e-12  # PyTorch's least variance of a Bernoulli variable in
 # ---- negative log-likelihood
 
 
-@FAMILY.operator("aten.nll_loss_forward.default", "−Σ w · self[target] / Σ w, and Σ w", Exactness.COMPOSITE)
-@FAMILY.operator("aten.nll_loss2d_forward.default", "as nll_loss_forward, per pixel", Exactness.COMPOSITE)
+@FAMILY.composite("nll_loss_forward.default", "−Σ w · self[target] / Σ w, and Σ w")
+@FAMILY.composite("nll_loss2d_forward.default", "as nll_loss_forward, per pixel")
 def nll_loss_forward(
     a: Algebra[V], self: V, target: V, weight: V | None, reduction: int, ignore_index: int
 ) -> tuple[V, V]:
@@ -40,8 +41,8 @@ def nll_loss_forward(
     return _nll(a, self, target, weight, reduction, ignore_index)
 
 
-@FAMILY.operator("aten.nll_loss_backward.default", "−w · grad at the target", Exactness.COMPOSITE)
-@FAMILY.operator("aten.nll_loss2d_backward.default", "as nll_loss_backward", Exactness.COMPOSITE)
+@FAMILY.composite("nll_loss_backward.default", "−w · grad at the target")
+@FAMILY.composite("nll_loss2d_backward.default", "as nll_loss_backward")
 def nll_loss_backward(
     a: Algebra[V],
     grad_output: V,
@@ -64,7 +65,7 @@ def nll_loss_backward(
     return a.broadcast(a.where(chosen, _raised(a, slope, axis), 0), self.shape)
 
 
-@FAMILY.operator("aten.cross_entropy_loss.default", "negative log-likelihood of the softmax", Exactness.COMPOSITE)
+@FAMILY.composite("cross_entropy_loss.default", "negative log-likelihood of the softmax")
 def cross_entropy(
     a: Algebra[V],
     self: V,
@@ -92,15 +93,14 @@ def cross_entropy(
 # ---- distances
 
 
-@FAMILY.operator("aten.mse_loss.default", "(self − target)²", Exactness.COMPOSITE)
+@FAMILY.composite("mse_loss.default", "(self − target)²")
 def mse_loss(a: Algebra[V], self: V, target: V, reduction: int = 1) -> V:
-    """Broadcast as arithmetic is."""
     x, y = narrowly_met(a, self, target)
     apart = a.sub(x, y)
     return _reduced(a, a.mul(apart, apart), reduction)
 
 
-@FAMILY.operator("aten.mse_loss_backward.default", "2 (self − target) · grad", Exactness.COMPOSITE)
+@FAMILY.composite("mse_loss_backward.default", "2 (self − target) · grad")
 def mse_loss_backward(a: Algebra[V], grad_output: V, self: V, target: V, reduction: int) -> V:
     """Kernels round 2/n, or divide by n."""
     g, x, y = narrowly_met(a, grad_output, self, target)
@@ -108,14 +108,13 @@ def mse_loss_backward(a: Algebra[V], grad_output: V, self: V, target: V, reducti
     return a.mul(a.mul(apart, g), _share(a, 2.0, apart, reduction))
 
 
-@FAMILY.operator("aten.l1_loss.default", "|self − target|", Exactness.COMPOSITE)
+@FAMILY.composite("l1_loss.default", "|self − target|")
 def l1_loss(a: Algebra[V], self: V, target: V, reduction: int = 1) -> V:
-    """Broadcast as arithmetic is."""
     x, y = narrowly_met(a, self, target)
     return _reduced(a, a.abs(a.sub(x, y)), reduction)
 
 
-@FAMILY.operator("aten.smooth_l1_loss.default", "d²/2β below β, else |d| − β/2", Exactness.COMPOSITE)
+@FAMILY.composite("smooth_l1_loss.default", "d²/2β below β, else |d| − β/2")
 def smooth_l1_loss(a: Algebra[V], self: V, target: V, reduction: int = 1, beta: float = 1.0) -> V:
     """Girshick 2015, §2.3; d = self − target."""
     x, y = narrowly_met(a, self, target)
@@ -127,18 +126,15 @@ def smooth_l1_loss(a: Algebra[V], self: V, target: V, reduction: int = 1, beta: 
     return _reduced(a, a.where(a.compare(size, beta, "lt"), near, far), reduction)
 
 
-@FAMILY.operator(
-    "aten.smooth_l1_loss_backward.default", "d/β between −β and β, else the sign, times grad", Exactness.COMPOSITE
-)
+@FAMILY.composite("smooth_l1_loss_backward.default", "d/β between −β and β, else the sign, times grad")
 def smooth_l1_loss_backward(a: Algebra[V], grad_output: V, self: V, target: V, reduction: int, beta: float) -> V:
-    """Where d is self − target."""
     g, x, y = narrowly_met(a, grad_output, self, target)
     apart = a.sub(x, y)
     slope = a.where(a.compare(a.abs(apart), beta, "lt"), divided(a, apart, beta), a.sign(apart))
     return a.mul(a.mul(slope, g), _share(a, 1.0, apart, reduction))
 
 
-@FAMILY.operator("aten.huber_loss.default", "d²/2 up to δ, else δ (|d| − δ/2)", Exactness.COMPOSITE)
+@FAMILY.composite("huber_loss.default", "d²/2 up to δ, else δ (|d| − δ/2)")
 def huber_loss(a: Algebra[V], self: V, target: V, reduction: int = 1, delta: float = 1.0) -> V:
     """Huber 1964; d = self − target."""
     x, y = narrowly_met(a, self, target)
@@ -148,9 +144,8 @@ def huber_loss(a: Algebra[V], self: V, target: V, reduction: int = 1, delta: flo
     return _reduced(a, losses, reduction)
 
 
-@FAMILY.operator("aten.huber_loss_backward.default", "d clamped to [−δ, δ], times grad", Exactness.COMPOSITE)
+@FAMILY.composite("huber_loss_backward.default", "d clamped to [−δ, δ], times grad")
 def huber_loss_backward(a: Algebra[V], grad_output: V, self: V, target: V, reduction: int, delta: float) -> V:
-    """Where d is self − target."""
     g, x, y = narrowly_met(a, grad_output, self, target)
     apart = a.sub(x, y)
     slope = a.maximum(a.minimum(apart, delta), -delta)
@@ -160,7 +155,7 @@ def huber_loss_backward(a: Algebra[V], grad_output: V, self: V, target: V, reduc
 # ---- binary cross entropy
 
 
-@FAMILY.operator("aten.binary_cross_entropy.default", "−t log p − (1 − t) log (1 − p)", Exactness.COMPOSITE)
+@FAMILY.composite("binary_cross_entropy.default", "−t log p − (1 − t) log (1 − p)")
 def binary_cross_entropy(a: Algebra[V], self: V, target: V, weight: V | None = None, reduction: int = 1) -> V:
     """Logarithms are at least −100."""
     p, t = self, target
@@ -169,7 +164,7 @@ def binary_cross_entropy(a: Algebra[V], self: V, target: V, weight: V | None = N
     return _reduced(a, _weighed(a, losses, weight), reduction)
 
 
-@FAMILY.operator("aten.binary_cross_entropy_backward.default", "grad (p − t) / (p (1 − p))", Exactness.COMPOSITE)
+@FAMILY.composite("binary_cross_entropy_backward.default", "grad (p − t) / (p (1 − p))")
 def binary_cross_entropy_backward(
     a: Algebra[V], grad_output: V, self: V, target: V, weight: V | None = None, reduction: int = 1
 ) -> V:
@@ -180,15 +175,10 @@ def binary_cross_entropy_backward(
     return a.mul(slope, _share(a, 1.0, p, reduction))
 
 
-@FAMILY.operator(
-    "aten.binary_cross_entropy_with_logits.default",
-    "(1 − t) x − (1 + (pos_weight − 1) t) log sigmoid(x)",
-    Exactness.COMPOSITE,
-)
+@FAMILY.composite("binary_cross_entropy_with_logits.default", "(1 − t) x − (1 + (pos_weight − 1) t) log sigmoid(x)")
 def binary_cross_entropy_with_logits(
     a: Algebra[V], self: V, target: V, weight: V | None = None, pos_weight: V | None = None, reduction: int = 1
 ) -> V:
-    """Weights are 1 where there are none."""
     x, t = self, target
     logs = log_of_sigmoid(a, x)
     if pos_weight is not None:

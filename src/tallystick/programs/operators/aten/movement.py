@@ -1,4 +1,5 @@
 """Views, copies and conversions: elements get other indices, or are moved or converted; nothing else is computed."""
+# ruff: noqa: D103  (a decorator says what an operator means)
 
 from __future__ import annotations
 
@@ -8,75 +9,60 @@ from collections.abc import Sequence
 from tallystick.core.errors import MalformedError
 from tallystick.programs.operators.algebra import Algebra, V
 from tallystick.programs.operators.aten.arguments import axes_of, axis_of
-from tallystick.programs.operators.definition import Dtype, Exactness, Family, Ints
+from tallystick.programs.operators.definition import Dtype, Family, Ints
 from tallystick.programs.operators.types import broadcast_shapes
 
-FAMILY = Family()
+FAMILY = Family("aten")
 
 
 # ---- the same elements, perhaps converted
 
 
-@FAMILY.operator("aten.alias.default", "self", Exactness.MOVES)
-@FAMILY.operator("aten.clone.default", "self", Exactness.MOVES)
-@FAMILY.operator("aten.contiguous.default", "self", Exactness.MOVES)
-@FAMILY.operator("aten.detach.default", "self", Exactness.MOVES)
-@FAMILY.operator("aten.detach_.default", "self", Exactness.MOVES)
-@FAMILY.operator("aten.lift.default", "self", Exactness.MOVES)
-@FAMILY.operator("aten.lift_fresh.default", "self", Exactness.MOVES)
-@FAMILY.operator("aten.lift_fresh_copy.default", "self", Exactness.MOVES)
-@FAMILY.operator("aten.resolve_conj.default", "self", Exactness.MOVES)
-@FAMILY.operator("aten.resolve_neg.default", "self", Exactness.MOVES)
+@FAMILY.moves(
+    "alias.default clone.default contiguous.default detach.default detach_.default lift.default "
+    "lift_fresh.default lift_fresh_copy.default resolve_conj.default resolve_neg.default",
+    "self",
+)
 def same(a: Algebra[V], self: V) -> V:
     """The value itself: graphs have no aliases."""
     return self
 
 
-@FAMILY.operator("aten._to_copy.default", "self as dtype", Exactness.ROUNDS)
+@FAMILY.rounds("_to_copy.default", "self as dtype")
 def to_copy(a: Algebra[V], self: V, dtype: Dtype | None = None) -> V:
     """Floats round to nearest even, floats to integers truncate."""
     return a.cast(self, dtype or self.dtype)
 
 
-@FAMILY.operator("aten.to.dtype", "self as dtype", Exactness.ROUNDS)
-@FAMILY.operator("aten.to.device", "self as dtype", Exactness.ROUNDS)
+@FAMILY.rounds("to.dtype to.device", "self as dtype")
 def to(a: Algebra[V], self: V, dtype: Dtype, copy: bool = False) -> V:
     """As `_to_copy`; there is one device."""
     return a.cast(self, dtype)
 
 
-@FAMILY.operator("aten.to.dtype_layout", "self as dtype", Exactness.ROUNDS)
+@FAMILY.rounds("to.dtype_layout", "self as dtype")
 def to_layout(a: Algebra[V], self: V, dtype: Dtype | None = None, copy: bool = False) -> V:
-    """As `_to_copy`; there is one device and one layout."""
     return a.cast(self, dtype or self.dtype)
 
 
-@FAMILY.operator("aten.to.other", "self as other", Exactness.ROUNDS)
+@FAMILY.rounds("to.other", "self as other")
 def to_other(a: Algebra[V], self: V, other: V, copy: bool = False) -> V:
-    """The dtype of `other`."""
     return a.cast(self, other.dtype)
 
 
-@FAMILY.operator("aten.type_as.default", "self as other", Exactness.ROUNDS)
+@FAMILY.rounds("type_as.default", "self as other")
 def type_as(a: Algebra[V], self: V, other: V) -> V:
-    """The dtype of `other`."""
     return a.cast(self, other.dtype)
 
 
-@FAMILY.operator("aten.copy.default", "src as self", Exactness.ROUNDS)
+@FAMILY.rounds("copy.default", "src as self")
 def copy(a: Algebra[V], self: V, src: V) -> V:
-    """The dtype and shape of `self`, the elements of `src`."""
     return a.broadcast(a.cast(src, self.dtype), self.shape)
 
 
-@FAMILY.operator("aten._assert_tensor_metadata.default", "nothing, if a is as stated", Exactness.MOVES)
+@FAMILY.moves("_assert_tensor_metadata.default", "nothing, if a is as stated")
 def assert_tensor_metadata(
-    algebra: Algebra[V],
-    /,
-    a: V,
-    size: Ints | None = None,
-    stride: Ints | None = None,
-    dtype: Dtype | None = None,
+    algebra: Algebra[V], /, a: V, size: Ints | None = None, stride: Ints | None = None, dtype: Dtype | None = None
 ) -> tuple[V, ...]:
     """No result; refused where `a` has another dtype or shape. Strides say nothing about values."""
     if dtype not in (None, a.dtype) or (size is not None and tuple(size) != a.shape):
@@ -87,33 +73,27 @@ def assert_tensor_metadata(
 # ---- other shapes for the same elements
 
 
-@FAMILY.operator("aten._unsafe_view.default", "row-major", Exactness.MOVES)
-@FAMILY.operator("aten.view.default", "row-major", Exactness.MOVES)
+@FAMILY.moves("_unsafe_view.default view.default", "row-major")
 def view(a: Algebra[V], self: V, size: Ints) -> V:
-    """One side may be -1."""
     return a.reshape(self, inferred(math.prod(self.shape), size))
 
 
-@FAMILY.operator("aten.reshape.default", "row-major", Exactness.MOVES)
+@FAMILY.moves("reshape.default", "row-major")
 def reshape(a: Algebra[V], self: V, shape: Ints) -> V:
-    """One side may be -1."""
     return view(a, self, shape)
 
 
-@FAMILY.operator("aten._reshape_alias.default", "row-major", Exactness.MOVES)
+@FAMILY.moves("_reshape_alias.default", "row-major")
 def reshape_alias(a: Algebra[V], self: V, size: Ints, stride: Ints) -> V:
-    """Strides say nothing about values."""
     return view(a, self, size)
 
 
-@FAMILY.operator("aten.reshape_as.default", "row-major", Exactness.MOVES)
-@FAMILY.operator("aten.view_as.default", "row-major", Exactness.MOVES)
+@FAMILY.moves("reshape_as.default view_as.default", "row-major")
 def view_as(a: Algebra[V], self: V, other: V) -> V:
-    """The shape of `other`."""
     return a.reshape(self, other.shape)
 
 
-@FAMILY.operator("aten.flatten.using_ints", "axes become one", Exactness.MOVES)
+@FAMILY.moves("flatten.using_ints", "axes become one")
 def flatten(a: Algebra[V], self: V, start_dim: int = 0, end_dim: int = -1) -> V:
     """Both axes included; a 0-dimensional tensor gets one axis."""
     start, end = axis_of(self, start_dim), axis_of(self, end_dim)
@@ -123,9 +103,8 @@ def flatten(a: Algebra[V], self: V, start_dim: int = 0, end_dim: int = -1) -> V:
     return a.reshape(self, (*sides[:start], math.prod(sides[start : end + 1]), *sides[end + 1 :]))
 
 
-@FAMILY.operator("aten.unflatten.int", "an axis becomes several", Exactness.MOVES)
+@FAMILY.moves("unflatten.int", "an axis becomes several")
 def unflatten(a: Algebra[V], self: V, dim: int, sizes: Ints) -> V:
-    """One of the sizes may be -1."""
     axis = axis_of(self, dim)
     if not self.shape or not sizes:
         raise MalformedError(f"axis {dim} of shape {list(self.shape)} cannot become {len(sizes)} axes")
@@ -133,37 +112,33 @@ def unflatten(a: Algebra[V], self: V, dim: int, sizes: Ints) -> V:
     return a.reshape(self, (*self.shape[:axis], *split, *self.shape[axis + 1 :]))
 
 
-@FAMILY.operator("aten.unsqueeze.default", "an axis of side 1", Exactness.MOVES)
+@FAMILY.moves("unsqueeze.default", "an axis of side 1")
 def unsqueeze(a: Algebra[V], self: V, dim: int) -> V:
-    """`dim` is an axis of the result."""
     axes = len(self.shape) + 1
     if not -axes <= dim < axes:
         raise MalformedError(f"axis {dim} of a tensor with {axes} axes")
     return a.reshape(self, (*self.shape[: dim % axes], 1, *self.shape[dim % axes :]))
 
 
-@FAMILY.operator("aten.squeeze.default", "without sides of 1", Exactness.MOVES)
+@FAMILY.moves("squeeze.default", "without sides of 1")
 def squeeze(a: Algebra[V], self: V) -> V:
-    """All of them."""
     return a.reshape(self, [side for side in self.shape if side != 1])
 
 
-@FAMILY.operator("aten.squeeze.dim", "without one side of 1", Exactness.MOVES)
+@FAMILY.moves("squeeze.dim", "without one side of 1")
 def squeeze_dim(a: Algebra[V], self: V, dim: int) -> V:
-    """A longer side stays."""
     return squeeze_dims(a, self, (dim,))
 
 
-@FAMILY.operator("aten.squeeze.dims", "without some sides of 1", Exactness.MOVES)
+@FAMILY.moves("squeeze.dims", "without some sides of 1")
 def squeeze_dims(a: Algebra[V], self: V, dim: Ints) -> V:
-    """Longer sides stay."""
     axes = {axis_of(self, each) for each in dim}
     if len(axes) != len(dim):
         raise MalformedError(f"axes {tuple(dim)!s:.60} repeat")
     return a.reshape(self, [side for i, side in enumerate(self.shape) if side != 1 or i not in axes])
 
 
-@FAMILY.operator("aten.expand.default", "repeated", Exactness.MOVES)
+@FAMILY.moves("expand.default", "repeated")
 def expand(a: Algebra[V], self: V, size: Ints, implicit: bool = False) -> V:
     """-1 keeps a side; new axes come in front."""
     new = len(size) - len(self.shape)
@@ -171,35 +146,31 @@ def expand(a: Algebra[V], self: V, size: Ints, implicit: bool = False) -> V:
     return a.broadcast(self, kept)
 
 
-@FAMILY.operator("aten.expand_as.default", "repeated", Exactness.MOVES)
+@FAMILY.moves("expand_as.default", "repeated")
 def expand_as(a: Algebra[V], self: V, other: V) -> V:
-    """The shape of `other`."""
     return a.broadcast(self, other.shape)
 
 
-@FAMILY.operator("aten.broadcast_tensors.default", "repeated", Exactness.MOVES)
+@FAMILY.moves("broadcast_tensors.default", "repeated")
 def broadcast_tensors(a: Algebra[V], tensors: Sequence[V]) -> tuple[V, ...]:
-    """All of one shape."""
     shape = broadcast_shapes([x.shape for x in tensors])
     return tuple(a.broadcast(x, shape) for x in tensors)
 
 
-@FAMILY.operator("aten.broadcast_to.default", "repeated", Exactness.MOVES)
+@FAMILY.moves("broadcast_to.default", "repeated")
 def broadcast_to(a: Algebra[V], self: V, size: Ints) -> V:
-    """As `expand`."""
     return expand(a, self, size, False)
 
 
 # ---- axes in another order
 
 
-@FAMILY.operator("aten.permute.default", "axes in another order", Exactness.MOVES)
+@FAMILY.moves("permute.default", "axes in another order")
 def permute(a: Algebra[V], self: V, dims: Ints) -> V:
-    """Every axis once."""
     return a.transpose(self, [axis_of(self, dim) for dim in dims])
 
 
-@FAMILY.operator("aten.transpose.int", "two axes swapped", Exactness.MOVES)
+@FAMILY.moves("transpose.int", "two axes swapped")
 def transpose(a: Algebra[V], self: V, dim0: int, dim1: int) -> V:
     """A 0-dimensional tensor stays."""
     axes = list(range(len(self.shape)))
@@ -209,37 +180,32 @@ def transpose(a: Algebra[V], self: V, dim0: int, dim1: int) -> V:
     return a.transpose(self, axes)
 
 
-@FAMILY.operator("aten.swapaxes.default", "two axes swapped", Exactness.MOVES)
+@FAMILY.moves("swapaxes.default", "two axes swapped")
 def swapaxes(a: Algebra[V], self: V, axis0: int, axis1: int) -> V:
-    """As `transpose`."""
     return transpose(a, self, axis0, axis1)
 
 
-@FAMILY.operator("aten.t.default", "transposed", Exactness.MOVES)
+@FAMILY.moves("t.default", "transposed")
 def t(a: Algebra[V], self: V) -> V:
-    """At most two axes."""
     if len(self.shape) > 2:
         raise MalformedError(f"a matrix has 2 axes, not {len(self.shape)}")
     return a.transpose(self, range(len(self.shape))[::-1])
 
 
-@FAMILY.operator("aten.numpy_T.default", "axes reversed", Exactness.MOVES)
+@FAMILY.moves("numpy_T.default", "axes reversed")
 def numpy_t(a: Algebra[V], self: V) -> V:
-    """All axes."""
     return a.transpose(self, range(len(self.shape))[::-1])
 
 
-@FAMILY.operator("aten.mT.default", "matrices transposed", Exactness.MOVES)
+@FAMILY.moves("mT.default", "matrices transposed")
 def matrix_t(a: Algebra[V], self: V) -> V:
-    """The last two axes."""
     if len(self.shape) < 2:
         raise MalformedError(f"a matrix has 2 axes, not {len(self.shape)}")
     return transpose(a, self, -2, -1)
 
 
-@FAMILY.operator("aten.movedim.intlist", "axes moved", Exactness.MOVES)
+@FAMILY.moves("movedim.intlist", "axes moved")
 def movedim(a: Algebra[V], self: V, source: Ints, destination: Ints) -> V:
-    """The other axes keep their order."""
     sources, destinations = [axis_of(self, dim) for dim in source], [axis_of(self, dim) for dim in destination]
     if len(source) != len(destination) or len(set(sources)) != len(sources) or len(set(destinations)) != len(sources):
         raise MalformedError(f"axes {tuple(source)!s:.60} cannot move to {tuple(destination)!s:.60}")
@@ -250,13 +216,12 @@ def movedim(a: Algebra[V], self: V, source: Ints, destination: Ints) -> V:
     return a.transpose(self, [placed[i] if i in placed else next(others) for i in range(len(self.shape))])
 
 
-@FAMILY.operator("aten.movedim.int", "an axis moved", Exactness.MOVES)
+@FAMILY.moves("movedim.int", "an axis moved")
 def movedim_int(a: Algebra[V], self: V, source: int, destination: int) -> V:
-    """The other axes keep their order."""
     return movedim(a, self, (source,), (destination,))
 
 
-@FAMILY.operator("aten.flip.default", "reversed", Exactness.MOVES)
+@FAMILY.moves("flip.default", "reversed")
 def flip(a: Algebra[V], self: V, dims: Ints) -> V:
     """Along no axis: the tensor itself."""
     return a.flip(self, axes_of(self, dims)) if dims else self
@@ -275,7 +240,7 @@ def inferred(elements: int, size: Sequence[int]) -> tuple[int, ...]:
 # Memory whose axes lie in another order: for autograd of what writes into slices. Values do not depend on it.
 
 
-@FAMILY.operator("aten.new_empty_strided.default", "0", Exactness.MOVES)
+@FAMILY.moves("new_empty_strided.default", "0")
 def new_empty_strided(a: Algebra[V], self: V, size: Ints, stride: Ints, dtype: Dtype | None = None) -> V:
     """As `new_zeros`; the strides say in which order its axes lie, without gaps, and values do not depend on them."""
     if len(size) != len(stride) or not _are_dense(size, stride):

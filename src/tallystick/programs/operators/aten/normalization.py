@@ -12,10 +12,9 @@ from tallystick.programs.operators.algebra import Algebra, Axes, Typed, V
 from tallystick.programs.operators.aten.arguments import axis_of
 from tallystick.programs.operators.aten.contraction import summand
 from tallystick.programs.operators.aten.convolution import masked
-from tallystick.programs.operators.definition import Exactness, Family, Ints
+from tallystick.programs.operators.definition import Family, Ints
+from tallystick.programs.operators.precision import FORMATS
 
-# Means, variances and the formulas that layer, group and batch normalization share.
-#
 # Variances are taken in two passes. Kernels write (x − mean)·rstd·weight + bias also as x·α + β (Ioffe & Szegedy 2015,
 # arXiv:1502.03167, Algorithm 2): a sum of three terms in another order, which `summand` allows for. A kernel that takes
 # the variance as E[x²] − E[x]² is another formula; only group normalization has it, in PyTorch's channels-last layout.
@@ -104,19 +103,13 @@ def check_floats(x: Typed) -> None:
         raise MalformedError(f"{x.dtype} where floats are needed")
 
 
-# Layer and root-mean-square normalization, and their gradients.
-#
 # Statistics of layer normalization of F16 and BF16 are F32 on GPUs, while kernels on CPUs store them in the type of the
 # input: results here are F32 and pass through the narrower type.
 
-FAMILY: Final = Family()
-
-_EPSILONS: Final = {"F32": 2.0**-23, "F64": 2.0**-52}
+FAMILY: Final = Family("aten")
 
 
-@FAMILY.operator(
-    "aten.layer_norm.default", "(x − mean) / √(variance + ε) · weight + bias over the last axes", Exactness.COMPOSITE
-)
+@FAMILY.composite("layer_norm.default", "(x − mean) / √(variance + ε) · weight + bias over the last axes")
 def layer_norm(
     a: Algebra[V],
     input: V,
@@ -127,13 +120,10 @@ def layer_norm(
     cudnn_enable: bool = True,
 ) -> V:
     """Any shape that ends in `normalized_shape`."""
-    result: V = native_layer_norm(a, input, normalized_shape, weight, bias, eps)[0]
-    return result
+    return native_layer_norm(a, input, normalized_shape, weight, bias, eps)[0]
 
 
-@FAMILY.operator(
-    "aten.native_layer_norm.default", "layer normalization, with its mean and reciprocal deviation", Exactness.COMPOSITE
-)
+@FAMILY.composite("native_layer_norm.default", "layer normalization, with its mean and reciprocal deviation")
 def native_layer_norm(
     a: Algebra[V], input: V, normalized_shape: Ints, weight: V | None, bias: V | None, eps: float
 ) -> tuple[V, V, V]:
@@ -145,11 +135,7 @@ def native_layer_norm(
     return a.cast(result, input.dtype), stored(a, moments.mean, input), stored(a, moments.rstd, input)
 
 
-@FAMILY.operator(
-    "aten.native_layer_norm_backward.default",
-    "gradients of layer normalization by input, weight and bias",
-    Exactness.COMPOSITE,
-)
+@FAMILY.composite("native_layer_norm_backward.default", "gradients of layer normalization by input, weight and bias")
 def native_layer_norm_backward(
     a: Algebra[V],
     grad_out: V,
@@ -184,33 +170,26 @@ def native_layer_norm_backward(
     return by_input, by_weight, by_bias
 
 
-@FAMILY.operator("aten.rms_norm.default", "x / √(mean x² + ε) · weight over the last axes", Exactness.COMPOSITE)
+@FAMILY.composite("rms_norm.default", "x / √(mean x² + ε) · weight over the last axes")
 def rms_norm(a: Algebra[V], input: V, normalized_shape: Ints, weight: V | None = None, eps: float | None = None) -> V:
     """Without `eps` it is the distance from 1 to the next number of the type computed in."""
-    result: V = fused_rms_norm(a, input, normalized_shape, weight, eps)[0]
-    return result
+    return fused_rms_norm(a, input, normalized_shape, weight, eps)[0]
 
 
-@FAMILY.operator(
-    "aten._fused_rms_norm.default", "root-mean-square normalization, with its reciprocal root", Exactness.COMPOSITE
-)
+@FAMILY.composite("_fused_rms_norm.default", "root-mean-square normalization, with its reciprocal root")
 def fused_rms_norm(a: Algebra[V], input: V, normalized_shape: Ints, weight: V | None, eps: float | None) -> tuple[V, V]:
     """The result, and the reciprocal root, which for F16 and BF16 is F32 (Zhang & Sennrich 2019, arXiv:1910.07467)."""
     axes = _normalized_axes(input, normalized_shape, weight)
     x = a.wide(input)
     mean = a.div(a.sum(a.mul(x, x), axes, keep=True), math.prod(normalized_shape))
-    rstd = a.rsqrt(a.add(mean, _EPSILONS[x.dtype] if eps is None else eps))
+    rstd = a.rsqrt(a.add(mean, 2 * FORMATS[x.dtype].unit if eps is None else eps))
     result = a.mul(x, rstd)
     if weight is not None:
         result = a.mul(result, a.wide(weight))
     return a.cast(result, input.dtype), rstd
 
 
-@FAMILY.operator(
-    "aten._fused_rms_norm_backward.default",
-    "gradients of root-mean-square normalization by input and weight",
-    Exactness.COMPOSITE,
-)
+@FAMILY.composite("_fused_rms_norm_backward.default", "gradients of root-mean-square normalization by input and weight")
 def fused_rms_norm_backward(
     a: Algebra[V],
     grad_out: V,
@@ -257,9 +236,7 @@ def _kept_shape(x: Typed, axes: Axes) -> Ints:
 # A weight as a direction times a length, and the gradients of both (Salimans & Kingma 2016, arXiv:1602.07868).
 
 
-@FAMILY.operator(
-    "aten._weight_norm_interface.default", "v · g / ‖v‖, and ‖v‖, for each index of one axis", Exactness.COMPOSITE
-)
+@FAMILY.composite("_weight_norm_interface.default", "v · g / ‖v‖, and ‖v‖, for each index of one axis")
 def weight_norm(a: Algebra[V], v: V, g: V, dim: int = 0) -> tuple[V, V]:
     """The axis is the first or the last; the norms of F16 and BF16 are F32."""
     axes = _others(v, g, dim)
@@ -268,9 +245,7 @@ def weight_norm(a: Algebra[V], v: V, g: V, dim: int = 0) -> tuple[V, V]:
     return a.cast(a.mul(x, a.div(a.wide(g), norms)), v.dtype), norms
 
 
-@FAMILY.operator(
-    "aten._weight_norm_interface_backward.default", "gradients of v · g / ‖v‖ by v and g", Exactness.COMPOSITE
-)
+@FAMILY.composite("_weight_norm_interface_backward.default", "gradients of v · g / ‖v‖ by v and g")
 def weight_norm_backward(a: Algebra[V], grad_w: V, saved_v: V, saved_g: V, saved_norms: V, dim: int) -> tuple[V, V]:
     """With s = Σ grad·v: (grad − v·s/‖v‖²)·g/‖v‖, and s/‖v‖."""
     axes = _others(saved_v, saved_g, dim)

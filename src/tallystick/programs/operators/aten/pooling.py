@@ -14,14 +14,12 @@ from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, Typed, V
 from tallystick.programs.operators.aten.contraction import check_rank
 from tallystick.programs.operators.aten.convolution import sides
-from tallystick.programs.operators.definition import Exactness, Family, Ints
+from tallystick.programs.operators.definition import Family, Ints
 
-# Maxima and means over windows of a plane, and their gradients.
-#
 # Planes are the last two axes; what stands before them is kept. A window that `ceil_mode` lets stick out of the padded
 # plane begins inside it (PyTorch, `pooling_output_shape`).
 
-FAMILY: Final = Family()
+FAMILY: Final = Family("aten")
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class Plane:
         )
 
 
-@FAMILY.operator("aten.max_pool2d.default", "maximum over windows", Exactness.MOVES)
+@FAMILY.moves("max_pool2d.default", "maximum over windows")
 def max_pool2d(
     a: Algebra[V],
     self: V,
@@ -61,7 +59,7 @@ def max_pool2d(
     return a.max(seen, (len(seen.shape) - 2, len(seen.shape) - 1))
 
 
-@FAMILY.operator("aten.max_pool2d_with_indices.default", "maximum over windows, and where", Exactness.MOVES)
+@FAMILY.moves("max_pool2d_with_indices.default", "maximum over windows, and where")
 def max_pool2d_with_indices(
     a: Algebra[V],
     self: V,
@@ -82,9 +80,7 @@ def max_pool2d_with_indices(
     return a.max(flat, (len(flat.shape) - 1,)), a.add(a.mul(rows, plane.inputs[1]), columns)
 
 
-@FAMILY.operator(
-    "aten.max_pool2d_with_indices_backward.default", "each gradient added where its maximum was", Exactness.ACCUMULATES
-)
+@FAMILY.accumulates("max_pool2d_with_indices_backward.default", "each gradient added where its maximum was")
 def max_pool2d_with_indices_backward(
     a: Algebra[V],
     grad_output: V,
@@ -108,7 +104,7 @@ def max_pool2d_with_indices_backward(
     return a.sum(a.where(chosen, seen, 0), (len(seen.shape) - 2, len(seen.shape) - 1))
 
 
-@FAMILY.operator("aten.avg_pool2d.default", "mean over windows", Exactness.ACCUMULATES)
+@FAMILY.accumulates("avg_pool2d.default", "mean over windows")
 def avg_pool2d(
     a: Algebra[V],
     self: V,
@@ -126,7 +122,7 @@ def avg_pool2d(
     return a.cast(a.div(total, _divisor(a, x, plane, count_include_pad, divisor_override)), self.dtype)
 
 
-@FAMILY.operator("aten.avg_pool2d_backward.default", "each gradient shared out over its window", Exactness.ACCUMULATES)
+@FAMILY.accumulates("avg_pool2d_backward.default", "each gradient shared out over its window")
 def avg_pool2d_backward(
     a: Algebra[V],
     grad_output: V,
@@ -145,8 +141,9 @@ def avg_pool2d_backward(
     return _sum_of_last_two(a, _seen_from(a, share, plane, 0))
 
 
-@FAMILY.operator("aten.adaptive_avg_pool2d.default", "mean over as many regions as asked for", Exactness.ACCUMULATES)
-@FAMILY.operator("aten._adaptive_avg_pool2d.default", "mean over as many regions as asked for", Exactness.ACCUMULATES)
+@FAMILY.accumulates(
+    "adaptive_avg_pool2d.default _adaptive_avg_pool2d.default", "mean over as many regions as asked for"
+)
 def adaptive_avg_pool2d(a: Algebra[V], self: V, output_size: Ints) -> V:
     """Region i of a side is ⌊i·side/count⌋ … ⌈(i+1)·side/count⌉ − 1; divided by height, then by width."""
     _check_plane(self)
@@ -158,9 +155,7 @@ def adaptive_avg_pool2d(a: Algebra[V], self: V, output_size: Ints) -> V:
     return a.cast(mean, self.dtype)
 
 
-@FAMILY.operator(
-    "aten._adaptive_avg_pool2d_backward.default", "each gradient shared out over its region", Exactness.ACCUMULATES
-)
+@FAMILY.accumulates("_adaptive_avg_pool2d_backward.default", "each gradient shared out over its region")
 def adaptive_avg_pool2d_backward(a: Algebra[V], grad_output: V, self: V) -> V:
     """The regions that hold place i are region i with sides and counts exchanged."""
     _check_plane(self)
@@ -302,13 +297,13 @@ SIDE_MAX: Final = 1 << 16
 _DENOMINATOR_MAX: Final = 1000
 
 
-@FAMILY.operator("aten.upsample_nearest1d.default", "nearest neighbours along a line", Exactness.MOVES)
+@FAMILY.moves("upsample_nearest1d.default", "nearest neighbours along a line")
 def upsample_nearest1d(a: Algebra[V], self: V, output_size: Ints, scales: float | None = None) -> V:
     """[n,c,w] gives [n,c,w']."""
     return _resample(a, self, output_size, (scales,))
 
 
-@FAMILY.operator("aten.upsample_nearest2d.default", "nearest neighbours in a plane", Exactness.MOVES)
+@FAMILY.moves("upsample_nearest2d.default", "nearest neighbours in a plane")
 def upsample_nearest2d(
     a: Algebra[V], self: V, output_size: Ints, scales_h: float | None = None, scales_w: float | None = None
 ) -> V:
@@ -316,7 +311,7 @@ def upsample_nearest2d(
     return _resample(a, self, output_size, (scales_h, scales_w))
 
 
-@FAMILY.operator("aten.upsample_nearest1d.vec", "nearest neighbours along a line", Exactness.MOVES)
+@FAMILY.moves("upsample_nearest1d.vec", "nearest neighbours along a line")
 def upsample_nearest1d_by_factor(
     a: Algebra[V], input: V, output_size: Ints | None, scale_factors: tuple[float, ...] | None
 ) -> V:
@@ -325,7 +320,7 @@ def upsample_nearest1d_by_factor(
     return _by_factor(a, input, output_size, scale_factors)
 
 
-@FAMILY.operator("aten.upsample_nearest2d.vec", "nearest neighbours in a plane", Exactness.MOVES)
+@FAMILY.moves("upsample_nearest2d.vec", "nearest neighbours in a plane")
 def upsample_nearest2d_by_factor(
     a: Algebra[V], input: V, output_size: Ints | None, scale_factors: tuple[float, ...] | None
 ) -> V:
@@ -334,9 +329,7 @@ def upsample_nearest2d_by_factor(
     return _by_factor(a, input, output_size, scale_factors)
 
 
-@FAMILY.operator(
-    "aten.upsample_nearest2d_backward.default", "each gradient added where its value came from", Exactness.ACCUMULATES
-)
+@FAMILY.accumulates("upsample_nearest2d_backward.default", "each gradient added where its value came from")
 def upsample_nearest2d_backward(
     a: Algebra[V],
     grad_output: V,

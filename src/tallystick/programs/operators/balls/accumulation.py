@@ -1,4 +1,5 @@
 """Rounding of results, and the sums and products that accumulate it."""
+# ruff: noqa: D102  (`Algebra` says what each primitive means)
 
 from __future__ import annotations
 
@@ -15,8 +16,6 @@ from tallystick.programs.operators.balls.ball import Ball, Frame
 from tallystick.programs.operators.precision import FORMATS, Format
 from tallystick.programs.operators.rounding import Deterministic, RoundedSums, worst_factor
 from tallystick.programs.operators.values import Value
-
-# The rounding of a result, and the values as which an honest device may read an operand.
 
 _WIDE_RANGE: Final = 64
 Doubt: TypeAlias = Callable[[], Array | bool]
@@ -75,20 +74,16 @@ class Rounding(Frame):
     def _certain(self, v: Array, sources: Sequence[Ball], doubt: Array | bool) -> Array:
         """Where an infinity or NaN is certain: it follows from an infinite operand or an invalid operation."""
         wild: Array | bool = False
+        nan: Array | bool = False
         finite: Array | bool = True
         exact: Array | bool = True
         for source in sources:
             wild = wild | ~self.xp.isfinite(source.array)
+            nan = nan | (source.array != source.array)
             finite = finite & (self._lift(source.width) < math.inf)
             exact = exact & (self._lift(self._read(source)) == 0)
         inherited = wild & finite & ~self._lift_bool(doubt)
-        return ~self.xp.isfinite(v) & (inherited | ((v != v) & (exact | (finite & self._any_nan(sources)))))
-
-    def _any_nan(self, sources: Sequence[Ball]) -> Array | bool:
-        found: Array | bool = False
-        for source in sources:
-            found = found | (source.array != source.array)
-        return found
+        return ~self.xp.isfinite(v) & (inherited | ((v != v) & (exact | (finite & nan))))
 
     def _read(self, x: Ball) -> Array | float:
         """The radius, grown to include 0 where the device may read a subnormal operand as 0."""
@@ -134,14 +129,10 @@ class Rounding(Frame):
         return size if bool(self.xp.all(finite)) else self.xp.where(finite, size, 0.0)
 
 
-# Sums, products, matrix products, and scatters that add.
-
-
 class Accumulation(Rounding):
     """See `Algebra`; the radii of sums come from the model of rounding."""
 
     def sum(self, x: Ball, axes: Axes, keep: bool = False, short: int = 0) -> Ball:
-        """See `Algebra.sum`."""
         centre = self.values.sum(x.centre, axes, keep)
         if x.dtype not in FORMATS:
             return self._reduced_discrete(centre, x, axes, keep)
@@ -149,7 +140,7 @@ class Accumulation(Rounding):
         return self._accumulated(centre, x, terms, lambda array: self._total(array, axes, keep), self.plain, short)
 
     def prod(self, x: Ball, axes: Axes, keep: bool = False) -> Ball:
-        """See `Algebra.prod`; the radius is infinite if some order of multiplication overflows or underflows."""
+        """The radius is infinite if some order of multiplication overflows or underflows."""
         centre = self.values.prod(x.centre, axes, keep)
         if x.dtype not in FORMATS:
             return self._reduced_discrete(centre, x, axes, keep)
@@ -158,9 +149,9 @@ class Accumulation(Rounding):
         factor = RoundedSums(
             terms, form.unit, lambda: 0.0, 1.0, lambda: 0.0, products=True, reference=self.reference_unit
         )
-        largest = self._product(self.xp.where(size > 1, size, 1.0), axes, keep)
-        smallest = self._product(self.xp.where((size < 1) & (size > 0), size, 1.0), axes, keep)
-        high = self._grown(self._product(size, axes, keep), terms)
+        largest = self._over(self.xp.where(size > 1, size, 1.0), self.values.prod, axes, keep)
+        smallest = self._over(self.xp.where((size < 1) & (size > 0), size, 1.0), self.values.prod, axes, keep)
+        high = self._grown(self._over(size, self.values.prod, axes, keep), terms)
         apart = high - abs(centre.array)
         if self.lost:  # both are rounded
             apart = (
@@ -173,17 +164,15 @@ class Accumulation(Rounding):
         return Ball(centre, self.xp.where(within & self._finite(centre.array), radius * self.inflation, math.inf))
 
     def cumsum(self, x: Ball, axis: int) -> Ball:
-        """See `Algebra.cumsum`."""
         centre = self.values.cumsum(x.centre, axis)
         if x.dtype not in FORMATS:
             return self._if_exact(centre, x) or self._unknown(centre)
         terms = np.arange(1, x.shape[axis] + 1).reshape([-1 if i == axis else 1 for i in range(len(x.shape))])
-        return self._accumulated(centre, x, terms, lambda array: self._running(array, axis))
+        return self._accumulated(centre, x, terms, lambda array: self._over(array, self.values.cumsum, axis))
 
     def dot(
         self, x: Ball, y: Ball, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ()), short: int = 0
     ) -> Ball:
-        """See `Algebra.dot`."""
         centre = self.values.dot(x.centre, y.centre, contract, batch)
         if x.dtype not in FORMATS:
             return self._if_exact(centre, x, y) or self._unknown(centre)
@@ -222,7 +211,7 @@ class Accumulation(Rounding):
         return self._summed(centre, sums, spread, low)
 
     def scatter(self, x: Ball, indices: Sequence[Ball], axis: int, updates: Ball, add: bool) -> Ball:
-        """See `Algebra.scatter`; an element is unknown if two updates are written to it."""
+        """An element is unknown if two updates are written to it."""
         places = [index.centre for index in indices]
         centre = self.values.scatter(x.centre, places, axis, updates.centre, add)
         if any(index.radius is not None for index in indices):
@@ -253,13 +242,7 @@ class Accumulation(Rounding):
         return replace(result, radius=radius)
 
     def _accumulated(
-        self,
-        centre: Value,
-        x: Ball,
-        terms: Any,
-        total: Callable[[Array], Array],
-        plain: bool = False,
-        short: int = 0,
+        self, centre: Value, x: Ball, terms: Any, total: Callable[[Array], Array], plain: bool = False, short: int = 0
     ) -> Ball:
         """The ball of sums over a tensor's elements; `total` sums an array over the same elements."""
         r = self._read(x)

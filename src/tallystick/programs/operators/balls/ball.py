@@ -25,8 +25,6 @@ from tallystick.programs.operators.precision import (
 from tallystick.programs.operators.rounding import DETERMINISTIC, Model
 from tallystick.programs.operators.values import Value, Values
 
-# A ball: a value that is known to within a radius.
-
 INFLATION: Final = 1 + 2.0**-30
 """The factor by which radii grow to cover their own float64 rounding."""
 INFLATIONS: Final = {"F64": INFLATION, "F32": 1 + 2.0**-14}
@@ -85,7 +83,7 @@ Propagation: TypeAlias = Callable[[Any, Array, Array, float], Array]
 
 
 def exp(xp: Any, v: Array, r: Array, least: float) -> Array:
-    """Eᵛ (eʳ − 1), or eᵛ⁺ʳ, which does not overflow where eᵛ is small."""
+    """The change is eᵛ (eʳ − 1), or eᵛ⁺ʳ, which does not overflow where eᵛ is small."""
     return xp.where(r < 1, xp.exp(v) * xp.expm1(r), xp.exp(v + r))
 
 
@@ -93,11 +91,6 @@ def log(xp: Any, v: Array, r: Array, least: float) -> Array:
     """1/x is largest at the least argument."""
     low = _low(xp, v, r, least)
     return xp.where(low > 0, r / low, xp.where(r == 0, 0.0, math.inf))
-
-
-def log1p(xp: Any, v: Array, r: Array, least: float) -> Array:
-    """As the logarithm of 1 + v."""
-    return log(xp, 1 + v, r, 1 + least)
 
 
 def sin(xp: Any, v: Array, r: Array, least: float) -> Array:
@@ -118,7 +111,7 @@ def erf(xp: Any, v: Array, r: Array, least: float) -> Array:
 
 
 def sigmoid(xp: Any, v: Array, r: Array, least: float) -> Array:
-    """S(1 − s) ≤ e^(−|x|) and ≤ 1/4."""
+    """The slope s(1 − s) is at most e^(−|x|), and 1/4."""
     slope = xp.exp(-_nearest_0(xp, v, r))
     return xp.where(r < 4, r * xp.where(slope < 0.25, slope, 0.25), 1.0)
 
@@ -136,16 +129,11 @@ def rsqrt(xp: Any, v: Array, r: Array, least: float) -> Array:
     return xp.where(low > 0, r / (root * least_root * (root + least_root)), math.inf)
 
 
-def expm1(xp: Any, v: Array, r: Array, least: float) -> Array:
-    """As the exponential."""
-    return exp(xp, v, r, least)
-
-
 PROPAGATIONS: Final[Mapping[str, Propagation]] = {
     "exp": exp,
-    "expm1": expm1,
+    "expm1": exp,
     "log": log,
-    "log1p": log1p,
+    "log1p": lambda xp, v, r, least: log(xp, 1 + v, r, 1 + least),
     "sin": sin,
     "cos": sin,
     "tanh": tanh,
@@ -194,12 +182,6 @@ def exponent_moved(xp: Any, power: Array, x: Array, r: Array, s: Array | float) 
     return xp.where((x == 0) & (r == 0), 0.0, moved)
 
 
-def hull(xp: Any, value: Array, low: Array, high: Array) -> Array:
-    """The distance from `value` to the farther end; NaN if either end is."""
-    up, down = high - value, value - low
-    return xp.where((up > down) | (up != up), up, down)
-
-
 def _low(xp: Any, v: Array, r: Array, least: float) -> Array:
     """The smallest possible argument."""
     low = v - r
@@ -209,9 +191,6 @@ def _low(xp: Any, v: Array, r: Array, least: float) -> Array:
 def _nearest_0(xp: Any, v: Array, r: Array) -> Array:
     gap = abs(v) - r
     return xp.where(gap > 0, gap, 0.0)
-
-
-# The common base of all parts of the algebra of balls: its settings, constants, and arrays of radii.
 
 
 @dataclass(frozen=True)
@@ -350,20 +329,12 @@ class Frame:
         return self.library.convert(apart * self.inflation, self.reference) if self.lost else apart
 
     def _total(self, array: Array, axes: Axes, keep: bool) -> Array:
-        return self.values.sum(Value(array, "F64"), axes, keep).array
-
-    def _product(self, array: Array, axes: Axes, keep: bool) -> Array:
-        return self.values.prod(Value(array, "F64"), axes, keep).array
-
-    def _running(self, array: Array, axis: int) -> Array:
-        return self.values.cumsum(Value(array, "F64"), axis).array
-
-    def _sorted(self, array: Array, axis: int, descending: bool) -> Array:
-        return self.values.sort(Value(array, "F64"), axis, descending)[0].array
+        return self._over(array, self.values.sum, axes, keep)
 
     def _hull(self, value: Array, low: Array, high: Array) -> Array:
         """The radius that reaches from `value` to both ends; grown, because the ends are themselves rounded."""
-        reach = hull(self.xp, value, low, high)
+        up, down = high - value, value - low
+        reach = self.xp.where((up > down) | (up != up), up, down)  # NaN if either end is
         reach = self.xp.where(reach > 0, reach * self.inflation + 2 * REFERENCE.unit * abs(value), reach)
         return self.library.convert(reach, self.reference) if self.lost else reach
 

@@ -1,4 +1,5 @@
 """All primitives on balls as one algebra, and the results of an operator with their bounds."""
+# ruff: noqa: D102  (`Algebra` says what each primitive means)
 
 from __future__ import annotations
 
@@ -30,18 +31,14 @@ from tallystick.programs.operators.precision import (
 from tallystick.programs.operators.rounding import DETERMINISTIC, Model
 from tallystick.programs.operators.values import Value
 
-# Values made from nothing, and moved values: radii move together with the values.
-
 
 class Movement(Frame):
     """See `Algebra`; none of these primitives rounds."""
 
     def full(self, shape: Sequence[int], number: Number, dtype: str) -> Ball:
-        """See `Algebra.full`."""
         return self.broadcast(self._constant(number, dtype), shape)
 
     def iota(self, shape: Sequence[int], axis: int, dtype: str) -> Ball:
-        """See `Algebra.iota`."""
         return Ball(self.values.iota(shape, axis, dtype), least=0.0)
 
     def _with_radius(self, name: str, x: Ball, *how: Any) -> Ball:
@@ -55,7 +52,6 @@ class Movement(Frame):
     windows: partialmethod[Ball] = partialmethod(_with_radius, "windows")
 
     def pad(self, x: Ball, number: Number, low: Sequence[int], high: Sequence[int], interior: Sequence[int]) -> Ball:
-        """See `Algebra.pad`."""
         constant = self._constant(number, x.dtype)
         around = 0.0 if constant.radius is None else float(self.xp.max(constant.radius))
         if around and x.radius is None:
@@ -65,7 +61,6 @@ class Movement(Frame):
         return Ball(centre, radius, min(x.least, constant.least))
 
     def concat(self, xs: Sequence[Ball], axis: int) -> Ball:
-        """See `Algebra.concat`."""
         centre = self.values.concat([x.centre for x in xs], axis)
         least = min(x.least for x in xs)
         if all(x.radius is None for x in xs):
@@ -74,7 +69,7 @@ class Movement(Frame):
         return Ball(centre, self.values.concat(radii, axis).array, least)
 
     def take(self, x: Ball, indices: Sequence[Ball], axis: int) -> Ball:
-        """See `Algebra.take`; an element is unknown if its index is unknown."""
+        """An element is unknown if its index is unknown."""
         places = [index.centre for index in indices]
         result = self._moved(x, lambda value: self.values.take(value, places, axis))
         unsure = [index.radius for index in indices if index.radius is not None]
@@ -86,21 +81,15 @@ class Movement(Frame):
         return replace(result, radius=self._full(result.width, result) + doubt)
 
     def take_along(self, x: Ball, indices: Ball, axis: int) -> Ball:
-        """See `Algebra.take_along`."""
         result = self._moved(x, lambda value: self.values.take_along(value, indices.centre, axis))
         if indices.radius is None:
             return result
         return replace(result, radius=self._full(result.width, result) + indices.radius)
 
 
-# All primitives on balls, as one algebra.
-
-
 class Balls(Elementwise, Accumulation, Movement):
     """The algebra of balls over one array library, for devices of one precision and one table of library figures."""
 
-
-# The results of an operator, each with a bound on how far an honest evaluation may be from it.
 
 PLAIN_SUMS: Final = frozenset({"aten.sum.default", "aten.sum.dim_IntList", "aten.mean.default", "aten.mean.dim"})
 """Operators whose kernels are known to sum in cascades, as `Variance.plain` assumes."""

@@ -1,4 +1,5 @@
 """One element at a time: arithmetic, library functions, conversions, and choices over balls that overlap."""
+# ruff: noqa: D102  (`Algebra` says what each primitive means)
 
 from __future__ import annotations
 
@@ -17,8 +18,6 @@ from tallystick.programs.operators.balls.accumulation import Rounding
 from tallystick.programs.operators.balls.ball import Ball, Operand
 from tallystick.programs.operators.precision import FORMATS
 from tallystick.programs.operators.values import Value
-
-# Primitives that choose: steps, comparisons, extremes and order. If balls overlap, the result covers each outcome.
 
 
 class Choices(Rounding):
@@ -73,17 +72,15 @@ class Choices(Rounding):
     logical_or = partialmethod(_logical, "logical_or", decides=True)
 
     def maximum(self, x: Ball, y: Operand) -> Ball:
-        """See `Algebra.maximum`."""
         x, y = self._pair(x, y)
         return replace(self._extreme(x, y, "maximum"), least=max(x.least, y.least))
 
     def minimum(self, x: Ball, y: Operand) -> Ball:
-        """See `Algebra.minimum`."""
         x, y = self._pair(x, y)
         return replace(self._extreme(x, y, "minimum"), least=min(x.least, y.least))
 
     def compare(self, x: Ball, y: Operand, how: Comparison) -> Ball:
-        """See `Algebra.compare`; unknown if the balls overlap, unless both are one operand."""
+        """Unknown if the balls overlap, unless both are one operand."""
         is_one = x is y
         x, y = self._pair(x, y)
         centre = self.values.compare(x.centre, y.centre, how)
@@ -97,7 +94,7 @@ class Choices(Rounding):
         return Ball(centre, self._unless(known, centre))
 
     def where(self, condition: Ball, x: Operand, y: Operand) -> Ball:
-        """See `Algebra.where`; if the condition is unknown, the ball covers both branches."""
+        """If the condition is unknown, the ball covers both branches."""
         x, y = self._pair(x, y)
         centre = self.values.where(condition.centre, x.centre, y.centre)
         least = min(x.least, y.least)
@@ -113,15 +110,13 @@ class Choices(Rounding):
         return Ball(centre, self._spread_over(radius, centre), least)
 
     def max(self, x: Ball, axes: Axes, keep: bool = False) -> Ball:
-        """See `Algebra.max`."""
         return self._extreme_of(self.values.max, x, axes, keep)
 
     def min(self, x: Ball, axes: Axes, keep: bool = False) -> Ball:
-        """See `Algebra.min`."""
         return self._extreme_of(self.values.min, x, axes, keep)
 
     def argmax(self, x: Ball, axis: int, keep: bool = False) -> Ball:
-        """See `Algebra.argmax`; unknown if several inexact balls reach the maximum, or if there is a NaN."""
+        """Unknown if several inexact balls reach the maximum, or if there is a NaN."""
         centre = self.values.argmax(x.centre, axis, keep)
         r = self._read(x) if x.dtype in FORMATS else x.width
         array = self.library.convert(x.array, "F64")
@@ -136,12 +131,11 @@ class Choices(Rounding):
         return Ball(centre, self._unless((crowd < 2) | (doubt == 0), centre))
 
     def mersenne(self, state: Ball, move: Ball, count: int) -> tuple[Ball, Ball]:
-        """Exact."""
         words, after = self.values.mersenne(state.centre, move.centre, count)
         return Ball(words), Ball(after)
 
     def sort(self, x: Ball, axis: int, descending: bool) -> tuple[Ball, Ball]:
-        """See `Algebra.sort`; an index is unknown if its neighbours in the order overlap or are equal."""
+        """An index is unknown if its neighbours in the order overlap or are equal."""
         centre, order = self.values.sort(x.centre, axis, descending)
         if x.dtype not in FORMATS:
             return Ball(centre, x.radius), Ball(order, self._ties(centre, 0.0, axis))
@@ -150,7 +144,8 @@ class Choices(Rounding):
             unordered = None if self._is_exact(r) else self._among_zeros(centre, r, 0.0)
             return Ball(centre, unordered, x.least), Ball(order, self._ties(centre, self._widest(r), axis))
         wide = self._wide(x.array)
-        low, high = (self._sorted(wide + side * x.radius, axis, descending) for side in (-1.0, 1.0))
+        ends = (Value(wide + side * x.radius, "F64") for side in (-1.0, 1.0))
+        low, high = (self.values.sort(end, axis, descending)[0].array for end in ends)
         radius = self._among_zeros(centre, self._read(x), self._hull(centre.array, low, high))
         return Ball(centre, radius, x.least), Ball(order, self._ties(centre, self._widest(self._read(x)), axis))
 
@@ -225,14 +220,11 @@ def _at(shape: tuple[int, ...], axis: int, count: int) -> list[int]:
     return [count if i == axis else 0 for i in range(len(shape))]
 
 
-# One element at a time: arithmetic, library functions and conversions.
-
-
 class Elementwise(Choices):
     """See `Algebra`; one function or operation per element."""
 
     def cast(self, x: Ball, dtype: str) -> Ball:
-        """See `Algebra.cast`; a float cut to an integer is unknown if several integers are possible or none fits."""
+        """A float cut to an integer is unknown if several integers are possible or none fits."""
         centre = self.values.cast(x.centre, dtype)
         if dtype == x.dtype:
             return x
@@ -245,11 +237,9 @@ class Elementwise(Choices):
         return self._counted(x, centre)
 
     def neg(self, x: Ball) -> Ball:
-        """See `Algebra.neg`."""
         return Ball(self.values.neg(x.centre), x.radius)
 
     def abs(self, x: Ball) -> Ball:
-        """See `Algebra.abs`."""
         return Ball(self.values.abs(x.centre), x.radius, 0.0)
 
     def _function(self, name: str, x: Ball, least: float = -math.inf) -> Ball:
@@ -280,7 +270,6 @@ class Elementwise(Choices):
     sigmoid = partialmethod(_function, "sigmoid", least=0.0)
 
     def add(self, x: Ball, y: Operand) -> Ball:
-        """See `Algebra.add`."""
         x, y = self._pair(x, y)
         centre = self.values.add(x.centre, y.centre)
         if x.dtype not in FORMATS:
@@ -289,7 +278,6 @@ class Elementwise(Choices):
         return self._rounded(centre, self._joined(self._read(x), self._read(y)), (x, y), least=low)
 
     def sub(self, x: Operand, y: Operand) -> Ball:
-        """See `Algebra.sub`."""
         x, y = self._pair(x, y)
         centre = self.values.sub(x.centre, y.centre)
         if x.dtype not in FORMATS:
@@ -297,7 +285,7 @@ class Elementwise(Choices):
         return self._rounded(centre, self._joined(self._read(x), self._read(y)), (x, y))
 
     def mul(self, x: Ball, y: Operand) -> Ball:
-        """See `Algebra.mul`; a square is never negative."""
+        """A square is never negative."""
         square = x is y
         x, y = self._pair(x, y)
         centre = self.values.mul(x.centre, y.centre)
@@ -309,7 +297,7 @@ class Elementwise(Choices):
         return self._rounded(centre, spread, (x, y), least=low, doubt=lambda: self._vanishing(x, r, y, s))
 
     def div(self, x: Operand, y: Operand) -> Ball:
-        """See `Algebra.div`; two roundings if one divisor serves many elements, because kernels multiply by 1 / y."""
+        """Two roundings if one divisor serves many elements, because kernels multiply by 1 / y."""
         x, y = self._pair(x, y)
         centre = self.values.div(x.centre, y.centre)
         r, s = self._factor(x), self._factor(y)
@@ -322,7 +310,6 @@ class Elementwise(Choices):
         return ((y.size <= s) & self._some(s)) | (self.xp.isinf(quotient.array) & (y.array == 0))
 
     def pow(self, x: Operand, y: Operand) -> Ball:
-        """See `Algebra.pow`."""
         number = y if isinstance(y, int | float) else None
         x, y = self._pair(x, y)
         centre = self.values.pow(x.centre, y.centre)
@@ -346,7 +333,6 @@ class Elementwise(Choices):
         return base | ((x.array != x.array) & (y.size <= s) & self._some(s))
 
     def wide(self, x: Ball) -> Ball:
-        """See `Algebra.wide`."""
         return Ball(self.values.wide(x.centre), x.radius, x.least)
 
     def _product_moved(self, x: Ball, r: Array | float, y: Ball, s: Array | float) -> Array | float:

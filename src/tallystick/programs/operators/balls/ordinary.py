@@ -1,4 +1,5 @@
 """Balls of ordinary numbers, without a check of single elements; products of matrices are bounded by norms."""
+# ruff: noqa: D102  (`Algebra` says what each primitive means)
 
 from __future__ import annotations
 
@@ -18,8 +19,6 @@ from tallystick.programs.operators.precision import FORMATS
 from tallystick.programs.operators.rounding import Deterministic, RoundedSums, worst_factor
 from tallystick.programs.operators.values import Value, Values
 
-# Products of matrices, bounded by norms: Σ|x||w| ≤ ‖x‖₂‖w‖₂ (Cauchy and Schwarz).
-
 LOST: Final = 2 * FORMATS["F32"].smallest_normal
 """What a square loses by an underflow in F32, and more."""
 
@@ -30,7 +29,7 @@ class Norms(Values):
     def dot(
         self, x: Value, y: Value, contract: tuple[Axes, Axes], batch: tuple[Axes, Axes] = ((), ()), short: int = 0
     ) -> Value:
-        """See `Algebra.dot`; norms are products over one term."""
+        """Norms are products over one term."""
         left, right = (self._norm(each, axes) for each, axes in zip((x, y), contract, strict=True))
         return super().dot(left, right, contract, batch, short)
 
@@ -104,15 +103,12 @@ class OrdinaryBalls(Balls):
         return found
 
     def add(self, x: Ball, y: Operand) -> Ball:
-        """See `Algebra.add`."""
         return self._instead_of(super().add(x, y), x, y)
 
     def sub(self, x: Operand, y: Operand) -> Ball:
-        """See `Algebra.sub`."""
         return self._instead_of(super().sub(x, y), x, y)
 
     def sum(self, x: Ball, axes: Axes, keep: bool = False, short: int = 0) -> Ball:
-        """See `Algebra.sum`."""
         return self._instead_of(super().sum(x, axes, keep, short), x)
 
     def _instead_of(self, result: Ball, *operands: Operand) -> Ball:

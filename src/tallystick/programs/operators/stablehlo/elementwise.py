@@ -1,4 +1,5 @@
 """Arithmetic, comparison, selection, bits and conversion of one element at a time."""
+# ruff: noqa: D103  (the sections of the specification have the names of the operators)
 
 from __future__ import annotations
 
@@ -10,42 +11,24 @@ from tallystick.programs.operators.algebra import Algebra, Comparison, V
 from tallystick.programs.operators.definition import Dtype, Exactness, Family
 from tallystick.programs.operators.stablehlo.arguments import UNSIGNED, alike, is_integer, require, rounded
 
-# Arithmetic of one element at a time.
-
-FAMILY = Family()
+FAMILY = Family("stablehlo")
 
 
-def _add_unary(name: str, primitive: str, meaning: str, exactness: Exactness) -> None:
-    @FAMILY.operator(f"stablehlo.{name}", meaning, exactness)
+_INTEGERS_TOO = frozenset({"abs", "neg", "sign"})
+
+
+def _add_unary(exactness: Exactness, name: str, primitive: str, meaning: str) -> None:
+    @FAMILY.operator(exactness, name, meaning)
     def computed(a: Algebra[V], operand: V) -> V:
         """§ of the same name; integers for `abs`, `negate` and `sign` alone."""
-        allowed = operand.dtype in FLOATS or (primitive in {"abs", "neg", "sign"} and is_integer(operand.dtype))
+        allowed = operand.dtype in FLOATS or (primitive in _INTEGERS_TOO and is_integer(operand.dtype))
         require(allowed, f"stablehlo.{name} of {operand.dtype}")
         result: V = getattr(a, primitive)(a.wide(operand))
         return rounded(a, result, operand)
 
 
-_add_unary("abs", "abs", "|x|", Exactness.EXACT)
-_add_unary("negate", "neg", "−x", Exactness.EXACT)
-_add_unary("sign", "sign", "-1, 0 or 1", Exactness.EXACT)
-_add_unary("floor", "floor", "⌊x⌋", Exactness.EXACT)
-_add_unary("ceil", "ceil", "⌈x⌉", Exactness.EXACT)
-_add_unary("round_nearest_even", "round", "the nearest integer, ties to even", Exactness.EXACT)
-_add_unary("sqrt", "sqrt", "√x", Exactness.ROUNDS)
-_add_unary("rsqrt", "rsqrt", "1 / √x", Exactness.LIBRARY)
-_add_unary("exponential", "exp", "eˣ", Exactness.LIBRARY)
-_add_unary("exponential_minus_one", "expm1", "eˣ − 1", Exactness.LIBRARY)
-_add_unary("log", "log", "log x", Exactness.LIBRARY)
-_add_unary("log_plus_one", "log1p", "log(1 + x)", Exactness.LIBRARY)
-_add_unary("sine", "sin", "sin x", Exactness.LIBRARY)
-_add_unary("cosine", "cos", "cos x", Exactness.LIBRARY)
-_add_unary("tanh", "tanh", "tanh x", Exactness.LIBRARY)
-_add_unary("logistic", "sigmoid", "1 / (1 + e⁻ˣ)", Exactness.LIBRARY)
-_add_unary("erf", "erf", "erf x; CHLO's, which every compiler of StableHLO knows", Exactness.LIBRARY)
-
-
-def _add_binary(name: str, primitive: str, meaning: str, exactness: Exactness) -> None:
-    @FAMILY.operator(f"stablehlo.{name}", meaning, exactness)
+def _add_binary(exactness: Exactness, name: str, primitive: str, meaning: str) -> None:
+    @FAMILY.operator(exactness, name, meaning)
     def computed(a: Algebra[V], lhs: V, rhs: V) -> V:
         """§ of the same name; no powers of integers, no differences of BOOL."""
         alike(lhs, rhs)
@@ -55,31 +38,52 @@ def _add_binary(name: str, primitive: str, meaning: str, exactness: Exactness) -
         return rounded(a, result, lhs)
 
 
-_add_binary("subtract", "sub", "x − y; integers wrap", Exactness.ROUNDS)
-_add_binary("power", "pow", "xʸ", Exactness.LIBRARY)
-_add_binary("maximum", "maximum", "the greater", Exactness.EXACT)
-_add_binary("minimum", "minimum", "the smaller", Exactness.EXACT)
+for _row in (
+    (Exactness.EXACT, "abs", "abs", "|x|"),
+    (Exactness.EXACT, "negate", "neg", "−x"),
+    (Exactness.EXACT, "sign", "sign", "-1, 0 or 1"),
+    (Exactness.EXACT, "floor", "floor", "⌊x⌋"),
+    (Exactness.EXACT, "ceil", "ceil", "⌈x⌉"),
+    (Exactness.EXACT, "round_nearest_even", "round", "the nearest integer, ties to even"),
+    (Exactness.ROUNDS, "sqrt", "sqrt", "√x"),
+    (Exactness.LIBRARY, "rsqrt", "rsqrt", "1 / √x"),
+    (Exactness.LIBRARY, "exponential", "exp", "eˣ"),
+    (Exactness.LIBRARY, "exponential_minus_one", "expm1", "eˣ − 1"),
+    (Exactness.LIBRARY, "log", "log", "log x"),
+    (Exactness.LIBRARY, "log_plus_one", "log1p", "log(1 + x)"),
+    (Exactness.LIBRARY, "sine", "sin", "sin x"),
+    (Exactness.LIBRARY, "cosine", "cos", "cos x"),
+    (Exactness.LIBRARY, "tanh", "tanh", "tanh x"),
+    (Exactness.LIBRARY, "logistic", "sigmoid", "1 / (1 + e⁻ˣ)"),
+    (Exactness.LIBRARY, "erf", "erf", "erf x; CHLO's, which every compiler of StableHLO knows"),
+):
+    _add_unary(*_row)
+for _row in (
+    (Exactness.ROUNDS, "subtract", "sub", "x − y; integers wrap"),
+    (Exactness.LIBRARY, "power", "pow", "xʸ"),
+    (Exactness.EXACT, "maximum", "maximum", "the greater"),
+    (Exactness.EXACT, "minimum", "minimum", "the smaller"),
+):
+    _add_binary(*_row)
 
 
-@FAMILY.operator("stablehlo.add", "x + y; integers wrap, BOOL: or", Exactness.ROUNDS)
+@FAMILY.rounds("add", "x + y; integers wrap, BOOL: or")
 def add(a: Algebra[V], lhs: V, rhs: V) -> V:
-    """§add."""
     alike(lhs, rhs)
     if lhs.dtype == "BOOL":
         return a.logical_or(lhs, rhs)
     return rounded(a, a.add(a.wide(lhs), a.wide(rhs)), lhs)
 
 
-@FAMILY.operator("stablehlo.multiply", "x·y; integers wrap, BOOL: and", Exactness.ROUNDS)
+@FAMILY.rounds("multiply", "x·y; integers wrap, BOOL: and")
 def multiply(a: Algebra[V], lhs: V, rhs: V) -> V:
-    """§multiply."""
     alike(lhs, rhs)
     if lhs.dtype == "BOOL":
         return a.logical_and(lhs, rhs)
     return rounded(a, a.mul(a.wide(lhs), a.wide(rhs)), lhs)
 
 
-@FAMILY.operator("stablehlo.divide", "x / y; integers truncate", Exactness.ROUNDS)
+@FAMILY.rounds("divide", "x / y; integers truncate")
 def divide(a: Algebra[V], lhs: V, rhs: V) -> V:
     """§divide. An integer divided by 0 is left to the implementation; here -1, as in XLA."""
     alike(lhs, rhs)
@@ -89,7 +93,7 @@ def divide(a: Algebra[V], lhs: V, rhs: V) -> V:
     return a.where(a.compare(rhs, 0, "eq"), a.logical_not(a.full(lhs.shape, 0, lhs.dtype)), quotient)
 
 
-@FAMILY.operator("stablehlo.remainder", "sign of x; integers only", Exactness.EXACT)
+@FAMILY.exact("remainder", "sign of x; integers only")
 def remainder(a: Algebra[V], lhs: V, rhs: V) -> V:
     """§remainder. An integer modulo 0 is left to the implementation; here itself, as in XLA."""
     alike(lhs, rhs)
@@ -97,7 +101,7 @@ def remainder(a: Algebra[V], lhs: V, rhs: V) -> V:
     return a.where(a.compare(rhs, 0, "eq"), lhs, left)
 
 
-@FAMILY.operator("stablehlo.clamp", "min(max(x, low), high)", Exactness.EXACT)
+@FAMILY.exact("clamp", "min(max(x, low), high)")
 def clamp(a: Algebra[V], min: V, operand: V, max: V) -> V:
     """§clamp; the limits are as large as the operand, or 0-dimensional."""
     for limit in (min, max):
@@ -124,9 +128,8 @@ DIRECTIONS: Final[dict[str, Comparison]] = {"EQ": "eq", "NE": "ne", "GE": "ge", 
 
 
 def _add_bitwise(name: str) -> None:
-    @FAMILY.operator(f"stablehlo.{name}", f"x {name} y, of every bit", Exactness.EXACT)
+    @FAMILY.exact(f"{name}", f"x {name} y, of every bit")
     def bitwise(a: Algebra[V], lhs: V, rhs: V) -> V:
-        """§ of the same name."""
         alike(lhs, rhs)
         require(lhs.dtype not in FLOATS, f"stablehlo.{name} of {lhs.dtype}")
         result: V = getattr(a, f"logical_{name}")(lhs, rhs)
@@ -138,9 +141,8 @@ for _name in ("and", "or", "xor"):
 
 
 def _add_shift(name: str) -> None:
-    @FAMILY.operator(f"stablehlo.{name}", "bits of x moved by y places", Exactness.EXACT)
+    @FAMILY.exact(f"{name}", "bits of x moved by y places")
     def shifted(a: Algebra[V], lhs: V, rhs: V) -> V:
-        """§ of the same name."""
         alike(lhs, rhs)
         require(is_integer(lhs.dtype), f"stablehlo.{name} of {lhs.dtype}")
         require(
@@ -154,14 +156,13 @@ for _name in ("shift_left", "shift_right_logical", "shift_right_arithmetic"):
     _add_shift(_name)
 
 
-@FAMILY.operator("stablehlo.not", "every bit inverted", Exactness.EXACT)
+@FAMILY.exact("not", "every bit inverted")
 def invert(a: Algebra[V], operand: V) -> V:
-    """§not."""
     require(operand.dtype not in FLOATS, f"stablehlo.not of {operand.dtype}")
     return a.logical_not(operand)
 
 
-@FAMILY.operator("stablehlo.compare", "BOOL: x = y, x < y, …", Exactness.EXACT)
+@FAMILY.exact("compare", "BOOL: x = y, x < y, …")
 def compare(a: Algebra[V], lhs: V, rhs: V, comparison_direction: str) -> V:
     """§compare, as numbers of the operands' type: no total order of floats."""
     alike(lhs, rhs)
@@ -170,22 +171,19 @@ def compare(a: Algebra[V], lhs: V, rhs: V, comparison_direction: str) -> V:
     return a.compare(lhs, rhs, DIRECTIONS[comparison_direction])
 
 
-@FAMILY.operator("stablehlo.select", "x where pred holds, else y", Exactness.MOVES)
+@FAMILY.moves("select", "x where pred holds, else y")
 def select(a: Algebra[V], pred: V, on_true: V, on_false: V) -> V:
-    """§select."""
     alike(on_true, on_false)
     require(pred.dtype == "BOOL" and pred.shape in {(), on_true.shape}, "pred does not fit")
     return a.where(pred, on_true, on_false)
 
 
-@FAMILY.operator("stablehlo.is_finite", "BOOL: neither infinite nor NaN", Exactness.EXACT)
+@FAMILY.exact("is_finite", "BOOL: neither infinite nor NaN")
 def is_finite(a: Algebra[V], x: V) -> V:
-    """§is_finite."""
     require(x.dtype in FLOATS, f"stablehlo.is_finite of {x.dtype}")
     return a.is_finite(x)
 
 
-@FAMILY.operator("stablehlo.convert", "the same number in another type", Exactness.ROUNDS)
+@FAMILY.rounds("convert", "the same number in another type")
 def convert(a: Algebra[V], operand: V, dtype: Dtype) -> V:
-    """§convert."""
     return a.cast(operand, dtype)

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, V
-from tallystick.programs.operators.definition import Exactness, Family, Ints
+from tallystick.programs.operators.definition import Family, Ints
 from tallystick.programs.operators.stablehlo.arguments import distinct_axes, is_integer, one_dtype, per_axis, require
 
-FAMILY = Family()
+FAMILY = Family("stablehlo")
 
 
 class Blocks(NamedTuple):
@@ -90,7 +90,7 @@ class Blocks(NamedTuple):
         return tuple(sides[axis] for axis in range(len(sides)))
 
 
-@FAMILY.operator("stablehlo.gather", "blocks from computed places", Exactness.MOVES)
+@FAMILY.moves("gather", "blocks from computed places")
 def gather(
     a: Algebra[V],
     operand: V,
@@ -105,10 +105,9 @@ def gather(
     indices_are_sorted: bool,
 ) -> V:
     """§gather; a block that would leave the tensor is moved inside."""
-    window, dropped, batched = tuple(offset_dims), tuple(collapsed_slice_dims), tuple(operand_batching_dims)
-    mapped, index_batched = tuple(start_index_map), tuple(start_indices_batching_dims)
-    sizes = tuple(slice_sizes)
-    blocks = Blocks(operand.shape, window, dropped, batched, index_batched, mapped, index_vector_dim, sizes)
+    batched, index_batched = operand_batching_dims, start_indices_batching_dims
+    kept = (offset_dims, collapsed_slice_dims, batched, index_batched)
+    blocks = Blocks(operand.shape, *kept, start_index_map, index_vector_dim, slice_sizes)
     blocks.check(start_indices)
     starts = [
         a.minimum(a.maximum(column, 0), operand.shape[axis] - blocks.sizes[axis])
@@ -122,7 +121,7 @@ def gather(
     return a.take(flat, (_flat_places(a, start_indices, starts, blocks),), 0)
 
 
-@FAMILY.operator("stablehlo.scatter", "blocks added (add) or written (assign)", Exactness.ACCUMULATES)
+@FAMILY.accumulates("scatter", "blocks added (add) or written (assign)")
 def scatter(
     a: Algebra[V],
     input: V,
@@ -141,11 +140,9 @@ def scatter(
     """§scatter in the dtype of the operands; what would be written outside of the tensor is not."""
     one_dtype(input, updates)
     require(reducer in {"add", "assign"}, f"reducer {reducer!r:.40}")
-    dropped, batched = tuple(inserted_window_dims), tuple(input_batching_dims)
-    mapped, index_batched = tuple(scatter_dims_to_operand_dims), tuple(scatter_indices_batching_dims)
-    sizes = _block_sizes(input, updates, tuple(update_window_dims), {*dropped, *batched})
-    window = tuple(update_window_dims)
-    blocks = Blocks(input.shape, window, dropped, batched, index_batched, mapped, index_vector_dim, sizes)
+    sizes = _block_sizes(input, updates, update_window_dims, {*inserted_window_dims, *input_batching_dims})
+    kept = (update_window_dims, inserted_window_dims, input_batching_dims, scatter_indices_batching_dims)
+    blocks = Blocks(input.shape, *kept, scatter_dims_to_operand_dims, index_vector_dim, sizes)
     blocks.check(scatter_indices)
     expected = blocks.result(scatter_indices)
     require(updates.shape == expected, f"updates {list(updates.shape)} for blocks {list(expected)}")
@@ -157,7 +154,7 @@ def scatter(
     return _written(a, input, _inside_or_last(a, scatter_indices, starts, blocks), updates, add)
 
 
-@FAMILY.operator("stablehlo.sort", "sorted by the first tensor, ascending (LT) or descending (GT)", Exactness.MOVES)
+@FAMILY.moves("sort", "sorted by the first tensor, ascending (LT) or descending (GT)")
 def sort(a: Algebra[V], inputs: Sequence[V], dimension: int, is_stable: bool, comparator: str) -> tuple[V, ...]:
     """§sort by the numbers of the first tensor, all NaN alike and behind; the others are moved along."""
     require(len(inputs) > 0, "nothing to sort")

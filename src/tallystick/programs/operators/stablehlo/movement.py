@@ -1,11 +1,12 @@
 """Data that is made, moved, cut and joined."""
+# ruff: noqa: D103  (the sections of the specification have the names of the operators)
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from tallystick.programs.operators.algebra import Algebra, V
-from tallystick.programs.operators.definition import Dtype, Exactness, Family, Ints, Scalar
+from tallystick.programs.operators.definition import Dtype, Family, Ints, Scalar
 from tallystick.programs.operators.stablehlo.arguments import (
     distinct_axes,
     index_scalars,
@@ -17,37 +18,34 @@ from tallystick.programs.operators.stablehlo.arguments import (
     scalar,
 )
 
-FAMILY = Family()
+FAMILY = Family("stablehlo")
 
 
-@FAMILY.operator("stablehlo.constant", "one number everywhere", Exactness.MOVES)
+@FAMILY.moves("constant", "one number everywhere")
 def constant(a: Algebra[V], value: Scalar, shape: Ints, dtype: Dtype) -> V:
     """§constant with one value; a constant with several is a constant of the graph."""
     return a.full(shape, value, dtype)
 
 
-@FAMILY.operator("stablehlo.iota", "its own index", Exactness.MOVES)
+@FAMILY.moves("iota", "its own index")
 def iota(a: Algebra[V], iota_dimension: int, shape: Ints, dtype: Dtype) -> V:
-    """§iota."""
     distinct_axes((iota_dimension,), len(shape))
     return a.iota(shape, iota_dimension, dtype)
 
 
-@FAMILY.operator("stablehlo.reshape", "the same elements in row order", Exactness.MOVES)
+@FAMILY.moves("reshape", "the same elements in row order")
 def reshape(a: Algebra[V], operand: V, shape: Ints) -> V:
-    """§reshape."""
     return a.reshape(operand, shape)
 
 
-@FAMILY.operator("stablehlo.transpose", "axes permuted", Exactness.MOVES)
+@FAMILY.moves("transpose", "axes permuted")
 def transpose(a: Algebra[V], operand: V, permutation: Ints) -> V:
-    """§transpose."""
     per_axis(len(operand.shape), permutation=permutation)
     distinct_axes(permutation, len(operand.shape))
     return a.transpose(operand, permutation)
 
 
-@FAMILY.operator("stablehlo.broadcast_in_dim", "repeated along new axes and along sides of 1", Exactness.MOVES)
+@FAMILY.moves("broadcast_in_dim", "repeated along new axes and along sides of 1")
 def broadcast_in_dim(a: Algebra[V], operand: V, broadcast_dimensions: Ints, shape: Ints) -> V:
     """§broadcast_in_dim: axis `i` of the operand becomes axis `broadcast_dimensions[i]`."""
     per_axis(len(operand.shape), broadcast_dimensions=broadcast_dimensions)
@@ -60,9 +58,8 @@ def broadcast_in_dim(a: Algebra[V], operand: V, broadcast_dimensions: Ints, shap
     return a.broadcast(a.reshape(moved, sides), shape)
 
 
-@FAMILY.operator("stablehlo.slice", "from start to limit by stride", Exactness.MOVES)
+@FAMILY.moves("slice", "from start to limit by stride")
 def slice_(a: Algebra[V], operand: V, start_indices: Ints, limit_indices: Ints, strides: Ints) -> V:
-    """§slice."""
     per_axis(len(operand.shape), start_indices=start_indices, limit_indices=limit_indices, strides=strides)
     positive(strides=strides)
     for start, limit, side in zip(start_indices, limit_indices, operand.shape, strict=True):
@@ -70,30 +67,23 @@ def slice_(a: Algebra[V], operand: V, start_indices: Ints, limit_indices: Ints, 
     return a.slice(operand, start_indices, limit_indices, strides)
 
 
-@FAMILY.operator("stablehlo.concatenate", "tensors one behind the other", Exactness.MOVES)
+@FAMILY.moves("concatenate", "tensors one behind the other")
 def concatenate(a: Algebra[V], inputs: Sequence[V], dimension: int) -> V:
-    """§concatenate."""
     require(len(inputs) > 0, "nothing to concatenate")
     one_dtype(*inputs)
     distinct_axes((dimension,), len(inputs[0].shape))
     return a.concat(inputs, dimension)
 
 
-@FAMILY.operator("stablehlo.reverse", "reversed along axes", Exactness.MOVES)
+@FAMILY.moves("reverse", "reversed along axes")
 def reverse(a: Algebra[V], operand: V, dimensions: Ints) -> V:
-    """§reverse."""
     distinct_axes(dimensions, len(operand.shape))
     return a.flip(operand, tuple(dimensions))
 
 
-@FAMILY.operator("stablehlo.pad", "a value before, behind and between the elements", Exactness.MOVES)
+@FAMILY.moves("pad", "a value before, behind and between the elements")
 def pad(
-    a: Algebra[V],
-    operand: V,
-    padding_value: V,
-    edge_padding_low: Ints,
-    edge_padding_high: Ints,
-    interior_padding: Ints,
+    a: Algebra[V], operand: V, padding_value: V, edge_padding_low: Ints, edge_padding_high: Ints, interior_padding: Ints
 ) -> V:
     """§pad; negative padding at an edge crops."""
     one_dtype(operand, padding_value)
@@ -103,7 +93,7 @@ def pad(
     return padded(a, operand, padding_value, edge_padding_low, edge_padding_high, interior_padding)
 
 
-@FAMILY.operator("stablehlo.dynamic_slice", "a block at a place that is computed", Exactness.MOVES)
+@FAMILY.moves("dynamic_slice", "a block at a place that is computed")
 def dynamic_slice(a: Algebra[V], operand: V, start_indices: Sequence[V], slice_sizes: Ints) -> V:
     """§dynamic_slice; a block that would leave the tensor is moved inside."""
     result = operand
@@ -112,7 +102,7 @@ def dynamic_slice(a: Algebra[V], operand: V, start_indices: Sequence[V], slice_s
     return result
 
 
-@FAMILY.operator("stablehlo.dynamic_update_slice", "a block replaced at a place that is computed", Exactness.MOVES)
+@FAMILY.moves("dynamic_update_slice", "a block replaced at a place that is computed")
 def dynamic_update_slice(a: Algebra[V], operand: V, update: V, start_indices: Sequence[V]) -> V:
     """§dynamic_update_slice; a block that would leave the tensor is moved inside."""
     one_dtype(operand, update)

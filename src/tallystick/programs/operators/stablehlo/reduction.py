@@ -9,7 +9,7 @@ from typing import Any, Final
 from tallystick.core.errors import MalformedError
 from tallystick.core.tensors import FLOATS, item_size
 from tallystick.programs.operators.algebra import Algebra, V
-from tallystick.programs.operators.definition import Dtype, Exactness, Family, Ints
+from tallystick.programs.operators.definition import Dtype, Family, Ints
 from tallystick.programs.operators.stablehlo.arguments import (
     PRECISIONS,
     distinct_axes,
@@ -22,9 +22,7 @@ from tallystick.programs.operators.stablehlo.arguments import (
     scalar,
 )
 
-# Many elements to one: whole axes, windows, and the choice within a window.
-
-FAMILY = Family()
+FAMILY = Family("stablehlo")
 
 Reduction = Callable[[Any, Any, Any, tuple[int, ...]], Any]
 
@@ -39,10 +37,8 @@ REDUCERS: Final[dict[str, Reduction]] = {
 CHOICES: Final = ("argmax", "argmin")
 
 
-@FAMILY.operator(
-    "stablehlo.reduce",
-    "axes combined by add, multiply, maximum, minimum, and, or; argmax, argmin of (values, indices)",
-    Exactness.ACCUMULATES,
+@FAMILY.accumulates(
+    "reduce", "axes combined by add, multiply, maximum, minimum, and, or; argmax, argmin of (values, indices)"
 )
 def reduce(
     a: Algebra[V], inputs: Sequence[V], init_values: Sequence[V], dimensions: Ints, reducer: str
@@ -61,9 +57,7 @@ def reduce(
     return (_reduced(a, inputs[0], init_values[0], axes, reducer),)
 
 
-@FAMILY.operator(
-    "stablehlo.reduce_window", "windows combined by add, multiply, maximum, minimum, and, or", Exactness.ACCUMULATES
-)
+@FAMILY.accumulates("reduce_window", "windows combined by add, multiply, maximum, minimum, and, or")
 def reduce_window(
     a: Algebra[V],
     operand: V,
@@ -91,10 +85,8 @@ def reduce_window(
     return _reduced(a, windowed, init_value, tail, reducer)
 
 
-@FAMILY.operator(
-    "stablehlo.select_and_scatter",
-    "each source added where its window has its first maximum (GE) or minimum (LE)",
-    Exactness.ACCUMULATES,
+@FAMILY.accumulates(
+    "select_and_scatter", "each source added where its window has its first maximum (GE) or minimum (LE)"
 )
 def select_and_scatter(
     a: Algebra[V],
@@ -212,7 +204,7 @@ def _flat(a: Algebra[V], x: V) -> V:
 # Sums of products: dot_general and convolution.
 
 
-@FAMILY.operator("stablehlo.dot_general", "Σ x·y over the contracting axes", Exactness.ACCUMULATES)
+@FAMILY.accumulates("dot_general", "Σ x·y over the contracting axes")
 def dot_general(
     a: Algebra[V],
     lhs: V,
@@ -231,11 +223,11 @@ def dot_general(
     per_axis(len(lhs_batching_dimensions), rhs_batching_dimensions=rhs_batching_dimensions)
     per_axis(len(lhs_contracting_dimensions), rhs_contracting_dimensions=rhs_contracting_dimensions)
     x, y = _accumulated(a, lhs, dtype), _accumulated(a, rhs, dtype)
-    contract = (tuple(lhs_contracting_dimensions), tuple(rhs_contracting_dimensions))
-    return a.cast(a.dot(x, y, contract, (tuple(lhs_batching_dimensions), tuple(rhs_batching_dimensions))), dtype)
+    contract = (lhs_contracting_dimensions, rhs_contracting_dimensions)
+    return a.cast(a.dot(x, y, contract, (lhs_batching_dimensions, rhs_batching_dimensions)), dtype)
 
 
-@FAMILY.operator("stablehlo.convolution", "Σ x·w over windows and features", Exactness.ACCUMULATES)
+@FAMILY.accumulates("convolution", "Σ x·w over windows and features")
 def convolution(
     a: Algebra[V],
     lhs: V,

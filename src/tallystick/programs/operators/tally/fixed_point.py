@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from tallystick.core.errors import MalformedError
-
-if TYPE_CHECKING:
-    from tallystick.programs.operators.algebra import Integers, X
-
+from tallystick.programs.operators.algebra import Integers, X
 
 # Powers and logarithms of two in integer operations alone, so that every engine gets the same bits.
 #

@@ -16,10 +16,10 @@ import numpy as np
 
 from tallystick.core.errors import MalformedError
 from tallystick.programs.operators.algebra import Algebra, V
-from tallystick.programs.operators.definition import Dtype, Exactness, Family, Ints
+from tallystick.programs.operators.definition import Dtype, Family, Ints
 from tallystick.programs.random_words import GOES_ON
 
-FAMILY = Family()
+FAMILY = Family("tally")
 
 FRACTION_BITS: Final = 53
 WORDS_OF_ELEMENT: Final = 2
@@ -31,13 +31,13 @@ NATIVE: Final = (MT19937, MCG31)
 """The operators that draw as PyTorch does."""
 
 
-@FAMILY.operator("tally.mt19937_move", "the state after a new seed, or after skipped words", Exactness.EXACT)
+@FAMILY.exact("mt19937_move", "the state after a new seed, or after skipped words")
 def mt19937_move(a: Algebra[V], state: V, move: V) -> V:
     """`move` is I64 [2]: a seed of 32 bits, or -1 for none, and how many words to skip from there."""
     return a.mersenne(state, move, 0)[1]
 
 
-@FAMILY.operator(MT19937, "1 with probability keep, else 0, as PyTorch draws on a CPU", Exactness.EXACT)
+@FAMILY.exact("mt19937_mask", "1 with probability keep, else 0, as PyTorch draws on a CPU")
 def mt19937_mask(a: Algebra[V], state: V, size: Ints, keep: float, dtype: Dtype) -> tuple[V, V]:
     """1 where the lower 53 bits of two words, over 2⁵³, are below `keep`; and the state of the generator after that."""
     count = _checked(size, keep)
@@ -49,7 +49,7 @@ def mt19937_mask(a: Algebra[V], state: V, size: Ints, keep: float, dtype: Dtype)
     return a.reshape(a.cast(drawn, dtype), size), after
 
 
-@FAMILY.operator(MCG31, "1 with probability keep, else 0, as oneMKL draws", Exactness.EXACT)
+@FAMILY.exact("mcg31_mask", "1 with probability keep, else 0, as oneMKL draws")
 def mcg31_mask(a: Algebra[V], state: V, size: Ints, keep: float, dtype: Dtype) -> tuple[V, V]:
     """1 where x ÷ (2³¹ − 1) < `keep`, both rounded to F32, for x = seed · 1132489760ⁱ mod (2³¹ − 1); and the state."""
     count = _checked(size, keep)

@@ -11,15 +11,13 @@ from typing import Any
 from tallystick.core.errors import MalformedError
 from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, V
-from tallystick.programs.operators.definition import Exactness, Family
+from tallystick.programs.operators.definition import Family
 
-FAMILY = Family()
+FAMILY = Family("tally")
 
 
-@FAMILY.operator(
-    "tally.fused_adam",
-    "weight and slots after step `step` of Adam, or of AdamW if decoupled, rounded once at the end",
-    Exactness.COMPOSITE,
+@FAMILY.composite(
+    "fused_adam", "weight and slots after step `step` of Adam, or of AdamW if decoupled, rounded once at the end"
 )
 def fused_adam(
     a: Algebra[V],

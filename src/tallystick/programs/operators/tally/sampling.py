@@ -8,7 +8,8 @@ from typing import Final
 from tallystick.core.errors import MalformedError
 from tallystick.core.tensors import FLOATS
 from tallystick.programs.operators.algebra import Algebra, V
-from tallystick.programs.operators.definition import Dtype, Exactness, Family, Ints
+from tallystick.programs.operators.definition import Dtype, Family, Ints
+from tallystick.programs.operators.precision import FORMATS
 from tallystick.programs.operators.tally import fixed_point
 from tallystick.programs.operators.tally.fixed_point import (
     FINITE,
@@ -31,25 +32,24 @@ from tallystick.programs.random_words import MULTIPLIERS, ROUNDS, WEYL
 # operations alone, so that every engine draws the same bits. Element i takes word `offset` + i of the stream that
 # `programs.random_words.words` defines. Words are stored as I64 with the bits of the unsigned word.
 
-FAMILY = Family()
+FAMILY = Family("tally")
 
 WORD: Final = 64
 LANES: Final = 4
-SIGNIFICAND: Final = {"F64": 53, "F32": 24, "F16": 11, "BF16": 8}
 WORDS_MAX: Final = 1 << 53
 
 
-@FAMILY.operator("tally.philox_uniform", "numbers of [0, 1) from the leading bits of Philox words", Exactness.EXACT)
+@FAMILY.exact("philox_uniform", "numbers of [0, 1) from the leading bits of Philox words")
 def philox_uniform(a: Algebra[V], seed: V, offset: int, size: Ints, dtype: Dtype) -> V:
     """The leading 53, 24, 11 or 8 bits of each word over 2 to that power; every value is a float of `dtype`."""
-    if dtype not in SIGNIFICAND:
+    if dtype not in FLOATS:
         raise MalformedError(f"dtype is {dtype}, no float")
-    bits = SIGNIFICAND[dtype]
+    bits = FORMATS[dtype].bits
     leading = _logical_right(a, _words(a, seed, offset, size), WORD - bits)
     return a.mul(a.cast(leading, dtype), 2.0**-bits)
 
 
-@FAMILY.operator("tally.dropout_mask", "1 with probability keep, else 0, from Philox words", Exactness.EXACT)
+@FAMILY.exact("dropout_mask", "1 with probability keep, else 0, from Philox words")
 def dropout_mask(a: Algebra[V], seed: V, offset: int, size: Ints, keep: float, dtype: Dtype) -> V:
     """1 where the leading 53 bits of the word, over 2⁵³, are below `keep`."""
     if not 0.0 <= keep <= 1.0:
@@ -134,7 +134,7 @@ PRODUCT_MAX: Final = 2.0**140
 LOWEST_FLOAT: Final = -float.fromhex("0x1.fffffffffffffp+1023")
 
 
-@FAMILY.operator("tally.repetition_penalty", "logits of tokens seen before, lowered", Exactness.EXACT)
+@FAMILY.exact("repetition_penalty", "logits of tokens seen before, lowered")
 def repetition_penalty(a: Algebra[V], logits: V, seen: V, penalty: float) -> V:
     """F64: where `seen`, l > 0 becomes l·(1 / penalty) and l ≤ 0 l·penalty; both factors are rounded to F32.
 
@@ -148,7 +148,7 @@ def repetition_penalty(a: Algebra[V], logits: V, seen: V, penalty: float) -> V:
     return a.where(seen, a.mul(x, factor), x)
 
 
-@FAMILY.operator("tally.scale_logits", "fixed-point keys", Exactness.ROUNDS)
+@FAMILY.rounds("scale_logits", "fixed-point keys")
 def scale_logits(a: Algebra[V], logits: V, temperature: float) -> V:
     """I64: ⌊(l − max l)·s⌋, s = log₂(e)·2³² / temperature in F64, at least `LOWEST`; temperature 0 counts as 1."""
     x = plain_logits(a, logits)
@@ -159,7 +159,7 @@ def scale_logits(a: Algebra[V], logits: V, temperature: float) -> V:
     return a.where(is_out, MASKED, a.cast(scaled, "I64"))
 
 
-@FAMILY.operator("tally.keep_top_k", "the k largest keys, others masked", Exactness.EXACT)
+@FAMILY.exact("keep_top_k", "the k largest keys, others masked")
 def keep_top_k(a: Algebra[V], keys: V, k: int) -> V:
     """Of equal keys the first are kept; a `k` of 0, or of at least the size of the vocabulary, keeps all."""
     _check_keys(keys)
@@ -171,7 +171,7 @@ def keep_top_k(a: Algebra[V], keys: V, k: int) -> V:
     return a.where(a.compare(ranks, k, "lt"), keys, MASKED)
 
 
-@FAMILY.operator("tally.keep_top_p", "the heaviest p of all weight", Exactness.EXACT)
+@FAMILY.exact("keep_top_p", "the heaviest p of all weight")
 def keep_top_p(a: Algebra[V], keys: V, p: float) -> V:
     """Keeps a token if the weights of heavier tokens, and of equal ones before it, sum to less than p of all weights.
 
@@ -190,7 +190,7 @@ def keep_top_p(a: Algebra[V], keys: V, p: float) -> V:
     return a.where(is_kept, keys, MASKED)
 
 
-@FAMILY.operator("tally.keep_min_p", "what weighs p of the heaviest", Exactness.EXACT)
+@FAMILY.exact("keep_min_p", "what weighs p of the heaviest")
 def keep_min_p(a: Algebra[V], keys: V, p: float) -> V:
     """Keeps the tokens with at least p times the largest weight; `p` is rounded to 30 bits."""
     _check_keys(keys)
@@ -199,21 +199,21 @@ def keep_min_p(a: Algebra[V], keys: V, p: float) -> V:
     return a.where(a.compare(weights, least, "ge"), keys, MASKED)
 
 
-@FAMILY.operator("tally.softmax_weights", "2 to each key, in fixed point", Exactness.EXACT)
+@FAMILY.exact("softmax_weights", "2 to each key, in fixed point")
 def softmax_weights(a: Algebra[V], keys: V) -> V:
     """I64: `fixed.exp2`; the weight of a masked token is 0. Probabilities are weights divided by their sum."""
     _check_keys(keys)
     return fixed_point.exp2(a, keys)
 
 
-@FAMILY.operator("tally.cumulative_weights", "running sums of weights", Exactness.EXACT)
+@FAMILY.exact("cumulative_weights", "running sums of weights")
 def cumulative_weights(a: Algebra[V], weights: V) -> V:
     """I64, in the order of the vocabulary; integers add to the same in any order."""
     _check_keys(weights)
     return a.cumsum(weights, len(weights.shape) - 1)
 
 
-@FAMILY.operator("tally.select_token", "one draw by weight", Exactness.EXACT)
+@FAMILY.exact("select_token", "one draw by weight")
 def select_token(a: Algebra[V], cumulative: V, seed: V, position: V) -> V:
     """I64: the first token whose running sum exceeds ⌊word·total / 2⁶²⌋, word the leading 62 bits of word 0 there.
 
@@ -229,7 +229,7 @@ def select_token(a: Algebra[V], cumulative: V, seed: V, position: V) -> V:
     return a.where(a.compare(a.reshape(total, found.shape), 0, "gt"), found, -1)
 
 
-@FAMILY.operator("tally.add_gumbel_noise", "keys and their noise", Exactness.EXACT)
+@FAMILY.exact("add_gumbel_noise", "keys and their noise")
 def add_gumbel_noise(a: Algebra[V], keys: V, seed: V, position: V) -> V:
     """Each key that is not masked plus `fixed.gumbel` of its word: the largest is a draw by weight."""
     _check_keys(keys)
@@ -238,7 +238,7 @@ def add_gumbel_noise(a: Algebra[V], keys: V, seed: V, position: V) -> V:
     return a.where(is_out, keys, a.add(keys, a.broadcast(noise, keys.shape)))
 
 
-@FAMILY.operator("tally.select_largest", "the token of the largest key", Exactness.EXACT)
+@FAMILY.exact("select_largest", "the token of the largest key")
 def select_largest(a: Algebra[V], keys: V) -> V:
     """I64: of equal keys the first; −1 where all are masked."""
     _check_keys(keys)
@@ -246,7 +246,7 @@ def select_largest(a: Algebra[V], keys: V) -> V:
     return a.where(a.compare(a.max(keys, (axis,)), MASKED, "gt"), a.argmax(keys, axis), -1)
 
 
-@FAMILY.operator("tally.mark_token", "tokens seen, and one more", Exactness.EXACT)
+@FAMILY.exact("mark_token", "tokens seen, and one more")
 def mark_token(a: Algebra[V], seen: V, token: V) -> V:
     """BOOL as `seen`, true also at `token`; −1 marks nothing."""
     if seen.dtype != "BOOL" or (token.dtype, tuple(token.shape)) != ("I64", tuple(seen.shape[:-1])):
