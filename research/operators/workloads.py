@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from tallystick.formats.data.step_program import classes
 
 from tallystick.core.errors import UnavailableError
 from tallystick.core.safetensors import read_state, write_state
@@ -22,6 +21,7 @@ from tallystick.core.tensors import State, Tensor
 from tallystick.engines.torch.capture.model import capture
 from tallystick.engines.torch.training.trainer import Trainer
 from tallystick.formats.data.samples import load_digits
+from tallystick.formats.data.step_program import classes
 from tallystick.formats.records import anchor_file
 from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.files import save_program

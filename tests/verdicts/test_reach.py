@@ -176,10 +176,10 @@ def test_moments_that_were_kept_under_other_settings_are_counted_until_they_have
         optimizer.step()
         states.append(weight.detach().numpy().copy())
     for age, (start, end) in enumerate(itertools.pairwise(states)):
-        assert reach_adamw(start, end, [1e-2], betas, 0.0, memory=memory, memory_age=age).agrees
+        assert reach_adamw(start, end, [1e-2], betas, 0.0, memory=(memory, age)).agrees
         assert not reach_adamw(start, end, [1e-2], betas, 0.0).agrees
-        assert not reach_adamw(start, end, [1e-2], betas, 0.0, memory=memory, memory_age=200).agrees
-        assert not reach_adamw(start, end - 0.5, [1e-2], betas, 0.0, memory=memory, memory_age=age).agrees
+        assert not reach_adamw(start, end, [1e-2], betas, 0.0, memory=(memory, 200)).agrees
+        assert not reach_adamw(start, end - 0.5, [1e-2], betas, 0.0, memory=(memory, age)).agrees
 
 
 def test_a_norm_that_pytorch_sums_in_binary32_keeps_no_honest_step_from_its_reach():

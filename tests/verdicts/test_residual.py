@@ -179,7 +179,7 @@ def test_the_measures_do_not_depend_on_the_size_of_the_pieces():
         small.mismatches,
         small.element_max,
     )
-    assert whole.difference == pytest.approx(small.difference, rel=1e-12)
+    assert whole.difference_squares == pytest.approx(small.difference_squares, rel=1e-12)
 
 
 def test_a_zero_learning_rate_allows_no_difference():

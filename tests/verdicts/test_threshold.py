@@ -91,7 +91,7 @@ def test_percentiles_are_values_that_occur() -> None:
 
 def test_joining_takes_the_larger_of_both() -> None:
     one, other = honest(1), honest(2, scale=0.02)
-    joined = one.joined(other)
+    joined = join((one, other))
     assert joined.share == tuple(map(max, zip(one.share, other.share, strict=True)))
     assert join([]) == NO_ERRORS
 

@@ -129,11 +129,10 @@ def _reach_of_groups(
     kept: tuple[float, int],
     name: str,
 ) -> Iterator[Finding]:
-    memory, age = kept
     for group, rule in enumerate(rules):
         decay = rule.weight_decay if rule.kind == "adamw" else 0.0
         taken = [step[group] for step in rates]
-        yield reach_adamw(before, after, taken, rule.betas, decay, memory=memory, memory_age=age, where=name)
+        yield reach_adamw(before, after, taken, rule.betas, decay, memory=kept, where=name)
 
 
 # Screens: what the anchors of a run show without a replay.

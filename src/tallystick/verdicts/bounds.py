@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.core.errors import MalformedError
-from tallystick.verdicts.tolerance import Finding
+from tallystick.verdicts.tolerance import Finding, ratio
 
 # A proven bound on the rounding error of one operator.
 #
@@ -66,12 +66,16 @@ class Bound:
 
         It is 0 where the element is undetermined, and infinite where only one side is finite or a NaN.
         """
-        values = claimed.astype(np.float64)
-        same = (values == self.reference) | (np.isnan(values) & np.isnan(self.reference))
-        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            shares = np.abs(values - self.reference) / self.radius
-        shares = np.where(np.isnan(shares), np.inf, shares)
-        return np.where(same | ~np.isfinite(self.radius), 0.0, shares)
+        shares = np.abs(_signed_shares(claimed.astype(np.float64), self.reference, self.radius))
+        return np.where(np.isfinite(self.radius), shares, 0.0)
+
+
+def _signed_shares(claimed: Floats, reference: Floats, radius: Floats) -> Floats:
+    """(claimed − reference) ÷ radius: 0 for the same value, also NaN; infinite where only one side is a NaN."""
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        difference = claimed - reference
+        same = (claimed == reference) | (np.isnan(claimed) & np.isnan(reference))
+        return np.where(same, 0.0, np.where(np.isnan(difference), np.inf, difference / radius))
 
 
 # Calibrated thresholds: how far honest operators lie from the exact result, as percentiles over their elements.
@@ -117,10 +121,6 @@ class Errors:
         figures = (*self.share, *self.absolute, *self.relative, *self.ulp)
         return np.array([*figures, self.bias, self.elements, self.undetermined], np.float64)
 
-    def joined(self, other: Errors) -> Errors:
-        """The element-wise larger of both."""
-        return Errors.of(np.maximum(self.row(), other.row()))
-
 
 NO_ERRORS: Final = Errors((0.0,) * 4, (0.0,) * 4, (0.0,) * 4, (0.0,) * 4, 0.0, 0)
 
@@ -132,18 +132,21 @@ def errors_of(claimed: Floats, reference: Floats, radius: Floats, unit_roundoff:
     """
     claimed, reference, radius = (np.asarray(a, np.float64).ravel() for a in (claimed, reference, radius))
     determined = np.isfinite(radius)
-    signed = _shares(claimed[determined], reference[determined], radius[determined])
+    signed = _signed_shares(claimed[determined], reference[determined], radius[determined])
+    finite = signed[np.isfinite(signed)]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         distance = np.where(signed == 0, 0.0, np.abs(claimed - reference)[determined])
         size = np.abs(reference[determined])
         relative = np.where(size == 0, 0.0, distance / size)
-        ulp = np.where(size == 0, 0.0, distance / _last_place(size, unit_roundoff))
+        exponent = np.clip(np.frexp(size)[1] - 1, -1000, 1000)
+        last_place = np.ldexp(2.0 * unit_roundoff, exponent)  # 2u times the power of two at or below the value
+        ulp = np.where(size == 0, 0.0, distance / last_place)
     return Errors(
         percentiles(np.abs(signed)),
         percentiles(distance),
         percentiles(relative),
         percentiles(ulp),
-        _bias(signed),
+        abs(float(finite.mean())) if finite.size else 0.0,
         int(signed.size),
         int(np.count_nonzero(~determined)),
     )
@@ -186,10 +189,10 @@ class Threshold:
         """The worst percentile, or the bias, as a multiple of its allowed value; at most 1 agrees."""
         pairs = zip(QUANTILES, SUPPORT, errors.share, self.allowed(), strict=True)
         ratios = {
-            f"{q:.0%} of elements": _ratio(s, a) for q, support, s, a in pairs if max(errors.elements, 1) >= support
+            f"{q:.0%} of elements": ratio(s, a) for q, support, s, a in pairs if max(errors.elements, 1) >= support
         }
         if errors.elements >= SUPPORT[1]:
-            ratios["bias"] = _ratio(errors.bias, self.bias_allowed(errors.elements))
+            ratios["bias"] = ratio(errors.bias, self.bias_allowed(errors.elements))
         where = max(ratios, key=lambda name: ratios[name])
         return Finding(ratios[where], 1.0, "threshold", where)
 
@@ -201,31 +204,5 @@ class Threshold:
 
 def join(errors: Iterable[Errors]) -> Errors:
     """The element-wise largest of all `errors`; zeros without any."""
-    largest = NO_ERRORS
-    for one in errors:
-        largest = largest.joined(one)
-    return largest
-
-
-def _shares(claimed: Floats, reference: Floats, radius: Floats) -> Floats:
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        difference = claimed - reference
-        same = (claimed == reference) | (np.isnan(claimed) & np.isnan(reference))
-        return np.where(same, 0.0, np.where(np.isnan(difference), np.inf, difference / radius))
-
-
-def _bias(signed: Floats) -> float:
-    finite = signed[np.isfinite(signed)]
-    return abs(float(finite.mean())) if finite.size else 0.0
-
-
-def _last_place(size: Floats, unit_roundoff: float) -> Floats:
-    """Units in the last place: 2u times the power of two at or below the value."""
-    exponent = np.frexp(size)[1] - 1
-    return np.asarray(np.ldexp(2.0 * unit_roundoff, np.clip(exponent, -1000, 1000)), np.float64)
-
-
-def _ratio(measured: float, allowed: float) -> float:
-    if measured == 0.0:
-        return 0.0
-    return measured / allowed if allowed > 0.0 else math.inf
+    rows = [one.row() for one in errors]
+    return Errors.of(np.max(rows, axis=0)) if rows else NO_ERRORS

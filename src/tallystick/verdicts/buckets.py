@@ -16,7 +16,7 @@ from tallystick.core.digests import Digest, digest, digest_bytes
 from tallystick.core.errors import MalformedError, UsageError
 from tallystick.core.tensor_digests import tensor_digest
 from tallystick.core.tensors import Tensor
-from tallystick.verdicts.exact import DIGEST_BYTES, narrow_pieces, read_digest, side_by_side
+from tallystick.verdicts.exact import DIGEST_BYTES, narrow_pieces, read_digest
 from tallystick.verdicts.tolerance import Finding, Replayed, ReplayedState, States, Values, as_state, is_float, outcome
 
 # The two grids of Arknet's buckets: to which point a value is rounded, and how near it lies to an edge.
@@ -401,28 +401,10 @@ class DualBucket:
         return Finding(float(len(differing)), 0.0, "bucket-dual", differing[0].name if differing else "")
 
 
-# Bucket mismatches: the number of elements of an opened state that lie in another bucket than in the replay.
+# How many elements of an opened state lie in another bucket than in the replay.
 #
 # The expected count is Λ = Σ |w' - w| / gap (docs/bucket_agreement.md). Honest drift is correlated and heavy-tailed. So
 # the allowed number is calibrated and not computed from a binomial distribution.
-
-
-def count_mismatches(
-    claimed: Values | States, replayed: Values | States, mode: Mode = "fp16_rne", eps: float = 1e-6
-) -> dict[str, int]:
-    """The number of elements in another bucket, per floating-point tensor.
-
-    If either value of an element has no bucket (not finite, or out of range), the element counts unless both are equal.
-    Raises `MalformedError` unless both sides hold the same names and shapes.
-    """
-    left, right = as_state(claimed), as_state(replayed)
-    if left.keys() != right.keys():
-        raise MalformedError("the states do not hold the same tensors")
-    return {
-        name: sum(count_elements(a, b, mode, eps) for a, b in side_by_side(left[name], right[name]))
-        for name in left
-        if is_float(left[name])
-    }
 
 
 def count_elements(
@@ -431,7 +413,10 @@ def count_elements(
     mode: Mode = "fp16_rne",
     eps: float = 1e-6,
 ) -> int:
-    """The number of elements of two arrays of one shape that lie in different buckets."""
+    """The number of elements of two arrays of one shape that lie in different buckets.
+
+    If either value of an element has no bucket (not finite, or out of range), it counts unless both are equal.
+    """
     inside = in_range(claimed, mode, eps) & in_range(replayed, mode, eps)
     moved = bucket_codes(claimed[inside], mode, eps) != bucket_codes(replayed[inside], mode, eps)
     return int(np.count_nonzero(moved) + np.count_nonzero(claimed[~inside] != replayed[~inside]))

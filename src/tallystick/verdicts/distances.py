@@ -18,7 +18,7 @@ from tallystick.core.tensor_digests import tensor_digest
 from tallystick.core.tensors import ROUNDOFF, Tensor
 from tallystick.programs.random_words import words
 from tallystick.verdicts.buckets import count_elements
-from tallystick.verdicts.exact import PIECE, element_count, pieces, ratio, side_by_side
+from tallystick.verdicts.exact import PIECE, element_count, pieces, side_by_side
 from tallystick.verdicts.tolerance import (
     Finding,
     Replayed,
@@ -31,6 +31,7 @@ from tallystick.verdicts.tolerance import (
     is_float,
     origin,
     outcome,
+    ratio,
     row_sum,
     square_sum,
 )
@@ -154,26 +155,6 @@ class TensorDrift:
     non_finite: int = 0
 
     @property
-    def difference(self) -> float:
-        """The norm ‖d‖."""
-        return math.sqrt(self.difference_squares)
-
-    @property
-    def update(self) -> float:
-        """The norm ‖Δ‖ of the replayed update."""
-        return math.sqrt(self.update_squares)
-
-    @property
-    def claimed_update(self) -> float:
-        """The norm of the claimed update, ‖claimed - start‖."""
-        return math.sqrt(self.claimed_update_squares)
-
-    @property
-    def start(self) -> float:
-        """The norm of the tensor before the segment."""
-        return math.sqrt(self.start_squares)
-
-    @property
     def bias(self) -> float:
         """The mean of d in standard errors; 0 for no difference, infinite for a constant one."""
         if self.difference_squares == 0.0:
@@ -183,20 +164,9 @@ class TensorDrift:
         return abs(mean) / math.sqrt(variance / self.size) if variance > 0.0 else math.inf
 
     def plus(self, other: TensorDrift) -> TensorDrift:
-        """The same sums over the elements of `self` and `other` together."""
-        return TensorDrift(
-            self.name,
-            self.size + other.size,
-            self.difference_squares + other.difference_squares,
-            self.update_squares + other.update_squares,
-            self.claimed_update_squares + other.claimed_update_squares,
-            self.start_squares + other.start_squares,
-            self.difference_sum + other.difference_sum,
-            self.difference_along_update + other.difference_along_update,
-            max(self.element_max, other.element_max),
-            self.mismatches + other.mismatches,
-            self.non_finite + other.non_finite,
-        )
+        """The same sums over the elements of `self` and `other` together, under the name of `self`."""
+        sums = {name: value + getattr(other, name) for name, value in vars(self).items() if name != "name"}
+        return TensorDrift(self.name, **sums | {"element_max": max(self.element_max, other.element_max)})
 
 
 def measure_drift(name: str, claimed: Tensor, start: Tensor, end: Tensor, piece: int = PIECE) -> TensorDrift:
@@ -267,12 +237,14 @@ class Residual:
 
         If names, shapes or dtypes differ, the single finding `tensors` counts these tensors.
         """
-        states = tuple(map(as_state, (claimed, replayed.start, replayed.end)))
+        states = stated, _, end = tuple(map(as_state, (claimed, replayed.start, replayed.end)))
         unlike = _unlike(*states)
         if unlike:
             return (Finding(float(len(unlike)), 0.0, "tensors", unlike[0]),)
-        drifts = _measure(*states)
-        return (*self._judge(drifts, learning_rate), self._whole_numbers(states[0], states[2]))
+        exact = [name for name, tensor in end.items() if not is_float(tensor)]
+        differing = [name for name in exact if tensor_digest(stated[name]) != tensor_digest(end[name])]
+        whole_numbers = Finding(float(len(differing)), 0.0, "whole-numbers", differing[0] if differing else "")
+        return (*self._judge(_measure(*states), learning_rate), whole_numbers)
 
     def advise(self, claimed: States, replayed: ReplayedState) -> Finding:
         """The bias of the residual in its most biased tensor, in standard errors: advice, never a verdict.
@@ -288,32 +260,25 @@ class Residual:
     def _judge(self, drifts: list[TensorDrift], learning_rate: float) -> tuple[Finding, ...]:
         limits, total = self.limits, reduce(TensorDrift.plus, drifts, TensorDrift())
         body = reduce(TensorDrift.plus, (drift for drift in drifts if drift.size > 1), TensorDrift())
+        squares = body.difference_squares, body.update_squares, body.claimed_update_squares, body.start_squares
+        difference, update, claimed_update, start = map(math.sqrt, squares)
+        least = min(update, claimed_update)
         elements = ((ratio(drift.element_max, learning_rate), drift.name) for drift in drifts)
         stretch = abs(ratio(body.difference_along_update, body.update_squares))
         counted = max(drifts, key=lambda drift: drift.mismatches, default=TensorDrift())
         return (
             _worst("non-finite", ((float(drift.non_finite), drift.name) for drift in drifts), 0.0),
-            self._floor(body),
-            Finding(ratio(body.difference, body.update), limits.overall, "residual"),
+            Finding(ratio(limits.update_floor * start, least), 1.0, "update-floor"),
+            Finding(ratio(difference, update), limits.overall, "residual"),
             _worst("residual-tensor", map(self._per_tensor, drifts), limits.worst_tensor),
             Finding(total.mismatches / max(1, total.size), limits.mismatch_share, "mismatches", counted.name),
             _worst("element", elements, limits.element),
             Finding(stretch, limits.stretch, "stretch"),
         )
 
-    def _floor(self, body: TensorDrift) -> Finding:
-        least = min(body.update, body.claimed_update)
-        return Finding(ratio(self.limits.update_floor * body.start, least), 1.0, "update-floor")
-
     def _per_tensor(self, drift: TensorDrift) -> tuple[float, str]:
-        scale = max(drift.update, self.limits.update_floor * drift.start)
-        return ratio(drift.difference, scale), drift.name
-
-    @staticmethod
-    def _whole_numbers(claimed: Mapping[str, Tensor], end: Mapping[str, Tensor]) -> Finding:
-        exact = [name for name, tensor in end.items() if not is_float(tensor)]
-        differing = [name for name in exact if tensor_digest(claimed[name]) != tensor_digest(end[name])]
-        return Finding(float(len(differing)), 0.0, "whole-numbers", differing[0] if differing else "")
+        scale = max(math.sqrt(drift.update_squares), self.limits.update_floor * math.sqrt(drift.start_squares))
+        return ratio(math.sqrt(drift.difference_squares), scale), drift.name
 
 
 def _measure(

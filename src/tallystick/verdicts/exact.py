@@ -78,13 +78,6 @@ def side_by_side(*tensors: Tensor, piece: int = PIECE) -> Iterator[tuple[npt.NDA
     return zip(*(pieces(tensor, piece) for tensor in tensors), strict=True)
 
 
-def ratio(part: float, whole: float) -> float:
-    """`part / whole`, with 0 / 0 = 0 and x / 0 = ∞; NaN stays NaN."""
-    if whole == 0.0:
-        return math.nan if math.isnan(part) else math.inf if part else 0.0
-    return part / whole
-
-
 # Equality of bytes: the strictest tolerance, for a replay on the same stack.
 
 DIGEST_BYTES = 32
@@ -108,12 +101,6 @@ class Exact:
         digest = read_digest(claimed, "exact summary")
         return Finding(float(digest != self.digest(outcome(replayed))), 0.0, "exact")
 
-    def compare_opened(self, claimed: States, replayed: ReplayedState) -> Finding:
-        """The number of tensors that differ, are missing or were added; `where` names the first of them."""
-        expected, opened = as_state(replayed.end), as_state(claimed)
-        differing = [name for name in sorted(expected.keys() | opened.keys()) if _differs(name, opened, expected)]
-        return Finding(float(len(differing)), 0.0, "exact", differing[0] if differing else "")
-
 
 def describe_difference(claimed: Tensor, replayed: Tensor) -> str:
     """One line on how two tensors with different bytes differ.
@@ -123,7 +110,8 @@ def describe_difference(claimed: Tensor, replayed: Tensor) -> str:
     """
     if (claimed.dtype, claimed.shape) != (replayed.dtype, replayed.shape):
         return f"{claimed.dtype} {claimed.shape}, replayed {replayed.dtype} {replayed.shape}"
-    bits, numbers, largest = _count_bits(claimed, replayed), 0, 0.0
+    patterns = (np.frombuffer(tensor.data, f"<u{item_size(tensor.dtype)}") for tensor in (claimed, replayed))
+    bits, numbers, largest = int(np.count_nonzero(np.not_equal(*patterns))), 0, 0.0
     for theirs, ours in side_by_side(claimed, replayed):
         other = (theirs != ours) & ~(np.isnan(theirs) & np.isnan(ours))
         numbers += int(np.count_nonzero(other))
@@ -136,23 +124,11 @@ def describe_difference(claimed: Tensor, replayed: Tensor) -> str:
     return f"{numbers} {whole}, by at most {largest:.3g}{also}"
 
 
-def _count_bits(claimed: Tensor, replayed: Tensor) -> int:
-    """The number of elements whose bytes differ."""
-    form = f"<u{item_size(claimed.dtype)}"
-    return int(np.count_nonzero(np.frombuffer(claimed.data, form) != np.frombuffer(replayed.data, form)))
-
-
 def read_digest(data: bytes, what: str) -> Digest:
     """The digest written as 32 bytes; raises `MalformedError` naming `what`."""
     if len(data) != DIGEST_BYTES:
         raise MalformedError(f"{what}: {len(data)} bytes instead of {DIGEST_BYTES}")
     return digest_from(data)
-
-
-def _differs(name: str, left: States, right: States) -> bool:
-    if name not in left or name not in right:
-        return True
-    return tensor_digest(as_tensor(left[name])) != tensor_digest(as_tensor(right[name]))
 
 
 # A quantised loss, compared within a stated band.
@@ -206,9 +182,6 @@ class LossBand:
             return Finding(0.0 if same else math.nan, 0.0, "loss")
         if quantise(claimed, self.decimals) != claimed:
             raise MalformedError(f"loss {claimed} has more than {self.decimals} decimals")
-        return Finding(abs(claimed - replayed), self._allowed(claimed, replayed), "loss")
-
-    def _allowed(self, claimed: float, replayed: float) -> float:
-        scale = max(abs(claimed), abs(replayed))
-        rounding = 2 * math.ulp(scale)  # binary64 cannot hold the decimal exactly
-        return 0.5 * 10.0**-self.decimals + self.band * max(1.0, abs(replayed)) + rounding
+        rounding = 2 * math.ulp(max(abs(claimed), abs(replayed)))  # binary64 cannot hold the decimal exactly
+        allowed = 0.5 * 10.0**-self.decimals + self.band * max(1.0, abs(replayed)) + rounding
+        return Finding(abs(claimed - replayed), allowed, "loss")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
@@ -22,7 +23,6 @@ from tallystick.formats.fingerprints import (
     Bytes,
     Distance,
     FingerprintSettings,
-    Integers,
     Numbers,
     Rows,
     SignedGaps,
@@ -77,10 +77,8 @@ def _signs(key: list[str | int], start: int, count: int) -> Signs:
 # The numbers are linear in the hidden states: no hidden state is clipped, normalised or left out. A larger dimension
 # weighs more, and its honest rounding is larger in the same proportion.
 
-Summary = npt.NDArray[np.float64]
 
-
-def summarise(rows: Array, layer: int, settings: FingerprintSettings) -> Summary:
+def summarise(rows: Array, layer: int, settings: FingerprintSettings) -> Numbers:
     """The numbers of every block of a layer's rows [tokens, d]: [blocks, width], in float64."""
     tokens, size = rows.shape
     assert settings.seed is not None
@@ -90,7 +88,7 @@ def summarise(rows: Array, layer: int, settings: FingerprintSettings) -> Summary
     return np.add.reduceat(signed, np.arange(0, tokens, settings.block), axis=0)
 
 
-def block_norms(rows: Array, block: int) -> npt.NDArray[np.float64]:
+def block_norms(rows: Array, block: int) -> Numbers:
     """The Euclidean norm of every block of rows [tokens, d]: [blocks], in float64."""
     wide = rows.astype(np.float64)
     squares = np.einsum("ij,ij->i", wide, wide)
@@ -144,9 +142,7 @@ def encode_rows(rows: Rows, settings: FingerprintSettings) -> bytes:
     return encode_summaries(summaries, norms, settings)
 
 
-def encode_summaries(
-    summaries: npt.NDArray[np.float64], norms: npt.NDArray[np.float64], settings: FingerprintSettings
-) -> bytes:
+def encode_summaries(summaries: Numbers, norms: Numbers, settings: FingerprintSettings) -> bytes:
     """The wire form of a projection's numbers [layers, blocks, width] and the norms [layers, blocks] of the blocks."""
     in_order = summaries.transpose(1, 0, 2).reshape(-1, settings.width)
     return encode_numbers(in_order, norms.T.reshape(-1), settings.bits, settings.resolution).tobytes()
@@ -163,19 +159,14 @@ def encode_numbers(numbers: Numbers, norms: Numbers, bits: int, grid: int) -> By
         raise UnavailableError("hidden states: not finite, or too large for a fingerprint")
     if bits == 32:
         return narrow.view(np.uint8)
-    exponents = _exponents(norms)
+    mantissas, powers = np.frexp(norms)
+    exponents = powers.astype(np.int64) - (mantissas < HALF_OCTAVE)  # log₂ of the norms, rounded
+    if (exponents > EXPONENT_MAX).any():
+        raise UnavailableError("hidden states: too large for a fingerprint")
+    exponents = np.where((norms == 0.0) | (exponents <= ZERO), ZERO, exponents)
     codes = np.where(exponents[:, None] == ZERO, 0.0, np.floor(numbers / grid_steps(exponents, grid)))
     residues = np.mod(codes, 2**bits).astype(np.uint8)
     return np.concatenate([exponents.astype(np.int8).view(np.uint8)[:, None], _pack(residues, bits)], axis=1)
-
-
-def _exponents(norms: Numbers) -> Integers:
-    """log₂ of each norm, rounded; `ZERO` for a norm of 0 or too small for the exponent."""
-    mantissas, exponents = np.frexp(norms)
-    rounded = exponents.astype(np.int64) - (mantissas < HALF_OCTAVE)
-    if (rounded > EXPONENT_MAX).any():
-        raise UnavailableError("hidden states: too large for a fingerprint")
-    return np.where((norms == 0.0) | (rounded <= ZERO), ZERO, rounded)
 
 
 def _pack(residues: Bytes, bits: int) -> Bytes:
@@ -197,14 +188,24 @@ def measure(data: bytes, rows: Rows, settings: FingerprintSettings) -> tuple[Dis
         MalformedError: the bytes are no fingerprint of that many tokens.
         UnavailableError: the verifier's own hidden states are not finite.
     """
-    checked = rows_of(rows, settings.layers)
-    tokens, size = checked[settings.layers[0]].shape
-    needed = wire_bytes(tokens, size, settings)
-    if len(data) != needed:
-        raise MalformedError(f"fingerprint.data: {len(data)} bytes; {tokens} tokens take {needed}")
+    checked = _rows_of_size(data, rows, settings)
     if settings.method == "toploc":
         return tuple(toploc.compare(data, checked, settings))
-    return tuple(_compare_projection(data, checked, settings))
+    gaps = [
+        fingerprints.relative_gaps(
+            coded,
+            summarise(checked[layer], layer, settings),
+            block_norms(checked[layer], settings.block),
+            settings.bits,
+            settings.resolution,
+        )
+        for layer, coded in _coded_by_layer(data, settings)
+    ]
+    return tuple(
+        Distance(layer, first, count, float(gaps[n][block]))
+        for block, (first, count) in enumerate(settings.spans(len(checked[settings.layers[0]])))
+        for n, layer in enumerate(settings.layers)
+    )
 
 
 def residuals(data: bytes, rows: Rows, settings: FingerprintSettings) -> dict[int, SignedGaps]:
@@ -212,19 +213,31 @@ def residuals(data: bytes, rows: Rows, settings: FingerprintSettings) -> dict[in
 
     Raises as `measure`; the bytes are those of a projection of 8 bits or fewer.
     """
+    checked = _rows_of_size(data, rows, settings)
+    return {
+        layer: fingerprints.signed_gaps(
+            coded, summarise(checked[layer], layer, settings), settings.bits, settings.resolution
+        )
+        for layer, coded in _coded_by_layer(data, settings)
+    }
+
+
+def _rows_of_size(data: bytes, rows: Rows, settings: FingerprintSettings) -> Rows:
+    """The rows of the layers; raises `MalformedError` unless the wire form is as long as that many tokens take."""
     checked = rows_of(rows, settings.layers)
     tokens, size = checked[settings.layers[0]].shape
     needed = wire_bytes(tokens, size, settings)
     if len(data) != needed:
         raise MalformedError(f"fingerprint.data: {len(data)} bytes; {tokens} tokens take {needed}")
+    return checked
+
+
+def _coded_by_layer(data: bytes, settings: FingerprintSettings) -> Iterator[tuple[int, Bytes]]:
+    """The layers, each with the bytes that a projection's wire form has for its blocks: [blocks, bytes]."""
     part = fingerprints.block_bytes(settings.width, settings.bits)
     coded = np.frombuffer(data, np.uint8).reshape(-1, len(settings.layers), part)
-    return {
-        layer: fingerprints.signed_gaps(
-            coded[:, n], summarise(checked[layer], layer, settings), settings.bits, settings.resolution
-        )
-        for n, layer in enumerate(settings.layers)
-    }
+    for n, layer in enumerate(settings.layers):
+        yield layer, coded[:, n]
 
 
 def wire_bytes(tokens: int, size: int, settings: FingerprintSettings) -> int:
@@ -233,23 +246,6 @@ def wire_bytes(tokens: int, size: int, settings: FingerprintSettings) -> int:
         counts = [min(settings.width, count * size) for _, count in settings.spans(tokens)]
         return len(settings.layers) * sum(map(toploc.block_bytes, counts))
     return settings.blocks(tokens) * len(settings.layers) * fingerprints.block_bytes(settings.width, settings.bits)
-
-
-def _compare_projection(data: bytes, checked: Rows, settings: FingerprintSettings) -> Iterator[Distance]:
-    tokens, layers = len(checked[settings.layers[0]]), len(settings.layers)
-    size = fingerprints.block_bytes(settings.width, settings.bits)
-    coded = np.frombuffer(data, np.uint8).reshape(-1, layers, size)
-    gaps = [_projected(coded[:, n], checked[layer], layer, settings) for n, layer in enumerate(settings.layers)]
-    for block, (first, count) in enumerate(settings.spans(tokens)):
-        for n, layer in enumerate(settings.layers):
-            yield Distance(layer, first, count, float(gaps[n][block]))
-
-
-def _projected(
-    coded: npt.NDArray[np.uint8], rows: Array, layer: int, settings: FingerprintSettings
-) -> npt.NDArray[np.float64]:
-    own, norms = summarise(rows, layer, settings), block_norms(rows, settings.block)
-    return fingerprints.relative_gaps(coded, own, norms, settings.bits, settings.resolution)
 
 
 # A fingerprint as it stands in a receipt: made from hidden states, and compared with a verifier's own.
@@ -267,17 +263,7 @@ def make_fingerprint(rows: Rows, settings: FingerprintSettings) -> Fingerprint:
 
 def fingerprint_of(data: bytes, tokens: int, settings: FingerprintSettings) -> Fingerprint:
     """The document around a wire form."""
-    return Fingerprint(
-        method=settings.method,
-        layers=settings.layers,
-        block=settings.block,
-        tokens=tokens,
-        width=settings.width,
-        bits=settings.bits,
-        seed=settings.seed,
-        grid=settings.grid,
-        data=base64.b64encode(data).decode(),
-    )
+    return Fingerprint(**asdict(settings), tokens=tokens, data=base64.b64encode(data).decode())
 
 
 def settings_of(fingerprint: Fingerprint) -> FingerprintSettings:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
 from tallystick.core.digests import Digest
 from tallystick.core.documents import Count, DigestText, Document, Positive
-from tallystick.verdicts.bounds import Errors, Threshold
+from tallystick.verdicts.bounds import Errors, Threshold, join as join_errors
 
 # A calibration profile: the thresholds of operators, with the stacks and the sample they were measured on.
 #
@@ -36,14 +37,9 @@ class Calibrated(Document):
     @classmethod
     def of(cls, errors: Errors) -> Self:
         """The errors as a document; raises `ValueError` if one is infinite."""
-        return cls(
-            share=_four(errors.share),
-            absolute=_four(errors.absolute),
-            relative=_four(errors.relative),
-            ulp=_four(errors.ulp),
-            bias=errors.bias,
-            elements=errors.elements,
-        )
+        stated = asdict(errors)
+        del stated["undetermined"]
+        return cls(**stated)
 
     def errors(self) -> Errors:
         """The errors of the document, as `Errors`."""
@@ -88,20 +84,15 @@ def _joined(one: dict[str, Calibrated], other: dict[str, Calibrated]) -> dict[st
     def join(name: str) -> Calibrated:
         if name not in one or name not in other:
             return one[name] if name in one else other[name]
-        return Calibrated.of(one[name].errors().joined(other[name].errors()))
+        return Calibrated.of(join_errors((one[name].errors(), other[name].errors())))
 
     return {name: join(name) for name in sorted({*one, *other})}
 
 
-def _four(values: tuple[float, ...]) -> Percentiles:
-    first, second, third, fourth = values
-    return first, second, third, fourth
-
-
 # A budget: limits on the accumulated errors of a whole opening of one graph, as measured on honest stacks.
 #
-# It comes from the verifier, never from a prover. `judging.budget` defines the statistics and compares with these
-# limits.
+# It comes from the verifier, never from a prover. `verdicts.opening.budget` defines the statistics and compares with
+# these limits.
 
 OutputName = Annotated[str, Field(min_length=1, max_length=256)]
 

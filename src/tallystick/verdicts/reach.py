@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tallystick.core.errors import UsageError
 from tallystick.core.tensors import ROUNDOFF
-from tallystick.verdicts.exact import difference_norm, element_count, norm, ratio, side_by_side
+from tallystick.verdicts.exact import difference_norm, element_count, norm, side_by_side
 from tallystick.verdicts.tolerance import (
     Finding,
     States,
@@ -20,6 +20,7 @@ from tallystick.verdicts.tolerance import (
     as_tensor,
     inner,
     is_float,
+    ratio,
     roundoff,
     square_sum,
 )
@@ -43,8 +44,7 @@ def reach_adamw(
     weight_decay: float,
     *,
     first_step: int | None = None,
-    memory: float = 0.0,
-    memory_age: int = 0,
+    memory: tuple[float, int] = (0.0, 0),
     where: str = "",
 ) -> Finding:
     """The largest move of one weight, in units of how far AdamW can carry it; at most 1 is allowed.
@@ -54,21 +54,25 @@ def reach_adamw(
     first step; without it the bound holds for any segment. A weight that is not finite never agrees.
 
     An optimizer may begin with moments from elsewhere, kept under other settings: `memory` is the largest |m| / (√v +
-    ε) that it began with, `memory_age` steps before the segment. What is left of it is added to B.
+    ε) that it began with, and how many steps before the segment that was. What is left of it is added to B.
     """
     bounds = _direction_bounds(betas, len(learning_rates), first_step)
-    bounds = bounds + _remembered(betas, memory, memory_age + 1 + np.arange(len(learning_rates)))
+    bounds = bounds + _remembered(betas, memory[0], memory[1] + 1 + np.arange(len(learning_rates)))
     decay, move = 1.0, 0.0
     for rate, bound in zip(learning_rates, bounds, strict=True):
         kept = abs(1.0 - rate * weight_decay)
         decay, move = decay * (1.0 - rate * weight_decay), move * kept + rate * bound
     pair, steps = (as_tensor(before), as_tensor(after)), len(learning_rates)
-    unit = roundoff(*pair)
-    move *= 1 + unit * _move_roundings(betas, math.inf if first_step is None else first_step + steps - 1)
+    unit, last_step = roundoff(*pair), math.inf if first_step is None else first_step + steps - 1
+    kept_first, kept_second = (min(last_step, 1 / (1 - beta)) for beta in betas)
+    # Behind one step's direction stand three roundings for each step that m still remembers, and two for √v.
+    move *= 1 + unit * (MOVE_ROUNDINGS + 3 * kept_first + 2 * kept_second)
     distance, slack = 0.0, WEIGHT_ROUNDINGS * unit * steps
     for start, end in side_by_side(*pair):
         with np.errstate(all="ignore"):
-            distance = _largest(distance, np.abs(end - decay * start), np.abs(start) * slack + (move + slack * move))
+            distance = max(
+                distance, _largest(np.abs(end - decay * start), np.abs(start) * slack + (move + slack * move))
+            )
     return Finding(distance, 1.0, "reach", where)
 
 
@@ -113,17 +117,13 @@ def norm_shortfall(elements: int) -> float:
     return math.exp(min(-0.5 * (elements + 4) * math.log1p(-ROUNDOFF["F32"]), 700.0))
 
 
-def direction_bound(betas: tuple[float, float], step: int) -> float:
-    """The largest possible |m̂| / √v̂ of Adam at 1-based `step`, over all gradients (Cauchy-Schwarz).
+def direction_bound(betas: tuple[float, float], steps: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """The largest possible |m̂| / √v̂ of Adam at 1-based `steps`, over all gradients (Cauchy-Schwarz).
 
     m = (1 - β₁)·Σ β₁^i·g and v = (1 - β₂)·Σ β₂^i·g², so |m| / √v ≤ (1 - β₁) / √(1 - β₂) · √(Σ (β₁² / β₂)^i).
     The two bias corrections multiply this by √(1 - β₂^t) / (1 - β₁^t). At step 1 the bound is 1.
     """
-    return float(_direction_bound(betas, np.asarray(step, np.float64)))
-
-
-def _direction_bound(betas: tuple[float, float], step: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    beta1, beta2 = betas
+    step, (beta1, beta2) = np.asarray(steps, np.float64), betas
     if beta2 == 0.0:
         return np.full(step.shape, 1.0 if beta1 == 0.0 else math.inf)
     shrink = beta1 * beta1 / beta2
@@ -144,28 +144,22 @@ def _remembered(betas: tuple[float, float], memory: float, ages: npt.NDArray[np.
     return np.asarray(memory * shrink**ages / (1 - betas[0] ** ages))
 
 
-def _move_roundings(betas: tuple[float, float], last_step: float) -> float:
-    """The roundings behind one step's direction: three for each step that m still remembers, two for √v."""
-    first, second = (min(last_step, 1 / (1 - beta)) for beta in betas)
-    return MOVE_ROUNDINGS + 3 * first + 2 * second
-
-
 @lru_cache(maxsize=64)
 def _direction_bounds(betas: tuple[float, float], count: int, first_step: int | None) -> npt.NDArray[np.float64]:
     """The bound of each step; cached, because every tensor of a state asks for the same ones."""
     if first_step is not None:
-        return _direction_bound(betas, np.arange(first_step, first_step + count, dtype=np.float64))
+        return direction_bound(betas, np.arange(first_step, first_step + count))
     if betas[0] ** 2 >= betas[1] and betas[0] > 0.0:
         return np.full(count, math.inf)  # the momentum decays more slowly than √v: no bound holds for every step
     settled = 40.0 / min(1 - betas[0], 1 - betas[1])  # by then every power is below e⁻⁴⁰
     steps = np.unique(np.rint(np.geomspace(1.0, settled, 4096)))
-    return np.full(count, float(_direction_bound(betas, steps).max()) * (1 + 1e-3))
+    return np.full(count, float(direction_bound(betas, steps).max()) * (1 + 1e-3))
 
 
-def _largest(so_far: float, moves: npt.NDArray[np.float64], reach: npt.NDArray[np.float64]) -> float:
+def _largest(moves: npt.NDArray[np.float64], reach: npt.NDArray[np.float64]) -> float:
     shares = np.divide(moves, reach, out=np.where(moves > 0, np.inf, 0.0), where=reach > 0)
     shares[~np.isfinite(moves)] = np.inf
-    return max(so_far, float(np.max(shares, initial=0.0)))
+    return float(np.max(shares, initial=0.0))
 
 
 # Screens: checks of neighbouring anchors that need no replay.
@@ -178,14 +172,7 @@ LEAST_MOMENT = 2.0**-120  # below it, rounding of subnormal numbers is no longer
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
 
 
-def second_moment_floor(
-    before: Values,
-    after: Values,
-    beta2: float,
-    steps: int,
-    *,
-    where: str = "",
-) -> Finding:
+def second_moment_floor(before: Values, after: Values, beta2: float, steps: int, *, where: str = "") -> Finding:
     """How far Adam's second moment v' after S steps falls below β₂^S · v.
 
     It cannot fall below, since v' = β₂·v + (1 - β₂)·g² in every step. The distance is the largest relative shortfall.
@@ -215,7 +202,10 @@ def update_profile(norms: Sequence[float], allowed: float = 8.0) -> Finding:
         return Finding(math.inf, allowed, "update-profile", str(int(np.argmin(usable))))
     if values.size < 3:
         return Finding(0.0, allowed, "update-profile")
-    gaps = _robust_gaps(np.log(values))
+    logarithms = np.log(values)
+    gaps = np.abs(logarithms - np.median(logarithms))
+    spread = MAD_TO_SIGMA * float(np.median(gaps))
+    gaps = gaps / spread if spread else np.where(gaps > 1e-12, np.inf, 0.0)
     return Finding(float(gaps.max()), allowed, "update-profile", str(int(gaps.argmax())))
 
 
@@ -233,12 +223,3 @@ def moment_cosine(before: Values, after: Values, moment: Values, *, allowed: flo
             size += square_sum(direction)
     scale = math.sqrt(update) * math.sqrt(size)
     return Finding(1 + along / scale if scale else math.nan, allowed, "moment-cosine", where)
-
-
-def _robust_gaps(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Distances from the median in robust standard deviations."""
-    gaps = np.abs(values - np.median(values))
-    spread = MAD_TO_SIGMA * float(np.median(gaps))
-    if spread == 0.0:
-        return np.where(gaps > 1e-12, np.inf, 0.0)
-    return gaps / spread

@@ -48,8 +48,15 @@ def row_sum(factors: Numbers, rows: Numbers) -> Numbers:
     whole = len(rows) - len(rows) % count
     with np.errstate(all="ignore"):
         blocks = np.matmul(factors[:whole].reshape(-1, 1, count), rows[:whole].reshape(-1, count, width))
-        found: Numbers = blocks.sum((0, 1)) + factors[whole:] @ rows[whole:]
-    return found
+        total: Numbers = blocks.sum((0, 1)) + factors[whole:] @ rows[whole:]
+    return total
+
+
+def ratio(part: float, whole: float) -> float:
+    """`part / whole`, with 0 / 0 = 0 and x / 0 = ∞; NaN stays NaN."""
+    if whole == 0.0:
+        return math.nan if math.isnan(part) else math.inf if part else 0.0
+    return part / whole
 
 
 # The interface of tolerances: what is recorded about a state, and when a replay agrees with it.

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -29,14 +29,6 @@ MODULUS_MIN: Final = 1 << 15
 MANTISSA_BITS: Final = 7
 NUMBER_BYTES: Final = 2
 Integers = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Congruence:
-    """The claimed polynomial of one block: a modulus, and coefficients from the lowest degree up."""
-
-    modulus: int
-    coefficients: Integers
 
 
 @dataclass(frozen=True)
@@ -70,14 +62,17 @@ def compare(data: bytes, rows: Rows, settings: FingerprintSettings) -> Iterator[
     for (layer, first, count), block in zip(places, blocks_of(rows, settings), strict=True):
         values = min(settings.width, block.size)
         end = start + block_bytes(values)
-        mismatch = compare_block(parse_block(data[start:end], values), block)
+        mismatch = compare_block(*parse_block(data[start:end], values), block)
         share = mismatch.exponents / mismatch.of
         yield Distance(layer, first, count, share, mismatch.mantissa_mean, mismatch.mantissa_median)
         start = end
 
 
-def parse_block(data: bytes, values: int) -> Congruence:
-    """The congruence of a block of `values` values; raises `MalformedError` for malformed bytes."""
+def parse_block(data: bytes, values: int) -> tuple[int, Integers]:
+    """The congruence of a block of `values` values: its modulus, and coefficients from the lowest degree up.
+
+    Raises `MalformedError` for malformed bytes.
+    """
     if len(data) != block_bytes(values):
         raise MalformedError(f"fingerprint.data: {len(data)} bytes for a congruence of {values} values")
     numbers = np.frombuffer(data, ">u2").astype(np.int64)
@@ -85,15 +80,15 @@ def parse_block(data: bytes, values: int) -> Congruence:
         raise MalformedError(f"fingerprint.data: modulus {numbers[0]} is not from {MODULUS_MIN + 1} to {PRIME}")
     if (numbers[1:] >= PRIME).any():
         raise MalformedError(f"fingerprint.data: a coefficient of {PRIME} or more")
-    return Congruence(int(numbers[0]), numbers[1:])
+    return int(numbers[0]), numbers[1:]
 
 
-def compare_block(claimed: Congruence, rows: Array) -> Mismatch:
+def compare_block(modulus: int, coefficients: Integers, rows: Array) -> Mismatch:
     """Compare the claimed polynomial, at the indices of the block's own largest values, with these values."""
-    indices, own = largest_values(rows, len(claimed.coefficients))
-    evaluated = evaluate(claimed.coefficients, indices % claimed.modulus)
-    agrees = _exponents(evaluated) == _exponents(own)
-    gaps = np.abs(_mantissas(evaluated) - _mantissas(own))[agrees]
+    indices, own = largest_values(rows, len(coefficients))
+    evaluated = evaluate(coefficients, indices % modulus)
+    agrees = ((evaluated ^ own) >> MANTISSA_BITS & 0xFF) == 0  # the exponents
+    gaps = np.abs((evaluated & 0x7F) - (own & 0x7F))[agrees]
     mean, median = (float(gaps.mean()), float(np.median(gaps))) if gaps.size else (np.inf, np.inf)
     return Mismatch(int((~agrees).sum()), len(own), mean, median)
 
@@ -150,11 +145,3 @@ def _inverses() -> Integers:
             result = result * power % PRIME
         power, exponent = power * power % PRIME, exponent >> 1
     return result
-
-
-def _exponents(bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return bits >> MANTISSA_BITS & 0xFF
-
-
-def _mantissas(bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return bits & 0x7F

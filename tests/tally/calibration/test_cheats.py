@@ -9,7 +9,7 @@ import pytest
 
 from tallystick.core.tensor_digests import state_digest
 from tallystick.tally.calibration.cheats import CLAIMED, KINDS, LADDERS, Cheat, train_falsely
-from tallystick.tally.calibration.drift import Drift, measure
+from tallystick.tally.calibration.drift import Drift
 from tallystick.tally.calibration.segments import Bench, Stretch, recipe_on, replay
 from tallystick.tally.calibration.stacks import BASE, stack_named
 
@@ -29,7 +29,7 @@ def bench(
 def drift_of(bench: Bench, cheat: Cheat) -> Drift:
     [(_, honest)] = replay(bench, bench.trainer(bench.recipe), BASE, STRETCH)
     [(_, claimed)] = train_falsely(bench, cheat.trainer(bench), cheat, STRETCH, touched=5, seed=3)
-    return measure(bench.anchor(4), claimed, honest, bench.peak_rate(4, 6), bench.projection, "fp32")
+    return bench.drift(bench.anchor(4), claimed, honest, (4, 6))
 
 
 @pytest.mark.parametrize("cheat", CLAIMED, ids=lambda cheat: cheat.name)
@@ -59,7 +59,7 @@ def test_the_base_stack_repeats_the_run_bit_for_bit_and_another_order_of_sums_do
     stack = stack_named("2 micro-batches")
     [(_, other)] = replay(bench, bench.trainer(recipe_on(stack, bench.recipe)), stack, STRETCH)
     assert state_digest(other.state) != state_digest(bench.anchor(6))
-    drift = measure(bench.anchor(4), repeated, other, bench.peak_rate(4, 6), bench.projection, "fp32")
+    drift = bench.drift(bench.anchor(4), repeated, other, (4, 6))
     assert drift.weights.overall < 1e-4
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tallystick.tally.calibration.cheats import LADDERS, Climb, Rate, could_show
+from tallystick.tally.calibration.cheats import LADDERS, Rate, could_show, smallest_shown
 
 
 def rate(size: float, caught: int, tried: int) -> Rate:
@@ -27,9 +27,9 @@ def test_a_share_is_shown_only_by_enough_trials(caught: int, tried: int, share: 
 
 
 def test_the_smallest_size_is_the_first_that_shows_its_share() -> None:
-    climb = Climb("adamw", "fp32", "learning rate", 1, (rate(1e-5, 3, 20), rate(1e-4, 296, 300), rate(1e-3, 300, 300)))
-    assert [climb.smallest(share).size for share in (0.95, 0.99)] == [1e-4, 1e-3]  # type: ignore[union-attr]
-    assert Climb("sgd", "bf16", "learning rate", 8, (rate(1.0, 5, 10),)).smallest(0.95) is None
+    rates = (rate(1e-5, 3, 20), rate(1e-4, 296, 300), rate(1e-3, 300, 300))
+    assert [smallest_shown(rates, share) for share in (0.95, 0.99)] == [*rates[1:]]
+    assert smallest_shown([rate(1.0, 5, 10)], 0.95) is None
 
 
 def test_the_interval_is_that_of_clopper_and_pearson() -> None:

@@ -78,7 +78,7 @@ def test_a_published_congruence_is_that_of_its_values(proof, values):
     for place, value in values.items():
         rows[0, place] = value
     assert toploc.encode_block(rows, 4) == proof
-    assert toploc.compare_block(toploc.parse_block(proof, 4), rows).exponents == 0
+    assert toploc.compare_block(*toploc.parse_block(proof, 4), rows).exponents == 0
 
 
 def test_the_vectors_are_made_from_the_page_without_the_package(tmp_path, monkeypatch):

@@ -29,7 +29,7 @@ from tallystick.programs.graph import Node, Ref, operands_of, result_ref
 from tallystick.programs.operators.balls.bound import ResultBound, bound
 from tallystick.programs.operators.definition import operator
 from tallystick.programs.operators.precision import FORMATS, UNSTATED, Precision
-from tallystick.verdicts.bounds import Threshold, errors_of, rounding_errors
+from tallystick.verdicts.bounds import Threshold, errors_of, join as join_errors, rounding_errors
 from tallystick.verdicts.leaf.bundle import LeafBundle
 from tallystick.verdicts.leaf.judge import deviating_places, rule_leaf
 from tallystick.verdicts.leaf.request import Ground, LeafLimits, LeafRequest, Ruling
@@ -80,7 +80,7 @@ def _holds(ref: Ref, claimed: Tensor, own: Tensor, limit: ResultBound, leeway: L
         return deviation(claimed, own, leeway, ref) <= 1.0
     unit, reference = FORMATS[claimed.dtype].unit, limit.value.astype(np.float64)
     ours = errors_of(own.values().astype(np.float64), reference, limit.radius, unit)
-    calibrated = ours.joined(rounding_errors(reference, limit.radius, unit))
+    calibrated = join_errors((ours, rounding_errors(reference, limit.radius, unit)))
     theirs = errors_of(claimed.values().astype(np.float64), reference, limit.radius, unit)
     return Threshold(calibrated, SAFETY).judge(theirs).agrees
 

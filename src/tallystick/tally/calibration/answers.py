@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -31,7 +31,7 @@ from tallystick.tally.calibration.answer_limits import (
     row_limits,
     token_limits,
 )
-from tallystick.tally.calibration.stacks import ANSWER_STACKS, machine
+from tallystick.tally.calibration.stacks import ANSWER_STACKS, Tell, machine
 from tallystick.verdicts.fingerprints import logit_rows
 
 if TYPE_CHECKING:
@@ -145,7 +145,6 @@ def _encoded(model: TorchLanguageModel, text: str) -> tuple[int, ...]:
 # Honest stacks differ in batch size, attention and threads. Every answer is compared with a pass with fused attention,
 # and every fourth also with a pass without it.
 
-Tell = Callable[[str], None]
 AGAIN: Final = 4
 """One answer of so many is also compared with a pass without fused attention."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -16,9 +16,9 @@ from tallystick.engines.torch.training.trainer import Sketcher, Trainer
 from tallystick.formats.data.samples import Dataset
 from tallystick.formats.data.step_program import micro_batches
 from tallystick.formats.recipe import Recipe
-from tallystick.tally.calibration.drift import Drift, Outcome, limits_of, measure
+from tallystick.tally.calibration.drift import Drift, Outcome, limits_of
 from tallystick.tally.calibration.runs import Case, ends_folder
-from tallystick.tally.calibration.segments import Bench, Stretch, kept, reached
+from tallystick.tally.calibration.segments import Bench, Stretch, reached
 from tallystick.tally.calibration.stacks import BASE, Stack, StackJob, deal, run_all, stacks_for, stacks_here, workers
 from tallystick.verdicts.evidence import at_least, clopper_pearson
 
@@ -151,10 +151,6 @@ class Cheat:
     def family(self) -> Kind:
         """The family of the cheat."""
         return KINDS[self.kind]
-
-    def fits(self, dtype: str) -> bool:
-        """Whether the cheat applies to a run declared in `dtype`."""
-        return dtype in self.family.declared
 
     def trainer(self, bench: Bench) -> Trainer:
         """The trainer that the prover really runs."""
@@ -289,12 +285,11 @@ def try_named(_: Stack, job: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The drift of every named cheat from every reference, over one stretch of every run of the job."""
     start = CLAIM_STRETCH.start
     for bench, references in _benches(job):
-        dtype = bench.recipe.training.dtype
-        for cheat in (cheat for cheat in CLAIMED if cheat.fits(dtype)):
+        for cheat in (cheat for cheat in CLAIMED if bench.recipe.training.dtype in cheat.family.declared):
             for end, claimed in train_falsely(bench, cheat.trainer(bench), cheat, CLAIM_STRETCH, start + 1, seed=1):
                 for folder in references:
-                    rate, replayed = bench.peak_rate(start, end), kept(folder, start, end)
-                    drift = measure(bench.anchor(start), claimed, replayed, rate, bench.projection, dtype)
+                    replayed = Outcome.kept(folder, start, end)
+                    drift = bench.drift(bench.anchor(start), claimed, replayed, (start, end))
                     yield {
                         "case": bench.run.path.name,
                         "cheat": cheat.name,
@@ -361,9 +356,8 @@ def _try_once(bench: Bench, trainer: Trainer, cheat: Cheat, stretch: Stretch, fo
     end = stretch.ends[0]
     touched = int(random.integers(stretch.start + 1, end + 1))
     [(_, claimed)] = train_falsely(bench, trainer, cheat, stretch, touched, seed)
-    replayed = kept(folders[seed % len(folders)], stretch.start, end)
-    rate = bench.peak_rate(stretch.start, end)
-    return measure(bench.anchor(stretch.start), claimed, replayed, rate, bench.projection, bench.recipe.training.dtype)
+    replayed = Outcome.kept(folders[seed % len(folders)], stretch.start, end)
+    return bench.drift(bench.anchor(stretch.start), claimed, replayed, (stretch.start, end))
 
 
 # The parent of these processes: which cheats are tried on which runs, and what they showed.
@@ -377,21 +371,6 @@ class ClaimTrial:
     cheat: str
     steps: int
     drift: Drift
-
-
-@dataclass(frozen=True)
-class Climb:
-    """The sizes of one family of cheats that were tried on one group of runs, ascending."""
-
-    optimizer: str
-    dtype: str
-    kind: str
-    window: int
-    rates: tuple[Rate, ...]
-
-    def smallest(self, share: float) -> Rate | None:
-        """The smallest size that is shown to be caught in at least `share` of all cases."""
-        return next((rate for rate in self.rates if rate.shows(share)), None)
 
 
 def try_claims(folder: Path, cases: list[Case]) -> list[ClaimTrial]:
@@ -417,8 +396,8 @@ def furthest_by_cheat(trials: list[ClaimTrial], limits: Mapping[str, float]) -> 
     return weakest
 
 
-def climb_ladders(folder: Path, cases: list[Case], calibration: Calibration, trials: int) -> list[Climb]:
-    """Try ladders of sizes on the language models of every optimizer and precision."""
+def climb_ladders(folder: Path, cases: list[Case], calibration: Calibration, trials: int) -> list[dict[str, Any]]:
+    """Try ladders of sizes on the language models of every optimizer and precision: the figures of each ladder."""
     language = [case for case in cases if case.family == "language"]
     tasks = [
         _climb_task(folder, [case for case in language if case.key == key], calibration, ladder)
@@ -428,12 +407,29 @@ def climb_ladders(folder: Path, cases: list[Case], calibration: Calibration, tri
         )
         for key in sorted({case.key for case in language})
     ]
-    climbs = []
-    for task, rates in zip(tasks, run_all(folder, tasks), strict=True):
-        ladder = Ladder(**task.job["ladder"])
-        optimizer, dtype = task.job["group"]
-        climbs.append(Climb(optimizer, dtype, ladder.kind, ladder.window, tuple(Rate(**rate) for rate in rates)))
-    return climbs
+    return [
+        _ladder_figures(task.job, [Rate(**rate) for rate in rates])
+        for task, rates in zip(tasks, run_all(folder, tasks), strict=True)
+    ]
+
+
+def _ladder_figures(job: Mapping[str, Any], rates: Sequence[Rate]) -> dict[str, Any]:
+    """The sizes that were tried on one group of runs, ascending, and the smallest that shows each share."""
+    optimizer, dtype = job["group"]
+    shown = {f"{share:g}": smallest_shown(rates, share) for share in SHARES}
+    return {
+        "optimizer": optimizer,
+        "dtype": dtype,
+        "kind": job["ladder"]["kind"],
+        "window": job["ladder"]["window"],
+        "rates": [rate.to_json() for rate in rates],
+        "smallest": {share: None if rate is None else rate.size for share, rate in shown.items()},
+    }
+
+
+def smallest_shown(rates: Iterable[Rate], share: float) -> Rate | None:
+    """The smallest of ascending sizes that is shown to be caught in at least `share` of all cases."""
+    return next((rate for rate in rates if rate.shows(share)), None)
 
 
 def _climb_task(folder: Path, cases: list[Case], calibration: Calibration, ladder: Ladder) -> StackJob:

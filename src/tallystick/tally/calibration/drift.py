@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Self
 
 from tallystick.audits.limits import MARGIN, LimitsEntry, StateLimits
 from tallystick.audits.tolerant import find_undetermined, judge_share, part, settle, share_of_update, spacing_shares
 from tallystick.core.canonical_json import Json
+from tallystick.core.safetensors import read_state, write_state
 from tallystick.core.tensors import State
 from tallystick.formats.records import decode_sketch
 from tallystick.verdicts.distances import Projection, Residual, ResidualLimits
@@ -83,6 +86,18 @@ class Outcome:
     loss: float
     sketch: str
 
+    def keep(self, folder: Path, start: int, end: int) -> None:
+        """Save the end of the segment from `start` to `end` for later comparisons."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_state(folder / f"{start}-{end}.safetensors", self.state)
+        (folder / f"{start}-{end}.json").write_text(json.dumps({"loss": self.loss, "sketch": self.sketch}))
+
+    @classmethod
+    def kept(cls, folder: Path, start: int, end: int) -> Self:
+        """What `keep` saved."""
+        rest = json.loads((folder / f"{start}-{end}.json").read_text())
+        return cls(read_state(folder / f"{start}-{end}.safetensors"), rest["loss"], rest["sketch"])
+
 
 def measure(
     start: State, claimed: Outcome, replayed: Outcome, rate: float, projection: Projection, dtype: str
@@ -141,6 +156,12 @@ def largest_of(distances: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return maxima
 
 
+def honest_over(kept: Iterable[Drift], also: LimitsEntry | None) -> dict[str, float]:
+    """The largest distance of every path here, and on the machines of `also` where everything counts."""
+    elsewhere = (also.honest_max, also.held_out_max) if also else ()
+    return largest_of([*(drift.distances for drift in kept), *elsewhere])
+
+
 def limits_over(honest: Mapping[str, float], window: int) -> dict[str, float]:
     """Limits for segments of up to `window` steps: the margin times honest drift, but at least `LEAST`."""
     margin = MARGIN if window == 1 else LONGER_MARGIN
@@ -157,16 +178,15 @@ def limits_of(entry: LimitsEntry) -> dict[str, float]:
 
 
 def entry_of(
-    honest: Mapping[str, float],
-    held_out: Mapping[str, float],
-    segments: tuple[int, int],
-    window: int,
-    **rest: Any,
+    kept: Sequence[Drift], held_out: Sequence[Drift], window: int, also: LimitsEntry | None = None, **rest: Any
 ) -> LimitsEntry:
-    """The limits over the largest honest distances, with those of stacks that are held out beside them.
+    """The limits over the drift of segments that were kept, and the largest distances of those that were held out.
 
-    `segments` counts those of either kind.
+    They hold on the machines of `also` too. `rest` names the kind of training, and what else the entry states.
     """
+    honest, segments = honest_over(kept, also), len(kept)
+    if also is not None:
+        segments += also.honest_segments + also.held_out_segments
     limits = limits_over(honest, window)
 
     def group(name: str) -> StateLimits:
@@ -178,10 +198,10 @@ def entry_of(
         memory=group("memory"),
         projection=round_up(limits["projection"]),
         loss_band=round_up(limits["loss"]),
-        honest_segments=segments[0],
-        held_out_segments=segments[1],
+        honest_segments=segments,
+        held_out_segments=len(held_out),
         honest_max=rounded(honest),
-        held_out_max=rounded(held_out),
+        held_out_max=rounded(largest_of(drift.distances for drift in held_out)),
         **rest,
     )
 

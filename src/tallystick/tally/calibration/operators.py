@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean
@@ -26,15 +26,13 @@ from tallystick.tally.calibration.operator_runs import (
     read_run,
     write_traces,
 )
-from tallystick.tally.calibration.stacks import OPERATOR_STACKS, StackJob, machine, run_all, stacks_here
-from tallystick.verdicts.bounds import NO_ERRORS, QUANTILES, SAFETY, Errors, Threshold, rounding_errors
+from tallystick.tally.calibration.stacks import OPERATOR_STACKS, StackJob, Tell, machine, run_all, stacks_here
+from tallystick.verdicts.bounds import NO_ERRORS, QUANTILES, SAFETY, Errors, Threshold, join, rounding_errors
 from tallystick.verdicts.evidence import clopper_pearson
 from tallystick.verdicts.opening.budget import Accumulated, budget_of
 from tallystick.verdicts.profiles import Budget, Calibrated, Profile
 
 # Calibrates the operators of a graph on every stack of this machine, and checks the result with stacks left out.
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -94,11 +92,6 @@ class OperatorStudy:
     rounding: StackMeasurement
     profile: Profile
     left_out: tuple[LeftOut, ...]
-
-    @property
-    def kinds(self) -> dict[str, str]:
-        """The operator and dtype of every floating-point result."""
-        return _kinds(self.graph)
 
 
 def calibrate_graph(program: Path, inputs: Path, folder: Path, tell: Tell = print) -> OperatorStudy:
@@ -169,8 +162,7 @@ def profile_of(
     root, kinds = graph_root(graph), _kinds(graph)
     by_result = {result: _calibrated(result, (rounding, *measured), slice(None)) for result in kinds}
     by_kind = {
-        kind: _joined(by_result[result] for result in by_result if kinds[result] == kind)
-        for kind in set(kinds.values())
+        kind: join(by_result[result] for result in by_result if kinds[result] == kind) for kind in set(kinds.values())
     }
     return Profile(
         graphs=(root,),
@@ -192,9 +184,8 @@ def leave_out(
     for group in groups:
         left = group[0]
         others = [rounding, *(one for other in groups if other is not group for one in other)]
-        thresholds = {result: _calibrated(result, others, KNOWN) for result in left.tables}
-        used = _used(left, {result: Threshold(errors, safety) for result, errors in thresholds.items()})
-        stretch = _used(left, {result: Threshold(errors, 1.0) for result, errors in thresholds.items()})
+        calibrated = {result: _calibrated(result, others, KNOWN) for result in left.tables}
+        used, stretch = (_used(left, calibrated, factor) for factor in (safety, 1.0))
         where = max(stretch, key=lambda result: stretch[result].max(initial=0.0), default="")
         yield LeftOut(
             left.stack,
@@ -233,14 +224,15 @@ def _repeats(one: StackMeasurement, other: StackMeasurement) -> bool:
 
 
 def _calibrated(result: str, measured: Iterable[StackMeasurement], runs: slice) -> Errors:
-    return _joined(one.errors(result, runs) for one in measured if result in one.tables)
+    return join(one.errors(result, runs) for one in measured if result in one.tables)
 
 
-def _used(left: StackMeasurement, thresholds: Mapping[str, Threshold]) -> dict[str, Table]:
+def _used(left: StackMeasurement, calibrated: Mapping[str, Errors], safety: float) -> dict[str, Table]:
     """For each result and each unseen run: error ÷ threshold."""
+    rows = {result: [Errors.of(row[:DIFFERS]) for row in left.tables[result][UNSEEN]] for result in calibrated}
     return {
-        result: np.array([threshold.judge(Errors.of(row[:DIFFERS])).distance for row in left.tables[result][UNSEEN]])
-        for result, threshold in thresholds.items()
+        result: np.array([Threshold(errors, safety).judge(row).distance for row in rows[result]])
+        for result, errors in calibrated.items()
     }
 
 
@@ -251,11 +243,6 @@ def _worst(used: Mapping[str, Table]) -> Table:
 def _kinds(graph: Graph) -> dict[str, str]:
     """The operator and dtype of every floating-point result."""
     return {ref[1:]: f"{node.operator} {spec.dtype}" for node in graph.nodes for ref, spec in float_results(node)}
-
-
-def _joined(errors: Iterable[Errors]) -> Errors:
-    rows = [one.row() for one in errors]
-    return Errors.of(np.max(rows, axis=0)) if rows else NO_ERRORS
 
 
 def _measured(stack: str, result: Mapping[str, Any]) -> StackMeasurement:
@@ -299,10 +286,10 @@ def figures_of(study: OperatorStudy) -> dict[str, Json]:
 
 def _figure_kinds(study: OperatorStudy) -> Iterator[Json]:
     """Per operator: results, the largest errors, and how many times tighter the thresholds are than the bound."""
-    safety, kinds = study.profile.safety, study.kinds
+    safety, kinds = study.profile.safety, _kinds(study.graph)
     for kind, largest in study.profile.operators.items():
         entries = [entry for result, entry in study.profile.nodes[study.root].items() if kinds[result] == kind]
-        tighter = [1.0 / share for share in (_allowed(entry, safety) for entry in entries) if share > 0]
+        tighter, median = _tighter(entries, safety), _tighter(entries, safety, QUANTILES.index(0.5))
         yield {
             "operator": kind,
             "nodes": len(entries),
@@ -314,19 +301,14 @@ def _figure_kinds(study: OperatorStudy) -> Iterator[Json]:
             "ulp_p99": largest.ulp[2],
             "ulp": largest.ulp[-1],
             "tighter": geometric_mean(tighter) if tighter else None,
-            "tighter_p50": _median_tighter(entries, safety),
+            "tighter_p50": geometric_mean(median) if median else None,  # limits who changes every element
         }
 
 
-def _allowed(entry: Calibrated, safety: float, place: int = -1) -> float:
-    return Threshold(entry.errors(), safety).allowed()[place]
-
-
-def _median_tighter(entries: list[Calibrated], safety: float) -> float | None:
-    """How many times tighter the threshold of the median is: it limits an adversary who changes every element."""
-    shares = [_allowed(entry, safety, 0) for entry in entries]
-    tighter = [1.0 / share for share in shares if share > 0]
-    return geometric_mean(tighter) if tighter else None
+def _tighter(entries: Iterable[Calibrated], safety: float, place: int = -1) -> list[float]:
+    """How many times tighter thresholds are than the bound at one percentile, without those that allow nothing."""
+    shares = [Threshold(entry.errors(), safety).allowed()[place] for entry in entries]
+    return [1.0 / share for share in shares if share > 0]
 
 
 def _left_out(row: LeftOut) -> Json:
@@ -352,8 +334,7 @@ def _left_out(row: LeftOut) -> Json:
 def _at(study: OperatorStudy, safety: float) -> Json:
     """The rejected runs, and the tightness of the thresholds, at another safety factor."""
     rows = list(leave_out(study.graph, study.measured, study.rounding, safety))
-    entries = study.profile.nodes[study.root].values()
-    tighter = [1.0 / share for share in (_allowed(entry, safety) for entry in entries) if share > 0]
+    tighter = _tighter(study.profile.nodes[study.root].values(), safety)
     return {
         "safety": safety,
         "runs": sum(len(row.stretch) for row in rows),

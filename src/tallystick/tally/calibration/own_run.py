@@ -6,7 +6,7 @@ are compared with each other, over steps from the run's own anchors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import pairwise
@@ -16,9 +16,9 @@ from typing import Any
 from tallystick.audits.limits import Calibration, LimitsEntry
 from tallystick.core.canonical_json import Json
 from tallystick.core.errors import UnavailableError
-from tallystick.tally.calibration.drift import Drift, entry_of, largest_of
+from tallystick.tally.calibration.drift import Drift, entry_of
 from tallystick.tally.calibration.segments import RunBench
-from tallystick.tally.calibration.stacks import BASE, Stack, StackJob, machine, run_all, stacks_here
+from tallystick.tally.calibration.stacks import BASE, Stack, StackJob, Tell, machine, run_all, stacks_here
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class OwnLimits:
     figures: list[Json]
 
 
-def calibrate_on(run: Path, folder: Path, segments_max: int, tell: Callable[[str], None] = lambda _: None) -> OwnLimits:
+def calibrate_on(run: Path, folder: Path, segments_max: int, tell: Tell = lambda _: None) -> OwnLimits:
     """Limits for the training of `run`, from at most `segments_max` of its segments; works in `folder`.
 
     Each stack replays one segment after the other, in one process at a time, because a state may be large.
@@ -42,13 +42,13 @@ def calibrate_on(run: Path, folder: Path, segments_max: int, tell: Callable[[str
         raise UnavailableError(f"{run}: no two anchors are there, and limits are measured over a segment between two")
     stacks = graph_stacks()
     figures: list[dict[str, Any]] = []
-    for stack in (BASE, *(each for each in stacks if each != BASE)):
+    for stack in (BASE, *(other for other in stacks if other != BASE)):
         tell(f"replaying on the stack {stack.name}")
         job = {"run": str(run), "segments": segments, "claims": str(folder / "claims"), "claiming": stack == BASE}
         task = StackJob("tallystick.tally.calibration.segments:replay_run", stack, stack.name, job)
         figures += run_all(folder, [task])[0]
-    starts = sorted({each["start"] for each in figures})
-    windows = sorted({each["end"] - each["start"] for each in figures})
+    starts = sorted({row["start"] for row in figures})
+    windows = sorted({row["end"] - row["start"] for row in figures})
     held_out = tuple(stack.name for stack in stacks if stack.held_out)
     calibration = Calibration(
         machine=machine(),
@@ -64,7 +64,7 @@ def spread(marks: Sequence[int], count: int) -> list[tuple[int, int]]:
     """`count` of the segments between neighbouring anchors: the first, the last, and others evenly between them."""
     every = list(pairwise(marks))
     last, gaps = len(every) - 1, max(1, count - 1)
-    return [every[place] for place in sorted({last * each // gaps for each in range(count)})] if every else []
+    return [every[place] for place in sorted({last * step // gaps for step in range(count)})] if every else []
 
 
 def graph_stacks() -> list[Stack]:
@@ -80,14 +80,14 @@ def _entry(
     bench: RunBench, figures: list[dict[str, Any]], held_out: Sequence[str], window: int, start: int
 ) -> LimitsEntry:
     """The limits from step `start` on: before Adam's second moment has settled, drift is far larger."""
-    fitting = [each for each in figures if each["end"] - each["start"] <= window and each["start"] >= start]
-    drifts = [(each["stack"] in held_out, Drift.from_json(each["drift"]).distances) for each in fitting]
-    kept = [distances for is_held_out, distances in drifts if not is_held_out]
-    left = [distances for is_held_out, distances in drifts if is_held_out]
+    fitting = [row for row in figures if row["end"] - row["start"] <= window and row["start"] >= start]
+    kept, left = (
+        [Drift.from_json(row["drift"]) for row in fitting if (row["stack"] in held_out) is is_held_out]
+        for is_held_out in (False, True)
+    )
     return entry_of(
-        largest_of(kept),
-        largest_of(left),
-        (len(kept), len(left)),
+        kept,
+        left,
         window,
         family=bench.kind.family,
         optimizer=bench.kind.optimizer,

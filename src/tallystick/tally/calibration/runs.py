@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,11 +10,12 @@ from tallystick.audits.limits import Family
 from tallystick.core.files import write_atomically
 from tallystick.formats.recipe import Recipe
 from tallystick.recording.training import train
-from tallystick.tally.calibration.drift import Drift, largest_of
+from tallystick.tally.calibration.drift import Drift
 from tallystick.tally.calibration.stacks import (
     BASE,
     Stack,
     StackJob,
+    Tell,
     deal,
     run_all,
     stack_named,
@@ -128,7 +128,6 @@ def corpus() -> str:
 
 # Honest drift: every stack replays the runs of the study, and its distance from the claims is measured.
 
-Tell = Callable[[str], None]
 LONG = ((0, (1, 8, 32)), (32, (33, 40, 64)))
 
 
@@ -236,8 +235,3 @@ def _takes(stack: Stack, case: Case) -> bool:
     if stack == BASE:
         return True
     return stack.takes_long if case.only_long else stack.held_out or not case.held_out
-
-
-def largest(samples: Iterable[Sample]) -> dict[str, float]:
-    """The largest of every distance over all `samples`, by path."""
-    return largest_of(sample.drift.distances for sample in samples)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from tallystick.audits.checked_run import CheckedRun, check_records, read_stated
 from tallystick.audits.policy import Policy
 from tallystick.audits.tolerant import TrainingKind, workload_of
 from tallystick.core.errors import ProofError, UnavailableError
-from tallystick.core.safetensors import read_state, write_state
+from tallystick.core.safetensors import read_state
 from tallystick.core.tensor_digests import state_digest
 from tallystick.core.tensors import State
 from tallystick.engines.torch.tensors import from_tensor
@@ -27,7 +26,7 @@ from tallystick.formats.records import anchor_file
 from tallystick.formats.spec import Spec
 from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.step_names import WEIGHTS
-from tallystick.tally.calibration.drift import Outcome, measure
+from tallystick.tally.calibration.drift import Drift, Outcome, measure
 from tallystick.tally.calibration.stacks import Stack
 from tallystick.verdicts.distances import Projection
 from tallystick.verdicts.exact import element_count
@@ -66,9 +65,11 @@ class Bench:
         """A trainer for `recipe`, which is that of this run or a changed one."""
         return Trainer(recipe, classes(self.spec), device)
 
-    def peak_rate(self, start: int, end: int) -> float:
-        """The largest learning rate of steps `start + 1` … `end`."""
-        return max(learning_rate(self.recipe, step) for step in range(start + 1, end + 1))
+    def drift(self, before: State, claimed: Outcome, replayed: Outcome, segment: tuple[int, int]) -> Drift:
+        """How far a claimed end of a segment lies from the replayed one; `before` is the state at its start."""
+        start, end = segment
+        peak_rate = max(learning_rate(self.recipe, step) for step in range(start + 1, end + 1))
+        return measure(before, claimed, replayed, peak_rate, self.projection, self.recipe.training.dtype)
 
 
 def recipe_on(stack: Stack, recipe: Recipe) -> Recipe:
@@ -103,20 +104,6 @@ def reached(trainer: Trainer, sketcher: Sketcher, loss: float) -> Outcome:
     return Outcome(state, loss, sketcher.sketch())
 
 
-def keep(folder: Path, start: int, end: int, reached: Outcome) -> None:
-    """Save the end of a segment for later comparisons."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_state(folder / f"{start}-{end}.safetensors", reached.state)
-    rest = {"loss": reached.loss, "sketch": reached.sketch}
-    (folder / f"{start}-{end}.json").write_text(json.dumps(rest))
-
-
-def kept(folder: Path, start: int, end: int) -> Outcome:
-    """The end of a segment that `keep` saved."""
-    rest = json.loads((folder / f"{start}-{end}.json").read_text())
-    return Outcome(read_state(folder / f"{start}-{end}.safetensors"), rest["loss"], rest["sketch"])
-
-
 def replay_study(stack: Stack, job: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Replay every stretch of every run in `job`; gives measurements, but none on the stack that makes the claims."""
     for run in job["runs"]:
@@ -126,28 +113,29 @@ def replay_study(stack: Stack, job: dict[str, Any]) -> Iterator[dict[str, Any]]:
             start = bench.anchor(stretch.start)
             for end, outcome in replay(bench, trainer, stack, stretch):
                 if run["keep"]:
-                    keep(Path(run["keep"]), stretch.start, end, outcome)
-                if not run["claims"]:
-                    _check_reproduced(bench, end, outcome)
+                    outcome.keep(Path(run["keep"]), stretch.start, end)
+                if run["claims"]:
+                    row = _compared(bench, stack, Path(run["claims"]), start, (stretch.start, end), outcome)
+                    yield {"case": bench.run.path.name, **row}
                     continue
-                claimed = kept(Path(run["claims"]), stretch.start, end)
-                rate = bench.peak_rate(stretch.start, end)
-                drift = measure(start, claimed, outcome, rate, bench.projection, bench.recipe.training.dtype)
-                yield {
-                    "case": bench.run.path.name,
-                    "stack": stack.name,
-                    "start": stretch.start,
-                    "end": end,
-                    "same_bits": state_digest(claimed.state) == state_digest(outcome.state),
-                    "drift": drift.to_json(),
-                }
+                # Unless the base stack repeats its own run bit for bit, the claims would be wrong.
+                path = bench.run.path / anchor_file(end)
+                if path.is_file() and state_digest(read_state(path)) != state_digest(outcome.state):
+                    raise ProofError(f"{bench.run.path.name}: step {end} does not repeat on the stack that recorded it")
 
 
-def _check_reproduced(bench: Bench, end: int, reached: Outcome) -> None:
-    """Raise `ProofError` unless the base stack reproduces its own run bit for bit; else the claims would be wrong."""
-    path = bench.run.path / anchor_file(end)
-    if path.is_file() and state_digest(read_state(path)) != state_digest(reached.state):
-        raise ProofError(f"{bench.run.path.name}: step {end} does not repeat on the stack that recorded it")
+def _compared(
+    bench: Bench | RunBench, stack: Stack, claims: Path, before: State, segment: tuple[int, int], outcome: Outcome
+) -> dict[str, Any]:
+    """What a stack shows of one segment beside the claim that was kept of it."""
+    claimed = Outcome.kept(claims, *segment)
+    return {
+        "stack": stack.name,
+        "start": segment[0],
+        "end": segment[1],
+        "same_bits": state_digest(claimed.state) == state_digest(outcome.state),
+        "drift": bench.drift(before, claimed, outcome, segment).to_json(),
+    }
 
 
 # Somebody's own run. Stacks are compared with each other and never with the states of the run, of which only the starts
@@ -184,6 +172,11 @@ class RunBench:
         assert self.run.plan is not None
         return TorchReplayer(self.run.spec, self.run.dataset, self.run.plan, device)
 
+    def drift(self, before: State, claimed: Outcome, replayed: Outcome, segment: tuple[int, int]) -> Drift:
+        """As `Bench.drift`."""
+        peak_rate = max(map(self.kind.rate, range(segment[0] + 1, segment[1] + 1)))
+        return measure(before, claimed, replayed, peak_rate, self.projection, self.kind.dtype)
+
     def outcome(self, replayer: Replayer, seen: ReplayedStep) -> Outcome:
         """What was reached after a step, with a copy of the state."""
         state = {name: tensor.copy() for name, tensor in replayer.state().items()}
@@ -204,10 +197,6 @@ def replay_run(stack: Stack, job: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 continue
             outcome = bench.outcome(replayer, seen)
             if job["claiming"]:
-                keep(folder, start, step, outcome)
-                continue
-            claimed = kept(folder, start, step)
-            rate = max(map(bench.kind.rate, range(start + 1, step + 1)))
-            drift = measure(before, claimed, outcome, rate, bench.projection, bench.kind.dtype)
-            same_bits = state_digest(claimed.state) == state_digest(outcome.state)
-            yield {"stack": stack.name, "start": start, "end": step, "same_bits": same_bits, "drift": drift.to_json()}
+                outcome.keep(folder, start, step)
+            else:
+                yield _compared(bench, stack, folder, before, (start, step), outcome)

@@ -8,13 +8,13 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from tallystick.core.errors import UnavailableError
 
@@ -145,6 +145,9 @@ def machine() -> str:
 
 
 # Processes on a stack, as many at once as there are processors.
+
+Tell: TypeAlias = Callable[[str], None]
+"""Takes a line about what is done now."""
 
 
 @dataclass(frozen=True)

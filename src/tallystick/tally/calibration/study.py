@@ -10,20 +10,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from tallystick.audits.limits import Calibration, Family, LimitsEntry
-from tallystick.tally.calibration.cheats import SHARES, ClaimTrial, Climb, climb_ladders, furthest_by_cheat, try_claims
-from tallystick.tally.calibration.drift import entry_of, largest_of, limits_of, limits_over, rounded
+from tallystick.tally.calibration.cheats import ClaimTrial, climb_ladders, furthest_by_cheat, try_claims
+from tallystick.tally.calibration.drift import entry_of, honest_over, largest_of, limits_of, limits_over, rounded
 from tallystick.tally.calibration.runs import (
     OPTIMIZERS,
     PRECISIONS,
     WINDOWS,
     Sample,
-    Tell,
     cases,
-    largest,
     measure_honest,
     record,
 )
-from tallystick.tally.calibration.stacks import STACKS, machine, stacks_here
+from tallystick.tally.calibration.stacks import STACKS, Tell, machine, stacks_here
 
 FAMILIES: Final[tuple[Family, ...]] = ("language", "image")
 FROM_STEPS: Final = (0, 8)
@@ -57,7 +55,7 @@ class Study:
     calibration: Calibration
     samples: tuple[Sample, ...]
     claims: tuple[ClaimTrial, ...]
-    climbs: tuple[Climb, ...]
+    ladders: tuple[dict[str, Any], ...]
 
 
 def calibrate(
@@ -76,11 +74,11 @@ def calibrate(
     tell("trying the cheats")
     claims = try_claims(folder, [case for case in usual if not case.held_out])
     calibration = table(samples, claims, also)
-    climbs: list[Climb] = []
+    ladders: list[dict[str, Any]] = []
     if effort.trials:
         tell("looking for the smallest cheats that are caught")
-        climbs = climb_ladders(folder, usual, calibration, effort.trials)
-    return Study(calibration, tuple(samples), tuple(claims), tuple(climbs))
+        ladders = climb_ladders(folder, usual, calibration, effort.trials)
+    return Study(calibration, tuple(samples), tuple(claims), tuple(ladders))
 
 
 def table(samples: list[Sample], claims: list[ClaimTrial], also: Calibration | None = None) -> Calibration:
@@ -105,16 +103,14 @@ def _entry(
     """The limits of one kind of training over segments of up to `window` steps from step `start` on."""
     kind = tuple(kind)
     fitting = [s for s in samples if s.case.key == kind and s.steps <= window and s.start >= start]
-    kept, held_out = [s for s in fitting if not s.is_held_out], [s for s in fitting if s.is_held_out]
-    honest = largest_of([largest(kept), *((also.honest_max, also.held_out_max) if also else ())])
+    kept = [sample.drift for sample in fitting if not sample.is_held_out]
     tried = [trial for trial in claims if trial.case.key == kind and trial.steps == window]
-    furthest = furthest_by_cheat(tried, limits_over(honest, window))
-    elsewhere = also.honest_segments + also.held_out_segments if also else 0
+    furthest = furthest_by_cheat(tried, limits_over(honest_over(kept, also), window))
     return entry_of(
-        honest,
-        largest(held_out),
-        (len(kept) + elsewhere, len(held_out)),
+        kept,
+        [sample.drift for sample in fitting if sample.is_held_out],
         window,
+        also,
         family=kind[0],
         optimizer=kind[1],
         dtype=kind[2],
@@ -141,7 +137,7 @@ def figures_of(study: Study) -> dict[str, Any]:
         "calibration": str(study.calibration.digest_as("calibration")),
         "honest": _honest(study),
         "cheats": _cheats(study),
-        "ladders": [_ladder(climb) for climb in study.climbs],
+        "ladders": list(study.ladders),
     }
 
 
@@ -166,7 +162,7 @@ def _honest(study: Study) -> list[dict[str, Any]]:
                     "segments": len(group),
                     "held_out": sum(sample.is_held_out for sample in group),
                     "same_bits": sum(sample.same_bits for sample in group),
-                    "largest": rounded(largest(group)),
+                    "largest": rounded(largest_of(sample.drift.distances for sample in group)),
                     "undetermined": max(sample.drift.undetermined for sample in group),
                 }
             )
@@ -193,15 +189,3 @@ def _cheats(study: Study) -> list[dict[str, Any]]:
                 }
             )
     return rows
-
-
-def _ladder(climb: Climb) -> dict[str, Any]:
-    shown = {f"{share:g}": climb.smallest(share) for share in SHARES}
-    return {
-        "optimizer": climb.optimizer,
-        "dtype": climb.dtype,
-        "kind": climb.kind,
-        "window": climb.window,
-        "rates": [rate.to_json() for rate in climb.rates],
-        "smallest": {share: None if rate is None else rate.size for share, rate in shown.items()},
-    }

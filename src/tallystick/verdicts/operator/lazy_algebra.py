@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partialmethod
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -187,20 +187,16 @@ class LazyAlgebra(ByElement[LazyTensor]):
 
     def sum(self, x: LazyTensor, axes: Axes, keep: bool = False, short: int = 0) -> LazyTensor:
         """See `Algebra.sum`."""
-        total = partial(self.balls.sum, short=short)
-        return self._reduced(self.types.sum(x.spec, axes, keep), x, axes, partial(_along_row, total))
+        spec = self.types.sum(x.spec, axes, keep)
+        return self._reduced(spec, x, axes, lambda rows: self.balls.sum(rows, (1,), short=short))
 
-    def prod(self, x: LazyTensor, axes: Axes, keep: bool = False) -> LazyTensor:
-        """See `Algebra.prod`."""
-        return self._reduced(self.types.prod(x.spec, axes, keep), x, axes, partial(_along_row, self.balls.prod))
+    def _along(self, name: str, x: LazyTensor, axes: Axes, keep: bool = False) -> LazyTensor:
+        reduce = getattr(self.balls, name)
+        return self._reduced(getattr(self.types, name)(x.spec, axes, keep), x, axes, lambda rows: reduce(rows, (1,)))
 
-    def max(self, x: LazyTensor, axes: Axes, keep: bool = False) -> LazyTensor:
-        """See `Algebra.max`."""
-        return self._reduced(self.types.max(x.spec, axes, keep), x, axes, partial(_along_row, self.balls.max))
-
-    def min(self, x: LazyTensor, axes: Axes, keep: bool = False) -> LazyTensor:
-        """See `Algebra.min`."""
-        return self._reduced(self.types.min(x.spec, axes, keep), x, axes, partial(_along_row, self.balls.min))
+    prod = partialmethod(_along, "prod")
+    max = partialmethod(_along, "max")
+    min = partialmethod(_along, "min")
 
     def argmax(self, x: LazyTensor, axis: int, keep: bool = False) -> LazyTensor:
         """See `Algebra.argmax`."""
@@ -223,27 +219,12 @@ class LazyAlgebra(ByElement[LazyTensor]):
     def mersenne(self, state: LazyTensor, move: LazyTensor, count: int) -> tuple[LazyTensor, LazyTensor]:
         """See `Algebra.mersenne`; as a whole."""
         specs = self.types.mersenne(state.spec, move.spec, count)
-        both: list[LazyTensor] = []
-
-        def rule(which: int, places: Places) -> Ball:
-            if not both:
-                drawn = self.balls.mersenne(self._whole(state), self._whole(move), count)
-                both.extend(map(self.load, drawn))
-            return both[which].at(places)
-
-        return LazyTensor(specs[0], partial(rule, 0)), LazyTensor(specs[1], partial(rule, 1))
+        return self._together(specs, lambda: self.balls.mersenne(self._whole(state), self._whole(move), count))
 
     def sort(self, x: LazyTensor, axis: int, descending: bool) -> tuple[LazyTensor, LazyTensor]:
         """See `Algebra.sort`; as a whole."""
         specs = self.types.sort(x.spec, axis, descending)
-        both: list[LazyTensor] = []
-
-        def rule(which: int, places: Places) -> Ball:
-            if not both:
-                both.extend(map(self.load, self.balls.sort(self._whole(x), axis, descending)))
-            return both[which].at(places)
-
-        return LazyTensor(specs[0], partial(rule, 0)), LazyTensor(specs[1], partial(rule, 1))
+        return self._together(specs, lambda: self.balls.sort(self._whole(x), axis, descending))
 
     def dot(
         self,
@@ -386,17 +367,23 @@ class LazyAlgebra(ByElement[LazyTensor]):
     ) -> LazyTensor:
         """See `Algebra.scatter`; as a whole."""
         spec = self.types.scatter(x.spec, [each.spec for each in indices], axis, updates.spec, add)
-        whole: list[LazyTensor] = []
 
-        def rule(places: Places) -> Ball:
-            if not whole:
-                chosen = [self._whole(each) for each in indices]
-                whole.append(self.load(self.balls.scatter(self._whole(x), chosen, axis, self._whole(updates), add)))
-            return whole[0].at(places)
+        @cache
+        def scattered() -> LazyTensor:
+            chosen = [self._whole(index) for index in indices]
+            return self.load(self.balls.scatter(self._whole(x), chosen, axis, self._whole(updates), add))
 
-        return LazyTensor(spec, rule)
+        return LazyTensor(spec, lambda places: scattered().at(places))
 
     # ---- how
+
+    def _together(
+        self, specs: tuple[TensorSpec, TensorSpec], compute: Callable[[], tuple[Ball, Ball]]
+    ) -> tuple[LazyTensor, LazyTensor]:
+        """Two values that are computed together and as a whole, once an element of either is needed."""
+        both = cache(lambda: [self.load(ball) for ball in compute()])
+        first, second = specs
+        return LazyTensor(first, lambda at: both()[0].at(at)), LazyTensor(second, lambda at: both()[1].at(at))
 
     def _whole(self, x: LazyTensor) -> Ball:
         return self.balls.reshape(x.at(np.arange(x.spec.size)), x.shape)
@@ -418,10 +405,6 @@ class LazyAlgebra(ByElement[LazyTensor]):
         ball = x.at(flat_places(found, x.shape, count))
         unsure = [each.radius for each in indices if each.radius is not None]
         return replace(ball, radius=sum(unsure, np.zeros(count) + ball.width)) if unsure else ball
-
-
-def _along_row(reduce: Callable[[Ball, Axes], Ball], rows: Ball) -> Ball:
-    return reduce(rows, (1,))
 
 
 def _index(ball: Ball, side: int) -> Places:

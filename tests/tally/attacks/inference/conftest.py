@@ -12,7 +12,7 @@ from tallystick.programs.encoding import graph_root
 from tallystick.programs.graph import float_results, operands_of
 from tallystick.programs.operators.balls.bound import bound
 from tallystick.programs.operators.definition import operator
-from tallystick.verdicts.bounds import errors_of, rounding_errors
+from tallystick.verdicts.bounds import errors_of, join, rounding_errors
 from tallystick.verdicts.profiles import Calibrated, Profile
 from tests.support.attacks.inference.workload import StudyWorkload, run_values
 
@@ -57,9 +57,9 @@ def profile(workload: StudyWorkload) -> Profile:
                 found = exact[node.outputs.index(ref)]
                 assert found is not None
                 errors = errors_of(values[ref].values().astype(np.float64), found.value, found.radius, UNIT)
-                errors = errors.joined(rounding_errors(found.value, found.radius, UNIT))
+                errors = join((errors, rounding_errors(found.value, found.radius, UNIT)))
                 for table, name in ((nodes, ref[1:]), (kinds, f"{node.operator} {spec.dtype}")):
-                    table[name] = Calibrated.of(errors.joined(table[name].errors()) if name in table else errors)
+                    table[name] = Calibrated.of(join((errors, table[name].errors())) if name in table else errors)
     root = graph_root(workload.graph)
     common = {"stacks": ("base",), "machines": ("here",), "inputs": 6, "safety": 3.0}
     return Profile(graphs=(root,), nodes={root: nodes}, operators=kinds, **common)  # type: ignore[arg-type]
