@@ -153,16 +153,17 @@ def _record(folder: Path, _stack: Stack, _seeds: int) -> dict[str, Any]:
 def _traces(folder: Path, stack_tag: str) -> dict[str, Any]:
     """The provers of one stack by the claims that they defend."""
     from tallystick.disputes.evidence.statement import statement_at
+    from tallystick.disputes.evidence.traces import trace_of
     from tallystick.tally.attacks.provers import swapped_layer_trace, wrong_rate_trace
     from tests.support.attacks.disputes.scene import STEP, WEIGHT
 
     work = folder / "proved" / stack_tag
     besides = json.loads((folder / BESIDES).read_text())
     return {
-        **({"besides": statement_at(Path(besides["run"])).trace(work / "besides")} if besides else {}),
-        "run": statement_at(folder / "run").trace(work / "run"),
-        "long": statement_at(folder / "long").trace(work / "long"),
-        "calls": statement_at(folder / "calls").trace(work / "calls"),
+        **({"besides": trace_of(statement_at(Path(besides["run"])), work / "besides")} if besides else {}),
+        "run": trace_of(statement_at(folder / "run"), work / "run"),
+        "long": trace_of(statement_at(folder / "long"), work / "long"),
+        "calls": trace_of(statement_at(folder / "calls"), work / "calls"),
         "wrong-rate": wrong_rate_trace(folder / "wrong-rate", work / "wrong-rate", STEP),
         "swapped-layer": swapped_layer_trace(folder / "swapped-layer", work / "swapped-layer", WEIGHT),
     }
