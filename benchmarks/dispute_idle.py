@@ -32,6 +32,7 @@ from benchmarks.workload import SEQUENCE, VOCABULARY, training_recipe
 from tallystick.core.digests import digest
 from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 from tallystick.disputes.evidence.statement import statement_at
+from tallystick.disputes.evidence.traces import trace_of
 from tallystick.disputes.game.moves import Post
 from tallystick.disputes.game.state import DAY, Rules
 from tallystick.disputes.parties import programs
@@ -118,7 +119,7 @@ def _looks(scene: Scene, others: int, count: int) -> Figure:
     ):
         key = SigningKey.read(scene.key)
         cache = BoardCache(place.board(key), workspace.folder / "data")
-        trace = statement_at(scene.run).trace(workspace.folder / "trace")
+        trace = trace_of(statement_at(scene.run), workspace.folder / "trace")
         roles = programs.prover(cache, workspace, lambda _: trace, offer_of(scene.run))
         player = Player(place.connect(key), workspace, roles)
         player.look()

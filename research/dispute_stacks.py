@@ -27,7 +27,7 @@ from tallystick.disputes.evidence.doubting import doubter_for
 from tallystick.disputes.evidence.judging import DisputeJudge
 from tallystick.disputes.evidence.locate import distance_in_units
 from tallystick.disputes.evidence.statement import statement_at
-from tallystick.disputes.evidence.traces import KeptOperators, torch_engine
+from tallystick.disputes.evidence.traces import KeptOperators, torch_engine, trace_of
 from tallystick.disputes.evidence.view import OpeningView
 from tallystick.disputes.game.protocols import Doubt
 from tallystick.formats.store.run import RunDirectory
@@ -172,10 +172,10 @@ def _traces(folder: Path, stack_tag: str) -> dict[str, Any]:
     work = folder / "proved" / stack_tag
     besides = json.loads((folder / BESIDES).read_text())
     return {
-        **({"besides": statement_at(Path(besides["run"])).trace(work / "besides")} if besides else {}),
-        "run": statement_at(folder / "run").trace(work / "run"),
-        "long": statement_at(folder / "long").trace(work / "long"),
-        "calls": statement_at(folder / "calls").trace(work / "calls"),
+        **({"besides": trace_of(statement_at(Path(besides["run"])), work / "besides")} if besides else {}),
+        "run": trace_of(statement_at(folder / "run"), work / "run"),
+        "long": trace_of(statement_at(folder / "long"), work / "long"),
+        "calls": trace_of(statement_at(folder / "calls"), work / "calls"),
         "wrong-rate": wrong_rate_trace(folder / "wrong-rate", work / "wrong-rate", STEP),
         "swapped-layer": swapped_layer_trace(folder / "swapped-layer", work / "swapped-layer", WEIGHT),
     }

@@ -150,15 +150,15 @@ def test_in_one_round_mode_the_leaves_are_operators_already(play: Play) -> None:
     assert play.owed("prover") == play.rules.prover_bond + play.rules.challenger_bond
 
 
-@pytest.mark.parametrize("size", [1, 2, 4, 5, 9])
-def test_trees_of_any_size_are_cut_down_to_one_leaf(play: Play, size: int) -> None:
-    tree = Tree.of(size)
-    play.tree_of = lambda dispute: tree if dispute.level == 2 else OPERATORS  # type: ignore[method-assign]
-    play.post(tree)
-    play.contest()
-    play.bisect()
-    play.do("challenger", Concede, dispute=0)
-    assert play.dispute().fault is Fault.CHALLENGER
+def test_trees_of_any_size_are_cut_down_to_one_leaf(play: Play) -> None:
+    trees = [Tree.of(size) for size in (1, 2, 4, 5, 9)]
+    play.tree_of = lambda dispute: trees[dispute.claim] if dispute.level == 2 else OPERATORS  # type: ignore[method-assign]
+    for number, tree in enumerate(trees):
+        play.post(tree)
+        play.contest(claim=number)
+        play.bisect(number)
+        play.do("challenger", Concede, dispute=number)
+        assert play.dispute(number).fault is Fault.CHALLENGER
 
 
 def test_money_rests_and_is_taken_out_once(play: Play) -> None:

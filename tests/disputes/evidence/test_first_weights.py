@@ -13,7 +13,7 @@ from tallystick.core.errors import UnavailableError
 from tallystick.disputes.evidence.doubting import doubter_for
 from tallystick.disputes.evidence.judging import DisputeJudge
 from tallystick.disputes.evidence.statement import statement_at
-from tallystick.disputes.evidence.traces import torch_engine
+from tallystick.disputes.evidence.traces import torch_engine, trace_of
 from tallystick.disputes.game.protocols import Doubt
 from tallystick.formats.store.directories import open_origin
 from tallystick.verdicts.verdict import Fault
@@ -34,7 +34,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
 
 def contested(scene: Path, run: str, board: Path, judge: DisputeJudge, doubt: Doubt | None = None) -> Outcome | None:
     """A dispute with a challenger who has the checkpoint, up to the ruling of a judge."""
-    trace = statement_at(scene / run).trace(board / "work")
+    trace = trace_of(statement_at(scene / run), board / "work")
     doubter = doubter_for(initial=[scene / "checkpoint"])
     return Rehearsal(scene / run, board / "board").play(trace, doubter, judge, doubt)
 
@@ -59,7 +59,7 @@ def test_a_run_that_begins_with_its_checkpoint_is_not_contested(scene: Path, tmp
 
 
 def test_nobody_without_the_checkpoint_contests_the_start_or_is_sure_of_it(scene: Path, tmp_path: Path) -> None:
-    trace = statement_at(scene / "forged").trace(tmp_path / "work")
+    trace = trace_of(statement_at(scene / "forged"), tmp_path / "work")
     rehearsal = Rehearsal(scene / "forged", tmp_path / "board")
     assert rehearsal.play(trace, doubter_for(), DisputeJudge()) is None
     for judge in (DisputeJudge(), DisputeJudge(torch_engine())):
@@ -86,7 +86,7 @@ def test_other_weights_than_the_stated_ones_say_nothing(scene: Path, tmp_path: P
     (tmp_path / "tuned").mkdir()
     moved = {name: Tensor.of((each.array() + np.float32(1)).astype(np.float32)) for name, each in weights.items()}
     write_state(tmp_path / "tuned" / "model.safetensors", moved)
-    trace = statement_at(scene / "honest").trace(tmp_path / "work")
+    trace = trace_of(statement_at(scene / "honest"), tmp_path / "work")
     doubter = doubter_for(initial=[tmp_path / "tuned"])
     assert Rehearsal(scene / "honest", tmp_path / "board").play(trace, doubter, DisputeJudge()) is None
     with pytest.raises(UnavailableError, match="no"):

@@ -24,7 +24,7 @@ from tallystick.core.tensors import (  # noqa: E402
 from tallystick.disputes.evidence.doubting import doubter_for  # noqa: E402
 from tallystick.disputes.evidence.judging import DisputeJudge  # noqa: E402
 from tallystick.disputes.evidence.statement import statement_at  # noqa: E402
-from tallystick.disputes.evidence.traces import RecordTrace, torch_engine  # noqa: E402
+from tallystick.disputes.evidence.traces import RecordTrace, torch_engine, trace_of  # noqa: E402
 from tallystick.disputes.game.protocols import Descent, DisputeView, Doubt, OpenedLeaves, Trace  # noqa: E402
 from tallystick.disputes.game.state import Clocks, Dispute, Phase  # noqa: E402
 from tallystick.formats.claims import call_file  # noqa: E402
@@ -154,7 +154,7 @@ def test_a_step_without_operators_is_audited_by_a_member(tmp_path: Path, one_thr
     run = tmp_path / ("honest" if is_honest else "forged")
     if not is_honest:
         infinitesimal_update(tmp_path / "honest", run)
-    outcome = play(run, statement_at(run).trace(tmp_path / "work"), tmp_path / "board", Doubt(4, 5, ""))
+    outcome = play(run, trace_of(statement_at(run), tmp_path / "work"), tmp_path / "board", Doubt(4, 5, ""))
     assert outcome.fault is None
     assert member(outcome) is (Fault.CHALLENGER if is_honest else Fault.PROVER)
 
@@ -193,7 +193,7 @@ def softmax() -> Graph:
 
 def revealed(folder: Path, board: Path, low: int = 0) -> DisputeView:
     """A dispute over one operator of an opening, up to its ruling."""
-    return play(folder, statement_at(folder).trace(board / "work"), board, Doubt(low, low + 1, "")).answered
+    return play(folder, trace_of(statement_at(folder), board / "work"), board, Doubt(low, low + 1, "")).answered
 
 
 @pytest.mark.parametrize("kernel", [NumpyEngine(), Refusing()], ids=["a kernel", "no kernel"])

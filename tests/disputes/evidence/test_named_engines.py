@@ -9,7 +9,9 @@ import pytest
 
 from tallystick.core.errors import UsageError
 from tallystick.core.tensors import Tensor, TensorSpec
-from tallystick.disputes.evidence.statement import TrainingStatement, statement_at
+from tallystick.disputes.evidence.statement import statement_at
+from tallystick.disputes.evidence.traces import trace_of
+from tallystick.disputes.evidence.training import TrainingStatement
 from tallystick.formats.openings import Opening
 from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.graph import Graph, Input, Role
@@ -50,10 +52,10 @@ def test_a_referee_rules_alike_whatever_engine_the_prover_names(name: str, by: f
 def test_a_prover_does_not_play_with_an_engine_that_is_known_to_lie_outside(tmp_path: Path) -> None:
     folder = opened_by("iree", tmp_path / "opening", 0.0)
     with pytest.raises(UsageError, match=r"iree lies outside the bounds .* open with another engine"):
-        statement_at(folder).trace(tmp_path / "work")
+        trace_of(statement_at(folder), tmp_path / "work")
     with pytest.raises(UsageError, match="iree lies outside"):
-        TrainingStatement(RunDirectory(tmp_path / "run")).trace(tmp_path / "work", NumpyEngine({}, "iree"))
+        trace_of(TrainingStatement(RunDirectory(tmp_path / "run")), tmp_path / "work", NumpyEngine({}, "iree"))
 
 
 def test_it_plays_with_others(tmp_path: Path) -> None:
-    assert statement_at(opened_by("numpy", tmp_path / "opening", 0.0)).trace(tmp_path / "work") is not None
+    assert trace_of(statement_at(opened_by("numpy", tmp_path / "opening", 0.0)), tmp_path / "work") is not None

@@ -14,11 +14,11 @@ from tallystick.audits.opening import (  # noqa: E402
     source_of_call,
 )
 from tallystick.core.errors import ProofError  # noqa: E402
-from tallystick.disputes.evidence.doubting import doubter_for  # noqa: E402
+from tallystick.disputes.evidence.doubting import CONFIRMED_MAX, doubter_for  # noqa: E402
 from tallystick.disputes.evidence.judging import DisputeJudge  # noqa: E402
 from tallystick.disputes.evidence.locate import ChallengerWork, deviation_of, deviations  # noqa: E402
-from tallystick.disputes.evidence.replays import CONFIRMED_MAX  # noqa: E402
 from tallystick.disputes.evidence.statement import statement_at  # noqa: E402
+from tallystick.disputes.evidence.traces import trace_of  # noqa: E402
 from tallystick.disputes.evidence.view import (  # noqa: E402
     OpeningView,
     read_operators,
@@ -44,7 +44,7 @@ from tests.support.rehearsal import Outcome, Rehearsal  # noqa: E402
 
 
 def play(statement: Path, folder: Path, *budgets: Budget, doubt: Doubt | None = None) -> Outcome | None:
-    trace, judge = statement_at(statement).trace(folder / "work"), DisputeJudge(budgets=budgets)
+    trace, judge = trace_of(statement_at(statement), folder / "work"), DisputeJudge(budgets=budgets)
     return Rehearsal(statement, folder / "board").play(trace, doubter_for(budgets=budgets), judge, doubt)
 
 
@@ -124,7 +124,7 @@ def test_a_threshold_leaves_open_what_the_bound_allows(scene: Scene, tmp_path: P
     for given in (None, profile):
         rehearsal = Rehearsal(tmp_path / "claim", tmp_path / f"board{len(found)}")
         trace, doubt = (
-            statement_at(tmp_path / "claim").trace(tmp_path / "work"),
+            trace_of(statement_at(tmp_path / "claim"), tmp_path / "work"),
             Doubt(node.number, node.number + 1, ""),
         )
         outcome = rehearsal.play(trace, doubter_for(), DisputeJudge(profile=given), doubt)

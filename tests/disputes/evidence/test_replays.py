@@ -13,18 +13,20 @@ from tallystick.core.tensors import State, Tensor  # noqa: E402
 from tallystick.disputes.evidence import replays  # noqa: E402
 from tallystick.disputes.evidence.replays import Replays, objection  # noqa: E402
 from tallystick.disputes.evidence.training import (  # noqa: E402
-    ClaimedTraining,
+    TrainingStatement,
     limits_of,
 )
+from tallystick.formats.store.run import RunDirectory  # noqa: E402
 from tests.support.attacks.disputes.scene import STEP, Scene  # noqa: E402
 
 ADAM = ("language", "adamw", "fp32")
 
 
 @pytest.fixture
-def held(scene: Scene) -> ClaimedTraining:
+def held(scene: Scene) -> TrainingStatement:
     """A training of a kind that nothing was calibrated for."""
-    return ClaimedTraining(scene.evidence, shipped_calibration().model_copy(update={"entries": ()}))
+    uncalibrated = shipped_calibration().model_copy(update={"entries": ()})
+    return TrainingStatement(RunDirectory(scene.run), calibration=uncalibrated)
 
 
 @pytest.fixture
@@ -47,22 +49,22 @@ def times(opened: State, factor: float, ending: str) -> State:
     return {**opened, **moved}
 
 
-def said(held: ClaimedTraining, opened: State) -> str:
+def said(held: TrainingStatement, opened: State) -> str:
     return objection(Replays(held).check_before(opened, STEP))
 
 
-def test_at_home_every_bit_counts(held: ClaimedTraining, opened: State) -> None:
+def test_at_home_every_bit_counts(held: TrainingStatement, opened: State) -> None:
     assert said(held, opened) == ""
     assert "state" in said(held, times(opened, 1 + 2.0**-20, ".exp_avg"))
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_elsewhere_a_state_may_drift_and_no_more(held: ClaimedTraining, opened: State) -> None:
+def test_elsewhere_a_state_may_drift_and_no_more(held: TrainingStatement, opened: State) -> None:
     assert said(held, times(opened, 1 + 2.0**-20, ".exp_avg")) == ""
     assert "state drift" in said(held, times(opened, 1.5, ".exp_avg"))
 
 
-def test_an_anchor_is_that_of_a_replay_at_home(held: ClaimedTraining) -> None:
+def test_an_anchor_is_that_of_a_replay_at_home(held: TrainingStatement) -> None:
     assert objection(Replays(held).check_anchor(3)) == ""
 
 

@@ -14,6 +14,7 @@ from research.attacks.loops import train_loop  # noqa: E402
 from tallystick.disputes.evidence.doubting import doubter_for  # noqa: E402
 from tallystick.disputes.evidence.judging import DisputeJudge  # noqa: E402
 from tallystick.disputes.evidence.statement import statement_at  # noqa: E402
+from tallystick.disputes.evidence.traces import trace_of  # noqa: E402
 from tallystick.disputes.evidence.training import StepUpdate  # noqa: E402
 from tallystick.disputes.game.protocols import Trace  # noqa: E402
 from tallystick.tally.attacks.catalogue import find_attack  # noqa: E402
@@ -63,7 +64,7 @@ def test_a_rate_that_is_opened_and_not_the_recorded_one_is_named(scene: Scene, t
 def test_a_loop_whose_record_misstates_its_rate_is_named(one_thread: None, tmp_path: Path, board: Path) -> None:
     train_loop(tmp_path / "loop")
     find_attack("loop-rate-misstated").forge(tmp_path / "loop", tmp_path / "forged")
-    trace = statement_at(tmp_path / "forged").trace(tmp_path / "work")
+    trace = trace_of(statement_at(tmp_path / "forged"), tmp_path / "work")
     found, outcome = disputed(tmp_path / "forged", trace, board)
     for reason in (found, outcome.reason):
         named = NAMED.search(reason)

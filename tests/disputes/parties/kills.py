@@ -1,4 +1,7 @@
-"""Kills a program at the n-th point at which it touches the world: before or after it reads, writes or moves."""
+"""Kills a program at the n-th point at which it touches the world: before it reads, writes or moves.
+
+The point after a call is left out: until the next call nothing changes in the world, so it is that of the next call.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +35,12 @@ class Reaper:
 
     def around(self, call: Callable[..., Any], *arguments: Any) -> Any:
         self.point()
-        found = call(*arguments)
-        self.point()
-        return found
+        return call(*arguments)
 
 
 @dataclass
 class Watched:
-    """A coordinator or board whose every call passes two points."""
+    """A coordinator or board whose every call passes a point."""
 
     inner: Any
     reaper: Reaper

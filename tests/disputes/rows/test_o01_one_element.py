@@ -12,6 +12,7 @@ import pytest
 from tallystick.core.tensors import Tensor, TensorSpec
 from tallystick.disputes.evidence.judging import DisputeJudge, Element, OpenedDispute
 from tallystick.disputes.evidence.statement import statement_at
+from tallystick.disputes.evidence.traces import trace_of
 from tallystick.disputes.game.moves import Pinpoint
 from tallystick.disputes.game.protocols import DisputeView, Doubt, Ground
 from tallystick.disputes.game.state import PostedClaim
@@ -126,7 +127,7 @@ class DisputeSetup:
     def play(self) -> Fault | None:
         """The dispute, to its end."""
         game, offer = InMemoryGame(self.folder, self.coordinator), offer_of(self.claim)
-        trace, doubter = statement_at(self.claim).trace(self.folder / "work"), Accuser()
+        trace, doubter = trace_of(statement_at(self.claim), self.folder / "work"), Accuser()
         prover = game.player("9" * 64, lambda *at: programs.prover(*at, lambda _: trace, offer))
         accuser = game.player(
             CHALLENGER, lambda *at: programs.challenger(*at, lambda _: doubter, self.pleads, naming=self.naming)

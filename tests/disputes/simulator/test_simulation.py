@@ -12,7 +12,7 @@ from tests.support.simulator.world import World
 
 from .mutants import WRONG
 
-EVENTS = 200_000
+EVENTS = 100_000
 
 
 @pytest.fixture(scope="module")
@@ -22,16 +22,16 @@ def report() -> Report:
 
 def test_no_event_breaks_anything(report: Report) -> None:
     assert report.events >= EVENTS
-    assert report.total("accepted") > 30_000
-    assert report.total("refused") > 10_000
+    assert report.total("accepted") > 15_000
+    assert report.total("refused") > 5_000
     assert report.slowest < 1.0
 
 
 def test_every_move_every_end_and_every_trouble_happened_often(report: Report) -> None:
-    assert [kind for kind in TRANSITIONS if report.counts[f"accepted {kind}"] < 40] == []
-    assert [fault for fault in Fault if report.counts[f"ended {fault}"] < 200] == []
+    assert [kind for kind in TRANSITIONS if report.counts[f"accepted {kind}"] < 20] == []
+    assert [fault for fault in Fault if report.counts[f"ended {fault}"] < 100] == []
     for trouble in ("reorganisation", "censorship", "restart", "party restarted"):
-        assert report.counts[trouble] > 100, trouble
+        assert report.counts[trouble] > 50, trouble
 
 
 CODES = {

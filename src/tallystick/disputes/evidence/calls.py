@@ -1,21 +1,17 @@
-"""A claim about recorded calls of a model, and its first wrong call."""
+"""The first wrong call of a claim about recorded calls, and what a challenger could not have seen in them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any
 
 from tallystick.audits.calls import Calls
-from tallystick.audits.opening import gather_whole
-from tallystick.core.digests import Digest
-from tallystick.core.errors import MalformedError, ProofError, UnavailableError, UsageError
-from tallystick.core.tensors import State, Tensor, TensorSpec
-from tallystick.disputes.evidence.claim_statement import Levels, OpenQuestion, Recomputation
+from tallystick.core.errors import MalformedError, UnavailableError, UsageError
+from tallystick.core.tensors import State, TensorSpec
 from tallystick.disputes.evidence.locate import ChallengerWork, Leeway, deviation
-from tallystick.disputes.evidence.replays import MARGIN, Ruled
+from tallystick.disputes.evidence.replays import MARGIN
 from tallystick.disputes.evidence.rounding import (
     LEAST,
     SAFETY,
@@ -26,52 +22,13 @@ from tallystick.disputes.evidence.rounding import (
     hidden_of,
     is_wide,
 )
-from tallystick.disputes.evidence.traces import CallSource, RecordTrace, records_of, require_within_bounds, torch_engine
-from tallystick.disputes.evidence.view import OpeningView, require_claim, supplied
 from tallystick.disputes.game.protocols import Doubt
-from tallystick.formats.claims import Log
-from tallystick.formats.openings import state_digest_of
 from tallystick.formats.records import CallRecord
-from tallystick.formats.store.directories import InferenceDirectory
 from tallystick.programs.admission import Deriver
 from tallystick.programs.execution import Arguments, Engine, Reference, execute
 from tallystick.programs.graph import Graph, Node, Ref, operands_of
 from tallystick.programs.step_names import BATCH
 from tallystick.verdicts.leaf.request import LeafLimits
-from tallystick.verdicts.verdict import Fault, require
-
-# Whether opened operators are those of a recorded call.
-#
-# Graph, weights and inputs have to be exact. Outputs may differ as far as honest kernels do.
-
-WEIGHTS: Final = ("weights.", "buffers.")
-
-
-def check_call(calls: Calls, view: OpeningView) -> None:
-    """Raise `ProofError` unless the opened operators are those of a claimed call."""
-    opening, claim = view.opening, calls.claim
-    record = opening.opened_record()
-    if not isinstance(record, CallRecord):
-        raise ProofError("the opened record is no call")
-    require_claim(opening, claim, claim.graph)
-    weights = {name: found for name, found in opening.sources.items() if name.startswith(WEIGHTS)}
-    require(state_digest_of(weights | opening.rest_before) == claim.weights, "the operators read other weights")
-    given = {name.removeprefix(BATCH): found for name, found in opening.sources.items() if name.startswith(BATCH)}
-    require(state_digest_of(given) == record.inputs, f"the operators read other inputs than call {record.index}")
-    if state_digest_of(opening.results) != record.outputs:
-        _check_outputs(calls, view, record)
-
-
-def _check_outputs(calls: Calls, view: OpeningView, record: CallRecord) -> None:
-    """Compare outputs with other bits than the recorded ones: another kernel is allowed, another model is not."""
-    recorded = calls.outputs(record)
-    require(recorded.keys() == view.opening.results.keys(), "the operators give other outputs than were recorded")
-    leeway = Leeway.of(view.graph.nodes, view.cuts.specs)
-    given = {output.name: output.value for output in view.graph.outputs}
-    for name, opened in view.results(recorded).items():
-        far = deviation(recorded[name], opened, leeway, given[name])
-        require(far <= 1.0, f"{name} of call {record.index} lies {far:.3g} tolerances from the recorded one")
-
 
 # Find the first wrong call of a model: its outputs differ from a replay, or the graph does not accept its inputs.
 #
@@ -275,81 +232,3 @@ def _arrays_by_ref(node: Node, arguments: Arguments) -> list[tuple[Ref, Any]]:
         refs, arrays = (operand, arguments[name]) if isinstance(operand, tuple) else ((operand,), (arguments[name],))
         pairs += [(ref, array) for ref, array in zip(refs, arrays, strict=True) if ref is not None]
     return pairs
-
-
-# A claim about recorded calls of a model.
-
-
-@dataclass
-class CallsStatement:
-    """Recorded calls of a model; implements `ClaimStatement`."""
-
-    run: InferenceDirectory
-    is_whole: bool = field(default=False, init=False)
-    levels: ClassVar[Levels] = 2
-    questions_of_records: ClassVar[tuple[OpenQuestion, ...]] = ()
-
-    @property
-    def tree(self) -> Log:
-        """See `ClaimStatement`."""
-        return self.run.claim().transcript
-
-    @cached_property
-    def calls(self) -> Calls:
-        """The calls of the directory, with every digest rechecked; raises `ProofError`."""
-        return gather_whole(self.run)
-
-    @cached_property
-    def weights(self) -> Mapping[str, tuple[Tensor, Digest]]:
-        """The claimed weights by name, each with its digest: views of the file, which nobody changes.
-
-        Raises `UnavailableError` without a file, `ProofError` for other weights.
-        """
-        tensors, digests = self.calls.digested_weights(mapped=True)
-        return {name: (tensors[name], each.digest) for name, each in digests.entries}
-
-    @property
-    def known(self) -> Mapping[Digest, Tensor]:
-        """See `ClaimStatement`."""
-        return {name: tensor for tensor, name in self.weights.values()}
-
-    def require_whole(self) -> None:
-        """See `ClaimStatement`; reads weights, inputs and outputs too."""
-        if self.is_whole:
-            return
-        with supplied():
-            assert self.weights is not None  # reading raises
-            for record in self.calls.records:
-                self.calls.inputs(record)
-                self.calls.outputs(record)
-        self.is_whole = True
-
-    def require_disputable(self) -> None:
-        """See `ClaimStatement`; the graph has to accept every call."""
-        require_disputable(self.calls)
-
-    def trace(self, work: Path, engine: Engine | None = None, device: str = "cpu") -> RecordTrace:
-        """See `ClaimStatement`."""
-        own = engine or torch_engine(device)
-        require_within_bounds(own.name)
-        return RecordTrace(records_of(self.run), work, own, CallSource(lambda: self.calls))
-
-    def check(self, view: OpeningView) -> tuple[OpenQuestion, ...]:
-        """See `ClaimStatement`; no question stays open."""
-        check_call(self.calls, view)
-        return ()
-
-    def doubt(self, own: Recomputation) -> Doubt | None:
-        """See `ClaimStatement`."""
-        self.require_whole()
-        weights = {name: tensor for name, (tensor, _) in self.weights.items()}
-        return doubt_calls(self.calls, own.engine, own.work, weights)
-
-    def unseen(self, own: Recomputation) -> tuple[str, ...]:
-        """See `ClaimStatement`."""
-        weights = {name: tensor for name, (tensor, _) in self.weights.items()}
-        return (*own.work.remarks, *unseen_in_calls(self.calls, own.engine, weights))
-
-    def rule_record(self, line: bytes, device: str | None) -> Ruled:
-        """See `ClaimStatement`."""
-        return Fault.PROVER, "a call has operators, and the prover did not open them"

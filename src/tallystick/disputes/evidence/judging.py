@@ -13,12 +13,16 @@ from tallystick.core.digests import leaf_hash
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError
 from tallystick.core.files import read_document
 from tallystick.core.tensors import Tensor, TensorSpec
-from tallystick.disputes.evidence.claim_statement import check_descent, check_records
-from tallystick.disputes.evidence.locate import ChallengerWork, Leeway, deviation
-from tallystick.disputes.evidence.replays import Ruled
-from tallystick.disputes.evidence.statement import StatementCache
-from tallystick.disputes.evidence.traces import record_file
-from tallystick.disputes.evidence.view import OpeningView, revealed_operator, supplied, view_of
+from tallystick.disputes.evidence.locate import Leeway, deviation
+from tallystick.disputes.evidence.replays import Replays, Ruled, rule_by_audit, rule_training_record
+from tallystick.disputes.evidence.statement import (
+    OperatorsStatement,
+    StatementCache,
+    check_descent,
+    check_records,
+)
+from tallystick.disputes.evidence.training import TrainingStatement
+from tallystick.disputes.evidence.view import OpeningView, as_prover_fault, record_file, revealed_operator, view_of
 from tallystick.disputes.game.protocols import DisputeView
 from tallystick.disputes.game.state import Dispute
 from tallystick.formats.spec import Origin
@@ -185,7 +189,7 @@ class DisputeJudge:
         """
         view, dispute = opened.view, opened.dispute
         revealed = revealed_operator(opened.answered.turns[-1])
-        with supplied():
+        with as_prover_fault():
             line = revealed.record.to_bytes()
         require(leaf_hash(line).hex() == dispute.leaf, "operator.json is not the record under the posted leaf")
         bundle = replace(view.bundle(dispute.low), operator=revealed)
@@ -242,10 +246,15 @@ class DisputeJudge:
     def _record(self, answered: DisputeView) -> Ruled:
         """Rule on a record that the prover revealed without opening operators below it."""
         dispute, statement = answered.dispute, self._statements.whole(answered.statement, answered.claim)
-        with supplied():
+        with as_prover_fault():
             line = read_document(answered.turns[-1] / record_file(dispute.low))
         require(leaf_hash(line).hex() == dispute.leaf, "the revealed record is not the one under the posted leaf")
-        return statement.rule_record(line, self.device if self.is_member else None)
+        if isinstance(statement, TrainingStatement):
+            return rule_training_record(statement, line, self.device if self.is_member else None)
+        require(
+            not isinstance(statement, OperatorsStatement), "the claim is about operators, and a record was revealed"
+        )
+        return Fault.PROVER, "a call has operators, and the prover did not open them"
 
     def _structure(self, opened: OpenedDispute) -> Ruled:
         """Rule on a protest: whether the last answer is consistent and belongs to the claim."""
@@ -253,14 +262,18 @@ class DisputeJudge:
         statement = self._statements.whole(answered.statement, answered.claim)
         if opened.dispute.level > 1:
             check_records(answered)
-            questions = statement.questions_of_records
+            question = "whether the run is that of its spec takes an audit"
         else:
-            questions = check_descent(answered, statement, opened.view)
+            question = check_descent(answered, statement, opened.view)
             opened.view.check_ends()
             opened.view.check_cuts(opened.dispute)
-        if not questions:
+        if not question or not isinstance(statement, TrainingStatement):
             return Fault.CHALLENGER, "what was opened is consistent and belongs to the claim"
-        return questions[0].settle(self.device, 1.0, ChallengerWork()) if self.is_member else (None, questions[0].text)
+        if not self.is_member:
+            return None, question
+        if opened.dispute.level > 1:
+            return rule_by_audit(statement, self.device)
+        return Replays(statement, self.device).rule_start(opened.view, 1.0)
 
     def _budget(self, opened: OpenedDispute) -> Ruled:
         """Rule on aligned errors by the opened values: all in one-round mode, otherwise both ends of the step."""

@@ -19,12 +19,12 @@ from tallystick.audits.tolerant import TolerantJudge, part, settle, workload_of
 from tallystick.audits.training import audit_training
 from tallystick.core.errors import ProofError, UnavailableError
 from tallystick.core.tensors import State, Tensor
-from tallystick.disputes.evidence.locate import ChallengerWork, Leeway, deviation, deviations
+from tallystick.disputes.evidence.locate import Leeway, deviation
 from tallystick.disputes.evidence.training import (
     PROJECTION,
     STEP_FACTOR,
-    ClaimedTraining,
     StepUpdate,
+    TrainingStatement,
     explained_by_rate,
     step_update,
 )
@@ -34,12 +34,10 @@ from tallystick.formats.data.step_program import projection_seed
 from tallystick.formats.records import AnchorRecord, StepRecord, read_record
 from tallystick.formats.spec import Environment
 from tallystick.formats.store.log import read_lines
-from tallystick.programs.execution import Engine
+from tallystick.programs.step_names import STATE_PREFIXES
 from tallystick.verdicts.distances import Projection
 from tallystick.verdicts.exact import element_count
 from tallystick.verdicts.first_weights import compare_first_weights
-from tallystick.verdicts.leaf.judge import rule_leaf
-from tallystick.verdicts.leaf.request import LeafRequest
 from tallystick.verdicts.tolerance import Finding
 from tallystick.verdicts.verdict import Fault, Findings
 
@@ -66,7 +64,7 @@ UPDATE_FLOOR: Final = Policy().update_floor
 class Replays:
     """Replays of one training on this machine; `steps` counts the steps that were replayed."""
 
-    training: ClaimedTraining
+    training: TrainingStatement
     device: str = "cpu"
     steps: int = 0
 
@@ -83,6 +81,18 @@ class Replays:
             judge_initial_state(notes, claimed, drawn, False, begun_elsewhere(evidence, claimed))
             return notes
         return self._compared(self._window(self.training.anchor_before(mark - 1), mark), evidence.state(mark))
+
+    def rule_start(self, view: OpeningView, factor: float) -> Ruled:
+        """Rule on the opened state before a step, by a replay from the anchor before it.
+
+        The limits are multiplied by `factor`.
+        """
+        names = [each.name for each in view.graph.inputs if each.name.startswith(STATE_PREFIXES)]
+        step = int(view.value("position.step").values()) + 1
+        wrong = objection(self.check_before(view.values(names), step), factor)
+        return (
+            (Fault.PROVER, wrong) if wrong else (Fault.CHALLENGER, f"the state before step {step} is that of a replay")
+        )
 
     def step_updates(self, start: int, end: int) -> Iterator[tuple[int, StepUpdate]]:
         """For each step from anchor `start` to `end`: its index, and its update beside that of its sketches."""
@@ -192,8 +202,6 @@ def _weights(replayer: GraphReplayer) -> dict[str, Tensor]:
 
 MARGIN: Final = 2.0
 """The factor by which a deviation has to exceed a judge's limits before a challenger stakes a bond on it."""
-CONFIRMED_MAX: Final = 16
-"""The largest number of operators within the tolerance about which the referee's rules are asked."""
 STEPWISE: Final = TRAJECTORY | {f"{name} summary" for name in ("exact", "fp16_rne", "grid", "projection")}
 """The findings that are about one step and not about an anchor."""
 UNRULED: Final = frozenset({"tokenizer of the source"})
@@ -201,7 +209,7 @@ UNRULED: Final = frozenset({"tokenizer of the source"})
 _STEP: Final = re.compile(r"\bsteps? (\d+)")
 
 
-def doubt_training(training: ClaimedTraining, replays: Replays, report: TrainingReport) -> Doubt | None:
+def doubt_training(training: TrainingStatement, replays: Replays, report: TrainingReport) -> Doubt | None:
     """The step or anchor at which a training first goes wrong.
 
     The report of a full audit gives the segment; a replay of the segment step by step gives the place in it.
@@ -217,23 +225,7 @@ def doubt_training(training: ClaimedTraining, replays: Replays, report: Training
     return _located(training, replays, int(step.group(1)), bad, reason)
 
 
-def doubt_operators(view: OpeningView, engine: Engine, work: ChallengerWork, question: LeafRequest) -> Doubt | None:
-    """The first operator that a referee would convict; the operators with the largest deviations are tried first.
-
-    The deviation of an operator is taken from what its own claimed operands give. Every operator outside the tolerance
-    is tried, and `CONFIRMED_MAX` of those within it.
-    """
-    far = list(deviations(view, engine, work))
-    suspects = sorted((place for place in range(len(far)) if far[place] > 0), key=lambda place: (-far[place], place))
-    outside = sum(each > 1.0 for each in far)
-    for place in suspects[: outside + CONFIRMED_MAX]:
-        ruling = rule_leaf(view.bundle(place), question)
-        if ruling.fault is Fault.PROVER or (ruling.fault is None and far[place] > MARGIN):
-            return Doubt(place, place + 1, ruling.reason)
-    return None
-
-
-def _located(training: ClaimedTraining, replays: Replays, step: int, bad: Finding, reason: str) -> Doubt:
+def _located(training: TrainingStatement, replays: Replays, step: int, bad: Finding, reason: str) -> Doubt:
     """The first step of the segment whose own update is wrong; otherwise the step or anchor of the finding."""
     evidence = training.evidence
     start = training.anchor_before(step - 1) if step else 0
@@ -268,7 +260,7 @@ def _place_of_anchor(evidence: CheckedRun, mark: int) -> int:
 # A full audit on this machine; a challenger contests and a committee member votes by its report.
 
 
-def audit_whole(training: ClaimedTraining, device: str) -> TrainingReport:
+def audit_whole(training: TrainingStatement, device: str) -> TrainingReport:
     """Audit all of a run within calibrated limits; if none are calibrated, bit by bit on the same stack."""
     from tallystick.engines.torch.training.verifier_stack import torch_verifier_stack
 
@@ -288,7 +280,7 @@ Ruled: TypeAlias = tuple[Fault | None, str]
 """Who is at fault and why; `None` if a committee has to decide, or a member cannot decide."""
 
 
-def rule_training_record(training: ClaimedTraining, line: bytes, device: str | None) -> Ruled:
+def rule_training_record(training: TrainingStatement, line: bytes, device: str | None) -> Ruled:
     """Rule on a record that was revealed, and that the prover did not open as operators."""
     record = read_record(line, "record")
     if not isinstance(record, StepRecord | AnchorRecord):
@@ -304,7 +296,7 @@ def rule_training_record(training: ClaimedTraining, line: bytes, device: str | N
     return Fault.PROVER, "a step has operators, and the prover did not open them"
 
 
-def _rule_anchor(training: ClaimedTraining, mark: int, device: str | None) -> Ruled:
+def _rule_anchor(training: TrainingStatement, mark: int, device: str | None) -> Ruled:
     """Rule on an anchor by its summaries and by what a step can change, and on a `device` by a replay.
 
     The first anchor is also compared with the weights that the spec states. A judge who has none does not clear it.
@@ -325,7 +317,7 @@ def _rule_anchor(training: ClaimedTraining, mark: int, device: str | None) -> Ru
     return (Fault.PROVER, wrong) if wrong else (Fault.CHALLENGER, f"anchor {mark} is that of a replay")
 
 
-def _other_weights(training: ClaimedTraining) -> str:
+def _other_weights(training: TrainingStatement) -> str:
     """Names what the first anchor holds instead of the stated weights; empty where that is nothing, or not known."""
     if training.origin is None:
         return ""
@@ -335,7 +327,7 @@ def _other_weights(training: ClaimedTraining) -> str:
     return f"anchor 0 holds other numbers than {training.origin.digest} in {named}" if named else ""
 
 
-def rule_by_audit(training: ClaimedTraining, device: str) -> Ruled:
+def rule_by_audit(training: TrainingStatement, device: str) -> Ruled:
     """Rule on the whole run by a full audit; undecided if the audit is."""
     report = audit_whole(training, device)
     found = doubt_training(training, Replays(training, device), report)

@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -16,8 +16,6 @@ from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.opening import (
     MakeReplayer,
     OpeningSource,
-    gather_records,
-    gather_whole,
     graph_replayer,
     open_operators,
     out_of_reach,
@@ -30,7 +28,9 @@ from tallystick.core.files import read_document
 from tallystick.core.safetensors import StateFile
 from tallystick.core.tensor_writer import AppendedState
 from tallystick.core.tensors import Tensor, TensorSpec
-from tallystick.disputes.evidence.view import Operators, read_operators
+from tallystick.disputes.evidence.statement import OperatorsStatement, Statement
+from tallystick.disputes.evidence.training import TrainingStatement
+from tallystick.disputes.evidence.view import Operators, read_operators, record_file
 from tallystick.disputes.game.moves import Cut
 from tallystick.disputes.game.protocols import Descent, OpenedLeaves
 from tallystick.disputes.game.state import Dispute
@@ -84,11 +84,6 @@ class Records:
             if leaf_hash(line).hex() == leaf:
                 return place
         raise UnavailableError(f"{self.path.name}: holds no record with the leaf {leaf[:16]}…")
-
-
-def record_file(place: int) -> str:
-    """The name of a record's file among those of a partition."""
-    return f"records/{place}.json"
 
 
 def _cut(opened: OpenedLine) -> Cut:
@@ -219,16 +214,25 @@ SubjectOf = Callable[[bytes], OpeningSource | None]
 """Takes the line of a record, and gives what is opened below it; `None` for a record without operators."""
 
 
-def trace_of_training(
-    run: RunDirectory, work: Path, engine: Engine, make: MakeReplayer = graph_replayer
-) -> RecordTrace:
-    """The trace of a training, by any engine; `make` builds the replayer that goes to the opened step."""
-    return RecordTrace(records_of(run), work, engine, TrainingSource(lambda: gather_records(run), make))
+def trace_of(
+    statement: Statement, work: Path, engine: Engine | None = None, device: str = "cpu"
+) -> RecordTrace | OperatorTrace:
+    """What the prover of a statement can open of it; `work` is a folder that is kept between calls.
 
-
-def trace_of_calls(run: InferenceDirectory, work: Path, engine: Engine) -> RecordTrace:
-    """The trace of calls of a model, by any engine."""
-    return RecordTrace(records_of(run), work, engine, CallSource(lambda: gather_whole(run)))
+    `engine` computes the operators that are opened, PyTorch on `device` by default. Raises `UsageError` for an engine
+    that is known to exceed the bounds, because a referee would convict its user.
+    """
+    if isinstance(statement, OperatorsStatement):  # all values are in the folder
+        require_within_bounds(statement.opening.engine)
+        return OperatorTrace(statement.folder.path)
+    own = engine or torch_engine(device)
+    require_within_bounds(own.name)
+    subject: SubjectOf
+    if isinstance(statement, TrainingStatement):
+        subject = TrainingSource(lambda: statement.evidence, partial(graph_replayer, device=device))
+    else:
+        subject = CallSource(lambda: statement.calls)
+    return RecordTrace(records_of(statement.run), work, own, subject)
 
 
 def records_of(run: RunDirectory | InferenceDirectory) -> Records:

@@ -1,18 +1,19 @@
-"""A claimed training: the limits of honest stacks, and whether opened operators are those of one of its steps."""
+"""A claim about a training: the limits of honest stacks, and whether opened operators are those of one of its steps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 import numpy as np
 
 from tallystick.audits.checked_run import CheckedRun
-from tallystick.audits.limits import Calibration, LimitsEntry, StateLimits
+from tallystick.audits.limits import Calibration, LimitsEntry, StateLimits, shipped_calibration
+from tallystick.audits.opening import check_anchors, gather_records
 from tallystick.audits.replay import as_float
 from tallystick.audits.same_training import difference
 from tallystick.audits.tolerant import Mask, find_undetermined, part, share_of_update, workload_of
@@ -20,10 +21,12 @@ from tallystick.core.digests import Digest
 from tallystick.core.errors import ProofError, UnavailableError
 from tallystick.core.tensor_digests import tensor_digest
 from tallystick.core.tensors import State, Tensor
-from tallystick.disputes.evidence.view import OpeningView, require_claim
+from tallystick.disputes.evidence.view import OpeningView, as_prover_fault, require_claim
+from tallystick.formats.claims import Log
 from tallystick.formats.data.step_program import projection_seed
 from tallystick.formats.records import StepRecord, decode_sketch
 from tallystick.formats.spec import Origin
+from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.step_names import BATCH, STATE_PREFIXES
 from tallystick.verdicts.distances import Projection, Sketch
 from tallystick.verdicts.exact import LossBand
@@ -113,19 +116,46 @@ def _kind_of(entry: LimitsEntry) -> Kind:
     return entry.family, entry.optimizer, entry.dtype
 
 
-# A training run under a claim: its evidence, and the limits within which honest stacks repeat it.
+# A claim about a training run: its evidence, and the limits within which honest stacks repeat it.
 
 
-@dataclass(frozen=True)
-class ClaimedTraining:
-    """A training run; `calibration` holds how far honest stacks were measured to differ.
+@dataclass
+class TrainingStatement:
+    """A training run under a claim; its anchors are rechecked once, and `is_whole` is set then.
 
-    `origin` are the weights that the spec states as the first ones, where whoever judges has them.
+    `calibration` holds how far honest stacks were measured to differ. `origins` are weights that runs may begin with,
+    as the reader has them.
     """
 
-    evidence: CheckedRun
-    calibration: Calibration
-    origin: Origin | None = None
+    run: RunDirectory
+    origins: tuple[Origin, ...] = ()
+    calibration: Calibration = field(default_factory=shipped_calibration)
+    is_whole: bool = field(default=False, init=False)
+    levels: ClassVar[int] = 2
+    known: ClassVar[Mapping[Digest, Tensor]] = {}
+
+    @property
+    def tree(self) -> Log:
+        """The tree of the records."""
+        return self.run.claim().transcript
+
+    @cached_property
+    def evidence(self) -> CheckedRun:
+        """The run, with every digest rechecked except those of its anchors; raises `ProofError`."""
+        return gather_records(self.run)
+
+    @property
+    def origin(self) -> Origin | None:
+        """The weights that the spec states as the first ones; `None` if the reader does not have them."""
+        stated = self.evidence.spec.first_weights
+        return next((each for each in self.origins if each.digest == stated), None)
+
+    def require_whole(self) -> None:
+        """Recheck every file, once; raises `ProofError` with the first check that fails."""
+        if not self.is_whole:
+            with as_prover_fault():
+                check_anchors(self.evidence)
+            self.is_whole = True
 
     @property
     def limits(self) -> WindowLimits:
@@ -247,10 +277,11 @@ STEP_FACTOR: Final = 2.0
 """The factor on the limit of a single step: the step starts from a state that has drifted already."""
 
 
-def check_step(training: ClaimedTraining, view: OpeningView) -> tuple[str, ...]:
-    """Raise `ProofError` unless the opened operators are those of a claimed step; returns what only a replay decides.
+def check_step(training: TrainingStatement, view: OpeningView) -> str:
+    """Raise `ProofError` unless the opened operators are those of a claimed step.
 
-    Raises `UnavailableError` if no limits are known for the comparison of states.
+    Returns the question that only a replay decides; empty if none stays open. Raises `UnavailableError` if no limits
+    are known for the comparison of states.
     """
     opening, evidence = view.opening, training.evidence
     record = opening.opened_record()
@@ -269,11 +300,11 @@ def check_step(training: ClaimedTraining, view: OpeningView) -> tuple[str, ...]:
 class _OpenedStep:
     """The operators of one step; `start` is the anchor before it."""
 
-    training: ClaimedTraining
+    training: TrainingStatement
     view: OpeningView
     record: StepRecord
 
-    def check(self) -> tuple[str, ...]:
+    def check(self) -> str:
         self._check_batch()
         self._check_rates()
         self._check_loss()
@@ -331,7 +362,7 @@ class _OpenedStep:
         same = opening.rest_before == opening.rest_after == rest
         require(same, f"the rest of the state around step {self.record.index} is not that of the anchor before it")
 
-    def _check_states(self) -> tuple[str, ...]:
+    def _check_states(self) -> str:
         before, after = states_around(self.view.opening)
         index, evidence = self.record.index, self.training.evidence
         is_bound = self.record.pre.exact == before
@@ -342,7 +373,7 @@ class _OpenedStep:
             self._check_before()
         if self.record.post.exact != after:
             self._check_after()
-        return () if is_bound else (f"whether the state before step {index} is that of a replay",)
+        return "" if is_bound else f"whether the state before step {index} is that of a replay"
 
     def _check_before(self) -> None:
         """Compare the opened state before the step with the sketch in the record."""

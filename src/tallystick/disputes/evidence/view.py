@@ -208,7 +208,7 @@ class OpeningView:
     @cached_property
     def digests(self) -> Mapping[Ref, Digest]:
         """The digest of every value; raises `ProofError` unless all operators follow from one another."""
-        with supplied():
+        with as_prover_fault():
             return self.operators.digests
 
     def value(self, ref: Ref) -> Tensor:
@@ -233,7 +233,7 @@ class OpeningView:
         values = self._holding(name)
         if values is None:
             raise ProofError(f"{what} is not opened")
-        with supplied():
+        with as_prover_fault():
             return _of_spec(what, values[name], spec)
 
     def check(self, dispute: Dispute) -> None:
@@ -268,7 +268,7 @@ class OpeningView:
 
     def bundle(self, place: int, asked: LeafChallenge | None = None) -> LeafBundle:
         """The leaf bundle of one operator, with its values that are opened in any of the folders."""
-        with supplied():
+        with as_prover_fault():
             bare, small = self.whole.bare(self.graph.nodes[place].number, asked), self.whole.small
         record = bare.operator.record
         values = self._opened({**record.inputs, **record.outputs})
@@ -287,7 +287,7 @@ class OpeningView:
 
     def _holding(self, name: Digest) -> OpenedValues | None:
         """The values of the first folder that has this one."""
-        with supplied():
+        with as_prover_fault():
             return next((values for values in self._opened_in if name in values), None)
 
     @cached_property
@@ -303,7 +303,7 @@ def view_of(answered: DisputeView, known: Mapping[Digest, Tensor] | None = None)
     folders = operator_folders(answered)
     if not folders:
         raise ProofError("no operators were opened")
-    with supplied():
+    with as_prover_fault():
         return OpeningView(read_operators(folders[0]), folders, known or {})
 
 
@@ -316,8 +316,13 @@ def operator_folders(answered: DisputeView) -> tuple[Path, ...]:
 
 def revealed_operator(folder: Path) -> OpenedOperator:
     """The operator in the folder of a move; raises `ProofError` if there is none."""
-    with supplied():
+    with as_prover_fault():
         return OpenedOperator.from_bytes(read_document(folder / OPERATOR), OPERATOR)
+
+
+def record_file(place: int) -> str:
+    """The name of a record's file among those of a partition."""
+    return f"records/{place}.json"
 
 
 def places_of(dispute: Dispute) -> Sequence[int]:
@@ -342,7 +347,7 @@ def _require_spec(what: str, found: TensorSpec, stated: TensorSpec | None) -> No
 
 
 @contextmanager
-def supplied() -> Iterator[None]:
+def as_prover_fault() -> Iterator[None]:
     """Turn errors about missing or malformed files into `ProofError`, because the prover supplied the files."""
     try:
         yield

@@ -18,9 +18,8 @@ from typing import Any, Final, Protocol, Self, cast
 from tallystick.core.canonical_json import Json, decode, encode
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError, UsageError
 from tallystick.core.files import write_atomically
-from tallystick.disputes.evidence.claim_statement import Recomputation
+from tallystick.disputes.evidence.doubting import doubter_for
 from tallystick.disputes.evidence.statement import statement_at
-from tallystick.disputes.evidence.traces import torch_engine
 from tallystick.disputes.game.protocols import DisputeView, Doubt, Doubter, Ground
 from tallystick.disputes.game.state import PostedClaim, Status
 from tallystick.disputes.parties.game_view import claim_name
@@ -41,14 +40,14 @@ def window_for(run: Path) -> int:
     Raises `UsageError` for a run that is not right, and what an audit raises.
     """
     statement, started = statement_at(run), time.perf_counter()
-    own = Recomputation(torch_engine())
+    doubter = doubter_for()
     try:
-        doubt = statement.doubt(own)
+        doubt = doubter.doubt_of(statement)
     except ProofError as error:
         raise UsageError(f"{run}: no claim to time an audit with: {error}") from None
     if doubt is not None:
         raise UsageError(f"{run}: no claim to time an audit with: {doubt.reason}")
-    statement.unseen(own)
+    doubter.unseen_in(statement)
     return math.ceil(AUDITS * (time.perf_counter() - started))
 
 

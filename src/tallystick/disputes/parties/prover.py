@@ -9,8 +9,8 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from tallystick.disputes.coordinators.coordinator import files_of
-from tallystick.disputes.evidence.claim_statement import ClaimStatement
-from tallystick.disputes.evidence.statement import statement_at
+from tallystick.disputes.evidence.calls import require_disputable
+from tallystick.disputes.evidence.statement import CallsStatement, Statement, statement_at
 from tallystick.disputes.game.moves import Move, Post
 from tallystick.disputes.game.protocols import Descent, Files, OpenedLeaves, Trace
 from tallystick.disputes.game.state import Dispute, PostedClaim
@@ -91,7 +91,7 @@ class LazyTrace:
 # The claim that a folder can make: the tree of its records, or in one-round mode the tree of all its operators.
 
 
-def offer_of(folder: Path, statement: ClaimStatement | None = None) -> ClaimOffer:
+def offer_of(folder: Path, statement: Statement | None = None) -> ClaimOffer:
     """The offer of a finished run, of recorded calls of a model, or of an opening of all operators.
 
     `statement` is that of the folder, if it was read already. Raises `UnavailableError` if there is none,
@@ -100,5 +100,6 @@ def offer_of(folder: Path, statement: ClaimStatement | None = None) -> ClaimOffe
     """
     found = statement or statement_at(folder)
     log = found.tree
-    found.require_disputable()
+    if isinstance(found, CallsStatement):
+        require_disputable(found.calls)
     return ClaimOffer(log.root.removeprefix("sha256:"), log.size, files_of(folder), found.levels)

@@ -21,7 +21,8 @@ from tallystick.core.files import write_atomically
 from tallystick.core.safetensors import read_state, write_state
 from tallystick.core.tensor_digests import state_digest
 from tallystick.core.tensors import State, Tensor
-from tallystick.disputes.evidence.traces import RecordTrace, TrainingSource, records_of, torch_engine, trace_of_calls
+from tallystick.disputes.evidence.statement import CallsStatement
+from tallystick.disputes.evidence.traces import RecordTrace, TrainingSource, records_of, torch_engine, trace_of
 from tallystick.engines.torch.engine import TorchEngine
 from tallystick.engines.torch.generation.language_models import TorchLanguageModel
 from tallystick.engines.torch.training.trainer import Observation
@@ -105,7 +106,8 @@ def forge_swapped_layer(run: Path, out: Path, weight: str) -> None:
 def swapped_layer_trace(run: Path, work: Path, weight: str) -> Trace:
     """The trace of a forged directory."""
     directory = InferenceDirectory(run)
-    return trace_of_calls(directory, work, SubstitutingEngine(swapped(gather_whole(directory), weight)))
+    engine = SubstitutingEngine(swapped(gather_whole(directory), weight))
+    return trace_of(CallsStatement(directory), work, engine)
 
 
 def swapped(calls: Calls, weight: str) -> State:

@@ -27,7 +27,7 @@ from tallystick.core.lazy import require
 from tallystick.database import workload_database
 from tallystick.database.indexing import add as indexing, audits
 from tallystick.disputes.coordinators.local import coordinator as local
-from tallystick.disputes.evidence import doubting, judging, statement
+from tallystick.disputes.evidence import doubting, judging, statement, traces
 from tallystick.disputes.game import protocols, state as game
 from tallystick.disputes.parties import game_view, player, programs, progress, prover as posting
 from tallystick.engines.torch.generation import language_models
@@ -90,7 +90,7 @@ class Ended:
 def honest_claim(model: Path, calls: Path) -> Ended:
     """Record answers of the exported model into `calls`, and claim them."""
     record_calls(model, calls)
-    return play(calls, lambda work: statement.statement_at(calls).trace(work))
+    return play(calls, lambda work: traces.trace_of(statement.statement_at(calls), work))
 
 
 def swapped_layer(calls: Path, out: Path) -> Ended:

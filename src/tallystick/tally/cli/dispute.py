@@ -18,7 +18,7 @@ import typer
 from tallystick.core.canonical_json import Json
 from tallystick.core.errors import UsageError, refusal
 from tallystick.disputes.coordinators.local import signed as signed_moves
-from tallystick.disputes.evidence import convicting, doubting, judging, statement as statement_folders
+from tallystick.disputes.evidence import convicting, doubting, judging, statement as statement_folders, traces
 from tallystick.disputes.game import moves as game_moves, state as game_state, voting as committee
 from tallystick.disputes.parties import (
     connect,
@@ -210,7 +210,7 @@ def _prover(session: PartySession, run: Path | None, tools: JudgeOptions) -> tup
         raise UsageError("--run: the prover answers from its run")
     statement = statement_folders.statement_at(run)
     root = proving.offer_of(run, statement).root
-    trace = statement.trace(session.workspace.folder / "trace" / root[:16], device=tools.device)
+    trace = traces.trace_of(statement, session.workspace.folder / "trace" / root[:16], device=tools.device)
     return programs.prover(session.cache, session.workspace, lambda _: trace)
 
 

@@ -12,7 +12,6 @@ import typer
 
 from tallystick.core.errors import ProofError, UnavailableError, UsageError
 from tallystick.disputes.evidence import (
-    claim_statement,
     convicting,
     doubting,
     statement as statement_folders,
@@ -209,11 +208,11 @@ def rule(
 
 
 def _opens(
-    run: Path, statement: claim_statement.ClaimStatement, work: Path, device: str, forger: str | None
+    run: Path, statement: statement_folders.Statement, work: Path, device: str, forger: str | None
 ) -> Callable[[], protocols.Trace]:
     """What makes the trace that a prover answers from; raises `UsageError` for a forger that there is not."""
     if forger is None:
-        return lambda: statement.trace(work, device=device)
+        return lambda: dispute_traces.trace_of(statement, work, device=device)
     return partial(provers.forger_of(forger), run, work)
 
 

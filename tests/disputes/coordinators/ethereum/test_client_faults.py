@@ -99,8 +99,8 @@ def test_a_broken_server_is_one_clear_line_and_an_honest_one_beside_it_is_enough
 def test_a_server_that_answers_too_late_is_left_alone(chain: Chain) -> None:
     with ExitStack() as stack:
         with pytest.raises(UnavailableError):
-            through(chain, stack, "prover", late(3.0), timeout_s=1.0)
-        connection = through(chain, stack, "prover", late(3.0), None, timeout_s=1.0)
+            through(chain, stack, "prover", late(1.2), timeout_s=0.4)
+        connection = through(chain, stack, "prover", late(1.2), None, timeout_s=0.4)
         assert connection.entries() == ()
         assert through(chain, stack, "prover", late(0.05), timeout_s=60.0).entries() == ()
 

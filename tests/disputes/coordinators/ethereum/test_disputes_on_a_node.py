@@ -146,9 +146,10 @@ def test_honest_work_is_contested_by_nobody_and_the_bond_goes_back(
     chain: Chain, scene: Scene, tmp_path: Path, work: str
 ) -> None:
     from tallystick.disputes.evidence.statement import statement_at
+    from tallystick.disputes.evidence.traces import trace_of
 
     run = scene.run if work == "run" else scene.calls
-    case = Case(chain, run, statement_at(run).trace(tmp_path / "trace"))
+    case = Case(chain, run, trace_of(statement_at(run), tmp_path / "trace"))
     players = (case.prover(), case.challenger())
     state = case.game.play(*players)
     assert [claim.status for claim in state.claims] == [Status.FINAL]

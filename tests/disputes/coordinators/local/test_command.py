@@ -170,21 +170,17 @@ def test_a_server_killed_between_all_moves_goes_on(db: Path) -> None:
         assert [entry.move.kind for entry in place.entries()] == ["post", "contest", "concede"]
 
 
-def test_a_server_ends_cleanly_and_says_so(db: Path) -> None:
-    with serving(db, "--referee", db.with_name("referee.key")) as (process, url):
-        with closing(RemoteCoordinator(url)) as place:
-            assert place.rules.beacon == place.charter.key
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=120)
-        assert (process.returncode, said) == (0, "stopped\n")
-
-
-def test_the_keeper_of_a_server_makes_due_moves(db: Path) -> None:
+def test_the_keeper_of_a_server_makes_due_moves_and_the_server_ends_cleanly(db: Path) -> None:
     with closing(LocalCoordinator.open(db, clock=lambda: 1_000)) as place:
         Play(Distant(place)).post()
-    with serving(db) as (_, url), closing(RemoteCoordinator(url)) as remote:
-        deadline = time.monotonic() + 120
-        while remote.chain().state.claims[0].status is Status.OPEN and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert remote.chain().state.claims[0].status is Status.FINAL
-        assert remote.entries()[-1].move.actor == party_of("coordinator")
+    with serving(db, "--referee", db.with_name("referee.key")) as (process, url):
+        with closing(RemoteCoordinator(url)) as remote:
+            assert remote.rules.beacon == remote.charter.key
+            deadline = time.monotonic() + 120
+            while remote.chain().state.claims[0].status is Status.OPEN and time.monotonic() < deadline:
+                time.sleep(0.1)
+            assert remote.chain().state.claims[0].status is Status.FINAL
+            assert remote.entries()[-1].move.actor == party_of("coordinator")
+        process.send_signal(signal.SIGINT)
+        _, lines = process.communicate(timeout=120)
+        assert (process.returncode, lines) == (0, "stopped\n")

@@ -15,8 +15,8 @@ from tallystick.audits.opening import gather_whole
 from tallystick.core.safetensors import write_state
 from tallystick.core.tensors import FEWER_BITS, State, Tensor
 from tallystick.disputes.evidence.rounding import CheapEngine, products_of, weights_of
-from tallystick.disputes.evidence.statement import statement_at
-from tallystick.disputes.evidence.traces import torch_engine, trace_of_calls
+from tallystick.disputes.evidence.statement import CallsStatement, statement_at
+from tallystick.disputes.evidence.traces import torch_engine, trace_of
 from tallystick.engines.torch.engine import TorchEngine
 from tallystick.engines.torch.tensors import from_tensor
 from tallystick.formats.claims import call_file
@@ -118,7 +118,9 @@ def answered(calls: Calls, folder: Path, engine: Engine) -> Staged:
     """The calls as an engine answers them, which opens its operators too."""
     given = [calls.inputs(each) for each in calls.records]
     record_graph_inference(calls.graph, calls.constants, calls.weights(), given, engine, folder / "calls")
-    return Staged(folder / "calls", trace_of_calls(InferenceDirectory(folder / "calls"), folder / "work", engine))
+    return Staged(
+        folder / "calls", trace_of(CallsStatement(InferenceDirectory(folder / "calls")), folder / "work", engine)
+    )
 
 
 def with_outputs(run: Path, folder: Path, outputs: Mapping[int, State]) -> Staged:
@@ -128,7 +130,7 @@ def with_outputs(run: Path, folder: Path, outputs: Mapping[int, State]) -> Stage
     for number, state in outputs.items():
         write_state(forged.path / call_file(number, "outputs"), state)
     seal(forged, gather_whole(InferenceDirectory(run)))
-    return Staged(forged.path, statement_at(forged.path).trace(folder / "work"))
+    return Staged(forged.path, trace_of(statement_at(forged.path), folder / "work"))
 
 
 def layers(width: int) -> Any:

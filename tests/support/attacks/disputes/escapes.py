@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tallystick.audits.opening import OpeningSource
 from tallystick.disputes.evidence.statement import statement_at
-from tallystick.disputes.evidence.traces import RecordTrace
+from tallystick.disputes.evidence.traces import RecordTrace, trace_of
 from tallystick.disputes.game.protocols import Descent, Files, OpenedLeaves, Trace
 from tallystick.disputes.game.state import Dispute
 from tallystick.formats.openings import Opening
@@ -73,7 +73,7 @@ def stage_second_opening(scene: Scene, folder: Path) -> Staged:
 def stage_one_operator(scene: Scene, folder: Path) -> Staged:
     """Answers with one layer rounded to 4 bits; under them a graph of one operator, over which there is no choice."""
     forge_swapped_layer(scene.calls, folder / "calls", WEIGHT)
-    honest = statement_at(folder / "calls").trace(folder / "work")
+    honest = trace_of(statement_at(folder / "calls"), folder / "work")
     assert isinstance(honest, RecordTrace)  # of calls
     trace = OtherSubject(honest.records, honest.work, honest.engine, honest.subject, with_one_operator)
     return Staged(folder / "calls", trace)

@@ -14,7 +14,7 @@ from tallystick.audits.opening import OpeningSource, open_operators, source_of_s
 from tallystick.core.canonical_json import encode
 from tallystick.core.files import write_atomically
 from tallystick.disputes.evidence.statement import statement_at
-from tallystick.disputes.evidence.traces import RecordTrace, torch_engine
+from tallystick.disputes.evidence.traces import RecordTrace, torch_engine, trace_of
 from tallystick.disputes.game.protocols import Descent, Files, OpenedLeaves, Trace
 from tallystick.disputes.game.state import Dispute
 from tallystick.formats.openings import Opening
@@ -142,7 +142,7 @@ def stage_other_rate_shown(scene: Scene, folder: Path) -> Staged:
         wrong = replace(program, rates=lambda _: rates).schedule(subject.bindings, STEP)
         return replace(subject, bindings={**subject.bindings, **wrong})
 
-    honest = statement_at(staged.statement).trace(folder / "shown")
+    honest = trace_of(statement_at(staged.statement), folder / "shown")
     assert isinstance(honest, RecordTrace)
     trace = OtherSubject(honest.records, folder / "shown", honest.engine, honest.subject, other)
     return Staged(staged.statement, trace)
@@ -151,7 +151,7 @@ def stage_other_rate_shown(scene: Scene, folder: Path) -> Staged:
 def stage_honest_instead(scene: Scene, folder: Path) -> Staged:
     """A step was taken at the wrong rate, and an honest one is opened: its results are not those of the record."""
     staged = stage_wrong_rate(scene, folder)
-    return Staged(staged.statement, statement_at(staged.statement).trace(folder / "honest"))
+    return Staged(staged.statement, trace_of(statement_at(staged.statement), folder / "honest"))
 
 
 def rewrite_operators(folder: Path, lines: Sequence[Document]) -> None:

@@ -12,7 +12,9 @@ import numpy as np
 from tallystick.audits.calls import Calls
 from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.opening import gather_whole
-from tallystick.disputes.evidence.traces import RecordTrace, torch_engine, trace_of_calls, trace_of_training
+from tallystick.disputes.evidence.statement import CallsStatement
+from tallystick.disputes.evidence.traces import RecordTrace, trace_of
+from tallystick.disputes.evidence.training import TrainingStatement
 from tallystick.formats.store.directories import InferenceDirectory
 from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.execution import Engine
@@ -74,11 +76,15 @@ class Scene:
 
     def training_trace(self, work: Path, engine: Engine | None = None) -> RecordTrace:
         """A trace of the run whose openings `engine` computes."""
-        return trace_of_training(RunDirectory(self.run), work, engine or torch_engine())
+        trace = trace_of(TrainingStatement(RunDirectory(self.run)), work, engine)
+        assert isinstance(trace, RecordTrace)
+        return trace
 
     def call_trace(self, work: Path, engine: Engine | None = None) -> RecordTrace:
         """A trace of the calls whose openings `engine` computes."""
-        return trace_of_calls(InferenceDirectory(self.calls), work, engine or torch_engine())
+        trace = trace_of(CallsStatement(InferenceDirectory(self.calls)), work, engine)
+        assert isinstance(trace, RecordTrace)
+        return trace
 
 
 def record_calls(out: Path, calls: int = 3) -> None:

@@ -16,7 +16,7 @@ from tallystick.core.safetensors import write_state
 from tallystick.core.tensor_digests import state_digest
 from tallystick.core.tensors import State, Tensor
 from tallystick.disputes.evidence.statement import statement_at
-from tallystick.disputes.evidence.traces import RecordTrace
+from tallystick.disputes.evidence.traces import RecordTrace, trace_of
 from tallystick.disputes.game.protocols import Doubt
 from tallystick.engines.torch.training.trainer import Observation
 from tallystick.formats.data.step_program import projection_seed
@@ -83,7 +83,7 @@ def stage_honest_far_from_an_anchor(scene: Scene, folder: Path) -> Staged:
     train_by(LONG, folder / "honest")
     place = place_of_step(read_records(RunDirectory(folder / "honest")), FAR)
     return Staged(
-        folder / "honest", statement_at(folder / "honest").trace(folder / "work"), Doubt(place, place + 1, "")
+        folder / "honest", trace_of(statement_at(folder / "honest"), folder / "work"), Doubt(place, place + 1, "")
     )
 
 
@@ -100,7 +100,7 @@ def stage_anchor(scene: Scene, folder: Path) -> Staged:
         return record.model_copy(update=shown) if is_it else record
 
     write_records(forged, [change(record) for record in read_records(forged)])
-    return Staged(forged.path, statement_at(forged.path).trace(folder / "work"))
+    return Staged(forged.path, trace_of(statement_at(forged.path), folder / "work"))
 
 
 def stage_honest_anchor(scene: Scene, folder: Path) -> Staged:
@@ -123,7 +123,7 @@ def behind_the_sketch(spec: Spec, state: State) -> State:
 def _edited_moments(run: Path, folder: Path, mark: int, step: int) -> Staged:
     forged = folder / "run"
     train_on(run, forged, mark, RememberingTrainer(RunDirectory(run).spec(), step))
-    honest = statement_at(forged).trace(folder / "work")
+    honest = trace_of(statement_at(forged), folder / "work")
     assert isinstance(honest, RecordTrace)
     trace = OtherSubject(honest.records, honest.work, honest.engine, honest.subject, _with_edited_moments)
     return Staged(forged, trace)
