@@ -18,7 +18,13 @@ from tallystick.audits.answers.response import Response
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError
 from tallystick.formats.claims import ModelCard
 from tallystick.formats.fingerprints import BLOCK_MAX, Distance, FingerprintSettings
-from tallystick.formats.hidden_states import Place, StatesOpening, check_states_opening, direction_seed
+from tallystick.formats.hidden_states import (
+    Place,
+    StatesOpening,
+    check_states_opening,
+    direction_seed,
+    judged_layers,
+)
 from tallystick.formats.receipt import EngineStatement, Receipt, StatesCommitment, Tokens, tokens_digest
 from tallystick.verdicts.fingerprints import summarise
 from tallystick.verdicts.language_model import LanguageModel, Rows
@@ -269,12 +275,31 @@ def judge_reruns(
     """
     card, states = models[0].card, receipt.states
     allowed = rule.rounding_for(card).get("layer")
-    if states is None or not states.prompt or states.dtype != card.dtype or allowed is None:
+    if states is None or allowed is None:
+        return
+    judged = [layer for layer in judged_layers(states) if layer < card.layers]
+    if reason := _unable_to_rerun(states, card, judged):
+        # A provider whose weights are slightly changed would write this too, so it is no reason to accept.
+        findings.leave_open(
+            NAME,
+            f"small changes of weights: {reason}; a policy whose `fingerprints.rounding` has no limit for the place "
+            "`layer` does without this check",
+        )
         return
     opened = opened_layers(challenge, states)
-    given = {layer - 1: opened.get(layer - 1, opened[layer]) for layer in opened if layer == 0 or layer - 1 in opened}
-    given = {layer: rows for layer, rows in given.items() if layer + 1 < card.layers}
+    given = {
+        layer - 1: opened.get(layer - 1, opened[layer])
+        for layer in judged
+        if {layer, max(layer - 1, 0)} <= opened.keys()
+    }
+    if left := sorted(set(range(card.layers)) - set(judged)):
+        findings.not_checked.append(
+            f"{NAME}: layers {', '.join(map(str, left))}: the receipt does not commit to them and to the ones before"
+        )
     if not given:
+        findings.not_checked.append(
+            f"{NAME}: no layer is opened in full together with the one before: challenge a layer"
+        )
         return
     near, wide = [*models[0].reruns(tokens, given)], next(models[1].reruns(tokens, given), {})
     for layer in sorted(each + 1 for each in given) if near and wide else ():
@@ -291,6 +316,15 @@ def judge_reruns(
                 "`fingerprints.rounding` decides",
                 lasting=True,
             )
+
+
+def _unable_to_rerun(states: StatesCommitment, card: ModelCard, judged: Sequence[int]) -> str:
+    """Why no layer can be run again from what the receipt commits to, and what mends that; empty if one can."""
+    if not states.prompt:
+        return "the receipt commits to the answer's states alone, and a layer needs the prompt's too (`prompt`)"
+    if states.dtype != card.dtype:
+        return f"the states are kept in {states.dtype}, and the model computes in {card.dtype}: keep them as they are"
+    return "" if judged else "the receipt commits to no layer together with the one before: commit to all"
 
 
 def is_measured(engine: EngineStatement) -> bool:
