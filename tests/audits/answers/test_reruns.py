@@ -10,6 +10,7 @@ import pytest
 
 from tallystick.audits.answers import states as reruns
 from tallystick.audits.answers.states import is_measured, judge_reruns, nearest
+from tallystick.audits.answers.subject import Verification
 from tallystick.formats.receipt import EngineStatement
 from tallystick.verdicts.verdict import Findings
 
@@ -44,9 +45,10 @@ def judged(
         return SimpleNamespace(card=card, reruns=lambda *_: iter([{0: each, 1: each} for each in rows]))
 
     rule: Any = SimpleNamespace(rounding_for=lambda _: {"layer": 0.5}, rounding=limits)
-    log, challenge = Findings(), SimpleNamespace()
-    judge_reruns(log, receipt, challenge, (1, 2), (model(OWN, OTHER), model(TRUE)), rule)  # type: ignore[arg-type]
-    return log
+    policy: Any = SimpleNamespace(fingerprints=rule)
+    found = Verification(SimpleNamespace(receipt=receipt), model(OWN, OTHER), policy, prompt=(1,), answer=(2,))  # type: ignore[arg-type]
+    judge_reruns(found, SimpleNamespace(), model(TRUE))  # type: ignore[arg-type]
+    return found.findings
 
 
 def far_layers(log: Findings) -> set[str]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from tallystick.audits.answers.distance_limits import FingerprintRule, RoundingLimits
 from tallystick.audits.answers.fingerprints import judge_rounding, own_rounding, summed
+from tallystick.audits.answers.limits import FingerprintRule, RoundingLimits
 from tallystick.audits.answers.policy import ReceiptPolicy
 from tallystick.audits.answers.response import Response
-from tallystick.audits.answers.states import StatesChallenge
 from tallystick.audits.answers.stream import CHOICE, verify_stream
-from tallystick.audits.answers.verify import ReceiptContext, verify_receipt
+from tallystick.audits.answers.subject import ReceiptContext, StatesChallenge
+from tallystick.audits.answers.verify import verify_receipt
 from tallystick.formats.signing import SigningKey
 from tallystick.tally.attacks.provers import integer_weights
 from tests.support.attacks.cheaper_models import coarse_head, grouped_integer_weights
