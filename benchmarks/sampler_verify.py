@@ -25,7 +25,8 @@ import torch
 
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import Interval, interval, median_ratio, take_rounds
-from tallystick.audits.answers.sampler import BANDS, SamplerRule, judge_sampler
+from tallystick.audits.answers.limits import BANDS, SamplerRule
+from tallystick.audits.answers.sampler import judge_sampler
 from tallystick.formats.receipt import Sampler
 from tallystick.verdicts.evidence import clopper_pearson
 from tallystick.verdicts.sampling.choice import choose

@@ -34,7 +34,7 @@ from research.fingerprints.calibrate import (
 from research.fingerprints.producers import DTYPES
 from research.inference.models import make_model, source_text
 from research.shipped_limits import merged, write_table
-from tallystick.audits.answers.distance_limits import FingerprintCalibration, FingerprintRule, shipped_calibration
+from tallystick.audits.answers.limits import FingerprintCalibration, FingerprintRule, shipped_calibration
 from tallystick.formats.fingerprints import FingerprintSettings
 
 DATA = Path("docs/data/fingerprints.json")

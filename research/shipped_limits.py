@@ -17,12 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
-from tallystick.audits.answers.distance_limits import (
-    FingerprintCalibration,
-    MeasuredModels,
-    RowLimits,
-    shipped_calibration,
-)
+from tallystick.audits.answers.limits import FingerprintCalibration, MeasuredModels, RowLimits, shipped_calibration
 
 TABLE: Final = Path("src/tallystick/answers/fingerprints.json")
 Limits = TypeVar("Limits", bound=MeasuredModels)

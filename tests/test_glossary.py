@@ -33,7 +33,7 @@ NAMED_AT = {
     "_check_ids": (1, "check"),
     "_noted": (1, "name"),  # of a leaf
     "_worst": (0, "name"),  # of a residual
-    "largest": (1, "name"),  # of fingerprints and states
+    "compared": (2, "check"),  # of fingerprints and states
     "typical": (2, "name"),
 }
 """The calls that name a check: the function, and the place and the keyword of the name."""

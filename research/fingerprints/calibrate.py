@@ -14,8 +14,8 @@ import numpy as np
 from research.fingerprints.compare import Computed
 from research.fingerprints.producers import DTYPES, PRODUCERS, Producer, job_of, stacks_of
 from research.fingerprints.states import BATCH, file_name
-from tallystick.audits.answers.distance_limits import FingerprintCalibration, FingerprintRule, MeasuredModels
 from tallystick.audits.answers.fingerprints import judge_fingerprint
+from tallystick.audits.answers.limits import FingerprintCalibration, FingerprintRule, MeasuredModels
 from tallystick.core.digests import digest
 from tallystick.engines.torch.generation.language_models import load_language_model
 from tallystick.formats.claims import ModelCard

@@ -19,11 +19,11 @@ import numpy as np
 from research.inference.engines import verifier_on
 from research.inference.models import prompts_of, source_text
 from research.inference.stacks import Place, place_named
+from tallystick.audits.answers.limits import BANDS, SamplerRule
 from tallystick.audits.answers.policy import ReceiptPolicy
 from tallystick.audits.answers.reading import read_response
 from tallystick.audits.answers.report import ReceiptReport
 from tallystick.audits.answers.request import ExpectedRequest
-from tallystick.audits.answers.sampler import BANDS, SamplerRule
 from tallystick.audits.answers.verify import verify_receipt
 from tallystick.core.canonical_json import Json
 from tallystick.core.digests import digest

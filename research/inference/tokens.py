@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from research.inference.models import Cast
 from research.inference.observe import Observed, Work, observe
-from tallystick.audits.answers.sampler import SamplerRule, judge_sampler
+from tallystick.audits.answers.limits import SamplerRule
+from tallystick.audits.answers.sampler import judge_sampler
 from tallystick.verdicts.evidence import clopper_pearson
 from tests.support.attacks.serving.catalogue import CHEATS, HONEST, Cheat
 

@@ -25,9 +25,9 @@ import torch
 
 from research.real.power import SEED, passed_answers
 from research.real.power_answers import CHEATS, named_answers
-from tallystick.audits.answers.cheaper_tokens import drift_of
 from tallystick.audits.answers.fingerprints import CELL, own_rounding
-from tallystick.audits.answers.sampler import SamplerRule, histories_of
+from tallystick.audits.answers.likelihoods import ClaimedAnswer, drift_of
+from tallystick.audits.answers.limits import SamplerRule
 from tallystick.engines.torch.generation.language_models import TorchLanguageModel, load_language_model
 from tallystick.formats.fingerprints import PUBLIC_SEED, standard_fingerprints
 from tallystick.tally.calibration.stacks import machine
@@ -73,7 +73,8 @@ def token_pairs(model: TorchLanguageModel, folder: Path, count: int) -> Iterator
     for found in whole[:count]:
         fed = ((*found.asked.prompt, *found.answer[:-1]), len(found.asked.prompt) - 1)
         own, true, other = (each.prefill(*fed).logits for each in (model, wide, coarse))
-        histories, sampler = histories_of(found.asked.prompt, found.answer, found.asked.sampler), found.asked.sampler
+        sampler = found.asked.sampler
+        histories = ClaimedAnswer(own, found.asked.prompt, found.answer, sampler, rule).histories
         pairs = rivals_of_models(true, other, sampler, range(WHOLE), histories, rule.band or 0.0)
         drift = FITTED * drift_of(own, true, 1.0 if sampler.is_greedy else sampler.temperature)
         here, there = (0.5 * (1 - np.tanh(0.5 * each / drift)) for each in (pairs.lead, pairs.lead_there))

@@ -26,8 +26,8 @@ import torch
 
 from research.real.serving import Answered, read_answers
 from research.shipped_limits import replaced, write_table
-from tallystick.audits.answers.distance_limits import FingerprintRule, MeasuredModels, shipped_calibration
 from tallystick.audits.answers.fingerprints import judge_fingerprint
+from tallystick.audits.answers.limits import FingerprintRule, MeasuredModels, shipped_calibration
 from tallystick.engines.torch.generation.language_models import TorchLanguageModel, load_language_model
 from tallystick.engines.torch.generation.layer_tap import logit_rows
 from tallystick.formats.claims import ModelCard

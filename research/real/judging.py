@@ -9,10 +9,10 @@ from typing import Final
 import torch
 
 from research.real.serving import Answered
+from tallystick.audits.answers.limits import SamplerRule
 from tallystick.audits.answers.policy import ReceiptPolicy
 from tallystick.audits.answers.report import ReceiptReport
 from tallystick.audits.answers.request import ExpectedRequest
-from tallystick.audits.answers.sampler import SamplerRule
 from tallystick.audits.answers.verify import verify_receipt
 from tallystick.engines.torch.generation.language_models import TorchLanguageModel
 from tallystick.engines.torch.generation.layer_tap import logit_rows

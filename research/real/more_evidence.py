@@ -20,7 +20,7 @@ import numpy as np
 from research.real.power import DATA as POWER, PAGE, POOLED, POOLS, SEED, SUBJECTS, TABLE
 from research.real.power_page import render
 from research.shipped_limits import write_table
-from tallystick.audits.answers.distance_limits import shipped_calibration
+from tallystick.audits.answers.limits import shipped_calibration
 from tallystick.audits.answers.power import CheatPower, PowerTable, shipped_power
 from tallystick.verdicts.evidence import clopper_pearson
 

@@ -24,8 +24,9 @@ import torch
 
 from research.real.power_answers import named_answers
 from research.real.serving import Answered
-from tallystick.audits.answers.distance_limits import FingerprintRule
+from tallystick.audits.answers.limits import FingerprintRule
 from tallystick.audits.answers.states import judge_states, nearest
+from tallystick.audits.answers.subject import StatesChallenge
 from tallystick.core.errors import MalformedError
 from tallystick.engines.torch.generation.language_models import TorchLanguageModel, load_language_model
 from tallystick.engines.torch.tensors import to_tensor
@@ -74,9 +75,8 @@ def judge(model: TorchLanguageModel, found: Answered) -> Judged:
         assert layer is not None
         rule, card = FingerprintRule(), model.card
         try:
-            compared = judge_states(
-                states.open(nonce, layer=layer), states.statement, nonce, own, rule, card, layer=layer
-            )
+            challenge = StatesChallenge(nonce, 1, states.open(nonce, layer=layer), layer)
+            compared = judge_states(challenge, states.statement, own, rule, card)
             far = not all(each.agrees for each in compared)
         except MalformedError:
             far = True

@@ -31,17 +31,18 @@ from research.real.power_answers import named_answers
 from research.real.power_page import render
 from research.real.serving import Answered, read_answer
 from research.shipped_limits import write_table
-from tallystick.audits.answers.cheaper_tokens import CHEAPER, shows_weights, with_cheaper
-from tallystick.audits.answers.distance_limits import FingerprintRule, Place, RoundingLimits, shipped_calibration
-from tallystick.audits.answers.fingerprints import (
-    RoundingEvidence,
-    judge_fingerprint,
-    own_rounding,
+from tallystick.audits.answers.fingerprints import RoundingEvidence, judge_fingerprint, own_rounding, rounding_of
+from tallystick.audits.answers.likelihoods import CHEAPER
+from tallystick.audits.answers.limits import (
+    FingerprintRule,
+    Place,
+    RoundingLimits,
+    SamplerRule,
     place_of,
-    rounding_of,
+    shipped_calibration,
 )
 from tallystick.audits.answers.power import CheatPower, ModelPower, PowerTable, Subject, shipped_power
-from tallystick.audits.answers.sampler import SamplerRule, judge_sampler
+from tallystick.audits.answers.sampler import judge_sampler, shows_weights, with_cheaper
 from tallystick.engines.torch.generation.language_models import TorchLanguageModel, load_language_model
 from tallystick.formats.claims import ModelCard
 from tallystick.formats.fingerprints import PUBLIC_SEED, FingerprintSettings, standard_fingerprints

@@ -22,8 +22,8 @@ import torch
 
 from research.real.distances import rows_of
 from research.real.serving import Answered, read_answers
-from tallystick.audits.answers.distance_limits import FingerprintRule
 from tallystick.audits.answers.fingerprints import judge_fingerprint
+from tallystick.audits.answers.limits import FingerprintRule
 from tallystick.engines.torch.generation.language_models import TorchLanguageModel, load_language_model
 from tallystick.formats.fingerprints import PUBLIC_SEED, standard_fingerprints
 from tallystick.tally.attacks.provers import integer_weights

@@ -19,7 +19,8 @@ from tallystick.audits.answers.reading import read_response, read_responses
 from tallystick.audits.answers.report import ReceiptReport
 from tallystick.audits.answers.request import ExpectedRequest
 from tallystick.audits.answers.stream import verify_stream
-from tallystick.audits.answers.verify import ReceiptContext, verify_receipt
+from tallystick.audits.answers.subject import ReceiptContext
+from tallystick.audits.answers.verify import verify_receipt
 from tallystick.engines.torch.generation.language_models import TorchLanguageModel
 from tallystick.formats.receipt import RECEIPT_BYTES_MAX
 from tallystick.formats.store.log import read_lines

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from research.fingerprints import calibrate, compare, producers, states
-from tallystick.audits.answers.distance_limits import FingerprintRule
+from tallystick.audits.answers.limits import FingerprintRule
 from tallystick.core.safetensors import write_state
 from tallystick.core.tensors import Tensor
 from tallystick.formats.fingerprints import FingerprintSettings

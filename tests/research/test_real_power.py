@@ -11,7 +11,7 @@ from research.real.more_evidence import CEILINGS, OPENED, cheats_of, drawn_of, h
 from research.real.power import DATA, LENGTHS, PAGE, POOLED, SUBJECTS
 from research.real.power_answers import CHEATS, SYSTEMS
 from research.real.power_page import render
-from tallystick.audits.answers.distance_limits import shipped_calibration
+from tallystick.audits.answers.limits import shipped_calibration
 from tallystick.audits.answers.power import CheatPower, shipped_power
 
 ROOT = Path(__file__).parents[2]

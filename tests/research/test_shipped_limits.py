@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from research import shipped_limits
-from tallystick.audits.answers.distance_limits import (
+from tallystick.audits.answers.limits import (
     FingerprintCalibration,
     FingerprintRule,
     RowLimits,

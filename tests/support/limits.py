@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tallystick.audits.answers.distance_limits import FingerprintRule, Place, RowLimits
+from tallystick.audits.answers.limits import FingerprintRule, Place, RowLimits
 from tallystick.core.digests import digest
 from tallystick.formats.claims import ModelCard
 

@@ -16,8 +16,8 @@ from tallystick.audits.answers.layer import LayerProgram
 from tallystick.audits.answers.reading import UnreadReport
 from tallystick.audits.answers.report import ReceiptReport
 from tallystick.audits.answers.statements import context_length_of
-from tallystick.audits.answers.states import StatesChallenge
 from tallystick.audits.answers.stream import StreamReport
+from tallystick.audits.answers.subject import ReceiptContext, StatesChallenge
 from tallystick.audits.answers.verification import (
     ModelSource,
     PolicySource,
@@ -29,7 +29,6 @@ from tallystick.audits.answers.verification import (
     request_of,
     responses_of,
 )
-from tallystick.audits.answers.verify import ReceiptContext
 from tallystick.core.canonical_json import Json, parse
 from tallystick.core.errors import MalformedError, UnavailableError, UsageError
 from tallystick.core.files import read_document

@@ -59,8 +59,8 @@ def honest_answer(answered: Callable[..., Any]) -> Any:
 @pytest.fixture(scope="session")
 def short_policy() -> Any:
     """A policy with which sixteen tokens are enough."""
+    from tallystick.audits.answers.limits import SamplerRule
     from tallystick.audits.answers.policy import ReceiptPolicy
-    from tallystick.audits.answers.sampler import SamplerRule
     from tests.support.limits import rule_of
 
     return ReceiptPolicy(sampler=SamplerRule(dishonest=0.3, beta=0.05), fingerprints=rule_of(1e-4))

@@ -8,7 +8,8 @@ import re
 import numpy as np
 import pytest
 
-from tallystick.audits.answers.sampler import SamplerEvidence, SamplerRule, combine, judge_sampler
+from tallystick.audits.answers.limits import SamplerRule
+from tallystick.audits.answers.sampler import SamplerEvidence, combine, judge_sampler
 from tallystick.formats.receipt import Sampler
 from tallystick.verdicts.evidence import clopper_pearson
 from tallystick.verdicts.sampling.choice import choose_one

@@ -11,7 +11,8 @@ from tallystick.audits.answers.reading import read_responses
 from tallystick.audits.answers.request import ExpectedRequest
 from tallystick.audits.answers.response import split_name
 from tallystick.audits.answers.stream import verify_stream
-from tallystick.audits.answers.verify import ReceiptContext, verify_receipt
+from tallystick.audits.answers.subject import ReceiptContext
+from tallystick.audits.answers.verify import verify_receipt
 
 NONCE = bytes(range(32))
 BODY = {"prompt": "The stick is", "n": 2, "seed": 3, "temperature": 0.8, "max_tokens": 16, "tally_nonce": "ab" * 16}

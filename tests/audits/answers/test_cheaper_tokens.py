@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from tallystick.audits.answers.cheaper_tokens import drift_of, shows_weights, with_cheaper
-from tallystick.audits.answers.sampler import SamplerEvidence, SamplerRule, combine, judge_sampler
+from tallystick.audits.answers.likelihoods import drift_of
+from tallystick.audits.answers.limits import SamplerRule
+from tallystick.audits.answers.sampler import SamplerEvidence, combine, judge_sampler, shows_weights, with_cheaper
 from tallystick.formats.receipt import Sampler
 from tallystick.verdicts.sampling.choice import choose
 

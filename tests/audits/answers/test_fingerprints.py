@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
-from tallystick.audits.answers.distance_limits import FingerprintRule, RowLimits, shipped_calibration
 from tallystick.audits.answers.fingerprints import judge_fingerprints, unjudged_fingerprints, unseen_changes
+from tallystick.audits.answers.limits import FingerprintRule, RowLimits, shipped_calibration
 from tallystick.audits.answers.states import judge_states
+from tallystick.audits.answers.subject import StatesChallenge
 from tallystick.core.digests import digest
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.tensors import Tensor
@@ -260,9 +261,13 @@ def test_toploc_is_judged_by_the_published_thresholds():
     assert unjudged_fingerprints(receipt_of(states(), settings), RULE, card_of("F16"))
 
 
+def challenged(committed, count):
+    return StatesChallenge(NONCE, count, committed.open(NONCE, count))
+
+
 def test_states_opened_for_a_nonce_are_judged_by_rows_layers_and_fresh_directions():
     committed = commit_states(noisy(states(), 5e-4), LAYERS, 32)
-    findings = judge_states(committed.open(NONCE, 6), committed.statement, NONCE, states(), RULE, CARD, count=6)
+    findings = judge_states(challenged(committed, 6), committed.statement, states(), RULE, CARD)
     assert [each.agrees for each in findings] == [True] * 6
     assert all(each.where.endswith("opened rows") for each in findings[2:5])
     assert {each.name for each in findings} == {"states"}
@@ -276,7 +281,7 @@ def test_one_foreign_row_is_seen_among_many():
         each[5] *= 1.0 + 2.0 * RULE.margin * allowed
     for claimed, is_seen in ((rows, True), (states(), False)):
         committed = commit_states(claimed, LAYERS, 32)
-        findings = judge_states(committed.open(NONCE, 6), committed.statement, NONCE, states(), RULE, CARD, count=6)
+        findings = judge_states(challenged(committed, 6), committed.statement, states(), RULE, CARD)
         assert any(each.detail == "one row" and not each.agrees for each in findings) == is_seen
 
 
@@ -294,7 +299,7 @@ def test_one_foreign_row_is_seen_among_many():
 )
 def test_states_that_are_others_are_rejected(claimed):
     committed = commit_states(claimed, LAYERS, 32)
-    findings = judge_states(committed.open(NONCE, 4), committed.statement, NONCE, states(), RULE, CARD)
+    findings = judge_states(challenged(committed, 4), committed.statement, states(), RULE, CARD)
     assert not all(each.agrees for each in findings)
 
 
@@ -303,28 +308,28 @@ def test_signalling_nans_are_rejected_quietly(dtype, bits):
     form = np.uint32 if dtype == "F32" else np.uint16
     bad = Tensor(dtype, (TOKENS, SIZE), np.full((TOKENS, SIZE), bits, form).tobytes())
     committed = commit_states(dict.fromkeys(LAYERS, bad), LAYERS, 32)
-    findings = judge_states(committed.open(NONCE, 4), committed.statement, NONCE, states(), RULE, CARD)
+    findings = judge_states(challenged(committed, 4), committed.statement, states(), RULE, CARD)
     assert not any(each.agrees for each in findings)
 
 
 def test_an_opening_that_shows_nothing_is_rejected_with_the_reason():
     committed = commit_states(states(), LAYERS, 32)
     for opening, nonce in ((committed.open(NONCE, 3), NONCE), (committed.open(NONCE, 4), b"another")):
-        findings = judge_states(opening, committed.statement, nonce, states(), RULE, CARD)
+        findings = judge_states(StatesChallenge(nonce, 4, opening), committed.statement, states(), RULE, CARD)
         assert [each.agrees for each in findings] == [False]
         assert "states opening" in findings[0].detail
 
 
 def test_states_of_other_rows_or_another_width_are_malformed():
     committed = commit_states(states(), LAYERS, 32)
-    opening = committed.open(NONCE, 4)
+    challenge = challenged(committed, 4)
     with pytest.raises(MalformedError, match=r"states\.rows"):
-        judge_states(opening, committed.statement, NONCE, states(tokens=TOKENS - 1), RULE, CARD)
+        judge_states(challenge, committed.statement, states(tokens=TOKENS - 1), RULE, CARD)
     narrow = {layer: each[:, :24] for layer, each in states().items()}
     with pytest.raises(MalformedError, match="48 wide; the model is 24"):
-        judge_states(opening, committed.statement, NONCE, narrow, RULE, CARD)
+        judge_states(challenge, committed.statement, narrow, RULE, CARD)
     with pytest.raises(UnavailableError, match="no limits were measured for 2 layers of width 48 in BF16"):
-        judge_states(opening, committed.statement, NONCE, states(), RULE, card_of("BF16"))
+        judge_states(challenge, committed.statement, states(), RULE, card_of("BF16"))
 
 
 def test_the_shipped_limits_lie_above_what_was_honest_and_below_what_others_show():

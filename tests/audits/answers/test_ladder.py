@@ -14,8 +14,7 @@ from tallystick.audits.answers.ladder import Replay, Tools, climb
 from tallystick.audits.answers.layer import bounded_outputs
 from tallystick.audits.answers.policy import ReceiptPolicy
 from tallystick.audits.answers.response import Response
-from tallystick.audits.answers.states import StatesChallenge
-from tallystick.audits.answers.verify import ReceiptContext
+from tallystick.audits.answers.subject import ReceiptContext, StatesChallenge
 from tallystick.core.errors import UnavailableError, UsageError
 from tallystick.engines.torch.generation.language_models import capture_layer
 from tallystick.formats.hidden_states import commit_states

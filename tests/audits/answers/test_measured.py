@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from tallystick.audits.answers.distance_limits import (
+from tallystick.audits.answers.limits import (
     FingerprintRule,
     Kind,
     MeasuredModels,
+    SamplerRule,
     TokenLimits,
     shipped_calibration,
 )
 from tallystick.audits.answers.policy import ReceiptPolicy
 from tallystick.audits.answers.power import unmeasured_limits, unmeasured_tokens
-from tallystick.audits.answers.sampler import SamplerRule
-from tallystick.audits.answers.states import StatesChallenge
 from tallystick.audits.answers.stream import verify_stream
-from tallystick.audits.answers.verify import ReceiptContext, verify_receipt
+from tallystick.audits.answers.subject import ReceiptContext, StatesChallenge
+from tallystick.audits.answers.verify import verify_receipt
 from tallystick.tally.attacks.provers import integer_weights
 
 NONCE = bytes(range(32))

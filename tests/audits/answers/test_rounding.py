@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
-from tallystick.audits.answers.distance_limits import FingerprintRule, RoundingLimits
 from tallystick.audits.answers.fingerprints import judge_rounding, own_rounding, summed
+from tallystick.audits.answers.limits import FingerprintRule, RoundingLimits
 from tallystick.audits.answers.policy import ReceiptPolicy
 from tallystick.audits.answers.response import Response
 from tallystick.audits.answers.stream import CHOICE, verify_stream
-from tallystick.audits.answers.verify import ReceiptContext, verify_receipt
+from tallystick.audits.answers.subject import ReceiptContext, StatesChallenge
+from tallystick.audits.answers.verify import verify_receipt
 from tallystick.formats.signing import SigningKey
 from tallystick.tally.attacks.provers import integer_weights
 from tests.support.attacks.cheaper_models import coarse_head, grouped_integer_weights
+from tests.support.limits import rule_of
 
 NONCE = bytes(range(32))
 
@@ -170,3 +172,45 @@ def test_the_scale_is_that_of_the_block_or_of_the_answer_if_larger(halves: Any) 
     own[2:] += 0.1
     scales = own_rounding({5: own}, {5: true}, 5, FingerprintSettings(layers=(5,), block=2))[:, 0]
     assert scales == pytest.approx([0.4 / 2**0.5, 0.4])
+
+
+@pytest.mark.parametrize(
+    ("states", "reason"),
+    [
+        pytest.param({"prompt": True}, "", id="all layers and the prompt"),
+        pytest.param({"prompt": False}, "answer's states alone", id="no prompt"),
+        pytest.param({"committed": (1,)}, "no layer together with the one before", id="layers apart"),
+    ],
+)
+def test_states_from_which_no_layer_can_be_run_again_are_not_accepted_unless_the_policy_says_so(
+    served: Callable[..., Any],
+    answered: Callable[..., Any],
+    halves: Any,
+    policy: ReceiptPolicy,
+    rule: FingerprintRule,
+    provider_key: Any,
+    states: dict[str, Any],
+    reason: str,
+) -> None:
+    """What the receipt says of its states is the provider's word, and a changed layer is seen by the rerun alone."""
+    from tallystick.formats.fingerprints import standard_fingerprints
+    from tallystick.recording.receipts import ReceiptIssuer, RecordSettings
+
+    recorded = {"committed": (*range(halves.card.layers),), "prompt": True, **states}
+    settings = RecordSettings(standard_fingerprints(halves.card.layers, "BF16"), **recorded)
+    answer = answered(model=halves, issuer=ReceiptIssuer(halves, provider_key, settings), max_tokens=20)
+    opened = StatesChallenge(NONCE, 1000, answer.issued.states.open(NONCE, 1000))
+    size = {"dtype": "BF16", "layers": halves.card.layers, "width": halves.card.width}
+    assert rule.rounding is not None
+    limits = (*rule.rounding, RoundingLimits(place="layer", ratio=1.0, **size))
+    asking = policy.model_copy(
+        update={"fingerprints": rule.model_copy(update={"rounding": limits, "rows": rule_of(0.02, dtype="BF16").rows})}
+    )
+    report = verify_receipt(answer.issued.signed, halves, asking, challenge=opened)
+    lines = [str(each) for each in report.missing if each.check == "rerun"]
+    assert [reason in each for each in lines] == [True] * bool(reason)
+    assert report.outcome == ("inconclusive" if reason else "accepted"), report.verdict.unavailable
+    without = asking.model_copy(
+        update={"fingerprints": asking.fingerprints.model_copy(update={"rounding": rule.rounding})}
+    )
+    assert verify_receipt(answer.issued.signed, halves, without, challenge=opened).outcome == "accepted"

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tallystick.audits.answers import identity, verify
+from tallystick.audits.answers import statements, verify
 from tallystick.audits.answers.order import check_order
 from tallystick.audits.answers.response import Response
 from tallystick.audits.answers.stream import is_sampled, verify_stream
-from tallystick.audits.answers.verify import ReceiptContext
+from tallystick.audits.answers.subject import ReceiptContext
 from tallystick.core.digests import digest
 from tallystick.formats.receipt import Receipt
 from tallystick.formats.signing import SigningKey, sign_receipt
@@ -52,7 +52,7 @@ def contexts(signed: list[Any]) -> list[ReceiptContext]:
 
 def outcome_of(signed: list[Any], complete: bool = True) -> list[str]:
     order = check_order(contexts(signed), complete)
-    return [each.where for each in order.findings.seen if not each.agrees and not each.advisory]
+    return [each.where for each in order.seen if not each.agrees and not each.advisory]
 
 
 def test_an_honest_stream_is_accepted(receipts: list[Any], verified: Callable[..., Any]) -> None:
@@ -80,7 +80,7 @@ def test_every_receipt_is_encoded_and_checked_once(
         monkeypatch.setattr(owner, name, call)
 
     counted(Receipt, "to_bytes")
-    counted(identity, "check_signature")
+    counted(statements, "check_signature")
     for name in ("check_consistency", "check_model", "known_tokens", "judge_sampler"):
         counted(verify, name)
     assert verified(receipts, complete=True).computed == COUNT
@@ -208,7 +208,7 @@ def numbered(receipts: list[Any], resigned: Callable[..., Any], count: int = 3, 
 def test_the_answers_of_one_request_share_a_nonce(receipts: list[Any], resigned: Callable[..., Any]) -> None:
     """The seeds of these count upward, as those of the choices of one request do."""
     order = check_order(contexts(numbered(receipts, resigned)))
-    [nonce] = [each for each in order.findings.seen if each.where == "request.nonce"]
+    [nonce] = [each for each in order.seen if each.where == "request.nonce"]
     assert nonce.agrees
     assert not any("nonce" in line or "binds none" in line for line in order.not_checked)
 
@@ -231,7 +231,7 @@ def test_a_nonce_under_which_two_requests_were_answered_is_told_and_accuses_nobo
 ) -> None:
     found = numbered(receipts, resigned, **changes)
     order = check_order(contexts(found))
-    [nonce] = [each for each in order.findings.seen if each.where == "request.nonce"]
+    [nonce] = [each for each in order.seen if each.where == "request.nonce"]
     assert not nonce.agrees
     assert nonce.advisory
     assert any("ab in 3 receipts of different requests" in line for line in order.not_checked)
@@ -419,4 +419,4 @@ def test_the_chance_to_see_a_bad_receipt_is_stated(receipts: list[Any], verified
 
 
 def test_nothing_is_no_order() -> None:
-    assert check_order([]).findings.seen == []
+    assert check_order([]).seen == []

@@ -14,7 +14,7 @@ import pytest
 from tallystick.audits.answers.policy import FingerprintDemand, ReceiptPolicy
 from tallystick.audits.answers.reading import read_response, read_responses
 from tallystick.audits.answers.request import ExpectedRequest
-from tallystick.audits.answers.states import StatesChallenge
+from tallystick.audits.answers.subject import StatesChallenge
 from tallystick.audits.answers.verify import verify_receipt
 from tallystick.core.errors import MalformedError, TallyError, UnavailableError
 from tallystick.formats.receipt import SignedReceipt

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tallystick.audits.answers.cheaper_tokens import CHEAPER
+from tallystick.audits.answers.likelihoods import CHEAPER
 from tallystick.engines.torch.generation.twins import FORMATS
 from tallystick.tally.attacks.provers import integer_weights
 

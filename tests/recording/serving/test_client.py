@@ -14,8 +14,8 @@ import pytest
 
 import tallystick
 from tallystick.audits.answers.background import with_nonce
+from tallystick.audits.answers.limits import SamplerRule
 from tallystick.audits.answers.policy import ReceiptPolicy
-from tallystick.audits.answers.sampler import SamplerRule
 from tallystick.audits.answers.watching import StreamedAnswer
 from tallystick.core.errors import InconclusiveError, MalformedError, RejectedError, UsageError
 from tallystick.formats.receipt import Sampler

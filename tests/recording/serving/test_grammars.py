@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tallystick.audits.answers.limits import SamplerRule
 from tallystick.audits.answers.policy import ReceiptPolicy
-from tallystick.audits.answers.sampler import SamplerRule
 from tallystick.formats.receipt import Receipt
 from tallystick.formats.signing import SigningKey, sign_receipt
 from tallystick.tally.answers import verify

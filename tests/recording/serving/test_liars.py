@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from tallystick.audits.answers.background import AskedCall
+from tallystick.audits.answers.limits import SamplerRule
 from tallystick.audits.answers.policy import ReceiptPolicy
-from tallystick.audits.answers.sampler import SamplerRule
 from tallystick.audits.answers.watching import read_answer
 from tallystick.core.errors import MalformedError
 from tallystick.tally.answers import verify

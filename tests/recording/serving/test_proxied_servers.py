@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from fastapi import FastAPI, Request
 
+from tallystick.audits.answers.limits import SamplerRule
 from tallystick.audits.answers.policy import ReceiptPolicy
 from tallystick.audits.answers.reading import read_response
 from tallystick.audits.answers.request import ExpectedRequest
-from tallystick.audits.answers.sampler import SamplerRule
-from tallystick.audits.answers.verify import ReceiptContext, verification_of
+from tallystick.audits.answers.subject import ReceiptContext
+from tallystick.audits.answers.verify import verification_of
 from tallystick.core.http.server import served
 from tallystick.formats.signing import SigningKey
 from tallystick.recording.generation import generate_plain

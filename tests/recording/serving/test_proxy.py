@@ -14,12 +14,13 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
+from tallystick.audits.answers.limits import SamplerRule
 from tallystick.audits.answers.policy import ReceiptPolicy
 from tallystick.audits.answers.reading import read_response, read_responses
 from tallystick.audits.answers.request import ExpectedRequest
-from tallystick.audits.answers.sampler import SamplerRule
 from tallystick.audits.answers.stream import verify_stream
-from tallystick.audits.answers.verify import ReceiptContext, verification_of
+from tallystick.audits.answers.subject import ReceiptContext
+from tallystick.audits.answers.verify import verification_of
 from tallystick.core.canonical_json import INTEGER_MAX, encode
 from tallystick.core.digests import digest
 from tallystick.core.http.server import bind, served

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tallystick.audits.answers.limits import SamplerRule
 from tallystick.audits.answers.policy import ReceiptPolicy
-from tallystick.audits.answers.sampler import SamplerRule
 from tallystick.core.http.server import served
 from tallystick.formats.hidden_states import StatesOpening, check_states_opening, commit_states
 from tallystick.formats.receipt import SignedReceipt

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tallystick.audits.answers.limits import SamplerRule
 from tallystick.audits.answers.policy import ReceiptPolicy
-from tallystick.audits.answers.sampler import SamplerRule
 from tallystick.tally.answers import verify
 
 POLICY = ReceiptPolicy(sampler=SamplerRule(dishonest=0.9), demands=())

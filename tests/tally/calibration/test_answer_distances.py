@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tallystick.audits.answers.distance_limits import MeasuredModels
+from tallystick.audits.answers.limits import MeasuredModels
 from tallystick.tally.calibration.answer_limits import (
     Class,
     SeenRuns,

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from tallystick.audits.answers.distance_limits import MeasuredModels, TokenLimits
-from tallystick.audits.answers.sampler import SamplerRule, judge_sampler
+from tallystick.audits.answers.limits import MeasuredModels, SamplerRule, TokenLimits
+from tallystick.audits.answers.sampler import judge_sampler
 from tallystick.formats.receipt import Sampler
 from tallystick.tally.calibration.answer_limits import SeenTokens, observe, token_limits, upper
 from tallystick.verdicts.sampling.choice import choose_one

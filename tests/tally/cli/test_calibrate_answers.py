@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.audits.answers.distance_limits import FingerprintCalibration
+from tallystick.audits.answers.limits import FingerprintCalibration
 
 
 def test_a_model_is_calibrated_and_a_wrong_precision_is_refused(

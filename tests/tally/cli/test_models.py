@@ -107,7 +107,7 @@ def test_claim_model_and_answer_name_one_digest_of_weights(
 def test_a_claim_of_other_weights_beside_a_model_is_told(
     tally: Callable[..., Any], plain: Path, model_directory: Path, tmp_path: Path
 ) -> None:
-    from tallystick.audits.answers.identity import note_claim
+    from tallystick.audits.answers.statements import note_claim
     from tallystick.verdicts.verdict import Findings
 
     claim = json.loads((plain / "claim.json").read_bytes())

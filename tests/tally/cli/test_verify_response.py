@@ -489,7 +489,7 @@ def test_of_several_receipts_the_share_that_the_policy_names_is_opened(
     """States that were committed before the nonce was drawn cannot be made to fit it."""
     from dataclasses import replace
 
-    from tallystick.audits.answers.states import StatesChallenge
+    from tallystick.audits.answers.subject import StatesChallenge
     from tallystick.formats.hidden_states import drawn_layer, judged_layers
     from tallystick.tally import answers as challenges
 

@@ -19,6 +19,7 @@ from tallystick.audits.answers.reading import UnreadReport
 from tallystick.audits.answers.report import ReceiptReport
 from tallystick.audits.answers.statements import context_length_of
 from tallystick.audits.answers.stream import StreamReport, is_sampled
+from tallystick.audits.answers.subject import ReceiptContext
 from tallystick.audits.answers.verification import (
     ModelSource,
     judge_answer,
@@ -27,7 +28,6 @@ from tallystick.audits.answers.verification import (
     request_of,
     responses_of,
 )
-from tallystick.audits.answers.verify import ReceiptContext
 from tallystick.core.errors import InconclusiveError, RejectedError, UsageError, VerdictError
 from tallystick.formats.requests import Form, form_of_request
 from tallystick.verdicts.verdict import Judgement, Outcome, Verdict

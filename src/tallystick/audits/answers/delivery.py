@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tallystick.audits.answers.limits import SamplerRule
 from tallystick.audits.answers.report import compare, shown
 from tallystick.audits.answers.response import (
     NOT_BILLED,
@@ -15,8 +16,7 @@ from tallystick.audits.answers.response import (
     DeliveredLogprobs,
     Response,
 )
-from tallystick.audits.answers.sampler import SamplerRule
-from tallystick.audits.answers.states import Ids
+from tallystick.audits.answers.subject import Ids
 from tallystick.core.canonical_json import encode, parse
 from tallystick.core.digests import digest
 from tallystick.core.errors import MalformedError

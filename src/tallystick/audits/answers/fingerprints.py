@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.audits.answers.distance_limits import Dtype, FingerprintRule, Place
+from tallystick.audits.answers.limits import Dtype, FingerprintRule, place_of
 from tallystick.audits.answers.power import MEASURE, unmeasured_limits
 from tallystick.core.errors import MalformedError
 from tallystick.formats.claims import ModelCard
@@ -27,9 +27,9 @@ from tallystick.verdicts.tolerance import Finding
 # rejects a model that differs a little everywhere. Each block must stay below a limit of its own, which is generous,
 # because a block has few numbers.
 
-HiddenRows: TypeAlias = npt.NDArray[np.floating[Any]]
-Hidden: TypeAlias = Mapping[int, HiddenRows]
-RowsFor: TypeAlias = Callable[[Fingerprint], Hidden]
+HiddenRows = npt.NDArray[np.floating[Any]]
+Hidden = Mapping[int, HiddenRows]
+RowsFor = Callable[[Fingerprint], Hidden]
 
 FINGERPRINTS: Final = "fingerprint"
 SPREAD: Final = 2.7
@@ -126,26 +126,21 @@ def unseen_changes(receipt: Receipt, rule: FingerprintRule, card: ModelCard) -> 
     return f"fingerprint: changes of less than {parts}: honest stacks may differ so, or the grid hides it{matrix}"
 
 
-@dataclass(frozen=True)
-class Compared:
-    """The distance of one block, and what is allowed."""
-
-    found: Distance
-    allowed: float
-
-    @property
-    def excess(self) -> float:
-        """The distance divided by its limit: above 1 it is not allowed; infinite for NaN."""
-        if self.found.distance <= self.allowed:
-            return self.found.distance / self.allowed if self.allowed else 0.0
-        excess = self.found.distance / self.allowed if self.allowed else math.inf
-        return math.inf if math.isnan(excess) else excess
+def compared(distance: Distance, allowed: float, check: str, detail: str) -> Finding:
+    """The finding on the distance of one block, of which `allowed` is allowed."""
+    return Finding(distance.distance, allowed, check, _where(distance), detail)
 
 
-def largest(compared: Sequence[Compared], name: str, detail: str) -> Finding:
-    """The finding on the distance with the largest excess; `name` is the check."""
-    worst = max(compared, key=lambda each: each.excess)
-    return Finding(worst.found.distance, worst.allowed, name, _where(worst.found), detail)
+def worst(findings: Sequence[Finding]) -> Finding:
+    """The finding that is farthest beyond its limit, or nearest to it; NaN is farthest."""
+
+    def excess(finding: Finding) -> float:
+        if not finding.allowed:
+            return 0.0 if finding.distance <= 0.0 else math.inf
+        ratio = finding.distance / finding.allowed
+        return math.inf if math.isnan(ratio) else ratio
+
+    return max(findings, key=excess)
 
 
 def together(found: Sequence[Distance]) -> float:
@@ -166,10 +161,10 @@ def _judge_projection(
             of = f"layer {layer}, all {sum(each.tokens for each in alike)} answer tokens"
             yield Finding(together(alike), allowed, FINGERPRINTS, of, detail)
         limits = {count: _allowed(layer, [count], settings, rule, card) for count in {each.tokens for each in alike}}
-        one = [(each, limits[each.tokens]) for each in alike]
-        blocks += [Compared(each, limit) for each, limit in one if limit is not None]
+        pairs = [(each, limits[each.tokens]) for each in alike]
+        blocks += [compared(each, limit, FINGERPRINTS, detail) for each, limit in pairs if limit is not None]
     if blocks:
-        yield largest(blocks, FINGERPRINTS, detail)
+        yield worst(blocks)
 
 
 def _allowed(
@@ -264,7 +259,7 @@ def _where(distance: Distance) -> str:
 # with this scale, block by block, which a limit for all texts cannot do. Every number of a fingerprint is one piece of
 # evidence, and those of several answers of a provider add up (`verdicts.evidence`).
 
-NAME: Final = "rounding"
+ROUNDING: Final = "rounding"
 NO_TRIALS: Final = ScaleTrials()
 CELL: Final = 1.0 / 12.0
 """The variance of a number inside its cell, in squares of the cell; the number is known no better."""
@@ -298,7 +293,7 @@ class RoundingEvidence:
             f"log e-value that {sum(self.trials.numbers)} numbers lie farther from a pass in F32 than honest rounding "
             f"carries them; in units of what is allowed: {shown}"
         )
-        return Finding(self.trials.log_against(), -math.log(self.alpha), NAME, "", detail)
+        return Finding(self.trials.log_against(), -math.log(self.alpha), ROUNDING, "", detail)
 
 
 def judge_rounding(
@@ -323,15 +318,15 @@ def rounding_of(
     card: ModelCard,
 ) -> RoundingEvidence | None:
     """As `judge_rounding`; `rows_of` gives own rows and those of the pass in F32 for a fingerprint."""
-    held = [each for each in fingerprints if each.method == "projection" and each.bits < 32 and each.tokens]
-    allowed = rule.rounding_for(card, held[0].tokens) if held else {}
+    projections = [each for each in fingerprints if each.method == "projection" and each.bits < 32 and each.tokens]
+    allowed = rule.rounding_for(card, projections[0].tokens) if projections else {}
     parts: dict[int, list[tuple[Reals, Reals]]] = {}
     seen: set[tuple[int, int, str | None]] = set()
-    for each in held:
-        settings = settings_of(each)
-        own, true = rows_of(each)
-        found = residuals(each.raw, true, settings)
-        for layer in settings.layers if each.block == held[0].block else ():
+    for fingerprint in projections:
+        settings = settings_of(fingerprint)
+        own, true = rows_of(fingerprint)
+        found = residuals(fingerprint.raw, true, settings)
+        for layer in settings.layers if fingerprint.block == projections[0].block else ():
             # Other directions are other evidence; the same ones once more would only repeat it.
             form = (layer, settings.width, settings.seed)
             ratio = allowed.get(place_of(layer, card.layers))
@@ -342,30 +337,21 @@ def rounding_of(
                 parts.setdefault(layer, []).append((gaps, np.broadcast_to(variance, gaps.shape)))
     if not parts:
         return None
-    named = {_name(layer, card.layers): pieces for layer, pieces in sorted(parts.items())}
+    places = {layer: place_of(layer, card.layers) for layer in parts}
+    names = {layer: f"block {layer}" if place == "block" else place for layer, place in places.items()}
     numbers, variances = (
-        {name: np.hstack([each[n] for each in pieces]) for name, pieces in named.items()} for n in (0, 1)
+        {names[layer]: np.hstack([pair[n] for pair in parts[layer]]) for layer in sorted(parts)} for n in (0, 1)
     )
     return RoundingEvidence(rule.alpha, ScaleTrials.of(numbers, variances))
 
 
 def summed(evidence: Iterable[RoundingEvidence]) -> tuple[RoundingEvidence, ...]:
     """The evidence of several answers of one provider, summed where it is on the same places of a model."""
-    found: dict[tuple[str, ...], RoundingEvidence] = {}
+    sums: dict[tuple[str, ...], RoundingEvidence] = {}
     for each in evidence:
         groups = each.trials.groups
-        found[groups] = found[groups] + each if groups in found else each
-    return tuple(found.values())
-
-
-def _name(layer: int, final: int) -> str:
-    place = place_of(layer, final)
-    return f"block {layer}" if place == "block" else place
-
-
-def place_of(layer: int, final: int) -> Place:
-    """The place of a layer of a fingerprint in a model of `final` blocks."""
-    return "block" if layer < final else "final" if layer == final else "logits"
+        sums[groups] = sums[groups] + each if groups in sums else each
+    return tuple(sums.values())
 
 
 def own_rounding(own: Rows, true: Rows, layer: int, settings: FingerprintSettings) -> Reals:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-from tallystick.audits.answers.layer import judge_layer
+from tallystick.audits.answers.layer import LayerSource, judge_layer
 from tallystick.audits.answers.policy import ReceiptPolicy
 from tallystick.audits.answers.report import BITS, RUNG_OF, RUNGS, ReceiptReport, shown
-from tallystick.audits.answers.verify import ReceiptContext, Verification, begin_verification, check_statements, compute
+from tallystick.audits.answers.subject import Ids, ReceiptContext, Verification
+from tallystick.audits.answers.verify import begin_verification, check_statements, compute
 from tallystick.core.errors import ProofError, UnavailableError, UsageError
 from tallystick.formats.receipt import EngineStatement, Fingerprint, Receipt, StatesCommitment
 from tallystick.formats.spec import Environment
 from tallystick.verdicts.language_model import LanguageModel
 from tallystick.verdicts.tolerance import Finding
 from tallystick.verdicts.verdict import Findings
-
-if TYPE_CHECKING:
-    from tallystick.audits.answers.layer import LayerSource
-
 
 # Rung 4: the answer is generated again on the same stack and compared bit for bit.
 #
@@ -63,8 +60,8 @@ class ReplayRule:
 def judge_replay(
     findings: Findings,
     receipt: Receipt,
-    prompt: tuple[int, ...],
-    answer: tuple[int, ...],
+    prompt: Ids,
+    answer: Ids,
     replayer: ExactReplayer,
     stated: Environment | None,
     rule: ReplayRule,
@@ -78,16 +75,19 @@ def judge_replay(
         for reason in reasons:
             findings.leave_open("replay", reason)
         return frozenset()
-    found = replayer.replay(receipt, prompt)
-    place = first_difference(answer, found.tokens)
-    if place is None:
-        return _same_tokens(findings, receipt, found, rule)
-    prefix = _same_prefix(receipt, found, place, rule.final)
+    own = replayer.replay(receipt, prompt)
+    if answer == own.tokens:
+        return _same_tokens(findings, receipt, own, rule)
+    pairs = enumerate(zip(answer, own.tokens, strict=False))
+    place = next((place for place, (a, b) in pairs if a != b), min(len(answer), len(own.tokens)))
+    prefix = _same_prefix(receipt, own, place, rule.final)
     if prefix:
         detail = f"the bits of {prefix} tokens before are the same, and then the tokens are not"
         findings.note(Finding(float(len(answer) - place), 0.0, "replay", f"token {place}", detail))
     else:
-        _other_bits(findings, rule, f"parts at token {place}, and nothing shows that the kernels before were the same")
+        _note_other_bits(
+            findings, rule, f"parts at token {place}, and nothing shows that the kernels before were the same"
+        )
     return frozenset()
 
 
@@ -111,27 +111,19 @@ def differences(receipt: Receipt, replayer: ExactReplayer, stated: Environment |
     return found
 
 
-def first_difference(claimed: tuple[int, ...], replayed: tuple[int, ...]) -> int | None:
-    """The first position at which two answers differ; None if they are equal."""
-    if claimed == replayed:
-        return None
-    pairs = zip(claimed, replayed, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(claimed), len(replayed)))
-
-
-def _same_tokens(findings: Findings, receipt: Receipt, found: Replay, rule: ReplayRule) -> frozenset[int]:
+def _same_tokens(findings: Findings, receipt: Receipt, own: Replay, rule: ReplayRule) -> frozenset[int]:
     findings.agrees("replay", "tokens", "every token, generated again")
     claimed_bits = (receipt.fingerprints, receipt.states and receipt.states.root)
     if claimed_bits == ((), None):
         return frozenset({1})
-    if claimed_bits == (found.fingerprints, found.states and found.states.root):
+    if claimed_bits == (own.fingerprints, own.states and own.states.root):
         findings.agrees(BITS, "hidden states", "every bit that the receipt binds")
         return frozenset({1, 2, 3})
-    _other_bits(findings, rule, "the tokens are the same, and the bits of the hidden states are not")
+    _note_other_bits(findings, rule, "the tokens are the same, and the bits of the hidden states are not")
     return frozenset({1})
 
 
-def _other_bits(findings: Findings, rule: ReplayRule, line: str) -> None:
+def _note_other_bits(findings: Findings, rule: ReplayRule, line: str) -> None:
     """Other bits on an equal stack: another computation; whether that is held against a provider, its customer says."""
     if rule.bits:
         findings.differs(BITS, "hidden states", line)
@@ -165,93 +157,6 @@ def _parts(fingerprint: Fingerprint, layer: int, blocks: int) -> list[bytes]:
     size = len(fingerprint.raw) // max(1, each * -(-fingerprint.tokens // fingerprint.block))
     starts = [(block * each + place) * size for block in range(blocks)]
     return [fingerprint.raw[start : start + size] for start in starts]
-
-
-# The upper rungs of the ladder: one layer judged by its operators, and the exact replay.
-
-
-def climb_on(found: Verification, rung: int | None, tools: Tools) -> ReceiptReport:
-    """Continue a verification up to `rung`; without `rung`, climb while there is doubt and `tools` suffice."""
-    reached, settled = 2, frozenset[int]()
-    if rung == 3 or ((rung == 4 or found.is_doubtful) and _has_layers(found.context, tools)):
-        reached = 3
-        _judge_layer(found, tools)
-    if rung == 4 or (rung is None and found.is_doubtful and _has_replayer(found.context, tools)):
-        reached = 4
-        settled = _judge_replay(found, tools)
-    return _settled(found.report(reached), settled)
-
-
-def _has_layers(context: ReceiptContext, tools: Tools) -> bool:
-    states = context.receipt.states
-    return tools.layers is not None and context.challenge is not None and states is not None and states.prompt
-
-
-def _has_replayer(context: ReceiptContext, tools: Tools) -> bool:
-    """Whether the answer can be generated again: same stack, and alone in its batch."""
-    if tools.replayer is None:
-        return False
-    stated = tools.environment
-    if stated is not None and not stated.is_named_by(context.receipt.engine.environment):
-        return True
-    return not differences(context.receipt, tools.replayer, stated)
-
-
-def _judge_layer(found: Verification, tools: Tools) -> None:
-    prompt, answer, findings = found.tokens.prompt, found.tokens.answer, found.findings
-    assert prompt is not None
-    assert answer is not None
-    if tools.layers is None:
-        findings.leave_open("layer", "nothing here captures a layer of the model")
-        return
-    challenge = found.context.challenge
-    tokens = (*prompt, *answer[:-1])
-    with findings.timing("layer", 0 if challenge is None else challenge.size):
-        try:
-            judge_layer(findings, found.context, tokens, found.policy, tools.layers, tools.layer)
-        except UnavailableError as error:
-            findings.leave_open("layer", str(error))
-
-
-def _judge_replay(found: Verification, tools: Tools) -> frozenset[int]:
-    prompt, answer, findings = found.tokens.prompt, found.tokens.answer, found.findings
-    assert prompt is not None
-    assert answer is not None
-    if tools.replayer is None:
-        findings.leave_open("replay", "nothing here generates on this stack")
-        return frozenset()
-    with findings.timing("replay"):
-        try:
-            rule = ReplayRule(found.policy.replay == "bits", found.model.card.layers)
-            return judge_replay(
-                findings, found.context.receipt, prompt, answer, tools.replayer, tools.environment, rule
-            )
-        except UnavailableError as error:
-            findings.leave_open("replay", str(error))
-        except ProofError as error:
-            findings.differs("replay", "environment", str(error))
-    return frozenset()
-
-
-def _settled(report: ReceiptReport, rungs: frozenset[int]) -> ReceiptReport:
-    """The report after an exact replay agreed: objections and doubts of `rungs` decide nothing any more.
-
-    What the policy demands of the receipt stays missing: equal tokens do not show the precision of the computation.
-    """
-    if not rungs:
-        return report
-    findings = tuple(
-        replace(each, advisory=True) if RUNG_OF.get(each.name) in rungs and not each.agrees else each
-        for each in report.findings
-    )
-    doubts = tuple(each for each in report.missing if RUNG_OF.get(each.check) in rungs and not each.lasting)
-    noted = tuple(f"{each}; settled by exact replay" for each in doubts)
-    return replace(
-        report,
-        findings=findings,
-        missing=tuple(each for each in report.missing if each not in doubts),
-        not_checked=(*report.not_checked, *noted),
-    )
 
 
 # The ladder of checks on a receipt: tokens, fingerprints, one layer, exact replay; up to a rung, or while in doubt.
@@ -297,11 +202,77 @@ def climb_from(found: Verification, rung: int | None = None, tools: Tools | None
     compute(found, 1 if rung == 1 else FREE)
     if not (found.is_doubtful if rung is None else found.can_compute and rung > FREE):
         return found.report(reached)
-
-    return climb_on(found, rung, tools or Tools())
+    tools, settled = tools or Tools(), frozenset[int]()
+    if rung == 3 or ((rung == 4 or found.is_doubtful) and _has_layers(found.context, tools)):
+        reached = 3
+        _judge_layer(found, tools)
+    if rung == 4 or (rung is None and found.is_doubtful and _has_replayer(found.context, tools)):
+        reached = 4
+        settled = _judge_replay(found, tools)
+    return _settled(found.report(reached), settled)
 
 
 def check_rung(rung: int | None) -> None:
     """Raise `UsageError` for a rung that the ladder does not have."""
     if rung is not None and rung not in RUNGS:
         raise UsageError(f"rung {rung}: the ladder has {RUNGS[0]} to {RUNGS[-1]}")
+
+
+def _has_layers(context: ReceiptContext, tools: Tools) -> bool:
+    states = context.receipt.states
+    return tools.layers is not None and context.challenge is not None and states is not None and states.prompt
+
+
+def _has_replayer(context: ReceiptContext, tools: Tools) -> bool:
+    """Whether the answer can be generated again: same stack, and alone in its batch."""
+    if tools.replayer is None:
+        return False
+    stated = tools.environment
+    if stated is not None and not stated.is_named_by(context.receipt.engine.environment):
+        return True
+    return not differences(context.receipt, tools.replayer, stated)
+
+
+def _judge_layer(found: Verification, tools: Tools) -> None:
+    findings, challenge = found.findings, found.context.challenge
+    if tools.layers is None:
+        findings.leave_open("layer", "nothing here captures a layer of the model")
+        return
+    with findings.timing("layer", 0 if challenge is None else challenge.size):
+        try:
+            judge_layer(found, tools.layers, tools.layer)
+        except UnavailableError as error:
+            findings.leave_open("layer", str(error))
+
+
+def _judge_replay(found: Verification, tools: Tools) -> frozenset[int]:
+    findings, rule = found.findings, ReplayRule(found.policy.replay == "bits", found.model.card.layers)
+    if tools.replayer is None:
+        findings.leave_open("replay", "nothing here generates on this stack")
+        return frozenset()
+    with findings.timing("replay"):
+        try:
+            return judge_replay(findings, found.receipt, *found.known, tools.replayer, tools.environment, rule)
+        except UnavailableError as error:
+            findings.leave_open("replay", str(error))
+        except ProofError as error:
+            findings.differs("replay", "environment", str(error))
+    return frozenset()
+
+
+def _settled(report: ReceiptReport, rungs: frozenset[int]) -> ReceiptReport:
+    """The report after an exact replay agreed: objections and doubts of `rungs` decide nothing any more.
+
+    What the policy demands of the receipt stays missing: equal tokens do not show the precision of the computation.
+    """
+    findings = tuple(
+        replace(each, advisory=True) if RUNG_OF.get(each.name) in rungs and not each.agrees else each
+        for each in report.findings
+    )
+    doubts = tuple(each for each in report.missing if RUNG_OF.get(each.check) in rungs and not each.lasting)
+    return replace(
+        report,
+        findings=findings,
+        missing=tuple(each for each in report.missing if each not in doubts),
+        not_checked=(*report.not_checked, *(f"{each}; settled by exact replay" for each in doubts)),
+    )

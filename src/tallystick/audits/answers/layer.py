@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from tallystick.audits.answers.policy import ReceiptPolicy
 from tallystick.audits.answers.states import opened_layers
-from tallystick.audits.answers.verify import ReceiptContext
+from tallystick.audits.answers.subject import Verification
 from tallystick.core.errors import ProofError, UnavailableError
 from tallystick.core.tensors import FEWER_BITS, Tensor, TensorSpec, in_fewer_bits, round_to_bfloat16, round_to_float16
 from tallystick.formats.hidden_states import Rows, drawn_layer
@@ -27,7 +27,6 @@ from tallystick.programs.operators.definition import Exactness, operator
 from tallystick.programs.operators.precision import UNSTATED, Precision
 from tallystick.programs.operators.rounding import DETERMINISTIC, Model
 from tallystick.verdicts.tolerance import Finding
-from tallystick.verdicts.verdict import Findings
 
 # A slice of a graph run on balls: each output ball contains every result of an honest evaluation of the slice.
 #
@@ -226,19 +225,12 @@ LayerSource = Callable[[tuple[int, ...], int], LayerProgram]
 """Returns the program of a layer for given tokens; raises `UnavailableError` if it cannot be captured."""
 
 
-def judge_layer(
-    findings: Findings,
-    context: ReceiptContext,
-    tokens: tuple[int, ...],
-    policy: ReceiptPolicy,
-    source: LayerSource,
-    layer: int | None = None,
-) -> None:
+def judge_layer(found: Verification, source: LayerSource, layer: int | None = None) -> None:
     """Judge `layer`, the one asked for, or one that the nonce draws among those whose input and output are opened.
 
-    `tokens` are all tokens that were fed. Raises `MalformedError` if the bytes of the opening are not rows.
+    Raises `MalformedError` if the bytes of the opening are not rows, and what `source` raises.
     """
-    statement, challenge = context.receipt.states, context.challenge
+    findings, statement, challenge = found.findings, found.receipt.states, found.context.challenge
     if statement is None or challenge is None:
         findings.leave_open(
             "layer", "the hidden states before and after a layer are not opened: challenge the provider"
@@ -261,7 +253,7 @@ def judge_layer(
         name = "no layer is" if chosen is None else f"layer {chosen} is not"
         findings.leave_open("layer", f"{name} opened in full together with the one before")
         return
-    _judge(findings, statement, opened, chosen, source(tokens, chosen), policy)
+    _judge(found, statement, opened, chosen, source(found.fed, chosen))
 
 
 def check_program(graph: Graph, policy: ReceiptPolicy) -> None:
@@ -273,17 +265,12 @@ def check_program(graph: Graph, policy: ReceiptPolicy) -> None:
 
 
 def _judge(
-    findings: Findings,
-    statement: StatesCommitment,
-    opened: Mapping[int, Rows],
-    layer: int,
-    program: LayerProgram,
-    policy: ReceiptPolicy,
+    found: Verification, statement: StatesCommitment, opened: Mapping[int, Rows], layer: int, program: LayerProgram
 ) -> None:
-    check_program(program.graph, policy)
-    bindings = dict(program.bindings)
-    [output] = program.graph.outputs
-    specs = program.graph.specs()
+    findings, policy, graph = found.findings, found.policy, program.graph
+    check_program(graph, policy)
+    bindings, specs = dict(program.bindings), graph.specs()
+    [output] = graph.outputs
     if program.given is not None:
         given = _bound(opened[layer - 1], statement, specs[program.given])
         if given is None:
@@ -295,7 +282,7 @@ def _judge(
     if statement.dtype != specs[output.value].dtype:
         findings.leave_open("layer", f"the states are kept in another form than layer {layer} gives: {statement.dtype}")
         return
-    exact = bounded_outputs(program.graph, bindings)[output.name]
+    exact = bounded_outputs(graph, bindings)[output.name]
     claimed = opened[layer][None].astype(np.float64)
     if claimed.shape != exact.centre.shape:
         findings.differs(
@@ -309,27 +296,14 @@ def _judge(
     if unbounded:
         share = f"{100 * unbounded:.1f} % of its elements" if unbounded < 1.0 else f"it in {statement.dtype}"
         findings.not_checked.append(f"layer {layer}: no proven bound holds for {share}")
-    _told_from_cheaper(findings, program.graph, bindings, claimed[0], exact, layer)
 
-
-def _told_from_cheaper(
-    findings: Findings,
-    graph: Graph,
-    bindings: Mapping[Ref, Tensor],
-    claimed: npt.NDArray[np.float64],
-    exact: BoundedValue,
-    layer: int,
-) -> None:
-    """Whether the rows are those of the promised weights rather than of fewer bits; what is not told apart is said."""
-    [output] = graph.outputs
-
-    def exactly(values: Mapping[Ref, Tensor]) -> npt.NDArray[np.float64]:
+    def exactly(values: Mapping[Ref, Tensor]) -> LayerRows:
         return np.asarray(bounded_outputs(graph, values)[output.name].centre[0], np.float64)
 
     blurred = []
-    for name, found in compare_with_cheaper(claimed, exact.centre[0], graph, bindings, exactly):
-        if found.tells or found.place > HALFWAY + ERRORS * found.error:
-            findings.note(finding_of(f"layer {layer}", name, found))
+    for name, projected in compare_with_cheaper(claimed[0], exact.centre[0], graph, bindings, exactly):
+        if projected.tells or projected.place > HALFWAY + ERRORS * projected.error:
+            findings.note(finding_of(f"layer {layer}", name, projected))
         else:
             blurred.append(name)
     if blurred:

@@ -1,22 +1,50 @@
-"""Evidence about a sampler from probabilities of claimed tokens, and of alternatives under the same seed."""
+"""Evidence about a sampler from probabilities of claimed tokens, and from rivals under the same seed."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tallystick.audits.answers.limits import SamplerRule
 from tallystick.formats.receipt import Sampler
 from tallystick.verdicts.evidence import Likelihoods, discount
+from tallystick.verdicts.language_model import Rows
+from tallystick.verdicts.sampling.fast_path import USUAL_REACH
 from tallystick.verdicts.sampling.margin import log_ratios, stretch, surprisals
-from tallystick.verdicts.sampling.rivals import Rivals, filter_rivals, rivals
+from tallystick.verdicts.sampling.rivals import Rivals, filter_rivals, rivals, rivals_of_models
 from tallystick.verdicts.tolerance import Finding
 
-if TYPE_CHECKING:
-    from tallystick.audits.answers.sampler import ClaimedAnswer, SamplerEvidence
+Reals = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ClaimedAnswer:
+    """One answer with the claimed sampler and the verifier's logits and rule, which has a tie band."""
+
+    logits: Rows
+    prompt: Sequence[int]
+    answer: Sequence[int]
+    sampler: Sampler
+    rule: SamplerRule
+
+    @property
+    def histories(self) -> Sequence[Any]:
+        """The tokens before each answer token; empty without a repetition penalty."""
+        if self.sampler.repetition_penalty == 1.0:
+            return [()] * len(self.answer)
+        tokens = np.asarray([*self.prompt, *self.answer], np.int64)
+        return [tokens[: len(self.prompt) + place] for place in range(len(self.answer))]
+
+    @property
+    def band(self) -> float:
+        """The tie band in logits."""
+        assert self.rule.band is not None
+        return self.rule.band
 
 
 # Evidence about a sampler from the probabilities of claimed tokens; it needs no seed.
@@ -26,16 +54,20 @@ EXCLUDED: Final = ("temperature x0.7", "temperature x1.43")
 
 
 @dataclass(frozen=True)
-class SurprisalSums:
-    """Sums over tokens, in nats: surprisal, its expectation, its variance."""
+class TokenLikelihoods:
+    """Likelihood ratios of the tokens of answers, and sums over them in nats: surprisal, expectation, variance."""
 
+    ratios: Likelihoods
     claimed: float = 0.0
     expected: float = 0.0
     variance: float = 0.0
 
-    def __add__(self, other: SurprisalSums) -> SurprisalSums:
-        return SurprisalSums(
-            self.claimed + other.claimed, self.expected + other.expected, self.variance + other.variance
+    def __add__(self, other: TokenLikelihoods) -> TokenLikelihoods:
+        return TokenLikelihoods(
+            self.ratios + other.ratios,
+            self.claimed + other.claimed,
+            self.expected + other.expected,
+            self.variance + other.variance,
         )
 
     @property
@@ -43,51 +75,37 @@ class SurprisalSums:
         """(surprisal − expectation) / √variance; 0 if the variance is 0."""
         return (self.claimed - self.expected) / math.sqrt(self.variance) if self.variance > 0 else 0.0
 
-
-@dataclass(frozen=True)
-class TokenLikelihoods:
-    """Likelihood ratios of the tokens of answers, and their surprisal."""
-
-    ratios: Likelihoods
-    surprisal: SurprisalSums
-
-    def __add__(self, other: TokenLikelihoods) -> TokenLikelihoods:
-        return TokenLikelihoods(self.ratios + other.ratios, self.surprisal + other.surprisal)
-
     def finding(self, alpha: float) -> Finding:
         """Whether the tokens come from another distribution, at error `alpha` / 2."""
-        sums, count = self.surprisal, self.ratios.tokens
+        count = self.ratios.tokens
         detail = (
-            f"log e-value that tokens come from another distribution: mean surprisal {sums.claimed / count:.3f} nats, "
-            f"expected {sums.expected / count:.3f}, {sums.standard_errors:+.1f} standard errors"
+            f"log e-value that tokens come from another distribution: mean surprisal {self.claimed / count:.3f} nats, "
+            f"expected {self.expected / count:.3f}, {self.standard_errors:+.1f} standard errors"
         )
         return Finding(self.ratios.log_against(), -math.log(alpha / 2), "surprisal", self.ratios.closest, detail)
 
     def tokens_missing(self, beta: float) -> int | None:
         """How many more tokens like these exclude other temperatures at error `beta`; None if no number does."""
-        found = [self.ratios.tokens_missing(name, beta) for name in EXCLUDED]
-        return None if None in found else max(each for each in found if each is not None)
+        missing = [self.ratios.tokens_missing(name, beta) for name in EXCLUDED]
+        return None if None in missing else max(count for count in missing if count is not None)
 
 
-def with_likelihoods(evidence: SamplerEvidence, view: ClaimedAnswer) -> SamplerEvidence:
-    """The evidence, extended by surprisals and likelihood ratios of the answer's tokens."""
-    seen = surprisals(view.logits, view.answer, view.sampler, view.histories, view.far)
-    single = evidence.single or _impossible(np.flatnonzero(np.isinf(seen.least)), len(view.answer))
-    ratios = log_ratios(view.logits, view.answer, view.sampler, view.histories, *_edges(view))
+def token_likelihoods(view: ClaimedAnswer) -> tuple[TokenLikelihoods, Finding]:
+    """Surprisals and likelihood ratios of an answer's tokens, and the finding on those that filters exclude."""
+    rule, sampler, rows = view.rule, view.sampler, (view.logits, view.answer, view.sampler, view.histories)
+    seen = surprisals(*rows, rule.far_margin)
+    # How far logits may differ at a filter's edge, and how often more: where drift is known, one band.
+    edges = (rule.far_margin, rule.far_rate) if rule.rms is None else (view.band, rule.honest)
+    is_filtering = sampler.top_k or sampler.top_p < 1.0 or sampler.min_p
+    ratios = log_ratios(*rows, *(edges if is_filtering else (0.0, 0.0)))
     against = np.stack([pair[0] - _cost(view) for pair in ratios.values()])
     in_favour = np.stack([pair[1] - _cost(view, name) for name, pair in ratios.items()])
     inside = np.isfinite(seen.claimed)
-    sums = SurprisalSums(*(float(each[inside].sum()) for each in (seen.claimed, seen.expected, seen.variance)))
-    found = TokenLikelihoods(Likelihoods.of(list(ratios), against, in_favour), sums)
-    return replace(evidence, likelihoods=found, single=single)
-
-
-def _edges(view: ClaimedAnswer) -> tuple[float, float]:
-    """How far logits may differ at a filter's edge, and how often they differ more: where drift is known, one band."""
-    sampler, rule = view.sampler, view.rule
-    if not (sampler.top_k or sampler.top_p < 1.0 or sampler.min_p):
-        return 0.0, 0.0
-    return (view.far, rule.far_rate) if rule.rms is None else (view.band, rule.honest)
+    sums = (float(each[inside].sum()) for each in (seen.claimed, seen.expected, seen.variance))
+    out = np.flatnonzero(np.isinf(seen.least))
+    detail = f"of {len(view.answer)} tokens, those that the filters exclude"
+    impossible = Finding(len(out), 0, "sampler", f"token {out[0]}" if len(out) else "", detail)
+    return TokenLikelihoods(Likelihoods.of(list(ratios), against, in_favour), *sums), impossible
 
 
 def _cost(view: ClaimedAnswer, alternative: str = "") -> float:
@@ -97,13 +115,8 @@ def _cost(view: ClaimedAnswer, alternative: str = "") -> float:
     temperature = view.sampler.temperature * factor
     if rule.rms is not None:
         return discount(view.band, temperature, rule.rms)
-    beyond = math.log(rule.honest) + discount(view.far, temperature)
+    beyond = math.log(rule.honest) + discount(rule.far_margin, temperature)
     return float(np.logaddexp(discount(view.band, temperature), beyond))
-
-
-def _impossible(places: npt.NDArray[np.int64], count: int) -> Finding:
-    where = f"token {places[0]}" if len(places) else ""
-    return Finding(len(places), 0, "sampler", where, f"of {count} tokens, those that the filters exclude")
 
 
 # Evidence about other samplers under the same seed: which of two tokens the answer holds where it could be either.
@@ -129,7 +142,6 @@ FILTERS: Final = (
 )
 LIKELY_MAX: Final = 0.999
 """No wager is surer than this, so that one token that drift moved far costs 7 nats at most."""
-Reals = npt.NDArray[np.float64]
 
 
 def other_samplers(view: ClaimedAnswer, drift: float) -> Likelihoods:
@@ -137,9 +149,8 @@ def other_samplers(view: ClaimedAnswer, drift: float) -> Likelihoods:
 
     The alternatives are the same for all samplers, so that evidence adds up; those that a sampler has not show nothing.
     """
-    places = range(len(view.answer))
-    drift *= stretch(view.sampler) if view.sampler.repetition_penalty != 1.0 else 1.0
-    rows = (view.logits, view.sampler, places, view.histories)
+    drift *= stretch(view.sampler)
+    rows = (view.logits, view.sampler, range(len(view.answer)), view.histories)
     claimed, least = np.asarray(view.answer, np.int64), view.rule.far_rate
     found = {
         f"temperature x{factor:g}": wagers(each, claimed, drift, least)
@@ -196,3 +207,59 @@ def wager(bound: Reals, likely: Reals, happened: Any, least: float) -> Reals:
 def turned(leads: Reals) -> Reals:
     """1 / (1 + exp(lead)), without overflow."""
     return 0.5 * (1.0 - np.tanh(0.5 * leads))
+
+
+# Evidence about weights in fewer bits under the same seed: which of two tokens an answer holds, token by token.
+#
+# A provider who chooses tokens with cheaper weights can state fingerprints of the promised ones for them. The tokens
+# are still those of the cheaper model. The verifier runs it too: where it would choose another token than the promised
+# model, the answer holds one of the two. Honest drift turns their order round with a probability that is known, so that
+# each such token is a trial, and answers together tell. So are logits that something moved at random, such as a
+# watermark: the closest rival is chosen from farther off than drift explains.
+
+CHEAPER: Final = ("int8 by row", "int8 by row, steps in 16 bits", "int8 in groups of 64, steps in 16 bits")
+"""The formats of weights that are tried; those with fewer bits choose other tokens so often that no trial is needed."""
+COMPARED: Final = 32
+"""The most logits of a row whose drift is measured: the largest of those that a sampler chooses from."""
+LEAST_DRIFT: Final = 1e-6
+MOVED: Final = (0.25, 0.5, 1.0)
+"""How far something may move logits at random, as a watermark does: a sum that a token gets and its rival does not."""
+CHOSEN: Final = 0.25
+"""How likely the closest rival within that distance is chosen then: it gets the sum, and the other one does not."""
+Passes = tuple[Rows, Rows, Mapping[str, Rows]]
+"""Logits of the promised model in its precision, of it in F32, and of each cheaper one in F32."""
+
+
+def cheaper_weights(view: ClaimedAnswer, passes: Passes) -> Likelihoods:
+    """The evidence for and against each cheaper form of the model, and logits that were moved.
+
+    How far the verifier's precision carries the logits of a row is the drift of an honest one there: a row in which the
+    verifier rounds much is one for everybody.
+    """
+    own, true, cheaper = passes
+    rule, sampler = view.rule, view.sampler
+    drift = drift_of(own, true, 1.0 if sampler.is_greedy else sampler.temperature) * stretch(sampler)
+    rows, claimed = (sampler, range(len(view.answer)), view.histories, view.band), np.asarray(view.answer, np.int64)
+    found = {
+        name: wagers(rivals_of_models(true, each, *rows), claimed, drift, rule.honest) for name, each in cheaper.items()
+    }
+    closest = rivals_of_models(true, true, *rows)
+    honest = turned(closest.lead / drift)
+    for moved in MOVED:
+        likely = np.where(closest.lead < moved, CHOSEN, 0.0)
+        against = wager(honest, likely, claimed == closest.rival, rule.honest)
+        found[f"logits moved by {moved:g} at random"] = against, np.zeros(len(claimed))
+    logs = np.array([*found.values()])
+    return Likelihoods.of([*found], logs[:, 0], logs[:, 1])
+
+
+def drift_of(own: Rows, true: Rows, temperature: float) -> Reals:
+    """The deviation of own logits from those in F32 over the likely tokens of each row, F64[rows]."""
+    order = np.argpartition(-true, COMPARED, axis=1)[:, :COMPARED]
+    there = np.take_along_axis(true, order, axis=1).astype(np.float64)
+    away = np.take_along_axis(own, order, axis=1) - there
+    likely = there >= there.max(axis=1, keepdims=True) - temperature * USUAL_REACH
+    count = likely.sum(axis=1)
+    mean = (away * likely).sum(axis=1) / count
+    squares = (np.square(away - mean[:, None]) * likely).sum(axis=1) / count
+    return np.asarray(np.maximum(np.sqrt(squares), LEAST_DRIFT))

@@ -9,8 +9,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from tallystick.audits.answers.distance_limits import FingerprintRule
-from tallystick.audits.answers.sampler import SamplerRule
+from tallystick.audits.answers.limits import FingerprintRule, SamplerRule
 from tallystick.core.documents import DigestText, Document, Label, Positive, read_settings
 from tallystick.core.errors import MalformedError, UsageError
 from tallystick.formats.receipt import Fingerprint, Layers, Receipt

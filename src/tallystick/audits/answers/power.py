@@ -9,9 +9,8 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from tallystick.audits.answers.distance_limits import Dtype, FingerprintRule, Kind, MeasuredModels
+from tallystick.audits.answers.limits import Dtype, FingerprintRule, Kind, MeasuredModels, SamplerRule
 from tallystick.audits.answers.policy import ReceiptPolicy
-from tallystick.audits.answers.sampler import SamplerRule
 from tallystick.core.documents import Count, Document, Positive
 from tallystick.formats.claims import ModelCard
 from tallystick.formats.fingerprints import FingerprintSettings, standard_fingerprints

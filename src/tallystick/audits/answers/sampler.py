@@ -12,138 +12,35 @@ import math
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+from typing import Final
 
 import numpy as np
-from pydantic import Field, model_validator
 
-from tallystick.audits.answers.distance_limits import TokenLimits, shipped_calibration
 from tallystick.audits.answers.likelihoods import (
+    ClaimedAnswer,
+    Passes,
+    TokenLikelihoods,
+    cheaper_weights,
     other_samplers,
-    with_likelihoods,
+    token_likelihoods,
 )
-from tallystick.core.documents import Document
+from tallystick.audits.answers.limits import BANDS, SamplerRule
 from tallystick.core.errors import MalformedError
-from tallystick.formats.claims import ModelCard
 from tallystick.formats.receipt import Sampler
-from tallystick.verdicts.evidence import Decision, Likelihoods, MarginRates, MismatchTest, Trials, log_mean
+from tallystick.verdicts.evidence import Decision, Likelihoods, Trials, log_mean
 from tallystick.verdicts.language_model import Rows, TokenMasks
 from tallystick.verdicts.sampling.choice import adjusted_answer
-from tallystick.verdicts.sampling.fast_path import USUAL_REACH
 from tallystick.verdicts.sampling.margin import margins
 from tallystick.verdicts.tolerance import Finding
 
-if TYPE_CHECKING:
-    from tallystick.audits.answers.likelihoods import TokenLikelihoods
-
-
-Rate = Annotated[float, Field(gt=0.0, lt=1.0)]
-Logits = Annotated[float, Field(gt=0.0, le=1e6)]
-
-BANDS: Final = {"F32": 2e-3, "F16": 6e-2, "BF16": 5e-1}
-"""Tie bands in logits where none was measured: about eight roundings of a logit of 32 to the model's dtype."""
 LOST: Final = (
     "the receipt does not say how its seed was used (form unknown), so nothing shows how tokens were drawn; name the "
     "form that was promised as `sampler.form` in the policy, or have probabilities judged alone with `sampler.seed` "
     "unknown"
 )
-MISMATCHES: Final = 0.05
-"""The bound on honest tokens that are not the verifier's own choice, where none was measured."""
-GRADES: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
-"""The margins, in tie bands, from which on a token weighs more; the last grade is `far`."""
 SHOWN: Final = 8
 CLOSE: Final = 0.1
 """Few tokens have a rival within so many logits; replacing one by it is not worth a line."""
-
-
-class SamplerRule(Document):
-    """One verifier's requirements on sampled tokens.
-
-    `band` is the tie band in logits, `rms` the drift of one logit, and `mismatches` bounds the probability that an
-    honest token is not the verifier's own choice. By default all three are those of the calibration for the model
-    (`limits`, or the shipped table). `honest` bounds the probability that an honest token has a margin beyond the band,
-    and `far_rate` that of a margin where a single token is refused: beyond `far` bands, or less (`far_bands`) where the
-    drift is known. `dishonest` is the rate of
-    tokens beyond the band that must be excluded with error `beta` before an answer is accepted. `alpha` is the
-    probability of ever accusing an honest provider on accumulated evidence. `seed` says who chose the seed; with
-    `unknown`, tokens are judged by their probability alone. `form` is the promised form: a receipt of unknown form is
-    judged by it; without it, such a receipt is not judged. `likelihoods` says when token probabilities are judged in
-    addition to margins. `reach` says how unlikely a token may be and still be compared with the claimed one
-    (`verdicts.sampling.fast_path`).
-    """
-
-    band: Logits | None = None
-    far: Annotated[float, Field(ge=1.0, le=1e6)] = 8.0
-    far_rate: Rate = 1e-9
-    mismatches: Rate | None = None
-    honest: Rate = 1e-3
-    dishonest: Rate = 0.1
-    alpha: Rate = 1e-6
-    beta: Rate = 0.01
-    rms: Logits | None = None
-    limits: tuple[TokenLimits, ...] | None = None
-    seed: Literal["customer", "provider", "unknown"] = "provider"
-    form: Literal["gumbel", "cdf"] | None = None
-    likelihoods: Literal["unseeded", "always"] = "unseeded"
-    reach: Annotated[float, Field(ge=1.0, le=100.0)] = USUAL_REACH
-
-    @model_validator(mode="after")
-    def _orders(self) -> Self:
-        if not self.honest < self.dishonest:
-            raise ValueError("honest has to be less than dishonest")
-        return self
-
-    @property
-    def token_limits(self) -> tuple[TokenLimits, ...]:
-        """The verifier's own calibrations of tokens, or else the shipped ones."""
-        return shipped_calibration().tokens if self.limits is None else self.limits
-
-    def limits_for(self, card: ModelCard) -> TokenLimits | None:
-        """The calibration that holds for the model, the narrowest of several; None if there is none."""
-        return min((each for each in self.token_limits if each.covers(card)), key=lambda each: each.band, default=None)
-
-    def for_model(self, card: ModelCard) -> Self:
-        """This rule, with what it does not state from the calibration for the model.
-
-        A rule that states its own tie band takes nothing from it. Without a calibration, the band is that of `BANDS`.
-        """
-        if self.band is not None:
-            return self
-        found = self.limits_for(card)
-        if found is None:
-            return self.model_copy(update={"band": BANDS[card.dtype]})
-        own = {name: getattr(found, name) for name in ("rms", "mismatches") if getattr(self, name) is None}
-        return self.model_copy(update={"band": found.band, **own})
-
-    @property
-    def far_bands(self) -> float:
-        """The margin, in bands, where a single token is refused: `far`, or where drift alone falls to `far_rate`."""
-        assert self.band is not None
-        if self.rms is None:
-            return self.far
-        return min(self.far, 1.0 + self.rms / self.band * max(0.0, math.log(self.honest / self.far_rate)))
-
-    @property
-    def far_margin(self) -> float:
-        """`far_bands` in logits."""
-        assert self.band is not None
-        return self.band * self.far_bands
-
-    @property
-    def test(self) -> MismatchTest:
-        """The test on the number of tokens beyond the band."""
-        return MismatchTest(self.honest, self.dishonest)
-
-    @property
-    def rates(self) -> MarginRates:
-        """How often honest margins reach parts and multiples of the band: by three rates, log-linear between them."""
-        assert self.band is not None
-        first = max(self.honest, MISMATCHES if self.mismatches is None else self.mismatches)
-        bands = sorted({*(each for each in GRADES if each < self.far_bands), self.far_bands})
-        falling = np.log((first, self.honest, min(self.far_rate, self.honest)))
-        rates = np.interp(bands, (0.0, 1.0, self.far_bands), falling)
-        return MarginRates(tuple((self.band * m, math.exp(rate)) for m, rate in zip(bands, rates, strict=True)))
-
 
 NO_TRIALS: Final = Trials()
 NO_RATIOS: Final = Likelihoods()
@@ -175,13 +72,14 @@ class SamplerEvidence:
         assert self.rule == other.rule, "evidence under different rules does not add"
         assert self.undecided == other.undecided, "what decides nothing does not add to what does"
         singles = [each for each in (self.single, other.single) if each is not None]
+        likelihoods = [each for each in (self.likelihoods, other.likelihoods) if each is not None]
         return SamplerEvidence(
             self.rule,
             self.tokens + other.tokens,
             self.trials + other.trials,
             self.others + other.others,
             self.cheaper + other.cheaper,
-            _sum(self.likelihoods, other.likelihoods),
+            functools.reduce(operator.add, likelihoods) if likelihoods else None,
             max(singles, key=lambda each: each.distance, default=None),
             (*self.ends, *other.ends),
             tuple(dict.fromkeys([*self.not_checked, *other.not_checked])),
@@ -297,8 +195,7 @@ def judge_sampler(
     rule: SamplerRule,
     end_tokens: frozenset[int] = frozenset(),
     undecided: str = "",
-    masks: TokenMasks | None = None,
-    lost: str = "",
+    masks: TokenMasks | str | None = None,
 ) -> SamplerEvidence:
     """The evidence about `sampler` from the tokens of one answer.
 
@@ -312,61 +209,63 @@ def judge_sampler(
         rule: the verifier's, for this model (`SamplerRule.for_model`); without a tie band, that of F32.
         end_tokens: none of them may come before the last token.
         undecided: why the findings decide nothing; empty if they decide.
-        masks: those of the sampler's grammar.
-        lost: why it is not known between which tokens the sampler chose; empty if it is.
+        masks: those of the sampler's grammar, or why it is not known between which tokens the sampler chose.
 
     Raises `MalformedError` for a token outside the vocabulary.
     """
-    _check_tokens(prompt, answer, logits)
-    forced = 0
-    if sampler.adjustments:
-        logits, forced = (logits, 0) if lost else adjusted_answer(logits, sampler, prompt, answer, masks)
-    rule = rule if rule.band is not None else rule.model_copy(update={"band": BANDS["F32"]})
-    view = ClaimedAnswer(logits, answer, sampler, rule, histories_of(prompt, answer, sampler))
+    assert logits.ndim == 2, "logits are rows over a vocabulary"
+    assert len(logits) == len(answer), "every answer token has a row of logits"
+    for what, tokens in (("prompt", prompt), ("answer", answer)):
+        outside = next((place for place, token in enumerate(tokens) if not 0 <= token < logits.shape[1]), None)
+        if outside is not None:
+            raise MalformedError(f"{what}: token {outside} is outside the vocabulary of {logits.shape[1]}")
+    lost, forced = masks if isinstance(masks, str) else "", 0
+    if sampler.adjustments and not isinstance(masks, str):
+        logits, forced = adjusted_answer(logits, sampler, prompt, answer, masks)
+    if rule.band is None:
+        rule = rule.model_copy(update={"band": BANDS["F32"]})
     if not lost and not sampler.is_canonical and rule.seed != "unknown":
         lost = LOST
+    early = [place for place, token in enumerate(answer[:-1]) if token in end_tokens]
+    where = [f"token {place}" for place in early[:1]]
     evidence = SamplerEvidence(
-        view.rule,
+        rule,
         len(answer) - forced,
-        ends=_ends(answer, end_tokens),
+        ends=tuple(Finding(len(early), 0, "finish", each, "an end token, and the answer goes on") for each in where),
         not_checked=() if lost else _not_checked(sampler, rule),
         undecided=lost or undecided,
     )
     if not answer or lost:
         return evidence
+    view = ClaimedAnswer(logits, prompt, answer, sampler, rule)
     is_seeded = sampler.is_greedy or (sampler.is_canonical and rule.seed != "unknown")
     if is_seeded:
-        evidence = _with_others(_with_margins(evidence, view, forced), view)
+        evidence = _with_margins(evidence, view, forced)
+        if not sampler.is_greedy and sampler.form == "gumbel" and rule.rms is not None:  # drawn by scores
+            evidence = replace(evidence, others=other_samplers(view, rule.rms))
     if not sampler.is_greedy and (not is_seeded or rule.likelihoods == "always"):
-        evidence = with_likelihoods(evidence, view)
+        likelihoods, impossible = token_likelihoods(view)
+        evidence = replace(evidence, likelihoods=likelihoods, single=evidence.single or impossible)
     return evidence
+
+
+def shows_weights(evidence: SamplerEvidence, sampler: Sampler) -> bool:
+    """Whether tokens were drawn by scores under a known seed, with logits as the model gives them."""
+    is_seeded = bool(evidence.trials.tokens) and (sampler.is_greedy or sampler.form == "gumbel")
+    return is_seeded and not evidence.undecided and not sampler.adjustments and evidence.rule.rms is not None
+
+
+def with_cheaper(
+    evidence: SamplerEvidence, prompt: Sequence[int], answer: Sequence[int], sampler: Sampler, passes: Passes
+) -> SamplerEvidence:
+    """The evidence, extended by that for and against each cheaper form of the model, and against moved logits."""
+    view = ClaimedAnswer(passes[0], prompt, answer, sampler, evidence.rule)
+    return replace(evidence, cheaper=cheaper_weights(view, passes))
 
 
 def combine(evidence: Iterable[SamplerEvidence]) -> SamplerEvidence:
     """The summed evidence of one or more answers of one provider, under the same rule."""
     return functools.reduce(operator.add, evidence)
-
-
-@dataclass(frozen=True)
-class ClaimedAnswer:
-    """One answer with the claimed sampler and the verifier's logits and rule."""
-
-    logits: Rows
-    answer: Sequence[int]
-    sampler: Sampler
-    rule: SamplerRule
-    histories: Sequence[Sequence[int]]
-
-    @property
-    def band(self) -> float:
-        """The tie band in logits."""
-        assert self.rule.band is not None
-        return self.rule.band
-
-    @property
-    def far(self) -> float:
-        """The margin beyond which a single token is refused, in logits."""
-        return self.rule.far_margin
 
 
 def _with_margins(evidence: SamplerEvidence, view: ClaimedAnswer, forced: int) -> SamplerEvidence:
@@ -382,24 +281,9 @@ def _with_margins(evidence: SamplerEvidence, view: ClaimedAnswer, forced: int) -
         + (f": {shown}{', …' if len(beyond) > SHOWN else ''}" if len(beyond) else "")
         + f"; an honest token is refused with probability {view.rule.far_rate:g} at most"
     )
-    single = Finding(float(found[worst]), view.far, "sampler", where, detail)
+    single = Finding(float(found[worst]), view.rule.far_margin, "sampler", where, detail)
     trials = Trials.of(found, view.band, view.rule.rates)
     return replace(evidence, trials=replace(trials, tokens=tested), single=single)
-
-
-def _with_others(evidence: SamplerEvidence, view: ClaimedAnswer) -> SamplerEvidence:
-    """The evidence about other samplers, if tokens are drawn by scores and the drift of logits is known."""
-    if view.sampler.is_greedy or view.sampler.form != "gumbel" or view.rule.rms is None:
-        return evidence
-
-    return replace(evidence, others=other_samplers(view, view.rule.rms))
-
-
-def _ends(answer: Sequence[int], end_tokens: frozenset[int]) -> tuple[Finding, ...]:
-    early = [place for place, token in enumerate(answer[:-1]) if token in end_tokens]
-    if not early:
-        return ()
-    return (Finding(len(early), 0, "finish", f"token {early[0]}", "an end token, and the answer goes on"),)
 
 
 def _more(missing: int | None) -> str:
@@ -416,24 +300,3 @@ def _not_checked(sampler: Sampler, rule: SamplerRule) -> tuple[str, ...]:
     if rule.seed == "unknown":
         return ("sampler: which of the likely tokens were drawn, for no seed is known; best of n is not excluded",)
     return ("sampler: best of n is not excluded, for the provider chose the seed",)
-
-
-def _check_tokens(prompt: Sequence[int], answer: Sequence[int], logits: Rows) -> None:
-    assert logits.ndim == 2, "logits are rows over a vocabulary"
-    assert len(logits) == len(answer), "every answer token has a row of logits"
-    for what, tokens in (("prompt", prompt), ("answer", answer)):
-        outside = [place for place, token in enumerate(tokens) if not 0 <= token < logits.shape[1]]
-        if outside:
-            raise MalformedError(f"{what}: token {outside[0]} is outside the vocabulary of {logits.shape[1]}")
-
-
-def histories_of(prompt: Sequence[int], answer: Sequence[int], sampler: Sampler) -> Sequence[Any]:
-    """The tokens before each answer token; empty without a repetition penalty."""
-    if sampler.repetition_penalty == 1.0:
-        return [()] * len(answer)
-    tokens = np.asarray([*prompt, *answer], np.int64)
-    return [tokens[: len(prompt) + place] for place in range(len(answer))]
-
-
-def _sum(one: TokenLikelihoods | None, other: TokenLikelihoods | None) -> TokenLikelihoods | None:
-    return one + other if one is not None and other is not None else one or other

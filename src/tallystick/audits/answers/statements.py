@@ -1,27 +1,132 @@
-"""What a receipt states, compared with the request and with limits on numbers and work."""
+"""What a receipt states: its signer and model, its numbers, and the request and sampler that it names."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from shlex import quote
+from typing import Final
 
 from tallystick.audits.answers.policy import ReceiptPolicy
 from tallystick.audits.answers.report import compare, shown
 from tallystick.audits.answers.request import ExpectedRequest
 from tallystick.audits.answers.response import Response, split_name
-from tallystick.audits.answers.states import KnownTokens
+from tallystick.audits.answers.subject import Ids, Verification
 from tallystick.core.digests import digest
 from tallystick.core.errors import MalformedError, UnavailableError
-from tallystick.formats.claims import ModelCard
-from tallystick.formats.receipt import PROXY, Fingerprint, Grammar, Receipt, Sampler, tokens_digest
+from tallystick.core.files import read_document
+from tallystick.formats.claims import TRAINING_CLAIM, Claim, Dtype, ModelCard, named_root
+from tallystick.formats.receipt import PROXY, SIGNED, Fingerprint, Grammar, Receipt, Sampler, tokens_digest
+from tallystick.formats.signing import check_signature
 from tallystick.verdicts.fingerprints import ENTRIES_MAX
-from tallystick.verdicts.language_model import LanguageModel
+from tallystick.verdicts.language_model import LanguageModel, TokenMasks
 from tallystick.verdicts.sampling.margin import stretch
 from tallystick.verdicts.tolerance import Finding
 from tallystick.verdicts.verdict import Findings
 
-if TYPE_CHECKING:
-    from tallystick.verdicts.language_model import TokenMasks
+# Who signed a receipt, for which model, and from which training claim the weights of that model come.
+
+DTYPES: Final[tuple[Dtype, ...]] = ("F32", "BF16", "F16")
+UNKNOWN: Final = "unknown"
+SIGNATURE_BYTES: Final = 96
+
+
+def check_signer(found: Verification) -> None:
+    """Check the signature over the receipt's bytes, and that the policy trusts its key."""
+    findings, signed, policy = found.findings, found.context.response.receipt, found.policy
+    with findings.check("signature"):
+        check_signature(signed.key, signed.signature, SIGNED + found.context.body)
+    untrusted = f"{signed.key} is not a key that the policy trusts"
+    if not policy.keys:
+        findings.not_checked.append("whose key signed the receipt: name the keys that you trust with --trust-key")
+    elif signed.key in policy.keys:
+        findings.agrees("signature", "key")
+    elif policy.unknown_key == "rejected":
+        findings.differs("signature", "key", untrusted)
+    else:
+        findings.leave_open("signature", untrusted)
+
+
+def check_model(found: Verification) -> None:
+    """Check that the receipt names the promised model, and an engine that the policy accepts.
+
+    Raises `UnavailableError` if the verifier's model is not the one that the policy asks for.
+    """
+    findings, model, policy = found.findings, found.model, found.policy
+    card, cache = model.card, found.receipt.engine.kv_cache
+    if policy.model not in (None, card.identity):
+        raise UnavailableError(f"the model given is {card.identity}; the policy asks for {policy.model}")
+    if card.dtype not in policy.dtypes or card.quantization not in (None, *policy.quantizations):
+        stated = card.dtype if card.quantization is None else f"{card.dtype}, {card.quantization}"
+        raise UnavailableError(f"the model given is in {stated}; the policy does not accept that")
+    if found.receipt.model == card.identity:
+        findings.agrees("model", "model root")
+        folder = getattr(model, "directory", None)
+        if folder is not None and (folder / TRAINING_CLAIM).is_file():
+            note_claim(findings, folder / TRAINING_CLAIM, card)
+    else:
+        _explain_other_model(found)
+    accepted = ", ".join(policy.kv_caches)
+    if cache in policy.kv_caches:
+        findings.agrees("model", "engine.kv_cache")
+    elif cache == UNKNOWN:
+        findings.leave_open(
+            "model", f"the receipt does not say which cache was used; the policy's `kv_caches` are {accepted}"
+        )
+    else:
+        findings.differs("model", "engine.kv_cache", f"{cache}; the policy accepts {accepted}")
+
+
+def _explain_other_model(found: Verification) -> None:
+    """Say why the root differs: another model, the same one in another precision, or a name without weights.
+
+    The root of a card of version 1 is one of the same model.
+    """
+    findings, model, policy = found.findings, found.model, found.policy
+    card, stated = model.card, found.receipt.model
+    own = f"{card.identity} ({card.architecture}, {card.dtype})"
+    former = getattr(model, "former_card", lambda: None)()
+    if former is not None and stated == former.identity:
+        findings.agrees("model", "model root")
+        return
+    card_in = getattr(model, "card_in", lambda dtype: None)
+    others = (card_in(dtype) for dtype in DTYPES if dtype != card.dtype)
+    dtype = next((other.dtype for other in others if other is not None and other.identity == stated), None)
+    if dtype is not None and policy.model is None and dtype in policy.dtypes:
+        line = f"the receipt is for the model in {dtype}, and it was loaded in {card.dtype}: give --dtype {dtype}"
+        findings.leave_open("model", f"{line} if that is what was promised")
+    elif dtype is not None:
+        findings.differs("model", "model root", f"that of the model in {dtype}; the policy was promised {card.dtype}")
+    elif _is_name(found):
+        findings.leave_open("model", f"the receipt binds a name and no weights: give its proxy the directory of {own}")
+    else:
+        findings.differs("model", "model root", f"{stated} in the receipt; the model given is {own}")
+
+
+def _is_name(found: Verification) -> bool:
+    """Whether the root is that of the requested name; or, if no name is known, whether a proxy made the receipt."""
+    request = found.context.request
+    names = {None if request is None else request.model, found.context.response.model} - {None}
+    if not names:
+        return found.receipt.engine.name == PROXY
+    return found.receipt.model in {named_root(str(name)) for name in names}
+
+
+def note_claim(findings: Findings, file: Path, card: ModelCard) -> None:
+    """Note the training claim beside the verifier's own copy; it does not change the verdict on an answer."""
+    try:
+        claim = Claim.from_bytes(read_document(file), file.name)
+    except (MalformedError, UnavailableError) as error:
+        findings.not_checked.append(f"where the weights come from: {error}")
+        return
+    if claim.weights == card.weights:
+        audit = f"`tally audit RUN --claim {quote(claim.identity)}`"
+        findings.not_checked.append(f"how the weights were trained: they are those of claim {claim.identity}; {audit}")
+    else:
+        stated = claim.weights or "no weights"
+        findings.not_checked.append(
+            f"where the weights come from: {file.name} names {stated}, and the model has {card.weights}"
+        )
 
 
 # Upper limits on the work and memory of a receipt in addition to the one pass, from its counts alone.
@@ -128,14 +233,14 @@ def check_sizes(
             raise MalformedError(f"receipt.{place}.layers: {max(layers)} is not from 0 to {last}")
 
 
-def check_vocabulary(tokens: KnownTokens, sampler: Sampler, card: ModelCard) -> None:
+def check_vocabulary(found: Verification) -> None:
     """Raise `MalformedError` for a token that the model does not have."""
-    if sampler.largest_token >= card.vocabulary:
-        named = f"receipt.sampler: token {sampler.largest_token}"
-        raise MalformedError(f"{named} is outside the vocabulary of {card.vocabulary}")
-    for name, ids in (("request.prompt", tokens.prompt), ("answer.tokens", tokens.answer)):
-        if ids and max(ids) >= card.vocabulary:
-            raise MalformedError(f"receipt.{name}.ids: {max(ids)} is outside the vocabulary of {card.vocabulary}")
+    vocabulary, largest = found.model.card.vocabulary, found.receipt.sampler.largest_token
+    if largest >= vocabulary:
+        raise MalformedError(f"receipt.sampler: token {largest} is outside the vocabulary of {vocabulary}")
+    for name, ids in (("request.prompt", found.prompt), ("answer.tokens", found.answer)):
+        if ids and max(ids) >= vocabulary:
+            raise MalformedError(f"receipt.{name}.ids: {max(ids)} is outside the vocabulary of {vocabulary}")
 
 
 def context_length_of(model: LanguageModel) -> int | None:
@@ -144,83 +249,67 @@ def context_length_of(model: LanguageModel) -> int | None:
     return length
 
 
-# Compares a receipt's grammar with the one that the customer asked for, and makes its masks from the request.
+# Compares a receipt with the request: prompt, nonce, grammar, limit of tokens and sampler settings.
 
 NO_REQUEST: Final = "the tokens were chosen under a grammar, and its schema is in the request: give the request"
 NOT_STATED: Final = "the request asks for JSON of a schema, and the receipt does not say that tokens were held to it"
 
 
-def check_grammar(findings: Findings, stated: Grammar | None, asked: ExpectedRequest) -> None:
-    """Check that the receipt states the grammar that the request asks for, and no other."""
-    if asked.wanted is None:
-        if stated is not None:
-            findings.differs("settings", "grammar", f"{stated.kind} in the receipt, and nobody asked for one")
-    elif stated is None:
-        findings.leave_open("settings", NOT_STATED)
-    else:
-        kind, text = asked.wanted
-        compare(findings, "settings", "grammar.kind", stated.kind, kind)
-        compare(findings, "settings", "grammar.digest", stated.digest, digest("blob", text.encode()))
+def check_request(found: Verification) -> Ids | None:
+    """Check that the receipt answers the request; returns the prompt by the verifier's own tokenizer.
 
-
-def masks_of(stated: Grammar, asked: ExpectedRequest | None, model: LanguageModel) -> tuple[TokenMasks | None, str]:
-    """The masks of the request's own schema, by the library and version that the receipt states; or why there are none.
-
-    A schema that the receipt does not name was refused before (`check_grammar`).
+    Without a request, log which checks are impossible.
     """
-    if asked is None or asked.wanted is None:
-        return None, NO_REQUEST
-    try:
-        return model.token_masks(stated, asked.wanted[1]), ""
-    except UnavailableError as error:
-        return None, str(error)
-
-
-# Compares a receipt with the request: prompt, nonce, limit of tokens and sampler settings.
-
-Ids = tuple[int, ...]
-
-
-def check_request(
-    findings: Findings, response: Response, asked: ExpectedRequest, model: LanguageModel, policy: ReceiptPolicy
-) -> Ids | None:
-    """Check that the receipt answers this request; returns the prompt by the verifier's own tokenizer."""
-    receipt = response.receipt.receipt
-    if None not in (response.form, asked.form):
-        if response.form == asked.form:  # an answer of another form is read in other fields
+    findings, receipt, policy, response = found.findings, found.receipt, found.policy, found.context.response
+    request = found.context.request
+    if request is None:
+        findings.not_checked.append(
+            "whether prompt, settings and limit are those that were asked for: give the request"
+        )
+        if policy.nonce == "required":
+            findings.leave_open("nonce", "the policy asks for a nonce of the customer's: give the request")
+        if policy.seed == "customer":
+            findings.leave_open("settings", "the policy asks for a seed of the customer's: give the request")
+        return None
+    if None not in (response.form, request.form):
+        if response.form == request.form:  # an answer of another form is read in other fields
             findings.agrees("form", "response")
         else:
-            detail = f"an answer of the form {response.form!r}, and the request asks for {asked.form!r}"
+            detail = f"an answer of the form {response.form!r}, and the request asks for {request.form!r}"
             findings.differs("form", "response", detail)
-    prompt = asked.prompt_tokens(model)
+    prompt = request.prompt_tokens(found.model)
     _check_prompt(findings, receipt, prompt)
-    _check_nonce(findings, receipt, asked.tally_nonce, policy)
-    wanted = asked.settings_of(_number(response, asked)) | asked.adjustments(model.end_tokens)
+    if request.tally_nonce is not None:
+        compare(findings, "nonce", "request.nonce", receipt.request.nonce, request.tally_nonce)
+    elif policy.nonce == "required":
+        findings.leave_open("nonce", "the policy asks for a nonce of the customer's, and the request has none")
+    else:
+        findings.not_checked.append("whether the receipt was made for this request: it had no nonce")
+    wanted = request.settings_of(_number(response, request)) | request.adjustments(found.model.end_tokens)
     _check_settings(findings, receipt, wanted, policy)
-    wanted_answers, answers = asked.n or 1, response.answers
-    apart = max(0, answers - wanted_answers)
-    if response.choices:  # a bare receipt is one of any number
-        apart = abs(answers - wanted_answers)
-    detail = f"{answers} answers, and {wanted_answers} asked for" if apart else ""
+    expected, answers = request.n or 1, response.answers
+    # a bare receipt is one of any number
+    apart = abs(answers - expected) if response.choices else max(0, answers - expected)
+    detail = f"{answers} answers, and {expected} asked for" if apart else ""
     findings.note(Finding(float(apart), 0.0, "settings", "n", detail))
-    check_grammar(findings, receipt.sampler.grammar, asked)
-    if asked.max_tokens is not None:
-        compare(findings, "settings", "max_tokens", receipt.request.max_tokens, asked.max_tokens)
+    _check_grammar(findings, receipt.sampler.grammar, request)
+    if request.max_tokens is not None:
+        compare(findings, "settings", "max_tokens", receipt.request.max_tokens, request.max_tokens)
     else:
         findings.not_checked.append("the limit of tokens, which the request left to the provider")
-    for name in asked.others:
+    for name in request.others:
         findings.leave_open(
             "settings", f"the request's {name} may have had a say in the answer, and no check covers it"
         )
     return prompt
 
 
-def _number(response: Response, asked: ExpectedRequest) -> int:
+def _number(response: Response, request: ExpectedRequest) -> int:
     """The index of this answer among those to the request; a bare receipt has it only in the request's id."""
-    if response.answers > 1 or asked.n in (None, 1):
+    if response.answers > 1 or request.n in (None, 1):
         return response.number
     number = split_name(response.receipt.receipt.request.id)[1]
-    return response.number if number is None or number >= (asked.n or 1) else number
+    return response.number if number is None or number >= (request.n or 1) else number
 
 
 def _check_prompt(findings: Findings, receipt: Receipt, prompt: Ids | None) -> None:
@@ -239,22 +328,13 @@ def _check_prompt(findings: Findings, receipt: Receipt, prompt: Ids | None) -> N
         findings.differs("prompt", where, "not the prompt that was asked")
 
 
-def _check_nonce(findings: Findings, receipt: Receipt, nonce: str | None, policy: ReceiptPolicy) -> None:
-    if nonce is not None:
-        compare(findings, "nonce", "request.nonce", receipt.request.nonce, nonce)
-    elif policy.nonce == "required":
-        findings.leave_open("nonce", "the policy asks for a nonce of the customer's, and the request has none")
-    else:
-        findings.not_checked.append("whether the receipt was made for this request: it had no nonce")
-
-
-def _check_settings(findings: Findings, receipt: Receipt, asked: Mapping[str, object], policy: ReceiptPolicy) -> None:
-    for name, value in asked.items():
+def _check_settings(findings: Findings, receipt: Receipt, wanted: Mapping[str, object], policy: ReceiptPolicy) -> None:
+    for name, value in wanted.items():
         if name == "end_token_ids" and receipt.engine.name == PROXY and not receipt.sampler.end_token_ids and value:
             findings.leave_open("settings", "a proxy does not know the end tokens that min_tokens holds back")
         else:
             compare(findings, "settings", name, getattr(receipt.sampler, name), value)
-    left = sorted(Sampler.model_fields.keys() - {"form", "grammar"} - asked.keys())
+    left = sorted(Sampler.model_fields.keys() - {"form", "grammar"} - wanted.keys())
     if receipt.sampler.is_greedy and "seed" in left:
         left.remove("seed")
     elif "seed" in left and policy.seed == "customer":
@@ -263,53 +343,71 @@ def _check_settings(findings: Findings, receipt: Receipt, asked: Mapping[str, ob
         findings.not_checked.append(f"settings that the request left to the provider: {', '.join(left)}")
 
 
+def _check_grammar(findings: Findings, stated: Grammar | None, request: ExpectedRequest) -> None:
+    """Check that the receipt states the grammar that the request asks for, and no other."""
+    if request.wanted is None:
+        if stated is not None:
+            findings.differs("settings", "grammar", f"{stated.kind} in the receipt, and nobody asked for one")
+    elif stated is None:
+        findings.leave_open("settings", NOT_STATED)
+    else:
+        kind, text = request.wanted
+        compare(findings, "settings", "grammar.kind", stated.kind, kind)
+        compare(findings, "settings", "grammar.digest", stated.digest, digest("blob", text.encode()))
+
+
+def masks_of(found: Verification) -> TokenMasks | str | None:
+    """The masks of the receipt's grammar, made from the request's own schema, or why there are none; None without one.
+
+    The library and its version are those that the receipt states. A schema that the receipt does not name was refused
+    before (`check_request`).
+    """
+    stated, request = found.receipt.sampler.grammar, found.context.request
+    if stated is None:
+        return None
+    if request is None or request.wanted is None:
+        return NO_REQUEST
+    try:
+        return found.model.token_masks(stated, request.wanted[1])
+    except UnavailableError as error:
+        return str(error)
+
+
 # Checks of what a receipt states about the sampler that need no request.
 
 STRETCH_MAX: Final = 2.0
 """The largest factor by which a repetition penalty that is not in the request may widen the tie band."""
 
 
-def check_form(findings: Findings, receipt: Receipt, policy: ReceiptPolicy) -> None:
-    """Check that the receipt does not state another form than the promised one; `unknown` is judged as promised."""
-    stated, promised = receipt.sampler.form, policy.sampler.form
-    if promised is not None and stated != "unknown" and not receipt.sampler.is_greedy:
-        compare(findings, "settings", "form", stated, promised)
+def check_sampler(found: Verification) -> None:
+    """Check that nothing stated makes other tokens right unless it was promised or the customer asked for it.
 
-
-def check_excuses(findings: Findings, receipt: Receipt, asked: ExpectedRequest | None) -> None:
-    """Check that nothing stated makes other tokens right unless the customer asked for it.
-
-    A penalty may widen the tie band by at most `STRETCH_MAX`; adjustments are compared with those of the request.
+    The form has to be the promised one; `unknown` is judged as promised. A penalty may widen the tie band by at most
+    `STRETCH_MAX`; adjustments are compared with those of the request.
     """
-    sampler = receipt.sampler
-    is_asked = asked is not None and asked.repetition_penalty is not None
-    if stretch(sampler) > STRETCH_MAX and not is_asked:
+    findings, sampler, promised = found.findings, found.receipt.sampler, found.policy.sampler.form
+    request = found.context.request
+    if promised is not None and sampler.form != "unknown" and not sampler.is_greedy:
+        compare(findings, "settings", "form", sampler.form, promised)
+    if stretch(sampler) > STRETCH_MAX and (request is None or request.repetition_penalty is None):
         line = (
             f"the receipt states a repetition penalty of {sampler.repetition_penalty:g}, under which tokens show little"
         )
         findings.leave_open("settings", f"{line}: give a request that asks for it")
-    if sampler.adjustments and asked is None:
+    if sampler.adjustments and request is None:
         line = f"the receipt states {', '.join(sampler.adjustments)}, under which other tokens are right"
         findings.leave_open("settings", f"{line}: give the request that asks for it")
 
 
-def note_statements(findings: Findings, response: Response, asked: ExpectedRequest | None) -> None:
+def note_statements(found: Verification) -> None:
     """Log, in one line, what receipt and response state and nothing is compared with."""
-    names = ["engine, batch and number in the receipt"]
+    response, request = found.context.response, found.context.request
     stated = [remark.where for remark in response.remarks if remark.kind == "stated"]
-    if response.system_fingerprint not in (None, response.receipt.receipt.model):
+    if response.system_fingerprint not in (None, found.receipt.model):
         stated.append("system_fingerprint")
-    name = None if asked is None else asked.model
+    name = None if request is None else request.model
     if response.model not in (None, name):
         stated.append("model" if name is None else f"model ({shown(repr(response.model))} for {shown(repr(name))})")
+    names = ["engine, batch and number in the receipt"]
     names += [f"{', '.join(sorted(stated))} in the response"] if stated else []
-    findings.not_checked.append(f"what the provider states of itself: {'; '.join(names)}")
-
-
-def note_missing_request(findings: Findings, policy: ReceiptPolicy) -> None:
-    """Log which checks are impossible without the request."""
-    findings.not_checked.append("whether prompt, settings and limit are those that were asked for: give the request")
-    if policy.nonce == "required":
-        findings.leave_open("nonce", "the policy asks for a nonce of the customer's: give the request")
-    if policy.seed == "customer":
-        findings.leave_open("settings", "the policy asks for a seed of the customer's: give the request")
+    found.findings.not_checked.append(f"what the provider states of itself: {'; '.join(names)}")

@@ -3,50 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.audits.answers.distance_limits import FingerprintRule
-from tallystick.audits.answers.fingerprints import Compared, Hidden, HiddenRows, largest, together
-from tallystick.audits.answers.policy import ReceiptPolicy
+from tallystick.audits.answers.fingerprints import Hidden, HiddenRows, compared, together, worst
+from tallystick.audits.answers.limits import FingerprintRule
 from tallystick.audits.answers.power import other_form, unmeasured_limits
-from tallystick.audits.answers.response import Response
+from tallystick.audits.answers.subject import Ids, StatesChallenge, Verification
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError
 from tallystick.formats.claims import ModelCard
 from tallystick.formats.fingerprints import BLOCK_MAX, Distance, FingerprintSettings
-from tallystick.formats.hidden_states import Place, StatesOpening, check_states_opening, direction_seed
-from tallystick.formats.receipt import EngineStatement, Receipt, StatesCommitment, Tokens, tokens_digest
+from tallystick.formats.hidden_states import Place, check_states_opening, direction_seed, judged_layers
+from tallystick.formats.receipt import EngineStatement, StatesCommitment, Tokens, tokens_digest
 from tallystick.verdicts.fingerprints import summarise
 from tallystick.verdicts.language_model import LanguageModel, Rows
 from tallystick.verdicts.tolerance import Finding, euclidean
-from tallystick.verdicts.verdict import Findings
 
 # The tokens that a verifier computes with: they match the digests in the receipt.
 
-Ids = tuple[int, ...]
 
+def known_tokens(found: Verification, own_prompt: Ids | None) -> tuple[Ids | None, Ids | None]:
+    """The tokens of prompt and answer to compute with, from receipt, response and request; None if unknown.
 
-@dataclass(frozen=True)
-class KnownTokens:
-    """The tokens of prompt and answer, None if unknown; both match the receipt's digests."""
-
-    prompt: Ids | None
-    answer: Ids | None
-
-
-def known_tokens(findings: Findings, response: Response, own_prompt: Ids | None) -> KnownTokens:
-    """The tokens to compute with, from receipt, response and request; tokens with another digest are ignored."""
-    receipt = response.receipt.receipt
+    Tokens with another digest than the receipt states are ignored.
+    """
+    receipt, response = found.receipt, found.context.response
     prompt = _matching(receipt.request.prompt, (response.prompt_token_ids, own_prompt))
     answer = _matching(receipt.answer.tokens, (response.choice.token_ids,))
     for name, ids in (("prompt", prompt), ("tokens", answer)):
         if ids is None:
-            findings.leave_open(name, "the receipt holds their digest alone, and nothing else at hand belongs to it")
-    return KnownTokens(prompt, answer)
+            line = "the receipt holds their digest alone, and nothing else at hand belongs to it"
+            found.findings.leave_open(name, line)
+    return prompt, answer
 
 
 def _matching(stated: Tokens, candidates: tuple[Ids | None, ...]) -> Ids | None:
@@ -67,24 +59,6 @@ FRESH: Final = 2.0
 """Under 16 fresh directions a gap looks twice as large less than once in 10⁶ times: P(χ² > 64) = 1.1e-7."""
 
 
-@dataclass(frozen=True)
-class StatesChallenge:
-    """A challenge that the verifier drew after it had the receipt, and the provider's opening.
-
-    It is for `count` parts that the nonce selects; with `layer`, for those of this layer and the one before.
-    """
-
-    nonce: bytes
-    count: int
-    opening: StatesOpening
-    layer: int | None = None
-
-    @property
-    def size(self) -> int:
-        """The size of the opened hidden states in bytes."""
-        return sum(len(part.data) * 3 // 4 for part in self.opening.parts)
-
-
 def opened_layers(challenge: StatesChallenge, statement: StatesCommitment) -> dict[int, npt.NDArray[np.float32]]:
     """The layers whose rows are all opened, each [rows, width]; raises `ProofError` for a wrong opening."""
     parts = check_states_opening(challenge.opening, statement, challenge.nonce, challenge.count, challenge.layer)
@@ -94,64 +68,41 @@ def opened_layers(challenge: StatesChallenge, statement: StatesCommitment) -> di
     return {layer: np.concatenate(rows) for layer, rows in found.items() if len({r.shape[1] for r in rows}) == 1}
 
 
-def judge_challenge(
-    findings: Findings,
-    statement: StatesCommitment | None,
-    challenge: StatesChallenge,
-    hidden: Hidden,
-    card: ModelCard,
-    policy: ReceiptPolicy,
-) -> None:
+def judge_challenge(found: Verification, challenge: StatesChallenge, hidden: Hidden) -> None:
     """Compare the opening with the states of the verifier's own pass; raises as `judge_states`."""
+    findings, statement, card = found.findings, found.receipt.states, found.model.card
     if statement is None:
         findings.leave_open("states", "the receipt commits to no hidden states")
         return
-    rule = policy.fingerprints
     rounded = other_form(statement.dtype, card)
     with findings.timing("states", challenge.size):
-        found = judge_states(
-            challenge.opening,
-            statement,
-            challenge.nonce,
-            hidden,
-            rule,
-            card,
-            count=challenge.count,
-            layer=challenge.layer,
-            advisory=bool(rounded),
-        )
-    for finding in found:
-        findings.note(finding)
+        compared = judge_states(challenge, statement, hidden, found.policy.fingerprints, card, bool(rounded))
+    findings.seen += compared
     if rounded:
         findings.leave_open("states", rounded)
     findings.assumptions.append("the nonce of the challenge was drawn by the verifier after it had the receipt")
 
 
 def judge_states(
-    opening: StatesOpening,
+    challenge: StatesChallenge,
     statement: StatesCommitment,
-    nonce: bytes,
     hidden: Hidden,
     rule: FingerprintRule,
     card: ModelCard,
-    *,
-    count: int | None = None,
-    layer: int | None = None,
     advisory: bool = False,
 ) -> tuple[Finding, ...]:
     """Compare opened hidden states with the verifier's rows [committed rows, d] of the committed layers.
 
-    The opened parts must be the `count` that the nonce selects (default `rule.parts`), or those of `layer`. Each part,
-    and all parts of a layer together, are compared with the own rows of the promised model directly, and each under
-    directions drawn from the nonce. With `advisory`, distances decide nothing; an opening that does not match the
-    commitment always rejects.
+    Each opened part, and all parts of a layer together, are compared with the own rows of the promised model directly,
+    and each under directions drawn from the nonce. With `advisory`, distances decide nothing; an opening that does not
+    match the commitment always rejects.
 
     Raises:
         MalformedError: the bytes of a part are not rows, or have another width or number than the verifier's rows.
         UnavailableError: own rows are not finite, or there are no limits for a layer.
     """
     try:
-        parts = check_states_opening(opening, statement, nonce, rule.parts if count is None else count, layer)
+        parts = check_states_opening(challenge.opening, statement, challenge.nonce, challenge.count, challenge.layer)
     except ProofError as error:
         return (Finding(1.0, 0.0, "states", detail=str(error)),)
     lacking = [layer for _, layer in parts if rule.limits_for(card, layer, 1) is None]
@@ -161,61 +112,41 @@ def judge_states(
     own = {place: _own_rows(place, rows, statement, hidden) for place, rows in parts.items()}
     with np.errstate(invalid="ignore"):  # NaN stays NaN, and a NaN distance is never allowed
         gaps = {place: rows - own[place] for place, rows in parts.items()}
-    direct = [_part_distance(place, _relative(gaps[place], own[place]), statement) for place in parts]
-    seed = direction_seed(nonce, statement)
-    projected = [
-        _part_distance(place, _relative(_projected(gaps[place], place[1], seed), own[place]), statement)
-        for place in parts
+    seed = direction_seed(challenge.nonce, statement)
+
+    def distance(place: Place, gap: HiddenRows) -> Distance:
+        first = place[0] * statement.block
+        return Distance(place[1], first, min(statement.block, statement.rows - first), _relative(gap, own[place]))
+
+    def allowed(each: Distance) -> float:
+        limits = rule.limits_for(card, each.layer, each.tokens)
+        assert limits is not None  # there are limits for one row
+        return rule.margin * limits.largest
+
+    direct = [distance(place, gap) for place, gap in gaps.items()]
+    projected = [distance(place, _projected(gap, place[1], seed)) for place, gap in gaps.items()]
+    rows = [_worst_row(place, gap, own[place], statement) for place, gap in gaps.items()]
+    fresh = f"{NONCE_WIDTH} directions of the nonce"
+    findings = [
+        worst([compared(each, allowed(each), "states", "rows as they are") for each in direct]),
+        worst([compared(each, ROW * allowed(each), "states", "one row") for each in rows]),
     ]
-
-    def compared(found: Sequence[Distance], factor: float) -> list[Compared]:
-        return [Compared(each, factor * _largest(rule, card, each.layer, each.tokens)) for each in found]
-
-    found = (
-        largest(compared(direct, 1.0), "states", "rows as they are"),
-        _worst_row(gaps, own, statement, rule, card),
-        *_layers(direct, rule, card),
-        largest(compared(projected, FRESH), "states", f"{NONCE_WIDTH} directions of the nonce"),
-    )
-    return tuple(replace(each, advisory=advisory) for each in found)
+    for layer in sorted({each.layer for each in direct}):
+        alike = [each for each in direct if each.layer == layer]
+        whole = Distance(layer, 0, sum(each.tokens for each in alike), together(alike))
+        where = f"layer {layer}, {whole.tokens} opened rows"
+        findings.append(Finding(whole.distance, allowed(whole), "states", where, "rows as they are"))
+    findings.append(worst([compared(each, FRESH * allowed(each), "states", fresh) for each in projected]))
+    return tuple(replace(each, advisory=advisory) for each in findings)
 
 
-def _worst_row(
-    gaps: Mapping[Place, HiddenRows],
-    own: Mapping[Place, HiddenRows],
-    statement: StatesCommitment,
-    rule: FingerprintRule,
-    card: ModelCard,
-) -> Finding:
+def _worst_row(place: Place, gap: HiddenRows, own: HiddenRows, statement: StatesCommitment) -> Distance:
     """The one row that lies farthest off: one other word of a prompt moves its own row most."""
-    rows = []
-    for (block, layer), gap in gaps.items():
-        away, size = (np.linalg.norm(each.astype(np.float64), axis=1) for each in (gap, own[block, layer]))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            found = np.where(away == 0.0, 0.0, away / size)
-        place = int(np.argmax(np.where(np.isnan(found), np.inf, found)))
-        rows.append(Distance(layer, block * statement.block + place, 1, float(found[place])))
-    return largest([Compared(each, ROW * _largest(rule, card, each.layer, 1)) for each in rows], "states", "one row")
-
-
-def _layers(found: Sequence[Distance], rule: FingerprintRule, card: ModelCard) -> Iterator[Finding]:
-    """All opened parts of each layer together."""
-    for layer in sorted({each.layer for each in found}):
-        alike = [each for each in found if each.layer == layer]
-        tokens = sum(each.tokens for each in alike)
-        where = f"layer {layer}, {tokens} opened rows"
-        yield Finding(together(alike), _largest(rule, card, layer, tokens), "states", where, "rows as they are")
-
-
-def _largest(rule: FingerprintRule, card: ModelCard, layer: int, tokens: int) -> float:
-    limits = rule.limits_for(card, layer, tokens)
-    assert limits is not None  # there are limits for one row
-    return rule.margin * limits.largest
-
-
-def _part_distance(place: Place, distance: float, statement: StatesCommitment) -> Distance:
-    first = place[0] * statement.block
-    return Distance(place[1], first, min(statement.block, statement.rows - first), distance)
+    away, size = (np.linalg.norm(each.astype(np.float64), axis=1) for each in (gap, own))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shares = np.where(away == 0.0, 0.0, away / size)
+    row = int(np.argmax(np.where(np.isnan(shares), np.inf, shares)))
+    return Distance(place[1], place[0] * statement.block + row, 1, float(shares[row]))
 
 
 def _own_rows(place: Place, opened: HiddenRows, statement: StatesCommitment, hidden: Hidden) -> HiddenRows:
@@ -250,47 +181,64 @@ def _projected(gap: HiddenRows, layer: int, seed: str) -> HiddenRows:
 # F32. An honest provider of the same library lies near one of them. Nobody knows how near a library with other kernels
 # lies: there the distance decides nothing, and the report says what is not excluded.
 
-NAME: Final = "rerun"
+RERUN: Final = "rerun"
 MEASURED: Final = ("transformers", "cpu", "native")
 """Engine, device and cache of the providers on which the limit was measured."""
 
 
-def judge_reruns(
-    findings: Findings,
-    receipt: Receipt,
-    challenge: StatesChallenge,
-    tokens: Sequence[int],
-    models: tuple[LanguageModel, LanguageModel],
-    rule: FingerprintRule,
-) -> None:
-    """Compare each layer opened in full together with the one before; `models` are the promised one and that in F32.
+def judge_reruns(found: Verification, challenge: StatesChallenge, wide: LanguageModel) -> None:
+    """Compare each layer opened in full together with the one before; `wide` is the promised model in F32.
 
     Raises `ProofError` for a wrong opening.
     """
-    card, states = models[0].card, receipt.states
+    findings, card, states, rule = found.findings, found.model.card, found.receipt.states, found.policy.fingerprints
     allowed = rule.rounding_for(card).get("layer")
-    if states is None or not states.prompt or states.dtype != card.dtype or allowed is None:
+    if states is None or allowed is None:
         return
+    judged = [layer for layer in judged_layers(states) if layer < card.layers]
+    if reason := _unable_to_rerun(states, card, judged):
+        # A provider whose weights are slightly changed would write this too, so it is no reason to accept.
+        findings.leave_open(
+            RERUN,
+            f"small changes of weights: {reason}; a policy whose `fingerprints.rounding` has no limit for the place "
+            "`layer` does without this check",
+        )
+        return
+    if left := ", ".join(str(layer) for layer in range(card.layers) if layer not in judged):
+        line = f"{RERUN}: layers {left}: the receipt does not commit to them and to the ones before"
+        findings.not_checked.append(line)
     opened = opened_layers(challenge, states)
-    given = {layer - 1: opened.get(layer - 1, opened[layer]) for layer in opened if layer == 0 or layer - 1 in opened}
-    given = {layer: rows for layer, rows in given.items() if layer + 1 < card.layers}
-    if not given:
+    whole = [layer for layer in judged if {layer, max(layer - 1, 0)} <= opened.keys()]
+    if not whole:
+        line = f"{RERUN}: no layer is opened in full together with the one before: challenge a layer"
+        findings.not_checked.append(line)
         return
-    near, wide = [*models[0].reruns(tokens, given)], next(models[1].reruns(tokens, given), {})
-    for layer in sorted(each + 1 for each in given) if near and wide else ():
-        ratio = nearest(opened[layer], [each[layer] for each in near], wide[layer])
-        known = rule.rounding is not None or is_measured(receipt.engine)  # the verifier's own limits decide for all
+    given = {layer - 1: opened.get(layer - 1, opened[layer]) for layer in whole}
+    near, true = [*found.model.reruns(found.fed, given)], next(wide.reruns(found.fed, given), {})
+    engine = found.receipt.engine
+    known = rule.rounding is not None or is_measured(engine)  # the verifier's own limits decide for all
+    for layer in sorted(whole) if near and true else ():
+        ratio = nearest(opened[layer], [each[layer] for each in near], true[layer])
         detail = f"of own rounding from the nearest of {len(near)} own stacks, run from the layer before"
         where = f"layer {layer}, {len(opened[layer])} rows"
-        findings.note(Finding(ratio, allowed, NAME, where, detail, advisory=not known))
+        findings.note(Finding(ratio, allowed, RERUN, where, detail, advisory=not known))
         if not known and not ratio <= allowed:
             findings.leave_open(
-                NAME,
+                RERUN,
                 f"small changes of weights: layer {layer} lies {ratio:.2f} of own rounding away, and how far "
-                f"{receipt.engine.name} on {receipt.engine.device} does was not measured; a policy that states "
+                f"{engine.name} on {engine.device} does was not measured; a policy that states "
                 "`fingerprints.rounding` decides",
                 lasting=True,
             )
+
+
+def _unable_to_rerun(states: StatesCommitment, card: ModelCard, judged: Sequence[int]) -> str:
+    """Why no layer can be run again from what the receipt commits to, and what mends that; empty if one can."""
+    if not states.prompt:
+        return "the receipt commits to the answer's states alone, and a layer needs the prompt's too (`prompt`)"
+    if states.dtype != card.dtype:
+        return f"the states are kept in {states.dtype}, and the model computes in {card.dtype}: keep them as they are"
+    return "" if judged else "the receipt commits to no layer together with the one before: commit to all"
 
 
 def is_measured(engine: EngineStatement) -> bool:

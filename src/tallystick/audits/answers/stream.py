@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from operator import add
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final
 
 from tallystick.audits.answers.fingerprints import RoundingEvidence, summed
 from tallystick.audits.answers.order import CHECK, check_order
 from tallystick.audits.answers.policy import ReceiptPolicy
 from tallystick.audits.answers.power import SUBJECTS, CheatPower, power_at, power_lines
+from tallystick.audits.answers.reading import UnreadReport
 from tallystick.audits.answers.report import ReceiptReport, was_opened
-from tallystick.audits.answers.sampler import SamplerEvidence, SamplerRule
-from tallystick.audits.answers.verify import ReceiptContext, Verification, begin_verification, check_statements, compute
+from tallystick.audits.answers.sampler import SamplerEvidence, combine
+from tallystick.audits.answers.subject import ReceiptContext, Verification
+from tallystick.audits.answers.verify import begin_verification, check_statements, two_rungs
 from tallystick.core.canonical_json import Json, encode
 from tallystick.core.digests import Digest, digest, digest_bytes
 from tallystick.core.errors import MalformedError, UnavailableError, UsageError
 from tallystick.formats.claims import ModelCard
 from tallystick.verdicts.language_model import LanguageModel
 from tallystick.verdicts.tolerance import Finding
-from tallystick.verdicts.verdict import AGREES, Judgement, Outcome, Verdict, VerdictCoverage
-
-if TYPE_CHECKING:
-    from tallystick.audits.answers.reading import UnreadReport
-
+from tallystick.verdicts.verdict import AGREES, Findings, Judgement, Outcome, Verdict, VerdictCoverage
 
 EVIDENCE: Final = "evidence"
 CHOICE: Final = "which answers are judged together was settled by the verifier, and none left out for what it showed"
-Part = TypeVar("Part")
 BAD_SHARES: Final = (0.01, 0.05, 0.1)
 Judge = Callable[[Verification], ReceiptReport]
 """Continues a verification after its statements were checked."""
@@ -101,34 +96,21 @@ class StreamReport(Judgement):
         }
 
 
-@dataclass
-class StreamProgress:
-    """Results of a stream so far, with the key of each report; receipts by key, grouped by response."""
-
-    reports: list[ReceiptReport] = field(default_factory=list)
-    keys: list[str] = field(default_factory=list)
-    computed: int = 0
-    signed: dict[str, list[list[ReceiptContext]]] = field(default_factory=lambda: defaultdict(list))
-    refused: list[str] = field(default_factory=list)
-
-    def add_signed(self, context: ReceiptContext) -> None:
-        """Add a receipt with a valid signature."""
-        held = self.signed[context.response.receipt.key]
-        if context.response.number == 0 or not held:
-            held.append([])
-        held[-1].append(context)
-
-
 def is_sampled(nonce: bytes, receipt: Digest, share: float) -> bool:
     """Whether a receipt belongs to the sample; repeatable, and unpredictable without the nonce."""
     drawn = digest_bytes(digest("sample", encode({"nonce": nonce.hex(), "receipt": str(receipt)})))
     return int.from_bytes(drawn[:8], "big") < share * 2.0**64
 
 
-def two_rungs(found: Verification) -> ReceiptReport:
-    """Judge tokens and fingerprints with one pass."""
-    compute(found)
-    return found.report(2)
+@dataclass
+class _Progress:
+    """What is known of a stream so far: reports by key, and receipts with a valid signature by key and response."""
+
+    reports: list[ReceiptReport] = field(default_factory=list)
+    pools: dict[str, list[ReceiptReport]] = field(default_factory=lambda: defaultdict(list))
+    signed: dict[str, list[list[ReceiptContext]]] = field(default_factory=lambda: defaultdict(list))
+    refused: list[str] = field(default_factory=list)
+    computed: int = 0
 
 
 def verify_stream(
@@ -146,38 +128,55 @@ def verify_stream(
     selects. Draw the nonce after the receipts are fixed. A stream with a receipt that cannot be judged is not accepted;
     `unread` are the verdicts on those of its receipts that have no form.
     """
-    seen = StreamProgress()
+    seen = _Progress()
     for done, context in enumerate(contexts, 1):
-        found = begin_verification(context, model, policy)
+        found, key = begin_verification(context, model, policy), context.response.receipt.key
         if not found.findings.rejected:  # a signed receipt that cannot be judged still fills its number
-            seen.add_signed(context)
+            responses = seen.signed[key]
+            if context.response.number == 0 or not responses:
+                responses.append([])
+            responses[-1].append(context)
         try:
             check_statements(found)
-            if is_sampled(nonce, context.identity, policy.audit_sample):
-                seen.reports.append(judge(found))
-                seen.computed += found.numbers_fit
-            else:
-                seen.reports.append(found.report(0))
-            seen.keys.append(context.response.receipt.key)
+            is_drawn = is_sampled(nonce, context.identity, policy.audit_sample)
+            report = judge(found) if is_drawn else found.report(0)
+            seen.computed += is_drawn and found.numbers_fit
+            seen.reports.append(report)
+            seen.pools[key].append(report)
         except Refused as error:
             seen.refused.append(f"receipt number {context.receipt.sequence}: {error}")
         progress(done)
-    return _report(seen, len(contexts) + len(unread), policy, nonce, model.card, unread)
+    pools, evidence, rounding = [*seen.pools.values()], list[SamplerEvidence](), list[RoundingEvidence]()
+    for pool in pools:
+        evidence += combined(report.evidence for report in pool if report.evidence is not None)
+        rounding += summed(report.rounding for report in pool if report.rounding is not None)
+    power, unmeasured = _power(pools, model.card)
+    count = len(contexts) + len(unread)
+    return StreamReport(
+        nonce=nonce,
+        share=policy.audit_sample,
+        receipts=count,
+        reports=tuple(seen.reports),
+        computed=seen.computed,
+        verdict=_verdict(seen, count, policy, unread, evidence, rounding),
+        evidence=tuple(evidence),
+        rounding=tuple(rounding),
+        power=power,
+        unmeasured=unmeasured,
+        unread=tuple(unread),
+    )
 
 
-def _report(
-    seen: StreamProgress,
+def _verdict(
+    seen: _Progress,
     count: int,
     policy: ReceiptPolicy,
-    nonce: bytes,
-    card: ModelCard,
     unread: Sequence[UnreadReport],
-) -> StreamReport:
-    pools = [*_pools(seen)]
-    evidence = tuple(each for pool in pools for each in combined(_present(report.evidence for report in pool)))
-    rounding = tuple(each for pool in pools for each in summed(_present(report.rounding for report in pool)))
-    findings, not_checked, unplaced = _order_of(seen, policy)
-    findings += _of_receipts(seen.reports)
+    evidence: Sequence[SamplerEvidence],
+    rounding: Sequence[RoundingEvidence],
+) -> Verdict:
+    order = _order_of(seen, policy)
+    findings = [*order.seen, *_of_receipts(seen.reports)]
     findings += [
         replace(each, where=report.subject) for report in unread for each in report.verdict.findings if not each.agrees
     ]
@@ -185,50 +184,26 @@ def _report(
     findings += [each.finding for each in rounding]
     # Too few tokens in one receipt are no open point: the evidence of all receipts counts.
     missing = [str(line) for each in seen.reports for line in each.missing if line.check != EVIDENCE]
-    missing += unplaced
+    missing += order.open_lines
     missing += [f"{report.subject}: {line}" for report in unread for line in report.verdict.unavailable]
     missing += [line for each in evidence for line in each.unavailable]
-    not_checked += [line for each in evidence for line in each.not_excluded]
+    not_checked = [*order.not_checked, *(line for each in evidence for line in each.not_excluded)]
     if not seen.computed:
         missing.append(f"{EVIDENCE}: no receipt was computed")
     if seen.computed < len(seen.reports):
         not_checked.append(f"{len(seen.reports) - seen.computed} of {count} receipts beyond what they state")
     lines = [line for each in seen.reports for line in each.not_checked]
-    verdict = Verdict(
+    return Verdict(
         tuple(findings),
         (*seen.refused, *_counted(missing)),
         (*not_checked, *_counted(lines)),
         (*dict.fromkeys(line for each in seen.reports for line in each.assumptions), CHOICE),
         VerdictCoverage(seen.computed, count, "receipts", "computed again with the promised model", seen.computed),
     )
-    power, unmeasured = _power(pools, card)
-    return StreamReport(
-        nonce,
-        policy.audit_sample,
-        count,
-        tuple(seen.reports),
-        seen.computed,
-        verdict,
-        evidence,
-        rounding,
-        power,
-        unmeasured,
-        tuple(unread),
-    )
-
-
-def _pools(seen: StreamProgress) -> Iterator[list[ReceiptReport]]:
-    """The reports on answers that are judged together: those of one key, all of the promised model."""
-    for key in dict.fromkeys(seen.keys):
-        yield [report for report, signer in zip(seen.reports, seen.keys, strict=True) if signer == key]
-
-
-def _present(found: Iterable[Part | None]) -> Iterator[Part]:
-    return (each for each in found if each is not None)
 
 
 def _power(pools: Sequence[Sequence[ReceiptReport]], card: ModelCard) -> tuple[tuple[CheatPower, ...], str]:
-    """What the smallest pool shows of a cheat, or why that is not known."""
+    """What the smallest pool shows of a cheat, or why that is not known; the answers of one key are a pool."""
     computed = [[each for each in pool if each.evidence is not None] for pool in pools]
     if not computed or not all(computed):
         return (), "not measured where nothing was computed"
@@ -243,26 +218,25 @@ def _power(pools: Sequence[Sequence[ReceiptReport]], card: ModelCard) -> tuple[t
 
 def combined(evidence: Iterable[SamplerEvidence]) -> tuple[SamplerEvidence, ...]:
     """The evidence of several answers, summed per rule and per reason why it is undecided."""
-    groups: dict[tuple[SamplerRule, str], list[SamplerEvidence]] = defaultdict(list)
+    groups: dict[object, list[SamplerEvidence]] = defaultdict(list)
     for each in evidence:
         groups[each.rule, each.undecided].append(each)
-    return tuple(reduce(add, group) for group in groups.values())
+    return tuple(map(combine, groups.values()))
 
 
-def _order_of(seen: StreamProgress, policy: ReceiptPolicy) -> tuple[list[Finding], list[str], list[str]]:
-    """What is found about numbers and links, what stays unchecked, and what could not be checked."""
-    findings: list[Finding] = []
-    not_checked: list[str] = []
-    missing: list[str] = []
-    for key, receipts in seen.signed.items():
-        order = check_order(_handed_over(receipts), policy.complete, policy.journals)
+def _order_of(seen: _Progress, policy: ReceiptPolicy) -> Findings:
+    """What is known about the numbers and links of each key's receipts."""
+    found = Findings()
+    for key, responses in seen.signed.items():
+        order = check_order(_handed_over(responses), policy.complete, policy.journals)
         prefix = f"key {key[:16]}: " if len(seen.signed) > 1 else ""
-        findings += [replace(each, where=prefix + each.where) for each in order.findings.seen]
-        not_checked += [prefix + line for line in order.not_checked]
-        missing += [prefix + line for line in order.missing]
+        found.seen += [replace(each, where=prefix + each.where) for each in order.seen]
+        found.not_checked += [prefix + line for line in order.not_checked]
+        for line in order.open_lines:
+            found.leave_open("", prefix + line)
     if len(seen.signed) > 1:
-        not_checked.append(f"the order between receipts of {len(seen.signed)} keys")
-    return findings, not_checked, missing
+        found.not_checked.append(f"the order between receipts of {len(seen.signed)} keys")
+    return found
 
 
 def _handed_over(responses: Sequence[Sequence[ReceiptContext]]) -> list[ReceiptContext]:
@@ -275,17 +249,17 @@ def _handed_over(responses: Sequence[Sequence[ReceiptContext]]) -> list[ReceiptC
 
 def _of_receipts(reports: Sequence[ReceiptReport]) -> list[Finding]:
     """Every objection with its receipt's number, and one finding for each check that always agreed."""
-    found: list[Finding] = []
+    objections: list[Finding] = []
     agreeing: Counter[str] = Counter()
     for report in reports:
         for finding in report.findings:
             if finding.agrees or finding.advisory:
                 agreeing[finding.name] += 1
             else:
-                found.append(replace(finding, where=f"number {report.sequence}, {finding.where}".rstrip(", ")))
-    doubtful = {each.name for each in found} | {CHECK}
+                objections.append(replace(finding, where=f"number {report.sequence}, {finding.where}".rstrip(", ")))
+    doubtful = {each.name for each in objections} | {CHECK}
     kept = [replace(AGREES, name=name, where=f"{count} times") for name, count in agreeing.items()]
-    return [*found, *(each for each in kept if each.name not in doubtful)]
+    return [*objections, *(each for each in kept if each.name not in doubtful)]
 
 
 def _counted(lines: Sequence[str]) -> list[str]:

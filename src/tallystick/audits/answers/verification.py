@@ -15,8 +15,9 @@ from tallystick.audits.answers.reading import UnreadReport, delivered, judge_unr
 from tallystick.audits.answers.report import ReceiptReport
 from tallystick.audits.answers.request import ExpectedRequest, read_request
 from tallystick.audits.answers.response import Response
-from tallystick.audits.answers.stream import Judge, StreamReport, two_rungs, verify_stream
-from tallystick.audits.answers.verify import ReceiptContext, Verification, begin_verification, check_statements
+from tallystick.audits.answers.stream import Judge, StreamReport, verify_stream
+from tallystick.audits.answers.subject import ReceiptContext, Verification
+from tallystick.audits.answers.verify import begin_verification, check_statements, two_rungs
 from tallystick.core.canonical_json import Json, parse
 from tallystick.core.errors import MalformedError
 from tallystick.engines.model_cards import card_of, stated_dtype

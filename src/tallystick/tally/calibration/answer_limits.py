@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.audits.answers.distance_limits import MarginBin, MeasuredModels, Place, RowLimits, TokenLimits
+from tallystick.audits.answers.limits import MarginBin, MeasuredModels, Place, RowLimits, TokenLimits
 from tallystick.formats.receipt import Sampler
 from tallystick.programs.operators.tally import fixed_point
 from tallystick.programs.random_words import words_at

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tallystick.audits.answers.distance_limits import FingerprintCalibration, MeasuredModels
+from tallystick.audits.answers.limits import FingerprintCalibration, MeasuredModels
 from tallystick.core.errors import UnavailableError
 from tallystick.engines.torch.generation.language_models import TorchLanguageModel, load_language_model
 from tallystick.formats.claims import Dtype

@@ -15,9 +15,9 @@ import typer
 
 from tallystick.audits import policy as audit_policy
 from tallystick.audits.answers import (
+    limits as answer_limits,
     policy as receipt_policy,
     report as answer_report,
-    sampler as answer_sampler,
     verify as answer_check,
 )
 from tallystick.core.canonical_json import Json, encode
@@ -249,7 +249,7 @@ def _serve(run: Path, out: Path) -> Iterator[DemoRun]:
     # A cheating provider runs the promised model with weights in few bits, under the promised card.
     cheap = replace(promised, model=provers.integer_weights(promised, BITS))
     # The customer holds the promised model, and asked with a seed of its own.
-    policy = receipt_policy.ReceiptPolicy(sampler=answer_sampler.SamplerRule(seed="customer"))
+    policy = receipt_policy.ReceiptPolicy(sampler=answer_limits.SamplerRule(seed="customer"))
     scenes = (("honest answer", promised, "accepted"), ("quantised answer", cheap, "rejected"))
     for title, provider, expected in scenes:
         signed, started = served_answer(provider, out.with_name(title.replace(" ", "-"))), time.perf_counter()

@@ -13,8 +13,8 @@ import typer
 
 from tallystick.audits import policy as audit_policy
 from tallystick.audits.answers import (
-    distance_limits,
     ladder,
+    limits as answer_limits,
     policy as receipt_policy,
     reading,
     report as answer_report,
@@ -22,7 +22,7 @@ from tallystick.audits.answers import (
     response as answer_response,
     statements,
     stream as answer_stream,
-    verify as answer_check,
+    subject as answer_subject,
 )
 from tallystick.core.canonical_json import Json, parse
 from tallystick.core.errors import MalformedError, UnavailableError, UsageError
@@ -153,11 +153,11 @@ def verify_response(
 
 def _sampled_opening(
     url: str,
-    subject: answer_check.ReceiptContext,
+    subject: answer_subject.ReceiptContext,
     nonce: bytes,
     count: int | None,
     policy: receipt_policy.ReceiptPolicy,
-) -> answer_check.ReceiptContext:
+) -> answer_subject.ReceiptContext:
     """The receipt with a layer opened if the sample holds it; with parts of its states where no layer can be judged."""
     is_drawn = answer_stream.is_sampled(nonce + OPENED, subject.identity, policy.open_sample)
     if subject.receipt.states is None or not is_drawn:
@@ -194,7 +194,7 @@ def _policy(
     if keys:
         held = receipt_policy.trusting(held, keys)
     if limits is not None:
-        table = distance_limits.FingerprintCalibration.from_json(parse(read_document(limits), limits.name), limits.name)
+        table = answer_limits.FingerprintCalibration.from_json(parse(read_document(limits), limits.name), limits.name)
         own = {"rows": table.rows, "rounding": table.rounding or held.fingerprints.rounding}
         sampler = held.sampler.model_copy(update={"limits": table.tokens or None})
         held = held.model_copy(update={"fingerprints": held.fingerprints.model_copy(update=own), "sampler": sampler})
@@ -206,7 +206,7 @@ def _policy(
 
 def _subjects(
     responses: list[answer_response.Response], request: Path | None, is_read: list[bool]
-) -> list[answer_check.ReceiptContext]:
+) -> list[answer_subject.ReceiptContext]:
     """The responses with their requests; a request may be given for each of the values, those without form too."""
     asked: list[answer_request.ExpectedRequest | None] = [None] * len(responses)
     if request is not None:
@@ -221,11 +221,11 @@ def _subjects(
             asked = [each for each, first in pairs for _ in range(first.answers)]
         if len(asked) != len(responses):
             raise UsageError(f"--request: {len(held)} requests for {len(responses)} receipts")
-    return [answer_check.ReceiptContext(*pair) for pair in zip(responses, asked, strict=True)]
+    return [answer_subject.ReceiptContext(*pair) for pair in zip(responses, asked, strict=True)]
 
 
 def _stream(
-    subjects: list[answer_check.ReceiptContext],
+    subjects: list[answer_subject.ReceiptContext],
     unread: list[reading.UnreadReport],
     model: language_models.TorchLanguageModel,
     policy: receipt_policy.ReceiptPolicy,
@@ -236,7 +236,7 @@ def _stream(
     with progress_bar() as bar:
         task = bar.add_task("verifying", total=len(subjects), seen="")
 
-        def judged(found: answer_check.Verification) -> answer_report.ReceiptReport:
+        def judged(found: answer_subject.Verification) -> answer_report.ReceiptReport:
             report = ladder.climb_from(found, rung or 2, tools)
             bar.update(task, seen=f"receipt {report.sequence}: {report.outcome}")
             return report

@@ -24,7 +24,8 @@ from tallystick.audits.answers.reading import delivered, read_response, read_res
 from tallystick.audits.answers.request import ExpectedRequest
 from tallystick.audits.answers.response import Response
 from tallystick.audits.answers.stream import verify_stream
-from tallystick.audits.answers.verify import ReceiptContext, verify_receipt
+from tallystick.audits.answers.subject import ReceiptContext
+from tallystick.audits.answers.verify import verify_receipt
 from tallystick.audits.answers.watching import StreamedAnswer
 
 pytestmark = [

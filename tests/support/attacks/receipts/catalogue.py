@@ -8,7 +8,8 @@ from typing import Final
 from tallystick.audits.answers.policy import ReceiptPolicy
 from tallystick.audits.answers.reading import read_response
 from tallystick.audits.answers.stream import verify_stream
-from tallystick.audits.answers.verify import ReceiptContext, verification_of
+from tallystick.audits.answers.subject import ReceiptContext
+from tallystick.audits.answers.verify import verification_of
 from tallystick.core.errors import MalformedError
 from tallystick.verdicts.language_model import LanguageModel
 from tallystick.verdicts.verdict import Verdict

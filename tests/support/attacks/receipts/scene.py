@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tallystick.audits.answers.policy import ReceiptPolicy
 from tallystick.audits.answers.request import ExpectedRequest
-from tallystick.audits.answers.states import StatesChallenge
+from tallystick.audits.answers.subject import StatesChallenge
 from tallystick.core.canonical_json import Json
 from tallystick.formats.fingerprints import PUBLIC_SEED, standard_fingerprints
 from tallystick.formats.hidden_states import CommittedStates

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tallystick.audits.answers.states import StatesChallenge
+from tallystick.audits.answers.subject import StatesChallenge
 from tallystick.formats.hidden_states import CommittedStates, StatesOpening, challenged
 from tallystick.formats.receipt import PARTS_MAX
 from tallystick.verdicts.fingerprints import settings_of

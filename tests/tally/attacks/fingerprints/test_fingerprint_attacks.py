@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from tallystick.audits.answers.distance_limits import FingerprintRule
 from tallystick.audits.answers.fingerprints import judge_fingerprint
+from tallystick.audits.answers.limits import FingerprintRule
 from tallystick.audits.answers.states import judge_states
+from tallystick.audits.answers.subject import StatesChallenge
 from tallystick.core.errors import MalformedError
 from tallystick.formats.fingerprints import FingerprintSettings
 from tallystick.formats.hidden_states import commit_states
@@ -60,7 +61,7 @@ def passes_static(claimed, own, **changes):
 
 def passes_dynamic(claimed, own):
     committed = commit_states({layer: each.astype(np.float32) for layer, each in claimed.items()}, sorted(own), 8)
-    findings = judge_states(committed.open(NONCE, 4), committed.statement, NONCE, own, RULE, CARD)
+    findings = judge_states(StatesChallenge(NONCE, 4, committed.open(NONCE, 4)), committed.statement, own, RULE, CARD)
     return all(each.agrees for each in findings)
 
 

@@ -13,8 +13,8 @@ TEXTS = ("stick", "halves", "split", "match")
 def scene(language_model: Any, one_thread: None) -> Any:
     """Honest answers of sixteen tokens, fingerprints of every eight in first block, final norm and logits."""
     from research.inference.forgeries import four_bits
+    from tallystick.audits.answers.limits import SamplerRule
     from tallystick.audits.answers.policy import ReceiptPolicy
-    from tallystick.audits.answers.sampler import SamplerRule
     from tallystick.formats.fingerprints import FingerprintSettings
     from tests.support.attacks.receipts.scene import Wishes, make_scene
     from tests.support.limits import rule_of

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tallystick.audits.answers.sampler import SamplerRule, judge_sampler
+from tallystick.audits.answers.limits import SamplerRule
+from tallystick.audits.answers.sampler import judge_sampler
 from tallystick.formats.fingerprints import FingerprintSettings
 from tallystick.formats.receipt import Sampler
 from tallystick.verdicts.fingerprints import encode_rows, measure

@@ -1,4 +1,4 @@
-"""Limits on the distance of honest rows from the verifier's own, and the rule that picks one.
+"""Limits on how far honest rows and tokens lie from the verifier's own, and the rules that pick and apply them.
 
 A row is the hidden states or logits of one token. Rounding adds up over layers, and a final norm and an output matrix
 scale it, so each place of a model has limits of its own. They are measured on the rows themselves: what a fingerprint
@@ -16,14 +16,19 @@ from functools import cache
 from importlib import resources
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field
+import numpy as np
+from pydantic import Field, model_validator
 
 from tallystick.core.documents import Count, Document, Positive
 from tallystick.formats.claims import ModelCard
 from tallystick.formats.receipt import PARTS_MAX
+from tallystick.verdicts.evidence import MarginRates, MismatchTest
+from tallystick.verdicts.sampling.fast_path import USUAL_REACH
 
 Dtype = Literal["F32", "BF16", "F16"]
 Limit = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Rate = Annotated[float, Field(gt=0.0, lt=1.0)]
+Logits = Annotated[float, Field(gt=0.0, le=1e6)]
 Kind = Literal["projection", "toploc", "states"]
 Place = Literal["block", "final", "logits", "layer"]
 CHANCE: Final = 1e-6
@@ -75,9 +80,9 @@ class TokenLimits(MeasuredModels):
     is the largest of them. `calibration.answers` says how the bounds follow.
     """
 
-    band: Annotated[float, Field(gt=0.0, le=1e6)]
-    mismatches: Annotated[float, Field(gt=0.0, lt=1.0)]
-    rms: Annotated[float, Field(gt=0.0, le=1e6)] | None = None
+    band: Logits
+    mismatches: Rate
+    rms: Logits | None = None
     largest: Limit = 0.0
     bins: tuple[MarginBin, ...] = ()
 
@@ -153,7 +158,7 @@ class FingerprintRule(Document):
     parts: Annotated[int, Field(ge=1, le=PARTS_MAX)] = 4
     wide: bool = False
     rounding: tuple[RoundingLimits, ...] | None = None
-    alpha: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-6
+    alpha: Rate = 1e-6
 
     def rounding_for(self, card: ModelCard, tokens: int = 1) -> dict[Place, float]:
         """By place, how many times own rounding that of an honest answer of `tokens` may be; empty if not measured.
@@ -181,13 +186,16 @@ class FingerprintRule(Document):
 
     def limits_for(self, card: ModelCard, layer: int, tokens: int) -> RowLimits | None:
         """The limits for `tokens` rows of a layer; None if there are none for the model or the layer."""
-        place: Place = "block" if layer < card.layers else "final" if layer == card.layers else "logits"
+        place = place_of(layer, card.layers)
         found = [
             each
             for each in self._models_like(card)
             if each.place == place and each.tokens <= tokens and (each.layer_max is None or layer <= each.layer_max)
         ]
-        return max(found, key=_rank, default=None)
+        # Limits of fewer layers are the narrower ones; of those, the ones for longer runs.
+        return max(
+            found, key=lambda each: (each.layer_max is not None, -(each.layer_max or 0), each.tokens), default=None
+        )
 
     def _models_like(self, card: ModelCard) -> list[RowLimits]:
         """The limits of the smallest models that cover a model; of the largest, if only `measured` covers it."""
@@ -199,9 +207,9 @@ class FingerprintRule(Document):
         return [each for each in among if (each.layers, each.width) == size]
 
 
-def _rank(limits: RowLimits) -> tuple[float, int]:
-    """The rank of limits: fewer layers rank highest, then longer runs."""
-    return -math.inf if limits.layer_max is None else -limits.layer_max, limits.tokens
+def place_of(layer: int, final: int) -> Place:
+    """The place of a layer of a fingerprint in a model of `final` blocks."""
+    return "block" if layer < final else "final" if layer == final else "logits"
 
 
 @cache
@@ -209,3 +217,102 @@ def shipped_calibration() -> FingerprintCalibration:
     """The table that comes with the package."""
     data = resources.files("tallystick.audits.answers").joinpath("fingerprints.json").read_bytes()
     return FingerprintCalibration.from_bytes(data.strip(), "fingerprints.json")
+
+
+# How one verifier judges sampled tokens.
+
+BANDS: Final = {"F32": 2e-3, "F16": 6e-2, "BF16": 5e-1}
+"""Tie bands in logits where none was measured: about eight roundings of a logit of 32 to the model's dtype."""
+MISMATCHES: Final = 0.05
+"""The bound on honest tokens that are not the verifier's own choice, where none was measured."""
+GRADES: Final = (0.0, 0.5, 1.0, 2.0, 4.0)
+"""The margins, in tie bands, from which on a token weighs more; the last grade is `far`."""
+
+
+class SamplerRule(Document):
+    """One verifier's requirements on sampled tokens.
+
+    `band` is the tie band in logits, `rms` the drift of one logit, and `mismatches` bounds the probability that an
+    honest token is not the verifier's own choice. By default all three are those of the calibration for the model
+    (`limits`, or the shipped table). `honest` bounds the probability that an honest token has a margin beyond the band,
+    and `far_rate` that of a margin where a single token is refused: beyond `far` bands, or less (`far_bands`) where the
+    drift is known. `dishonest` is the rate of
+    tokens beyond the band that must be excluded with error `beta` before an answer is accepted. `alpha` is the
+    probability of ever accusing an honest provider on accumulated evidence. `seed` says who chose the seed; with
+    `unknown`, tokens are judged by their probability alone. `form` is the promised form: a receipt of unknown form is
+    judged by it; without it, such a receipt is not judged. `likelihoods` says when token probabilities are judged in
+    addition to margins. `reach` says how unlikely a token may be and still be compared with the claimed one
+    (`verdicts.sampling.fast_path`).
+    """
+
+    band: Logits | None = None
+    far: Annotated[float, Field(ge=1.0, le=1e6)] = 8.0
+    far_rate: Rate = 1e-9
+    mismatches: Rate | None = None
+    honest: Rate = 1e-3
+    dishonest: Rate = 0.1
+    alpha: Rate = 1e-6
+    beta: Rate = 0.01
+    rms: Logits | None = None
+    limits: tuple[TokenLimits, ...] | None = None
+    seed: Literal["customer", "provider", "unknown"] = "provider"
+    form: Literal["gumbel", "cdf"] | None = None
+    likelihoods: Literal["unseeded", "always"] = "unseeded"
+    reach: Annotated[float, Field(ge=1.0, le=100.0)] = USUAL_REACH
+
+    @model_validator(mode="after")
+    def _orders(self) -> Self:
+        if not self.honest < self.dishonest:
+            raise ValueError("honest has to be less than dishonest")
+        return self
+
+    @property
+    def token_limits(self) -> tuple[TokenLimits, ...]:
+        """The verifier's own calibrations of tokens, or else the shipped ones."""
+        return shipped_calibration().tokens if self.limits is None else self.limits
+
+    def limits_for(self, card: ModelCard) -> TokenLimits | None:
+        """The calibration that holds for the model, the narrowest of several; None if there is none."""
+        return min((each for each in self.token_limits if each.covers(card)), key=lambda each: each.band, default=None)
+
+    def for_model(self, card: ModelCard) -> Self:
+        """This rule, with what it does not state from the calibration for the model.
+
+        A rule that states its own tie band takes nothing from it. Without a calibration, the band is that of `BANDS`.
+        """
+        if self.band is not None:
+            return self
+        found = self.limits_for(card)
+        if found is None:
+            return self.model_copy(update={"band": BANDS[card.dtype]})
+        own = {name: getattr(found, name) for name in ("rms", "mismatches") if getattr(self, name) is None}
+        return self.model_copy(update={"band": found.band, **own})
+
+    @property
+    def far_bands(self) -> float:
+        """The margin, in bands, where a single token is refused: `far`, or where drift alone falls to `far_rate`."""
+        assert self.band is not None
+        if self.rms is None:
+            return self.far
+        return min(self.far, 1.0 + self.rms / self.band * max(0.0, math.log(self.honest / self.far_rate)))
+
+    @property
+    def far_margin(self) -> float:
+        """`far_bands` in logits."""
+        assert self.band is not None
+        return self.band * self.far_bands
+
+    @property
+    def test(self) -> MismatchTest:
+        """The test on the number of tokens beyond the band."""
+        return MismatchTest(self.honest, self.dishonest)
+
+    @property
+    def rates(self) -> MarginRates:
+        """How often honest margins reach parts and multiples of the band: by three rates, log-linear between them."""
+        assert self.band is not None
+        first = max(self.honest, MISMATCHES if self.mismatches is None else self.mismatches)
+        bands = sorted({*(each for each in GRADES if each < self.far_bands), self.far_bands})
+        falling = np.log((first, self.honest, min(self.far_rate, self.honest)))
+        rates = np.interp(bands, (0.0, 1.0, self.far_bands), falling)
+        return MarginRates(tuple((self.band * m, math.exp(rate)) for m, rate in zip(bands, rates, strict=True)))
