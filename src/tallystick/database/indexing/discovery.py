@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from tallystick.core.digests import Digest
 from tallystick.core.errors import UnavailableError
-from tallystick.database.indexing.replayable import (
+from tallystick.database.replayable import (
     ANCHOR_MEND,
     BATCH_MEND,
     GRAPH_MEND,

@@ -20,16 +20,11 @@ from tallystick.core.http.server import read_json
 from tallystick.database.bulk import inserted
 from tallystick.database.schema import ANCHOR, CHALLENGE, RESPONSE, RUN, SOURCE
 from tallystick.database.service.access import Challenger, ServiceOptions
-from tallystick.database.service.described import answers
-from tallystick.database.service.row_routes import json_response
+from tallystick.database.service.responses import answers, body_of, json_response, object_of
 from tallystick.database.service.run_routes import SEGMENT, OpenedSegments, opened_segment
 from tallystick.database.workload_database import WorkloadDatabase
 
-_ANSWER: Final = {
-    **SEGMENT,
-    "required": [*SEGMENT["required"], "challenge", "response"],
-    "properties": {**SEGMENT["properties"], "challenge": {"type": "string"}, "response": {"type": "string"}},
-}
+_ANSWER: Final = object_of({**SEGMENT, "challenge": {"type": "string"}, "response": {"type": "string"}})
 
 
 class StepChallenge(Document):
@@ -47,8 +42,7 @@ class StepChallenge(Document):
 def challenge_routes(database: WorkloadDatabase, segments: OpenedSegments, options: ServiceOptions) -> APIRouter:
     """The route with which a verifier asks on record."""
     routes = APIRouter(tags=["challenges"])
-    asked = {"schema": StepChallenge.model_json_schema()}
-    body = {"requestBody": {"required": True, "content": {"application/json": asked}}}
+    body = body_of(StepChallenge.model_json_schema())
 
     @routes.post("/v1/runs/{name}/challenges", responses=answers(_ANSWER, "What is opened."), openapi_extra=body)
     async def challenge(request: Request, name: str, caller: Challenger) -> Response:

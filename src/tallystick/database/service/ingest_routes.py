@@ -29,8 +29,7 @@ from tallystick.database.indexing.add import add_place
 from tallystick.database.indexing.sources import LogPosition, read_on
 from tallystick.database.schema import SOURCE
 from tallystick.database.service.access import Caller, Sender, ServiceOptions, TokenGrant, claim_upload
-from tallystick.database.service.described import answers
-from tallystick.database.service.row_routes import json_response
+from tallystick.database.service.responses import COUNT, FILE, answers, body_of, json_response, object_of
 from tallystick.database.service.run_routes import FILES, listed_files, sha256_of
 from tallystick.database.workload_database import WorkloadDatabase
 from tallystick.formats.store.directories import InferenceDirectory, claims_inference
@@ -274,30 +273,10 @@ SIZE_MAX: Final = 1 << 42
 RUN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 Size = Annotated[int, Query(ge=0, le=SIZE_MAX)]
 Sha256 = Annotated[str, Query(pattern="^[0-9a-f]{64}$")]
-_STATE: Final = {
-    "type": "object",
-    "required": ["files", "parts"],
-    "additionalProperties": False,
-    "properties": {"files": FILES, "parts": {"type": "object", "additionalProperties": {"type": "integer"}}},
-}
-_TAKEN: Final = {
-    "type": "object",
-    "required": ["received"],
-    "additionalProperties": False,
-    "properties": {"received": {"type": "integer", "minimum": 0}},
-}
-_ADDED: Final = {
-    "type": "object",
-    "required": ["run"],
-    "additionalProperties": False,
-    "properties": {"run": {"type": "string"}},
-}
-_BODY: Final = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-    }
-}
+_STATE: Final = object_of({"files": FILES, "parts": {"type": "object", "additionalProperties": {"type": "integer"}}})
+_TAKEN: Final = object_of({"received": COUNT})
+_ADDED: Final = object_of({"run": {"type": "string"}})
+_BODY: Final = body_of(FILE, "application/octet-stream")
 
 
 def ingest_routes(database: WorkloadDatabase, options: ServiceOptions) -> APIRouter:

@@ -18,15 +18,11 @@ from tallystick.core.errors import UsageError, without_passwords
 from tallystick.core.files import require_writable, write_secret
 from tallystick.core.http import server as http
 from tallystick.core.lazy import require
-from tallystick.database import (
-    application as database_application,
-    open as database_open,
-    query as queries,
-    remote,
-)
+from tallystick.database import query as queries, remote
 from tallystick.database.pages import router
-from tallystick.database.service import access
+from tallystick.database.service import access, application
 from tallystick.formats.store.folders import RUN, require_folder
+from tallystick.tally import database as database_api
 from tallystick.tally.cli.options import (
     AsJson,
     Db,
@@ -71,7 +67,7 @@ def serve(
         sys.stdout.flush()  # whoever reads the address waits for it
         with suppress(KeyboardInterrupt):
             options = access.ServiceOptions(public, runs, requests_per_minute=rate)
-            http.http_server(database_application.build_application(database, options)).run(sockets=[listening])
+            http.http_server(application.build_application(database, options)).run(sockets=[listening])
     talk().print("stopped")
 
 
@@ -205,7 +201,7 @@ def ui(
             following = router.Following(database, tuple(places), lambda line: talk().print(words.printable(line)))
             following.read()
             held.enter_context(following)
-        shown = held.enter_context(database_open.open(place, token=read_token(token_file)))
+        shown = held.enter_context(database_api.open(place, token=read_token(token_file)))
         with http.bind(HOST, port) as listening:
             show(
                 {"database": without_passwords(place), "url": http.address_of(listening)},
