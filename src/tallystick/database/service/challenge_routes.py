@@ -18,7 +18,8 @@ from tallystick.core.errors import MalformedError
 from tallystick.core.http.problems import Problem
 from tallystick.core.http.server import read_json
 from tallystick.database.bulk import inserted
-from tallystick.database.schema import ANCHOR, CHALLENGE, RESPONSE, RUN, SOURCE
+from tallystick.database.indexing.sources import of_run
+from tallystick.database.schema import ANCHOR, CHALLENGE, RESPONSE, RUN
 from tallystick.database.service.access import Challenger, ServiceOptions
 from tallystick.database.service.responses import answers, body_of, json_response, object_of
 from tallystick.database.service.run_routes import SEGMENT, OpenedSegments, opened_segment
@@ -82,7 +83,8 @@ def _answer(
         number = connection.execute(known).scalar()
         now = time.time_ns()
         if number is None:
-            number = inserted(connection, CHALLENGE, run=_run(connection, name), made_ns=now, **row)
+            run = connection.execute(of_run(name, RUN.c.id)).scalar_one()
+            number = inserted(connection, CHALLENGE, run=run, made_ns=now, **row)
         same = sa.select(RESPONSE.c.bytes).where(RESPONSE.c.challenge == number, RESPONSE.c.digest == response)
         if connection.execute(same).first() is None:
             values = {"challenge": number, "digest": response, "bytes": size, "made_ns": now}
@@ -90,15 +92,9 @@ def _answer(
     return {**opened, "challenge": str(challenge), "response": str(response)}
 
 
-def _run(connection: sa.Connection, name: str) -> int:
-    asked = sa.select(RUN.c.id).join(SOURCE).where(SOURCE.c.kind == "run", SOURCE.c.name == name)
-    return int(connection.execute(asked).scalar_one())
-
-
 def _around(database: WorkloadDatabase, name: str, step: int) -> tuple[int, int]:
     """The anchors around a step; raises `Problem` 404 where there are none."""
-    of_run = sa.select(ANCHOR.c.step).join(RUN, RUN.c.id == ANCHOR.c.run).join(SOURCE, SOURCE.c.id == RUN.c.source)
-    present = of_run.where(SOURCE.c.kind == "run", SOURCE.c.name == name.replace("\0", " "), ANCHOR.c.present)
+    present = of_run(name.replace("\0", " "), ANCHOR.c.step).where(ANCHOR.c.present)
     with database.sql.reading() as connection:
         before = connection.execute(present.where(ANCHOR.c.step < step).order_by(ANCHOR.c.step.desc())).scalar()
         behind = connection.execute(present.where(ANCHOR.c.step >= step).order_by(ANCHOR.c.step)).scalar()

@@ -15,7 +15,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import IO, Annotated, Any, Final
 
-import sqlalchemy as sa
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
@@ -26,7 +25,7 @@ from tallystick.core.errors import MalformedError, ProofError, UnavailableError,
 from tallystick.core.http.problems import Problem
 from tallystick.core.http.server import Uploads, declared_size, spool_body
 from tallystick.database.indexing.add import add_place
-from tallystick.database.indexing.sources import LogPosition, read_on
+from tallystick.database.indexing.sources import LogPosition, of_run, read_on
 from tallystick.database.schema import SOURCE
 from tallystick.database.service.access import Caller, Sender, ServiceOptions, TokenGrant, claim_upload
 from tallystick.database.service.responses import COUNT, FILE, answers, body_of, json_response, object_of
@@ -329,7 +328,6 @@ def _require_own(database: WorkloadDatabase, arriving: ArrivingRuns, name: str, 
     """Raise `Problem` 403 unless a run of that name is for this token to send: the first one keeps the name."""
     here = str((arriving.folder / name).absolute())
     with database.sql.reading() as connection:
-        asked = sa.select(SOURCE.c.place).where(SOURCE.c.kind == "run", SOURCE.c.name == name)
-        place = connection.execute(asked).scalar()
+        place = connection.execute(of_run(name, SOURCE.c.place)).scalar()
     if place not in (None, here) or not claim_upload(database, name, token):
         raise Problem(403, "taken", "a run of that name is not this token's; send it under another name")

@@ -23,17 +23,8 @@ from tallystick.database.pages import router
 from tallystick.database.service import access, application
 from tallystick.formats.store.folders import RUN, require_folder
 from tallystick.tally import database as database_api
-from tallystick.tally.cli.options import (
-    AsJson,
-    Db,
-    Host,
-    Port,
-    TokenFile,
-    check_choices,
-    open_database,
-    read_token,
-)
-from tallystick.tally.cli.output import is_stdout_open_to_others, progress_bar, show, talk
+from tallystick.tally.cli.options import AsJson, Db, Host, Port, TokenFile, check_choices, open_database, read_token
+from tallystick.tally.cli.output import is_stdout_open_to_others, progress_bar, serve_until_interrupted, show, talk
 from tallystick.verdicts import words
 
 # `tally serve` and `tally token`: a workload database over HTTP, and who may use it.
@@ -65,10 +56,8 @@ def serve(
             talk().print(f"{without_passwords(db)} holds no run yet: {mend}", soft_wrap=True)
         show({"database": without_passwords(db), "url": http.address_of(listening)}, http.address_of(listening), json)
         sys.stdout.flush()  # whoever reads the address waits for it
-        with suppress(KeyboardInterrupt):
-            options = access.ServiceOptions(public, runs, requests_per_minute=rate)
-            http.http_server(application.build_application(database, options)).run(sockets=[listening])
-    talk().print("stopped")
+        options = access.ServiceOptions(public, runs, requests_per_minute=rate)
+        serve_until_interrupted(application.build_application(database, options), listening)
 
 
 def new(
