@@ -29,8 +29,7 @@ from benchmarks.database_ingest import Workload, ingest
 from benchmarks.database_scene import event_start, fill_tensors, fill_the_rest, kinds, tensor_digest
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import Arm, Round, interval, median_ratio, take_rounds, time_arm
-from tallystick.database.open import Database
-from tallystick.database.query import PAGE, PAGE_MAX, Query, RowQuery
+from tallystick.database.query import PAGE, PAGE_MAX, DatabaseQueries, Query, RowQuery
 from tallystick.database.rows import NOUNS
 from tallystick.database.sql import USEFUL_QUERIES, select
 from tallystick.database.workload_database import WorkloadDatabase, compiled
@@ -163,10 +162,10 @@ def _growth(
 
 def _repeat(look_up: LookUp, database: WorkloadDatabase, size: Workload, rng: random.Random) -> None:
     for _ in range(LOOKUPS):
-        assert look_up(Database(database), size, rng).page().rows
+        assert look_up(DatabaseQueries(database), size, rng).page().rows
 
 
-LookUp = Callable[[Database, Workload, random.Random], Query[Any]]
+LookUp = Callable[[DatabaseQueries, Workload, random.Random], Query[Any]]
 LOOK_UPS: Final[dict[str, LookUp]] = {
     "one event by trace and number": lambda db, size, rng: db.events.where(
         trace="trace", number=rng.randrange(size.events)

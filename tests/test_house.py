@@ -28,7 +28,7 @@ ENTRY_POINTS = {
         "tallystick.graphs",
         "tallystick.jax",
         "tallystick.iree",
-        "tallystick.database.application",
+        "tallystick.database.service.application",
     ),
     *("tallystick.recording.serving.schemas", "tallystick.recording.serving.vllm.plugin"),
     "tallystick.database.migrations.env",

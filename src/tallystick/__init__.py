@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         UsageError as UsageError,
         VerdictError as VerdictError,
     )
-    from tallystick.database.open import Database as Database, open as open
     from tallystick.engines.model_cards import card_of as card_of
     from tallystick.engines.torch.capture.model import capture as capture
     from tallystick.engines.torch.generation.language_models import load_language_model as load_language_model
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
         verify_segment as verify_segment,
     )
     from tallystick.tally.comparing import diff as diff
+    from tallystick.tally.database import Database as Database, open as open
     from tallystick.tally.operators import judge as judge
     from tallystick.tally.training import open_operators as open_operators, train as train
     from tallystick.verdicts.verdict import Verdict as Verdict

@@ -10,7 +10,7 @@ import pytest
 from tallystick.core.errors import UnavailableError
 from tallystick.database.indexing.add import add_place
 from tallystick.database.indexing.audits import add_audit
-from tallystick.database.open import Database
+from tallystick.database.query import DatabaseQueries
 from tallystick.database.trackers import NO_FOLDER, log_mlflow, write_tensorboard
 from tallystick.database.workload_database import WorkloadDatabase
 
@@ -19,18 +19,18 @@ FINDING = {"check": "loss", "where": "step 2", "distance": 1e-5, "allowed": 4e-5
 
 
 @pytest.fixture(scope="module")
-def database(honest: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+def database(honest: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatabaseQueries]:
     """The honest run, with an audit that allowed some drift at step 2."""
     with WorkloadDatabase(tmp_path_factory.mktemp("exports") / "tally.db", writable=True) as found:
         name = add_place(found, honest, "run", tensors=False)
-        claim = Database(found).runs.where(name=name).one().claim
+        claim = DatabaseQueries(found).runs.where(name=name).one().claim
         add_audit(
             found, {"verdict": "accepted", "claim": claim, "segments": [], "findings": [FINDING], "sentence": "Good."}
         )
-        yield Database(found)
+        yield DatabaseQueries(found)
 
 
-def test_tensorboard_reads_curves_claim_and_verdict(database: Database, tmp_path: Path) -> None:
+def test_tensorboard_reads_curves_claim_and_verdict(database: DatabaseQueries, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     found = EventAccumulator(str(write_tensorboard(database, "run", tmp_path)), size_guidance={"tensors": 0})
@@ -51,7 +51,7 @@ def test_a_run_stays_in_its_folder(name: str, folder: str) -> None:
     assert NO_FOLDER.sub("_", name) == folder
 
 
-def test_mlflow_reads_curves_claim_and_verdict(database: Database, tmp_path: Path) -> None:
+def test_mlflow_reads_curves_claim_and_verdict(database: DatabaseQueries, tmp_path: Path) -> None:
     from mlflow.tracking import MlflowClient
 
     tracking = f"sqlite:///{tmp_path}/mlflow.db"
@@ -72,6 +72,6 @@ def test_mlflow_reads_curves_claim_and_verdict(database: Database, tmp_path: Pat
         log_mlflow(database, "run", tracking, "0" * 32)
 
 
-def test_a_run_that_is_not_there_is_refused(database: Database, tmp_path: Path) -> None:
+def test_a_run_that_is_not_there_is_refused(database: DatabaseQueries, tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="other: the database has no run of that name"):
         write_tensorboard(database, "other", tmp_path)

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from tallystick.core.errors import MalformedError, UnavailableError, UsageError
 from tallystick.database.bulk import insert_many, inserted
 from tallystick.database.nouns import Noun
-from tallystick.database.open import Database
 from tallystick.database.query import (
+    DatabaseQueries,
     FieldCondition,
     FieldTest,
     Page,
@@ -36,7 +36,7 @@ LOSSES = {1: 5.0, 2: 4.5, 3: None, 4: 3.5, 5: 3.0}
 
 
 @pytest.fixture
-def filled(empty: WorkloadDatabase) -> Database:
+def filled(empty: WorkloadDatabase) -> DatabaseQueries:
     """Two runs of five steps each."""
     with empty.writing("") as connection:
         for name, status in (("one", "claimed"), ("two", "recording")):
@@ -45,7 +45,7 @@ def filled(empty: WorkloadDatabase) -> Database:
             run = inserted(connection, RUN, source=source, kind="training", status=status, **counts)
             rows = [{"run": run, "step": step, "record": step, "loss": loss} for step, loss in LOSSES.items()]
             connection.execute(sa.insert(STEP), rows)
-    return Database(empty)
+    return DatabaseQueries(empty)
 
 
 def steps(query: Query[Any]) -> list[tuple[str, int]]:
@@ -67,12 +67,12 @@ def steps(query: Query[Any]) -> list[tuple[str, int]]:
         ({"step": []}, []),
     ],
 )
-def test_conditions(filled: Database, asked: dict[str, Any], found: list[int]) -> None:
+def test_conditions(filled: DatabaseQueries, asked: dict[str, Any], found: list[int]) -> None:
     assert steps(filled.steps.where(run="one").where(**asked)) == [("one", step) for step in found]
     assert filled.steps.where(run="one").where(**asked).count() == len(found)
 
 
-def test_totals_are_added_up_where_the_rows_are(filled: Database) -> None:
+def test_totals_are_added_up_where_the_rows_are(filled: DatabaseQueries) -> None:
     assert filled.steps.where(run="one").total("loss") == 16.0
     assert filled.steps.where(run="none").total("loss") == 0
     assert filled.runs.total("steps") == 10
@@ -80,7 +80,7 @@ def test_totals_are_added_up_where_the_rows_are(filled: Database) -> None:
         filled.runs.total("status")
 
 
-def test_pages_follow_each_other_without_a_gap(filled: Database) -> None:
+def test_pages_follow_each_other_without_a_gap(filled: DatabaseQueries) -> None:
     seen, after = [], None
     while True:
         page: Page[Any] = filled.steps.page(after, size=3)
@@ -91,17 +91,17 @@ def test_pages_follow_each_other_without_a_gap(filled: Database) -> None:
     assert seen == [(run, step) for run in ("one", "two") for step in LOSSES]
 
 
-def test_descending_and_first(filled: Database) -> None:
+def test_descending_and_first(filled: DatabaseQueries) -> None:
     assert steps(filled.steps.newest_first().first(2)) == [("two", 5), ("two", 4)]
     assert [run.name for run in filled.runs.by("name", descending=True)] == ["two", "one"]
 
 
-def test_related_rows(filled: Database) -> None:
+def test_related_rows(filled: DatabaseQueries) -> None:
     assert steps(filled.runs.where(status="claimed").steps.where(step=1)) == [("one", 1)]
     assert [run.name for run in filled.steps.where(loss=None, run="two").runs] == ["two"]
 
 
-def test_one(filled: Database) -> None:
+def test_one(filled: DatabaseQueries) -> None:
     assert filled.runs.where(name="one").one().place == "/runs/one"
     with pytest.raises(UnavailableError, match="none is as asked"):
         filled.runs.where(name="three").one()
@@ -123,12 +123,12 @@ def test_one(filled: Database) -> None:
         (lambda db: db.steps.page(after=(1,)), "a place has 2 values"),
     ],
 )
-def test_refused(filled: Database, ask: Any, why: str) -> None:
+def test_refused(filled: DatabaseQueries, ask: Any, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         ask(filled)
 
 
-def test_a_question_travels_as_json(filled: Database) -> None:
+def test_a_question_travels_as_json(filled: DatabaseQueries) -> None:
     question = filled.runs.where(status="claimed").steps.where(step=range(1, 3)).question
     again = RowQuery.from_bytes(question.to_bytes(), "question")
     assert again == question
@@ -146,7 +146,7 @@ def test_a_question_that_takes_too_long_is_ended(empty: WorkloadDatabase) -> Non
         assert connection.exec_driver_sql(finite).scalar_one() == 300_000
 
 
-def test_the_size_of_a_question_is_limited(filled: Database) -> None:
+def test_the_size_of_a_question_is_limited(filled: DatabaseQueries) -> None:
     one = {"field": "step", "their_field": "step", "question": {"noun": "steps"}}
     wide: Any = {"noun": "steps", "related": [one] * 63, "limit": 1}
     assert len(filled._source.page(RowQuery.model_validate_json(json.dumps(wide))).rows) == 1
@@ -159,7 +159,7 @@ def test_the_size_of_a_question_is_limited(filled: Database) -> None:
         RowQuery(noun="steps", conditions=conditions).check()
 
 
-def test_rows_that_are_there_are_no_mistake_of_ours(filled: Database, empty: WorkloadDatabase) -> None:
+def test_rows_that_are_there_are_no_mistake_of_ours(filled: DatabaseQueries, empty: WorkloadDatabase) -> None:
     row = (1, 9, 9, "sha")
     with empty.writing("") as connection:
         insert_many(connection, STEP, [row], ("run", "step", "record", "batch"))
@@ -194,7 +194,9 @@ def test_an_index_gives_the_rows_in_order(plans: sa.Connection, noun: Noun) -> N
             assert not any(line.lstrip(" ->").startswith(sorts) for line in plan), plan
 
 
-def test_claims_of_one_digest_are_on_no_page_twice_and_none_is_lost(filled: Database, empty: WorkloadDatabase) -> None:
+def test_claims_of_one_digest_are_on_no_page_twice_and_none_is_lost(
+    filled: DatabaseQueries, empty: WorkloadDatabase
+) -> None:
     with empty.writing("") as connection:
         connection.execute(sa.insert(DOCUMENT).values(digest="sha256:1", noun="claim", body="{}"))
         connection.execute(sa.update(RUN).values(claim="sha256:1"))
@@ -202,7 +204,7 @@ def test_claims_of_one_digest_are_on_no_page_twice_and_none_is_lost(filled: Data
     assert [row.run for row in (*first.rows, *filled.claims.page(first.after, size=1).rows)] == ["one", "two"]
 
 
-def test_reading_sql_leaves_the_connection_able_to_write(filled: Database, empty: WorkloadDatabase) -> None:
+def test_reading_sql_leaves_the_connection_able_to_write(filled: DatabaseQueries, empty: WorkloadDatabase) -> None:
     assert select(empty, "SELECT name FROM runs ORDER BY name", 10).rows == [("one",), ("two",)]
     with empty.writing("") as connection:
         connection.execute(sa.update(RUN).values(title="written"))

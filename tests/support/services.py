@@ -15,10 +15,10 @@ import httpx
 import pytest
 
 from tallystick.core.http.server import served
-from tallystick.database.application import build_application
 from tallystick.database.indexing.add import add_place
 from tallystick.database.service import watching
 from tallystick.database.service.access import SCOPES, ServiceOptions, TokenGrant, new_token
+from tallystick.database.service.application import build_application
 from tallystick.database.workload_database import WorkloadDatabase
 
 RUN = "digits"

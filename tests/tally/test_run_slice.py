@@ -13,11 +13,11 @@ import pytest
 
 from tallystick.core.errors import ProofError, UnavailableError, UsageError
 from tallystick.database.indexing.add import add_place
-from tallystick.database.indexing.replayable import ReplayKind
-from tallystick.database.open import Database
+from tallystick.database.replayable import ReplayKind
 from tallystick.database.workload_database import WorkloadDatabase
 from tallystick.formats.records import anchor_file
 from tallystick.programs.slicing import Coverage
+from tallystick.tally.database import Database
 from tallystick.tally.training import train
 from tests.conftest import FAST, TINY
 from tests.support.small_loop import BATCH, STEPS, record_small_loop

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from tallystick.database.schema import METADATA, ONLY_HERE, SOURCE
+from tallystick.database.schema import METADATA, ONLY_HERE, SOURCE, target_of
 
 # Many rows at once, in the fastest way that each database has.
 
@@ -152,12 +152,11 @@ class NaturalRows:
 
     def _translated(self, table: sa.Table, names: tuple[str, ...], values: Any) -> Key:
         return tuple(
-            value if value is None or not (link := table.c[name].foreign_keys) else self._name(link, value)
+            self._names[target_of(table.c[name]).name][value]
+            if table.c[name].foreign_keys and value is not None
+            else value
             for name, value in zip(names, values, strict=True)
         )
-
-    def _name(self, link: set[sa.ForeignKey], number: int) -> Key:
-        return self._names[next(iter(link)).column.table.name][number]
 
 
 def differences(ours: NaturalRows, theirs: NaturalRows, table: sa.Table) -> Iterator[RowDifference]:
@@ -204,11 +203,6 @@ def origin_of(table: sa.Table, key: Key) -> Key | None:
             return None
         table, key = target_of(first), key[0]
     return key
-
-
-def target_of(column: sa.Column[Any]) -> sa.Table:
-    """The table that a link leads to."""
-    return next(iter(column.foreign_keys)).column.table
 
 
 def _key_text(table: sa.Table, key: Key) -> str:

@@ -119,6 +119,11 @@ class Noun:
         found = [f"{field.column}_id" if field.number_of else field.name for field in self.fields if KEY in field.marks]
         return self.stated_key or tuple(found) or (f"{self.table}_id",)
 
+    @property
+    def possible_orders(self) -> tuple[str, ...]:
+        """The fields by which rows can be ordered."""
+        return (*self.orders, *(name for name in self.key if name in self.types))
+
 
 NOUNS: Final[dict[str, Noun]] = {}
 

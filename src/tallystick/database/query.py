@@ -14,7 +14,29 @@ from tallystick.core.canonical_json import DEPTH_MAX, has_more_lists, is_deep, s
 from tallystick.core.documents import Document, Positive, explain
 from tallystick.core.errors import MalformedError, UnavailableError, UsageError, suggestion
 from tallystick.database.nouns import Noun
-from tallystick.database.rows import NOUNS, RELATIONS
+from tallystick.database.rows import (
+    NOUNS,
+    RELATIONS,
+    AnchorRow,
+    AuditRow,
+    BindingRow,
+    ChallengeRow,
+    ClaimRow,
+    DeviceRow,
+    DisputeRow,
+    EnvironmentRow,
+    EventRow,
+    FindingRow,
+    GraphRow,
+    LinkRow,
+    OperatorRow,
+    ReceiptRow,
+    RecordRow,
+    RunRow,
+    StepRow,
+    TensorRow,
+    TraceRow,
+)
 
 # A query as data: it compiles to SQL where the rows are, and travels as JSON to where they are.
 
@@ -85,9 +107,9 @@ class RowQuery(Document):
         noun = self.asked_noun
         if self.order is None:
             return noun.key
-        allowed = (*noun.orders, *(each for each in noun.key if each in noun.types))
-        if self.order not in allowed:
-            raise UsageError(f"{self.noun}: rows have no order by {self.order}" + suggestion(self.order, allowed))
+        if self.order not in noun.possible_orders:
+            near = suggestion(self.order, noun.possible_orders)
+            raise UsageError(f"{self.noun}: rows have no order by {self.order}{near}")
         if self.order in noun.key:
             return noun.key
         return (*noun.key[:-1], self.order, noun.key[-1])  # as an index has them: the rows of one parent together
@@ -312,6 +334,53 @@ class Query(Generic[Row]):
     def _asking(self, question: RowQuery) -> Query[Row]:
         question.check()
         return replace(self, question=question)
+
+
+class NounQuery(Generic[Row]):
+    """An attribute of `DatabaseQueries`: all rows of the noun of its name."""
+
+    def __init__(self, row: type[Row]) -> None:
+        self._row = row
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        assert NOUNS[name].row is self._row
+        self._noun = name
+
+    def __get__(self, database: DatabaseQueries, owner: type | None = None) -> Query[Row]:
+        return database.about(self._noun)
+
+
+class DatabaseQueries:
+    """What a database holds, one query for each noun; `about` reaches the others of `tallystick.database.rows`."""
+
+    def __init__(self, source: Answers) -> None:
+        self._source = source
+
+    def about(self, noun: str) -> Query[Any]:
+        """All rows of a noun; raises `UsageError` where there is none of that name."""
+        question = RowQuery(noun=noun)
+        question.check()
+        return Query(self._source, question)
+
+    runs = NounQuery(RunRow)
+    records = NounQuery(RecordRow)
+    steps = NounQuery(StepRow)
+    anchors = NounQuery(AnchorRow)
+    graphs = NounQuery(GraphRow)
+    operators = NounQuery(OperatorRow)
+    tensors = NounQuery(TensorRow)
+    bindings = NounQuery(BindingRow)
+    claims = NounQuery(ClaimRow)
+    environments = NounQuery(EnvironmentRow)
+    traces = NounQuery(TraceRow)
+    events = NounQuery(EventRow)
+    devices = NounQuery(DeviceRow)
+    links = NounQuery(LinkRow)
+    audits = NounQuery(AuditRow)
+    findings = NounQuery(FindingRow)
+    challenges = NounQuery(ChallengeRow)
+    receipts = NounQuery(ReceiptRow)
+    disputes = NounQuery(DisputeRow)
 
 
 def at_least(value: float) -> FieldTest:

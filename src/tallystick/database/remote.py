@@ -16,7 +16,6 @@ from tallystick.core.errors import MalformedError, ProofError, RuleError, TallyE
 from tallystick.core.files import write_atomically
 from tallystick.core.http.client import HttpAnswer, HttpClient, RequestLimits
 from tallystick.core.http.problems import error_of
-from tallystick.database.indexing.replayable import Discovery
 from tallystick.database.query import (
     INTEGER_END,
     PAGE_MAX,
@@ -27,6 +26,7 @@ from tallystick.database.query import (
     read_number,
     read_page,
 )
+from tallystick.database.replayable import Discovery
 from tallystick.formats.store.directories import SEGMENT, SegmentDirectory
 from tallystick.formats.store.folders import check_file_name, files_of
 from tallystick.formats.store.traces import TRACES

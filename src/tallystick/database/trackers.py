@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tallystick.core.errors import UnavailableError
 from tallystick.core.lazy import require
-from tallystick.database.open import Database
-from tallystick.database.query import at_least
+from tallystick.database.query import DatabaseQueries, at_least
 from tallystick.database.rows import AuditRow, RunRow
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ class RunSummary:
         return {name: text for name, text in told.items() if text}
 
 
-def summary_of(database: Database, name: str) -> RunSummary:
+def summary_of(database: DatabaseQueries, name: str) -> RunSummary:
     """The run of this name, and its audits, oldest first; raises `UnavailableError` where there is none."""
     runs = tuple(database.runs.where(name=name).first(1))
     if not runs:
@@ -70,7 +69,7 @@ def summary_of(database: Database, name: str) -> RunSummary:
     return RunSummary(runs[0], tuple(database.audits.where(run=name)))
 
 
-def points_of(database: Database, name: str) -> Iterator[Point]:
+def points_of(database: DatabaseQueries, name: str) -> Iterator[Point]:
     """The recorded curves of a run step by step, and then the drift of each replayed step."""
     for row in database.steps.where(run=name):
         for curve in CURVES:
@@ -80,7 +79,7 @@ def points_of(database: Database, name: str) -> Iterator[Point]:
     yield from _drift(database, name)
 
 
-def _drift(database: Database, name: str) -> Iterator[Point]:
+def _drift(database: DatabaseQueries, name: str) -> Iterator[Point]:
     """The largest distance of a step over the distance allowed, where an audit allowed any."""
     largest: defaultdict[int, float] = defaultdict(float)
     for finding in database.audits.where(run=name).findings.where(step=at_least(0)):
@@ -96,7 +95,7 @@ NO_FOLDER: Final = re.compile(r"[^\w.-]|^\.+")
 """What the name of a run may have that the name of a folder in another one may not."""
 
 
-def write_tensorboard(database: Database, name: str, folder: Path) -> Path:
+def write_tensorboard(database: DatabaseQueries, name: str, folder: Path) -> Path:
     """Write the curves of a run as scalars, its claim and verdicts as texts; returns the folder of the run.
 
     Raises `UnavailableError` where there is no such run, or `tensorboard` is not installed.
@@ -129,7 +128,7 @@ BATCH: Final = 500
 TAG_MAX: Final = 5000
 
 
-def log_mlflow(database: Database, name: str, tracking: str, run_id: str | None = None) -> str:
+def log_mlflow(database: DatabaseQueries, name: str, tracking: str, run_id: str | None = None) -> str:
     """Log the curves of a run as metrics, its claim and verdicts as tags; returns the id of the run in MLflow.
 
     `tracking` is the URI of the server or store. With `run_id` they are added to that run, otherwise to one named
@@ -163,7 +162,7 @@ def _run_named(client: MlflowClient, name: str) -> str:
     return str(run.info.run_id)
 
 
-def _log_points(client: MlflowClient, run: str, database: Database, name: str) -> None:
+def _log_points(client: MlflowClient, run: str, database: DatabaseQueries, name: str) -> None:
     from mlflow.entities import Metric
 
     now, done = int(time.time() * 1000), dict[str, int]()

@@ -15,7 +15,6 @@ from tallystick.database.indexing import storing
 from tallystick.database.indexing.add import add_place
 from tallystick.database.indexing.checking import blob_findings, check, rebuild
 from tallystick.database.indexing.discovery import discover
-from tallystick.database.indexing.replayable import ReplayKind
 from tallystick.database.indexing.sources import forget_source
 from tallystick.database.indexing.storing import (
     Fate,
@@ -26,7 +25,8 @@ from tallystick.database.indexing.storing import (
     stored_files,
     unreferenced,
 )
-from tallystick.database.open import Database
+from tallystick.database.query import DatabaseQueries
+from tallystick.database.replayable import ReplayKind
 from tallystick.database.schema import ANCHOR, STORED_FILE
 from tallystick.database.workload_database import WorkloadDatabase
 from tallystick.formats.store.blobs import Blobs, blob_digest
@@ -77,7 +77,7 @@ def test_what_was_stored_comes_back_and_is_replayed(added: WorkloadDatabase, loo
     before = files(loop)
     stored = store_files(added, "loop", Blobs(url)).stored
     assert {each.file: each.blob for each in stored} == {file: blob_digest(data) for file, data in before.items()}
-    rows = {row.file: (row.blob, row.bytes) for row in Database(added).about("stored_files").where(run="loop")}
+    rows = {row.file: (row.blob, row.bytes) for row in DatabaseQueries(added).about("stored_files").where(run="loop")}
     assert rows == {file: (blob_digest(data), len(data)) for file, data in before.items()}
     shutil.rmtree(loop / "anchors")
     shutil.rmtree(loop / "batches")

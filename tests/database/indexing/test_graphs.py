@@ -10,7 +10,7 @@ import pytest
 from tallystick.core.errors import MalformedError, UnavailableError, UsageError
 from tallystick.database.indexing.add import add_place
 from tallystick.database.indexing.graphs import link_forms
-from tallystick.database.open import Database
+from tallystick.database.query import DatabaseQueries
 from tallystick.database.workload_database import WorkloadDatabase
 from tallystick.programs.encoding import graph_root
 from tallystick.programs.files import load_graph, save_program
@@ -37,7 +37,7 @@ def part(program: Path, tmp_path: Path) -> Path:
 def test_a_graph_and_its_operators_are_read_once(empty: WorkloadDatabase, program: Path) -> None:
     graph = load_graph(program)
     assert add_place(empty, program) == add_place(empty, program) == graph_root(graph)
-    found = Database(empty)
+    found = DatabaseQueries(empty)
     assert (found.graphs.one().nodes, found.graphs.one().form) == (len(graph.nodes), str(graph.form))
     assert [(row.number, row.operator) for row in found.operators] == [
         (node.number, node.operator) for node in graph.nodes
@@ -49,7 +49,7 @@ def test_forms_of_one_computation_are_linked(empty: WorkloadDatabase, program: P
     whole, cut = add_place(empty, program), add_place(empty, part)
     link_forms(empty, cut.removeprefix("sha256:")[:12], "slice of", whole)
     link_forms(empty, cut, "slice of", whole)
-    found = Database(empty)
+    found = DatabaseQueries(empty)
     assert [(row.graph, row.relation, row.other) for row in found.about("graph_links")] == [(cut, "slice of", whole)]
     assert [row.root for row in found.graphs.where(root=cut).about("graph_links").about("graphs")] != []
 
@@ -61,7 +61,7 @@ def test_what_cannot_be_linked_is_refused(empty: WorkloadDatabase, part: Path) -
     for missing in ("sha256:00", "%"):
         with pytest.raises(UnavailableError, match="no graph in the database begins so"):
             link_forms(empty, cut, "slice of", missing)
-    assert Database(empty).about("graph_links").count() == 0
+    assert DatabaseQueries(empty).about("graph_links").count() == 0
 
 
 def test_digits_of_several_graphs_are_refused(empty: WorkloadDatabase, program: Path, part: Path) -> None:
@@ -75,4 +75,4 @@ def test_a_file_that_is_no_graph_is_refused(empty: WorkloadDatabase, tmp_path: P
     file.write_text('{"constants":[]}')
     with pytest.raises(MalformedError):
         add_place(empty, file)
-    assert Database(empty).graphs.count() == 0
+    assert DatabaseQueries(empty).graphs.count() == 0

@@ -16,7 +16,7 @@ from tallystick.core.errors import MalformedError, ProofError, UnavailableError,
 from tallystick.database.indexing import audits
 from tallystick.database.indexing.add import add_place
 from tallystick.database.indexing.audits import add_audit
-from tallystick.database.open import Database
+from tallystick.database.query import DatabaseQueries
 from tallystick.database.workload_database import WorkloadDatabase
 from tallystick.tally.auditing import audit
 from tests.database.indexing.test_runs import content
@@ -39,7 +39,7 @@ class TestTraces:
     def test_events_and_devices_are_read(self, empty: WorkloadDatabase, tmp_path: Path) -> None:
         folder = trace_at(tmp_path / "first", self.EVENTS, began=7)
         assert add_place(empty, folder.path) == "first"
-        found = Database(empty)
+        found = DatabaseQueries(empty)
         trace = found.traces.one()
         assert (trace.digest, trace.events, trace.began_ns) == (folder.statement().identity, 3, 7000)
         assert (trace.start_ns, trace.end_ns) == (5, 29)
@@ -57,7 +57,7 @@ class TestTraces:
     def test_a_trace_in_a_run_belongs_to_the_run(self, empty: WorkloadDatabase, run: Path) -> None:
         trace_at(run / "traces" / "first", self.EVENTS)
         name = add_place(empty, run)
-        assert [trace.name for trace in Database(empty).runs.traces] == [f"{name}/first"]
+        assert [trace.name for trace in DatabaseQueries(empty).runs.traces] == [f"{name}/first"]
         before = content(empty)
         add_place(empty, run)
         assert content(empty) == before
@@ -86,7 +86,7 @@ class TestAudits:
         file.write_text(json.dumps(report))
         digest = add_place(empty, file)
         assert add_audit(empty, report) == digest
-        found = Database(empty)
+        found = DatabaseQueries(empty)
         row = found.audits.one()
         assert (row.run, row.outcome, row.kind, row.replayed_steps) == (
             name,
@@ -110,9 +110,9 @@ class TestAudits:
         for place in (honest, copy):
             add_place(empty, place)
         add_audit(empty, report)
-        assert Database(empty).audits.one().run is None
+        assert DatabaseQueries(empty).audits.one().run is None
         add_audit(empty, {**report, "date": "another"}, run=copy)
-        assert Database(empty).audits.newest_first().first(1).one().run == "copy"
+        assert DatabaseQueries(empty).audits.newest_first().first(1).one().run == "copy"
 
     def test_an_opening_that_was_rejected_may_be_anybodys(
         self, empty: WorkloadDatabase, honest: Path, report: Mapping[str, Any]
@@ -121,7 +121,7 @@ class TestAudits:
         judged = {"verdict": "accepted", "findings": [], "operators": [], "claim": report["claim"]}
         add_audit(empty, judged)
         add_audit(empty, {**judged, "verdict": "rejected"})
-        rows = [(row.kind, row.run, row.claim) for row in Database(empty).audits]
+        rows = [(row.kind, row.run, row.claim) for row in DatabaseQueries(empty).audits]
         assert rows == [("operators", honest.name, report["claim"]), ("operators", None, None)]
 
     def test_a_copied_claim_gets_no_verdict(
@@ -131,10 +131,10 @@ class TestAudits:
         records.write_bytes(b"".join(records.read_bytes().splitlines(keepends=True)[:-1]))
         add_place(empty, run, "forged", tensors=False)
         add_audit(empty, report)
-        assert Database(empty).audits.one().run is None
+        assert DatabaseQueries(empty).audits.one().run is None
         add_place(empty, honest, "honest", tensors=False)
         add_audit(empty, {**report, "date": "another"})
-        assert Database(empty).audits.newest_first().first(1).one().run == "honest"
+        assert DatabaseQueries(empty).audits.newest_first().first(1).one().run == "honest"
 
     @pytest.mark.parametrize(
         ("field", "value"),
@@ -163,7 +163,7 @@ class TestAudits:
         with pytest.raises(MalformedError, match=field):
             add_audit(empty, {**good, field: value})
         assert add_audit(empty, good)
-        assert Database(empty).findings.one().step is None
+        assert DatabaseQueries(empty).findings.one().step is None
 
     def test_what_is_no_report_is_refused(self, empty: WorkloadDatabase, tmp_path: Path) -> None:
         file = tmp_path / "report.json"
@@ -183,10 +183,10 @@ class TestReceipts:
         file.parent.mkdir()
         file.write_text("".join(f"{text}\n" for text in RECEIPTS[:1]) + RECEIPTS[1][:20])
         assert add_place(empty, file.parent) == "provider"
-        assert Database(empty).receipts.count() == 1
+        assert DatabaseQueries(empty).receipts.count() == 1
         file.write_text("".join(f"{text}\n" for text in RECEIPTS))
         add_place(empty, file.parent)
-        found = Database(empty)
+        found = DatabaseQueries(empty)
         assert found.about("streams").one().receipts == len(RECEIPTS)
         assert [row.request for row in found.receipts] == [
             json.loads(text)["receipt"]["request"]["id"] for text in RECEIPTS
@@ -209,16 +209,16 @@ class TestReceipts:
         monkeypatch.setattr(audits, "_write", grows)
         for count in (1, 2):
             add_place(empty, file.parent)
-            assert Database(empty).receipts.count() == count
+            assert DatabaseQueries(empty).receipts.count() == count
 
     def test_the_last_verdict_is_shown(self, empty: WorkloadDatabase, tmp_path: Path) -> None:
         file = tmp_path / "receipts.jsonl"
         file.write_text(f"{RECEIPTS[0]}\n")
         add_place(empty, file)
-        digest = Database(empty).receipts.one().digest
+        digest = DatabaseQueries(empty).receipts.one().digest
         for outcome in ("inconclusive", "accepted"):
             add_audit(empty, {"verdict": outcome, "findings": [], "receipt": digest})
-        assert Database(empty).receipts.one().verdict == "accepted"
+        assert DatabaseQueries(empty).receipts.one().verdict == "accepted"
 
     def test_a_receipt_that_was_exchanged_is_refused(self, empty: WorkloadDatabase, tmp_path: Path) -> None:
         file = tmp_path / "receipts.jsonl"
@@ -237,7 +237,7 @@ def test_disputes_are_read_and_read_on(empty: WorkloadDatabase, tmp_path: Path) 
         game.post()
         game.contest()
         assert add_place(empty, tmp_path / "court.db") == "court"
-        found = Database(empty)
+        found = DatabaseQueries(empty)
         assert [(row.name, row.phase, row.moves) for row in found.disputes] == [("court/0", "partition", 1)]
         game.partition()
     add_place(empty, tmp_path / "court.db")

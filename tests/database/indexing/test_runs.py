@@ -12,7 +12,7 @@ import pytest
 from tallystick.core.errors import MalformedError, UnavailableError, UsageError
 from tallystick.database.indexing import runs
 from tallystick.database.indexing.add import add_place
-from tallystick.database.open import Database
+from tallystick.database.query import DatabaseQueries
 from tallystick.database.workload_database import WorkloadDatabase
 from tallystick.formats.records import StepRecord, read_record
 from tallystick.formats.store.log import read_lines
@@ -22,7 +22,7 @@ from tests.support.database_content import content
 
 def test_a_run_is_read_as_it_was_recorded(empty: WorkloadDatabase, honest: Path) -> None:
     assert add_place(empty, honest) == honest.name
-    found, run = Database(empty), RunDirectory(honest)
+    found, run = DatabaseQueries(empty), RunDirectory(honest)
     row = found.runs.one()
     claim = run.claim()
     assert (row.status, row.claim, row.transcript) == ("claimed", claim.identity, claim.transcript.root)
@@ -57,10 +57,10 @@ def test_a_reading_that_was_interrupted_is_gone_on_with(
     monkeypatch.setattr(runs, "_write_records", interrupted)
     with pytest.raises(KeyboardInterrupt):
         add_place(empty, honest)
-    assert 0 < Database(empty).records.count() < 10
+    assert 0 < DatabaseQueries(empty).records.count() < 10
     monkeypatch.setattr(runs, "_write_records", written)
     add_place(empty, honest)
-    assert Database(empty).records.count() == RunDirectory(honest).claim().transcript.size
+    assert DatabaseQueries(empty).records.count() == RunDirectory(honest).claim().transcript.size
 
 
 def test_a_run_that_goes_on_is_read_on(empty: WorkloadDatabase, run: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_run_that_goes_on_is_read_on(empty: WorkloadDatabase, run: Path) -> No
     transcript.write_bytes(whole[: half + 7])  # the next line is being written
     claim.unlink()
     add_place(empty, run)
-    found = Database(empty)
+    found = DatabaseQueries(empty)
     assert (found.runs.one().status, found.records.count()) == ("recording", whole[:half].count(b"\n"))
     transcript.write_bytes(whole)
     claim.write_bytes(claimed)
@@ -82,7 +82,7 @@ def test_a_time_that_was_written_after_its_record_was_read_is_added(empty: Workl
     whole = (run / "trace.jsonl").read_bytes()
     (run / "trace.jsonl").write_bytes(whole[: whole.rindex(b"\n", 0, -1) + 1])
     add_place(empty, run)
-    steps = Database(empty).steps
+    steps = DatabaseQueries(empty).steps
     assert [step.seconds is None for step in steps] == [False] * (steps.count() - 1) + [True]
     (run / "trace.jsonl").write_bytes(whole)
     add_place(empty, run)
@@ -97,7 +97,7 @@ def test_records_that_a_recorder_cut_off_are_forgotten(empty: WorkloadDatabase, 
     shorter = whole[: whole.rindex(b"\n", 0, -1) + 1]
     transcript.write_bytes(shorter)
     add_place(empty, run)
-    assert Database(empty).records.count() == shorter.count(b"\n")
+    assert DatabaseQueries(empty).records.count() == shorter.count(b"\n")
 
 
 def test_a_record_that_was_changed_since_is_refused(
@@ -130,13 +130,13 @@ def test_names(empty: WorkloadDatabase, honest: Path, tmp_path: Path) -> None:
     assert add_place(empty, copy, "again") == "again"
     with pytest.raises(UsageError, match="in the database already, as again"):
         add_place(empty, copy, "third")
-    assert [run.name for run in Database(empty).runs] == [honest.name, "again"]
+    assert [run.name for run in DatabaseQueries(empty).runs] == [honest.name, "again"]
 
 
 def test_a_folder_that_holds_no_run_is_refused(empty: WorkloadDatabase, tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match=r"a run directory, a trace, .* is asked for"):
         add_place(empty, tmp_path)
-    assert Database(empty).runs.count() == 0
+    assert DatabaseQueries(empty).runs.count() == 0
 
 
 def test_a_step_that_stands_twice_is_refused(empty: WorkloadDatabase, run: Path) -> None:

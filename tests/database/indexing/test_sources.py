@@ -10,7 +10,7 @@ import pytest
 from tallystick.core.errors import UnavailableError, UsageError
 from tallystick.database.indexing.add import add_place
 from tallystick.database.indexing.sources import forget_source
-from tallystick.database.open import Database
+from tallystick.database.query import DatabaseQueries
 from tallystick.database.workload_database import WorkloadDatabase
 from tests.support.small_loop import record_small_loop
 from tests.support.traces import kernel, trace_at
@@ -21,17 +21,17 @@ def test_a_graph_that_two_runs_name_is_known_by_the_one_that_stays(empty: Worklo
     second = Path(shutil.copytree(first, tmp_path / "second"))
     for run in (first, second):
         add_place(empty, run, tensors=False)
-    found = Database(empty).graphs.first(1).one().place
+    found = DatabaseQueries(empty).graphs.first(1).one().place
     assert found is not None
     assert found.startswith(str(first))
     with empty.writing("") as connection:
         forget_source(connection, "first")
-    assert Database(empty).graphs.first(1).one().place == found.replace(str(first), str(second))
+    assert DatabaseQueries(empty).graphs.first(1).one().place == found.replace(str(first), str(second))
     with empty.writing("") as connection:
         forget_source(connection, "second")
         with pytest.raises(UnavailableError, match="nothing in the database"):
             forget_source(connection, "second")
-    assert Database(empty).graphs.first(1).one().place is None
+    assert DatabaseQueries(empty).graphs.first(1).one().place is None
 
 
 @pytest.mark.parametrize("name", ["a\x1b[31mb", "a\u202eb", "a\0b", "a\nb", "x" * 257, "\udcff"])
@@ -42,13 +42,13 @@ def test_a_name_that_is_no_line_of_text_is_refused_and_leaves_nothing(
     with pytest.raises(UsageError, match="control characters") as refusal:
         add_place(empty, trace.path, name)
     assert str(refusal.value).isprintable()
-    assert Database(empty).traces.count() == 0
+    assert DatabaseQueries(empty).traces.count() == 0
 
 
 @pytest.mark.parametrize("name", ["<b>ü & 名 '\"", "../../etc", "x" * 256])
 def test_any_other_name_is_kept(empty: WorkloadDatabase, tmp_path: Path, name: str) -> None:
     assert add_place(empty, trace_at(tmp_path / "first", [kernel(5, 9)]).path, name) == name
-    assert Database(empty).traces.where(name=name).one().name == name
+    assert DatabaseQueries(empty).traces.where(name=name).one().name == name
 
 
 def test_a_path_that_is_no_text_is_refused(empty: WorkloadDatabase, tmp_path: Path) -> None:
@@ -69,4 +69,4 @@ def test_a_folder_of_several_traces_says_how_to_add_them(empty: WorkloadDatabase
 def test_a_value_that_no_field_can_hold_is_refused_in_one_line(empty: WorkloadDatabase) -> None:
     for value in ("x" * 5000, object()):
         with pytest.raises(UsageError, match="no text of at most 4096"):
-            Database(empty).runs.where(name=value)
+            DatabaseQueries(empty).runs.where(name=value)

@@ -17,9 +17,9 @@ from tallystick.core.errors import ProofError
 from tallystick.database.indexing.add import add_place
 from tallystick.database.indexing.checking import check
 from tallystick.database.indexing.sources import keep_document, places_of
-from tallystick.database.open import Database
 from tallystick.database.workload_database import WorkloadDatabase
 from tallystick.formats.store.traces import TraceEvent, TraceFolder
+from tallystick.tally.database import Database
 from tests.support.traces import kernel, trace_at
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlencode
 
-from tallystick.database.open import Database
+from tallystick.database.query import DatabaseQueries
 from tests.support.workload_scene import REJECTED
 
 RUN = {"name": "digits <1>"}
@@ -13,7 +13,7 @@ RUN = {"name": "digits <1>"}
 class Addresses:
     """The addresses of all pages over one scene."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: DatabaseQueries) -> None:
         self.root = str(database.graphs.first(1).one().root)
         self.asked: dict[str, dict[str, str]] = {
             **{name: {} for name in ("overview", "runs", "graphs", "timelines", "devices")},

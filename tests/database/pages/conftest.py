@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from tallystick.database.open import Database
 from tallystick.database.pages.router import create_pages
 from tallystick.database.workload_database import WorkloadDatabase
+from tallystick.tally.database import Database
 from tests.database.pages.addresses import Addresses
 from tests.database.pages.recording import Recording
 from tests.recording.serving.conftest import loopback_only as loopback_only

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tallystick.core.http.server import served
-from tallystick.database.open import Database
 from tallystick.database.pages.router import VIEWS, Following, create_pages
 from tallystick.database.workload_database import WorkloadDatabase
+from tallystick.tally.database import Database
 from tests.database.pages.addresses import Addresses
 from tests.database.pages.recording import Recording
 

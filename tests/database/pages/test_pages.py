@@ -11,10 +11,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tallystick.core.canonical_json import decode
-from tallystick.database.open import Database
 from tallystick.database.pages import graphs
 from tallystick.database.pages.router import VIEWS, Following, create_pages
 from tallystick.database.workload_database import WorkloadDatabase
+from tallystick.tally.database import Database
 from tests.database.pages.addresses import RUN, Addresses
 from tests.database.pages.recording import Recording
 from tests.support.workload_scene import ACCEPTED, HOSTILE, REJECTED

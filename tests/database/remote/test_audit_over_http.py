@@ -16,9 +16,9 @@ from fastapi.responses import JSONResponse, Response
 import tallystick
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError, UsageError
 from tallystick.core.http.server import served
-from tallystick.database.application import build_application
 from tallystick.database.indexing.add import add_place
 from tallystick.database.service.access import ServiceOptions
+from tallystick.database.service.application import build_application
 from tallystick.database.workload_database import WorkloadDatabase
 from tests.support.prefork.commands import commands
 from tests.support.services import RUN, Service, serving

@@ -13,13 +13,13 @@ import pytest
 import tallystick
 from tallystick.core.errors import ProofError, UnavailableError
 from tallystick.core.http.server import served
-from tallystick.database.application import build_application
 from tallystick.database.indexing.add import add_place
-from tallystick.database.open import Database
 from tallystick.database.service.access import ServiceOptions
+from tallystick.database.service.application import build_application
 from tallystick.database.workload_database import WorkloadDatabase
 from tallystick.formats.records import anchor_file
 from tallystick.programs.encoding import graph_root
+from tallystick.tally.database import Database
 from tests.support.small_loop import record_small_loop
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tallystick import __version__
 from tallystick.tally.cli.application import PLACES
-from tallystick.tally.cli.entry import NAMES, meant
+from tallystick.tally.cli.entry import NAMES, resolve_alias
 
 Tally = Callable[..., Any]
 
@@ -37,13 +37,13 @@ def test_to_verify_is_what_the_argument_asks_for(tmp_path: Path, monkeypatch: py
         (tmp_path / folder).mkdir()
     for file in ("receipt.json", "n3.leaf", "opening/opening.json"):
         (tmp_path / file).touch()
-    assert meant(["verify", "run", "--full"]) == ["audit", "run", "--full"]
-    assert meant(["verify", "--full", "run"]) == ["audit", "--full", "run"]
-    assert meant(["check", "opening"]) == ["judge", "opening"]
-    assert meant(["verify", "n3.leaf"]) == ["referee", "n3.leaf"]
-    assert meant(["verify", "receipt.json"]) == ["verify-response", "receipt.json"]
-    assert meant(["verify", "--model", "run", "receipt.json"])[0] == "verify-response"
-    assert meant(["audit", "verify"]) == ["audit", "verify"]
+    assert resolve_alias(["verify", "run", "--full"]) == ["audit", "run", "--full"]
+    assert resolve_alias(["verify", "--full", "run"]) == ["audit", "--full", "run"]
+    assert resolve_alias(["check", "opening"]) == ["judge", "opening"]
+    assert resolve_alias(["verify", "n3.leaf"]) == ["referee", "n3.leaf"]
+    assert resolve_alias(["verify", "receipt.json"]) == ["verify-response", "receipt.json"]
+    assert resolve_alias(["verify", "--model", "run", "receipt.json"])[0] == "verify-response"
+    assert resolve_alias(["audit", "verify"]) == ["audit", "verify"]
 
 
 def test_to_verify_nothing_or_what_is_not_there_is_one_line(tally: Tally, tmp_path: Path) -> None:

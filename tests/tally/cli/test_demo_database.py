@@ -13,10 +13,10 @@ from starlette.testclient import TestClient
 
 from tallystick.audits.policy import Policy
 from tallystick.core.http.server import served
-from tallystick.database.application import build_application
-from tallystick.database.open import Database
 from tallystick.database.pages.router import create_pages
+from tallystick.database.query import DatabaseQueries
 from tallystick.database.service.access import ServiceOptions, TokenGrant, new_token
+from tallystick.database.service.application import build_application
 from tallystick.database.workload_database import WorkloadDatabase
 from tallystick.tally.auditing import audit
 from tallystick.tally.cli.demo import DemoRun, _fill
@@ -29,7 +29,7 @@ def test_runs_and_reports_are_in_a_database(honest: Path, tmp_path: Path, capsys
     _fill(tmp_path, [DemoRun("honest run", "accepted", "accepted", "", 1.0, report, run)])
     assert "tally ui --db" in capsys.readouterr().err
     with WorkloadDatabase(tmp_path / "tally.db") as database:
-        found = Database(database)
+        found = DatabaseQueries(database)
         assert [(row.run, row.outcome) for row in found.audits] == [("honest", "accepted")]
         assert found.steps.count() > 0
 
@@ -39,7 +39,7 @@ def test_what_it_left_is_shown_and_another_process_audits_it_over_http(honest: P
     ours = audit(run, Policy(samples=1)).to_json()
     _fill(tmp_path, [DemoRun("honest run", "accepted", "accepted", "", 1.0, ours, run)])
     with WorkloadDatabase(tmp_path / "tally.db", writable=True) as database:
-        page = TestClient(create_pages(Database(database))).get("/run?name=honest").text
+        page = TestClient(create_pages(DatabaseQueries(database))).get("/run?name=honest").text
         assert str(ours["sentence"]) in html.unescape(page)
         token.write_text(new_token(database, TokenGrant("verifier", frozenset(("open",)))))
         with served(build_application(database, ServiceOptions())) as url:

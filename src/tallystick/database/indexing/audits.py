@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from shlex import quote
 from typing import Any, Final, Literal
@@ -18,7 +17,14 @@ from tallystick.core.documents import Count, Document, Number
 from tallystick.core.errors import MalformedError
 from tallystick.core.files import read_document
 from tallystick.database.bulk import insert_many, inserted
-from tallystick.database.indexing.sources import IN_DATABASE, LogLine, LogPosition, position_of, read_on, source_of
+from tallystick.database.indexing.sources import (
+    IN_DATABASE,
+    LogLine,
+    LogPosition,
+    position_of,
+    read_in_batches,
+    source_of,
+)
 from tallystick.database.schema import AUDIT, AUDITED_SEGMENT, FINDING, RECEIPT, RECEIPT_VERDICT, RUN, SOURCE, STREAM
 from tallystick.database.workload_database import WorkloadDatabase
 from tallystick.formats.receipt import RECEIPT_BYTES_MAX, SignedReceipt
@@ -113,7 +119,10 @@ _STEP: Final = re.compile(r"\bstep ([0-9]{1,15})\b")
 
 def add_audit_file(database: WorkloadDatabase, path: Path) -> str:
     """Read the report in a file; returns the digest by which the database names it. Raises what `add_audit` raises."""
-    return add_audit(database, _read(path), str(path.absolute()))
+    report = parse(read_document(path, REPORT_BYTES_MAX), path.name, bytes_max=REPORT_BYTES_MAX)
+    if not isinstance(report, dict):
+        raise MalformedError(f"{path.name}: no report of an audit")
+    return add_audit(database, report, str(path.absolute()))
 
 
 def add_audit(
@@ -136,21 +145,59 @@ def add_audit(
         source = source_of(connection, "audit", place or f"{IN_DATABASE}{name}", name)
         # Anybody can open operators in a prover's name, so of these only what was accepted is of the claim.
         claim = None if kind == "operators" and read.verdict != "accepted" else read.claim
-        of = _run(connection, claim, run)
-        facts = _facts(read) | {"claim": claim, "kind": kind, "body": body.decode()}
-        number = inserted(connection, AUDIT, digest=name, source=source, run=of, **facts)
-        _insert(connection, AUDITED_SEGMENT, _segments(number, read))
-        _insert(connection, FINDING, _findings(number, read))
-        _insert(connection, RECEIPT_VERDICT, _receipts(number, read))
+        number = inserted(
+            connection,
+            AUDIT,
+            digest=name,
+            source=source,
+            run=_run(connection, claim, run),
+            claim=claim,
+            kind=kind,
+            body=body.decode(),
+            outcome=read.verdict,
+            sentence=read.sentence or "",
+            mode=None if read.policy is None else read.policy.mode,
+            nonce=read.nonce,
+            steps=read.steps,
+            replayed_steps=read.replayed_steps,
+            seconds=read.seconds,
+            made=read.date,
+        )
+        insert_many(connection, AUDITED_SEGMENT, ((number, *row) for row in _segments(read)))
+        insert_many(connection, FINDING, ((number, *row) for row in _findings(read)))
+        insert_many(connection, RECEIPT_VERDICT, _receipts(number, read))
     return name
 
 
-def _read(path: Path) -> dict[str, Json]:
-    data = read_document(path, REPORT_BYTES_MAX)
-    found = parse(data, path.name, bytes_max=REPORT_BYTES_MAX)
-    if not isinstance(found, dict):
-        raise MalformedError(f"{path.name}: no report of an audit")
-    return found
+def _segments(report: AuditReport) -> Iterator[tuple[Any, ...]]:
+    """A segment for each anchor that replays began at: the last one that the report names."""
+    for segment in {each.start: each for each in report.segments}.values():
+        yield segment.start + 1, segment.to, segment.outcome, segment.seconds
+
+
+def _findings(report: AuditReport) -> Iterator[tuple[Any, ...]]:
+    for number, finding in enumerate(report.findings):
+        step = _STEP.search(finding.where)
+        # A report writes numbers that are not finite as text.
+        distances = (None if isinstance(value, str) else value for value in (finding.distance, finding.allowed))
+        yield (
+            number,
+            finding.check,
+            finding.where,
+            int(step[1]) if step else None,
+            *distances,
+            finding.agrees is True,
+            finding.advisory is True,
+            finding.detail,
+        )
+
+
+def _receipts(audit: int, report: AuditReport) -> Iterator[tuple[Any, ...]]:
+    checked: Iterable[AuditReport | ReportedReceipt] = report.reports or (report,)
+    for each in checked:
+        if each.receipt is not None:
+            rung = None if each.rung is None else str(each.rung)
+            yield each.receipt, audit, each.verdict, each.sentence or "", rung
 
 
 def _run(connection: sa.Connection, claim: str | None, path: Path | None) -> int | None:
@@ -182,81 +229,6 @@ def _kind(report: Mapping[str, Json]) -> str:
     return "operators" if "operators" in report else "inference"
 
 
-def _facts(report: AuditReport) -> dict[str, Any]:
-    return {
-        "outcome": report.verdict,
-        "sentence": report.sentence or "",
-        "mode": None if report.policy is None else report.policy.mode,
-        "nonce": report.nonce,
-        "steps": report.steps,
-        "replayed_steps": report.replayed_steps,
-        "seconds": report.seconds,
-        "made": report.date,
-    }
-
-
-def _segments(audit: int, report: AuditReport) -> list[dict[str, Any]]:
-    found = {each.start: each for each in report.segments}
-    return [
-        {
-            "audit": audit,
-            "first_step": each.start + 1,
-            "last_step": each.to,
-            "outcome": each.outcome,
-            "seconds": each.seconds,
-        }
-        for each in found.values()
-    ]
-
-
-def _findings(audit: int, report: AuditReport) -> list[dict[str, Any]]:
-    return [
-        {
-            "audit": audit,
-            "number": number,
-            "check": each.check,
-            "place": each.where,
-            "step": _step(each.where),
-            "distance": _number(each.distance),
-            "allowed": _number(each.allowed),
-            "agrees": each.agrees is True,
-            "advisory": each.advisory is True,
-            "detail": each.detail,
-        }
-        for number, each in enumerate(report.findings)
-    ]
-
-
-def _receipts(audit: int, report: AuditReport) -> list[dict[str, Any]]:
-    checked: Iterable[AuditReport | ReportedReceipt] = report.reports or (report,)
-    return [
-        {
-            "audit": audit,
-            "receipt": each.receipt,
-            "outcome": each.verdict,
-            "sentence": each.sentence or "",
-            "rung": None if each.rung is None else str(each.rung),
-        }
-        for each in checked
-        if each.receipt is not None
-    ]
-
-
-def _insert(connection: sa.Connection, table: sa.Table, rows: list[dict[str, Any]]) -> None:
-    if rows:
-        connection.execute(sa.insert(table), rows)
-
-
-def _step(place: str) -> int | None:
-    found = _STEP.search(place)
-    return int(found[1]) if found else None
-
-
-def _number(value: float | str | None) -> float | None:
-    """A finite number; a report writes the others as text."""
-    return None if isinstance(value, str) else value
-
-
 # Reads the receipts of a provider into the database, in the order in which they were issued.
 
 BATCH: Final = 5000
@@ -278,20 +250,15 @@ def add_receipts(database: WorkloadDatabase, path: Path, name: str | None = None
         _, position = _position(connection, source)
     if position.lines and position_of(path, position.lines) != position:
         raise MalformedError(f"{path}: other receipts than in the database; `tally db forget {quote(name)}` first")
-    end = path.stat().st_size
-    while _read_batch(database, path, source, end):
-        continue
+
+    def write(connection: sa.Connection, batch: list[LogLine]) -> None:
+        _write(connection, path, _position(connection, source)[0], batch)
+
+    def reached(connection: sa.Connection) -> LogPosition:
+        return _position(connection, source)[1]
+
+    read_in_batches(database, place, path, BATCH, reached, write, RECEIPT_BYTES_MAX)
     return name
-
-
-def _read_batch(database: WorkloadDatabase, path: Path, source: int, end: int) -> bool:
-    """Read some receipts behind those in the database, which others may be reading too; whether any were left."""
-    with database.writing(str(path.absolute())) as connection:
-        number, position = _position(connection, source)
-        batch = list(islice(read_on(path, position, RECEIPT_BYTES_MAX, end), BATCH))
-        if batch:
-            _write(connection, path, number, batch)
-    return bool(batch)
 
 
 def _position(connection: sa.Connection, source: int) -> tuple[int, LogPosition]:

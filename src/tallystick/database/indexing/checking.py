@@ -25,7 +25,6 @@ from tallystick.database.bulk import (
     insert_many,
     key_of,
     origin_of,
-    target_of,
     values_of,
 )
 from tallystick.database.indexing.add import add_place
@@ -45,6 +44,7 @@ from tallystick.database.schema import (
     SOURCE,
     STEP,
     TENSOR,
+    target_of,
 )
 from tallystick.database.workload_database import WorkloadDatabase
 from tallystick.formats.store.blobs import Blobs, blob_digest

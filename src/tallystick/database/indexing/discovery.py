@@ -13,7 +13,8 @@ import sqlalchemy as sa
 
 from tallystick.core.digests import Digest
 from tallystick.core.errors import UnavailableError
-from tallystick.database.indexing.replayable import (
+from tallystick.database.indexing.sources import of_run
+from tallystick.database.replayable import (
     ANCHOR_MEND,
     BATCH_MEND,
     GRAPH_MEND,
@@ -54,8 +55,7 @@ def run_directory(database: WorkloadDatabase, run: str) -> RunDirectory:
     Raises `UnavailableError` where the database has no such run of training, or its files are not on this machine.
     """
     with database.sql.reading() as connection:
-        asked = sa.select(SOURCE.c.place).where(SOURCE.c.kind == "run", SOURCE.c.name == run)
-        place = connection.execute(asked).scalar()
+        place = connection.execute(of_run(run, SOURCE.c.place)).scalar()
     if place is None:
         raise UnavailableError(f"{run}: no run in the database has that name")
     if not Path(place).is_dir():
@@ -74,9 +74,7 @@ def discover(database: WorkloadDatabase, run: str) -> Discovery:
     """
     directory = run_directory(database, run)
     with database.sql.reading() as connection:
-        number = connection.execute(
-            sa.select(RUN.c.id).join(SOURCE).where(SOURCE.c.kind == "run", SOURCE.c.name == run)
-        ).scalar_one()
+        number = connection.execute(of_run(run, RUN.c.id)).scalar_one()
         marks = connection.execute(sa.select(ANCHOR.c.step).where(ANCHOR.c.run == number)).scalars().all()
         there = directory.anchors.present(marks)
         needs = list(_needs(connection, number, directory))

@@ -6,7 +6,6 @@ import json
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -20,7 +19,7 @@ from tallystick.core.sql import lock
 from tallystick.core.tensor_digests import StateDigests, TensorDigest, digest_file
 from tallystick.core.tensors import TensorSpec
 from tallystick.database.bulk import insert_many, insert_new, inserted
-from tallystick.database.indexing.sources import keep_document, source_of
+from tallystick.database.indexing.sources import keep_document, of_run, source_of
 from tallystick.database.schema import (
     ANCHOR,
     BINDING,
@@ -45,7 +44,7 @@ from tallystick.formats.store.run import RunDirectory
 from tallystick.formats.store.traces import TraceFolder, TraceStatement
 from tallystick.programs.encoding import graph_root
 from tallystick.programs.files import load_graph
-from tallystick.programs.graph import Graph, Node
+from tallystick.programs.graph import Graph
 from tallystick.programs.inspection import Inspection
 from tallystick.programs.modules import load_modules
 
@@ -117,9 +116,7 @@ def link_graphs(connection: sa.Connection, graph: int, relation: str, other: Dig
 def add_graphs_of(database: WorkloadDatabase, run: RunDirectory, name: str) -> None:
     """Read the graphs that a run names and holds, and note which run names which."""
     with database.writing(name) as connection:
-        number, spec_graph = connection.execute(
-            sa.select(RUN.c.id, RUN.c.graph).join(SOURCE).where(SOURCE.c.kind == "run", SOURCE.c.name == name)
-        ).one()
+        number, spec_graph = connection.execute(of_run(name, RUN.c.id, RUN.c.graph)).one()
         further = sa.select(STEP.c.graph).where(STEP.c.run == number, STEP.c.graph.is_not(None)).distinct()
         named = [(spec_graph, "step", run.graph_path)] if spec_graph else []
         named += [(root, "further", run.path / graph_file(root)) for root in connection.execute(further).scalars()]
@@ -133,11 +130,7 @@ def add_graphs_of(database: WorkloadDatabase, run: RunDirectory, name: str) -> N
 
 def use_graph(connection: sa.Connection, run: int, graph: int, role: str, file: str) -> None:
     """Note that a run names a graph."""
-    used = sa.select(GRAPH_USE.c.run).where(
-        GRAPH_USE.c.run == run, GRAPH_USE.c.graph == graph, GRAPH_USE.c.role == role
-    )
-    if connection.execute(used).first() is None:
-        connection.execute(sa.insert(GRAPH_USE).values(run=run, graph=graph, role=role, file=file))
+    insert_new(connection, GRAPH_USE, [{"run": run, "graph": graph, "role": role, "file": file}])
 
 
 def _insert(connection: sa.Connection, path: Path, graph: Graph, root: Digest) -> int:
@@ -152,12 +145,15 @@ def _insert(connection: sa.Connection, path: Path, graph: Graph, root: Digest) -
 def _operators(graph: int, inspection: Inspection, path: Path) -> Iterator[tuple[Any, ...]]:
     modules = load_modules(path, inspection.graph).paths
     for node in inspection.graph.nodes:
-        cost = inspection.costs[node.number].flops
-        yield graph, node.number, node.operator, modules.get(node.number), _results(node), cost
-
-
-def _results(node: Node) -> str:
-    return ", ".join(text_of(spec) for spec in node.results if spec is not None)
+        results = ", ".join(text_of(spec) for spec in node.results if spec is not None)
+        yield (
+            graph,
+            node.number,
+            node.operator,
+            modules.get(node.number),
+            results,
+            inspection.costs[node.number].flops,
+        )
 
 
 def text_of(spec: TensorSpec) -> str:
@@ -178,20 +174,8 @@ def shape_text(shape: tuple[int, ...]) -> str:
 NAMES_AT_ONCE: Final = 500
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A tensor in a file."""
-
-    tree: TensorDigest
-    file: str
-
-    @property
-    def digest(self) -> Digest:
-        """The digest that names it."""
-        return self.tree.digest
-
-
-_Tensors: TypeAlias = Mapping[str, _Found]
+_Tensors: TypeAlias = Mapping[str, tuple[TensorDigest, str]]
+"""The tensors of a state or a batch by their names, each with the file that holds it."""
 
 
 def add_tensors(database: WorkloadDatabase, run: RunDirectory, name: str) -> int:
@@ -200,109 +184,95 @@ def add_tensors(database: WorkloadDatabase, run: RunDirectory, name: str) -> int
     Raises `MalformedError` where a file does not hold what its record states.
     """
     with database.writing(name) as connection:
-        found = sa.select(RUN.c.id, RUN.c.graph).join(SOURCE).where(SOURCE.c.kind == "run", SOURCE.c.name == name)
-        number, root = connection.execute(found).one()
+        number, root = connection.execute(of_run(name, RUN.c.id, RUN.c.graph)).one()
         connection.execute(sa.update(RUN).where(RUN.c.id == number, RUN.c.tensors.is_(False)).values(tensors=True))
         bound = sa.select(BINDING.c.step, BINDING.c.moment).where(BINDING.c.run == number).distinct()
         done = {(step, moment) for step, moment in connection.execute(bound)}
-        anchors = [(int(step), Digest(digest)) for step, digest in connection.execute(_anchors(number))]
-        batches = [(int(step), Digest(digest)) for step, digest in connection.execute(_batches(number))]
-    asked = _asked(run, root)
+        states = sa.select(ANCHOR.c.step, ANCHOR.c.digest).where(ANCHOR.c.run == number, ANCHOR.c.present)
+        anchors = [(int(step), Digest(digest)) for step, digest in connection.execute(states.order_by(ANCHOR.c.step))]
+        named = sa.select(STEP.c.step, STEP.c.batch).where(STEP.c.run == number, STEP.c.batch.startswith("sha256:"))
+        batches = [(int(step), Digest(digest)) for step, digest in connection.execute(named.order_by(STEP.c.step))]
+    is_graph_there = root is not None and run.graph_path.is_file()
+    inputs = load_graph(run.graph_path).inputs if is_graph_there else ()
+    intended = {each.name: each.spec.dtype for each in inputs}
+
+    def bind(step: int, moment: str, tensors: _Tensors) -> None:
+        with database.writing(name) as connection:
+            numbers = _numbers(connection, [tree for tree, _ in tensors.values()])
+            graph = connection.execute(sa.select(GRAPH.c.id).where(GRAPH.c.root == root)).scalar()
+            rows = [
+                {
+                    "run": number,
+                    "step": step,
+                    "edge": edge,
+                    "moment": moment,
+                    "tensor": numbers[tree.digest],
+                    "graph": graph if edge in intended else None,
+                    "intended": intended.get(edge, tree.dtype),
+                    "realised": tree.dtype,
+                    "file": file,
+                }
+                for edge, (tree, file) in tensors.items()
+            ]
+            insert_new(connection, BINDING, rows)
+
     read = 0
-    held: dict[int, _Tensors] = {}
-    for step, kept in anchors:
+    states_read: dict[int, _Tensors] = {}
+    for step, stated in anchors:
         if (step, "after") not in done:
-            held[step] = _of_anchor(run, step, kept, held)
-            _bind(database, name, number, step, "after", held[step], root, asked)
+            states_read[step] = _of_anchor(run, step, stated, states_read)
+            bind(step, "after", states_read[step])
             read += 1
-    for step, committed in batches:
-        file = batch_file(committed)
+    for step, stated in batches:
+        file = batch_file(stated)
         if (step, "during") not in done and (run.path / file).is_file():
-            tensors = _of_file(run.path / file, file)
-            _check(tensors, committed, file)
-            _bind(database, name, number, step, "during", tensors, root, asked)
+            tensors = _of_file(run.path, run.path / file)
+            _check(tensors, stated, file)
+            bind(step, "during", tensors)
             read += 1
     return read
 
 
-def _anchors(run: int) -> sa.Select[Any]:
-    return (
-        sa.select(ANCHOR.c.step, ANCHOR.c.digest).where(ANCHOR.c.run == run, ANCHOR.c.present).order_by(ANCHOR.c.step)
-    )
-
-
-def _batches(run: int) -> sa.Select[Any]:
-    named = STEP.c.batch.startswith("sha256:")
-    return sa.select(STEP.c.step, STEP.c.batch).where(STEP.c.run == run, named).order_by(STEP.c.step)
-
-
-def _asked(run: RunDirectory, root: str | None) -> Mapping[str, str]:
-    """The dtype that the step graph asks of each of its inputs."""
-    if root is None or not run.graph_path.is_file():
-        return {}
-    return {each.name: each.spec.dtype for each in load_graph(run.graph_path).inputs}
-
-
-def _of_anchor(run: RunDirectory, step: int, digest: Digest, held: dict[int, _Tensors]) -> _Tensors:
+def _of_anchor(run: RunDirectory, step: int, stated: Digest, states: dict[int, _Tensors]) -> _Tensors:
+    """The tensors of an anchor, those that stand in the files of others included; `states` keeps what was read."""
     path = run.anchors.holding(step)
-    tensors = dict(_of_file(path, str(path.relative_to(run.path))))
+    tensors = dict(_of_file(run.path, path))
     for name, holder in run.anchors.elsewhere(step).items():
-        if holder not in held:
-            there = run.anchors.holding(holder)
-            held[holder] = _of_file(there, str(there.relative_to(run.path)))
-        tensors[name] = held[holder][name]
-    _check(tensors, digest, path.name)
+        if holder not in states:
+            states[holder] = _of_file(run.path, run.anchors.holding(holder))
+        tensors[name] = states[holder][name]
+    _check(tensors, stated, path.name)
     return tensors
 
 
-def _of_file(path: Path, shown: str) -> _Tensors:
-    return {name: _Found(tree, shown) for name, tree in digest_file(path).entries}
+def _of_file(run: Path, path: Path) -> _Tensors:
+    return {name: (tree, str(path.relative_to(run))) for name, tree in digest_file(path).entries}
 
 
 def _check(tensors: _Tensors, stated: Digest, file: str) -> None:
-    found = StateDigests(tuple((name, tensors[name].tree) for name in sorted(tensors))).digest
+    found = StateDigests(tuple((name, tensors[name][0]) for name in sorted(tensors))).digest
     if found != stated:
         raise MalformedError(f"{file}: the state has digest {found}, and its record states {stated}")
 
 
-def _bind(
-    database: WorkloadDatabase,
-    name: str,
-    run: int,
-    step: int,
-    moment: str,
-    tensors: _Tensors,
-    root: str | None,
-    asked: Mapping[str, str],
-) -> None:
-    with database.writing(name) as connection:
-        numbers = _numbers(connection, tensors.values())
-        graph = connection.execute(sa.select(GRAPH.c.id).where(GRAPH.c.root == root)).scalar()
+def _numbers(connection: sa.Connection, tensors: Iterable[TensorDigest]) -> dict[Digest, int]:
+    """The row numbers of tensors by their digests; those that are new are inserted."""
+    by_digest = {tree.digest: tree for tree in tensors}
+    found = _known(connection, list(by_digest))
+    if new := sorted(by_digest.keys() - found.keys()):
+        specs = {digest: TensorSpec(by_digest[digest].dtype, by_digest[digest].shape) for digest in new}
         rows = [
             {
-                "run": run,
-                "step": step,
-                "edge": edge,
-                "moment": moment,
-                "tensor": numbers[each.digest],
-                "graph": graph if edge in asked else None,
-                "intended": asked.get(edge, each.tree.dtype),
-                "realised": each.tree.dtype,
-                "file": each.file,
+                "digest": digest,
+                "dtype": spec.dtype,
+                "shape": shape_text(spec.shape),
+                "layout": "row-major",
+                "bytes": spec.nbytes,
             }
-            for edge, each in tensors.items()
+            for digest, spec in specs.items()
         ]
-        insert_new(connection, BINDING, rows)
-
-
-def _numbers(connection: sa.Connection, tensors: Iterable[_Found]) -> dict[Digest, int]:
-    """The row numbers of tensors by their digests; those that are new are inserted."""
-    by_digest = {each.digest: each for each in tensors}
-    found = _known(connection, list(by_digest))
-    new = [_row(each) for digest, each in sorted(by_digest.items()) if digest not in found]
-    if new:
-        insert_new(connection, TENSOR, new)
-        found |= _known(connection, [Digest(str(row["digest"])) for row in new])
+        insert_new(connection, TENSOR, rows)
+        found |= _known(connection, new)
     return found
 
 
@@ -312,12 +282,6 @@ def _known(connection: sa.Connection, digests: list[Digest]) -> dict[Digest, int
         asked = sa.select(TENSOR.c.digest, TENSOR.c.id).where(TENSOR.c.digest.in_(digests[at : at + NAMES_AT_ONCE]))
         found |= {Digest(digest): number for digest, number in connection.execute(asked)}
     return found
-
-
-def _row(tensor: _Found) -> dict[str, object]:
-    spec = TensorSpec(tensor.tree.dtype, tensor.tree.shape)
-    shape = {"dtype": spec.dtype, "shape": shape_text(spec.shape), "layout": "row-major", "bytes": spec.nbytes}
-    return {"digest": tensor.digest, **shape}
 
 
 # Reads traces and the devices that they name into the database.

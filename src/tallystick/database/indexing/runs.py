@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from tallystick.database.indexing.sources import (
     LogPosition,
     keep_document,
     position_of,
+    read_in_batches,
     read_on,
     source_of,
     whole_lines,
@@ -26,9 +26,7 @@ from tallystick.database.schema import ANCHOR, RECORD, RUN, SOURCE, STEP
 from tallystick.database.workload_database import WorkloadDatabase
 from tallystick.formats.records import (
     AnchorRecord,
-    Batch,
     FailedRecord,
-    Record,
     StepRecord,
     TraceEntry,
     read_record,
@@ -61,15 +59,19 @@ def _entries(path: Path) -> Iterator[TraceEntry]:
 # How far the transcripts of runs were read, and that they still begin with what was read.
 
 
-def begin_run(connection: sa.Connection, kind: str, place: str, name: str | None) -> tuple[int, LogPosition]:
-    """The number of a run, which is added if it is new, and how far its transcript was read."""
+def begin_run(connection: sa.Connection, kind: str, place: str, name: str | None) -> int:
+    """The number of a run, which is added if it is new."""
     source = source_of(connection, "run", place, name)
-    found = connection.execute(sa.select(RUN).where(RUN.c.source == source)).one_or_none()
-    if found is not None:
-        return int(found.id), position_of_run(connection, int(found.id))
+    known = connection.execute(sa.select(RUN.c.id).where(RUN.c.source == source)).scalar()
+    if known is not None:
+        return int(known)
     empty = {"records": 0, "steps": 0, "bytes_read": 0, "frontier": b""}
-    made = inserted(connection, RUN, source=source, kind=kind, status="recording", **empty)
-    return made, LogPosition()
+    return inserted(connection, RUN, source=source, kind=kind, status="recording", **empty)
+
+
+def name_of_run(connection: sa.Connection, number: int) -> str:
+    """The name of a run in the database."""
+    return str(connection.execute(sa.select(SOURCE.c.name).join(RUN).where(RUN.c.id == number)).scalar_one())
 
 
 def position_of_run(connection: sa.Connection, number: int) -> LogPosition:
@@ -78,17 +80,15 @@ def position_of_run(connection: sa.Connection, number: int) -> LogPosition:
     return LogPosition.of(found.bytes_read, found.records, found.frontier)
 
 
-def compared(connection: sa.Connection, transcript: Path, number: int, position: LogPosition) -> LogPosition:
-    """The position to go on from, once the file has been found to begin with what is in the database.
+def forget_what_was_cut_off(connection: sa.Connection, transcript: Path, number: int) -> None:
+    """Forget the records that a recording cut off at its end, because it could not go on.
 
-    Records that a recording cut off at its end, because it could not go on, are forgotten. Raises `MalformedError` at a
-    record that is another one.
+    Raises `MalformedError` at a record of the file that is another one than in the database.
     """
-    if not position.lines:
-        return position
-    found = position_of(transcript, position.lines)
+    position = position_of_run(connection, number)
+    found = position_of(transcript, position.lines) if position.lines else position
     if found == position:
-        return position
+        return
     leaves = connection.execute(sa.select(RECORD.c.leaf).where(RECORD.c.run == number).order_by(RECORD.c.number))
     for index, (ours, line) in enumerate(zip(leaves.scalars(), read_on(transcript, LogPosition()), strict=False)):
         if ours != line.leaf:
@@ -96,17 +96,9 @@ def compared(connection: sa.Connection, transcript: Path, number: int, position:
                 f"{transcript.parent.name}: record {index} of transcript.jsonl is not the one in the database; "
                 "add the directory to another database, or `tally db forget` the run first"
             )
-    _forget_from(connection, number, found)
-    return found
-
-
-def _forget_from(connection: sa.Connection, number: int, position: LogPosition) -> None:
-    """Forget the records behind `position`: a recording that ended early cut them off in the file."""
-    lines = position.lines
-    connection.execute(sa.delete(RECORD).where(RECORD.c.run == number, RECORD.c.number >= lines))
-    connection.execute(sa.delete(STEP).where(STEP.c.run == number, STEP.c.record >= lines))
-    connection.execute(sa.delete(ANCHOR).where(ANCHOR.c.run == number, ANCHOR.c.record >= lines))
-    keep_position(connection, number, position)
+    for table, column in ((RECORD, RECORD.c.number), (STEP, STEP.c.record), (ANCHOR, ANCHOR.c.record)):
+        connection.execute(sa.delete(table).where(table.c.run == number, column >= found.lines))
+    keep_position(connection, number, found)
 
 
 def keep_position(connection: sa.Connection, number: int, position: LogPosition, **more: Any) -> None:
@@ -130,50 +122,27 @@ def add_calls(database: WorkloadDatabase, calls: InferenceDirectory, name: str |
     """
     place, claim = str(calls.path.absolute()), calls.claim()
     with database.writing(place) as connection:
-        number, position = begin_run(connection, "inference", place, name)
-        compared(connection, calls.transcript_path, number, position)
+        number = begin_run(connection, "inference", place, name)
+        forget_what_was_cut_off(connection, calls.transcript_path, number)
         if calls.graph_path.is_file():
-            use_graph(
-                connection, number, add_graph(connection, calls.graph_path, claim.graph), "model", "graphs/model.json"
-            )
-    batch: list[LogLine] | None = None
-    end = calls.transcript_path.stat().st_size
-    while batch or batch is None:
-        with database.writing(place) as connection:
-            position = position_of_run(connection, number)
-            batch = list(islice(read_on(calls.transcript_path, position, end=end), BATCH))
-            rows = ((number, each.behind.lines - 1, "call", bytes(each.leaf)) for each in batch)
-            insert_many(connection, RECORD, rows)
-            if batch:
-                keep_position(connection, number, batch[-1].behind)
+            graph = add_graph(connection, calls.graph_path, claim.graph)
+            use_graph(connection, number, graph, "model", "graphs/model.json")
+
+    def write(connection: sa.Connection, batch: list[LogLine]) -> None:
+        insert_many(connection, RECORD, ((number, line.behind.lines - 1, "call", bytes(line.leaf)) for line in batch))
+        keep_position(connection, number, batch[-1].behind)
+
+    read_in_batches(database, place, calls.transcript_path, BATCH, partial(position_of_run, number=number), write)
     with database.writing(place) as connection:
         keep_document(connection, "claim", claim.identity, claim.to_bytes())
         keep_document(connection, "environment", claim.environment, calls.environment().to_bytes())
-        stated = {
-            "claim": claim.identity,
-            "environment": claim.environment,
-            "weights": claim.weights,
-            "graph": claim.graph,
-        }
-        values = {"status": "claimed", "transcript": claim.transcript.root, **stated}
+        values = {"status": "claimed", "transcript": claim.transcript.root, "claim": claim.identity}
+        values |= {"environment": claim.environment, "weights": claim.weights, "graph": claim.graph}
         connection.execute(sa.update(RUN).where(RUN.c.id == number).values(**values))
-        return str(connection.execute(sa.select(SOURCE.c.name).join(RUN).where(RUN.c.id == number)).scalar_one())
+        return name_of_run(connection, number)
 
 
 # Reads a run directory into the database: what is claimed, its records, steps and anchors.
-#
-# A second reading goes on behind the last record that is there. Each batch of records is one transaction together with
-# the position behind it, so an interrupted reading is gone on with, and a finished one changes nothing.
-
-
-@dataclass
-class _Rows:
-    """The rows of some records."""
-
-    records: list[tuple[Any, ...]] = field(default_factory=list)
-    steps: list[tuple[Any, ...]] = field(default_factory=list)
-    anchors: list[tuple[Any, ...]] = field(default_factory=list)
-    last: Record | None = None
 
 
 def add_run(database: WorkloadDatabase, run: RunDirectory, name: str | None = None, *, whole: bool = True) -> str:
@@ -188,28 +157,20 @@ def add_run(database: WorkloadDatabase, run: RunDirectory, name: str | None = No
     """
     place = str(run.path.absolute())
     with database.writing(place) as connection:
-        number, position = begin_run(connection, "training", place, name)
+        number = begin_run(connection, "training", place, name)
         if whole:
-            compared(connection, run.transcript_path, number, position)
+            forget_what_was_cut_off(connection, run.transcript_path, number)
         _write_head(connection, run, number)
     times = StepTimes(run.trace_path)
-    end = run.transcript_path.stat().st_size if run.transcript_path.is_file() else 0
-    while end and _read_batch(database, run, number, times, end):
-        continue
+
+    def write(connection: sa.Connection, batch: list[LogLine]) -> None:
+        _write_records(connection, run, number, batch, times)
+
+    read_in_batches(database, place, run.transcript_path, BATCH, partial(position_of_run, number=number), write)
     with database.writing(place) as connection:
         _write_times(connection, run, number)
         _write_state(connection, run, number)
-        return str(connection.execute(sa.select(SOURCE.c.name).join(RUN).where(RUN.c.id == number)).scalar_one())
-
-
-def _read_batch(database: WorkloadDatabase, run: RunDirectory, number: int, times: StepTimes, end: int) -> bool:
-    """Read some records behind those in the database, which others may be reading too; whether any were left."""
-    with database.writing(str(run.path.absolute())) as connection:
-        position = position_of_run(connection, number)
-        batch = list(islice(read_on(run.transcript_path, position, end=end), BATCH))
-        if batch:
-            _write_records(connection, run, number, batch, times)
-    return bool(batch)
+        return name_of_run(connection, number)
 
 
 def _write_head(connection: sa.Connection, run: RunDirectory, number: int) -> None:
@@ -218,7 +179,10 @@ def _write_head(connection: sa.Connection, run: RunDirectory, number: int) -> No
     if run.spec_path.is_file():
         spec = run.spec()
         keep_document(connection, "spec", spec.identity, spec.to_bytes())
-        values |= {"spec": spec.identity, "data": spec.data_root, "graph": spec.graph, "title": _title(run)}
+        title = "; ".join(f"{key}: {value}" for key, value in (spec.description or {}).items())[:500] or None
+        if spec.recipe is not None:
+            title = spec.recipe.model.architecture
+        values |= {"spec": spec.identity, "data": spec.data_root, "graph": spec.graph, "title": title}
     if run.environment_path.is_file():
         environment = run.environment()
         digest = environment.digest_as("environment")
@@ -228,67 +192,43 @@ def _write_head(connection: sa.Connection, run: RunDirectory, number: int) -> No
         connection.execute(sa.update(RUN).where(RUN.c.id == number).values(**values))
 
 
-def _title(run: RunDirectory) -> str | None:
-    """What is trained, in the prover's words."""
-    spec = run.spec()
-    if spec.recipe is not None:
-        return spec.recipe.model.architecture
-    return (
-        None if not spec.description else "; ".join(f"{key}: {value}" for key, value in spec.description.items())[:500]
-    )
-
-
 def _write_records(
     connection: sa.Connection, run: RunDirectory, number: int, batch: list[LogLine], times: StepTimes
 ) -> None:
-    rows = _Rows()
-    for each in batch:
-        place = each.behind.lines - 1
-        record = read_record(each.line, f"{run.path.name}: record {place}")
-        rows.records.append((number, place, record.kind, bytes(each.leaf)))
-        rows.last = record
+    rows: dict[sa.Table, list[tuple[Any, ...]]] = {RECORD: [], STEP: [], ANCHOR: []}
+    values: dict[str, Any] = {}
+    for line in batch:
+        place = line.behind.lines - 1
+        record = read_record(line.line, f"{run.path.name}: record {place}")
+        rows[RECORD].append((number, place, record.kind, bytes(line.leaf)))
         if isinstance(record, StepRecord):
-            rows.steps.append(_step_row(number, place, record, times.of(record.index)))
+            rows[STEP].append(_step_row(number, place, record, times.of(record.index)))
+            values["steps"] = record.index
         elif isinstance(record, AnchorRecord):
-            rows.anchors.append((number, record.index, place, record.digest, record.file, False))
-    _insert(connection, rows)
-    status = "failed" if isinstance(rows.last, FailedRecord) else "recording"
-    steps = {"steps": rows.steps[-1][1]} if rows.steps else {}
-    keep_position(connection, number, batch[-1].behind, status=status, **steps)
-
-
-def _insert(connection: sa.Connection, rows: _Rows) -> None:
-    insert_many(connection, RECORD, rows.records)
-    insert_many(connection, STEP, rows.steps)
-    insert_many(connection, ANCHOR, rows.anchors)
+            rows[ANCHOR].append((number, record.index, place, record.digest, record.file, False))
+        values["status"] = "failed" if isinstance(record, FailedRecord) else "recording"
+    for table, found in rows.items():
+        insert_many(connection, table, found)
+    keep_position(connection, number, batch[-1].behind, **values)
 
 
 def _step_row(run: int, place: int, step: StepRecord, took: TraceEntry | None) -> tuple[Any, ...]:
-    observed = (_finite(step.loss), _finite(step.gradient_norm), step.learning_rate)
+    # The record itself names a value that is not finite.
+    observed = (None if isinstance(value, str) else value for value in (step.loss, step.gradient_norm))
+    rows = step.batch.indices
     return (
         run,
         step.index,
         place,
         *observed,
-        _batch(step.batch),
+        step.learning_rate,
+        step.batch.digest if rows is None else f"{step.batch.split}: {len(rows)} rows",
         step.graph,
         step.no_graph,
         " ".join(step.tags) or None,
         None if took is None else took.seconds,
         None if took is None else took.recording_seconds,
     )
-
-
-def _finite(value: float | str | None) -> float | None:
-    """The number; `None` for one that is not finite, which the record itself names."""
-    return None if value is None or isinstance(value, str) else value
-
-
-def _batch(batch: Batch) -> str | None:
-    """What a step was trained on: the digest of its tensors, or how many rows of the data."""
-    if batch.indices is None:
-        return batch.digest
-    return f"{batch.split}: {len(batch.indices)} rows"
 
 
 def _write_times(connection: sa.Connection, run: RunDirectory, number: int) -> None:

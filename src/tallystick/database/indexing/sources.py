@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -13,6 +14,7 @@ from tallystick.core.digests import Digest, Frontier, Hash, leaf_hash
 from tallystick.core.errors import MalformedError, UnavailableError, UsageError
 from tallystick.database.bulk import insert_new, inserted
 from tallystick.database.schema import DOCUMENT, GRAPH, GRAPH_USE, RUN, SOURCE
+from tallystick.database.workload_database import WorkloadDatabase
 from tallystick.formats.store.log import LINE_BYTES_MAX
 
 # Documents by their digest.
@@ -103,6 +105,30 @@ def position_of(path: Path, lines: int) -> LogPosition:
     return position
 
 
+def read_in_batches(
+    database: WorkloadDatabase,
+    place: str,
+    path: Path,
+    count: int,
+    reached: Callable[[sa.Connection], LogPosition],
+    write: Callable[[sa.Connection, list[LogLine]], None],
+    bytes_max: int = LINE_BYTES_MAX,
+) -> None:
+    """Read the lines behind those in the database, `count` of them in each transaction.
+
+    `reached` says in each transaction how far the log was read, because others may be reading it too; `write` keeps
+    the lines and their position. So a reading that was interrupted goes on where it stopped.
+    """
+    # It may grow faster than it is read: what it holds now is read.
+    end = path.stat().st_size if path.is_file() else 0
+    has_more = end > 0
+    while has_more:
+        with database.writing(place) as connection:
+            batch = list(islice(read_on(path, reached(connection), bytes_max, end), count))
+            if has_more := bool(batch):
+                write(connection, batch)
+
+
 # The places that rows come from: each has a kind, a name and a path or URL, from which the rows can be read again.
 
 IN_DATABASE: Final = "database:"
@@ -158,7 +184,7 @@ def source_of(connection: sa.Connection, kind: str, place: str, name: str | None
     name = name or Path(place.rstrip("/")).name
     if not name.isprintable() or len(name) > NAME_MAX:
         raise UsageError(f"{name[:40]!a}: a name has at most {NAME_MAX} characters, and no control characters; --name")
-    taken = connection.execute(sa.select(SOURCE.c.place).where(SOURCE.c.kind == kind, SOURCE.c.name == name)).scalar()
+    taken = connection.execute(sa.select(SOURCE.c.place).where(named(kind, name))).scalar()
     if taken is not None:
         raise UsageError(f"{name}: names {taken} in the database; give {place} another name with --name")
     return inserted(connection, SOURCE, kind=kind, name=name, place=place)
@@ -187,10 +213,22 @@ def _move_graphs(connection: sa.Connection, place: str) -> None:
         connection.execute(sa.update(GRAPH).where(GRAPH.c.id == graph).values(place=held.get(graph)))
 
 
+def named(kind: str, name: str) -> sa.ColumnElement[bool]:
+    """Whether a source is the one of that kind and name."""
+    return sa.and_(SOURCE.c.kind == kind, SOURCE.c.name == name)
+
+
+def of_run(name: str, *columns: sa.Column[Any]) -> sa.Select[Any]:
+    """Columns of the run of that name in the database, or of a table whose rows belong to it."""
+    table: sa.FromClause = columns[0].table
+    if table is not SOURCE:
+        table = (table if table is RUN else table.join(RUN)).join(SOURCE)
+    return sa.select(*columns).select_from(table).where(named("run", name))
+
+
 def place_of(connection: sa.Connection, kind: str, name: str) -> str:
     """Where the source of that kind and name lies; raises `UnavailableError` where there is none."""
-    asked = sa.select(SOURCE.c.place).where(SOURCE.c.kind == kind, SOURCE.c.name == name)
-    found = connection.execute(asked).scalar()
+    found = connection.execute(sa.select(SOURCE.c.place).where(named(kind, name))).scalar()
     if found is None:
         raise UnavailableError(f"{name}: no {kind} of that name is in the database")
     return str(found)

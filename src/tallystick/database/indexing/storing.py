@@ -16,8 +16,8 @@ from tallystick.core.safetensors import read_state
 from tallystick.core.tensor_digests import state_digest
 from tallystick.database.indexing.add import add_place
 from tallystick.database.indexing.discovery import run_directory
-from tallystick.database.indexing.sources import places_of
-from tallystick.database.schema import ANCHOR, RUN, SOURCE, STEP, STORED_FILE
+from tallystick.database.indexing.sources import named, of_run, places_of
+from tallystick.database.schema import ANCHOR, SOURCE, STEP, STORED_FILE
 from tallystick.database.workload_database import WorkloadDatabase
 from tallystick.formats.claims import part_file
 from tallystick.formats.records import batch_file
@@ -59,7 +59,7 @@ class StoreReport:
 
 def stored_files(connection: sa.Connection, run: str) -> dict[str, StoredFile]:
     """The files of a run that were stored, by their paths; raises `MalformedError` at a row that was changed."""
-    asked = sa.select(STORED_FILE).join(SOURCE).where(SOURCE.c.kind == "run", SOURCE.c.name == run)
+    asked = sa.select(STORED_FILE).join(SOURCE).where(named("run", run))
     rows = connection.execute(asked.order_by(STORED_FILE.c.file))
     return {row.file: StoredFile(row.file, parse_digest(row.blob, f"{run}: {row.file}"), row.bytes) for row in rows}
 
@@ -76,42 +76,28 @@ def store_files(database: WorkloadDatabase, run: str, blobs: Blobs, again: bool 
     with database.sql.reading() as connection:
         known = stored_files(connection, run)
     for file in files_of(directory.path):
-        if file.startswith(FOLDERS):
-            _store(database, run, directory, blobs, again, known.get(file), file, report)
-    return report
-
-
-def _store(
-    database: WorkloadDatabase,
-    run: str,
-    directory: RunDirectory,
-    blobs: Blobs,
-    again: bool,
-    known: StoredFile | None,
-    file: str,
-    report: StoreReport,
-) -> None:
-    path = directory.path / file
-    found = StoredFile(file, blob_digest(path), path.stat().st_size)
-    if known is not None and known.blob != found.blob and not is_as_recorded(database, run, directory, found):
-        if not file.endswith(".part.safetensors"):
+        if not file.startswith(FOLDERS):
+            continue
+        path = directory.path / file
+        found, before = StoredFile(file, blob_digest(path), path.stat().st_size), known.get(file)
+        if before is None or before.blob == found.blob or is_as_recorded(database, run, directory, found):
+            for _ in range(TRIES):  # somebody may collect it before it is noted
+                blobs.put(path, again)
+                if _noted(database, run, blobs, found):
+                    report.stored.append(found)
+                    break
+            else:
+                raise UnavailableError(f"{blobs.url}: does not keep {found.blob} ({file})")
+        elif not file.endswith(".part.safetensors"):
             report.differing.append(file)
-        return
-    for _ in range(TRIES):  # somebody may collect it before it is noted
-        blobs.put(path, again)
-        if _noted(database, run, blobs, found):
-            report.stored.append(found)
-            return
-    raise UnavailableError(f"{blobs.url}: does not keep {found.blob} ({file})")
+    return report
 
 
 def _noted(database: WorkloadDatabase, run: str, blobs: Blobs, found: StoredFile) -> bool:
     with database.writing(LOCKED) as connection:
         if blobs.size(found.blob) != found.bytes:
             return False
-        source = connection.execute(
-            sa.select(SOURCE.c.id).where(SOURCE.c.kind == "run", SOURCE.c.name == run)
-        ).scalar_one()
+        source = connection.execute(of_run(run, SOURCE.c.id)).scalar_one()
         of_file = (STORED_FILE.c.source == source, STORED_FILE.c.file == found.file)
         connection.execute(sa.delete(STORED_FILE).where(*of_file))
         values = {"source": source, "file": found.file, "blob": found.blob, "bytes": found.bytes}
@@ -126,10 +112,7 @@ def is_as_recorded(database: WorkloadDatabase, run: str, directory: RunDirectory
             state = read_state(directory.path / found.file, canonical=True)
             return batch_file(state_digest(state)) == found.file
         with database.sql.reading() as connection:
-            joined = ANCHOR.join(RUN, RUN.c.id == ANCHOR.c.run).join(SOURCE, SOURCE.c.id == RUN.c.source)
-            asked = sa.select(ANCHOR.c.digest).select_from(joined)
-            of_mark = (SOURCE.c.kind == "run", SOURCE.c.name == run, ANCHOR.c.step == found.mark)
-            stated = connection.execute(asked.where(*of_mark)).scalar()
+            stated = connection.execute(of_run(run, ANCHOR.c.digest).where(ANCHOR.c.step == found.mark)).scalar()
         return state_digest(directory.anchors.read(found.mark, ANCHOR_BYTES_MAX)) == stated
     except (MalformedError, UnavailableError):
         return False
@@ -193,10 +176,7 @@ def _drop_others(database: WorkloadDatabase, run: str, directory: RunDirectory, 
 
 
 def _batches(connection: sa.Connection, run: str, steps: tuple[int, int]) -> Iterator[str]:
-    joined = STEP.join(RUN, RUN.c.id == STEP.c.run).join(SOURCE, SOURCE.c.id == RUN.c.source)
-    asked = sa.select(STEP.c.batch).select_from(joined)
-    asked = asked.where(SOURCE.c.kind == "run", SOURCE.c.name == run, STEP.c.step.between(*steps))
-    for batch in connection.execute(asked).scalars():
+    for batch in connection.execute(of_run(run, STEP.c.batch).where(STEP.c.step.between(*steps))).scalars():
         if batch is not None and batch.startswith("sha256:"):
             yield batch_file(batch)
 

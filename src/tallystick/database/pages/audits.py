@@ -9,9 +9,8 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from tallystick.core.canonical_json import parse
-from tallystick.database.open import Database
 from tallystick.database.pages.addresses import PageQuestion, place_text
-from tallystick.database.query import Query
+from tallystick.database.query import DatabaseQueries, Query
 from tallystick.database.rows import AuditRow, MoveRow, ReceiptRow
 
 # Audits: a list, and one report with what it found and what it could not; and the claim that audits are of.
@@ -30,7 +29,7 @@ SECTIONS: Final = (
 BODY_MAX: Final = 256 << 20
 
 
-def audits_view(database: Database, asked: PageQuestion) -> dict[str, Any]:
+def audits_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]:
     """The audits, newest first, and those with one verdict where that is asked."""
     outcome = asked.one_of("outcome", OUTCOMES)
     found = database.audits.newest_first()
@@ -49,7 +48,7 @@ def audit_line(audit: AuditRow) -> dict[str, Any]:
     return {name: getattr(audit, name) for name in names}
 
 
-def audit_view(database: Database, asked: PageQuestion) -> dict[str, Any]:
+def audit_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]:
     """One report: its sentence, the objections that decided, its segments, and a page of its findings."""
     audit = database.audits.where(digest=asked.text("digest")).one()
     findings = database.findings.where(audit=audit.digest)
@@ -77,7 +76,7 @@ def audit_view(database: Database, asked: PageQuestion) -> dict[str, Any]:
     }
 
 
-def claim_view(database: Database, asked: PageQuestion) -> dict[str, Any]:
+def claim_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]:
     """One claim as it was stated, the runs that hold it, its audits, and disputes about its transcript."""
     digest = asked.text("digest")
     claims = database.claims.where(digest=digest)
@@ -111,7 +110,7 @@ VERDICTS: Final = ("accepted", "rejected", "inconclusive")
 ASKED: Final = ("", *VERDICTS, "open")
 
 
-def receipts_view(database: Database, asked: PageQuestion) -> dict[str, Any]:
+def receipts_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]:
     """The streams, newest first, each with its receipts by verdict."""
     page = database.about("streams").newest_first().page(asked.after, PAGE)
     return {
@@ -123,7 +122,7 @@ def receipts_view(database: Database, asked: PageQuestion) -> dict[str, Any]:
     }
 
 
-def stream_view(database: Database, asked: PageQuestion) -> dict[str, Any]:
+def stream_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]:
     """One stream: receipts by verdict in all and over its length, and a page of them."""
     stream = database.about("streams").where(name=asked.text("name")).one()
     receipts = database.receipts.where(stream=stream.name)
@@ -163,7 +162,7 @@ MOVES: Final = 1_000
 SETTLED: Final = "settled"
 
 
-def disputes_view(database: Database, asked: PageQuestion) -> dict[str, Any]:
+def disputes_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]:
     """The disputes, newest first."""
     page = database.disputes.newest_first().page(asked.after, PAGE)
     return {
@@ -173,7 +172,7 @@ def disputes_view(database: Database, asked: PageQuestion) -> dict[str, Any]:
     }
 
 
-def dispute_view(database: Database, asked: PageQuestion) -> dict[str, Any]:
+def dispute_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]:
     """One dispute after a number of moves, by default after all: what was left then, and the move that led there."""
     dispute = database.disputes.where(name=asked.text("name")).one()
     moves = list(database.about("moves").where(dispute=dispute.name).first(MOVES))

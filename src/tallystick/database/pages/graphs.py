@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tallystick.core.errors import MalformedError, TallyError, UnavailableError, UsageError
-from tallystick.database.open import Database
 from tallystick.database.pages.addresses import PageQuestion, place_text, to
-from tallystick.database.query import Query, below, between, starts_with
+from tallystick.database.query import DatabaseQueries, Query, below, between, starts_with
 from tallystick.database.rows import DeviceRow, EventRow, OperatorRow, TraceRow
 from tallystick.programs.drawing import draw_svg, shortened
 from tallystick.programs.encoding import graph_root
@@ -107,7 +106,7 @@ DEPTHS: Final = 12
 SCALES: Final = ("fit", "40", "60", "80", "100", "150")
 
 
-def graphs_view(database: Database, asked: PageQuestion) -> dict[str, Any]:
+def graphs_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]:
     """The graphs, newest first, each with the runs that name it."""
     page = database.graphs.newest_first().page(asked.after, PAGE)
     return {
@@ -117,7 +116,7 @@ def graphs_view(database: Database, asked: PageQuestion) -> dict[str, Any]:
     }
 
 
-def graph_view(database: Database, asked: PageQuestion) -> dict[str, Any]:
+def graph_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]:
     """One graph: who names it, how it is to be drawn, and a page of its operators."""
     row = database.graphs.where(root=asked.text("root")).one()
     operators = _operators(database, row.root, asked)
@@ -145,7 +144,7 @@ def graph_view(database: Database, asked: PageQuestion) -> dict[str, Any]:
     }
 
 
-def operator_view(database: Database, asked: PageQuestion) -> dict[str, Any]:
+def operator_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]:
     """One operator of a graph: its operands, attributes, results and costs, what audits found."""
     graph = database.graphs.where(root=asked.text("graph")).one()
     row = database.operators.where(graph=graph.root, number=asked.number("number", 0)).one()
@@ -187,7 +186,7 @@ def node_of(graph: Graph, number: int) -> dict[str, Any]:
     }
 
 
-def findings_at(database: Database, graph: str, number: int) -> list[dict[str, Any]]:
+def findings_at(database: DatabaseQueries, graph: str, number: int) -> list[dict[str, Any]]:
     """What audits of the runs of this graph found at a node: the observed distance, and the bound or limit of it."""
     runs = [use.run for use in database.about("graph_uses").where(graph=graph).first(USES)]
     audits = database.audits.where(run=runs)
@@ -195,7 +194,7 @@ def findings_at(database: Database, graph: str, number: int) -> list[dict[str, A
     return [asdict(each) for each in found]
 
 
-def _operators(database: Database, root: str, asked: PageQuestion) -> Query[OperatorRow]:
+def _operators(database: DatabaseQueries, root: str, asked: PageQuestion) -> Query[OperatorRow]:
     found = database.operators.where(graph=root)
     if (operator := asked.optional("operator")) is not None:
         found = found.where(operator=starts_with(operator[:128]))
@@ -208,7 +207,7 @@ def _given(node: Node) -> list[str]:
     return [ref for ref in node.outputs if ref is not None]
 
 
-def _runs_of(database: Database, root: str) -> list[str]:
+def _runs_of(database: DatabaseQueries, root: str) -> list[str]:
     uses = database.about("graph_uses").where(graph=root).first(USES)
     return list(dict.fromkeys(use.run for use in uses))
 
@@ -229,7 +228,7 @@ DEVICES: Final = 2_000
 LINKS: Final = 4_000
 
 
-def devices_view(database: Database, asked: PageQuestion) -> dict[str, Any]:
+def devices_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]:
     """The devices of every cluster, or of one, with their links and the traces that ran on them."""
     cluster = asked.optional("cluster")
     devices, links = database.devices, database.links
@@ -263,7 +262,7 @@ SLICES: Final = 80
 TIMELINE_DEVICES: Final = 4_096
 
 
-def timelines_view(database: Database, asked: PageQuestion) -> dict[str, Any]:
+def timelines_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]:
     """The traces, newest first."""
     page = database.traces.newest_first().page(asked.after, PAGE)
     return {
@@ -273,7 +272,7 @@ def timelines_view(database: Database, asked: PageQuestion) -> dict[str, Any]:
     }
 
 
-def timeline_view(database: Database, asked: PageQuestion) -> dict[str, Any]:
+def timeline_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]:
     """One trace between two times, some devices of it, and a page of its events there."""
     trace = database.traces.where(name=asked.text("name")).one()
     whole = (trace.start_ns or 0, max(trace.end_ns or 0, (trace.start_ns or 0) + 1))
@@ -325,7 +324,7 @@ def _drawn(event: EventRow) -> dict[str, Any]:
     return {name: getattr(event, name) for name in names}
 
 
-def _devices(database: Database, trace: TraceRow, events: Query[EventRow]) -> Iterator[str]:
+def _devices(database: DatabaseQueries, trace: TraceRow, events: Query[EventRow]) -> Iterator[str]:
     """The devices of the cluster that have events in the trace."""
     stated = database.devices.where(cluster=trace.cluster).first(TIMELINE_DEVICES)
     for device in sorted({each.name for each in stated}):

@@ -17,7 +17,6 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from tallystick.core.errors import TallyError, UnavailableError, UsageError, suggestion
 from tallystick.core.http.problems import Problem, problem_response
 from tallystick.database.indexing.add import add_place
-from tallystick.database.open import Database
 from tallystick.database.pages.addresses import PageQuestion
 from tallystick.database.pages.audits import (
     audit_view,
@@ -38,6 +37,7 @@ from tallystick.database.pages.graphs import (
 )
 from tallystick.database.pages.rendering import STATIC, html_of, json_of, static_file
 from tallystick.database.pages.runs import overview, run_view, runs_view, step_view
+from tallystick.database.query import DatabaseQueries
 from tallystick.database.workload_database import WorkloadDatabase
 
 # Places that are read again while their pages are open, so that a run which is being recorded grows there.
@@ -100,7 +100,7 @@ HEADERS: Final = {
 }
 PRIVATE: Final = {**HEADERS, "Cache-Control": "no-store"}
 
-Viewed = Callable[[Database, PageQuestion], Mapping[str, Any]]
+Viewed = Callable[[DatabaseQueries, PageQuestion], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ VIEWS: Final = (
 )
 
 
-def page_routes(database: Database) -> APIRouter:
+def page_routes(database: DatabaseQueries) -> APIRouter:
     """The pages over a database. Their links are relative, so they stand under any prefix that ends in a slash."""
     routes = APIRouter(include_in_schema=False)
     for view in VIEWS:
@@ -150,7 +150,7 @@ def page_routes(database: Database) -> APIRouter:
     return routes
 
 
-def _page(database: Database, view: PageView, request: Request) -> Response:
+def _page(database: DatabaseQueries, view: PageView, request: Request) -> Response:
     try:
         found = view.find(database, PageQuestion(dict(request.query_params)))
     except TallyError as error:
@@ -160,7 +160,7 @@ def _page(database: Database, view: PageView, request: Request) -> Response:
     return Response(page, headers=PRIVATE, media_type="text/html; charset=utf-8")
 
 
-def _twin(database: Database, view: PageView, request: Request) -> Response:
+def _twin(database: DatabaseQueries, view: PageView, request: Request) -> Response:
     try:
         found = view.find(database, PageQuestion(dict(request.query_params)))
     except TallyError as error:
@@ -195,7 +195,7 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]", "testserver")
 """A page of another site whose name was made to lead here has another host, and gets nothing."""
 
 
-def create_pages(database: Database) -> FastAPI:
+def create_pages(database: DatabaseQueries) -> FastAPI:
     """The application of `tally ui`; it answers only requests that name this machine as their host."""
     app = FastAPI(title="tally ui", openapi_url=None)
     app.include_router(page_routes(database))

@@ -11,10 +11,9 @@ from typing import Any, Final
 from tallystick.core.canonical_json import loose_json
 from tallystick.core.digests import leaf_hash
 from tallystick.core.errors import TallyError, UsageError
-from tallystick.database.open import Database
 from tallystick.database.pages.addresses import PageQuestion, place_text
 from tallystick.database.pages.audits import audit_line
-from tallystick.database.query import Query, below, starts_with
+from tallystick.database.query import DatabaseQueries, Query, below, starts_with
 from tallystick.database.rows import AuditedSegmentRow, AuditRow, RunRow, StepRow
 from tallystick.formats.store.log import line_at
 
@@ -33,13 +32,13 @@ class StepSpan:
     verdict: str
 
 
-def spans_of_run(database: Database, run: str) -> tuple[StepSpan, ...]:
+def spans_of_run(database: DatabaseQueries, run: str) -> tuple[StepSpan, ...]:
     """The replayed steps of a run, by their first step."""
     audits, segments = database.audits.where(run=run), database.about("audited_segments").where(run=run)
     return replayed(audits, segments).get(run, ())
 
 
-def spans_of_all(database: Database) -> Mapping[str, tuple[StepSpan, ...]]:
+def spans_of_all(database: DatabaseQueries) -> Mapping[str, tuple[StepSpan, ...]]:
     """The replayed steps of every run by its name."""
     return replayed(database.audits, database.about("audited_segments"))
 
@@ -85,7 +84,7 @@ AUDITS: Final = 100
 BEHIND: Final = 1 << 62
 
 
-def step_view(database: Database, asked: PageQuestion) -> dict[str, Any]:
+def step_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]:
     """One step of a run."""
     run = database.runs.where(name=asked.text("run")).one()
     step = database.steps.where(run=run.name, step=asked.number("step", 1)).one()
@@ -101,7 +100,7 @@ def step_view(database: Database, asked: PageQuestion) -> dict[str, Any]:
     }
 
 
-def replay_of(database: Database, run: RunRow, step: StepRow) -> dict[str, Any]:
+def replay_of(database: DatabaseQueries, run: RunRow, step: StepRow) -> dict[str, Any]:
     """From which anchor the step can be replayed, up to which state it can be compared, and what is missing for it."""
     anchors = database.anchors.where(run=run.name)
     before = list(anchors.where(step=below(step.step)).newest_first().first(1))
@@ -131,11 +130,11 @@ def _record(run: RunRow, step: StepRow, leaf: str) -> dict[str, Any]:
     return {"text": json.dumps(loose_json(line), indent=2, ensure_ascii=True), "problem": None}
 
 
-def _bindings(database: Database, step: StepRow) -> Any:
+def _bindings(database: DatabaseQueries, step: StepRow) -> Any:
     return database.bindings.where(run=step.run, step=step.step).first(BINDINGS)
 
 
-def _audits(database: Database, step: StepRow) -> list[dict[str, Any]]:
+def _audits(database: DatabaseQueries, step: StepRow) -> list[dict[str, Any]]:
     """The audits that replayed the step, and what each found at it."""
     audits = {audit.digest: audit for audit in database.audits.where(run=step.run).first(AUDITS)}
     segments = database.about("audited_segments").where(run=step.run, first_step=below(step.step + 1))
@@ -157,7 +156,7 @@ def _audits(database: Database, step: StepRow) -> list[dict[str, Any]]:
     return found[:AUDITS]
 
 
-def _findings(database: Database, audit: str, step: int) -> Any:
+def _findings(database: DatabaseQueries, audit: str, step: int) -> Any:
     return database.findings.where(audit=audit, step=step).first(AUDITS)
 
 
@@ -170,7 +169,7 @@ FINDINGS: Final = 2_000
 ANCHORS: Final = 500
 
 
-def runs_view(database: Database, asked: PageQuestion) -> dict[str, Any]:
+def runs_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]:
     """The runs, newest first, and those whose name begins as asked."""
     begins = asked.optional("begins")
     found = database.runs.newest_first()
@@ -203,7 +202,7 @@ def verified(run: RunRow, spans: tuple[StepSpan, ...]) -> dict[str, Any]:
     }
 
 
-def run_view(database: Database, asked: PageQuestion) -> dict[str, Any]:
+def run_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]:
     """One run: its curves between two steps, its audits and what they found, its anchors and a page of its steps."""
     run = database.runs.where(name=asked.text("name")).one()
     first, last = asked.number("first", 1), asked.number("last", run.steps)
@@ -238,7 +237,7 @@ def curve(steps: Query[StepRow], first: int, last: int) -> dict[str, Any]:
     return {name: [getattr(row, name) for row in rows] for name in columns} | {"is_thinned": count > CURVE}
 
 
-def drift(database: Database, run: str, first: int, last: int) -> dict[str, Any]:
+def drift(database: DatabaseQueries, run: str, first: int, last: int) -> dict[str, Any]:
     """What audits found at single steps: distances beside those allowed, and how many comparisons found none."""
     audits = database.audits.where(run=run)
     found = list(audits.about("findings").where(step=range(first, last + 1)).first(FINDINGS))
@@ -250,7 +249,7 @@ def drift(database: Database, run: str, first: int, last: int) -> dict[str, Any]
     }
 
 
-def _anchors(database: Database, run: RunRow, first: int, last: int) -> dict[str, Any]:
+def _anchors(database: DatabaseQueries, run: RunRow, first: int, last: int) -> dict[str, Any]:
     found = list(database.anchors.where(run=run.name, step=range(first - 1, last + 1)).first(ANCHORS))
     return {
         "total": database.anchors.where(run=run.name).count(),
@@ -267,7 +266,7 @@ TRACES: Final = 100
 NANO: Final = 1e9
 
 
-def overview(database: Database, _: object) -> dict[str, Any]:
+def overview(database: DatabaseQueries, _: object) -> dict[str, Any]:
     """What the database holds, newest first, and the share of the recorded steps that accepted audits cover."""
     runs, spans = list(database.runs), spans_of_all(database)
     return {
@@ -288,7 +287,7 @@ def coverage(runs: list[RunRow], spans: Mapping[str, tuple[StepSpan, ...]]) -> d
     return {"steps": sum(run.steps for run in runs), **counts}
 
 
-def device_time(database: Database, spans: Mapping[str, tuple[StepSpan, ...]]) -> dict[str, float]:
+def device_time(database: DatabaseQueries, spans: Mapping[str, tuple[StepSpan, ...]]) -> dict[str, float]:
     """The seconds for which devices worked in all traces, and those of steps that accepted audits cover."""
     worked = accepted = 0.0
     for trace in database.traces.first(TRACES):
@@ -299,7 +298,7 @@ def device_time(database: Database, spans: Mapping[str, tuple[StepSpan, ...]]) -
     return {"worked": worked / NANO, "accepted": accepted / NANO}
 
 
-def _nouns(database: Database, runs: list[RunRow]) -> list[dict[str, Any]]:
+def _nouns(database: DatabaseQueries, runs: list[RunRow]) -> list[dict[str, Any]]:
     """How much there is of each noun, and the page that shows it."""
     events = int(database.traces.total("events"))
     receipts = int(database.about("streams").total("receipts"))

@@ -18,18 +18,14 @@ from tallystick.core.errors import MalformedError
 from tallystick.core.http.problems import Problem
 from tallystick.core.http.server import read_json
 from tallystick.database.bulk import inserted
-from tallystick.database.schema import ANCHOR, CHALLENGE, RESPONSE, RUN, SOURCE
+from tallystick.database.indexing.sources import of_run
+from tallystick.database.schema import ANCHOR, CHALLENGE, RESPONSE, RUN
 from tallystick.database.service.access import Challenger, ServiceOptions
-from tallystick.database.service.described import answers
-from tallystick.database.service.row_routes import json_response
+from tallystick.database.service.responses import answers, body_of, json_response, object_of
 from tallystick.database.service.run_routes import SEGMENT, OpenedSegments, opened_segment
 from tallystick.database.workload_database import WorkloadDatabase
 
-_ANSWER: Final = {
-    **SEGMENT,
-    "required": [*SEGMENT["required"], "challenge", "response"],
-    "properties": {**SEGMENT["properties"], "challenge": {"type": "string"}, "response": {"type": "string"}},
-}
+_ANSWER: Final = object_of({**SEGMENT, "challenge": {"type": "string"}, "response": {"type": "string"}})
 
 
 class StepChallenge(Document):
@@ -47,8 +43,7 @@ class StepChallenge(Document):
 def challenge_routes(database: WorkloadDatabase, segments: OpenedSegments, options: ServiceOptions) -> APIRouter:
     """The route with which a verifier asks on record."""
     routes = APIRouter(tags=["challenges"])
-    asked = {"schema": StepChallenge.model_json_schema()}
-    body = {"requestBody": {"required": True, "content": {"application/json": asked}}}
+    body = body_of(StepChallenge.model_json_schema())
 
     @routes.post("/v1/runs/{name}/challenges", responses=answers(_ANSWER, "What is opened."), openapi_extra=body)
     async def challenge(request: Request, name: str, caller: Challenger) -> Response:
@@ -88,7 +83,8 @@ def _answer(
         number = connection.execute(known).scalar()
         now = time.time_ns()
         if number is None:
-            number = inserted(connection, CHALLENGE, run=_run(connection, name), made_ns=now, **row)
+            run = connection.execute(of_run(name, RUN.c.id)).scalar_one()
+            number = inserted(connection, CHALLENGE, run=run, made_ns=now, **row)
         same = sa.select(RESPONSE.c.bytes).where(RESPONSE.c.challenge == number, RESPONSE.c.digest == response)
         if connection.execute(same).first() is None:
             values = {"challenge": number, "digest": response, "bytes": size, "made_ns": now}
@@ -96,15 +92,9 @@ def _answer(
     return {**opened, "challenge": str(challenge), "response": str(response)}
 
 
-def _run(connection: sa.Connection, name: str) -> int:
-    asked = sa.select(RUN.c.id).join(SOURCE).where(SOURCE.c.kind == "run", SOURCE.c.name == name)
-    return int(connection.execute(asked).scalar_one())
-
-
 def _around(database: WorkloadDatabase, name: str, step: int) -> tuple[int, int]:
     """The anchors around a step; raises `Problem` 404 where there are none."""
-    of_run = sa.select(ANCHOR.c.step).join(RUN, RUN.c.id == ANCHOR.c.run).join(SOURCE, SOURCE.c.id == RUN.c.source)
-    present = of_run.where(SOURCE.c.kind == "run", SOURCE.c.name == name.replace("\0", " "), ANCHOR.c.present)
+    present = of_run(name.replace("\0", " "), ANCHOR.c.step).where(ANCHOR.c.present)
     with database.sql.reading() as connection:
         before = connection.execute(present.where(ANCHOR.c.step < step).order_by(ANCHOR.c.step.desc())).scalar()
         behind = connection.execute(present.where(ANCHOR.c.step >= step).order_by(ANCHOR.c.step)).scalar()

@@ -15,7 +15,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import IO, Annotated, Any, Final
 
-import sqlalchemy as sa
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
@@ -26,11 +25,10 @@ from tallystick.core.errors import MalformedError, ProofError, UnavailableError,
 from tallystick.core.http.problems import Problem
 from tallystick.core.http.server import Uploads, declared_size, spool_body
 from tallystick.database.indexing.add import add_place
-from tallystick.database.indexing.sources import LogPosition, read_on
+from tallystick.database.indexing.sources import LogPosition, of_run, read_on
 from tallystick.database.schema import SOURCE
 from tallystick.database.service.access import Caller, Sender, ServiceOptions, TokenGrant, claim_upload
-from tallystick.database.service.described import answers
-from tallystick.database.service.row_routes import json_response
+from tallystick.database.service.responses import COUNT, FILE, answers, body_of, json_response, object_of
 from tallystick.database.service.run_routes import FILES, listed_files, sha256_of
 from tallystick.database.workload_database import WorkloadDatabase
 from tallystick.formats.store.directories import InferenceDirectory, claims_inference
@@ -274,30 +272,10 @@ SIZE_MAX: Final = 1 << 42
 RUN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 Size = Annotated[int, Query(ge=0, le=SIZE_MAX)]
 Sha256 = Annotated[str, Query(pattern="^[0-9a-f]{64}$")]
-_STATE: Final = {
-    "type": "object",
-    "required": ["files", "parts"],
-    "additionalProperties": False,
-    "properties": {"files": FILES, "parts": {"type": "object", "additionalProperties": {"type": "integer"}}},
-}
-_TAKEN: Final = {
-    "type": "object",
-    "required": ["received"],
-    "additionalProperties": False,
-    "properties": {"received": {"type": "integer", "minimum": 0}},
-}
-_ADDED: Final = {
-    "type": "object",
-    "required": ["run"],
-    "additionalProperties": False,
-    "properties": {"run": {"type": "string"}},
-}
-_BODY: Final = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-    }
-}
+_STATE: Final = object_of({"files": FILES, "parts": {"type": "object", "additionalProperties": {"type": "integer"}}})
+_TAKEN: Final = object_of({"received": COUNT})
+_ADDED: Final = object_of({"run": {"type": "string"}})
+_BODY: Final = body_of(FILE, "application/octet-stream")
 
 
 def ingest_routes(database: WorkloadDatabase, options: ServiceOptions) -> APIRouter:
@@ -350,7 +328,6 @@ def _require_own(database: WorkloadDatabase, arriving: ArrivingRuns, name: str, 
     """Raise `Problem` 403 unless a run of that name is for this token to send: the first one keeps the name."""
     here = str((arriving.folder / name).absolute())
     with database.sql.reading() as connection:
-        asked = sa.select(SOURCE.c.place).where(SOURCE.c.kind == "run", SOURCE.c.name == name)
-        place = connection.execute(asked).scalar()
+        place = connection.execute(of_run(name, SOURCE.c.place)).scalar()
     if place not in (None, here) or not claim_upload(database, name, token):
         raise Problem(403, "taken", "a run of that name is not this token's; send it under another name")

@@ -1,11 +1,10 @@
-"""Routes for rows: questions as documents, and simple ones in the URL."""
+"""Routes for rows: questions as documents, and simple ones in the URL; the schemas of both in OpenAPI."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Annotated, Any, Final
@@ -20,6 +19,7 @@ from tallystick.core.http.server import read_json
 from tallystick.database.nouns import Noun
 from tallystick.database.query import (
     NOT_FINITE,
+    PAGE_MAX,
     FieldCondition,
     FieldTest,
     Page,
@@ -32,13 +32,20 @@ from tallystick.database.query import (
 )
 from tallystick.database.rows import NOUNS
 from tallystick.database.service.access import AskedBy, Caller, ClaimReader, ServiceOptions
-from tallystick.database.service.described import answers, page_schema, row_parameters
+from tallystick.database.service.responses import (
+    COUNT,
+    Schema,
+    answers,
+    body_of,
+    json_response,
+    list_of,
+    object_of,
+)
 from tallystick.database.workload_database import WorkloadDatabase
 
 # Questions in a URL: `/v1/steps?run=digits&step.at_least=100&loss.stated=true&limit=50`.
 
 TESTS: Final = ("at_least", "below", "starts_with", "stated")
-_BOOLEANS: Final = {"true": True, "false": False}
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 _NUMBER: Final = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,3})?")
 
@@ -80,9 +87,9 @@ def _condition(field: str, test: str, values: list[Value]) -> FieldCondition:
 
 
 def _boolean(name: str, text: str) -> bool:
-    if text not in _BOOLEANS:
+    if text not in ("true", "false"):
         raise UsageError(f"{name}: true or false")
-    return _BOOLEANS[text]
+    return text == "true"
 
 
 def _integer(name: str, text: str) -> int:
@@ -107,36 +114,80 @@ def _place(name: str, text: str) -> Any:
     return tuple(found)
 
 
-def _text(_: str, text: str) -> str:
-    return text
-
-
-_SETTINGS: Final = {"limit": _integer, "after": _place, "order": _text, "descending": _boolean}
+_SETTINGS: Final[dict[str, Callable[[str, str], Any]]] = {
+    "limit": _integer,
+    "after": _place,
+    "order": lambda _, text: text,
+    "descending": _boolean,
+}
 
 
 GRAPH_NOUNS: Final = {"graphs": "root", "graph_links": "graph", "operators": "graph"}
 """What shows how a model is built, and the field that names the graph: it takes the scope of openings."""
 PLACE: Final = "place"
 QUESTIONS_AT_ONCE: Final = 4
-_ASKED: Final = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/RowQuery"}}},
-    }
+NAMES: Final = {str: "string", int: "integer", float: "number", bool: "boolean"}
+AFTER: Final[Schema] = {
+    **list_of({"type": [*NAMES.values()]}),
+    "description": "A place among the rows, as a page names it.",
 }
+
+
+def row_schema(noun: Noun) -> Schema:
+    """A row of a noun."""
+    fields = {field.name: _value_schema(field.kind, field.is_optional) for field in noun.fields}
+    return {**object_of(fields), "description": (noun.row.__doc__ or "").strip()}
+
+
+def page_schema(noun: Noun) -> Schema:
+    """A page of rows of a noun."""
+    row = {"$ref": f"#/components/schemas/{noun.row.__name__}"}
+    return object_of({"rows": list_of(row), "after": {"anyOf": [AFTER, {"type": "null"}]}})
+
+
+def row_parameters(noun: Noun) -> list[Schema]:
+    """The parameters with which rows of a noun are asked for in a URL."""
+    fixed: tuple[tuple[str, Schema, str], ...] = (
+        ("limit", {"type": "integer", "minimum": 1, "maximum": PAGE_MAX}, "The largest number of rows."),
+        ("after", {"type": "string"}, "The place behind which the page begins, as JSON."),
+        ("order", {"type": "string", "enum": list(noun.possible_orders)}, "The field that orders the rows."),
+        ("descending", {"type": "boolean"}, "The last rows first."),
+    )
+    return [
+        {"name": name, "in": "query", "required": False, "description": what, "schema": schema}
+        for name, schema, what in (*fixed, *_test_parameters(noun))
+    ]
+
+
+def _test_parameters(noun: Noun) -> Iterator[tuple[str, Schema, str]]:
+    for field in noun.fields:
+        if field.name == PLACE:
+            continue
+        value: Schema = {"type": NAMES[field.kind]}
+        yield field.name, list_of(value), "This value, or one of these."
+        if field.kind in (int, float):
+            yield f"{field.name}.at_least", value, "Not below this value."
+            yield f"{field.name}.below", value, "Below this value."
+        if field.kind is str:
+            text = {"type": "string", "minLength": 1, "maxLength": 128}
+            yield f"{field.name}.starts_with", text, "Text that begins so."
+        if field.is_optional:
+            yield f"{field.name}.stated", {"type": "boolean"}, "Whether there is a value."
+
+
+def _value_schema(kind: type, is_optional: bool) -> Schema:
+    forms: list[Schema] = [{"type": NAMES[kind]}]
+    forms += [{"enum": [*NOT_FINITE]}] if kind is float else []
+    forms += [{"type": "null"}] if is_optional else []
+    return forms[0] if len(forms) == 1 else {"anyOf": forms}
+
+
+# The routes.
+
+_ASKED: Final = body_of({"$ref": "#/components/schemas/RowQuery"})
 _ANY_PAGE: Final = {"anyOf": [page_schema(noun) for noun in NOUNS.values()]}
-_COUNT: Final = {
-    "type": "object",
-    "required": ["count"],
-    "additionalProperties": False,
-    "properties": {"count": {"type": "integer", "minimum": 0}},
-}
-_TOTAL: Final = {
-    "type": "object",
-    "required": ["total"],
-    "additionalProperties": False,
-    "properties": {"total": {"anyOf": [{"type": "number"}, {"enum": [*NOT_FINITE]}]}},
-}
+_COUNT: Final = object_of({"count": COUNT})
+_TOTAL: Final = object_of({"total": {"anyOf": [{"type": "number"}, {"enum": [*NOT_FINITE]}]}})
 
 
 def row_routes(database: WorkloadDatabase, options: ServiceOptions) -> APIRouter:
@@ -172,32 +223,28 @@ def row_routes(database: WorkloadDatabase, options: ServiceOptions) -> APIRouter
         found = await answered(database.total, await asked(request, caller), field)
         return json_response({"total": written(found)})
 
+    def listing(noun: Noun) -> Callable[..., Any]:
+        async def listed(request: Request, caller: AskedBy) -> Response:
+            caller.require(_scope_of(noun.name))  # before the parameters are read
+            question = _allowed(question_of(noun.name, request.query_params.multi_items()), caller)
+            return _page(await answered(database.page, question), noun)
+
+        listed.__doc__ = f"Rows of {noun.name}."
+        return listed
+
     for noun in NOUNS.values():
         extra = {"parameters": row_parameters(noun)}
         described = answers(page_schema(noun), "A page of rows.")
-        routes.get(f"/v1/{noun.name}", name=noun.name, responses=described, openapi_extra=extra)(
-            _listed(noun, lambda question: answered(database.page, question))
-        )
+        routes.get(f"/v1/{noun.name}", name=noun.name, responses=described, openapi_extra=extra)(listing(noun))
     return routes
 
 
-def json_response(value: Any, status: int = 200) -> Response:
-    """JSON values as a response."""
-    return Response(json.dumps(value, separators=(",", ":"), allow_nan=False), status, media_type="application/json")
-
-
-def _listed(noun: Noun, answered: Callable[[RowQuery], Awaitable[Page[Any]]]) -> Callable[..., Any]:
-    async def listed(request: Request, caller: AskedBy) -> Response:
-        caller.require(_scope_of(noun.name))  # before the parameters are read
-        question = _allowed(question_of(noun.name, request.query_params.multi_items()), caller)
-        return _page(await answered(question), noun)
-
-    listed.__doc__ = f"Rows of {noun.name}."
-    return listed
-
-
 def _page(found: Page[Any], noun: Noun) -> Response:
-    return json_response(page_json(noun, Page(tuple(_shown(noun, row) for row in found.rows), found.after)))
+    """The page without paths of this machine: the place of a run is that of its files in the service."""
+    rows = found.rows
+    if PLACE in noun.types:
+        rows = tuple(replace(row, place=f"/runs/{row.name}" if noun.name == "runs" else "") for row in rows)
+    return json_response(page_json(noun, Page(rows, found.after)))
 
 
 def _allowed(question: RowQuery, caller: Caller) -> RowQuery:
@@ -230,10 +277,3 @@ def _narrowed(question: RowQuery, runs: frozenset[str]) -> RowQuery:
         used = RowQuery(noun="graph_uses", conditions=(of_runs,))
         related.append(RelatedRows(field=GRAPH_NOUNS[question.noun], their_field="graph", question=used))
     return question.model_copy(update={"related": tuple(related)})
-
-
-def _shown(noun: Noun, row: Any) -> Any:
-    """A row without paths of this machine: the place of a run is that of its files in the service."""
-    if PLACE not in noun.types:
-        return row
-    return replace(row, place=f"/runs/{row.name}" if noun.name == "runs" else "")

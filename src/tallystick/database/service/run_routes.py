@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import re
 import shutil
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path as InPath, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import Response
 
 from tallystick.core.errors import MalformedError, UnavailableError, UsageError
 from tallystick.core.http.problems import Problem
 from tallystick.database.indexing.discovery import discover
-from tallystick.database.indexing.replayable import ReplayKind
 from tallystick.database.indexing.sources import place_of
+from tallystick.database.replayable import ReplayKind
 from tallystick.database.service.access import AskedBy, Opener, Reader
-from tallystick.database.service.described import answers
-from tallystick.database.service.row_routes import json_response
+from tallystick.database.service.responses import (
+    COUNT,
+    DIGITS,
+    FILE,
+    answers,
+    file_response,
+    json_response,
+    list_of,
+    object_of,
+)
 from tallystick.database.service.watching import files_of_a_run
 from tallystick.database.workload_database import WorkloadDatabase
 from tallystick.formats.store.directories import InferenceDirectory, claims_inference
@@ -130,145 +136,44 @@ def scope_of(file: str) -> str:
     return "claims" if file == "claim.json" else "read" if file in OPEN_TO_READERS else "open"
 
 
-# Files as the bodies of responses: streamed in pieces, whole or a range of bytes (RFC 9110).
-
-PIECE: Final = 1 << 18
-_RANGE: Final = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
-
-
-async def file_response(request: Request, path: Path) -> Response:
-    """The file, or the range of it that the request asks for; raises `Problem` 416 for one that lies outside."""
-    try:
-        file = await asyncio.to_thread(path.open, "rb")
-    except OSError:
-        raise Problem(404, "absent", "there is no such file") from None
-    try:
-        status = path.stat()
-        tag = f'"{status.st_size:x}-{status.st_mtime_ns:x}"'
-        start, end = _range(request, status.st_size, tag)
-        headers = {"Accept-Ranges": "bytes", "Content-Length": str(end - start), "ETag": tag}
-        is_part = (start, end) != (0, status.st_size)
-        if is_part:
-            headers["Content-Range"] = f"bytes {start}-{end - 1}/{status.st_size}"
-        if request.method == "HEAD":
-            file.close()
-            return Response(headers=headers, media_type="application/octet-stream")
-        pieces = _pieces(file, start, end - start)
-        return StreamingResponse(pieces, 206 if is_part else 200, headers, "application/octet-stream")
-    except BaseException:
-        file.close()
-        raise
-
-
-def _range(request: Request, size: int, tag: str) -> tuple[int, int]:
-    """First byte and the one behind the last; the whole file where the client's copy is of another state of it."""
-    text = request.headers.get("range")
-    if text is None or request.headers.get("if-range", tag) != tag or request.method == "HEAD":
-        return 0, size
-    found = _RANGE.fullmatch(text.strip())
-    if found is None or found[0] == "bytes=-":
-        raise Problem(416, "range", "one range is sent: bytes=A-B", headers={"Content-Range": f"bytes */{size}"})
-    first, last = found[1], found[2]
-    start = int(first) if first else max(size - int(last), 0)
-    end = min(int(last) + 1, size) if first and last else size
-    if start >= end:
-        raise Problem(416, "range", f"the file has {size} bytes", headers={"Content-Range": f"bytes */{size}"})
-    return start, end
-
-
-async def _pieces(file: IO[bytes], start: int, length: int) -> AsyncIterator[bytes]:
-    with file:
-        await asyncio.to_thread(file.seek, start)
-        while length > 0:
-            piece = await asyncio.to_thread(file.read, min(PIECE, length))
-            if not piece:
-                raise EOFError("the file became shorter while it was sent")
-            length -= len(piece)
-            yield piece
-
-
 # Routes for runs: their files, records with proofs, and segments that are opened for a verifier.
 
 NUMBER_MAX: Final = 10**15
 Number = Annotated[int, InPath(ge=0, le=NUMBER_MAX)]
-BYTES: Final = {"type": "string", "format": "binary"}
-FILES: Final = {
-    "type": "array",
-    "items": {
-        "type": "object",
-        "required": ["path", "size"],
-        "additionalProperties": False,
-        "properties": {
-            "path": {"type": "string"},
-            "size": {"type": "integer", "minimum": 0},
-            "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
-        },
-    },
+FILES: Final = list_of(object_of({"path": {"type": "string"}, "size": COUNT}, {"sha256": DIGITS}))
+SEGMENT: Final = {
+    **{name: {"type": "string"} for name in ("run", "claim")},
+    **{name: {"type": "integer"} for name in ("start", "end")},
+    "files": FILES,
 }
-_LISTED: Final = {
-    "type": "object",
-    "required": ["run", "files"],
-    "additionalProperties": False,
-    "properties": {"run": {"type": "string"}, "files": FILES},
+"""The members of the answer that names the files of a segment."""
+_RANGE_OF_STEPS: Final = {
+    **dict.fromkeys(("first", "last"), COUNT),
+    "replay": {"enum": [str(kind) for kind in ReplayKind]},
+    **{name: {"type": "string"} for name in ("missing", "mend")},
 }
-SEGMENT: Final[dict[str, Any]] = {
-    "type": "object",
-    "required": ["run", "claim", "start", "end", "files"],
-    "additionalProperties": False,
-    "properties": {
-        "run": {"type": "string"},
-        "claim": {"type": "string"},
-        "start": {"type": "integer"},
-        "end": {"type": "integer"},
-        "files": FILES,
-    },
-}
-_STEPS: Final = {"type": "integer", "minimum": 0}
-_DISCOVERY: Final = {
-    "type": "object",
-    "required": ["run", "anchors", "ranges"],
-    "additionalProperties": False,
-    "properties": {
-        "run": {"type": "string"},
-        "anchors": {"type": "array", "items": _STEPS},
-        "ranges": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["first", "last", "replay", "missing", "mend"],
-                "additionalProperties": False,
-                "properties": {
-                    "first": _STEPS,
-                    "last": _STEPS,
-                    "replay": {"enum": [str(each) for each in ReplayKind]},
-                    "missing": {"type": "string"},
-                    "mend": {"type": "string"},
-                },
-            },
-        },
-    },
-}
-_RECORD: Final = {
-    "type": "object",
-    "required": ["index", "proof", "record", "root", "size"],
-    "additionalProperties": False,
-    "properties": {
+_DISCOVERY: Final = object_of(
+    {"run": {"type": "string"}, "anchors": list_of(COUNT), "ranges": list_of(object_of(_RANGE_OF_STEPS))}
+)
+_RECORD: Final = object_of(
+    {
         "index": {"type": "integer"},
-        "proof": {"type": "array", "items": {"type": "string", "pattern": "^[0-9a-f]{64}$"}},
+        "proof": list_of(DIGITS),
         "record": {"type": "string", "description": "The line of the record; its leaf hash stands under the root."},
         "root": {"type": "string"},
         "size": {"type": "integer"},
-    },
-}
+    }
+)
 
 
 def run_routes(database: WorkloadDatabase, segments: OpenedSegments) -> APIRouter:
     """The routes over the runs that the database names."""
     routes = APIRouter(tags=["runs"])
-    whole = answers(BYTES, "The file.", "application/octet-stream")
+    whole = answers(FILE, "The file.", "application/octet-stream")
+    listed = object_of({"run": {"type": "string"}, "files": FILES})
     part = {206: {"description": "The part that `Range` asks for.", "content": whole[200]["content"]}}
 
-    @routes.get("/v1/runs/{name}/files", responses=answers(_LISTED, "The files of the run."))
+    @routes.get("/v1/runs/{name}/files", responses=answers(listed, "The files of the run."))
     async def files(name: str, caller: Reader) -> Response:
         """The files of a run with their sizes."""
         run = await asyncio.to_thread(find_run, database, name)
@@ -293,7 +198,7 @@ def run_routes(database: WorkloadDatabase, segments: OpenedSegments) -> APIRoute
 
     segment = "/v1/runs/{name}/segments/{start}-{end}"
 
-    @routes.get(segment, responses=answers(SEGMENT, "The files of the segment."))
+    @routes.get(segment, responses=answers(object_of(SEGMENT), "The files of the segment."))
     async def opened(name: str, start: Number, end: Number, caller: Opener) -> Response:
         """Open the segment between two anchors: the list of its files, which are then asked for one by one."""
         return json_response(await asyncio.to_thread(opened_segment, database, segments, name, start, end))

@@ -23,8 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tallystick.core.errors import MalformedError, ProofError, RuleError, TallyError, UnavailableError, UsageError
 from tallystick.core.http.problems import Problem, answer_errors, problem_response
-from tallystick.database.service.described import answers
-from tallystick.database.service.row_routes import json_response
+from tallystick.database.service.responses import answers, json_response, object_of
 from tallystick.database.workload_database import WorkloadDatabase, newest
 
 # The log of the service: one line of JSON on stderr for each request, and for each thing that failed.
@@ -107,12 +106,7 @@ def _first(error: RequestValidationError) -> str:
 
 GONE: Final = 499
 """The status in the log where the client left before the answer began."""
-_HEALTH: Final = {
-    "type": "object",
-    "required": ["status", "form"],
-    "additionalProperties": False,
-    "properties": {"status": {"const": "ok"}, "form": {"type": "string"}},
-}
+_HEALTH: Final = object_of({"status": {"const": "ok"}, "form": {"type": "string"}})
 
 
 class RequestCounts:

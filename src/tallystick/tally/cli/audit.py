@@ -43,11 +43,9 @@ if TYPE_CHECKING:
 
 # `tally audit` and `tally verify-segment`: replay what was recorded and say how far it can be trusted.
 
-POLICY = typer.Option(None, help="The verifier's policy, as TOML or JSON.")
 CLAIM = typer.Option(None, help="The digest of the claim that was published: sha256:…")
 DEVICE = device_option("Replay on cpu or cuda; by default on the device that the spec names.", None)
 INITIAL = typer.Option(None, help="The directory of the weights that the run is to begin with.")
-ANCHORS = typer.Option(None, "--anchors", metavar="URL", help="Where anchors are that the run directory lacks.")
 HTML = typer.Option(None, "--html", help="Also write the report as one self-contained page.")
 REPORT_JSON = typer.Option(False, "--json", help="Print the report as JSON.")
 REPORT_DB = typer.Option(

@@ -23,13 +23,7 @@ from tallystick.tally.calibration import (
     study as training_study,
 )
 from tallystick.tally.cli.entry import Terminated
-from tallystick.tally.cli.options import (
-    AsJson,
-    PromisedDtype,
-    dtype_of,
-    kept_folder,
-    read_calibration,
-)
+from tallystick.tally.cli.options import AsJson, PromisedDtype, dtype_of, kept_folder, read_calibration
 from tallystick.tally.cli.output import existing, show, talk
 
 PREFIX: Final = "tally-calibrate-"

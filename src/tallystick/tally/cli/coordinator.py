@@ -6,10 +6,9 @@ import shlex
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from pydantic import TypeAdapter
@@ -38,7 +37,7 @@ from tallystick.disputes.parties import (
 from tallystick.formats.signing import SigningKey
 from tallystick.formats.store.folders import OPENING, RUN, require_folder
 from tallystick.tally.cli.dispute_display import DisputeChanges, claims_table, disputes_table, print_table
-from tallystick.tally.cli.options import JSON, read_key
+from tallystick.tally.cli.options import AsJson, read_key
 from tallystick.tally.cli.output import print_json, read_entries, show as show_result, talk
 from tallystick.tally.cli.party_session import BUDGET, PROFILE, dispute_judge
 
@@ -112,58 +111,42 @@ def next_commands(database: Path) -> list[str]:
 
 
 DB_HELP: Final = "A file (SQLite), or the URL of a PostgreSQL database."
-KEY_HELP: Final = "The coordinator's key; beside a file, FILE.key by default."
 NO_KEY: Final = "0" * 64
-KEY: Final = typer.Option(None, "--key", help=KEY_HELP)
-RULES: Final = typer.Option(None, help="The rules as JSON; what is left out has its default.")
-MEMBERS: Final = typer.Option(None, help="The committee's keys, one a line.")
-REFEREE: Final = typer.Option(None, help="The key of the party that rules at once.")
-TREASURY: Final = typer.Option(None, help="The key that fines go to; the coordinator's by default.")
-KEEP: Final = typer.Option(True, help="Make the moves that anybody may make once they are due.")
-POLL: Final = typer.Option(1.0, min=0.05, max=3600, help="Seconds between checks for moves that are due.")
-GRACE: Final = typer.Option(60.0, min=0, help="Seconds before the first such move, so that parties can come back.")
-
-
-@dataclass(frozen=True)
-class RulesOptions:
-    """The rules of a new coordinator: a file, and what stands on the command line."""
-
-    rules: Path | None = RULES
-    members: Path | None = MEMBERS
-    referee: str | None = REFEREE
-    treasury: str | None = TREASURY
-
-
-@dataclass(frozen=True)
-class KeeperOptions:
-    """Whether, how often and from when on a server makes the moves that are due."""
-
-    keep: bool = KEEP
-    poll: float = POLL
-    grace: float = GRACE
+Key = Annotated[Path | None, typer.Option("--key", help="The coordinator's key; beside a file, FILE.key by default.")]
+Database = Annotated[str, typer.Option("--db", help=DB_HELP)]
 
 
 def init(
-    *,
     db: str | None = typer.Option(None, "--db", help=f"{DB_HELP} With --demo, court/court.db by default."),
-    options: RulesOptions,
+    rules: Path | None = typer.Option(None, help="The rules as JSON; what is left out has its default."),
+    members: Path | None = typer.Option(None, help="The committee's keys, one a line."),
+    referee: str | None = typer.Option(None, help="The key of the party that rules at once."),
+    treasury: str | None = typer.Option(None, help="The key that fines go to; the coordinator's by default."),
     window_for: Path | None = typer.Option(
         None,
         "--window-for",
         help="Claims can be contested for 40 times what auditing this run takes here, at least.",
     ),
-    key: Path | None = KEY,
+    key: Key = None,
     demo: bool = typer.Option(
         False, "--demo", help="For trying: short clocks, all keys beside it, what to paste next."
     ),
-    json: bool = JSON,
-) -> int:
+    json: AsJson = False,
+) -> None:
     """Set up a coordinator: its rules never change. Prints its identity and key.
 
     Where the rules name no beacon, the coordinator brings the nonces that draw committees.
     """
     if demo:
-        return _init_demo(db, {**vars(options), "key": key}, window_for, json)
+        others = {"rules": rules, "members": members, "referee": referee, "treasury": treasury, "key": key}
+        if said := [name for name, value in others.items() if value is not None]:
+            raise UsageError(f"--{said[0]}: --demo brings its own rules and keys; leave one of them away")
+        if db is not None and "://" in db:
+            raise UsageError("--db: a coordinator for trying is kept in a file, with the keys beside it")
+        # Where the run is here that the printed commands claim, the window follows from its audit.
+        timed = window_for or (HONEST if (HONEST / "claim.json").is_file() else None)
+        init_demo(DATABASE if db is None else Path(db), json, None if timed is None else _window(timed))
+        return
     if db is None:
         raise UsageError("--db: where the coordinator is to be kept; --demo sets one up for trying")
     database = board.CoordinatorDatabase(db)
@@ -172,14 +155,13 @@ def init(
         raise UsageError(f"{database.path}: there is a file already")
     signing = _read_key(key) or local_coordinator.key_beside(database)
     database.close()
-    members = None if options.members is None else read_entries(options.members)
-    told = {"referee": options.referee, "treasury": options.treasury, "members": members}
-    agreed = read_rules(options.rules, told, {"treasury": signing.public, "beacon": signing.public})
+    listed = None if members is None else read_entries(members)
+    told = {"referee": referee, "treasury": treasury, "members": listed}
+    agreed = read_rules(rules, told, {"treasury": signing.public, "beacon": signing.public})
     if window_for is not None:
         agreed = agreed.model_copy(update={"challenge_window": max(agreed.challenge_window, _window(window_for))})
     with closing(local_coordinator.LocalCoordinator.create(db, agreed, signing)) as place:
         _show_identity(place, json)
-    return 0
 
 
 def _show_identity(place: local_coordinator.LocalCoordinator, as_json: bool) -> None:
@@ -189,15 +171,17 @@ def _show_identity(place: local_coordinator.LocalCoordinator, as_json: bool) -> 
 
 def serve(
     *,
-    db: str = typer.Option(..., "--db", help=DB_HELP),
+    db: Database,
     host: str = typer.Option("127.0.0.1", help="The address to listen on."),
     port: int = typer.Option(0, min=0, max=65535, help="The port; 0 takes a free one."),
-    key: Path | None = KEY,
+    key: Key = None,
     referee: Path | None = typer.Option(None, help="Rule as the referee, with the key in this file."),
     profile: Path | None = PROFILE,
     budget: list[Path] = BUDGET,
-    keeper: KeeperOptions,
-) -> int:
+    keep: bool = typer.Option(True, help="Make the moves that anybody may make once they are due."),
+    poll: float = typer.Option(1.0, min=0.05, max=3600, help="Seconds between checks for moves that are due."),
+    grace: float = typer.Option(60.0, min=0, help="Seconds before the first such move, so that parties can come back."),
+) -> None:
     """Serve a coordinator to its parties until Ctrl-C. Prints the address, the identity and the key."""
     require("sqlalchemy", "fastapi", "uvicorn")
     if referee is None and (profile or budget):
@@ -205,46 +189,44 @@ def serve(
 
     with closing(_open(db, key)) as place, TemporaryDirectory() as folder, ExitStack() as held:
         programs = list[players.Player]()
-        if keeper.keep:  # it makes due moves and brings the beacon's nonces
+        if keep:  # it makes due moves and brings the beacon's nonces
             workspace = held.enter_context(players.Workspace(Path(folder, "keeper")))
             due = players.DueMoves(everybody=True, nonce=place.next_nonce)
             programs.append(players.Player(place.own(), workspace, (due,)))
         if referee is not None:
             judge = dispute_judge(profile, budget)
             programs.append(_referee(place, referee, judge, Path(folder, "referee"), held))
-        _listen(host, port, place, programs, keeper)
-    return 0
+        _listen(host, port, place, programs, (grace, poll))
 
 
 def grant(
+    *,
     party: str = typer.Argument(help="The party's key, 64 hexadecimal digits."),
     amount: int = typer.Argument(min=1, help="How much to put into its purse."),
     out: bool = typer.Option(False, "--out", help="Pay the amount out of the purse instead."),
-    db: str = typer.Option(..., "--db", help=DB_HELP),
-    key: Path | None = KEY,
-    json: bool = JSON,
-) -> int:
+    db: Database,
+    key: Key = None,
+    json: AsJson = False,
+) -> None:
     """Put money into a party's purse, once it was paid in. Prints what the purse holds then."""
     if len(party) != len(NO_KEY) or set(party) - set("0123456789abcdef"):
         raise UsageError(f"{party[:80]}: no key of 64 hexadecimal digits")
     with closing(_open(db, key)) as place:
         purse = place.grant(party, -amount if out else amount)
         show_result({"party": party, "purse": purse}, str(purse), json)
-    return 0
 
 
 def show(
-    db: str = typer.Option(..., "--db", help=DB_HELP),
-    key: Path | None = KEY,
+    db: Database,
+    key: Key = None,
     as_json: bool = typer.Option(False, "--json", help="One line of JSON."),
-) -> int:
+) -> None:
     """Check every entry of a coordinator's database, and print the state of claims, disputes and purses."""
     with closing(_open(db, key)) as place:
         if as_json:
             print_json(_summary(place))
         else:
             _print_tables(place, place.chain())
-    return 0
 
 
 def _window(run: Path) -> int:
@@ -252,22 +234,7 @@ def _window(run: Path) -> int:
     return party_audits.window_for(require_folder(run, RUN, OPENING))
 
 
-def _init_demo(db: str | None, others: dict[str, Any], window_for: Path | None, as_json: bool) -> int:
-    """Raises `UsageError` for options that a coordinator for trying does not take.
-
-    Where the run is here that the printed commands claim, the window follows from its audit.
-    """
-    if said := [name for name, value in others.items() if value is not None]:
-        raise UsageError(f"--{said[0]}: --demo brings its own rules and keys; leave one of them away")
-    if db is not None and "://" in db:
-        raise UsageError("--db: a coordinator for trying is kept in a file, with the keys beside it")
-    timed = window_for or (HONEST if (HONEST / "claim.json").is_file() else None)
-    init_demo(DATABASE if db is None else Path(db), as_json, None if timed is None else _window(timed))
-    return 0
-
-
 def _open(db: str, key: Path | None) -> local_coordinator.LocalCoordinator:
-
     return local_coordinator.LocalCoordinator.open(db, _read_key(key))
 
 
@@ -304,12 +271,12 @@ def _listen(
     port: int,
     place: local_coordinator.LocalCoordinator,
     programs: Sequence[players.Player],
-    keeper: KeeperOptions,
+    seconds: tuple[float, float],
 ) -> None:
     """Serve until Ctrl-C, with the programs in another thread."""
     stop = threading.Event()
     with http.bind(host, port) as listening:
-        beside = threading.Thread(target=_keep_at, args=(place, programs, keeper, stop), name="programs")
+        beside = threading.Thread(target=_keep_at, args=(place, programs, seconds, stop), name="programs")
         beside.start()
         try:
             print(f"{http.address_of(listening)}\ncoordinator {place.identity}\nkey {place.charter.key}", flush=True)
@@ -324,7 +291,7 @@ def _listen(
 def _keep_at(
     place: local_coordinator.LocalCoordinator,
     programs: Sequence[players.Player],
-    keeper: KeeperOptions,
+    seconds: tuple[float, float],
     stop: threading.Event,
 ) -> None:
     """Run every program in a loop; an outage is reported, and the program is tried again."""
@@ -335,12 +302,13 @@ def _keep_at(
 
     for program in programs:
         program.say = say
-    stop.wait(keeper.grace)
+    grace, poll = seconds
+    stop.wait(grace)
     with TemporaryDirectory() as folder:
         changes = DisputeChanges(
             place.own(), game_view.BoardCache(place.board(SigningKey.generate()), Path(folder)), say
         )
-        while not stop.wait(keeper.poll):
+        while not stop.wait(poll):
             for program in programs:
                 try:
                     program.look()

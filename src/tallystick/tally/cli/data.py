@@ -23,13 +23,7 @@ from tallystick.formats.data import (
 )
 from tallystick.formats.store import log as logs, run as runs
 from tallystick.recording import rows as row_writing
-from tallystick.tally.cli.options import (
-    AlwaysJson,
-    AsJson,
-    CorpusDirectory,
-    RunFolder,
-    run_in,
-)
+from tallystick.tally.cli.options import AlwaysJson, AsJson, CorpusDirectory, RunFolder, run_in
 from tallystick.tally.cli.output import corpus_task, existing, page, print_json, progress_bar, show, talk
 
 

@@ -14,9 +14,10 @@ from tallystick.core.canonical_json import Json, encode
 from tallystick.core.errors import ProofError, TallyError, UnavailableError, UsageError, without_passwords
 from tallystick.core.files import require_empty_folder, write_atomically
 from tallystick.core.lazy import require
-from tallystick.database import open as database_open, sql as database_sql, trackers, workload_database
+from tallystick.database import sql as database_sql, trackers, workload_database
 from tallystick.database.indexing import add as indexing, checking, discovery, graphs, sources, storing
 from tallystick.formats.store import blobs as blob_stores
+from tallystick.tally import database as database_api
 from tallystick.tally.cli.options import AsJson, Db, open_database
 from tallystick.tally.cli.output import print_json, print_table, show, talk
 from tallystick.verdicts import words
@@ -101,7 +102,7 @@ def to_tensorboard(
     json: AsJson = False,
 ) -> None:
     """Show runs in TensorBoard: their curves, their claims, and what audits found."""
-    with database_open.open(db) as database:
+    with database_api.open(db) as database:
         places = [str(trackers.write_tensorboard(database, name, logdir)) for name in runs]
     show({"folders": list(places)}, "\n".join(places), json)
 
@@ -114,7 +115,7 @@ def to_mlflow(
     json: AsJson = False,
 ) -> None:
     """Show a run in MLflow: its curves as metrics, its claim and its verdicts as tags."""
-    with database_open.open(db) as database:
+    with database_api.open(db) as database:
         number = trackers.log_mlflow(database, run, tracking, run_id)
     show({"run_id": number}, number, json)
 

@@ -31,7 +31,7 @@ from tallystick.disputes.parties import (
 from tallystick.formats.signing import SigningKey, check_public
 from tallystick.tally import operators as operators_api
 from tallystick.tally.cli.dispute_display import accounts_table, claims_table, disputes_table, moves_table, print_table
-from tallystick.tally.cli.options import JSON
+from tallystick.tally.cli.options import AsJson
 from tallystick.tally.cli.output import print_json, show as show_result, talk
 from tallystick.tally.cli.party_session import (
     BOARD,
@@ -57,8 +57,8 @@ def open_(
     high: int | None = typer.Option(None, "--to", min=1, help="The leaf after the last contested one."),
     again: bool = typer.Option(False, "--again", help="Even if this party disputes the claim already."),
     party: PartyOptions,
-    json: bool = JSON,
-) -> int:
+    json: AsJson = False,
+) -> None:
     """Contest leaves of a claim, all of them by default, with a bond. Prints the dispute's number."""
     with connect.connected(party.coordinator, party.key) as connection:
         watch = game_view.GameFollower(connection.coordinator)
@@ -72,10 +72,9 @@ def open_(
         connection.coordinator.submit(game_moves.Contest(actor=view.party, value=price, claim=claim, low=low, high=end))
         number = _open_one(watch.look(), claim)
         show_result({"claim": claim, "dispute": number}, "on its way" if number is None else f"dispute {number}", json)
-    return 0
 
 
-def status(coordinator: str = COORDINATOR, json: bool = JSON) -> None:
+def status(coordinator: str = COORDINATOR, json: AsJson = False) -> None:
     """List claims and disputes, with their clocks, and who is owed what."""
     with connect.connected(coordinator) as connection:
         place = connection.coordinator
@@ -115,7 +114,7 @@ def show(
     coordinator: str = COORDINATOR,
     board: str | None = BOARD,
     run: Path | None = typer.Option(None, help="The claimed run: its graph says in which module the operator is."),
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> None:
     """Print every move of a dispute, the remaining range, the reason of the ruling, and who moves next."""
     with connect.connected(coordinator, board=board) as connection, TemporaryDirectory() as folder:
@@ -157,7 +156,7 @@ def play(
     run: Path | None = typer.Option(None, help="The prover's run; a challenger needs none."),
     tools: JudgeOptions,
     program: ProgramOptions,
-    json: bool = JSON,
+    json: AsJson = False,
 ) -> int:
     """Play this party's side of one dispute to its end.
 
@@ -180,7 +179,7 @@ def play(
     return EXITS[ending]
 
 
-def settle(party: PartyOptions, number: int = NUMBER, json: bool = JSON) -> int:
+def settle(party: PartyOptions, number: int = NUMBER, json: AsJson = False) -> None:
     """Make the moves that are due in a dispute and over its claim, and take out what this party is owed."""
     with connect.connected(party.coordinator, party.key) as connection:
         watch, keeper, made = (
@@ -202,7 +201,6 @@ def settle(party: PartyOptions, number: int = NUMBER, json: bool = JSON) -> int:
         print_json({"dispute": number, "moves": [*made.values()]})
     elif not made:
         talk().print("nothing is due")
-    return 0
 
 
 def _prover(session: PartySession, run: Path | None, tools: JudgeOptions) -> tuple[players.PartyRole, ...]:
@@ -260,7 +258,7 @@ def delegate(
     coordinator: str = COORDINATOR,
     key: Path = KEY,
     days: float = typer.Option(30.0, min=0.001, max=3650, help="For how many days."),
-) -> int:
+) -> None:
     """Let another key answer in disputes for this party, and do nothing else. Prints what `tally watchtower` reads.
 
     It reaches no money: it posts, concedes and withdraws nothing. Its answers count as this party's own. Nothing takes
@@ -276,48 +274,43 @@ def delegate(
         until = connection.coordinator.now() + round(days * game_state.DAY)
         signed = signed_moves.sign_delegation(connection.identity, party, until, SigningKey.read(key))
         print(signed.to_bytes().decode())
-    return 0
 
 
-def pause(party: PartyOptions, json: bool = JSON) -> int:
+def pause(party: PartyOptions, json: AsJson = False) -> None:
     """Stop all clocks and moves, as the guardian; withdrawals go on. A pause ends by itself."""
     view = _moved(party, lambda party: game_moves.Pause(actor=party))
     left = pause_left(view)
     text = "on its way" if left is None else f"paused; over by itself in {dispute_progress.span(left)}"
     show_result({"paused": left}, text, json)
-    return 0
 
 
-def resume(party: PartyOptions, json: bool = JSON) -> int:
+def resume(party: PartyOptions, json: AsJson = False) -> None:
     """End a pause before its time, as the guardian."""
     view = _moved(party, lambda party: game_moves.Resume(actor=party))
     left = pause_left(view)
     show_result({"paused": left}, "resumed" if left is None else "on its way", json)
-    return 0
 
 
-def retire(party: PartyOptions, json: bool = JSON) -> int:
+def retire(party: PartyOptions, json: AsJson = False) -> None:
     """Be drawn no more, as a member; the stake rests, and then goes out by `tally dispute withdraw`."""
     view = _moved(party, lambda party: game_moves.Retire(actor=party))
     member = view.state.members.get(view.party)
     is_retired = member is None or not member.stake
     show_result({"retired": is_retired}, "retired" if is_retired else "on its way", json)
-    return 0
 
 
-def withdraw(party: PartyOptions, json: bool = JSON) -> int:
+def withdraw(party: PartyOptions, json: AsJson = False) -> None:
     """Take out what this party is owed and has rested long enough. Prints what it is owed still."""
     view = _moved(party, lambda party: game_moves.Withdraw(actor=party))
     owed = sum(each.amount for each in view.state.owed.get(view.party, ()))
     show_result({"owed": owed}, f"still owed {owed:,}", json)
-    return 0
 
 
 def seal(
     prover: str = typer.Argument(help="Who is to post the claim: a key of 64 hexadecimal digits, or an address."),
     answer: str = ANSWER,
-    json: bool = JSON,
-) -> int:
+    json: AsJson = False,
+) -> None:
     """Seal the answer to a claim that is to be planted. Prints the seal, and the salt that nobody else may see.
 
     The claim is posted by `tally prover --seal`; `tally dispute unseal` shows answer and salt in the end.
@@ -327,7 +320,6 @@ def seal(
     salt = secrets.token_hex(32)
     sealed = committee.seal(prover, _answer(answer), salt)
     show_result({"salt": salt, "seal": sealed}, f"seal {sealed}\nsalt {salt}", json)
-    return 0
 
 
 def unseal(
@@ -336,8 +328,8 @@ def unseal(
     answer: str = ANSWER,
     salt: str = typer.Option(..., "--salt", help="The salt that `tally dispute seal` printed."),
     party: PartyOptions,
-    json: bool = JSON,
-) -> int:
+    json: AsJson = False,
+) -> None:
     """Show, as the planter, what a planted claim's answer was: whoever voted otherwise loses its stake."""
     if not re.fullmatch("[0-9a-f]{64}", salt):
         raise UsageError(f"--salt {salt[:80]}: not 64 lower-case hexadecimal digits")
@@ -346,12 +338,11 @@ def unseal(
     dispute = view.state.disputes[number]
     if not dispute.is_unsealed:
         show_result({"dispute": number, "wrong": None}, "on its way", json)
-        return 0
+        return
     votes = [vote for each in dispute.rounds for vote in zip(each.drawn, each.votes, strict=True)]
     wrong = sorted({name for name, vote in votes if vote not in (None, known)})
     told = f"dispute {number} was planted: {len(wrong)} members voted otherwise"
     show_result({"dispute": number, "wrong": [*wrong]}, "\n".join([told, *(f"member {name}" for name in wrong)]), json)
-    return 0
 
 
 def pause_left(view: game_view.GameView) -> int | None:

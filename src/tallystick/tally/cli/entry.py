@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import unicodedata
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -33,10 +32,10 @@ OPENING: Final = "opening.json"
 LEAF: Final = ".leaf"
 
 
-def meant(arguments: list[str]) -> list[str]:
+def resolve_alias(arguments: list[str]) -> list[str]:
     """The arguments with the real name of a command in place of one that people try.
 
-    >>> meant(["help", "audit"])
+    >>> resolve_alias(["help", "audit"])
     ['audit', '--help']
     """
     word, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
@@ -241,10 +240,10 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run `tally` with `arguments` and return its exit code."""
     try:
-        arguments = meant(arguments)
+        arguments = resolve_alias(arguments)
         is_short = len(arguments) < 2 and COMPLETE not in os.environ
-        at_once = AT_ONCE.get("".join(arguments)) if is_short else None
-        code = _invoke(arguments) if at_once is None else at_once()
+        at_once = _answer_at_once("".join(arguments)) if is_short else None
+        code = _invoke(arguments) if at_once is None else at_once
         sys.stdout.flush()  # what is printed counts as written only now
     # Whatever nobody foresaw ends here, and only here, in one line and a code that is no verdict: left to itself it
     # would exit with 1, and 1 means rejected.
@@ -261,29 +260,18 @@ def run(arguments: list[str]) -> int:
     return code
 
 
-def _begin() -> int:
-    """Where to begin, for whoever types `tally` alone; nothing was done, so the exit code is that of a usage error."""
-    print(BEGINNING, end="", file=sys.stderr)
-    return 2
-
-
-def _show_help() -> int:
-    print(HELP_PAGE.read_text("utf-8"), end="")
+def _answer_at_once(word: str) -> int | None:
+    """Print what needs no command, and return the exit code; `None` where a command is named."""
+    if word == "":
+        print(BEGINNING, end="", file=sys.stderr)
+        return 2  # nothing was done, as after a usage error
+    if word in ("--help", "-h"):
+        print(HELP_PAGE.read_text("utf-8"), end="")
+    elif word == "--version":
+        print(f"tally {__version__}")
+    else:
+        return None
     return 0
-
-
-def _show_version() -> int:
-    print(f"tally {__version__}")
-    return 0
-
-
-AT_ONCE: Final[Mapping[str, Callable[[], int]]] = {
-    "": _begin,
-    "--help": _show_help,
-    "-h": _show_help,
-    "--version": _show_version,
-}
-"""What is answered without a command."""
 
 
 def _invoke(arguments: list[str]) -> int:

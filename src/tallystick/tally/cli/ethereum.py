@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -17,8 +17,8 @@ from tallystick.core.lazy import require
 from tallystick.disputes.coordinators.ethereum import board, client, endpoints, keys
 from tallystick.disputes.coordinators.local import coordinator as local_coordinator
 from tallystick.tally.cli.coordinator import read_rules
-from tallystick.tally.cli.options import ALWAYS_JSON, JSON
-from tallystick.tally.cli.output import print_json, read_entries, show as show_result, talk
+from tallystick.tally.cli.options import AlwaysJson, AsJson
+from tallystick.tally.cli.output import print_json, read_entries, serve_until_interrupted, show as show_result
 
 ADDRESS: Final = re.compile("0x[0-9a-fA-F]{40}")
 RPC: Final = typer.Option(..., "--rpc", help="The URL of an Ethereum node's JSON-RPC server; once for each.")
@@ -27,14 +27,12 @@ PLACE: Final = typer.Argument(help="The contract: ethereum:RPC:ADDRESS.")
 DEPTH: Final = typer.Option(None, "--depth", min=0, help="Blocks until one is final; by default what the chain says.")
 
 
-def new_key(file: Path = typer.Argument(help="The file to write; it must not exist."), json: bool = JSON) -> int:
+def new_key(file: Path = typer.Argument(help="The file to write; it must not exist."), json: AsJson = False) -> None:
     """Make the key of an Ethereum account. Prints the account's address."""
     require("web3")
-
     key = keys.EthereumKey.generate()
     key.write(file)
     show_result({"address": key.address, "file": str(file)}, key.address, json)
-    return 0
 
 
 def deploy(
@@ -45,12 +43,11 @@ def deploy(
     treasury: str | None = typer.Option(None, help="The address that fines go to; the key's own by default."),
     board: str | None = typer.Option(None, help="The address of a board that has to attest the data of moves."),
     depth: int | None = DEPTH,
-    json: bool = JSON,
-) -> int:
+    json: AsJson = False,
+) -> None:
     """Deploy a contract; nobody can change its rules. Prints its address, for --coordinator."""
     require("web3")
-
-    owner = _key(key)
+    owner = keys.EthereumKey.read(key)
     named = None if members is None else [line.lower() for line in read_entries(members)]
     told = {"treasury": _address("--treasury", treasury), "members": named}
     witness = _address("--board", board)
@@ -58,13 +55,11 @@ def deploy(
     _require_money(rpc, owner.address)
     place = str(client.deploy(rpc, agreed, owner, witness, settings=client.Settings(depth=depth)))
     show_result({"coordinator": place}, place, json)
-    return 0
 
 
-def show(place: str = PLACE, depth: int | None = DEPTH, json: bool = ALWAYS_JSON) -> int:
+def show(place: str = PLACE, depth: int | None = DEPTH, json: AlwaysJson = True) -> None:
     """Check a contract's code and its whole log, and print its rules and the state of claims and disputes."""
     require("web3")
-
     found = client.connect(place, settings=client.Settings(depth=depth))
     state = found.state
     print_json(
@@ -80,7 +75,6 @@ def show(place: str = PLACE, depth: int | None = DEPTH, json: bool = ALWAYS_JSON
             "time": found.now(),
         }
     )
-    return 0
 
 
 def attest(
@@ -89,20 +83,16 @@ def attest(
     key: Path = KEY,
     host: str = typer.Option("127.0.0.1", help="The address to listen on."),
     port: int = typer.Option(0, min=0, max=65535, help="The port; 0 takes a free one."),
-) -> int:
+) -> None:
     """Attest over HTTP, for a board, that it has the data of moves. Prints the address; Ctrl-C ends it."""
     require("web3")
-
-    found, owner = client.connect(place), _key(key)
+    found, owner = client.connect(place), keys.EthereumKey.read(key)
     if found.deployment.board != owner.address:
         raise UsageError(f"--key {key}: the contract's board is {found.deployment.board}, not {owner.address}")
     with closing(local_coordinator.LocalCoordinator.open(db)) as local, http.bind(host, port) as listening:
         attesting = board.AttestingBoard(local.blobs, owner, found.chain_id, found.contract)
         print(http.address_of(listening), flush=True)
-        with suppress(KeyboardInterrupt):
-            http.http_server(board.create_app(attesting)).run(sockets=[listening])
-    talk().print("stopped")
-    return 0
+        serve_until_interrupted(board.create_app(attesting), listening)
 
 
 def relay(
@@ -110,15 +100,13 @@ def relay(
     place: str = PLACE,
     key: Path = KEY,
     depth: int | None = DEPTH,
-    json: bool = JSON,
-) -> int:
+    json: AsJson = False,
+) -> None:
     """Send a move that another party signed, and pay for it."""
     require("web3")
-
     relayed = client.Relayed.from_bytes(read_document(file), file.name)
-    client.connect(place, _key(key), settings=client.Settings(depth=depth)).send_relayed(relayed)
+    client.connect(place, keys.EthereumKey.read(key), settings=client.Settings(depth=depth)).send_relayed(relayed)
     show_result({"sent_for": relayed.signer}, f"sent for {relayed.signer}", json)
-    return 0
 
 
 def _address(option: str, text: str | None) -> str | None:
@@ -133,8 +121,3 @@ def _require_money(urls: Sequence[str], address: str) -> None:
     servers = endpoints.Endpoints([endpoints.HttpEndpoint(url) for url in urls])
     if not servers.agreed(lambda server: endpoints.quantity(server, "eth_getBalance", address, "latest")):
         raise UsageError(f"--key: {address} holds nothing on this chain; fund it first")
-
-
-def _key(path: Path) -> keys.EthereumKey:
-
-    return keys.EthereumKey.read(path)

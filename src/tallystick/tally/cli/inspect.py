@@ -17,15 +17,7 @@ from tallystick.core.files import require_writable_folder
 from tallystick.formats.store import directories, log as logs, run as runs
 from tallystick.formats.store.folders import OPENING, RUN, require_folder
 from tallystick.tally import auditing, comparing, training
-from tallystick.tally.cli.options import (
-    AlwaysJson,
-    AnchorsUrl,
-    AsJson,
-    ReplayDevice,
-    RunFolder,
-    read_marks,
-    run_in,
-)
+from tallystick.tally.cli.options import AlwaysJson, AnchorsUrl, AsJson, ReplayDevice, RunFolder, read_marks, run_in
 from tallystick.tally.cli.output import existing, keep_freed_memory, print_json, show, talk
 from tallystick.verdicts import verdict as verdicts, words
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any, Final
+from typing import Annotated
 
 import typer
 
@@ -13,7 +12,7 @@ from tallystick.core.canonical_json import Json
 from tallystick.core.errors import UsageError
 from tallystick.formats.store.folders import OPENING, require_folder
 from tallystick.tally import operators as operators_api
-from tallystick.tally.cli.options import VERBOSE, print_verdict
+from tallystick.tally.cli.options import Verbose, print_verdict
 from tallystick.tally.cli.output import keep_freed_memory, print_json, talk
 from tallystick.verdicts import properties as known_properties, verdict as verdicts
 from tallystick.verdicts.leaf import bundle as leaf_bundle, bundling as leaf_bundling, judge as leaf_judge, request
@@ -22,38 +21,32 @@ from tallystick.verdicts.words import VerdictText, printable
 
 # `tally judge`: judge opened operators by the reference and its proven bounds; no framework is needed.
 
-PRECISION_HELP: Final = (
-    "What the prover computed in: stepwise (16-bit floats, rounded as on CPUs), plain (one rounding, as on "
-    "GPUs), tf32, bf16-products, bf16-sums, fp16-sums."
-)
-PRECISION: Final[Any] = typer.Option(help=PRECISION_HELP)
-PROFILE: Final[Any] = typer.Option(help="Calibrated thresholds besides the proven bounds.")
-RUN_OPENED: Final[Any] = typer.Option(help="The run that is opened: its claim and spec say what was claimed.")
-
-
-@dataclass(frozen=True)
-class OpeningQuestion:
-    """Which operators of an opening are judged, by which limits, and against which published claim."""
-
-    node: Annotated[
-        list[int] | None, typer.Option("--node", help="Judge this operator; may be given several times.")
-    ] = None
-    profile: Annotated[Path | None, PROFILE] = None
-    precision: Annotated[str, PRECISION] = "stepwise"
-    properties: Annotated[list[str] | None, typer.Option("--properties", help="Check this property too, or `all`.")] = (
-        None
-    )
-    claim: Annotated[str | None, typer.Option(help="The digest of the claim that was published: sha256:…")] = None
-    run: Annotated[Path | None, RUN_OPENED] = None
+Precision = Annotated[
+    str,
+    typer.Option(
+        help="What the prover computed in: stepwise (16-bit floats, rounded as on CPUs), plain (one rounding, as on "
+        "GPUs), tf32, bf16-products, bf16-sums, fp16-sums."
+    ),
+]
+Profile = Annotated[Path | None, typer.Option(help="Calibrated thresholds besides the proven bounds.")]
+RunOpened = Annotated[
+    Path | None, typer.Option(help="The run that is opened: its claim and spec say what was claimed.")
+]
 
 
 def judge(
     opening: Path | None = typer.Argument(None, help="A directory that `tally open --operators` wrote."),
-    *,
-    question: OpeningQuestion,
+    node: Annotated[
+        list[int] | None, typer.Option("--node", help="Judge this operator; may be given several times.")
+    ] = None,
+    profile: Profile = None,
+    precision: Precision = "stepwise",
+    properties: list[str] | None = typer.Option(None, "--properties", help="Check this property too, or `all`."),
+    claim: str | None = typer.Option(None, help="The digest of the claim that was published: sha256:…"),
+    run: RunOpened = None,
     list_all: bool = typer.Option(False, "--list", help="List the properties and what each proves."),
     json: bool = typer.Option(False, "--json", help="Print the verdict as JSON."),
-    verbose: bool = VERBOSE,
+    verbose: Verbose = False,
 ) -> int:
     """Judge the opened operators of one step, as an auditor.
 
@@ -73,12 +66,12 @@ def judge(
     require_folder(opening, OPENING)
     verdict = operators_api.judge(
         opening,
-        nodes=question.node or (),
-        profile=question.profile,
-        precision=question.precision,
-        properties=question.properties or (),
-        claim=question.claim,
-        run=question.run,
+        nodes=node or (),
+        profile=profile,
+        precision=precision,
+        properties=properties or (),
+        claim=claim,
+        run=run,
     )
     return _show(verdict, opening, json, verbose)
 
@@ -108,42 +101,24 @@ NO_ELEMENT_SHOWN = "challenger's objection dismissed: it names what there is not
 EXIT_CODES = {"challenger": 0, "prover": 1, "nobody": 3, "committee": 3}
 
 
-@dataclass(frozen=True)
-class RulingTerms:
-    """The limits of a ruling, the published run, and what the beacon and the challenger chose."""
-
-    profile: Annotated[Path | None, PROFILE] = None
-    precision: Annotated[str, PRECISION] = "stepwise"
-    run: Annotated[Path | None, RUN_OPENED] = None
-    nonce: Annotated[
-        str | None,
-        typer.Option(
-            help="Hexadecimal digits that choose elements of a large operator; without them every element is judged. "
-            "They should be the beacon's, drawn after the prover had committed; those in the file are not used."
-        ),
-    ] = None
-    element: Annotated[
-        str | None,
-        typer.Option(help="The element that the challenger named, REF:INDEX; judged alone without --nonce."),
-    ] = None
-
-
-@dataclass(frozen=True)
-class BundleOptions:
-    """The bundle to make: of which opening, about which operator, and where it goes."""
-
-    make: Annotated[Path | None, typer.Option(help="Make a bundle of this opening (`tally open --operators`).")] = None
-    node: Annotated[int | None, typer.Option(min=0, help="The contested operator of that opening.")] = None
-    out: Annotated[Path | None, typer.Option(help="Where the bundle goes.")] = None
-
-
 def referee(
     file: Path | None = typer.Argument(None, help="A leaf bundle."),
-    *,
-    terms: RulingTerms,
-    bundling: BundleOptions,
+    profile: Profile = None,
+    precision: Precision = "stepwise",
+    run: RunOpened = None,
+    nonce: str | None = typer.Option(
+        None,
+        help="Hexadecimal digits that choose elements of a large operator; without them every element is judged. "
+        "They should be the beacon's, drawn after the prover had committed; those in the file are not used.",
+    ),
+    element: str | None = typer.Option(
+        None, help="The element that the challenger named, REF:INDEX; judged alone without --nonce."
+    ),
+    make: Path | None = typer.Option(None, help="Make a bundle of this opening (`tally open --operators`)."),
+    node: int | None = typer.Option(None, min=0, help="The contested operator of that opening."),
+    out: Path | None = typer.Option(None, help="Where the bundle goes."),
     json: bool = typer.Option(False, "--json", help="Print the ruling as JSON."),
-    verbose: bool = VERBOSE,
+    verbose: Verbose = False,
 ) -> int:
     """Rule on one contested operator, from a file.
 
@@ -151,27 +126,27 @@ def referee(
 
     To rule on the disputes of a coordinator see `tally rule`; to judge all operators of a step see `tally judge`.
     """
-    make, node, out = bundling.make, bundling.node, bundling.out
     if make is not None and node is not None and out is not None and file is None:
-        return _make(make, node, out, terms)
+        _make(make, node, out, _asked(nonce, element))
+        return 0
     if file is None or (make, node, out) != (None, None, None):
         raise UsageError("`tally referee FILE`, or `tally referee --make OPENING --node N --out FILE`")
     bundle = leaf_bundle.read_bundle(file)
-    asked = _asked(terms)
+    asked = _asked(nonce, element)
     question = request.LeafRequest(
-        operators_api.read_precision(terms.precision),
-        None if terms.profile is None else operators_api.read_profile(terms.profile),
-        None if terms.run is None else operators_api.read_published(terms.run),
+        operators_api.read_precision(precision),
+        None if profile is None else operators_api.read_profile(profile),
+        None if run is None else operators_api.read_published(run),
         bytes.fromhex(asked.nonce),
         None if asked.element is None else (asked.element.ref, asked.element.index),
     )
-    operators = () if terms.run is None else operators_api.operators_of(terms.run)
+    operators = () if run is None else operators_api.operators_of(run)
     where = [str(each) for each in operators if each.node == bundle.operator.record.node]
     return _show_ruling(leaf_judge.rule_leaf(bundle, question), str(file), where, json, verbose)
 
 
-def _make(opening: Path, node: int, out: Path, terms: RulingTerms) -> int:
-    bundle = leaf_bundling.make_bundle(require_folder(opening, OPENING), node, _asked(terms))
+def _make(opening: Path, node: int, out: Path, asked: leaf_bundle.LeafChallenge) -> None:
+    bundle = leaf_bundling.make_bundle(require_folder(opening, OPENING), node, asked)
     _check_element(bundle, bundle.asked)
     leaf_bundle.write_bundle(out, bundle)
     sizes = bundle.sizes
@@ -190,18 +165,17 @@ def _make(opening: Path, node: int, out: Path, terms: RulingTerms) -> int:
             "value_bytes": sizes.values,
         }
     )
-    return 0
 
 
-def _asked(terms: RulingTerms) -> leaf_bundle.LeafChallenge:
+def _asked(nonce: str | None, element: str | None) -> leaf_bundle.LeafChallenge:
     """What the command line asks; what a file asks was chosen by whoever made it, which may be the prover."""
-    chosen, element = None, terms.element
+    chosen = None
     if element is not None:
         ref, _, index = element.rpartition(":")
         if not ref or not index.isascii() or not index.isdigit() or len(index) > 15:
             raise UsageError(f"--element {element[:80]}: REF:INDEX, such as n12:345")
         chosen = leaf_bundle.Element(ref=ref, index=int(index))
-    return leaf_bundle.LeafChallenge(nonce=_hex(terms.nonce or ""), element=chosen)
+    return leaf_bundle.LeafChallenge(nonce=_hex(nonce or ""), element=chosen)
 
 
 def _hex(nonce: str) -> str:

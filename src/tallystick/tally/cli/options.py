@@ -39,13 +39,11 @@ from tallystick.verdicts import verdict as verdicts, words
 
 Given = TypeVar("Given", bound="documents.Document")
 
-JSON_HELP: Final = "Print the result as one JSON object."
-VERBOSE_HELP: Final = "Show every check, and what the verdict assumes."
-AsJson = Annotated[bool, typer.Option("--json", help=JSON_HELP)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 AlwaysJson = Annotated[bool, typer.Option("--json", help="Changes nothing: the output is JSON in any case.")]
 ClaimAsJson = Annotated[bool, typer.Option("--json", help="Print the claim as JSON.")]
 VerdictAsJson = Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help=VERBOSE_HELP)]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show every check, and what the verdict assumes.")]
 RunFolder = Annotated[Path, typer.Argument(help="A run directory.")]
 Db = Annotated[str, typer.Option("--db", help="A file (SQLite), or the URL of a PostgreSQL database.")]
 CorpusDirectory = Annotated[Path | None, typer.Option(help="The directory of the shards that the run was trained on.")]
@@ -54,11 +52,6 @@ AnchorsUrl = Annotated[str | None, typer.Option(metavar="URL", help="Where ancho
 TokenFile = Annotated[Path | None, typer.Option("--token-file", help="The file of the token for a service.")]
 Host = Annotated[str, typer.Option(help="The address to listen on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")]
-
-# What the commands of parties give as defaults.
-JSON: Final[Any] = typer.Option(False, "--json", help=JSON_HELP)
-ALWAYS_JSON: Final[Any] = typer.Option(True, "--json", help="Changes nothing: the output is JSON in any case.")
-VERBOSE: Final[Any] = typer.Option(False, "--verbose", "-v", help=VERBOSE_HELP)
 
 SPELLED: Final = {"graphs": "graph"}
 """Options that are given once for each entry of a list."""

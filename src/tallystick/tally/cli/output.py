@@ -6,12 +6,14 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from socket import socket
 from typing import TYPE_CHECKING, Any, Final
 
 from tallystick.core.canonical_json import Json, encode
 from tallystick.core.errors import MalformedError, UnavailableError
+from tallystick.core.http import server as http
 from tallystick.formats.data import corpus as corpora
 from tallystick.verdicts import words
 
@@ -91,6 +93,13 @@ def read_entries(path: Path) -> list[str]:
         return [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
     except UnicodeDecodeError as error:
         raise MalformedError(f"{path}: byte {error.start} is not UTF-8") from None
+
+
+def serve_until_interrupted(application: Any, listening: socket) -> None:
+    """Answer what comes to a socket until Ctrl-C."""
+    with suppress(KeyboardInterrupt):
+        http.http_server(application).run(sockets=[listening])
+    talk().print("stopped")
 
 
 def existing(path: Path, what: str) -> Path:

@@ -18,26 +18,13 @@ from tallystick.core.errors import UsageError, without_passwords
 from tallystick.core.files import require_writable, write_secret
 from tallystick.core.http import server as http
 from tallystick.core.lazy import require
-from tallystick.database import (
-    application as database_application,
-    open as database_open,
-    query as queries,
-    remote,
-)
+from tallystick.database import query as queries, remote
 from tallystick.database.pages import router
-from tallystick.database.service import access
+from tallystick.database.service import access, application
 from tallystick.formats.store.folders import RUN, require_folder
-from tallystick.tally.cli.options import (
-    AsJson,
-    Db,
-    Host,
-    Port,
-    TokenFile,
-    check_choices,
-    open_database,
-    read_token,
-)
-from tallystick.tally.cli.output import is_stdout_open_to_others, progress_bar, show, talk
+from tallystick.tally import database as database_api
+from tallystick.tally.cli.options import AsJson, Db, Host, Port, TokenFile, check_choices, open_database, read_token
+from tallystick.tally.cli.output import is_stdout_open_to_others, progress_bar, serve_until_interrupted, show, talk
 from tallystick.verdicts import words
 
 # `tally serve` and `tally token`: a workload database over HTTP, and who may use it.
@@ -69,10 +56,8 @@ def serve(
             talk().print(f"{without_passwords(db)} holds no run yet: {mend}", soft_wrap=True)
         show({"database": without_passwords(db), "url": http.address_of(listening)}, http.address_of(listening), json)
         sys.stdout.flush()  # whoever reads the address waits for it
-        with suppress(KeyboardInterrupt):
-            options = access.ServiceOptions(public, runs, requests_per_minute=rate)
-            http.http_server(database_application.build_application(database, options)).run(sockets=[listening])
-    talk().print("stopped")
+        options = access.ServiceOptions(public, runs, requests_per_minute=rate)
+        serve_until_interrupted(application.build_application(database, options), listening)
 
 
 def new(
@@ -205,7 +190,7 @@ def ui(
             following = router.Following(database, tuple(places), lambda line: talk().print(words.printable(line)))
             following.read()
             held.enter_context(following)
-        shown = held.enter_context(database_open.open(place, token=read_token(token_file)))
+        shown = held.enter_context(database_api.open(place, token=read_token(token_file)))
         with http.bind(HOST, port) as listening:
             show(
                 {"database": without_passwords(place), "url": http.address_of(listening)},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -53,7 +52,7 @@ from tallystick.tally.cli.options import (
     read_key,
     record_settings,
 )
-from tallystick.tally.cli.output import talk
+from tallystick.tally.cli.output import serve_until_interrupted, talk
 
 # `tally serve-model`: a language model behind the OpenAI API with receipts in its answers; or a proxy adding them.
 
@@ -95,7 +94,7 @@ def serve_model(
     attention: Attention = "sdpa",
     device: RunDevice = "cpu",
     proxy: str | None = typer.Option(None, help="Do not compute: pass requests on to the server at this URL."),
-) -> int:
+) -> None:
     """Serve a model, with a receipt for every answer.
 
     With --proxy, requests go to another server and its answers get receipts.
@@ -170,14 +169,11 @@ def _proxy(url: str, model: Path | None, dtype: Any, provider: Provider) -> tupl
     return serving_proxy.create_proxy(upstream, chain, options), provider.key.public, root
 
 
-def _listen(host: str, port: int, app: Any, public: str, root: str) -> int:
+def _listen(host: str, port: int, app: Any, public: str, root: str) -> None:
     """Serve until Ctrl-C; whatever is under way is ended first."""
     with http.bind(host, port) as listening:
         print(f"{http.address_of(listening)}/v1\nkey {public}\nmodel {root}", flush=True)
-        with suppress(KeyboardInterrupt):
-            http.http_server(app).run(sockets=[listening])
-    talk().print("stopped")
-    return 0
+        serve_until_interrupted(app, listening)
 
 
 def _key(path: Path | None) -> Any:

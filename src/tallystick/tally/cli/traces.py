@@ -19,14 +19,7 @@ from tallystick.formats.store.folders import require_folder
 from tallystick.recording.timelines import imported
 from tallystick.tally import training
 from tallystick.tally.cli import output
-from tallystick.tally.cli.options import (
-    AsJson,
-    ReplayDevice,
-    Verbose,
-    VerdictAsJson,
-    run_in,
-    show_verdict,
-)
+from tallystick.tally.cli.options import AsJson, ReplayDevice, Verbose, VerdictAsJson, run_in, show_verdict
 from tallystick.tally.cli.output import print_json
 from tallystick.verdicts import words
 

@@ -1,4 +1,4 @@
-"""What the workload database shows to others: pages for people, and a service for programs."""
+"""The service over a workload database, for programs: its routes, and what OpenAPI says of them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Final
 
 from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
 
 from tallystick import __version__
+from tallystick.database.query import RowQuery
+from tallystick.database.rows import NOUNS
 from tallystick.database.service.access import Gate, ServiceOptions
 from tallystick.database.service.challenge_routes import challenge_routes
-from tallystick.database.service.described import describe
 from tallystick.database.service.ingest_routes import ingest_routes
-from tallystick.database.service.row_routes import row_routes
+from tallystick.database.service.responses import Schema, object_of
+from tallystick.database.service.row_routes import row_routes, row_schema
 from tallystick.database.service.run_routes import OpenedSegments, run_routes
 from tallystick.database.service.watching import answer_errors_alike, watch
 from tallystick.database.workload_database import WorkloadDatabase
@@ -22,6 +26,16 @@ from tallystick.database.workload_database import WorkloadDatabase
 DESCRIPTION = (
     "Rows of a workload database, files of runs, and openings with proofs. "
     "Nothing here has to be believed: clients recompute digests and proofs."
+)
+
+PROBLEM: Final[Schema] = object_of(
+    {
+        "code": {"type": ["string", "null"]},
+        "detail": {"type": "string"},
+        "status": {"type": "integer"},
+        "title": {"type": "string"},
+        "type": {"type": "string"},
+    }
 )
 
 
@@ -55,3 +69,15 @@ def build_application(
     app.include_router(challenge_routes(database, segments, options))
     app.include_router(watch(app, database))
     return app
+
+
+def describe(app: FastAPI) -> Schema:
+    """The OpenAPI document of an application."""
+    if app.openapi_schema is None:
+        found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        schemas = found.setdefault("components", {}).setdefault("schemas", {})
+        schemas |= {noun.row.__name__: row_schema(noun) for noun in NOUNS.values()} | {"Problem": PROBLEM}
+        schemas |= RowQuery.model_json_schema(ref_template="#/components/schemas/{model}")["$defs"]
+        found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        app.openapi_schema = found
+    return app.openapi_schema

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tallystick.core.errors import MalformedError
-from tallystick.database.indexing.replayable import Discovery, ReplayKind, StepRange
+from tallystick.database.replayable import Discovery, ReplayKind, StepRange
 
 FOUND = Discovery("digits", (0, 4, 8), (StepRange(1, 4, ReplayKind.EXACT), StepRange(5, 8, ReplayKind.MISSING, "all")))
 

@@ -9,52 +9,34 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Final, Self
 
+from tallystick.audits import checked_run, opening as openings, replay
 from tallystick.core.errors import UnavailableError, UsageError
-from tallystick.core.lazy import require
+from tallystick.core.lazy import load_name, require
 from tallystick.core.tensor_digests import state_digest
 from tallystick.core.tensors import Tensor
-from tallystick.database.indexing.replayable import ANCHOR_MEND, STATE_AFTER, Discovery
-from tallystick.database.query import Query, RowQuery
-from tallystick.database.rows import (
-    AnchorRow,
-    AuditRow,
-    BindingRow,
-    ChallengeRow,
-    ClaimRow,
-    DeviceRow,
-    DisputeRow,
-    EnvironmentRow,
-    EventRow,
-    FindingRow,
-    GraphRow,
-    LinkRow,
-    OperatorRow,
-    ReceiptRow,
-    RecordRow,
-    RunRow,
-    StepRow,
-    TensorRow,
-    TraceRow,
-)
+from tallystick.database import remote, workload_database
+from tallystick.database.indexing import discovery
+from tallystick.database.query import DatabaseQueries
+from tallystick.database.replayable import ANCHOR_MEND, STATE_AFTER, Discovery
 from tallystick.formats.store.directories import SEGMENT, SegmentDirectory
 from tallystick.formats.store.run import RunDirectory
-from tallystick.programs.batching import separable, slice_batch
-from tallystick.programs.execution import Engine, Reference, execute
+from tallystick.programs import batching
+from tallystick.programs.execution import Engine, execute
 from tallystick.programs.graph import Graph, Ref
 from tallystick.programs.slicing import Binding, bind
 from tallystick.programs.step_names import BATCH
 
-if TYPE_CHECKING:
-    from tallystick.audits.checked_run import CheckedRun
-    from tallystick.database.remote import ServiceAnswers
-    from tallystick.database.workload_database import WorkloadDatabase
-
-
 # `db.segment`: steps of a run, here or in a service, bound to what they read and replayed on an engine.
 
-ENGINES: Final = ("torch", "reference", "jax", "iree")
+ENGINES: Final = {
+    "torch": ("tallystick.engines.torch.engine", "TorchEngine"),
+    "reference": ("tallystick.programs.execution", "Reference"),
+    "jax": ("tallystick.engines.jax.engine", "JaxEngine"),
+    "iree": ("tallystick.engines.iree", "IreeEngine"),
+}
+"""Where each engine is; its libraries are loaded when it is named."""
 MICRO_BATCH: Final = re.compile(rf"{re.escape(BATCH)}(\d+)\.")
 
 
@@ -113,8 +95,6 @@ class RunSlice:
         return tuple(self._replayed(step, binding, runner) for step, binding in self._bindings())
 
     def _replayed(self, step: int, binding: Binding, engine: Engine) -> SliceStep:
-        from tallystick.audits.replay import as_float
-
         outputs = execute(binding.graph, binding.values, engine)
         agrees = None
         if step in self._evidence.anchors and engine.name.startswith("torch"):
@@ -122,18 +102,16 @@ class RunSlice:
             names = self._evidence.program.at(step).state_names
             after = {**self._carried, **{name: outputs[name] for name in names}}
             agrees = state_digest(after) == self._evidence.anchors[step].digest
-        claimed = as_float(self._evidence.step(step).loss)
+        claimed = replay.as_float(self._evidence.step(step).loss)
         return SliceStep(step, claimed, float(outputs["loss"].values()), agrees, outputs)
 
     @cached_property
-    def _evidence(self) -> CheckedRun:
-        from tallystick.audits.opening import gather_records, gather_segment
-
+    def _evidence(self) -> checked_run.CheckedRun:
         if self.missing:
             raise UnavailableError(f"{self.directory.name}: cannot be replayed: {'; '.join(self.missing)}")
         if (self.directory / SEGMENT).is_file():
-            return gather_segment(SegmentDirectory(self.directory))
-        return gather_records(RunDirectory(self.directory))
+            return openings.gather_segment(SegmentDirectory(self.directory))
+        return openings.gather_records(RunDirectory(self.directory))
 
     @cached_property
     def _carried(self) -> dict[str, Tensor]:
@@ -145,54 +123,15 @@ class RunSlice:
 
     def _bindings(self) -> Iterator[tuple[int, Binding]]:
         """The graph of each step with what it reads, the state before it included."""
-        from tallystick.audits.opening import graph_replayer, replay_to
-
-        replayer = graph_replayer(self._evidence)
+        replayer = openings.graph_replayer(self._evidence)
         assert self._evidence.program is not None  # checked by `graph_replayer`
-        replay_to(self._evidence, replayer, self.first - 1)
+        openings.replay_to(self._evidence, replayer, self.first - 1)
         for step in range(self.first, self.last + 1):
             graph = self._evidence.program.at(step).graph
             given = replayer.bindings(step)
             yield step, bind(graph, {each.name: given[each.name].copy() for each in graph.sources})
             if step < self.last:
                 replayer.step(step)
-
-
-def segment_of(database: WorkloadDatabase, run: str, steps: int | range, batch_element: int | None) -> RunSlice:
-    """Steps of a run as they can be replayed; raises what `Database.segment` raises."""
-    from tallystick.database.indexing.discovery import discover, run_directory
-
-    wanted = _wanted(steps, batch_element)
-    found, directory = discover(database, run), run_directory(database, run)
-    return _planned(found, wanted, batch_element, directory.path)
-
-
-def fetched_segment(
-    service: ServiceAnswers, run: str, steps: int | range, batch_element: int | None, folder: Path
-) -> RunSlice:
-    """As `segment_of`, of a run in a service; what the slice needs is fetched into `folder`.
-
-    Nothing that came is believed: `RunSlice` compares records, graphs, batches and states with the claim.
-    """
-    wanted = _wanted(steps, batch_element)
-    found = service.discover(run)
-    planned = _planned(found, wanted, batch_element, folder)
-    end = min((mark for mark in found.anchors if mark >= wanted[-1]), default=None)
-    if planned.missing or planned.anchor is None:
-        return planned
-    if end is None:
-        return replace(planned, missing=(f"a state behind step {wanted[-1]}; {ANCHOR_MEND}",))
-    service.fetch_segment(run, planned.anchor, end, folder)
-    return planned
-
-
-def _wanted(steps: int | range, batch_element: int | None) -> range:
-    wanted = range(steps, steps + 1) if isinstance(steps, int) else steps
-    if not wanted or wanted.step != 1 or wanted[0] < 1:
-        raise UsageError("steps: a step from 1 on, or a range of them without gaps")
-    if batch_element is not None and len(wanted) > 1:
-        raise UsageError("batch_element: of one step at a time")
-    return wanted
 
 
 def _planned(found: Discovery, wanted: range, batch_element: int | None, folder: Path) -> RunSlice:
@@ -218,27 +157,17 @@ def engine_named(name: str) -> Engine:
     """An engine; raises `UsageError` for one that is not known, `UnavailableError` for one that is not installed."""
     if name not in ENGINES:
         raise UsageError(f"no such engine {name}; there are {', '.join(ENGINES)}")
-    if name == "reference":
-        return Reference()
-    if name == "torch":
-        from tallystick.engines.torch.engine import TorchEngine
-
-        return TorchEngine()
-    require(name)
-    if name == "jax":
-        from tallystick.engines.jax.engine import JaxEngine
-
-        return JaxEngine()
-    from tallystick.engines.iree import IreeEngine
-
-    return IreeEngine()
+    if name in ("jax", "iree"):
+        require(name)
+    engine: Engine = load_name(*ENGINES[name])()
+    return engine
 
 
 def _element_of(whole: Binding, element: int) -> Binding:
     """The part of a step that computes values of one example, bound to this example."""
     names, start = _batched_inputs(whole.graph, element)
-    forward = separable(whole.graph, names)
-    part = slice_batch(forward, [each.name for each in forward.inputs if each.name in names])
+    forward = batching.separable(whole.graph, names)
+    part = batching.slice_batch(forward, [each.name for each in forward.inputs if each.name in names])
     taken = part.take({each.name: whole.values[each.name] for each in part.graph.sources}, start)
     return bind(part.graph, taken)
 
@@ -262,14 +191,13 @@ def _batched_inputs(graph: Graph, element: int) -> tuple[tuple[Ref, ...], int]:
 # `tallystick.open`: the workload database in Python, here or behind a URL.
 
 
-class Database:
-    """What a database holds, one query for each noun; a context manager that closes it.
+class Database(DatabaseQueries):
+    """What a database holds, one query for each noun, and steps of its runs; a context manager that closes it."""
 
-    The other nouns of `tallystick.database.rows` are reached with `about`.
-    """
-
-    def __init__(self, source: WorkloadDatabase | ServiceAnswers) -> None:
-        self._source, self._fetched = source, ExitStack()
+    def __init__(self, source: workload_database.WorkloadDatabase | remote.ServiceAnswers) -> None:
+        super().__init__(source)
+        self._source: workload_database.WorkloadDatabase | remote.ServiceAnswers = source
+        self._fetched = ExitStack()
 
     def __enter__(self) -> Self:
         return self
@@ -282,12 +210,6 @@ class Database:
         self._fetched.close()
         self._source.close()
 
-    def about(self, noun: str) -> Query[Any]:
-        """All rows of a noun; raises `UsageError` where there is none of that name."""
-        question = RowQuery(noun=noun)
-        question.check()
-        return Query(self._source, question)
-
     def discover(self, run: str) -> Discovery:
         """What of a run can be replayed exactly, what only from outside, what is missing and where it could come from.
 
@@ -295,13 +217,9 @@ class Database:
 
         Raises `UnavailableError` where there is no such run, or its files are not where the database is.
         """
-        from tallystick.database.workload_database import WorkloadDatabase
-
-        if not isinstance(self._source, WorkloadDatabase):
-            return self._source.discover(run)
-        from tallystick.database.indexing.discovery import discover
-
-        return discover(self._source, run)
+        if isinstance(self._source, workload_database.WorkloadDatabase):
+            return discovery.discover(self._source, run)
+        return self._source.discover(run)
 
     def segment(self, run: str, steps: int | range, batch_element: int | None = None) -> RunSlice:
         """Steps of a run as they can be replayed, from the nearest state before them.
@@ -319,107 +237,25 @@ class Database:
             UnavailableError: there is no such run or step, or its files are not where the database is.
             UsageError: several steps and one example, or no steps.
         """
-        from tallystick.database.workload_database import WorkloadDatabase
-
-        if isinstance(self._source, WorkloadDatabase):
-            return segment_of(self._source, run, steps, batch_element)
-        folder = Path(self._fetched.enter_context(TemporaryDirectory(prefix="tally-segment-")))
-        return fetched_segment(self._source, run, steps, batch_element, folder / "segment")
-
-    @property
-    def runs(self) -> Query[RunRow]:
-        """The runs."""
-        return self.about("runs")
-
-    @property
-    def records(self) -> Query[RecordRow]:
-        """The records of runs, in the order of their transcripts."""
-        return self.about("records")
-
-    @property
-    def steps(self) -> Query[StepRow]:
-        """The steps of training runs."""
-        return self.about("steps")
-
-    @property
-    def anchors(self) -> Query[AnchorRow]:
-        """The full states that runs recorded."""
-        return self.about("anchors")
-
-    @property
-    def graphs(self) -> Query[GraphRow]:
-        """The graphs."""
-        return self.about("graphs")
-
-    @property
-    def operators(self) -> Query[OperatorRow]:
-        """The nodes of graphs."""
-        return self.about("operators")
-
-    @property
-    def tensors(self) -> Query[TensorRow]:
-        """The tensors whose digests are known."""
-        return self.about("tensors")
-
-    @property
-    def bindings(self) -> Query[BindingRow]:
-        """Which tensor stood at which edge."""
-        return self.about("bindings")
-
-    @property
-    def claims(self) -> Query[ClaimRow]:
-        """The claims."""
-        return self.about("claims")
-
-    @property
-    def environments(self) -> Query[EnvironmentRow]:
-        """The stacks that provers state."""
-        return self.about("environments")
-
-    @property
-    def traces(self) -> Query[TraceRow]:
-        """The timelines."""
-        return self.about("traces")
-
-    @property
-    def events(self) -> Query[EventRow]:
-        """The events of timelines."""
-        return self.about("events")
-
-    @property
-    def devices(self) -> Query[DeviceRow]:
-        """The devices of clusters."""
-        return self.about("devices")
-
-    @property
-    def links(self) -> Query[LinkRow]:
-        """The connections of devices."""
-        return self.about("links")
-
-    @property
-    def audits(self) -> Query[AuditRow]:
-        """The reports of audits."""
-        return self.about("audits")
-
-    @property
-    def findings(self) -> Query[FindingRow]:
-        """The single comparisons of audits."""
-        return self.about("findings")
-
-    @property
-    def challenges(self) -> Query[ChallengeRow]:
-        """What verifiers asked for."""
-        return self.about("challenges")
-
-    @property
-    def receipts(self) -> Query[ReceiptRow]:
-        """The receipts of answers."""
-        return self.about("receipts")
-
-    @property
-    def disputes(self) -> Query[DisputeRow]:
-        """The disputes."""
-        return self.about("disputes")
+        wanted = range(steps, steps + 1) if isinstance(steps, int) else steps
+        if not wanted or wanted.step != 1 or wanted[0] < 1:
+            raise UsageError("steps: a step from 1 on, or a range of them without gaps")
+        if batch_element is not None and len(wanted) > 1:
+            raise UsageError("batch_element: of one step at a time")
+        found = self.discover(run)
+        if isinstance(self._source, workload_database.WorkloadDatabase):
+            directory = discovery.run_directory(self._source, run)
+            return _planned(found, wanted, batch_element, directory.path)
+        folder = Path(self._fetched.enter_context(TemporaryDirectory(prefix="tally-segment-"))) / "segment"
+        planned = _planned(found, wanted, batch_element, folder)
+        end = min((mark for mark in found.anchors if mark >= wanted[-1]), default=None)
+        if planned.missing or planned.anchor is None:
+            return planned
+        if end is None:
+            return replace(planned, missing=(f"a state behind step {wanted[-1]}; {ANCHOR_MEND}",))
+        # Nothing that comes is believed: `RunSlice` compares records, graphs, batches and states with the claim.
+        self._source.fetch_segment(run, planned.anchor, end, folder)
+        return planned
 
 
 def open(place: str | Path, *, token: str | None = None) -> Database:
@@ -436,12 +272,8 @@ def open(place: str | Path, *, token: str | None = None) -> Database:
     """
     if isinstance(place, str) and place.startswith(("http://", "https://")):
         require("httpx", "fastapi")
-        from tallystick.database.remote import ServiceAnswers
-
-        return Database(ServiceAnswers(place, token))
+        return Database(remote.ServiceAnswers(place, token))
     if token is not None:
         raise UsageError(f"{place}: a token is for a service")
-    from tallystick.database.workload_database import WorkloadDatabase
-
     require("sqlalchemy", "alembic")
-    return Database(WorkloadDatabase(place))
+    return Database(workload_database.WorkloadDatabase(place))
