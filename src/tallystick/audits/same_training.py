@@ -118,11 +118,12 @@ class SizePairs:
     def _follows(self, mine: Node, theirs: Node, name: str, change: tuple[int, int]) -> bool:
         if mine.operator in STREAMED and name == "offset":
             return self._starts[0].get(change[0]) == self._starts[1].get(change[1]) is not None
-        operands, sides = mine.refs, self._sides_of(mine, theirs)
+        sides = self._sides_of(mine, theirs)
         if name in PLACES and any(_is_as_far_from_the_end(change, side) for side in (*sides, *self._batch)):
             return True
         if name in SIZES or mine.operator in DIVISORS or mine.operator.startswith("aten.arange."):
-            made = self._results if not operands else ()
+            has_sides = sides or mine.operator in DIVISORS  # `expand` of a number takes its sizes from elsewhere
+            made = () if has_sides else self._results
             known = [side for side in (*sides, *self._batch, *made) if side != (1, 1)]
             return any(change == _product(chosen) for chosen in _choices(known))
         return False

@@ -216,14 +216,18 @@ class GraphValues:
                 return [str(part) for part in _listed(stack[0], "tensors")]
         return []
 
+    def without_copies(self, ref: Ref) -> Ref:
+        """What was copied: whether `contiguous()` copies depends on sizes, and a batch of one row may need no copy."""
+        while ref in self.made and ref not in self.named and self.made[ref][0].operator == "aten.clone.default":
+            ref = str(self.made[ref][0].operands["self"])
+        return ref
+
     def without_repeats(self, ref: Ref) -> Ref:
         """What keys or values were before they were repeated for each head, or their gradient before it was added up.
 
-        unsqueeze(2) → expand [B, H, n, L, D] → view [B, H·n, L, D], and backward view → sum(2) → squeeze(2). A copy in
-        another layout is left out, too.
+        unsqueeze(2) → expand [B, H, n, L, D] → view [B, H·n, L, D], and backward view → sum(2) → squeeze(2).
         """
-        while ref in self.made and self.made[ref][0].operator == "aten.clone.default":
-            ref = str(self.made[ref][0].operands["self"])
+        ref = self.without_copies(ref)
         for chain in REPEATS:
             if (last := self._chain(ref, chain)) is not None:
                 view, *_, expand, unsqueeze = last
@@ -351,6 +355,7 @@ class ValuePairs:
 
     def _read(self, one: Ref, two: Ref, waiting: list[Pair]) -> str:
         """Compare what gives two values, and add the values that these are made from."""
+        one, two = self.first.without_copies(one), self.other.without_copies(two)
         if self.skip is not None:
             one, two = self.skip(self.first, one), self.skip(self.other, two)
         counts = self.first.whole.bit_count(), self.other.whole.bit_count()
