@@ -25,7 +25,8 @@ from tallystick.formats.data.samples import TokenDataset
 from tallystick.formats.data.step_program import batch_plan, open_data
 from tallystick.formats.data.tokens import open_chunks, open_corpus_tokens
 from tallystick.formats.openings import SegmentStatement
-from tallystick.formats.records import AnchorRecord, Chain, Record, StepRecord, read_record
+from tallystick.formats.records import AnchorRecord, Record, StepRecord, read_record
+from tallystick.formats.spec import Chain
 from tallystick.formats.store.directories import SegmentDirectory
 from tallystick.formats.store.run import RunDirectory
 from tallystick.verdicts.replayer import VerifierStack
