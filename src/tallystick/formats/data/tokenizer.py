@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from tallystick.core.digests import Hash, leaf_hash, tree_root
 from tallystick.core.documents import Count, Document
 from tallystick.core.errors import MalformedError, UnavailableError, UsageError
 from tallystick.core.files import file_size, write_atomically
-from tallystick.formats.data.records import ChunkHasher, Chunks
 from tallystick.formats.dataset import CHUNK_BYTES, VOCABULARY_MAX, TokensCommit
 
 # Tokens in a binary file: 24 bytes of header, then little-endian integers, under a root of their own.
@@ -83,19 +83,16 @@ def read_tokens(path: Path) -> tuple[Tokens, int]:
     return tokens, vocabulary
 
 
-def chunk_tokens(tokens: Tokens) -> Chunks:
-    """The chunks of the tokens' bytes, header left out: token p lies in chunk p * width // 1 MiB."""
-    hasher = ChunkHasher()
+def chunk_tokens(tokens: Tokens) -> list[Hash]:
+    """The leaf hash of each chunk of the tokens' bytes, header left out: token p lies in chunk p * width // 1 MiB."""
     step = CHUNK_BYTES // tokens.itemsize
-    for start in range(0, tokens.size, step):
-        hasher.update(tokens[start : start + step].tobytes())
-    return hasher.finish()
+    return [leaf_hash(tokens[start : start + step].tobytes()) for start in range(0, tokens.size, step)]
 
 
 def commit_tokens(tokens: Tokens, vocabulary: int) -> TokensCommit:
     """Commit to `tokens`, of the dtype that `token_dtype` gives for `vocabulary`."""
     assert tokens.dtype == token_dtype(vocabulary)
-    return TokensCommit(count=tokens.size, vocabulary=vocabulary, root=chunk_tokens(tokens).root)
+    return TokensCommit(count=tokens.size, vocabulary=vocabulary, root=tree_root(chunk_tokens(tokens)))
 
 
 # Tokenizers: single bytes, or byte-pair encoding over bytes, each defined by a few lines of JSON.
