@@ -17,8 +17,8 @@ from tallystick.core.canonical_json import encode
 from tallystick.core.digests import digest, digest_bytes
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError
 from tallystick.core.tensors import State
+from tallystick.formats.data.preparation import CorpusCheck, LibraryVersions, verify_data, verify_tokenizer
 from tallystick.formats.data.rows import CommittedRows, leaves_of_batch, read_rows
-from tallystick.formats.data.verify import CorpusCheck, LibraryVersions, verify_data, verify_tokenizer
 from tallystick.formats.dataset import DatasetCommitment
 from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.random_words import sample

@@ -26,8 +26,7 @@ from tallystick.core.digests import (
 from tallystick.core.documents import Count, Document, HashBytes, Proof
 from tallystick.core.errors import ProofError, UnavailableError
 from tallystick.core.files import read_document, write_atomically
-from tallystick.formats.data.corpus import COMMIT_BYTES_MAX, Corpus, Shard
-from tallystick.formats.data.corpus_files import read_corpus_commit
+from tallystick.formats.data.corpus import COMMIT_BYTES_MAX, Corpus, Shard, read_corpus_commit
 from tallystick.formats.data.records import ChunkHasher, chunk_count, shown
 from tallystick.formats.data.tokenizer import (
     HEADER,
