@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tallystick.core.digests import LEAF_PREFIX, Hash, tree_root
+from tallystick.core.digests import HASH_BYTES, LEAF_PREFIX, Hash, tree_root
 from tallystick.core.documents import Count, DigestText, Document, HashBytes
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError, UsageError
 from tallystick.core.files import FILE_BYTES_MAX, read_document, write_atomically
@@ -117,7 +117,6 @@ def check_shards_named(claimed: Corpus, files: Iterable[ShardFile]) -> None:
 
 # Reading the shards of a corpus: listed in the order of their names, and hashed by threads, each byte once.
 
-HASH_BYTES: Final = 32
 PIECE_CHUNKS: Final = 32
 """What a thread hashes at a time, so that the threads also share one large shard."""
 

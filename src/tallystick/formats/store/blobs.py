@@ -15,7 +15,7 @@ from typing import IO, Any, Final, cast
 from tallystick.core.digests import PREFIX, Digest, digest_from, is_digest
 from tallystick.core.errors import ProofError, UnavailableError
 from tallystick.core.files import sync_folder, write_atomically
-from tallystick.formats.store.remote_anchors import make_folder, open_store, store_errors
+from tallystick.formats.store.remote_anchors import PIECE, make_folder, open_store, store_errors
 from tallystick.formats.store.run import BLOB_BYTES_MAX
 
 # Where blobs lie: a folder of this machine, or of any store that `fsspec` knows.
@@ -100,7 +100,6 @@ class _StoreFolder:
 # Bytes are compared with their name whenever they are read: what is damaged is refused, what is missing is reported,
 # and nothing takes its place.
 
-PIECE: Final = 1 << 20
 DOMAIN: Final = b"tallystick/blob/v1\n"
 BLOBS: Final = "blobs"
 DRAFTS: Final = "drafts"
