@@ -238,6 +238,6 @@ def natural(value: Json, what: str) -> int:
 
 
 def shown(value: object) -> str:
-    """A value on one short line of printable ASCII: whoever wrote the document chose it."""
+    """A value on one short line of printable ASCII: the author of the document chose it."""
     line = ascii(value) if not isinstance(value, dict | list) else f"{type(value).__name__} of {len(value)}"
     return line if len(line) <= 80 else f"{line[:79]}~"

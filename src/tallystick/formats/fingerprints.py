@@ -187,7 +187,7 @@ class FingerprintSettings:
 
     @property
     def usual(self) -> int:
-        """The grid of so many bits where none is stated; 0 for 32 bits, which have none."""
+        """The grid of `bits` where none is stated; 0 for 32 bits, which need none."""
         return RESOLUTION.get(self.bits, 0)
 
     @property

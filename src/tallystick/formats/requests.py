@@ -75,7 +75,7 @@ def stated_settings(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def nonce_of(body: Mapping[str, Any]) -> str | None:
-    """The customer's nonce in a request; raises `MalformedError` for what is none."""
+    """The customer's nonce in a request; raises `MalformedError` for anything but 1 to 64 bytes."""
     nonce = body.get("tally_nonce")
     if nonce is not None and not (isinstance(nonce, str) and re.fullmatch(NONCE, nonce)):
         raise MalformedError("tally_nonce: 1 to 64 bytes in lower-case hexadecimal")

@@ -46,7 +46,7 @@ class AverageRule(Document):
 class Origin:
     """Weights under the names that their model gives them, and the directory that holds them.
 
-    `rest` is what else a run ended with: its last state without the weights, under the names of the state.
+    `rest` is the last state of a run without the weights, under the names of the state; empty for a model directory.
     """
 
     path: Path

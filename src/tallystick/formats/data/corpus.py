@@ -121,7 +121,7 @@ PIECE_CHUNKS: Final = 32
 """What a thread hashes at a time, so that the threads also share one large shard."""
 
 Hashed = Callable[[int], object]
-"""Told how many more bytes were hashed, or were known already."""
+"""Called with the number of bytes just hashed, or known already."""
 
 
 def silent(_count: int) -> None:
@@ -130,7 +130,7 @@ def silent(_count: int) -> None:
 
 @dataclass(frozen=True)
 class ShardFile:
-    """A file below the directory of a corpus; `identity` is another one after every change of the file."""
+    """A file below the directory of a corpus; `identity` changes with every change of the file."""
 
     name: str
     path: Path
@@ -187,7 +187,7 @@ def hash_shards(
     Args:
         files: the shards as listed.
         known: leaf hashes by the identity of a file; such a file is not read.
-        hashed: told about progress, in bytes.
+        hashed: called with the number of bytes just hashed.
         threads: how many threads hash; as many as there are cores by default.
 
     Raises:

@@ -162,10 +162,10 @@ def prepare_corpus(
     """Hash the shards below `directory`, write their tokens into `folder`, and commit to both.
 
     The shards stay where they are. Those that `tally commit` noted are not hashed again; each is read once more to be
-    tokenized. `done` is told how many more bytes were tokenized.
+    tokenized. `done` is called with the number of bytes just tokenized.
 
     Raises:
-        MalformedError: for a shard of no known kind, a document that is none, or another tokenizer than the stated one.
+        MalformedError: for a shard of no known kind, a malformed document, or a tokenizer that is not the stated one.
         UnavailableError: when a file cannot be read or written, or a library is missing.
         UsageError: when the tokenizer is not named.
     """
@@ -397,7 +397,7 @@ class CorpusCheck:
         return cls(folder, directory, corpus, tokens, leaves, encoder, recipe.data.text_field, versions)
 
     def check(self, indices: Iterable[int], done: Hashed = silent) -> None:
-        """Hash and tokenize the shards `indices` again; `done` is told how many bytes were hashed.
+        """Hash and tokenize the shards `indices` again; `done` is called with the number of bytes just hashed.
 
         Raises:
             ProofError: naming the first shard that is not the committed one, or whose tokens are others.

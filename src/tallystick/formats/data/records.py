@@ -27,7 +27,7 @@ SHOWN_MAX = 80
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that some system reads as another place than `name` below the root.
+    """Refuse a name that some operating system would read as another path.
 
     Refused are absolute names, `.`, `..` and empty components, backslashes, drive letters, control characters
     and text that is not UTF-8. The name of an empty directory ends with one slash.

@@ -228,7 +228,7 @@ def count_targets(batches: Iterable[Indices], plan: BatchPlan) -> Indices:
 
 
 def target_account(times: Indices) -> dict[str, Any]:
-    """The account in numbers, for reports, with the number of samples that were trained on exactly so many times."""
+    """The account for reports; `samples_by_times` has the number of samples by how often they were trained on."""
     numbers, samples = np.unique(times, return_counts=True)
     return {
         "most": int(times.max(initial=0)),

@@ -36,7 +36,7 @@ def read_values(file: ShardFile, field: str) -> Iterator[Value]:
         field: the member of a JSON object, or the column of a Parquet file; a text is one record, which is its value.
 
     Raises:
-        MalformedError: naming the shard and the line of a record that is none; or for a name of no known kind.
+        MalformedError: naming the shard and the line of a damaged record; or for a name of no known kind.
         UnavailableError: the shard cannot be read, or a library that reads it is missing.
     """
     read = reader_of(file.name)
@@ -58,7 +58,7 @@ def reader_of(name: str) -> Reader:
 
 
 def holds_surrogate(text: str) -> bool:
-    """Whether a string is none of Unicode characters."""
+    """Whether a string holds a lone surrogate, which is no Unicode character."""
     return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
 
 

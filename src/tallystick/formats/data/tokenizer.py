@@ -190,7 +190,7 @@ BYTES: Final = Tokenizer(kind="bytes")
 # Turning text into tokens and back, by the definition of the tokenizer alone.
 
 TrainBpe = Callable[[str, int], Tokenizer]
-"""Trains a tokenizer on a text, with at most so many tokens."""
+"""Trains a tokenizer on a text; the second argument is the largest number of tokens."""
 
 SPACE: Final = r"\t-\r "
 LETTER: Final = "A-Za-z\u0080-\U0010ffff"

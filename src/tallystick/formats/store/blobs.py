@@ -121,7 +121,7 @@ class Blobs:
     def put(self, source: bytes | Path, again: bool = False) -> Digest:
         """Keep bytes, or those of a file, under their digest; a crash leaves all of them there, or nothing.
 
-        A blob that is there with as many bytes is taken to be whole; with `again` it is read, and replaced if damaged.
+        A blob of the same size is taken to be whole; with `again` it is read, and replaced if damaged.
         """
         name = blob_digest(source)
         size = len(source) if isinstance(source, bytes) else source.stat().st_size
@@ -157,7 +157,7 @@ class Blobs:
             return self._folder.written(_path(name))
 
     def digests(self) -> Iterator[Digest]:
-        """The names of the blobs, in ascending order; what else lies between them is none."""
+        """The names of the blobs, in ascending order; other files between them are left out."""
         for shelf in self._names(BLOBS):
             for digits in self._names(f"{BLOBS}/{shelf}"):
                 if digits[:2] == shelf and is_digest(PREFIX + digits):
