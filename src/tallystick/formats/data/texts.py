@@ -9,7 +9,7 @@ from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import Any, Final
 
-from tallystick.core.canonical_json import loose_json
+from tallystick.core.canonical_json import loose_json, unique_members
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.lazy import not_installed
 from tallystick.formats.data.corpus import ShardFile, list_shards, open_shard
@@ -118,17 +118,10 @@ def _values_of(lines: BufferedReader | gzip.GzipFile, file: ShardFile, field: st
             raise MalformedError(f"{where}: more than {DOCUMENT_BYTES_MAX} bytes, or {EXPANSION_MAX} times its file")
         if not line.isspace():
             try:  # no number is interpreted
-                record = loose_json(line.decode(), object_pairs_hook=_object, parse_int=str, parse_float=str)
+                record = loose_json(line.decode(), object_pairs_hook=unique_members, parse_int=str, parse_float=str)
             except ValueError as error:
                 raise MalformedError(f"{where}: no valid JSON: {error}") from None
             yield record.get(field) if isinstance(record, dict) else None, where
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise ValueError("a key occurs twice in one object")
-    return members
 
 
 READERS: Final[dict[str, Reader]] = {

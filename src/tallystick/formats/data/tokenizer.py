@@ -137,20 +137,7 @@ class Tokenizer(Document):
     def _merges_what_is_there(self) -> Self:
         if {self.merges is None, self.pieces is None} != {self.kind == "bytes"}:
             raise ValueError("merges and pieces belong to the kind bpe")
-        tokens = [bytes([byte]) for byte in range(BYTE_TOKENS)]
-        known, seen = set(tokens), set[Merge]()
-        for rank, (left, right) in enumerate(self.merges or ()):
-            if max(left, right) >= len(tokens):
-                raise ValueError(f"merges[{rank}]: {max(left, right)} is no token yet")
-            token = tokens[left] + tokens[right]
-            if (left, right) in seen:
-                raise ValueError(f"merges[{rank}]: given before")
-            if len(token) > TOKEN_BYTES_MAX:
-                raise ValueError(f"merges[{rank}]: makes a token of {len(token)} bytes")
-            seen.add((left, right))
-            if token not in known:
-                known.add(token)
-                tokens.append(token)
+        _ = self._numbers
         return self
 
     @cached_property
@@ -174,10 +161,18 @@ class Tokenizer(Document):
 
     @cached_property
     def _numbers(self) -> dict[bytes, int]:
+        """The numbers of all tokens; raises `ValueError` at a merge that no training makes."""
         tokens = [bytes([byte]) for byte in range(BYTE_TOKENS)]
-        numbers = {token: number for number, token in enumerate(tokens)}
-        for left, right in self.merges or ():
-            token = tokens[left] + tokens[right]
+        numbers, seen = {token: number for number, token in enumerate(tokens)}, set[Merge]()
+        for rank, pair in enumerate(self.merges or ()):
+            if max(pair) >= len(tokens):
+                raise ValueError(f"merges[{rank}]: {max(pair)} is no token yet")
+            token = tokens[pair[0]] + tokens[pair[1]]
+            if pair in seen:
+                raise ValueError(f"merges[{rank}]: given before")
+            if len(token) > TOKEN_BYTES_MAX:
+                raise ValueError(f"merges[{rank}]: makes a token of {len(token)} bytes")
+            seen.add(pair)
             if numbers.setdefault(token, len(tokens)) == len(tokens):
                 tokens.append(token)
         return numbers
