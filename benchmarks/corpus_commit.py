@@ -30,7 +30,7 @@ BLOCK = 1 << 20
 ALONE = """
 import resource, sys
 from pathlib import Path
-from tallystick.formats.data.corpus_files import commit_corpus
+from tallystick.formats.data.corpus import commit_corpus
 commit_corpus(Path(sys.argv[1]), Path(sys.argv[2]))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

@@ -16,7 +16,7 @@ from tallystick.core.safetensors import read_state, write_state
 from tallystick.core.tensor_digests import state_digest
 from tallystick.core.tensors import Tensor
 from tallystick.engines.tokenizers import TokenizerFile, train_bpe
-from tallystick.formats.data.corpus_files import read_corpus_commit
+from tallystick.formats.data.corpus import read_corpus_commit
 from tallystick.formats.data.preparation import SOURCE_FILES, TOKENS_FILE, encoder_of
 from tallystick.formats.data.rows import (
     LABELS,

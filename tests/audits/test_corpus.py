@@ -113,7 +113,7 @@ def test_a_segment_alone_holds_the_tokens_of_its_windows(run: Path, tmp_path: Pa
 
 def test_a_shard_that_cannot_be_read_here_decides_nothing(audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
     from tallystick.core.lazy import not_installed
-    from tallystick.formats.data import verify as corpus_verify
+    from tallystick.formats.data import preparation as corpus_verify
 
     def missing(*_: object) -> None:
         raise not_installed("pyarrow")

@@ -15,7 +15,7 @@ TOPICS = Path(__file__).parents[2] / "examples" / "data" / "python-topics.txt"
 TRAIN = """
 import sys
 from tallystick.engines.tokenizers import train_bpe
-print(train_bpe(open(sys.argv[1], encoding="utf-8").read(), 600).digest)
+print(train_bpe(open(sys.argv[1], encoding="utf-8").read(), 600).identity)
 """
 
 
@@ -23,7 +23,7 @@ print(train_bpe(open(sys.argv[1], encoding="utf-8").read(), 600).digest)
 def test_training_does_not_depend_on_process_or_threads(threads: str) -> None:
     environment = os.environ | {"RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": threads}
     run = subprocess.run([sys.executable, "-c", TRAIN, TOPICS], env=environment, capture_output=True, check=True)
-    assert run.stdout.decode().strip() == train_bpe(TOPICS.read_text("utf-8"), 600).digest
+    assert run.stdout.decode().strip() == train_bpe(TOPICS.read_text("utf-8"), 600).identity
 
 
 def test_a_trained_tokenizer_passes_the_strict_door() -> None:

@@ -11,7 +11,6 @@ from tallystick.core.errors import ProofError
 from tallystick.formats.records import (
     AnchorRecord,
     Batch,
-    Chain,
     FailedRecord,
     HeaderRecord,
     Knobs,
@@ -20,7 +19,7 @@ from tallystick.formats.records import (
     StepRecord,
     anchor_file,
 )
-from tallystick.formats.spec import Spec
+from tallystick.formats.spec import Chain, Spec
 
 DIGEST: Any = "sha256:" + "ab" * 32
 OWN = Spec.from_json({"description": {"model": "x"}, "record": {"anchor_stride": 2}}, "spec")

@@ -25,7 +25,6 @@ from tallystick.formats.data.step_program import batch_plan, open_data
 from tallystick.formats.recipe import learning_rate
 from tallystick.formats.records import (
     AnchorRecord,
-    Chain,
     FailedRecord,
     HeaderRecord,
     Record,
@@ -35,7 +34,7 @@ from tallystick.formats.records import (
     batch_file,
     read_record,
 )
-from tallystick.formats.spec import Environment, Spec
+from tallystick.formats.spec import Chain, Environment, Spec
 from tallystick.formats.store.log import open_line, read_lines
 from tallystick.formats.store.run import ANCHOR_BYTES_MAX, RunDirectory
 from tallystick.programs.step_names import BATCH, GENERATOR_MOVE, POSITION, weights_of

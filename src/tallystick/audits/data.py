@@ -12,8 +12,8 @@ from tallystick.core.canonical_json import encode
 from tallystick.core.digests import digest, digest_bytes
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError
 from tallystick.core.tensors import State
+from tallystick.formats.data.preparation import CorpusCheck, LibraryVersions, verify_data, verify_tokenizer
 from tallystick.formats.data.rows import CommittedRows, leaves_of_batch, read_rows
-from tallystick.formats.data.verify import CorpusCheck, LibraryVersions, verify_data, verify_tokenizer
 from tallystick.programs.random_words import sample
 from tallystick.programs.step_names import BATCH
 from tallystick.verdicts.replayer import VerifierStack

@@ -15,8 +15,8 @@ from tallystick.formats.data.samples import Dataset, TokenDataset
 from tallystick.formats.data.step_program import open_data
 from tallystick.formats.data.tokens import open_chunks, open_corpus_tokens
 from tallystick.formats.openings import SegmentStatement
-from tallystick.formats.records import AnchorRecord, Chain, Record, StepRecord, read_record
-from tallystick.formats.spec import Spec
+from tallystick.formats.records import AnchorRecord, Record, StepRecord, read_record
+from tallystick.formats.spec import Chain, Spec
 from tallystick.formats.store.directories import SegmentDirectory
 from tallystick.verdicts.replayer import VerifierStack
 from tallystick.verdicts.verdict import Findings, bound_by_digest, require

@@ -133,7 +133,7 @@ def parse(
     try:
         value: Json = json.loads(
             data.decode("utf-8"),
-            object_pairs_hook=_object,
+            object_pairs_hook=unique_members,
             parse_int=_long_integer if long_integers else _integer,
             parse_float=_number,
             parse_constant=_refuse_constant,
@@ -152,7 +152,8 @@ def decode(data: bytes, what: str, *, bytes_max: int = BYTES_MAX, depth_max: int
     return value
 
 
-def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+def unique_members(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    """The `object_pairs_hook` that refuses a key which occurs twice; raises `ValueError`."""
     members: dict[str, Json] = {}
     for name, value in pairs:
         if name in members:
@@ -238,6 +239,6 @@ def natural(value: Json, what: str) -> int:
 
 
 def shown(value: object) -> str:
-    """A value on one short line of printable ASCII: whoever wrote the document chose it."""
+    """A value on one short line of printable ASCII: the author of the document chose it."""
     line = ascii(value) if not isinstance(value, dict | list) else f"{type(value).__name__} of {len(value)}"
     return line if len(line) <= 80 else f"{line[:79]}~"

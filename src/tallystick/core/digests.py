@@ -67,6 +67,7 @@ Hash = NewType("Hash", bytes)
 
 LEAF_PREFIX: Final = b"\x00"  # RFC 6962 §2.1: other prefixes, so that a leaf is never taken for a node
 NODE_PREFIX: Final = b"\x01"
+HASH_BYTES: Final = 32
 EMPTY_ROOT: Final = Hash(hashlib.sha256(b"").digest())
 
 

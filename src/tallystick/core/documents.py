@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import tomllib
 from collections.abc import Callable
 from itertools import chain
@@ -34,12 +33,9 @@ from tallystick.core.files import read_document
 def decode_base64(text: str, what: str) -> bytes:
     """The bytes of canonical base64 (RFC 4648 §4); raises `MalformedError` naming `what`."""
     try:
-        data = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise MalformedError(f"{what}: no base64") from None
-    if base64.b64encode(data).decode() != text:
-        raise MalformedError(f"{what}: not canonical base64")
-    return data
+        return _as_bytes(text)
+    except ValueError as error:
+        raise MalformedError(f"{what}: {error}") from None
 
 
 def _as_digest(text: str) -> str:
@@ -59,12 +55,15 @@ def _as_hash(value: object) -> Hash:
 def _as_bytes(value: object) -> bytes:
     if isinstance(value, bytes):
         return value
-    if not isinstance(value, str):
-        raise ValueError("no base64")
     try:
-        return decode_base64(value, "text")
-    except MalformedError as error:
-        raise ValueError(str(error)) from None
+        data = base64.b64decode(value, validate=True) if isinstance(value, str) else None
+    except ValueError:
+        data = None
+    if data is None:
+        raise ValueError("no base64")
+    if base64.b64encode(data).decode() != value:
+        raise ValueError("not canonical base64")
+    return data
 
 
 DigestText = Annotated[Digest, Field(strict=False), AfterValidator(_as_digest)]

@@ -104,7 +104,7 @@ class UnavailableError(TallyError):
     """Something needed could not be obtained, written or run."""
 
 
-# What somebody meant who typed a name that is not there.
+# Suggestions for a mistyped name.
 
 NAMES_LISTED: Final = 8
 """A longer list of names is not read; the near misses are."""

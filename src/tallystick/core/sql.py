@@ -37,7 +37,7 @@ _DAMAGED: Final = ("malformed", "not a database", "corrupt", "file is encrypted"
 class SqlEngine:
     """An engine over one database; `name` is its name in messages, without a password, `holds` what should be in it.
 
-    `wait_s` says how many seconds a transaction waits for others to let go of what it locks.
+    `wait_s` says how many seconds a transaction waits for the locks of others.
 
     Raises `UsageError` where `place` is no path and no URL of a database.
     """
@@ -65,7 +65,7 @@ class SqlEngine:
 
     @contextmanager
     def answering(self, seconds: float = STATEMENT_SECONDS) -> Iterator[sa.Connection]:
-        """A reading transaction for somebody's question; raises `UsageError` where it takes longer than `seconds`."""
+        """A reading transaction for a user's question; raises `UsageError` where it takes longer than `seconds`."""
         try:
             with self.reading() as connection, self._limited(connection, seconds):
                 yield connection

@@ -19,7 +19,7 @@ HEAD: Final = 18
 UNITS: Final = 1000
 LEAST: Final = 0.002
 LABELLED: Final = 0.09
-"""A shaded part of a chart that is so wide says what it is."""
+"""A shaded part of a chart has its label from this share of the width on."""
 SHAPES: Final = {"cross": "M-4 -4L4 4M4 -4L-4 4", "triangle": "M-4 0L0 -8L4 0Z"}
 
 Point = tuple[float, float | None]

@@ -27,7 +27,7 @@ SECTOR_BYTES: Final = 4096
 
 
 class DirectFile:
-    """Takes the bytes of a file that is there, one after the other, from byte `start` on.
+    """Writes into an existing file, from byte `start` on.
 
     Up to `SECTOR_BYTES` − 1 bytes before and behind them become zero. Raises `OSError`, at once where the system or
     the disk has no such way.
@@ -163,7 +163,7 @@ class AppendedState:
             left = _behind(left, os.writev(self._file.fileno(), left))
 
     def _reserve(self, end: int) -> None:
-        """Ask for disk space up to `end` and beyond; where that is refused, writing goes on without it."""
+        """Ask for disk space up to `end` and beyond; where that is refused, writing continues without it."""
         start, self._reserved = self._reserved, max(self._reserved, min(end + RESERVED_BYTES, self._bytes_max))
         if end > start and hasattr(os, "posix_fallocate"):
             with suppress(OSError):

@@ -217,7 +217,7 @@ Values: TypeAlias = npt.NDArray[np.floating[Any]]
 
 
 def by_row(bits: int, group: int | None = None) -> Callable[[Values], Values]:
-    """Rounding to whole multiples of a step, of which each row, or each group of so many numbers in it, has its own.
+    """Rounding to whole multiples of a step; each row, or each `group` of numbers in it, has a step of its own.
 
     >>> by_row(4)(np.array([[0.0, 0.5, 7.0], [0.0, 0.0, 0.0]]))
     array([[0., 0., 7.],

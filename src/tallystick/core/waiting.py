@@ -2,7 +2,7 @@
 
 The help of a command, and a mistake in its options, must not wait for PyTorch or a database. So while a module of the
 door `tally` is loaded from a table of names, `from package import module` gives a module that waits, and
-`from module import name` loads at once, as ever.
+`from module import name` loads at once, as usual.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class WaitingModule(ModuleType):
     """A module that has not run yet; the first look at one of its names runs it."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # looked up by whoever goes through `sys.modules`
+        if name.startswith("__"):  # a look through `sys.modules` runs nothing
             raise AttributeError(name)
         with RUNNING:
             spec = self.__spec__

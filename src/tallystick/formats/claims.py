@@ -95,7 +95,7 @@ def parts_file(index: int) -> str:
 
 
 def part_file(index: int) -> str:
-    """The path of those tensors of anchor `index` that are kept in a file of its own."""
+    """The path of the tensors of anchor `index` that changed, inside a run directory."""
     return f"anchors/step_{index:08d}.part.safetensors"
 
 

@@ -347,7 +347,7 @@ class CompletionReader:
         choice.finish = ended or choice.finish
 
     def _add_text(self, choice: ReadChoice, in_message: str | None, bare: Any, is_place: bool, where: str) -> None:
-        """Add the text of a part: of a chat in its message, otherwise beside it; the other one may say it again.
+        """Add the text of a part: that of its message in a chat, else that of the choice; the other one may repeat it.
 
         A message without text says the empty one.
         """

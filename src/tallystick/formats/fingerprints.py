@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from tallystick.core.digests import digest
 from tallystick.core.errors import MalformedError, UnavailableError, UsageError
+from tallystick.formats.receipt import LAYERS_MAX
 
 # The wire forms of a projection's numbers: float32, or low bits on a grid whose step follows the block's norm.
 #
@@ -148,7 +149,6 @@ PUBLIC_SEED: Final = digest("directions", b"public").removeprefix("sha256:")
 """The default seed. It is public, as is any seed that is fixed beforehand."""
 BLOCK_MAX: Final = 1024
 WIDTH_MAX: Final = 1024
-LAYERS_MAX: Final = 1 << 10
 GRID_MAX: Final = 32
 _SEED: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -187,7 +187,7 @@ class FingerprintSettings:
 
     @property
     def usual(self) -> int:
-        """The grid of so many bits where none is stated; 0 for 32 bits, which have none."""
+        """The grid of `bits` where none is stated; 0 for 32 bits, which need none."""
         return RESOLUTION.get(self.bits, 0)
 
     @property

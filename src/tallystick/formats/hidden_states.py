@@ -77,7 +77,7 @@ Rows: TypeAlias = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class CommittedStates:
-    """Hidden states [rows, d] by layer under a root, held by whoever has to open them."""
+    """Hidden states [rows, d] by layer under a root, kept by the provider that has to open them."""
 
     statement: StatesCommitment
     states: Mapping[int, Tensor]

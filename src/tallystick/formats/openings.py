@@ -170,7 +170,7 @@ class OpenedRecord(Document):
     record: Annotated[str, Field(max_length=1 << 20)]
 
     def line(self, log: Log) -> bytes:
-        """The record; raises `ProofError` unless it stands there in `log`."""
+        """The record; raises `ProofError` unless it is record `index` of `log`."""
         line = self.record.encode()
         check_leaf(log, self.index, line, self.proof)
         return line

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import not_
 from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 import numpy as np
@@ -65,11 +66,6 @@ class GroupRule(Document):
         return self.betas[1] if isinstance(self, AdamRule | NadamRule | RadamRule) else None
 
 
-def is_off(value: object) -> bool:
-    """Whether a setting is off; a spec leaves it out then."""
-    return not value
-
-
 def read_rule(value: Any) -> GroupRule:
     """The rule that JSON states by its `kind`; raises `MalformedError` naming the field."""
     kind = value.get("kind") if isinstance(value, dict) else None
@@ -123,8 +119,8 @@ class AdamRule(GroupRule):
     momentum: Beta = 0.0
     nesterov: bool = False
     maximize: bool = False
-    amsgrad: bool = Field(default=False, exclude_if=is_off)
-    fused: bool = Field(default=False, exclude_if=is_off)
+    amsgrad: bool = Field(default=False, exclude_if=not_)
+    fused: bool = Field(default=False, exclude_if=not_)
     rate_dtype: Literal["F32"] | None = None
 
     def slots(self, weight: TensorSpec) -> dict[str, SlotSpec]:
@@ -407,7 +403,7 @@ class SgdRule(GroupRule):
     momentum: Beta = 0.0
     nesterov: bool = False
     maximize: bool = False
-    dampening: Share = Field(default=0.0, exclude_if=is_off)
+    dampening: Share = Field(default=0.0, exclude_if=not_)
 
     def slots(self, weight: TensorSpec) -> dict[str, SlotSpec]:
         """The momentum, where there is any; −0 before the first step, so that its sum with a gradient is that one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from itertools import pairwise
+from operator import not_
 from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -49,10 +50,6 @@ ADJUSTING: Final = (
 """Settings that change logits before anything is chosen from them; a document leaves them out where they are off."""
 
 
-def _is_off(value: object) -> bool:
-    return not value
-
-
 class Grammar(Document):
     """What a text has to be: `digest` names the JSON schema as text, `kind` the field of the request that gave it.
 
@@ -86,13 +83,13 @@ class Sampler(Document):
     min_p: Share = 0.0
     repetition_penalty: Penalty = 1.0
     seed: Count = 0
-    presence_penalty: Shift = Field(default=0.0, exclude_if=_is_off)
-    frequency_penalty: Shift = Field(default=0.0, exclude_if=_is_off)
-    logit_bias: Biases = Field(default=(), exclude_if=_is_off)
-    allowed_token_ids: SamplerTokens = Field(default=(), exclude_if=_is_off)
-    bad_token_ids: SamplerTokens = Field(default=(), exclude_if=_is_off)
-    min_tokens: Count = Field(default=0, exclude_if=_is_off)
-    end_token_ids: SamplerTokens = Field(default=(), exclude_if=_is_off)
+    presence_penalty: Shift = Field(default=0.0, exclude_if=not_)
+    frequency_penalty: Shift = Field(default=0.0, exclude_if=not_)
+    logit_bias: Biases = Field(default=(), exclude_if=not_)
+    allowed_token_ids: SamplerTokens = Field(default=(), exclude_if=not_)
+    bad_token_ids: SamplerTokens = Field(default=(), exclude_if=not_)
+    min_tokens: Count = Field(default=0, exclude_if=not_)
+    end_token_ids: SamplerTokens = Field(default=(), exclude_if=not_)
     grammar: Grammar | None = None
 
     @model_validator(mode="after")
@@ -143,7 +140,8 @@ PROXY = "proxy"
 """The name of an engine that forwarded the answer of another one."""
 
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9_\-]{1,128}$")]
-Nonce = Annotated[str, Field(pattern=r"^([0-9a-f]{2}){1,64}$")]
+NONCE: Final = r"([0-9a-f]{2}){1,64}"
+Nonce = Annotated[str, Field(pattern=f"^{NONCE}$")]
 TokenCount = Annotated[int, Field(ge=0, le=TOKENS_MAX)]
 TokenIds = Annotated[tuple[Annotated[int, Field(ge=0, lt=1 << 31)], ...], Field(max_length=TOKENS_MAX)]
 Layers = Annotated[tuple[Annotated[int, Field(ge=0, le=LAYERS_MAX)], ...], Field(min_length=1, max_length=LAYERS_MAX)]

@@ -10,17 +10,16 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
-from tallystick.core.canonical_json import loose_json
+from tallystick.core.canonical_json import DEPTH_MAX, loose_json
 from tallystick.core.errors import MalformedError
+from tallystick.formats.receipt import NONCE
 
 SCHEMA_BYTES_MAX: Final = 1 << 16
-DEPTH_MAX: Final = 64
 COUNT_MAX: Final = 1 << 10
 COUNTS: Final = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 CALLS_MAX: Final = 16
 NO_PARAMETERS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
 FUNCTION_FIELDS: Final = ("name", "description", "parameters", "strict")
-NONCE: Final = re.compile(r"([0-9a-f]{2}){1,64}")
 Form = Literal["chat", "text", "responses"]
 Wanted: TypeAlias = tuple[str, str]
 """The field of a request that asks for a grammar, and the schema as text."""
@@ -76,9 +75,9 @@ def stated_settings(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def nonce_of(body: Mapping[str, Any]) -> str | None:
-    """The customer's nonce in a request; raises `MalformedError` for what is none."""
+    """The customer's nonce in a request; raises `MalformedError` for anything but 1 to 64 bytes."""
     nonce = body.get("tally_nonce")
-    if nonce is not None and not (isinstance(nonce, str) and NONCE.fullmatch(nonce)):
+    if nonce is not None and not (isinstance(nonce, str) and re.fullmatch(NONCE, nonce)):
         raise MalformedError("tally_nonce: 1 to 64 bytes in lower-case hexadecimal")
     return nonce
 

@@ -95,7 +95,7 @@ SAID: Final[Mapping[str, str]] = {
     "response.output_item.added": "item",
     "response.output_item.done": "item",
 }
-"""The field of an event that says something, by its type."""
+"""The field with the content of an event, by the type of the event."""
 IDLE: Final = ("type", "sequence_number", "item_id", "output_index", "content_index", "obfuscation")
 
 
@@ -248,7 +248,7 @@ def reader_of(form: Form) -> CompletionReader:
 
 
 def form_of_answer(body: Mapping[str, Any]) -> Form:
-    """The form of an answer where nobody has the request; whoever has it compares (`audits.answers.statements`)."""
+    """The form of an answer whose request is not at hand; where it is, the two are compared."""
     choices = body.get("choices")
     if not isinstance(choices, list):
         return "responses" if "output" in body or body.get("object") == "response" else "text"

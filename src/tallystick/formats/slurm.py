@@ -20,7 +20,7 @@ NAMES_MAX: Final = 1 << 17
 """The most names in one list: larger than any cluster that SLURM runs."""
 LISTED_MAX: Final = 1 << 20
 """The most names in all lists of one file: a node stands in several."""
-# Possessive quantifiers keep the time linear in the length of a list that is none.
+# Possessive quantifiers keep the time linear where a text does not match.
 WORD: Final = r"(?:[^\[\],\s]|\[[\d,\- ]++\])"
 LIST: Final = re.compile(rf"\s*+{WORD}*+\s*+(?:,\s*+{WORD}*+\s*+)*+", re.ASCII)
 WORDS: Final = re.compile(f"{WORD}+", re.ASCII)
@@ -36,7 +36,7 @@ class NameLists:
     left: int = LISTED_MAX
 
     def names_in(self, text: object) -> list[str]:
-        """The names of a list, in its order; raises `MalformedError` naming the file if it is none, or too long."""
+        """The names of a list, in its order; raises `MalformedError` naming the file for other texts and long lists."""
         if not isinstance(text, str) or not LIST.fullmatch(text):
             raise self._refused(str(text))
         names: list[str] = []
@@ -78,7 +78,7 @@ Line = dict[str, str]
 
 
 def conf_lines(data: bytes, name: str) -> Iterator[Line]:
-    """The lines of a file, those that go on put together; raises `MalformedError` naming the file and the line."""
+    """The lines of a file, continued ones joined; raises `MalformedError` naming the file and the line."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -93,7 +93,7 @@ def conf_lines(data: bytes, name: str) -> Iterator[Line]:
             yield _pairs(whole, f"{name}: line {number}")
         whole = ""
     if whole.strip():
-        raise MalformedError(f"{name}: line {number} goes on behind the end of the file")
+        raise MalformedError(f"{name}: line {number} continues behind the end of the file")
 
 
 def _pairs(line: str, where: str) -> Line:
@@ -138,7 +138,7 @@ def read_topology_yaml(data: bytes, wanted: str | None = None) -> list[Switch]:
     """The switches of the topology `wanted`, else of the default one, else of the first.
 
     Raises:
-        MalformedError: no topologies stand there.
+        MalformedError: the file holds no such topology.
         UnavailableError: PyYAML is not installed, or the topology is of a kind that is not read.
     """
     topologies = [topology for topology in _parsed(data) if isinstance(topology, dict)]

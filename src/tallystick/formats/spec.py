@@ -1,9 +1,9 @@
-"""The spec: everything that is fixed before a run, and the environment in which it is computed."""
+"""The spec: everything that is fixed before a run; the order of its records, and the environment it is computed in."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal, Self
@@ -13,11 +13,13 @@ from pydantic import Field, model_validator
 from tallystick.core.canonical_json import encode
 from tallystick.core.digests import Digest, digest
 from tallystick.core.documents import Count, DigestText, Document, Positive
+from tallystick.core.errors import ProofError
 from tallystick.core.tensor_digests import state_digest
 from tallystick.core.tensors import State
 from tallystick.formats.dataset import DatasetCommitment
 from tallystick.formats.optimizers import StatedRules
 from tallystick.formats.recipe import Recipe, RecordRecipe
+from tallystick.formats.records import AnchorRecord, FailedRecord, HeaderRecord, Knobs, Record, StateSummary
 
 # How a training averages its weights beside the steps: what a spec states as `average` (`spec/average.md`).
 
@@ -44,7 +46,7 @@ class AverageRule(Document):
 class Origin:
     """Weights under the names that their model gives them, and the directory that holds them.
 
-    `rest` is what else a run ended with: its last state without the weights, under the names of the state.
+    `rest` is the last state of a run without the weights, under the names of the state; empty for a model directory.
     """
 
     path: Path
@@ -209,3 +211,77 @@ class Environment(Document):
 
 def _listed(names: tuple[str, ...] | Unknown) -> str:
     return names if isinstance(names, str) else ", ".join(names)
+
+
+# The order of a transcript: which record may follow which. A verifier applies these rules to every record of a run.
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The state of a transcript after the records read so far.
+
+    `state` is the last step, `anchored` the step of the last anchor; both are -1 before the first.
+    """
+
+    spec: Spec
+    opened: bool = False
+    state: int = -1
+    anchored: int = -1
+    awaits_anchor: bool = False
+    summary: StateSummary | None = None
+
+    def follow(self, record: Record) -> Chain:
+        """The chain after one more record; raises `ProofError` naming the step that does not fit."""
+        if isinstance(record, HeaderRecord):
+            return self._begin(record)
+        if not self.opened:
+            raise ProofError(f"the transcript starts with a {record.kind} record instead of its header")
+        if isinstance(record, AnchorRecord):
+            if record.index != self.state:
+                raise ProofError(f"anchor {record.index} stands after step {self.state}")
+            may_end_here = self.spec.recipe is None and self.anchored < self.state  # a custom loop may end at any step
+            if not (self.awaits_anchor or may_end_here):
+                raise ProofError(f"anchor {record.index} is not one the spec asks for")
+            summary = record.summary if self.summary is None else self.summary
+            return replace(self, anchored=self.state, awaits_anchor=False, summary=summary)
+        self._check_is_next(record.index)
+        if isinstance(record, FailedRecord):
+            return self
+        if record.data != self.spec.data_root:
+            raise ProofError(f"step {record.index} names another data root than the spec")
+        if record.pre != self.summary:
+            raise ProofError(f"step {record.index} does not start from the state in which step {self.state} ended")
+        anchored = record.index % self.spec.recorded.anchor_stride == 0 or record.index == self._last()
+        return replace(self, state=record.index, summary=record.post, awaits_anchor=anchored)
+
+    def finish(self) -> None:
+        """Raise `ProofError` unless the transcript may end here."""
+        last = self._last()
+        if self.state < 0 or self.awaits_anchor or (last is None and self.anchored != self.state):
+            raise ProofError("the transcript ends without the anchor of its last state")
+        if last is not None and self.state != last:
+            raise ProofError(f"the transcript ends at step {self.state} of {last}")
+
+    def _begin(self, record: HeaderRecord) -> Chain:
+        if self.opened:
+            raise ProofError("a second header stands in the middle of the transcript")
+        if record.spec != self.spec.identity:
+            raise ProofError("the header names another spec than spec.json")
+        if record.data != self.spec.data_root:
+            raise ProofError("the header names another data root than the spec")
+        for name in Knobs.model_fields:
+            if getattr(record.knobs, name) != getattr(self.spec.recorded, name):
+                raise ProofError(f"the header's {name} is not the spec's")
+        return replace(self, opened=True, awaits_anchor=True, state=0)
+
+    def _check_is_next(self, index: int) -> None:
+        if self.awaits_anchor:
+            raise ProofError(f"the anchor of step {self.state} is missing")
+        if index != self.state + 1:
+            raise ProofError(f"step {index} stands after step {self.state}")
+        last = self._last()
+        if last is not None and index > last:
+            raise ProofError(f"step {index} stands behind the last step of the spec")
+
+    def _last(self) -> int | None:
+        return None if self.spec.recipe is None else self.spec.recipe.training.steps

@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from tallystick.core.canonical_json import encode
-from tallystick.core.digests import Digest, digest
+from tallystick.core.digests import HASH_BYTES, Digest, digest
 from tallystick.core.errors import UnavailableError, UsageError
 from tallystick.engines.torch.environment import describe_environment
 from tallystick.engines.torch.generation.language_models import TorchLanguageModel
@@ -41,7 +41,6 @@ from tallystick.formats.store.receipts import ReceiptLog, SpilledStates
 # A cache of committed hidden states for challenges: the latest in memory, older ones on disk, if a folder was given.
 
 HELD_BYTES_MAX: Final = 1 << 30
-HASH_BYTES: Final = 32
 
 
 class HeldStates:

@@ -13,11 +13,14 @@ import pytest
 from tallystick.core.digests import leaf_hash, tree_root
 from tallystick.core.errors import MalformedError, ProofError, TallyError, UnavailableError, UsageError
 from tallystick.formats.data import corpus as shards
-from tallystick.formats.data.corpus import Corpus, ShardFile, hash_shards, list_shards
-from tallystick.formats.data.corpus_files import (
+from tallystick.formats.data.corpus import (
+    Corpus,
+    ShardFile,
     check_corpus,
     commit_corpus,
+    hash_shards,
     leaves_path,
+    list_shards,
     notes_path,
     read_corpus_commit,
     read_leaves,

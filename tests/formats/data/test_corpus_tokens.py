@@ -12,10 +12,15 @@ import pytest
 
 from tallystick.core.digests import digest
 from tallystick.core.errors import MalformedError, ProofError, TallyError, UnavailableError, UsageError
-from tallystick.formats.data.corpus import Corpus
-from tallystick.formats.data.corpus_files import read_corpus_commit
+from tallystick.formats.data.corpus import Corpus, read_corpus_commit
 from tallystick.formats.data.openings import check_record, open_record
-from tallystick.formats.data.preparation import check_stated_tokenizer, open_dataset, prepare_corpus
+from tallystick.formats.data.preparation import (
+    CorpusCheck,
+    LibraryVersions,
+    check_stated_tokenizer,
+    open_dataset,
+    prepare_corpus,
+)
 from tallystick.formats.data.samples import TokenDataset
 from tallystick.formats.data.tokenizer import (
     BytesEncoder,
@@ -34,7 +39,6 @@ from tallystick.formats.data.tokens import (
     open_corpus_tokens,
     token_path,
 )
-from tallystick.formats.data.verify import CorpusCheck, LibraryVersions
 from tallystick.formats.dataset import DatasetCommitment
 from tallystick.formats.recipe import Recipe
 

@@ -13,10 +13,9 @@ from tallystick.core.safetensors import write_state
 from tallystick.core.tensors import Tensor
 from tallystick.engines.tokenizers import train_bpe
 from tallystick.formats.data.openings import check_record, open_record
-from tallystick.formats.data.preparation import open_dataset, prepare
+from tallystick.formats.data.preparation import LibraryVersions, open_dataset, prepare, verify_data, verify_tokenizer
 from tallystick.formats.data.samples import BatchPlan, ExampleDataset, TokenDataset
 from tallystick.formats.data.tokenizer import Tokenizer, commit_tokens, read_tokens, write_tokens
-from tallystick.formats.data.verify import LibraryVersions, verify_data, verify_tokenizer
 from tallystick.formats.dataset import DatasetCommitment
 from tallystick.formats.recipe import TokenizerRecipe
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tallystick.core.digests import check_inclusion, leaf_hash
+from tallystick.core.digests import LeafHashes, check_inclusion, leaf_hash, prove_inclusion
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.formats.data.tokenizer import (
     chunk_tokens,
@@ -89,9 +89,9 @@ def test_a_missing_file_is_unavailable(tmp_path: Path) -> None:
 def test_a_chunk_of_tokens_is_shown_at_its_place() -> None:
     tokens = np.arange(CHUNK_BYTES, dtype="<u2")
     chunks = chunk_tokens(tokens)
-    assert len(chunks.leaves) == 2
+    assert len(chunks) == 2
     leaf = leaf_hash(tokens[CHUNK_BYTES // 2 :].tobytes())
-    check_inclusion(chunks.prove(1), leaf, 1, 2, commit_tokens(tokens, 65_536).root)
+    check_inclusion(prove_inclusion(LeafHashes(chunks), 1, 2), leaf, 1, 2, commit_tokens(tokens, 65_536).root)
 
 
 def test_count_and_vocabulary_are_part_of_the_digest() -> None:

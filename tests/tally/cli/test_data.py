@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.formats.data.corpus_files import read_corpus_commit
+from tallystick.formats.data.corpus import read_corpus_commit
 from tallystick.formats.data.openings import ChunkOpening, check_chunk
 
 Tally = Callable[..., Any]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from tallystick.core.digests import Digest, Frontier, Hash, leaf_hash
+from tallystick.core.digests import HASH_BYTES, Digest, Frontier, Hash, leaf_hash
 from tallystick.core.errors import MalformedError, UnavailableError, UsageError
 from tallystick.database.bulk import insert_new, inserted
 from tallystick.database.schema import DOCUMENT, GRAPH, GRAPH_USE, RUN, SOURCE
@@ -28,8 +28,6 @@ def keep_document(connection: sa.Connection, noun: str, digest: Digest, body: by
 # Reads on in an append-only log, from where the last reading ended.
 #
 # The root over what was read before is kept as a frontier. So the second reading finds a line that was changed since.
-
-HASH_BYTES: Final = 32
 
 
 @dataclass(frozen=True)

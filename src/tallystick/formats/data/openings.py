@@ -7,8 +7,7 @@ from pathlib import Path
 from tallystick.core.digests import LeafHashes, check_inclusion, hashes_from, leaf_hash, prove_inclusion
 from tallystick.core.documents import Base64Bytes, Count, Document, Proof
 from tallystick.core.errors import UnavailableError, UsageError
-from tallystick.formats.data.corpus import Corpus, Shard, find_shard, hash_shards, open_shard, split_hashes
-from tallystick.formats.data.corpus_files import check_shard
+from tallystick.formats.data.corpus import Corpus, Shard, check_shard, find_shard, hash_shards, open_shard, split_hashes
 from tallystick.formats.data.preparation import read_source
 from tallystick.formats.data.records import RecordTree, shown, split_records
 from tallystick.formats.data.samples import encode_examples, open_examples

@@ -1,18 +1,35 @@
-"""Preparing data for a run: tokenized, stored in one folder, committed to, and opened again."""
+"""Data prepared for a run: tokenized, stored in one folder, committed to, opened again, and derived again."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tallystick.core.digests import digest
-from tallystick.core.errors import MalformedError, ProofError, UsageError
+from tallystick.core.errors import MalformedError, ProofError, UnavailableError, UsageError
 from tallystick.core.files import FILE_BYTES_MAX, read_document, write_atomically
 from tallystick.core.safetensors import write_state
 from tallystick.core.tensors import Tensor
-from tallystick.formats.data.corpus import Corpus, Hashed, ShardFile, hash_shards, list_shards, silent
-from tallystick.formats.data.corpus_files import notes_path, read_notes, write_commit
-from tallystick.formats.data.records import RecordTree, TextKind, normalize_newlines, read_corpus, split_records
+from tallystick.formats.data.corpus import (
+    Corpus,
+    Hashed,
+    ShardFile,
+    check_shard,
+    find_shard,
+    hash_shards,
+    list_shards,
+    notes_path,
+    read_leaves,
+    read_notes,
+    silent,
+    write_commit,
+)
+from tallystick.formats.data.records import RecordTree, TextKind, normalize_newlines, read_corpus, shown, split_records
 from tallystick.formats.data.samples import (
     EXAMPLES_FILE,
     Dataset,
@@ -34,6 +51,7 @@ from tallystick.formats.data.tokenizer import (
     TokenizerKind,
     Tokens,
     TrainBpe,
+    batches,
     commit_tokens,
     make_tokenizer,
     read_tokens,
@@ -46,6 +64,10 @@ from tallystick.formats.data.tokens import (
     TOKENS_LIST,
     CorpusTokens,
     open_corpus_tokens,
+    open_shard_tokens,
+    read_run_corpus,
+    read_tokenizer_file,
+    read_tokens_list,
     token_path,
     write_shard_tokens,
 )
@@ -140,10 +162,10 @@ def prepare_corpus(
     """Hash the shards below `directory`, write their tokens into `folder`, and commit to both.
 
     The shards stay where they are. Those that `tally commit` noted are not hashed again; each is read once more to be
-    tokenized. `done` is told how many more bytes were tokenized.
+    tokenized. `done` is called with the number of bytes just tokenized.
 
     Raises:
-        MalformedError: for a shard of no known kind, a document that is none, or another tokenizer than the stated one.
+        MalformedError: for a shard of no known kind, a malformed document, or a tokenizer that is not the stated one.
         UnavailableError: when a file cannot be read or written, or a library is missing.
         UsageError: when the tokenizer is not named.
     """
@@ -252,3 +274,144 @@ def _prepare_digits(folder: Path) -> DatasetCommitment:
     arrays = {"images": Tensor.of(examples.images), "labels": Tensor.of(examples.labels)}
     write_state(folder / EXAMPLES_FILE, arrays)
     return DatasetCommitment(kind="digits", source=RecordTree.of("arrays", encode_examples(examples)).commit)
+
+
+# Prepared data derived again from its source or corpus, and compared.
+
+UNKNOWN: Final = "unknown"
+
+
+@dataclass(frozen=True)
+class LibraryVersions:
+    """The version of the library `tokenizers` that a verifier runs, and the one that the prover states."""
+
+    library: str = UNKNOWN
+    stated: str = UNKNOWN
+
+    def judged(self, error: ProofError) -> ProofError | UnavailableError:
+        """`error`, if both ran one version; otherwise that of the prover is needed to decide."""
+        if self.library == self.stated != UNKNOWN:
+            return error
+        return UnavailableError(
+            f"{error} with tokenizers {self.library}; the run states {self.stated}, and another version may learn "
+            "other merges or make other tokens: install that one to decide"
+        )
+
+
+def verify_data(folder: Path, commitment: DatasetCommitment) -> None:
+    """Derive the data in `folder` again: tokens from the source, or the digits from scikit-learn.
+
+    Raises:
+        ProofError: naming the file, or the first token, that differs.
+    """
+    dataset = open_dataset(folder, commitment)
+    if not isinstance(dataset, ExampleDataset):
+        tokens, _ = open_tokens(folder, commitment)
+        corpus = read_corpus(text_kind(commitment), read_source(folder, commitment))
+        check_tokens(tokens, [tokenize(read_tokenizer(folder, commitment), corpus)], "the source gives")
+        return
+    images, labels = load_digits()
+    if dataset.images.shape != images.shape:
+        raise ProofError(f"the examples have shape {dataset.images.shape}, but the digits {images.shape}")
+    same = (dataset.labels == labels) & (dataset.images == images).all(axis=(1, 2, 3))
+    if not same.all():
+        raise ProofError(f"example {int(np.argmin(same))} is not that of the digits")
+
+
+def verify_tokenizer(
+    folder: Path,
+    commitment: DatasetCommitment,
+    recipe: TokenizerRecipe,
+    train: TrainBpe,
+    versions: LibraryVersions,
+) -> None:
+    """Make the tokenizer again from the committed source, as the recipe states it, and compare every merge.
+
+    Raises:
+        ProofError: naming the first merge that differs.
+        UnavailableError: one differs, and the library is not known to be the one that the run was made with.
+    """
+    corpus = read_corpus(text_kind(commitment), read_source(folder, commitment))
+    check_stated_tokenizer(folder, commitment, recipe)
+    claimed = read_tokenizer(folder, commitment).merges or ()
+    trained = () if recipe.kind == "bytes" else train(corpus, recipe.vocabulary).merges or ()
+    if claimed != trained:
+        pairs = zip(claimed, trained, strict=False)
+        at = next((rank for rank, (left, right) in enumerate(pairs) if left != right), len(trained))
+        error = ProofError(f"{TOKENIZER_FILE}: merge {at} is not the one that training on the source gives")
+        raise versions.judged(error)
+
+
+def check_tokens(claimed: Tokens, parts: Iterable[NDArray[np.integer[Any]]], giver: str) -> None:
+    """Raise `ProofError` naming the first place at which the claimed tokens are not those of `parts`, in order."""
+    at = 0
+    for made in parts:
+        there = claimed[at : at + made.size]
+        different = np.flatnonzero(there != made[: there.size])
+        if different.size:
+            place = int(different[0])
+            raise ProofError(f"token {at + place} is {there[place]}, but {giver} {made[place]}")
+        at += made.size
+        if there.size < made.size:
+            break
+    if at != claimed.size:
+        raise ProofError(f"{claimed.size} tokens, but {giver} {'more' if at > claimed.size else at}")
+
+
+# Deriving the tokens of shards again from a verifier's own copy of the corpus.
+
+
+@dataclass(frozen=True)
+class CorpusCheck:
+    """What a run holds about its corpus, opened, and a verifier's copy of the shards."""
+
+    folder: Path
+    directory: Path
+    corpus: Corpus
+    tokens: CorpusTokens
+    leaves: dict[str, bytes]
+    encoder: Encoder
+    field: str
+    versions: LibraryVersions
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        directory: Path,
+        commitment: DatasetCommitment,
+        recipe: Recipe,
+        read_encoder: ReadEncoder,
+        versions: LibraryVersions,
+    ) -> CorpusCheck:
+        """Read what `folder` holds; raises what `open_corpus_tokens` raises.
+
+        Raises `ProofError` where the vocabulary is not the one that recipe and tokenizer give.
+        """
+        corpus = read_run_corpus(folder, commitment)
+        tokens = read_tokens_list(folder, corpus, commitment)
+        encoder = encoder_of(recipe.tokenizer, read_tokenizer_file(folder, commitment), read_encoder)
+        if tokens.vocabulary != stated_vocabulary(recipe.tokenizer, encoder):
+            raise ProofError(f"the tokens have a vocabulary of {tokens.vocabulary}, the tokenizer another one")
+        leaves = read_leaves(folder / CORPUS_FILE, corpus)
+        return cls(folder, directory, corpus, tokens, leaves, encoder, recipe.data.text_field, versions)
+
+    def check(self, indices: Iterable[int], done: Hashed = silent) -> None:
+        """Hash and tokenize the shards `indices` again; `done` is called with the number of bytes just hashed.
+
+        Raises:
+            ProofError: naming the first shard that is not the committed one, or whose tokens are others.
+            UnavailableError: naming the first shard that is missing; or tokens differ under another library's version.
+        """
+        for index in indices:
+            shard = self.corpus.shards[index]
+            file = find_shard(self.directory, shard.name)
+            check_shard(next(hash_shards([file], None, done)), shard, self.leaves.get(shard.name, b""))
+            claimed = open_shard_tokens(self.folder, index, self.tokens, shard)
+            texts = batches(read_texts(file, self.field))
+            try:
+                check_tokens(claimed, map(self.encoder.encode, texts), "the documents give")
+            except ProofError as error:
+                named = ProofError(f"{shown(shard.name)}: {error}")
+                # bytes are tokenized without the library
+                raise named if isinstance(self.encoder, BytesEncoder) else self.versions.judged(named) from None

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tallystick.core.canonical_json import Json, encode, parse
-from tallystick.core.digests import Hash, LeafHashes, leaf_hash, prove_inclusion, tree_root
+from tallystick.core.digests import Hash, leaf_hash, tree_root
 from tallystick.core.errors import MalformedError
 from tallystick.core.tensors import Tensor
 from tallystick.formats.dataset import CHUNK_BYTES, RecordCommit, RecordKind
@@ -27,7 +27,7 @@ SHOWN_MAX = 80
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that some system reads as another place than `name` below the root.
+    """Refuse a name that some operating system would read as another path.
 
     Refused are absolute names, `.`, `..` and empty components, backslashes, drive letters, control characters
     and text that is not UTF-8. The name of an empty directory ends with one slash.
@@ -99,43 +99,23 @@ def chunk_count(size: int) -> int:
     return -(-size // CHUNK_BYTES)
 
 
-@dataclass(frozen=True)
-class Chunks:
-    """The leaf hashes of consecutive 1 MiB chunks, and the number of bytes they cover."""
-
-    size: int
-    leaves: tuple[Hash, ...]
-
-    @cached_property
-    def root(self) -> Hash:
-        """The RFC 6962 root over the chunks."""
-        return tree_root(self.leaves)
-
-    def prove(self, index: int) -> list[Hash]:
-        """The inclusion proof of chunk `index`."""
-        return prove_inclusion(LeafHashes(self.leaves), index, len(self.leaves))
-
-
 @dataclass
 class ChunkHasher:
     """Hashes a stream of bytes in chunks while keeping at most one chunk in memory."""
 
     _pending: bytearray = field(default_factory=bytearray)
     _leaves: list[Hash] = field(default_factory=list)
-    _size: int = 0
 
     def update(self, data: bytes) -> None:
         """Append `data` to the stream."""
-        self._size += len(data)
         self._pending += data
         while len(self._pending) >= CHUNK_BYTES:
             self._leaves.append(leaf_hash(bytes(self._pending[:CHUNK_BYTES])))
             del self._pending[:CHUNK_BYTES]
 
-    def finish(self) -> Chunks:
-        """The chunks of everything that was appended."""
-        rest = [leaf_hash(bytes(self._pending))] if self._pending else []
-        return Chunks(self._size, tuple(self._leaves + rest))
+    def root(self) -> Hash:
+        """The RFC 6962 root over the chunks of everything that was appended."""
+        return tree_root([*self._leaves, leaf_hash(bytes(self._pending))] if self._pending else self._leaves)
 
 
 # Ordered records under one root: any record can be shown at its position, and nowhere else.

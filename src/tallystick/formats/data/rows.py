@@ -17,7 +17,8 @@ from tallystick.core.documents import Count, DigestText, Document, Positive
 from tallystick.core.errors import ProofError
 from tallystick.core.files import FILE_BYTES_MAX, read_document
 from tallystick.core.tensors import State
-from tallystick.formats.data.corpus import HASH_BYTES, split_hashes
+from tallystick.formats.data.corpus import split_hashes
+from tallystick.formats.data.tokens import TOKENIZER_FILE as TOKENIZER_FILE
 from tallystick.programs.random_words import permutation
 
 # The rows recipe: how the conversations of a corpus became rows of tokens, and the root over the rows.
@@ -138,7 +139,6 @@ STARTS_FILE: Final = "rows.starts"
 COMMITTED_FILES: Final = (RECIPE_FILE, LEAVES_FILE, STARTS_FILE)
 """What commits to rows, as far as it is there: the last one is there for packed rows alone."""
 ROWS_FILE: Final = "rows.safetensors"
-TOKENIZER_FILE: Final = "tokenizer.json"
 TEMPLATE_FILE: Final = "chat_template.jinja"
 NAMED_MAX: Final = 8
 """How many conversations of a row are named where it is not theirs."""
@@ -235,5 +235,4 @@ def leaves_of_batch(batch: State, recipe: RowsRecipe) -> tuple[Hash, ...] | None
 
 def leaves_bytes(leaves: Sequence[Hash]) -> bytes:
     """The content of `rows.leaves`."""
-    assert all(len(leaf) == HASH_BYTES for leaf in leaves)
     return b"".join(leaves)

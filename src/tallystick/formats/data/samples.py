@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from tallystick.core.errors import MalformedError, ProofError
 from tallystick.core.lazy import not_installed
 from tallystick.core.safetensors import read_state
 from tallystick.formats.data.records import RecordTree, encode_example
+from tallystick.formats.data.tokenizer import Tokens
+from tallystick.formats.data.tokens import JoinedTokens
 from tallystick.formats.dataset import DatasetCommitment
 from tallystick.programs.random_words import permutation
 
@@ -104,37 +106,11 @@ def epoch_order(plan: BatchPlan, epoch: int) -> Indices:
 Arrays = dict[str, NDArray[Any]]
 
 
-class TokenRow(Protocol):
-    """A row of tokens, in one array or in several."""
-
-    @property
-    def size(self) -> int:
-        """The number of tokens."""
-        ...
-
-    def __getitem__(self, places: Indices, /) -> NDArray[Any]:
-        """The tokens at `places`, in the shape of `places`."""
-        ...
-
-
-class Dataset(Protocol):
-    """Samples that are numbered from 0."""
-
-    @property
-    def count(self) -> int:
-        """The number of samples."""
-        ...
-
-    def batch(self, indices: Indices) -> Arrays:
-        """The samples of `indices`, stacked in their order."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class TokenDataset:
     """Windows of `sequence` tokens, each with the tokens one place further as its targets."""
 
-    tokens: TokenRow
+    tokens: Tokens | JoinedTokens
     sequence: int
 
     def __post_init__(self) -> None:
@@ -171,6 +147,10 @@ class ExampleDataset:
         """`images` float32[batch, …] and `labels` int64[batch]; raises `MalformedError` outside the data."""
         check_indices(indices, self.count)
         return {"images": self.images[indices], "labels": self.labels[indices]}
+
+
+Dataset: TypeAlias = TokenDataset | ExampleDataset
+"""Samples that are numbered from 0."""
 
 
 def check_indices(indices: Indices, count: int) -> None:
@@ -248,7 +228,7 @@ def count_targets(batches: Iterable[Indices], plan: BatchPlan) -> Indices:
 
 
 def target_account(times: Indices) -> dict[str, Any]:
-    """The account in numbers, for reports, with the number of samples that were trained on exactly so many times."""
+    """The account for reports; `samples_by_times` has the number of samples by how often they were trained on."""
     numbers, samples = np.unique(times, return_counts=True)
     return {
         "most": int(times.max(initial=0)),

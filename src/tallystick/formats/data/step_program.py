@@ -99,7 +99,7 @@ class StepProgram:
     """A step graph, the bytes of its constants, and where batches and learning rates come from.
 
     `batch` gives the batch of a step by the names of the graph's inputs, `rates` one learning rate for each rule;
-    `seed` is that of a run whose steps draw random numbers. `further` says what is another in a step; it raises
+    `seed` is that of a run whose steps draw random numbers. `further` gives what a step replaces of the spec; it raises
     `UnavailableError` for a step that has no graph, and `ProofError` for a graph that is not one of this training.
     `grows` says that parameters may begin to train later, with slots that `graph` has not.
     """
@@ -162,7 +162,7 @@ class StepProgram:
         return slots.pop()
 
     def schedule(self, state: State, index: int) -> dict[Ref, Tensor]:
-        """The schedule's scalars at step `index`; an optimizer that had stepped before the run goes on counting."""
+        """The schedule's scalars at step `index`; an optimizer that had stepped before the run continues its count."""
         steps = (name for name in state if name.startswith("optimizer.") and name.endswith(STEP_SLOT))
         counts = {float(state[name].values()) for name in steps if state[name].shape == ()}
         step = int(max(counts)) + 1 if counts else index

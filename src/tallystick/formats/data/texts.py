@@ -9,7 +9,7 @@ from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import Any, Final
 
-from tallystick.core.canonical_json import loose_json
+from tallystick.core.canonical_json import loose_json, unique_members
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.lazy import not_installed
 from tallystick.formats.data.corpus import ShardFile, list_shards, open_shard
@@ -36,7 +36,7 @@ def read_values(file: ShardFile, field: str) -> Iterator[Value]:
         field: the member of a JSON object, or the column of a Parquet file; a text is one record, which is its value.
 
     Raises:
-        MalformedError: naming the shard and the line of a record that is none; or for a name of no known kind.
+        MalformedError: naming the shard and the line of a damaged record; or for a name of no known kind.
         UnavailableError: the shard cannot be read, or a library that reads it is missing.
     """
     read = reader_of(file.name)
@@ -58,7 +58,7 @@ def reader_of(name: str) -> Reader:
 
 
 def holds_surrogate(text: str) -> bool:
-    """Whether a string is none of Unicode characters."""
+    """Whether a string holds a lone surrogate, which is no Unicode character."""
     return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -118,17 +118,10 @@ def _values_of(lines: BufferedReader | gzip.GzipFile, file: ShardFile, field: st
             raise MalformedError(f"{where}: more than {DOCUMENT_BYTES_MAX} bytes, or {EXPANSION_MAX} times its file")
         if not line.isspace():
             try:  # no number is interpreted
-                record = loose_json(line.decode(), object_pairs_hook=_object, parse_int=str, parse_float=str)
+                record = loose_json(line.decode(), object_pairs_hook=unique_members, parse_int=str, parse_float=str)
             except ValueError as error:
                 raise MalformedError(f"{where}: no valid JSON: {error}") from None
             yield record.get(field) if isinstance(record, dict) else None, where
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise ValueError("a key occurs twice in one object")
-    return members
 
 
 READERS: Final[dict[str, Reader]] = {

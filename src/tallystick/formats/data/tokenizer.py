@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from tallystick.core.digests import Hash, leaf_hash, tree_root
 from tallystick.core.documents import Count, Document
 from tallystick.core.errors import MalformedError, UnavailableError, UsageError
 from tallystick.core.files import file_size, write_atomically
-from tallystick.formats.data.records import ChunkHasher, Chunks
 from tallystick.formats.dataset import CHUNK_BYTES, VOCABULARY_MAX, TokensCommit
 
 # Tokens in a binary file: 24 bytes of header, then little-endian integers, under a root of their own.
@@ -83,19 +83,16 @@ def read_tokens(path: Path) -> tuple[Tokens, int]:
     return tokens, vocabulary
 
 
-def chunk_tokens(tokens: Tokens) -> Chunks:
-    """The chunks of the tokens' bytes, header left out: token p lies in chunk p * width // 1 MiB."""
-    hasher = ChunkHasher()
+def chunk_tokens(tokens: Tokens) -> list[Hash]:
+    """The leaf hash of each chunk of the tokens' bytes, header left out: token p lies in chunk p * width // 1 MiB."""
     step = CHUNK_BYTES // tokens.itemsize
-    for start in range(0, tokens.size, step):
-        hasher.update(tokens[start : start + step].tobytes())
-    return hasher.finish()
+    return [leaf_hash(tokens[start : start + step].tobytes()) for start in range(0, tokens.size, step)]
 
 
 def commit_tokens(tokens: Tokens, vocabulary: int) -> TokensCommit:
     """Commit to `tokens`, of the dtype that `token_dtype` gives for `vocabulary`."""
     assert tokens.dtype == token_dtype(vocabulary)
-    return TokensCommit(count=tokens.size, vocabulary=vocabulary, root=chunk_tokens(tokens).root)
+    return TokensCommit(count=tokens.size, vocabulary=vocabulary, root=tree_root(chunk_tokens(tokens)))
 
 
 # Tokenizers: single bytes, or byte-pair encoding over bytes, each defined by a few lines of JSON.
@@ -140,20 +137,7 @@ class Tokenizer(Document):
     def _merges_what_is_there(self) -> Self:
         if {self.merges is None, self.pieces is None} != {self.kind == "bytes"}:
             raise ValueError("merges and pieces belong to the kind bpe")
-        tokens = [bytes([byte]) for byte in range(BYTE_TOKENS)]
-        known, seen = set(tokens), set[Merge]()
-        for rank, (left, right) in enumerate(self.merges or ()):
-            if max(left, right) >= len(tokens):
-                raise ValueError(f"merges[{rank}]: {max(left, right)} is no token yet")
-            token = tokens[left] + tokens[right]
-            if (left, right) in seen:
-                raise ValueError(f"merges[{rank}]: given before")
-            if len(token) > TOKEN_BYTES_MAX:
-                raise ValueError(f"merges[{rank}]: makes a token of {len(token)} bytes")
-            seen.add((left, right))
-            if token not in known:
-                known.add(token)
-                tokens.append(token)
+        _ = self._numbers
         return self
 
     @cached_property
@@ -177,10 +161,18 @@ class Tokenizer(Document):
 
     @cached_property
     def _numbers(self) -> dict[bytes, int]:
+        """The numbers of all tokens; raises `ValueError` at a merge that no training makes."""
         tokens = [bytes([byte]) for byte in range(BYTE_TOKENS)]
-        numbers = {token: number for number, token in enumerate(tokens)}
-        for left, right in self.merges or ():
-            token = tokens[left] + tokens[right]
+        numbers, seen = {token: number for number, token in enumerate(tokens)}, set[Merge]()
+        for rank, pair in enumerate(self.merges or ()):
+            if max(pair) >= len(tokens):
+                raise ValueError(f"merges[{rank}]: {max(pair)} is no token yet")
+            token = tokens[pair[0]] + tokens[pair[1]]
+            if pair in seen:
+                raise ValueError(f"merges[{rank}]: given before")
+            if len(token) > TOKEN_BYTES_MAX:
+                raise ValueError(f"merges[{rank}]: makes a token of {len(token)} bytes")
+            seen.add(pair)
             if numbers.setdefault(token, len(tokens)) == len(tokens):
                 tokens.append(token)
         return numbers
@@ -193,7 +185,7 @@ BYTES: Final = Tokenizer(kind="bytes")
 # Turning text into tokens and back, by the definition of the tokenizer alone.
 
 TrainBpe = Callable[[str, int], Tokenizer]
-"""Trains a tokenizer on a text, with at most so many tokens."""
+"""Trains a tokenizer on a text; the second argument is the largest number of tokens."""
 
 SPACE: Final = r"\t-\r "
 LETTER: Final = "A-Za-z\u0080-\U0010ffff"

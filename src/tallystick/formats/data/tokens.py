@@ -14,12 +14,19 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from tallystick.core.canonical_json import encode
-from tallystick.core.digests import check_inclusion, digest, hashes_from, leaf_hash, tree_root
+from tallystick.core.digests import (
+    LeafHashes,
+    check_inclusion,
+    digest,
+    hashes_from,
+    leaf_hash,
+    prove_inclusion,
+    tree_root,
+)
 from tallystick.core.documents import Count, Document, HashBytes, Proof
 from tallystick.core.errors import ProofError, UnavailableError
 from tallystick.core.files import read_document, write_atomically
-from tallystick.formats.data.corpus import COMMIT_BYTES_MAX, Corpus, Shard
-from tallystick.formats.data.corpus_files import read_corpus_commit
+from tallystick.formats.data.corpus import COMMIT_BYTES_MAX, Corpus, Shard, read_corpus_commit
 from tallystick.formats.data.records import ChunkHasher, chunk_count, shown
 from tallystick.formats.data.tokenizer import (
     HEADER,
@@ -111,7 +118,7 @@ def write_shard_tokens(path: Path, texts: Iterable[str], encoder: Encoder, vocab
         file.write(HEADER.pack(MAGIC, vocabulary, count))
 
     write_atomically(path, write)
-    return ShardTokens(count=count, root=hasher.finish().root)
+    return ShardTokens(count=count, root=hasher.root())
 
 
 def open_corpus_tokens(folder: Path, commitment: DatasetCommitment, *, lazily: bool = False) -> JoinedTokens:
@@ -241,9 +248,10 @@ def write_chunks(tokens_file: Path, folder: Path, windows: Iterable[int], sequen
     width, chunks = CHUNK_BYTES // tokens.itemsize, chunk_tokens(tokens)
     ends = (place for window in windows for place in (window * sequence, (window + 1) * sequence))
     needed = {place // width for place in ends}
-    if needed and max(needed) >= len(chunks.leaves):
+    if needed and max(needed) >= len(chunks):
         raise UnavailableError(f"{tokens_file.name}: ends before the last window")
     for index in sorted(needed):
         write_atomically(folder / chunk_file(index), tokens[index * width : (index + 1) * width].tobytes())
-        proof = ChunkProof(index=index, proof=tuple(node.hex() for node in chunks.prove(index)))
+        nodes = prove_inclusion(LeafHashes(chunks), index, len(chunks))
+        proof = ChunkProof(index=index, proof=tuple(node.hex() for node in nodes))
         write_atomically((folder / chunk_file(index)).with_suffix(".json"), proof.to_bytes())

@@ -15,7 +15,7 @@ from typing import IO, Any, Final, cast
 from tallystick.core.digests import PREFIX, Digest, digest_from, is_digest
 from tallystick.core.errors import ProofError, UnavailableError
 from tallystick.core.files import sync_folder, write_atomically
-from tallystick.formats.store.remote_anchors import make_folder, open_store, store_errors
+from tallystick.formats.store.remote_anchors import PIECE, make_folder, open_store, store_errors
 from tallystick.formats.store.run import BLOB_BYTES_MAX
 
 # Where blobs lie: a folder of this machine, or of any store that `fsspec` knows.
@@ -100,7 +100,6 @@ class _StoreFolder:
 # Bytes are compared with their name whenever they are read: what is damaged is refused, what is missing is reported,
 # and nothing takes its place.
 
-PIECE: Final = 1 << 20
 DOMAIN: Final = b"tallystick/blob/v1\n"
 BLOBS: Final = "blobs"
 DRAFTS: Final = "drafts"
@@ -122,7 +121,7 @@ class Blobs:
     def put(self, source: bytes | Path, again: bool = False) -> Digest:
         """Keep bytes, or those of a file, under their digest; a crash leaves all of them there, or nothing.
 
-        A blob that is there with as many bytes is taken to be whole; with `again` it is read, and replaced if damaged.
+        A blob of the same size is taken to be whole; with `again` it is read, and replaced if damaged.
         """
         name = blob_digest(source)
         size = len(source) if isinstance(source, bytes) else source.stat().st_size
@@ -158,7 +157,7 @@ class Blobs:
             return self._folder.written(_path(name))
 
     def digests(self) -> Iterator[Digest]:
-        """The names of the blobs, in ascending order; what else lies between them is none."""
+        """The names of the blobs, in ascending order; other files between them are left out."""
         for shelf in self._names(BLOBS):
             for digits in self._names(f"{BLOBS}/{shelf}"):
                 if digits[:2] == shelf and is_digest(PREFIX + digits):

@@ -55,7 +55,7 @@ class InferenceDirectory:
 # What a claim is about, by the folder that holds it: a training run, recorded calls of a model, opened operators.
 
 SEGMENT: Final = "segment.json"
-"""What a segment directory is known by."""
+"""The file by which a segment directory is recognised."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def claims_inference(path: Path) -> bool:
     try:
         stated = decode(read_document(claim), "claim.json")
     except (MalformedError, UnavailableError):
-        return False  # whose it was cannot be known; whoever reads the claim says what is wrong with it
+        return False  # whoever reads the claim says what is wrong with it
     return isinstance(stated, dict) and stated.get("claim") == "inference"
 
 

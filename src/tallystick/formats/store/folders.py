@@ -124,7 +124,7 @@ def check_file_name(name: str) -> str:
 def files_of(folder: Path) -> Iterator[str]:
     """The relative paths of the files in a run directory that it may hold, in ascending order.
 
-    A link that leads out of it is none of them.
+    Links that lead out of it are left out.
     """
     root = folder.resolve()
     paths = (path for path in folder.rglob("*") if path.is_file() and path.resolve().is_relative_to(root))

@@ -71,7 +71,7 @@ class AnchorWriter:
 # Which anchors of a run are kept, and the removal of the others.
 #
 # The first and the last anchor stay, and every tensor that a kept anchor refers to. An interruption at any point leaves
-# all kept anchors whole, and the same removal goes on from there.
+# all kept anchors whole, and the same removal continues from there.
 
 ANCHOR_MARK: Final = b'"kind":"anchor"'
 """In every line of an anchor, and in some others."""
@@ -79,7 +79,7 @@ ANCHOR_MARK: Final = b'"kind":"anchor"'
 
 @dataclass(frozen=True)
 class Retention:
-    """Keep the `last` anchors, or `every` so-manieth, besides the first and the last of all."""
+    """Keep the `last` anchors, or one in `every`, besides the first and the last of all."""
 
     last: int = 0
     every: int = 0

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from tallystick.core.digests import (
+    HASH_BYTES,
     Frontier,
     Hash,
     check_inclusion,
@@ -31,7 +32,6 @@ from tallystick.formats.claims import Log
 
 TILE_HEIGHT: Final = 8
 TILE_WIDTH: Final = 1 << TILE_HEIGHT
-HASH_BYTES: Final = 32
 
 
 def tile_path(level: int, index: int, width: int = TILE_WIDTH) -> str:

@@ -162,7 +162,7 @@ def _last_receipt(path: Path) -> SignedReceipt | None:
 #
 # A request has two files: `<id>.safetensors` with the states and `<id>.json` with the commitment, written last. A
 # thread of its own writes, so that no answer waits for the disk. What is read is committed to again: states that do not
-# give the root are gone, and so are those that the disk had no room for.
+# give the root count as lost, and so do those that the disk had no room for.
 
 WAITING_BYTES_MAX: Final = 256 << 20
 """The most bytes that wait to be written; what comes on top of them is not kept."""

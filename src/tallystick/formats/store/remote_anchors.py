@@ -1,9 +1,9 @@
 """Anchors kept elsewhere than in the run directory: read through `fsspec`, which knows many kinds of stores.
 
-A file may stand there compressed by zstd, with `.zst` behind its name.
+A file may be compressed by zstd; its name then ends with `.zst`.
 
-Nothing that is read is believed: whoever reads an anchor compares its digest with the recorded one. What is not there
-is missing, and nothing takes its place.
+Nothing that is read is trusted: the reader of an anchor compares its digest with the recorded one. A missing file is
+reported as missing, and nothing takes its place.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COMPRESSED: Final = ".zst"
 COMPRESSING: Final = "zstd::"
 """Before the URL of a store whose files are to be compressed."""
 WINDOW_MAX: Final = 1 << 27
-"""Bytes that a decompressor may keep: whoever wrote the file chose how many it asks for."""
+"""Bytes that a decompressor may keep: the writer of the file chose how many it needs."""
 KEPT: Final = 3
 """The most files that were fetched and are still on the disk: what later anchors refer to is often the same."""
 WITH_BUCKETS: Final = frozenset(("abfs", "abfss", "az", "gcs", "gs", "oss", "s3", "s3a"))

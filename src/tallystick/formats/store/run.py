@@ -48,7 +48,7 @@ class Anchors:
         return tuple(mark for mark, files in listed if not names.isdisjoint(files))
 
     def read(self, mark: int, bytes_max: int = ANCHOR_BYTES_MAX) -> dict[str, Tensor]:
-        """The state after step `mark`, as it stands there; whoever reads it checks its digest.
+        """The state after step `mark`, as stored; the caller checks its digest.
 
         Raises:
             MalformedError: a file of it is not what it should be.
@@ -216,12 +216,12 @@ class RunDirectory:
 
 # One writer at a time: the lock of a run directory, and what an interrupted beginning leaves in it.
 #
-# The operating system lets go of a lock when its process ends, however that happens; the file stays and blocks nobody.
+# The operating system releases a lock when its process ends, however that happens; the file stays and blocks nobody.
 
 LOCK: Final = ".tally-lock"
 PREPARED: Final = ("data", "graphs")
 DRAFT: Final = ".spec.json.draft"
-"""What is written before a spec stands: with the lock beside it and no spec, it is an interrupted beginning."""
+"""What is written before the spec: with the lock beside it and no spec, it is an interrupted beginning."""
 HEAD: Final = ("spec.json", "environment.json", "transcript.jsonl", "transcript.index", "trace.jsonl", "trace.index")
 HEAD_FOLDERS: Final = ("tiles", "anchors", "blobs", "batches")
 """What else a recording writes before its first step."""
@@ -243,7 +243,7 @@ class RunLock:
             self._file.close()
             raise UnavailableError(f"{folder}: another process records into it; choose another directory") from None
         except OSError:
-            return  # a file system without locks: recording goes on as it did before there were any
+            return  # a file system without locks: recording continues without one
 
     def __enter__(self) -> Self:
         return self
@@ -252,7 +252,7 @@ class RunLock:
         self.release()
 
     def release(self) -> None:
-        """Let go, also of the copies that forked children hold."""
+        """Release the lock, also the copies that forked children hold."""
         if self._file.closed:
             return
         with suppress(OSError):
@@ -264,7 +264,7 @@ def lock_new_run(folder: Path) -> RunLock:
     """Lock a directory for a run that begins: one that is empty or not there, or whose beginning was interrupted.
 
     Raises:
-        UsageError: something stands there already.
+        UsageError: the directory holds something already.
         UnavailableError: another writer holds it.
     """
     if not is_free(folder) and not (folder / LOCK).exists():  # no run of ours: nothing is written there
@@ -298,7 +298,7 @@ def is_free(folder: Path) -> bool:
 
 
 def _is_head(run: RunDirectory) -> bool:
-    """Whether the recording of a loop stands there that ended before its first step: nothing of it can be used."""
+    """Whether it holds the recording of a loop that ended before its first step: nothing of it can be used."""
     try:
         if run.spec().recipe is not None or run.claim_path.exists():
             return False

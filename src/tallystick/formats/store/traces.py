@@ -208,60 +208,42 @@ def chrome_json(statement: TraceStatement, cluster: Cluster, events: Iterable[Tr
     header = {"graph": statement.graph, "claim": statement.claim, "clock": statement.clock, "source": statement.source}
     yield f'{{"displayTimeUnit":"ns","otherData":{_text({k: v for k, v in header.items() if v is not None})},'
     yield '"traceEvents":['
-    for number, entry in enumerate(_Tracks(cluster).entries(events)):
+    for number, entry in enumerate(_entries(cluster, events)):
         yield ("\n" if number == 0 else ",\n") + _text(entry)
     yield "\n]}\n"
 
 
-class _Tracks:
-    """Numbers processes by device and threads by stream; names each when it is first met."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.processes = {name: number for number, name in enumerate(cluster.by_name, 1)}
-        self.known: set[tuple[str, int]] = set()
-        self.flows: Counter[tuple[str, str, tuple[str, ...]]] = Counter()
-        self.joined: Counter[tuple[str, tuple[str, ...], int]] = Counter()
-
-    def entries(self, events: Iterable[TraceEvent]) -> Iterator[Entry]:
-        """All entries of the file, in the order of the events."""
-        for event in events:
-            place = self._place(event)
-            yield from self._names(event, place)
-            yield self._slice(event, place)
-            if event.memory is not None:
-                now, used = _microseconds(event.end), {"bytes": event.memory}
-                yield {"ph": "C", "name": "memory", "pid": place["pid"], "ts": now, "args": used}
-            if event.members is not None:
-                yield self._arrow(event, event.members, place)
-
-    def _place(self, event: TraceEvent) -> Entry:
-        process = self.processes.setdefault(event.device, len(self.processes) + 1)
-        return {"pid": process, "tid": 0 if event.stream is None else event.stream + 1}
-
-    def _names(self, event: TraceEvent, place: Entry) -> Iterator[Entry]:
-        track = (event.device, place["tid"])
-        if not any(device == event.device for device, _ in self.known):
+def _entries(cluster: Cluster, events: Iterable[TraceEvent]) -> Iterator[Entry]:
+    """All entries of the file in the order of the events; devices and streams are named when they are first met."""
+    processes = {name: number for number, name in enumerate(cluster.by_name, 1)}
+    devices, tracks = set[str](), set[tuple[str, int]]()
+    calls, joined = Counter[tuple[Any, ...]](), Counter[tuple[Any, ...]]()
+    for event in events:
+        process = processes.setdefault(event.device, len(processes) + 1)
+        track = 0 if event.stream is None else event.stream + 1
+        place, start = {"pid": process, "tid": track}, {"ts": _microseconds(event.start)}
+        if event.device not in devices:
             yield {"ph": "M", "name": "process_name", **place, "args": {"name": event.device}}
-        if track not in self.known:
+            devices.add(event.device)
+        if (event.device, track) not in tracks:
             name = "no stream" if event.stream is None else f"stream {event.stream}"
             yield {"ph": "M", "name": "thread_name", **place, "args": {"name": name}}
-            self.known.add(track)
-
-    def _slice(self, event: TraceEvent, place: Entry) -> Entry:
+            tracks.add((event.device, track))
+        times = {**start, "dur": _microseconds(event.duration)}
         shown = {name: value for name in SHOWN if (value := getattr(event, name)) is not None}
-        times = {"ts": _microseconds(event.start), "dur": _microseconds(event.duration)}
-        return {"ph": "X", "name": event.name, "cat": event.kind, **place, **times, "args": shown}
-
-    def _arrow(self, event: TraceEvent, members: tuple[str, ...], place: Entry) -> Entry:
-        """One end of the arrows between the members of the n-th collective of this name."""
-        count = self.flows[event.name, event.device, members]
-        self.flows[event.name, event.device, members] += 1
-        joined = self.joined[event.name, members, count]
-        self.joined[event.name, members, count] += 1
-        phase = "s" if joined == 0 else "f" if joined == len(members) - 1 else "t"
-        name = f"{event.name} {','.join(members)} {count}"
-        times = {"ts": _microseconds(event.start)}
-        return {"ph": phase, "bp": "e", "id": name, "name": event.name, "cat": "members", **place, **times}
+        yield {"ph": "X", "name": event.name, "cat": event.kind, **place, **times, "args": shown}
+        if event.memory is not None:
+            now, used = _microseconds(event.end), {"bytes": event.memory}
+            yield {"ph": "C", "name": "memory", "pid": process, "ts": now, "args": used}
+        if event.members is not None:
+            # one end of the arrows between the members of the n-th collective of this name
+            number = calls[event.name, event.device, event.members]
+            before = joined[event.name, event.members, number]
+            calls[event.name, event.device, event.members] += 1
+            joined[event.name, event.members, number] += 1
+            phase = "s" if before == 0 else "f" if before == len(event.members) - 1 else "t"
+            arrow = {"bp": "e", "id": f"{event.name} {','.join(event.members)} {number}"}
+            yield {"ph": phase, **arrow, "name": event.name, "cat": "members", **place, **start}
 
 
 def _microseconds(nanoseconds: int) -> float | int:

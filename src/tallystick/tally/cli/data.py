@@ -14,12 +14,11 @@ from tallystick.core.files import FILE_BYTES_MAX, read_document, require_writabl
 from tallystick.engines import tokenizers
 from tallystick.formats import dataset as datasets, records as record_forms
 from tallystick.formats.data import (
-    corpus_files,
+    corpus as corpora,
     openings as data_openings,
     preparation,
     samples,
     step_program,
-    verify as data_checks,
 )
 from tallystick.formats.store import log as logs, run as runs
 from tallystick.recording import rows as row_writing
@@ -54,9 +53,9 @@ def _commit_directory(path: Path, target: Path, verify: Path | None, recheck: bo
     with progress_bar() as bar:
         hashed = corpus_task(bar, "hashing", path)
         if verify is None:
-            return corpus_files.commit_corpus(path, target, recheck=recheck, hashed=hashed).corpus
-        claimed = corpus_files.read_corpus_commit(verify)
-        corpus_files.check_corpus(path, claimed, corpus_files.read_leaves(verify, claimed), hashed)
+            return corpora.commit_corpus(path, target, recheck=recheck, hashed=hashed).corpus
+        claimed = corpora.read_corpus_commit(verify)
+        corpora.check_corpus(path, claimed, corpora.read_leaves(verify, claimed), hashed)
         return claimed.corpus
 
 
@@ -115,7 +114,7 @@ def verify_data(run: RunFolder, corpus: CorpusDirectory = None, json: AsJson = F
     if corpus is not None:
         _verify_corpus(directory, corpus, commitment)
     else:
-        data_checks.verify_data(directory.data_path, commitment)
+        preparation.verify_data(directory.data_path, commitment)
         if commitment.tokens is not None:
             _verify_tokenizer(directory, commitment)
     talk().print(f"{run}: source, tokenizer and {commitment.count} tokens or examples agree")
@@ -125,9 +124,9 @@ def verify_data(run: RunFolder, corpus: CorpusDirectory = None, json: AsJson = F
 def _verify_corpus(run: runs.RunDirectory, directory: Path, commitment: datasets.DatasetCommitment) -> None:
     recipe = run.spec().recipe
     assert recipe is not None  # only a recipe has data
-    versions = data_checks.LibraryVersions(version("tokenizers"), run.environment().package("tokenizers"))
+    versions = preparation.LibraryVersions(version("tokenizers"), run.environment().package("tokenizers"))
     place, read = existing(directory, "directory"), tokenizers.TokenizerFile
-    check = data_checks.CorpusCheck.open(run.data_path, place, commitment, recipe, read, versions)
+    check = preparation.CorpusCheck.open(run.data_path, place, commitment, recipe, read, versions)
     with progress_bar() as bar:
         check.check(range(len(check.corpus.shards)), corpus_task(bar, "checking", directory))
 
@@ -135,8 +134,8 @@ def _verify_corpus(run: runs.RunDirectory, directory: Path, commitment: datasets
 def _verify_tokenizer(run: runs.RunDirectory, commitment: datasets.DatasetCommitment) -> None:
     recipe = run.spec().recipe
     assert recipe is not None  # only a recipe has data
-    versions = data_checks.LibraryVersions(version("tokenizers"), run.environment().package("tokenizers"))
-    data_checks.verify_tokenizer(run.data_path, commitment, recipe.tokenizer, tokenizers.train_bpe, versions)
+    versions = preparation.LibraryVersions(version("tokenizers"), run.environment().package("tokenizers"))
+    preparation.verify_tokenizer(run.data_path, commitment, recipe.tokenizer, tokenizers.train_bpe, versions)
 
 
 def prove_data(
@@ -158,9 +157,7 @@ def prove_data(
 
 
 def _prove_chunk(directory: Path, commit: Path | None, shard: str, index: int) -> Json:
-    corpus = corpus_files.read_corpus_commit(
-        commit or existing(directory, "directory").absolute().parent / "commit.json"
-    )
+    corpus = corpora.read_corpus_commit(commit or existing(directory, "directory").absolute().parent / "commit.json")
     opening = data_openings.open_chunk(directory, corpus, shard, index)
     data_openings.check_chunk(opening, corpus.commit)
     return opening.to_json()

@@ -23,7 +23,7 @@ import numpy as np
 from pydantic import Field
 
 from tallystick.core.canonical_json import encode
-from tallystick.core.digests import Digest, digest
+from tallystick.core.digests import HASH_BYTES, Digest, digest
 from tallystick.core.documents import Count, Document, Proof
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.safetensors import StateFile, write_state
@@ -37,7 +37,6 @@ BUNDLE_BYTES_MAX: Final = 4 << 30
 DOCUMENT_BYTES_MAX: Final = 16 << 20
 HEADER_BYTES_MAX: Final = 4 << 20
 EDGES_MAX: Final = 4096
-HASH_BYTES: Final = 32
 VALUE, CLAIMED = "values.", "claimed."
 D = TypeVar("D", bound=Document)
 
