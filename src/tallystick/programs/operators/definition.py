@@ -219,7 +219,7 @@ def _listed() -> Mapping[str, Operator]:
     return dict(sorted(found.items()))
 
 
-class AllowList(Mapping[str, Operator]):
+class _AllowList(Mapping[str, Operator]):
     """All operators by sorted name."""
 
     def __getitem__(self, name: str) -> Operator:
@@ -232,7 +232,7 @@ class AllowList(Mapping[str, Operator]):
         return len(_listed())
 
 
-OPERATORS: Final = AllowList()
+OPERATORS: Final = _AllowList()
 
 
 def operator(name: str) -> Operator:

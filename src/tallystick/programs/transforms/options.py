@@ -66,21 +66,18 @@ class Dialect(Protocol):
         """`x` with `later` at keys that are later than the token."""
 
 
-class Aten:
+class _Aten:
     """ATen, which broadcasts: axes along which nothing differs have one row."""
 
     def number(self, writer: GraphWriter, number: float, spec: TensorSpec) -> Ref:
-        """As `Dialect.number`."""
         attributes = {"size": spec.shape, "fill_value": _scalar(number, spec.dtype), "dtype": spec.dtype}
         return writer.one("aten.full.default", attributes)
 
     def places(self, writer: GraphWriter, axis: int, spec: TensorSpec) -> Ref:
-        """As `Dialect.places`."""
         counted = writer.one("aten.arange.default", {"end": spec.shape[axis], "dtype": spec.dtype})
         return self._shaped(writer, counted, {axis}, spec)
 
     def causal(self, writer: GraphWriter, tokens: int, keys: int, spec: TensorSpec, seen: float, later: float) -> Ref:
-        """As `Dialect.causal`."""
         length = spec.shape[tokens]
         places = writer.one("aten.arange.default", {"end": length, "dtype": "I64"})
         column = writer.one("aten.unsqueeze.default", {"dim": 1}, {"self": places})
@@ -94,7 +91,6 @@ class Aten:
         return writer.one("aten.where.ScalarOther", {"other": later}, {"condition": shaped, "self": number})
 
     def masked(self, writer: GraphWriter, x: Ref, tokens: int, keys: int, later: float) -> Ref:
-        """As `Dialect.masked`."""
         sides = writer.specs[x].shape
         alone = tuple(side if axis in {tokens, keys} else 1 for axis, side in enumerate(sides))
         mask = self.causal(writer, tokens, keys, TensorSpec("BOOL", alone), 1.0, 0.0)
@@ -108,20 +104,17 @@ class Aten:
         return x if alone == spec.shape else writer.one("aten.expand.default", wide, {"self": x})
 
 
-class StableHlo:
+class _StableHlo:
     """StableHLO, where operands have equal shapes."""
 
     def number(self, writer: GraphWriter, number: float, spec: TensorSpec) -> Ref:
-        """As `Dialect.number`."""
         attributes = {"value": _scalar(number, spec.dtype), "shape": spec.shape, "dtype": spec.dtype}
         return writer.one("stablehlo.constant", attributes)
 
     def places(self, writer: GraphWriter, axis: int, spec: TensorSpec) -> Ref:
-        """As `Dialect.places`."""
         return writer.one("stablehlo.iota", {"iota_dimension": axis, "shape": spec.shape, "dtype": spec.dtype})
 
     def causal(self, writer: GraphWriter, tokens: int, keys: int, spec: TensorSpec, seen: float, later: float) -> Ref:
-        """As `Dialect.causal`."""
         counted = TensorSpec(INDEX, spec.shape)
         rows, columns = self.places(writer, tokens, counted), self.places(writer, keys, counted)
         how = {"comparison_direction": "LE" if spec.dtype != "BOOL" or seen else "GT"}
@@ -132,14 +125,13 @@ class StableHlo:
         return writer.one("stablehlo.select", {}, {"pred": mask, "on_true": inside, "on_false": outside})
 
     def masked(self, writer: GraphWriter, x: Ref, tokens: int, keys: int, later: float) -> Ref:
-        """As `Dialect.masked`."""
         spec = writer.specs[x]
         mask = self.causal(writer, tokens, keys, TensorSpec("BOOL", spec.shape), 1.0, 0.0)
         other = self.number(writer, later, spec)
         return writer.one("stablehlo.select", {}, {"pred": mask, "on_true": x, "on_false": other})
 
 
-DIALECTS: Final[Mapping[str, Dialect]] = {"aten": Aten(), "stablehlo": StableHlo()}
+DIALECTS: Final[Mapping[str, Dialect]] = {"aten": _Aten(), "stablehlo": _StableHlo()}
 
 
 def _scalar(number: float, dtype: str) -> Scalar:

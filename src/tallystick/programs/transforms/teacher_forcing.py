@@ -49,7 +49,7 @@ HELD: Final = frozenset({Role.WEIGHT, Role.BUFFER})
 
 
 @dataclass(frozen=True)
-class DecodeStep:
+class _DecodeStep:
     """The sizes of a step, and the roles of its values.
 
     `keys` is the number of keys that a token sees in the captured step, or the number of slots. `caches` names the
@@ -196,7 +196,7 @@ def to_teacher_forcing(graph: Graph, length: int, constants: Mapping[Ref, Tensor
         UnavailableError: the graph is not such a step, or it cannot be shown that the results would be the same; the
             message names the node and the reason.
     """
-    step = DecodeStep.of(graph)
+    step = _DecodeStep.of(graph)
     if not 1 <= length <= step.keys:
         raise UsageError(f"{length} tokens: a step that sees {step.keys} keys shows what 1 to {step.keys} give")
     held = {each.name: (constants or {})[each.name] for each in graph.constants if each.name in (constants or {})}
@@ -213,7 +213,7 @@ def to_teacher_forcing(graph: Graph, length: int, constants: Mapping[Ref, Tensor
         raise
 
 
-def _forced(graph: Graph, step: DecodeStep, scale: Scale, constants: Mapping[Ref, Tensor]) -> Graph:
+def _forced(graph: Graph, step: _DecodeStep, scale: Scale, constants: Mapping[Ref, Tensor]) -> Graph:
     forcing = _Forcing(graph, step, scale)
     forcing.hold(constants)
     for node in graph.nodes:
@@ -227,7 +227,7 @@ def _forced(graph: Graph, step: DecodeStep, scale: Scale, constants: Mapping[Ref
 class _Forcing:
     """The state of the transformation: values of the step graph so far, and the nodes written for all steps."""
 
-    def __init__(self, graph: Graph, step: DecodeStep, scale: Scale) -> None:
+    def __init__(self, graph: Graph, step: _DecodeStep, scale: Scale) -> None:
         self.graph, self.step, self.marks = graph, step, scale.marks
         self.opaque = {each.name for each in graph.constants if each.spec.size}
         self.length = scale.whole.tokens
