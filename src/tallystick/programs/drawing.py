@@ -12,9 +12,9 @@ from typing import Final
 from tallystick.core.errors import UsageError
 from tallystick.core.svg import tag
 from tallystick.programs.encoding import Find
+from tallystick.programs.files import ModulePaths
 from tallystick.programs.graph import Graph, Node, Ref, Role
 from tallystick.programs.layout import DrawingLayout, Point, arrange
-from tallystick.programs.modules import ModulePaths
 from tallystick.programs.operators.definition import Exactness, operator
 from tallystick.programs.slicing import givers_of
 

@@ -114,8 +114,7 @@ def _expect(data: bytes, piece: str, position: int) -> int:
     return position + len(piece)
 
 
-# The text is ASCII without JSON floats, so Python's compact form with sorted keys is the canonical one (RFC 8785). A
-# float attribute is a string in Python's spelling: `0.1`, `1e-05`, `-inf`, `nan`.
+# A float attribute is a string in Python's spelling: `0.1`, `1e-05`, `-inf`, `nan`.
 
 FORMAT: Final = 1
 LIST_ITEMS_MAX: Final = 4096
@@ -229,10 +228,7 @@ def attribute_from_json(value: Json, parameter: Parameter, what: str) -> Attribu
         found = tuple(_item(each, is_number, place) for each in few(value, place))
     elif value is not None:
         found = _scalar(value, is_number, place)
-    try:
-        parameter.check(found)
-    except MalformedError as error:
-        raise MalformedError(f"{what}: {error}") from None
+    parameter.check(found, f"{what}: ")
     return found
 
 
@@ -247,11 +243,16 @@ def spec_from_json(value: Json, what: str) -> TensorSpec:
     spec = TensorSpec(found[0], tuple(natural(side, f"{what}: side") for side in found[1:65]))
     if len(found) > 65:
         raise MalformedError(f"{what}: {len(found) - 1} dimensions, more than 64")
+    check_spec(spec, what)
+    return spec
+
+
+def check_spec(spec: TensorSpec, what: str) -> None:
+    """Raise `MalformedError` naming `what` unless there can be a tensor of this spec."""
     try:
         assert spec.nbytes >= 0
     except MalformedError as error:
         raise MalformedError(f"{what}: {error}") from None
-    return spec
 
 
 def _is_side(value: Json) -> bool:

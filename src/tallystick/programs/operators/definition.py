@@ -72,10 +72,10 @@ class Parameter:
         """Whether nodes hold a value for it, and not a constant of the program."""
         return self.kind in TENSOR_KINDS
 
-    def check(self, attribute: Attribute) -> None:
-        """Raise `MalformedError` unless `attribute` has this parameter's kind."""
+    def check(self, attribute: Attribute, place: str = "") -> None:
+        """Raise `MalformedError`, which begins with `place`, unless `attribute` has this parameter's kind."""
         if not _has_kind(attribute, self.kind):
-            raise MalformedError(f"{self.name} is {attribute!r:.60}, no {self.kind}")
+            raise MalformedError(f"{place}{self.name} is {attribute!r:.60}, no {self.kind}")
 
 
 @dataclass(frozen=True)
