@@ -91,7 +91,7 @@ class Balls(Elementwise, Accumulation, _Movement):
 
 
 PLAIN_SUMS: Final = frozenset({"aten.sum.default", "aten.sum.dim_IntList", "aten.mean.default", "aten.mean.dim"})
-"""Operators whose kernels are known to sum in cascades, as `Variance.plain` assumes."""
+"""Operators whose kernels are known to sum in cascades: `RoundedSums.plain`."""
 Argument = Any
 """A tensor, a tuple of tensors and `None`s, an attribute, or `None`."""
 
