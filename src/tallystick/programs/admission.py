@@ -120,12 +120,12 @@ def last_readers(graph: Graph) -> dict[int, list[Ref]]:
 
 def depths(graph: Graph) -> dict[int, int]:
     """For each node, the length of the longest chain of nodes that ends with it; 1 if it reads no other node."""
-    found: dict[int, int] = {}
+    depth_of: dict[int, int] = {}
     of_value: dict[Ref, int] = {}
     for node in graph.nodes:
-        found[node.number] = 1 + max((of_value.get(ref, 0) for ref in node.refs), default=0)
-        of_value |= dict.fromkeys(filter(None, node.outputs), found[node.number])
-    return found
+        depth_of[node.number] = 1 + max((of_value.get(ref, 0) for ref in node.refs), default=0)
+        of_value |= dict.fromkeys(filter(None, node.outputs), depth_of[node.number])
+    return depth_of
 
 
 def peak_bytes(graph: Graph, scratch: Mapping[int, int]) -> int:
@@ -182,8 +182,8 @@ def check_graph(graph: Graph, limits: GraphLimits, find: Find = operator) -> Non
 
 def parse_ref(ref: str) -> tuple[int, int] | None:
     """The node number and index of a result; `None` if `ref` is not a reference to a result."""
-    found = NODE_REF.fullmatch(ref)
-    return None if found is None else (int(found["number"]), int(found["index"] or 0))
+    match = NODE_REF.fullmatch(ref)
+    return None if match is None else (int(match["number"]), int(match["index"] or 0))
 
 
 def _check_sources(graph: Graph, given: Set[int]) -> dict[Ref, TensorSpec]:
@@ -256,11 +256,11 @@ def _given(graph: Graph) -> Set[int]:
 
 def _check_refs(node: Node, specs: Mapping[Ref, TensorSpec], given: Set[int]) -> None:
     for ref in node.refs:
-        found = parse_ref(ref)
-        if found is not None and found[0] >= node.number:
+        place = parse_ref(ref)
+        if place is not None and place[0] >= node.number:
             raise MalformedError(f"node {node.number}: reads {ref}, which does not stand before it")
         if ref not in specs:
-            is_known = found is not None and found[0] in given
+            is_known = place is not None and place[0] in given
             reason = "which that node does not give" if is_known else "which nothing gives"
             raise MalformedError(f"node {node.number}: reads {shown(ref)}, {reason}")
 
@@ -292,9 +292,9 @@ def _check_outputs(graph: Graph, specs: Mapping[Ref, TensorSpec]) -> None:
         names.add(output.name)
 
 
-def _check_limit(what: str, found: int, allowed: int) -> None:
-    if found > allowed:
-        raise MalformedError(f"{what}: {found}, more than the {allowed} allowed")
+def _check_limit(what: str, amount: int, allowed: int) -> None:
+    if amount > allowed:
+        raise MalformedError(f"{what}: {amount}, more than the {allowed} allowed")
 
 
 # A graph that passes has these properties. Its operators are on the allow-list, and their attributes have the right

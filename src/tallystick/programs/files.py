@@ -120,13 +120,13 @@ def modules_path(path: Path) -> Path:
 def save_modules(path: Path, graph: Graph, paths: ModulePaths) -> None:
     """Write the module paths of the graph at `path` beside it; without any, an old file is removed."""
     target = modules_path(path)
-    found = [paths.get(node.number, "") for node in graph.nodes]
-    if not any(found):
+    named = [paths.get(node.number, "") for node in graph.nodes]
+    if not any(named):
         target.unlink(missing_ok=True)
         return
-    names: list[Json] = [*sorted(set(found))]
+    names: list[Json] = [*sorted(set(named))]
     places = {name: place for place, name in enumerate(names)}
-    nodes: list[Json] = [places[name] for name in found]
+    nodes: list[Json] = [places[name] for name in named]
     write_atomically(
         target, encode({"graph": str(graph_root(graph)), "modules": MODULES_FORMAT, "names": names, "nodes": nodes})
     )
@@ -144,13 +144,13 @@ def load_modules(path: Path, graph: Graph) -> NamedNodes:
 
 
 def _read_modules(data: bytes, graph: Graph) -> ModulePaths:
-    found = fields(decode(data, "module paths", bytes_max=_MODULES_BYTES_MAX), _MODULES_FIELDS, "module paths")
-    if natural(found["modules"], "modules") != MODULES_FORMAT:
+    document = fields(decode(data, "module paths", bytes_max=_MODULES_BYTES_MAX), _MODULES_FIELDS, "module paths")
+    if natural(document["modules"], "modules") != MODULES_FORMAT:
         raise MalformedError("its format is unknown")
-    if found["graph"] != str(graph_root(graph)):
+    if document["graph"] != str(graph_root(graph)):
         raise MalformedError("it belongs to another graph")
-    names = [_module_name(each) for each in items(found["names"], "names")]
-    places = [natural(each, "nodes") for each in items(found["nodes"], "nodes")]
+    names = [_module_name(each) for each in items(document["names"], "names")]
+    places = [natural(each, "nodes") for each in items(document["nodes"], "nodes")]
     if len(places) != len(graph.nodes):
         raise MalformedError(f"it names {len(places)} nodes, and the graph has {len(graph.nodes)}")
     if max(places, default=0) >= len(names):

@@ -38,13 +38,13 @@ def ancestors(graph: Graph, numbers: Iterable[int]) -> set[int]:
 
 def descendants(graph: Graph, numbers: Iterable[int]) -> set[int]:
     """The numbers of these nodes and of all nodes that depend on them."""
-    found = set(numbers)
-    _require_nodes(graph, found)
+    reached = set(numbers)
+    _require_nodes(graph, reached)
     givers = givers_of(graph)
     for node in graph.nodes:
-        if any(givers.get(ref) in found for ref in node.refs):
-            found.add(node.number)
-    return found
+        if any(givers.get(ref) in reached for ref in node.refs):
+            reached.add(node.number)
+    return reached
 
 
 def between(graph: Graph, sources: Iterable[int], targets: Iterable[int]) -> Graph:
@@ -89,11 +89,11 @@ def givers_of(graph: Graph) -> dict[Ref, int]:
 
 def readers_of(graph: Graph) -> dict[Ref, list[int]]:
     """The numbers of the nodes that read each value, without repetition, in order."""
-    found: dict[Ref, list[int]] = {}
+    readers: dict[Ref, list[int]] = {}
     for node in graph.nodes:
         for ref in dict.fromkeys(node.refs):
-            found.setdefault(ref, []).append(node.number)
-    return found
+            readers.setdefault(ref, []).append(node.number)
+    return readers
 
 
 def _sliced(graph: Graph, nodes: tuple[Node, ...], outputs: tuple[Output, ...]) -> Graph:
@@ -196,12 +196,12 @@ class Binding:
         return needed
 
     def _computable(self) -> set[int]:
-        known, found = set(self.values), set[int]()
+        known, computable = set(self.values), set[int]()
         for node in self.graph.nodes:
             if known.issuperset(node.refs):
-                found.add(node.number)
+                computable.add(node.number)
                 known.update(filter(None, node.outputs))
-        return found
+        return computable
 
 
 def bind(graph: Graph, tensors: Mapping[Ref, Tensor], outputs: Mapping[str, Tensor] | None = None) -> Binding:

@@ -211,12 +211,12 @@ FAMILIES: Final = (
 
 @cache
 def _listed() -> Mapping[str, Operator]:
-    found: dict[str, Operator] = {}
+    operators: dict[str, Operator] = {}
     for module in FAMILIES:
         family: Family = import_module(module).FAMILY
-        assert not found.keys() & family.operators.keys(), f"{module} describes an operator once more"
-        found |= family.operators
-    return dict(sorted(found.items()))
+        assert not operators.keys() & family.operators.keys(), f"{module} describes an operator once more"
+        operators |= family.operators
+    return dict(sorted(operators.items()))
 
 
 class _AllowList(Mapping[str, Operator]):
@@ -237,7 +237,7 @@ OPERATORS: Final = _AllowList()
 
 def operator(name: str) -> Operator:
     """The operator of this name; raises `MalformedError` if it is not on the allow-list."""
-    found = _listed().get(name)
-    if found is None:
+    listed = _listed().get(name)
+    if listed is None:
         raise MalformedError(f"operator {name[:80]!r} is not on the allow-list")
-    return found
+    return listed

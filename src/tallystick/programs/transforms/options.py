@@ -188,11 +188,11 @@ class Options:
         if not any(each.counted for each in known.values()):
             with suppress(MalformedError) if known else nullcontext():
                 copies = self._copies(node, held)
-        for ref, found in zip(node.outputs, copies, strict=True):
+        for ref, forms in zip(node.outputs, copies, strict=True):
             if ref is not None and ref in known:
-                self.forms[ref] = self.known_forms(known[ref], found)
-            elif ref is not None and found:
-                self.forms[ref] = found
+                self.forms[ref] = self.known_forms(known[ref], forms)
+            elif ref is not None and forms:
+                self.forms[ref] = forms
             elif ref is not None:
                 raise Mixed("has no form beside values of all steps")
 
@@ -232,12 +232,12 @@ class Options:
         if known.is_place:
             return [option for option in (self._places(each) for each in spread) if option is not None]
         masks = {axis: known.causal(axis) for axis, side in enumerate(known.spec.shape) if side == self.scale.step.keys}
-        found = []
+        forms = []
         for each in spread:
             keys = Steps(self.scale.marks).stacked(each).axis_of(self.scale.marks.keys)
             numbers = masks.get(keys)
-            found += [self._masking(each, *numbers)] if numbers is not None else []
-        return [option for option in found if option is not None]
+            forms += [self._masking(each, *numbers)] if numbers is not None else []
+        return [option for option in forms if option is not None]
 
     # ---- the nodes of the step, copied
 
@@ -245,26 +245,26 @@ class Options:
         """The forms of each result, from the forms of the operands and the readings of the node."""
         refs = list(dict.fromkeys(node.refs))
         choices = [self.of(ref) if ref in self.forms else [source(ref, held[ref])] for ref in refs]
-        found: list[dict[Stacked, StackedValue]] = [{} for _ in node.outputs]
+        copies: list[dict[Stacked, StackedValue]] = [{} for _ in node.outputs]
         for chosen in islice(product(*choices), COMBINATIONS_MAX):
             picked = dict(zip(refs, chosen, strict=True))
             for reading in self.reader.all(node, stacked_operands(node, picked)):
-                self._add_copies(node, picked, reading, found)
-        return [list(each.values())[:OPTIONS_MAX] for each in found]
+                self._add_copies(node, picked, reading, copies)
+        return [list(each.values())[:OPTIONS_MAX] for each in copies]
 
     def _add_copies(
         self,
         node: Node,
         picked: Mapping[Ref, StackedValue],
         reading: Reading,
-        found: Sequence[dict[Stacked, StackedValue]],
+        copies: Sequence[dict[Stacked, StackedValue]],
     ) -> None:
         depth = 1 + max((each.depth for each in picked.values()), default=0)
         if depth > DEPTH_MAX:
             raise UnavailableError(f"node {node.number}: {node.operator}: stands behind {depth} nodes of constants")
         for i, stacked in enumerate(reading.results):
-            if stacked is not None and stacked not in found[i]:
-                found[i][stacked] = StackedValue(stacked, partial(self._copy, node, picked, reading, i), depth)
+            if stacked is not None and stacked not in copies[i]:
+                copies[i][stacked] = StackedValue(stacked, partial(self._copy, node, picked, reading, i), depth)
 
     def _copy(self, node: Node, picked: Mapping[Ref, StackedValue], reading: Reading, place: int) -> Ref:
         return str(self.writer.add(node.operator, written_operands(node, picked), reading.whole, shared=True)[place])

@@ -270,8 +270,8 @@ def _power(a: Algebra[V], x: V, exponent: Scalar, dtype: str) -> V:
 
 
 def _summands(a: Algebra[V], x: V, y: V | Scalar) -> tuple[str, list[Any]]:
-    dtype, found = met(a, x, y)
-    return dtype, [stored_number(a, each, dtype) for each in found]
+    dtype, operands = met(a, x, y)
+    return dtype, [stored_number(a, each, dtype) for each in operands]
 
 
 def _times(a: Algebra[V], x: V | Scalar, alpha: Scalar, dtype: str) -> V | Scalar:
@@ -287,9 +287,9 @@ def _times(a: Algebra[V], x: V | Scalar, alpha: Scalar, dtype: str) -> V | Scala
 
 def _tensors_met(a: Algebra[V], *operands: V | Scalar) -> tuple[str, list[Any]]:
     """As `met`, with tensors for numbers too."""
-    dtype, found = met(a, *operands)
-    held = next(x.dtype for x in found if not isinstance(x, int | float))
-    return dtype, [a.full((), x, held) if isinstance(x, int | float) else x for x in found]
+    dtype, promoted = met(a, *operands)
+    held = next(x.dtype for x in promoted if not isinstance(x, int | float))
+    return dtype, [a.full((), x, held) if isinstance(x, int | float) else x for x in promoted]
 
 
 def _truncated_quotient(a: Algebra[V], x: V, y: V | Scalar) -> V:

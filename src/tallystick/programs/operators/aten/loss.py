@@ -257,8 +257,8 @@ def _picked(a: Algebra[V], x: V, target: V, weight: V | None, ignore_index: int)
     """What was predicted of each target, and its weight; both 0 where it is ignored."""
     index, counts = _index(a, x, target, ignore_index)
     axis = _class_axis(x)
-    found = a.reshape(a.take_along(x, _raised(a, index, axis), axis), index.shape)
-    return a.where(counts, found, 0), _weights(a, x, index, counts, weight)
+    predicted = a.reshape(a.take_along(x, _raised(a, index, axis), axis), index.shape)
+    return a.where(counts, predicted, 0), _weights(a, x, index, counts, weight)
 
 
 def _smooth(a: Algebra[V], logs: V, target: V, weight: V | None, reduction: int, ignore_index: int) -> V:

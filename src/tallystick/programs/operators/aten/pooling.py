@@ -217,8 +217,8 @@ def _places(a: Algebra[V], inside: V, plane: _Plane, axis: int, offsets: V) -> V
     shape[axis] = plane.results[axis]
     first = a.reshape(a.iota((plane.results[axis],), 0, "I64"), shape)
     start = a.sub(a.mul(first, plane.strides[axis]), plane.padding[axis])
-    found = a.add(start, a.mul(offsets, plane.dilations[axis]))
-    return a.minimum(a.maximum(found, 0), plane.inputs[axis] - 1)
+    place = a.add(start, a.mul(offsets, plane.dilations[axis]))
+    return a.minimum(a.maximum(place, 0), plane.inputs[axis] - 1)
 
 
 def _divisor(a: Algebra[V], x: Typed, plane: _Plane, count_padding: bool, override: int | None) -> V:
@@ -360,12 +360,12 @@ def _resample(a: Algebra[V], x: V, sizes: Ints, scales: Scales) -> V:
 
 def _grid(a: Algebra[V], sizes: Ints, ratios: list[Fraction]) -> list[V]:
     """For each axis the sources ⌊i·ratio⌋, shaped so that they broadcast together."""
-    found = []
+    sources = []
     for axis, (size, ratio) in enumerate(zip(sizes, ratios, strict=True)):
         scaled = a.mul(a.iota((size,), 0, "I64"), ratio.numerator)
         shape = [size if i == axis else 1 for i in range(len(sizes))]
-        found.append(a.reshape(a.floor_divide(scaled, ratio.denominator), shape))
-    return found
+        sources.append(a.reshape(a.floor_divide(scaled, ratio.denominator), shape))
+    return sources
 
 
 def _block_sums(a: Algebra[V], g: V, ratios: list[Fraction]) -> V:

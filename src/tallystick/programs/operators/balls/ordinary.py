@@ -97,10 +97,10 @@ class OrdinaryBalls(Balls):
 
     def total(self) -> Array:
         """The sum of all radii so far, to be compared with `LIMIT`; NaN is not below it."""
-        found = self._lift(0.0)
+        total = self._lift(0.0)
         for radius in self.seen.values():
-            found = found + self.xp.sum(radius)
-        return found
+            total = total + self.xp.sum(radius)
+        return total
 
     def add(self, x: Ball, y: Operand) -> Ball:
         return self._instead_of(super().add(x, y), x, y)

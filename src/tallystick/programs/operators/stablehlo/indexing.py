@@ -174,12 +174,12 @@ def _columns(a: Algebra[V], indices: V, blocks: _Blocks) -> list[V]:
     if blocks.vector == len(indices.shape):
         return [wide]
     ends, ones = list(indices.shape), [1] * len(indices.shape)
-    found = []
+    columns = []
     for entry in range(len(blocks.mapped)):
         starts = [entry if axis == blocks.vector else 0 for axis in range(len(ends))]
         stops = [entry + 1 if axis == blocks.vector else side for axis, side in enumerate(ends)]
-        found.append(a.reshape(a.slice(wide, starts, stops, ones), outer))
-    return found
+        columns.append(a.reshape(a.slice(wide, starts, stops, ones), outer))
+    return columns
 
 
 def _rows(a: Algebra[V], operand: V, starts: V, blocks: _Blocks) -> V:
@@ -221,10 +221,10 @@ def _written(a: Algebra[V], x: V, places: V, updates: V, add: bool) -> V:
 def _flat_places(a: Algebra[V], indices: V, starts: Sequence[V], blocks: _Blocks) -> V:
     """For each element of the result, its place in the flattened tensor."""
     shape = blocks.result(indices)
-    found = a.full(shape, 0, "I64")
+    places = a.full(shape, 0, "I64")
     for axis, coordinate in enumerate(_coordinates(a, indices, starts, blocks)):
-        found = a.add(found, a.mul(coordinate, prod(blocks.shape[axis + 1 :])))
-    return found
+        places = a.add(places, a.mul(coordinate, prod(blocks.shape[axis + 1 :])))
+    return places
 
 
 def _inside_or_last(a: Algebra[V], indices: V, starts: Sequence[V], blocks: _Blocks) -> V:
@@ -241,14 +241,14 @@ def _coordinates(a: Algebra[V], indices: V, starts: Sequence[V], blocks: _Blocks
     """For each axis of the tensor a tensor that broadcasts to the result: the place along it."""
     shape, places = blocks.result(indices), blocks.places(indices)
     outer = [shape[place] if place in places else 1 for place in range(len(shape))]
-    found = [a.full((1,) * len(shape), 0, "I64") for _ in blocks.shape]
+    coordinates = [a.full((1,) * len(shape), 0, "I64") for _ in blocks.shape]
     for axis, start in zip(blocks.mapped, starts, strict=True):
-        found[axis] = a.reshape(start, outer)
+        coordinates[axis] = a.reshape(start, outer)
     for axis, index_axis in zip(blocks.batched, blocks.index_batched, strict=True):
-        found[axis] = _ramp(a, shape, places[index_axis - (index_axis > blocks.vector)])
+        coordinates[axis] = _ramp(a, shape, places[index_axis - (index_axis > blocks.vector)])
     for place, axis in zip(blocks.window, blocks.kept, strict=True):
-        found[axis] = a.add(found[axis], _ramp(a, shape, place))
-    return found
+        coordinates[axis] = a.add(coordinates[axis], _ramp(a, shape, place))
+    return coordinates
 
 
 def _ramp(a: Algebra[V], shape: Sequence[int], place: int) -> V:
