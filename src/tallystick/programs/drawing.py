@@ -16,7 +16,7 @@ from tallystick.programs.files import ModulePaths
 from tallystick.programs.graph import Graph, Node, Ref, Role
 from tallystick.programs.layout import DrawingLayout, Point, arrange
 from tallystick.programs.operators.definition import Exactness, operator
-from tallystick.programs.slicing import givers_of
+from tallystick.programs.slicing import givers_of, readers_of
 
 # A large graph as one box per module, for a drawing.
 #
@@ -111,22 +111,12 @@ class _Collapsing:
         """The boxes, sorted so that each stands after those that it depends on."""
         order = sorted(range(len(self.boxes)), key=lambda box: (self.above[box].bit_count(), box))
         place = {box: number for number, box in enumerate(order)}
-        arrows = {(place[a], place[b]) for a, b in self._links() if a != b}
-        return CollapsedGraph(tuple(self.boxes[box] for box in order), tuple(sorted(arrows)), self._readers(place))
-
-    def _links(self) -> Iterator[tuple[int, int]]:
-        for node in self.graph.nodes:
-            for ref in node.refs:
-                if ref in self._givers:
-                    yield self.box_of[self._givers[ref]], self.box_of[node.number]
-
-    def _readers(self, place: dict[int, int]) -> dict[Ref, tuple[int, ...]]:
-        readers: dict[Ref, set[int]] = {each.name: set() for each in self.graph.sources}
-        for node in self.graph.nodes:
-            for ref in node.refs:
-                if ref in readers:
-                    readers[ref].add(place[self.box_of[node.number]])
-        return {ref: tuple(sorted(boxes)) for ref, boxes in readers.items() if boxes}
+        reads = {ref: {self.box_of[number] for number in numbers} for ref, numbers in readers_of(self.graph).items()}
+        links = {(self.box_of[giver], box) for ref, giver in self._givers.items() for box in reads.get(ref, ())}
+        arrows = {(place[a], place[b]) for a, b in links if a != b}
+        sources = [each.name for each in self.graph.sources if each.name in reads]
+        readers = {ref: tuple(sorted(place[box] for box in reads[ref])) for ref in sources}
+        return CollapsedGraph(tuple(self.boxes[box] for box in order), tuple(sorted(arrows)), readers)
 
 
 # Nodes, cut values and the inputs that are new in each step are boxes. Weights and other state are lines of text in the

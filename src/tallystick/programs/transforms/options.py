@@ -8,7 +8,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, product
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.tensors import FLOATS, TensorSpec
@@ -50,34 +50,21 @@ class GraphWriter:
         return str(self.add(name, operands or {}, attributes, shared=True)[0])
 
 
-class Dialect(Protocol):
-    """The nodes that a whole text needs, in one dialect."""
-
-    def number(self, writer: GraphWriter, number: float, spec: TensorSpec) -> Ref:
-        """`number` everywhere."""
-
-    def places(self, writer: GraphWriter, axis: int, spec: TensorSpec) -> Ref:
-        """The place of each token, counted from 0 along `axis`."""
-
-    def causal(self, writer: GraphWriter, tokens: int, keys: int, spec: TensorSpec, seen: float, later: float) -> Ref:
-        """`seen` where the key is no later than the token, else `later`; BOOL or floats."""
-
-    def masked(self, writer: GraphWriter, x: Ref, tokens: int, keys: int, later: float) -> Ref:
-        """`x` with `later` at keys that are later than the token."""
-
-
 class _Aten:
     """ATen, which broadcasts: axes along which nothing differs have one row."""
 
     def number(self, writer: GraphWriter, number: float, spec: TensorSpec) -> Ref:
+        """`number` everywhere."""
         attributes = {"size": spec.shape, "fill_value": _scalar(number, spec.dtype), "dtype": spec.dtype}
         return writer.one("aten.full.default", attributes)
 
     def places(self, writer: GraphWriter, axis: int, spec: TensorSpec) -> Ref:
+        """The place of each token, counted from 0 along `axis`."""
         counted = writer.one("aten.arange.default", {"end": spec.shape[axis], "dtype": spec.dtype})
         return self._shaped(writer, counted, {axis}, spec)
 
     def causal(self, writer: GraphWriter, tokens: int, keys: int, spec: TensorSpec, seen: float, later: float) -> Ref:
+        """`seen` where the key is no later than the token, else `later`; BOOL or floats."""
         length = spec.shape[tokens]
         places = writer.one("aten.arange.default", {"end": length, "dtype": "I64"})
         column = writer.one("aten.unsqueeze.default", {"dim": 1}, {"self": places})
@@ -91,6 +78,7 @@ class _Aten:
         return writer.one("aten.where.ScalarOther", {"other": later}, {"condition": shaped, "self": number})
 
     def masked(self, writer: GraphWriter, x: Ref, tokens: int, keys: int, later: float) -> Ref:
+        """`x` with `later` at keys that are later than the token."""
         sides = writer.specs[x].shape
         alone = tuple(side if axis in {tokens, keys} else 1 for axis, side in enumerate(sides))
         mask = self.causal(writer, tokens, keys, TensorSpec("BOOL", alone), 1.0, 0.0)
@@ -105,7 +93,7 @@ class _Aten:
 
 
 class _StableHlo:
-    """StableHLO, where operands have equal shapes."""
+    """The same in StableHLO, where operands have equal shapes."""
 
     def number(self, writer: GraphWriter, number: float, spec: TensorSpec) -> Ref:
         attributes = {"value": _scalar(number, spec.dtype), "shape": spec.shape, "dtype": spec.dtype}
@@ -131,6 +119,7 @@ class _StableHlo:
         return writer.one("stablehlo.select", {}, {"pred": mask, "on_true": x, "on_false": other})
 
 
+Dialect: TypeAlias = _Aten | _StableHlo
 DIALECTS: Final[Mapping[str, Dialect]] = {"aten": _Aten(), "stablehlo": _StableHlo()}
 
 
