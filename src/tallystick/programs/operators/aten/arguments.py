@@ -18,7 +18,6 @@ from tallystick.programs.operators.algebra import Algebra, Axes, Typed, V
 from tallystick.programs.operators.definition import Scalar
 
 SIGNED: Final = ("I8", "I16", "I32", "I64")
-UNSIGNED: Final = ("U8", "U16", "U32", "U64")
 
 
 def axis_of(x: Typed, dim: int) -> int:
