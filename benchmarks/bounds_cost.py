@@ -23,13 +23,14 @@ import torch
 from benchmarks.figure import Figure, Goal
 from benchmarks.measure import interval, median_ratio, take_rounds
 from research.operators.attacks import workloads
+from research.operators.rounding_models import Variance
 from research.operators.workloads import MODELS
 from tallystick.core.tensors import Tensor
 from tallystick.engines.torch.graph_bounds import MAGNITUDES, NORMS, SUMS, GraphBounds, TensorBound
 from tallystick.programs.graph import Graph, Ref, float_results, operands_of
 from tallystick.programs.operators.balls.bound import bound
 from tallystick.programs.operators.definition import operator
-from tallystick.programs.operators.rounding import Deterministic, Model, Variance
+from tallystick.programs.operators.rounding import Deterministic, Model
 from tests.support.attacks.inference.workload import run_values
 
 GOAL = Goal(1.5)

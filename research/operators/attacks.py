@@ -12,11 +12,12 @@ from typing import Final
 
 import numpy as np
 
+from research.operators.rounding_models import Probabilistic, Variance
 from research.operators.workloads import Model as Tried
 from tallystick.core.errors import UsageError
 from tallystick.programs.encoding import graph_root
 from tallystick.programs.graph import Graph, Ref
-from tallystick.programs.operators.rounding import DETERMINISTIC, Deterministic, Model, Probabilistic, Variance
+from tallystick.programs.operators.rounding import DETERMINISTIC, Deterministic, Model
 from tallystick.tally.calibration.operator_runs import base_engine
 from tallystick.verdicts.opening.judge import judge_operator
 from tallystick.verdicts.operator.judge import OperatorJudge

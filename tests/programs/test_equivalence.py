@@ -134,9 +134,9 @@ def test_an_output_that_lacks_is_infinitely_far(step: CapturedModel, whole: Capt
 
 def test_sizes_have_to_belong_together(step: CapturedModel, whole: CapturedModel) -> None:
     draws = np.random.default_rng(0)
-    with pytest.raises(MalformedError, match="one token after 0"):
+    with pytest.raises(MalformedError, match="1 tokens after 0"):
         decoding_distances(lambda past: step.graph, whole.graph, step.bindings, Reference(), draws)
-    with pytest.raises(MalformedError, match="empty one"):
+    with pytest.raises(MalformedError, match="1 tokens after 0"):
         last_step_distances(step.graph, step.graph, (step.bindings, step.bindings), Reference(), draws)
 
 

@@ -38,7 +38,7 @@ from tallystick.verdicts.sampling.choice import choose  # noqa: E402
 DECODERS = runpy.run_path(str(Path(__file__).parents[1] / "engines" / "torch" / "decoders.py"))
 Decoder = tuple[Any, GraphFor, State]
 PROMPT = [5, 17, 3, 44]
-TOKENS = 6
+TOKENS = 4
 SAMPLERS = {
     "gumbel": Sampler(temperature=0.8, seed=3),
     "filters": Sampler(temperature=1.2, top_k=20, top_p=0.9, min_p=0.01, seed=4),

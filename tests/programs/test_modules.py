@@ -13,9 +13,8 @@ import pytest
 from tallystick.core.canonical_json import encode
 from tallystick.core.tensors import TensorSpec
 from tallystick.programs.encoding import graph_root
-from tallystick.programs.files import load_graph, save_program
+from tallystick.programs.files import load_graph, load_modules, modules_path, save_program
 from tallystick.programs.graph import Graph, GraphForm, Input, Node, Output, Role
-from tallystick.programs.modules import load_modules, modules_path
 
 SPEC = TensorSpec("F32", (2,))
 NODES = tuple(

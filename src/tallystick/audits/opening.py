@@ -31,9 +31,8 @@ from tallystick.formats.store.log import LogWriter, OpenedLine, open_line
 from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.encoding import graph_root, prove_node
 from tallystick.programs.execution import Arguments, Engine, PlacesArrays, execute
-from tallystick.programs.files import save_program
+from tallystick.programs.files import ModulePaths, load_modules, save_program
 from tallystick.programs.graph import Graph, Node, Ref
-from tallystick.programs.modules import ModulePaths, load_modules
 from tallystick.programs.step_names import BATCH
 from tallystick.verdicts.opening.files import GRAPH, NAME_BYTES, OPENING, OPERATOR, OPERATORS, VALUES, value_name
 from tallystick.verdicts.verdict import Findings

@@ -11,7 +11,7 @@ from tallystick.core.canonical_json import shown
 from tallystick.core.errors import MalformedError
 from tallystick.core.tensor_digests import tensor_digest
 from tallystick.core.tensors import Tensor, TensorSpec
-from tallystick.programs.encoding import LIST_ITEMS_MAX, Find, graph_from_json, node_from_json, read_parts
+from tallystick.programs.encoding import LIST_ITEMS_MAX, Find, check_spec, graph_from_json, node_from_json, read_parts
 from tallystick.programs.graph import (
     Constant,
     Graph,
@@ -25,7 +25,7 @@ from tallystick.programs.graph import (
     operands_of,
     result_ref,
 )
-from tallystick.programs.operators.definition import Attribute, Operator, Parameter, operator
+from tallystick.programs.operators.definition import Operator, Parameter, operator
 from tallystick.programs.operators.types import Types
 
 # Derives the specs of an operator's results from those of its operands, and what one evaluation costs.
@@ -120,12 +120,12 @@ def last_readers(graph: Graph) -> dict[int, list[Ref]]:
 
 def depths(graph: Graph) -> dict[int, int]:
     """For each node, the length of the longest chain of nodes that ends with it; 1 if it reads no other node."""
-    found: dict[int, int] = {}
+    depth_of: dict[int, int] = {}
     of_value: dict[Ref, int] = {}
     for node in graph.nodes:
-        found[node.number] = 1 + max((of_value.get(ref, 0) for ref in node.refs), default=0)
-        of_value |= dict.fromkeys(filter(None, node.outputs), found[node.number])
-    return found
+        depth_of[node.number] = 1 + max((of_value.get(ref, 0) for ref in node.refs), default=0)
+        of_value |= dict.fromkeys(filter(None, node.outputs), depth_of[node.number])
+    return depth_of
 
 
 def peak_bytes(graph: Graph, scratch: Mapping[int, int]) -> int:
@@ -182,28 +182,25 @@ def check_graph(graph: Graph, limits: GraphLimits, find: Find = operator) -> Non
 
 def parse_ref(ref: str) -> tuple[int, int] | None:
     """The node number and index of a result; `None` if `ref` is not a reference to a result."""
-    found = NODE_REF.fullmatch(ref)
-    return None if found is None else (int(found["number"]), int(found["index"] or 0))
+    match = NODE_REF.fullmatch(ref)
+    return None if match is None else (int(match["number"]), int(match["index"] or 0))
 
 
 def _check_sources(graph: Graph, given: Set[int]) -> dict[Ref, TensorSpec]:
     specs: dict[Ref, TensorSpec] = {}
     for source in graph.sources:
         what = f"{'input' if isinstance(source, Input) else 'constant'} {shown(source.name)}"
-        is_cut = isinstance(source, Input) and source.role is Role.CUT
-        _check_cut_name(source.name, given, what) if is_cut else _check_name(source.name, what)
+        if isinstance(source, Input) and source.role is Role.CUT:
+            ref = parse_ref(source.name)  # a cut value keeps its reference
+            if ref is None or ref[0] in given:
+                raise MalformedError(f"{what}: a cut value has the reference of a node that is not in the graph")
+        else:
+            _check_name(source.name, what)
         if source.name in specs:
             raise MalformedError(f"{what}: the name is taken")
-        _check_spec(source.spec, what)
+        check_spec(source.spec, what)
         specs[source.name] = source.spec
     return specs
-
-
-def _check_cut_name(name: Ref, given: Set[int], what: str) -> None:
-    """A cut value keeps its reference; the node that gave it must not be in the graph."""
-    found = parse_ref(name)
-    if found is None or found[0] in given:
-        raise MalformedError(f"{what}: a cut value has the reference of a node that is not in the graph")
 
 
 def _check_name(name: str, what: str) -> None:
@@ -211,13 +208,6 @@ def _check_name(name: str, what: str) -> None:
         raise MalformedError(f"{what}: a name is 1 to 200 printable ASCII characters but space, slash and quote")
     if NODE_LIKE.fullmatch(name):
         raise MalformedError(f"{what}: the name looks like a reference to a node")
-
-
-def _check_spec(spec: TensorSpec, what: str) -> None:
-    try:
-        assert spec.nbytes >= 0
-    except MalformedError as error:
-        raise MalformedError(f"{what}: {error}") from None
 
 
 def _check_node(node: Node, dialect: str, meaning: Operator) -> None:
@@ -234,7 +224,10 @@ def _check_node(node: Node, dialect: str, meaning: Operator) -> None:
         if parameter.is_operand:
             _check_operand(node.operands[parameter.name], parameter, what)
         else:
-            _check_attribute(node.attributes[parameter.name], parameter, what)
+            attribute = node.attributes[parameter.name]
+            parameter.check(attribute, f"{what}: ")
+            if isinstance(attribute, str) and not TEXT.fullmatch(attribute):
+                raise MalformedError(f"{what}: {parameter.name} is no printable ASCII")
 
 
 def _check_operand(operand: Operand, parameter: Parameter, what: str) -> None:
@@ -247,15 +240,6 @@ def _check_operand(operand: Operand, parameter: Parameter, what: str) -> None:
     }
     if not fits[kind]:
         raise MalformedError(f"{what}: {parameter.name} is {shown(operand)}, no {kind}")
-
-
-def _check_attribute(attribute: Attribute, parameter: Parameter, what: str) -> None:
-    try:
-        parameter.check(attribute)
-    except MalformedError as error:
-        raise MalformedError(f"{what}: {error}") from None
-    if isinstance(attribute, str) and not TEXT.fullmatch(attribute):
-        raise MalformedError(f"{what}: {parameter.name} is no printable ASCII")
 
 
 def _given(graph: Graph) -> Set[int]:
@@ -272,11 +256,11 @@ def _given(graph: Graph) -> Set[int]:
 
 def _check_refs(node: Node, specs: Mapping[Ref, TensorSpec], given: Set[int]) -> None:
     for ref in node.refs:
-        found = parse_ref(ref)
-        if found is not None and found[0] >= node.number:
+        place = parse_ref(ref)
+        if place is not None and place[0] >= node.number:
             raise MalformedError(f"node {node.number}: reads {ref}, which does not stand before it")
         if ref not in specs:
-            is_known = found is not None and found[0] in given
+            is_known = place is not None and place[0] in given
             reason = "which that node does not give" if is_known else "which nothing gives"
             raise MalformedError(f"node {node.number}: reads {shown(ref)}, {reason}")
 
@@ -308,9 +292,9 @@ def _check_outputs(graph: Graph, specs: Mapping[Ref, TensorSpec]) -> None:
         names.add(output.name)
 
 
-def _check_limit(what: str, found: int, allowed: int) -> None:
-    if found > allowed:
-        raise MalformedError(f"{what}: {found}, more than the {allowed} allowed")
+def _check_limit(what: str, amount: int, allowed: int) -> None:
+    if amount > allowed:
+        raise MalformedError(f"{what}: {amount}, more than the {allowed} allowed")
 
 
 # A graph that passes has these properties. Its operators are on the allow-list, and their attributes have the right

@@ -82,8 +82,8 @@ def slice_batch(graph: Graph, batched: Collection[Ref], rows: int = 1, find: Fin
         step = whole.read(node, node.attributes, find)
         alone = one.follow(node, step, size, find)
         fitted = alone if rows == 1 else part.follow(node, step, size, find, alone)
-        for reading, found in ((whole, step), (one, alone), (part, fitted)):
-            reading.keep(node, found)
+        for reading, step_read in ((whole, step), (one, alone), (part, fitted)):
+            reading.keep(node, step_read)
         specs = tuple(None if value is None else value.spec for value in fitted.results)
         nodes.append(replace(node, attributes=fitted.attributes, results=specs))
     inputs = tuple(replace(each, spec=part.values[each.name].spec) for each in graph.inputs)
@@ -160,13 +160,13 @@ class _Reading:
         wanted = [None if value is None else resized(value, self.size, size).spec for value in whole.results]
         for attributes in _candidates(node, self.size, size):
             try:
-                found = self.read(node, attributes, find)
+                reading = self.read(node, attributes, find)
             except UsageError:
                 continue
-            specs = [None if value is None else value.spec for value in found.results]
-            batch, single = (whole, found) if alone is None else (found, alone)
+            specs = [None if value is None else value.spec for value in reading.results]
+            batch, single = (whole, reading) if alone is None else (reading, alone)
             if specs == wanted and agree(batch.algebra, batch.results, single.algebra, single.results):
-                return replace(found, results=_marked(found.results, whole.results))
+                return replace(reading, results=_marked(reading.results, whole.results))
         stated = ", ".join(str(spec) for spec in wanted if spec is not None)
         raise UsageError(f"node {node.number}: {node.operator}: cannot be rewritten to give {stated}")
 

@@ -282,9 +282,9 @@ def draw_step(graph: Graph, generator: np.random.Generator, places: int) -> dict
     return given | {name: from_numbers(generator.standard_normal(s.shape), s.dtype) for name, s in specs.items()}
 
 
-def _distances(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Distances:
+def _distances(outputs: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> Distances:
     names = [LOGITS, *(_output(name) for name in grown_cache(expected))]
-    return {name: share_apart(expected[name], found[name]) if name in found else np.inf for name in names}
+    return {name: share_apart(expected[name], outputs[name]) if name in outputs else np.inf for name in names}
 
 
 def _output(name: Ref) -> str:

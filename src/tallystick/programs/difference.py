@@ -109,14 +109,14 @@ def _equal_structure(first: Graph, second: Graph) -> Pairs:
 
 def _structures(graph: Graph) -> dict[int, bytes]:
     of_value: dict[Ref, str] = {}
-    found: dict[int, bytes] = {}
+    structures: dict[int, bytes] = {}
     for node in graph.nodes:
         read = [of_value.get(ref, ref) for ref in node.refs]
-        found[node.number] = sha256(canonical([_signature(node), *read]).encode()).digest()
+        structures[node.number] = sha256(canonical([_signature(node), *read]).encode()).digest()
         for i, ref in enumerate(node.outputs):
             if ref is not None:
-                of_value[ref] = f"{found[node.number].hex()} {i}"
-    return found
+                of_value[ref] = f"{structures[node.number].hex()} {i}"
+    return structures
 
 
 def _signature(node: Node) -> str:
@@ -183,12 +183,14 @@ def _paired(first: list[Node], second: list[Node]) -> Pairs:
 
 def _counterparts(first: Graph, theirs: Mapping[int, Node], pairs: Pairs) -> dict[Ref, Ref]:
     """For each value that a node gives, its reference in the other graph; empty if it has no counterpart."""
-    found: dict[Ref, Ref] = dict.fromkeys((ref for node in first.nodes for ref in node.outputs if ref is not None), "")
+    counterparts: dict[Ref, Ref] = dict.fromkeys(
+        (ref for node in first.nodes for ref in node.outputs if ref is not None), ""
+    )
     for node in first.nodes:
         if node.number in pairs:
             both = zip(node.outputs, theirs[pairs[node.number]].outputs, strict=False)
-            found |= {mine: other for mine, other in both if mine is not None and other is not None}
-    return found
+            counterparts |= {mine: other for mine, other in both if mine is not None and other is not None}
+    return counterparts
 
 
 def _changes(first: Graph, theirs: Mapping[int, Node], pairs: Pairs, values: Mapping[Ref, Ref]) -> Iterator[Change]:
@@ -204,20 +206,20 @@ def _changes(first: Graph, theirs: Mapping[int, Node], pairs: Pairs, values: Map
 
 def _differing(node: Node, other: Node, values: Mapping[Ref, Ref]) -> list[tuple[str, str]]:
     """The fields that differ, each with the kind of field it is."""
-    found = [
+    fields = [
         ("attributes", name)
         for name, mine in node.attributes.items()
         if repr(mine) != repr(other.attributes.get(name))  # tells 1 from True, and 0.0 from -0.0
     ]
     for name, operand in node.operands.items():
         if _translated(operand, values) != other.operands.get(name):
-            found.append(("operands", name))
-    return [*found, ("results", "results")] if node.results != other.results else found
+            fields.append(("operands", name))
+    return [*fields, ("results", "results")] if node.results != other.results else fields
 
 
 def _field(record: Mapping[str, Json], kind: str, name: str) -> Json:
-    found = record[kind]
-    return found.get(name) if isinstance(found, dict) else found
+    value = record[kind]
+    return value.get(name) if isinstance(value, dict) else value
 
 
 def _translated(operand: object, values: Mapping[Ref, Ref]) -> object:
@@ -292,23 +294,23 @@ def compare_graphs(
 
     The distance of an output that the first graph lacks is infinite. Raises what `execute` raises.
     """
-    found = diff(first, second)
-    mine = _run(first, bindings[0], engine, {change.number for change in found.changed})
-    theirs = _run(second, bindings[1], engine, {change.other for change in found.changed})
+    delta = diff(first, second)
+    mine = _run(first, bindings[0], engine, {change.number for change in delta.changed})
+    theirs = _run(second, bindings[1], engine, {change.other for change in delta.changed})
     names = [output.name for output in second.outputs]
     distances = {name: share_apart(theirs[name], mine[name]) if name in mine else np.inf for name in names}
-    ordered = sorted(found.changed, key=lambda change: change.number)
+    ordered = sorted(delta.changed, key=lambda change: change.number)
     parting = next((change for change in ordered if _is_apart(change, mine, theirs, limit)), None)
     if parting is None:
-        return Comparison(distances, limit, "", _before(first, found.removed, None), _before(second, found.added, None))
+        return Comparison(distances, limit, "", _before(first, delta.removed, None), _before(second, delta.added, None))
     node = next(node for node in first.nodes if node.number == parting.number)
-    removed, added = _before(first, found.removed, parting.number), _before(second, found.added, parting.other)
+    removed, added = _before(first, delta.removed, parting.number), _before(second, delta.added, parting.other)
     return Comparison(distances, limit, _named(node, parting.fields), removed, added)
 
 
-def share_apart(expected: Tensor, found: Tensor) -> float:
+def share_apart(expected: Tensor, computed: Tensor) -> float:
     """The largest |Δ| as a share of the largest finite magnitude; infinite if shapes, NaNs or infinities differ."""
-    x, y = (tensor.values().astype(np.float64) for tensor in (expected, found))
+    x, y = (tensor.values().astype(np.float64) for tensor in (expected, computed))
     if x.shape != y.shape:
         return np.inf
     with np.errstate(invalid="ignore"):
@@ -348,8 +350,8 @@ def _run(graph: Graph, bindings: State, engine: Engine, kept: set[int]) -> dict[
 
     def keep(node: Node, _: Arguments, results: tuple[Any, ...]) -> None:
         if node.number in kept:
-            found = zip(node.outputs, results, node.results, strict=True)
-            values.update({ref: engine.unload(array, spec.dtype) for ref, array, spec in found if ref and spec})
+            kept_values = zip(node.outputs, results, node.results, strict=True)
+            values.update({ref: engine.unload(array, spec.dtype) for ref, array, spec in kept_values if ref and spec})
 
     outputs = execute(graph, bindings, engine, watch=keep)
     return values | outputs

@@ -12,11 +12,11 @@ from typing import Final
 from tallystick.core.errors import UsageError
 from tallystick.core.svg import tag
 from tallystick.programs.encoding import Find
+from tallystick.programs.files import ModulePaths
 from tallystick.programs.graph import Graph, Node, Ref, Role
 from tallystick.programs.layout import DrawingLayout, Point, arrange
-from tallystick.programs.modules import ModulePaths
 from tallystick.programs.operators.definition import Exactness, operator
-from tallystick.programs.slicing import givers_of
+from tallystick.programs.slicing import givers_of, readers_of
 
 # A large graph as one box per module, for a drawing.
 #
@@ -64,13 +64,13 @@ def collapse(graph: Graph, paths: ModulePaths, depth: int | None = None) -> Coll
     """The boxes of `graph` at `depth` parts of a module's path; without it, the finest that is still easy to read."""
     if depth is not None:
         return _Collapsing(graph, paths, depth).finished()
-    found = _Collapsing(graph, paths, 1).finished()
+    finest = _Collapsing(graph, paths, 1).finished()
     for finer in range(2, DEPTH_MAX + 1):
         tried = _Collapsing(graph, paths, finer).finished()
         if len(tried.boxes) > BOXES_WANTED:
             break
-        found = tried
-    return found
+        finest = tried
+    return finest
 
 
 def shortened(path: str, depth: int) -> str:
@@ -111,22 +111,12 @@ class _Collapsing:
         """The boxes, sorted so that each stands after those that it depends on."""
         order = sorted(range(len(self.boxes)), key=lambda box: (self.above[box].bit_count(), box))
         place = {box: number for number, box in enumerate(order)}
-        arrows = {(place[a], place[b]) for a, b in self._links() if a != b}
-        return CollapsedGraph(tuple(self.boxes[box] for box in order), tuple(sorted(arrows)), self._readers(place))
-
-    def _links(self) -> Iterator[tuple[int, int]]:
-        for node in self.graph.nodes:
-            for ref in node.refs:
-                if ref in self._givers:
-                    yield self.box_of[self._givers[ref]], self.box_of[node.number]
-
-    def _readers(self, place: dict[int, int]) -> dict[Ref, tuple[int, ...]]:
-        found: dict[Ref, set[int]] = {each.name: set() for each in self.graph.sources}
-        for node in self.graph.nodes:
-            for ref in node.refs:
-                if ref in found:
-                    found[ref].add(place[self.box_of[node.number]])
-        return {ref: tuple(sorted(boxes)) for ref, boxes in found.items() if boxes}
+        reads = {ref: {self.box_of[number] for number in numbers} for ref, numbers in readers_of(self.graph).items()}
+        links = {(self.box_of[giver], box) for ref, giver in self._givers.items() for box in reads.get(ref, ())}
+        arrows = {(place[a], place[b]) for a, b in links if a != b}
+        sources = [each.name for each in self.graph.sources if each.name in reads]
+        readers = {ref: tuple(sorted(place[box] for box in reads[ref])) for ref in sources}
+        return CollapsedGraph(tuple(self.boxes[box] for box in order), tuple(sorted(arrows)), readers)
 
 
 # Nodes, cut values and the inputs that are new in each step are boxes. Weights and other state are lines of text in the
@@ -239,14 +229,14 @@ def _picture(graph: Graph, find: Find, modules: ModulePaths, depth: int | None) 
     return _collapsed(graph, collapse(graph, modules, depth))
 
 
-def _collapsed(graph: Graph, found: CollapsedGraph) -> _Picture:
+def _collapsed(graph: Graph, collapsed: CollapsedGraph) -> _Picture:
     """One box per module, with its number of nodes, its most frequent operators, and how much state it reads."""
     boxes, arrows = _sources(graph), list[tuple[Ref, Ref]]()
-    state = Counter(box for ref, readers in found.readers.items() if ref not in boxes for box in readers)
-    for number, box in enumerate(found.boxes):
+    state = Counter(box for ref, readers in collapsed.readers.items() if ref not in boxes for box in readers)
+    for number, box in enumerate(collapsed.boxes):
         boxes[f"box {number}"] = _Box(tuple(_module_lines(box, state[number])), PHASES[box.phase], False, box.title)
-    arrows += [(ref, f"box {box}") for ref, readers in found.readers.items() if ref in boxes for box in readers]
-    arrows += [(f"box {a}", f"box {b}") for a, b in found.arrows]
+    arrows += [(ref, f"box {box}") for ref, readers in collapsed.readers.items() if ref in boxes for box in readers]
+    arrows += [(f"box {a}", f"box {b}") for a, b in collapsed.arrows]
     return _Picture(boxes, arrows, PHASES)
 
 
@@ -265,15 +255,15 @@ def _sources(graph: Graph) -> dict[Ref, _Box]:
 
 
 def _boxes(graph: Graph, find: Find) -> dict[Ref, _Box]:
-    found = _sources(graph)
-    state = {each.name for each in graph.sources} - found.keys()
+    boxes = _sources(graph)
+    state = {each.name for each in graph.sources} - boxes.keys()
     named: dict[Ref, list[str]] = {}
     for output in graph.outputs:
         named.setdefault(output.value, []).append(output.name)
     for node in graph.nodes:
         colour = COLOURS[find(node.operator).exactness]
-        found[f"n{node.number}"] = _Box(tuple(_node_lines(node, state, named)), colour, False)
-    return found
+        boxes[f"n{node.number}"] = _Box(tuple(_node_lines(node, state, named)), colour, False)
+    return boxes
 
 
 def _node_lines(node: Node, state: set[Ref], named: dict[Ref, list[str]]) -> Iterator[str]:
@@ -287,14 +277,14 @@ def _node_lines(node: Node, state: set[Ref], named: dict[Ref, list[str]]) -> Ite
 def _arrows(graph: Graph) -> list[tuple[Ref, Ref]]:
     givers = givers_of(graph)
     sources = {each.name for each in graph.inputs if each.role in SOURCE_ROLES}
-    found: dict[tuple[Ref, Ref], None] = {}
+    arrows: dict[tuple[Ref, Ref], None] = {}
     for node in graph.nodes:
         for ref in node.refs:
             if ref in givers:
-                found[f"n{givers[ref]}", f"n{node.number}"] = None
+                arrows[f"n{givers[ref]}", f"n{node.number}"] = None
             elif ref in sources:
-                found[ref, f"n{node.number}"] = None
-    return list(found)
+                arrows[ref, f"n{node.number}"] = None
+    return list(arrows)
 
 
 def _svg_arrows(layout: DrawingLayout, boxes: dict[Ref, _Box]) -> Iterator[str]:

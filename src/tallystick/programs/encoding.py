@@ -114,8 +114,7 @@ def _expect(data: bytes, piece: str, position: int) -> int:
     return position + len(piece)
 
 
-# The text is ASCII without JSON floats, so Python's compact form with sorted keys is the canonical one (RFC 8785). A
-# float attribute is a string in Python's spelling: `0.1`, `1e-05`, `-inf`, `nan`.
+# A float attribute is a string in Python's spelling: `0.1`, `1e-05`, `-inf`, `nan`.
 
 FORMAT: Final = 1
 LIST_ITEMS_MAX: Final = 4096
@@ -198,15 +197,15 @@ def graph_from_json(header: Mapping[str, Json], nodes: tuple[Node, ...]) -> Grap
 
 def node_from_json(value: Json, what: str, find: Find) -> Node:
     """One node record; raises `MalformedError` naming `what`, and for operators that `find` does not know."""
-    found = fields(value, NODE_FIELDS, what)
-    number = natural(found["number"], f"{what}: number")
+    record = fields(value, NODE_FIELDS, what)
+    number = natural(record["number"], f"{what}: number")
     what = f"node {number}"
-    operator = find(text(found["operator"], f"{what}: operator"))
+    operator = find(text(record["operator"], f"{what}: operator"))
     what = f"{what}: {operator.name}"
     operands = [each for each in operator.parameters if each.is_operand]
     attributes = [each for each in operator.parameters if not each.is_operand]
-    given = fields(found["operands"], [each.name for each in operands], f"{what}: operands")
-    constants = fields(found["attributes"], [each.name for each in attributes], f"{what}: attributes")
+    given = fields(record["operands"], [each.name for each in operands], f"{what}: operands")
+    constants = fields(record["attributes"], [each.name for each in attributes], f"{what}: attributes")
     return Node(
         number=number,
         operator=operator.name,
@@ -214,7 +213,7 @@ def node_from_json(value: Json, what: str, find: Find) -> Node:
         attributes={each.name: attribute_from_json(constants[each.name], each, what) for each in attributes},
         results=tuple(
             None if spec is None else spec_from_json(spec, f"{what}: result {i}")
-            for i, spec in enumerate(few(items(found["results"], f"{what}: results"), f"{what}: results"))
+            for i, spec in enumerate(few(items(record["results"], f"{what}: results"), f"{what}: results"))
         ),
     )
 
@@ -224,34 +223,36 @@ def attribute_from_json(value: Json, parameter: Parameter, what: str) -> Attribu
     kind = parameter.kind.removesuffix("?")
     place = f"{what}: {parameter.name}"
     is_number = kind.removesuffix("[]") in {"float", "Scalar"}
-    found: Attribute = None
+    attribute: Attribute = None
     if isinstance(value, list):
-        found = tuple(_item(each, is_number, place) for each in few(value, place))
+        attribute = tuple(_item(each, is_number, place) for each in few(value, place))
     elif value is not None:
-        found = _scalar(value, is_number, place)
-    try:
-        parameter.check(found)
-    except MalformedError as error:
-        raise MalformedError(f"{what}: {error}") from None
-    return found
+        attribute = _scalar(value, is_number, place)
+    parameter.check(attribute, f"{what}: ")
+    return attribute
 
 
 def spec_from_json(value: Json, what: str) -> TensorSpec:
     """The spec of a possible tensor; raises `MalformedError` naming `what` for anything else."""
-    found = items(value, what)
-    if 1 <= len(found) <= 65 and type(found[0]) is str and all(map(_is_side, found[1:])):
+    parts = items(value, what)
+    if 1 <= len(parts) <= 65 and type(parts[0]) is str and all(map(_is_side, parts[1:])):
         with suppress(MalformedError):  # which is raised again below, with its place
-            return _possible(tuple(found))
-    if not found or not isinstance(found[0], str):
+            return _possible(tuple(parts))
+    if not parts or not isinstance(parts[0], str):
         raise MalformedError(f"{what}: a dtype and the sides of a shape are needed")
-    spec = TensorSpec(found[0], tuple(natural(side, f"{what}: side") for side in found[1:65]))
-    if len(found) > 65:
-        raise MalformedError(f"{what}: {len(found) - 1} dimensions, more than 64")
+    spec = TensorSpec(parts[0], tuple(natural(side, f"{what}: side") for side in parts[1:65]))
+    if len(parts) > 65:
+        raise MalformedError(f"{what}: {len(parts) - 1} dimensions, more than 64")
+    check_spec(spec, what)
+    return spec
+
+
+def check_spec(spec: TensorSpec, what: str) -> None:
+    """Raise `MalformedError` naming `what` unless there can be a tensor of this spec."""
     try:
         assert spec.nbytes >= 0
     except MalformedError as error:
         raise MalformedError(f"{what}: {error}") from None
-    return spec
 
 
 def _is_side(value: Json) -> bool:
@@ -288,10 +289,10 @@ def _scalar(value: Json, is_number: bool, what: str) -> bool | int | float | str
 
 
 def _item(value: Json, is_number: bool, what: str) -> bool | int | float:
-    found = _scalar(value, is_number, what)
-    if isinstance(found, str):
+    number = _scalar(value, is_number, what)
+    if isinstance(number, str):
         raise MalformedError(f"{what}: {shown(value)} is no number")
-    return found
+    return number
 
 
 def _float(value: str, what: str) -> float:
@@ -301,20 +302,20 @@ def _float(value: str, what: str) -> float:
 
 
 def _input(value: Json, what: str) -> Input:
-    found = fields(value, ("name", "role", "spec"), what)
-    name = text(found["name"], f"{what}: name")
-    return Input(name, _member(Role, found["role"], f"{what}: role"), spec_from_json(found["spec"], what))
+    entry = fields(value, ("name", "role", "spec"), what)
+    name = text(entry["name"], f"{what}: name")
+    return Input(name, _member(Role, entry["role"], f"{what}: role"), spec_from_json(entry["spec"], what))
 
 
 def _constant(value: Json, what: str) -> Constant:
-    found = fields(value, ("digest", "name", "spec"), what)
-    name = text(found["name"], f"{what}: name")
-    return Constant(name, spec_from_json(found["spec"], what), parse_digest(found["digest"], what))
+    entry = fields(value, ("digest", "name", "spec"), what)
+    name = text(entry["name"], f"{what}: name")
+    return Constant(name, spec_from_json(entry["spec"], what), parse_digest(entry["digest"], what))
 
 
 def _output(value: Json, what: str) -> Output:
-    found = fields(value, ("name", "value"), what)
-    return Output(text(found["name"], f"{what}: name"), text(found["value"], f"{what}: value"))
+    entry = fields(value, ("name", "value"), what)
+    return Output(text(entry["name"], f"{what}: name"), text(entry["value"], f"{what}: value"))
 
 
 def _member(kinds: Callable[[str], T], value: Json, what: str) -> T:
@@ -355,15 +356,15 @@ class NodeProof:
     @classmethod
     def from_json(cls, value: Json) -> NodeProof:
         """A proof from JSON values; raises `MalformedError` naming the field."""
-        found = fields(value, PROOF_FIELDS, "proof")
-        path = items(found["proof"], "proof: proof")
+        entry = fields(value, PROOF_FIELDS, "proof")
+        path = items(entry["proof"], "proof: proof")
         if len(path) > PROOF_HASHES_MAX:
             raise MalformedError(f"proof: {len(path)} hashes, more than {PROOF_HASHES_MAX}")
         return cls(
-            record=encode(found["record"]),
-            index=natural(found["index"], "proof: index"),
-            size=natural(found["size"], "proof: size"),
-            root=_hash(found["root"], "proof: root"),
+            record=encode(entry["record"]),
+            index=natural(entry["index"], "proof: index"),
+            size=natural(entry["size"], "proof: size"),
+            root=_hash(entry["root"], "proof: root"),
             path=tuple(_hash(each, "proof: proof") for each in path),
         )
 

@@ -109,19 +109,19 @@ class Graph:
 
     def specs(self) -> dict[Ref, TensorSpec]:
         """The spec of every value."""
-        found = {value.name: value.spec for value in self.sources}
+        specs = {value.name: value.spec for value in self.sources}
         for node in self.nodes:
             pairs = zip(node.outputs, node.results, strict=True)
-            found |= {ref: spec for ref, spec in pairs if ref is not None and spec is not None}
-        return found
+            specs |= {ref: spec for ref, spec in pairs if ref is not None and spec is not None}
+        return specs
 
 
 def kept(holder: Node | Graph, name: str, find: Callable[[], T]) -> T:
     """What `find` derives from a node or a graph, found once and kept with it, as a `cached_property` is."""
-    found = holder.__dict__
-    if name not in found:
-        found[name] = find()
-    return cast(T, found[name])
+    attributes = holder.__dict__
+    if name not in attributes:
+        attributes[name] = find()
+    return cast(T, attributes[name])
 
 
 def result_ref(number: int, index: int) -> Ref:

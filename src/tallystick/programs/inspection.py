@@ -86,23 +86,23 @@ class Inspection:
     @cached_property
     def operators(self) -> Mapping[str, OperatorCount]:
         """The operators by name, those with the most floating-point operations first."""
-        found: dict[str, OperatorCount] = {}
+        counts: dict[str, OperatorCount] = {}
         for node in self.graph.nodes:
-            seen, cost = found.get(node.operator, OperatorCount(0, 0, 0)), self.costs[node.number]
-            found[node.operator] = OperatorCount(
+            seen, cost = counts.get(node.operator, OperatorCount(0, 0, 0)), self.costs[node.number]
+            counts[node.operator] = OperatorCount(
                 seen.nodes + 1, seen.flops + cost.flops, seen.bytes_moved + cost.bytes_moved
             )
-        return dict(sorted(found.items(), key=lambda entry: (-entry[1].flops, -entry[1].nodes, entry[0])))
+        return dict(sorted(counts.items(), key=lambda entry: (-entry[1].flops, -entry[1].nodes, entry[0])))
 
     def reads(self, number: int) -> tuple[int, ...]:
         """The nodes whose results node `number` reads."""
-        found = (self._givers[ref] for ref in self.nodes[number].refs if ref in self._givers)
-        return tuple(dict.fromkeys(found))
+        givers = (self._givers[ref] for ref in self.nodes[number].refs if ref in self._givers)
+        return tuple(dict.fromkeys(givers))
 
     def read_by(self, number: int) -> tuple[int, ...]:
         """The nodes that read results of node `number`."""
-        found = (reader for ref in self.nodes[number].outputs if ref for reader in self._readers.get(ref, ()))
-        return tuple(dict.fromkeys(found))
+        readers = (reader for ref in self.nodes[number].outputs if ref for reader in self._readers.get(ref, ()))
+        return tuple(dict.fromkeys(readers))
 
     def to_json(self) -> Json:
         """The counts as JSON values."""

@@ -56,21 +56,21 @@ def _layers(arrows: Collection[tuple[Box, Box]], boxes: Sequence[Box]) -> dict[B
     for a, b in arrows:
         before.setdefault(b, []).append(a)
         after.setdefault(a, []).append(b)
-    found: dict[Box, int] = {}
+    layer_of: dict[Box, int] = {}
     for box in boxes:
-        found[box] = max((found[a] + 1 for a in before.get(box, ())), default=0)
+        layer_of[box] = max((layer_of[a] + 1 for a in before.get(box, ())), default=0)
     for box in boxes:
         if box not in before and box in after:
-            found[box] = min(found[b] for b in after[box]) - 1
-    return found
+            layer_of[box] = min(layer_of[b] for b in after[box]) - 1
+    return layer_of
 
 
 def _links(arrows: Collection[tuple[Box, Box]], layers: Mapping[Box, int]) -> set[tuple[Spot, Spot]]:
-    found = set()
+    links = set()
     for a, b in arrows:
         stops = [(a, layer) for layer in range(layers[a], layers[b])]
-        found |= set(zip(stops, [*stops[1:], (b, layers[b])], strict=True))
-    return found
+        links |= set(zip(stops, [*stops[1:], (b, layers[b])], strict=True))
+    return links
 
 
 def _rows(layers: Mapping[Box, int], links: Collection[tuple[Spot, Spot]]) -> list[list[Spot]]:
@@ -100,16 +100,16 @@ def _across(
     rows: list[list[Spot]], links: Collection[tuple[Spot, Spot]], widths: Mapping[Spot, float], gap: float
 ) -> dict[Spot, float]:
     above, below = _neighbours(links)
-    found: dict[Spot, float] = {}
+    middles: dict[Spot, float] = {}
     for row in rows:
-        found |= _packed(row, [0.0] * len(row), widths, gap)
+        middles |= _packed(row, [0.0] * len(row), widths, gap)
     for sweep in range(SWEEPS):
         neighbours, order = (above, rows) if sweep % 2 == 0 else (below, rows[::-1])
         for row in order:
-            wished = [_mean([found[n] for n in neighbours.get(spot, ())], found[spot]) for spot in row]
-            found |= _packed(row, wished, widths, gap)
-    left = min((found[spot] - widths[spot] / 2 for spot in found), default=0)
-    return {spot: x - left + gap / 2 for spot, x in found.items()}
+            wished = [_mean([middles[n] for n in neighbours.get(spot, ())], middles[spot]) for spot in row]
+            middles |= _packed(row, wished, widths, gap)
+    left = min((middles[spot] - widths[spot] / 2 for spot in middles), default=0)
+    return {spot: x - left + gap / 2 for spot, x in middles.items()}
 
 
 def _packed(row: list[Spot], wished: list[float], widths: Mapping[Spot, float], gap: float) -> dict[Spot, float]:

@@ -248,16 +248,16 @@ class GraphValues:
 
     def group_of(self, parameter: str) -> int | None:
         """The group of a parameter: that of the numbers its update is fed with; `None` where they are of several."""
-        found, waiting, seen = set[int](), [self.outputs[WEIGHTS + parameter]], set[Ref]()
+        groups, waiting, seen = set[int](), [self.outputs[WEIGHTS + parameter]], set[Ref]()
         while waiting:
             ref = waiting.pop()
             if ref.startswith(SCHEDULE):
                 number = ref.rpartition(".")[2]
-                found.add(int(number) if number.isdecimal() else 0)
+                groups.add(int(number) if number.isdecimal() else 0)
             elif ref not in seen and ref not in self.named:
                 waiting += self.made[ref][0].refs
             seen.add(ref)
-        return found.pop() if len(found) == 1 else None
+        return groups.pop() if len(groups) == 1 else None
 
     def without_decay(self, ref: Ref, decays: Set[float], group: int | None) -> Ref:
         """What a weight or a gradient was before decay: w of w·(1 − ηλ), and g of g + λ·w, with a λ of `decays`.

@@ -107,8 +107,8 @@ def distance(before: State, after: State, most: int) -> int | None:
         blocks = generator.random_raw(count * BLOCK).reshape(-1, BLOCK)
         for place in np.flatnonzero(blocks[:, 0] == wanted[0]):
             if np.array_equal(blocks[place], wanted):
-                found = gap + BLOCK * int(place)
-                return found if found <= most else None
+                words_apart = gap + BLOCK * int(place)
+                return words_apart if words_apart <= most else None
         gap, count = gap + blocks.size, min(2 * count, BLOCKS_AT_ONCE)
     return None
 

@@ -38,13 +38,13 @@ def ancestors(graph: Graph, numbers: Iterable[int]) -> set[int]:
 
 def descendants(graph: Graph, numbers: Iterable[int]) -> set[int]:
     """The numbers of these nodes and of all nodes that depend on them."""
-    found = set(numbers)
-    _require_nodes(graph, found)
+    reached = set(numbers)
+    _require_nodes(graph, reached)
     givers = givers_of(graph)
     for node in graph.nodes:
-        if any(givers.get(ref) in found for ref in node.refs):
-            found.add(node.number)
-    return found
+        if any(givers.get(ref) in reached for ref in node.refs):
+            reached.add(node.number)
+    return reached
 
 
 def between(graph: Graph, sources: Iterable[int], targets: Iterable[int]) -> Graph:
@@ -70,12 +70,7 @@ def verification_slice(graph: Graph, given: Collection[Ref], wanted: Collection[
     for ref in (*given, *wanted):
         if ref not in specs:
             raise UsageError(f"the graph has no value {ref[:80]}")
-    needed, kept = {ref for ref in wanted if ref not in given}, set[int]()
-    for node in reversed(graph.nodes):
-        if needed.intersection(filter(None, node.outputs)):
-            kept.add(node.number)
-            needed |= {ref for ref in node.refs if ref not in given}
-    nodes = tuple(node for node in graph.nodes if node.number in kept)
+    nodes, _ = _behind(graph, set(), wanted, given)
     if not nodes:
         raise UsageError("nothing has to be computed between these cuts")
     cut = _sliced(graph, nodes, tuple(Output(ref, ref) for ref in dict.fromkeys(wanted)))
@@ -89,11 +84,23 @@ def givers_of(graph: Graph) -> dict[Ref, int]:
 
 def readers_of(graph: Graph) -> dict[Ref, list[int]]:
     """The numbers of the nodes that read each value, without repetition, in order."""
-    found: dict[Ref, list[int]] = {}
+    readers: dict[Ref, list[int]] = {}
     for node in graph.nodes:
         for ref in dict.fromkeys(node.refs):
-            found.setdefault(ref, []).append(node.number)
-    return found
+            readers.setdefault(ref, []).append(node.number)
+    return readers
+
+
+def _behind(
+    graph: Graph, numbers: Collection[int], wanted: Collection[Ref], given: Collection[Ref]
+) -> tuple[tuple[Node, ...], set[Ref]]:
+    """The nodes with these numbers and those that compute `wanted` or what they read; and all values needed for it."""
+    needed, kept = {ref for ref in wanted if ref not in given}, list[Node]()
+    for node in reversed(graph.nodes):
+        if node.number in numbers or needed.intersection(filter(None, node.outputs)):
+            kept.append(node)
+            needed |= {ref for ref in node.refs if ref not in given}
+    return tuple(reversed(kept)), needed
 
 
 def _sliced(graph: Graph, nodes: tuple[Node, ...], outputs: tuple[Output, ...]) -> Graph:
@@ -173,7 +180,9 @@ class Binding:
         Empty if the nodes can be replayed. A bound value is never recomputed. Raises `UsageError` for a number that
         the graph does not have.
         """
-        needed = self._needed(set(wanted))
+        numbers = set(wanted)
+        _require_nodes(self.graph, numbers)
+        _, needed = _behind(self.graph, numbers, (), self.values.keys())
         sources = (each.name for each in self.graph.sources)
         return tuple(name for name in sources if name in needed and name not in self.values)
 
@@ -187,21 +196,13 @@ class Binding:
         """The bound values that a replay of the slice `part` computes: those it can be compared with."""
         return tuple(ref for node in part.nodes for ref in node.outputs if ref is not None and ref in self.values)
 
-    def _needed(self, numbers: set[int]) -> set[Ref]:
-        _require_nodes(self.graph, numbers)
-        needed: set[Ref] = set()
-        for node in reversed(self.graph.nodes):
-            if node.number in numbers or needed.intersection(filter(None, node.outputs)):
-                needed.update(ref for ref in node.refs if ref not in self.values)
-        return needed
-
     def _computable(self) -> set[int]:
-        known, found = set(self.values), set[int]()
+        known, computable = set(self.values), set[int]()
         for node in self.graph.nodes:
             if known.issuperset(node.refs):
-                found.add(node.number)
+                computable.add(node.number)
                 known.update(filter(None, node.outputs))
-        return found
+        return computable
 
 
 def bind(graph: Graph, tensors: Mapping[Ref, Tensor], outputs: Mapping[str, Tensor] | None = None) -> Binding:

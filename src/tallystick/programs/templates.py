@@ -41,20 +41,20 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> int:
     """
     total, position = 0, 0
     while position < len(text) or not position:
-        found = _PRODUCT.match(text, position)
-        if found is None or len(text) > LENGTH_MAX or (position and not found[1]):
+        match = _PRODUCT.match(text, position)
+        if match is None or len(text) > LENGTH_MAX or (position and not match[1]):
             raise MalformedError(f"{ascii(text)[:80]} is no integer polynomial")
-        product = _product(found[2], sizes)
-        total += -product if found[1] == "-" else product
-        position = found.end()
+        product = _product(match[2], sizes)
+        total += -product if match[1] == "-" else product
+        position = match.end()
     return _bounded(total)
 
 
 def _product(text: str, sizes: Mapping[str, int]) -> int:
-    found = 1
+    product = 1
     for factor in text.split("*"):
-        found = _bounded(found * _factor(factor, sizes))
-    return found
+        product = _bounded(product * _factor(factor, sizes))
+    return product
 
 
 def _factor(text: str, sizes: Mapping[str, int]) -> int:
@@ -93,14 +93,14 @@ class Template:
         whole = read_json(data, limits)
         if canonical(whole).encode() != data:
             raise MalformedError("template: not canonical JSON (RFC 8785)")
-        found = fields(whole, TEMPLATE_FIELDS, "template")
-        if found["template"] is True or found["template"] != FORMAT:
-            raise MalformedError(f"template: format {shown(found['template'])} is unknown, {FORMAT} is known")
-        ranges = found["dimensions"]
+        document = fields(whole, TEMPLATE_FIELDS, "template")
+        if document["template"] is True or document["template"] != FORMAT:
+            raise MalformedError(f"template: format {shown(document['template'])} is unknown, {FORMAT} is known")
+        ranges = document["dimensions"]
         if not isinstance(ranges, dict) or len(ranges) > DIMENSIONS_MAX:
             raise MalformedError(f"dimensions: an object with at most {DIMENSIONS_MAX} names is needed")
         dimensions = {_name(name): _range(value, f"dimension {name}") for name, value in ranges.items()}
-        return cls(dimensions, fields(found["graph"], TOP_FIELDS, "graph"))
+        return cls(dimensions, fields(document["graph"], TOP_FIELDS, "graph"))
 
     def to_bytes(self) -> bytes:
         """The canonical bytes."""
@@ -217,9 +217,9 @@ def weights_at(wanted: Sizes, points: Sequence[Sizes], degree: int) -> list[Frac
     pivots = list[int]()
     for column in range(len(points)):
         done = len(pivots)
-        found = next((place for place in range(done, len(rows)) if rows[place][column]), None)
-        if found is not None:
-            rows[done], rows[found] = rows[found], rows[done]
+        pivot = next((place for place in range(done, len(rows)) if rows[place][column]), None)
+        if pivot is not None:
+            rows[done], rows[pivot] = rows[pivot], rows[done]
             _eliminate(rows, done, column)
             pivots.append(column)
     if any(row[-1] for row in rows[len(pivots) :]):
@@ -252,7 +252,7 @@ def _mean_graph(graphs: Sequence[Graph], weights: Sequence[Fraction]) -> Graph |
     if any(part != parts[0] for part in parts):
         return None
     try:
-        found = replace(
+        mean = replace(
             first,
             inputs=tuple(_mean_source(each, weights) for each in zip(*(graph.inputs for graph in graphs), strict=True)),
             constants=tuple(
@@ -262,8 +262,8 @@ def _mean_graph(graphs: Sequence[Graph], weights: Sequence[Fraction]) -> Graph |
         )
     except UnavailableError:
         return None
-    check_graph(found, DEFAULT, operator)
-    return found
+    check_graph(mean, DEFAULT, operator)
+    return mean
 
 
 def _mean_source(parts: Sequence[Any], weights: Sequence[Fraction]) -> Any:
@@ -298,10 +298,10 @@ def _mean(values: Sequence[Any], weights: Sequence[Fraction]) -> Any:
         return TensorSpec(first.dtype, _mean([value.shape for value in values], weights))
     if all(isinstance(value, tuple) and len(value) == len(first) for value in values):
         return tuple(_mean(parts, weights) for parts in zip(*values, strict=True))
-    found = sum(weight * value for weight, value in zip(weights, values, strict=True)) if _are_whole(values) else None
-    if found is None or found.denominator != 1:
+    mean = sum(weight * value for weight, value in zip(weights, values, strict=True)) if _are_whole(values) else None
+    if mean is None or mean.denominator != 1:
         raise UnavailableError(OTHER_PROGRAM)
-    return int(found)
+    return int(mean)
 
 
 def _are_whole(values: Sequence[Any]) -> bool:

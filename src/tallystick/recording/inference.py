@@ -29,9 +29,8 @@ from tallystick.formats.store.directories import InferenceDirectory
 from tallystick.formats.store.log import LogWriter
 from tallystick.programs.encoding import graph_root
 from tallystick.programs.execution import Engine, execute
-from tallystick.programs.files import save_program
+from tallystick.programs.files import ModulePaths, save_program
 from tallystick.programs.graph import Graph, Role
-from tallystick.programs.modules import ModulePaths
 from tallystick.programs.step_names import BATCH
 from tallystick.verdicts.exact import describe_difference
 

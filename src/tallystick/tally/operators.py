@@ -14,8 +14,7 @@ from tallystick.core.errors import UnavailableError, UsageError, refusal
 from tallystick.core.files import read_document
 from tallystick.formats.store.directories import OpeningDirectory, read_statement
 from tallystick.formats.store.run import RunDirectory
-from tallystick.programs.files import load_graph
-from tallystick.programs.modules import load_modules
+from tallystick.programs.files import load_graph, load_modules
 from tallystick.programs.operators.precision import (
     BFLOAT_PRODUCTS,
     BFLOAT_SUMS,

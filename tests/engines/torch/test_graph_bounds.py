@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from research.operators.rounding_models import Variance
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.engines.torch.graph_bounds import NORMS, SUMS, GraphBounds, TensorBound
 from tallystick.programs.operators.balls.bound import ResultBound
 from tallystick.programs.operators.definition import operator
 from tallystick.programs.operators.precision import PLAIN, Precision
-from tallystick.programs.operators.rounding import DETERMINISTIC, Model, Variance
+from tallystick.programs.operators.rounding import DETERMINISTIC, Model
 from tests.programs.operators.examples import Call
 from tests.programs.operators.honest import as_dtype, bounds_of, redrawn
 from tests.programs.operators.measured import SIZED

@@ -9,11 +9,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from research.operators.rounding_models import Probabilistic, Variance
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.tensors import Tensor
 from tallystick.programs.execution import Engine
 from tallystick.programs.operators.balls.bound import ResultBound
-from tallystick.programs.operators.rounding import DETERMINISTIC, Model, Probabilistic, Variance
+from tallystick.programs.operators.rounding import DETERMINISTIC, Model
 from tests.programs.operators.examples import Call
 from tests.programs.operators.honest import bounds_of, redrawn, results_of
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from tallystick.core.errors import MalformedError
 from tallystick.core.tensors import Tensor
 from tallystick.engines.torch.kernels import TORCH
 from tallystick.programs.operators.arrays import NUMPY
@@ -19,7 +18,7 @@ from tallystick.programs.operators.definition import operator
 from tallystick.programs.operators.types import Types
 from tallystick.programs.operators.values import Value, Values
 from tests.programs.operators.examples import Bf16, Call, mapped, specs, tensor_of
-from tests.programs.operators.examples_arithmetic import EXAMPLES, MALFORMED, NAMES
+from tests.programs.operators.examples_arithmetic import EXAMPLES, NAMES
 from tests.support.array_libraries import library
 
 REFERENCE = Values(NUMPY, "F64")
@@ -64,20 +63,13 @@ def test_the_same_definitions_on_pytorch_arrays(name: str) -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_same_definitions_on_jax_arrays(name: str) -> None:
-    check_native("jax", EXAMPLES[name][:2])
+    check_native("jax", EXAMPLES[name][:1])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_same_definitions_on_jax_arrays_for_all_examples(name: str) -> None:
-    check_native("jax", EXAMPLES[name][2:])
-
-
-@pytest.mark.parametrize("name", MALFORMED)
-def test_what_does_not_fit_is_refused(name: str) -> None:
-    for call in MALFORMED[name]:
-        with pytest.raises(MalformedError):
-            operator(name).read(Types(), specs(call.arguments))
+    check_native("jax", EXAMPLES[name][1:])
 
 
 def check_native(kind: str, calls: list[Call]) -> None:

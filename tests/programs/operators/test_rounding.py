@@ -3,25 +3,13 @@ import math
 import numpy as np
 import pytest
 
+from research.operators.rounding_models import ANY_ORDER, BLOCKED, CASCADE, Probabilistic, Summation, Variance, growth
 from tallystick.core.tensors import Tensor
 from tallystick.programs.operators.arrays import NUMPY
 from tallystick.programs.operators.balls.ball import Ball
 from tallystick.programs.operators.balls.bound import Balls
 from tallystick.programs.operators.precision import BFLOAT_SUMS, FORMATS, HALF_SUMS, PLAIN, TENSOR_FLOAT
-from tallystick.programs.operators.rounding import (
-    ANY_ORDER,
-    BLOCKED,
-    CASCADE,
-    DETERMINISTIC,
-    Deterministic,
-    Model,
-    Probabilistic,
-    RoundedSums,
-    Summation,
-    Variance,
-    growth,
-    worst_factor,
-)
+from tallystick.programs.operators.rounding import DETERMINISTIC, Deterministic, Model, RoundedSums, worst_factor
 
 ROWS = 64
 SIZES = [256, 1024, 4096, 16384]

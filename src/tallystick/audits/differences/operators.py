@@ -17,9 +17,8 @@ from tallystick.core.errors import MalformedError, UnavailableError, UsageError
 from tallystick.core.tensors import State, Tensor, TensorSpec
 from tallystick.formats.openings import Opening
 from tallystick.programs.difference import diff as diff_graphs
-from tallystick.programs.files import load_graph
+from tallystick.programs.files import NamedNodes, load_graph, load_modules
 from tallystick.programs.graph import Graph, Node, Ref
-from tallystick.programs.modules import NamedNodes, load_modules
 from tallystick.programs.step_names import STATE_PREFIXES
 from tallystick.verdicts.opening.binding import follow_operators
 from tallystick.verdicts.opening.files import GRAPH, OPERATORS, OpenedValues, read_opening, read_operator_lines

@@ -43,10 +43,9 @@ from tallystick.formats.records import batch_file, graph_file
 from tallystick.formats.store.run import RunDirectory
 from tallystick.formats.store.traces import TraceFolder, TraceStatement
 from tallystick.programs.encoding import graph_root
-from tallystick.programs.files import load_graph
+from tallystick.programs.files import load_graph, load_modules
 from tallystick.programs.graph import Graph
 from tallystick.programs.inspection import Inspection
-from tallystick.programs.modules import load_modules
 
 # Reads graphs into the database, each once by its root: its form, its operators, and who names it.
 

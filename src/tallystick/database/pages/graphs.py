@@ -15,10 +15,9 @@ from tallystick.database.query import DatabaseQueries, Query, below, between, st
 from tallystick.database.rows import DeviceRow, EventRow, OperatorRow, TraceRow
 from tallystick.programs.drawing import draw_svg, shortened
 from tallystick.programs.encoding import graph_root
-from tallystick.programs.files import load_graph
+from tallystick.programs.files import ModulePaths, load_graph, load_modules
 from tallystick.programs.graph import Graph, Node, refs_of
 from tallystick.programs.inspection import Inspection
-from tallystick.programs.modules import ModulePaths, load_modules
 from tallystick.programs.slicing import givers_of, readers_of, subgraph
 
 # The files of graphs: each is read and checked against its root once.

@@ -110,8 +110,8 @@ class _Numpy:
         return x.astype(target)
 
     def erf(self, x: Array) -> Array:
-        found = np.fromiter(map(math.erf, x.ravel().tolist()), np.float64, x.size)
-        return found.reshape(x.shape).astype(x.dtype)
+        results = np.fromiter(map(math.erf, x.ravel().tolist()), np.float64, x.size)
+        return results.reshape(x.shape).astype(x.dtype)
 
     def rsqrt(self, x: Array) -> Array:
         return 1 / np.sqrt(x)

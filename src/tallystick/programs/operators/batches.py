@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 from tallystick.core.errors import MalformedError
 from tallystick.core.tensors import TensorSpec
-from tallystick.programs.operators.algebra import Axes, ByElement, Comparison, Number
+from tallystick.programs.operators.algebra import Axes, ByElement, Comparison, Number, X
 from tallystick.programs.operators.types import Types
 
 
@@ -182,9 +182,10 @@ class Batches(ByElement[Batched]):
         """The batch axis is kept if the rows of one example stay together, as its row-major stride shows."""
         spec = self.types.reshape(x.spec, shape)
         moved = {axis: self._carried(x, spec.shape, axis, x.shape[axis] // self.size) for axis in x.live}
-        live = frozenset(_found(place, x, spec)[0] for place in moved.values())
+        apart = f"the examples do not stay apart when {x.spec} becomes {spec}"
+        live = frozenset(_there(place, apart)[0] for place in moved.values())
         if x.axis is not None:
-            axis, block = _found(self._carried(x, spec.shape, x.axis, x.block), x, spec)
+            axis, block = _there(self._carried(x, spec.shape, x.axis, x.block), apart)
             self._note("reshape", shape=spec.shape, free=live | {axis})
             return Batched(spec, axis, block, live=live)
         self._note("reshape", shape=spec.shape, free=live)
@@ -301,7 +302,11 @@ class Batches(ByElement[Batched]):
         places = {(place(x.axis), x.block) for x, place in operands if x.axis is not None}
         if len(places) > 1:
             raise Mixes("the operands have their examples along different axes")
-        live = frozenset(_kept(place(axis), spec) for x, place in operands for axis in x.live)
+        live = frozenset(
+            _there(place(axis), f"a result {spec} depends on the number of examples")
+            for x, place in operands
+            for axis in x.live
+        )
         for axis, block in places:
             return self._joined(spec, axis, block, live, operands)
         uniform = (i for i in range(len(spec.shape)) if _is_uniform(i, operands))
@@ -386,16 +391,10 @@ def _marked(indices: Sequence[Batched], own: tuple[int, int] | None, axis: int) 
     return [agreeing if i == own[0] - axis else each for i, each in enumerate(indices)]
 
 
-def _found(place: tuple[int, int] | None, x: Batched, spec: TensorSpec) -> tuple[int, int]:
+def _there(place: X | None, complaint: str) -> X:
     if place is None:
-        raise Mixes(f"the examples do not stay apart when {x.spec} becomes {spec}")
+        raise Mixes(complaint)
     return place
-
-
-def _kept(axis: int | None, spec: TensorSpec) -> int:
-    if axis is None:
-        raise Mixes(f"a result {spec} depends on the number of examples")
-    return axis
 
 
 def _same_axis(shape: tuple[int, ...], wanted: tuple[int, ...], axis: int) -> int | None:

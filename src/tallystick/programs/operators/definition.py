@@ -72,10 +72,10 @@ class Parameter:
         """Whether nodes hold a value for it, and not a constant of the program."""
         return self.kind in TENSOR_KINDS
 
-    def check(self, attribute: Attribute) -> None:
-        """Raise `MalformedError` unless `attribute` has this parameter's kind."""
+    def check(self, attribute: Attribute, place: str = "") -> None:
+        """Raise `MalformedError`, which begins with `place`, unless `attribute` has this parameter's kind."""
         if not _has_kind(attribute, self.kind):
-            raise MalformedError(f"{self.name} is {attribute!r:.60}, no {self.kind}")
+            raise MalformedError(f"{place}{self.name} is {attribute!r:.60}, no {self.kind}")
 
 
 @dataclass(frozen=True)
@@ -211,15 +211,15 @@ FAMILIES: Final = (
 
 @cache
 def _listed() -> Mapping[str, Operator]:
-    found: dict[str, Operator] = {}
+    operators: dict[str, Operator] = {}
     for module in FAMILIES:
         family: Family = import_module(module).FAMILY
-        assert not found.keys() & family.operators.keys(), f"{module} describes an operator once more"
-        found |= family.operators
-    return dict(sorted(found.items()))
+        assert not operators.keys() & family.operators.keys(), f"{module} describes an operator once more"
+        operators |= family.operators
+    return dict(sorted(operators.items()))
 
 
-class AllowList(Mapping[str, Operator]):
+class _AllowList(Mapping[str, Operator]):
     """All operators by sorted name."""
 
     def __getitem__(self, name: str) -> Operator:
@@ -232,12 +232,12 @@ class AllowList(Mapping[str, Operator]):
         return len(_listed())
 
 
-OPERATORS: Final = AllowList()
+OPERATORS: Final = _AllowList()
 
 
 def operator(name: str) -> Operator:
     """The operator of this name; raises `MalformedError` if it is not on the allow-list."""
-    found = _listed().get(name)
-    if found is None:
+    listed = _listed().get(name)
+    if listed is None:
         raise MalformedError(f"operator {name[:80]!r} is not on the allow-list")
-    return found
+    return listed

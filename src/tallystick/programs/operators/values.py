@@ -222,8 +222,8 @@ class Values:
         if x.shape[axis] == 0:
             raise MalformedError("the maximum of no elements")
         array = self.library.convert(x.array, "U8") if x.dtype == "BOOL" else x.array
-        found = self._made(self.library.xp.argmax, "I64", array, axis=axis, keepdims=keep)
-        return Value(self.library.convert(found.array, "I64"), "I64")
+        place = self._made(self.library.xp.argmax, "I64", array, axis=axis, keepdims=keep)
+        return Value(self.library.convert(place.array, "I64"), "I64")
 
     def cumsum(self, x: Value, axis: int) -> Value:
         check_axes(x.shape, (axis,))

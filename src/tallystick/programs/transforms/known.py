@@ -52,29 +52,29 @@ class StepSizes:
 
     def factors(self, side: int) -> Factors:
         """The marks that divide `side`, then the quotient."""
-        found: list[int] = []
+        factors: list[int] = []
         for mark in self.all:
             while side and side % mark == 0:
-                side, found = side // mark, [*found, mark]
-        return (*found, *(() if side == 1 else (side,)))
+                side, factors = side // mark, [*factors, mark]
+        return (*factors, *(() if side == 1 else (side,)))
 
 
 def choose_marks(numbers: Iterable[int]) -> StepSizes:
     """Four primes that divide none of `numbers`."""
     taken = {abs(number) for number in numbers if number}
-    found: list[int] = []
+    marks: list[int] = []
     candidate = FIRST_MARK
-    while len(found) < 4:
+    while len(marks) < 4:
         if _is_prime(candidate) and all(number % candidate for number in taken):
-            found.append(candidate)
+            marks.append(candidate)
         candidate += 2
-    return StepSizes(*found)
+    return StepSizes(*marks)
 
 
 def regrouped(axes: Sequence[Factors], shape: Sequence[int], marks: StepSizes) -> tuple[Factors, ...] | None:
     """What the axes count after a row-major reshape to `shape`; `None` if it would split a mark or reorder marks."""
     left = _joined([factor for axis in axes for factor in axis], marks)
-    found = []
+    regrouped_axes = []
     for side in shape:
         taken: list[int] = []
         while side != 1 and left:
@@ -85,19 +85,19 @@ def regrouped(axes: Sequence[Factors], shape: Sequence[int], marks: StepSizes) -
             left = ([left[0] // shared] if left[0] != shared else []) + left[1:]
         if side != 1:
             return None
-        found.append(tuple(_joined(taken, marks)))
-    return None if left else tuple(found)
+        regrouped_axes.append(tuple(_joined(taken, marks)))
+    return None if left else tuple(regrouped_axes)
 
 
 def _joined(factors: Iterable[int], marks: StepSizes) -> list[int]:
     """The factors with neighbouring plain numbers multiplied together."""
-    found: list[int] = []
+    joined: list[int] = []
     for factor in factors:
-        if found and factor not in marks.all and found[-1] not in marks.all:
-            found[-1] *= factor
+        if joined and factor not in marks.all and joined[-1] not in marks.all:
+            joined[-1] *= factor
         elif factor != 1:
-            found.append(factor)
-    return found
+            joined.append(factor)
+    return joined
 
 
 def _is_prime(number: int) -> bool:

@@ -8,7 +8,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, product
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.tensors import FLOATS, TensorSpec
@@ -50,37 +50,21 @@ class GraphWriter:
         return str(self.add(name, operands or {}, attributes, shared=True)[0])
 
 
-class Dialect(Protocol):
-    """The nodes that a whole text needs, in one dialect."""
-
-    def number(self, writer: GraphWriter, number: float, spec: TensorSpec) -> Ref:
-        """`number` everywhere."""
-
-    def places(self, writer: GraphWriter, axis: int, spec: TensorSpec) -> Ref:
-        """The place of each token, counted from 0 along `axis`."""
-
-    def causal(self, writer: GraphWriter, tokens: int, keys: int, spec: TensorSpec, seen: float, later: float) -> Ref:
-        """`seen` where the key is no later than the token, else `later`; BOOL or floats."""
-
-    def masked(self, writer: GraphWriter, x: Ref, tokens: int, keys: int, later: float) -> Ref:
-        """`x` with `later` at keys that are later than the token."""
-
-
-class Aten:
+class _Aten:
     """ATen, which broadcasts: axes along which nothing differs have one row."""
 
     def number(self, writer: GraphWriter, number: float, spec: TensorSpec) -> Ref:
-        """As `Dialect.number`."""
+        """`number` everywhere."""
         attributes = {"size": spec.shape, "fill_value": _scalar(number, spec.dtype), "dtype": spec.dtype}
         return writer.one("aten.full.default", attributes)
 
     def places(self, writer: GraphWriter, axis: int, spec: TensorSpec) -> Ref:
-        """As `Dialect.places`."""
+        """The place of each token, counted from 0 along `axis`."""
         counted = writer.one("aten.arange.default", {"end": spec.shape[axis], "dtype": spec.dtype})
         return self._shaped(writer, counted, {axis}, spec)
 
     def causal(self, writer: GraphWriter, tokens: int, keys: int, spec: TensorSpec, seen: float, later: float) -> Ref:
-        """As `Dialect.causal`."""
+        """`seen` where the key is no later than the token, else `later`; BOOL or floats."""
         length = spec.shape[tokens]
         places = writer.one("aten.arange.default", {"end": length, "dtype": "I64"})
         column = writer.one("aten.unsqueeze.default", {"dim": 1}, {"self": places})
@@ -94,7 +78,7 @@ class Aten:
         return writer.one("aten.where.ScalarOther", {"other": later}, {"condition": shaped, "self": number})
 
     def masked(self, writer: GraphWriter, x: Ref, tokens: int, keys: int, later: float) -> Ref:
-        """As `Dialect.masked`."""
+        """`x` with `later` at keys that are later than the token."""
         sides = writer.specs[x].shape
         alone = tuple(side if axis in {tokens, keys} else 1 for axis, side in enumerate(sides))
         mask = self.causal(writer, tokens, keys, TensorSpec("BOOL", alone), 1.0, 0.0)
@@ -108,20 +92,17 @@ class Aten:
         return x if alone == spec.shape else writer.one("aten.expand.default", wide, {"self": x})
 
 
-class StableHlo:
-    """StableHLO, where operands have equal shapes."""
+class _StableHlo:
+    """The same in StableHLO, where operands have equal shapes."""
 
     def number(self, writer: GraphWriter, number: float, spec: TensorSpec) -> Ref:
-        """As `Dialect.number`."""
         attributes = {"value": _scalar(number, spec.dtype), "shape": spec.shape, "dtype": spec.dtype}
         return writer.one("stablehlo.constant", attributes)
 
     def places(self, writer: GraphWriter, axis: int, spec: TensorSpec) -> Ref:
-        """As `Dialect.places`."""
         return writer.one("stablehlo.iota", {"iota_dimension": axis, "shape": spec.shape, "dtype": spec.dtype})
 
     def causal(self, writer: GraphWriter, tokens: int, keys: int, spec: TensorSpec, seen: float, later: float) -> Ref:
-        """As `Dialect.causal`."""
         counted = TensorSpec(INDEX, spec.shape)
         rows, columns = self.places(writer, tokens, counted), self.places(writer, keys, counted)
         how = {"comparison_direction": "LE" if spec.dtype != "BOOL" or seen else "GT"}
@@ -132,14 +113,14 @@ class StableHlo:
         return writer.one("stablehlo.select", {}, {"pred": mask, "on_true": inside, "on_false": outside})
 
     def masked(self, writer: GraphWriter, x: Ref, tokens: int, keys: int, later: float) -> Ref:
-        """As `Dialect.masked`."""
         spec = writer.specs[x]
         mask = self.causal(writer, tokens, keys, TensorSpec("BOOL", spec.shape), 1.0, 0.0)
         other = self.number(writer, later, spec)
         return writer.one("stablehlo.select", {}, {"pred": mask, "on_true": x, "on_false": other})
 
 
-DIALECTS: Final[Mapping[str, Dialect]] = {"aten": Aten(), "stablehlo": StableHlo()}
+Dialect: TypeAlias = _Aten | _StableHlo
+DIALECTS: Final[Mapping[str, Dialect]] = {"aten": _Aten(), "stablehlo": _StableHlo()}
 
 
 def _scalar(number: float, dtype: str) -> Scalar:
@@ -196,11 +177,11 @@ class Options:
         if not any(each.counted for each in known.values()):
             with suppress(MalformedError) if known else nullcontext():
                 copies = self._copies(node, held)
-        for ref, found in zip(node.outputs, copies, strict=True):
+        for ref, forms in zip(node.outputs, copies, strict=True):
             if ref is not None and ref in known:
-                self.forms[ref] = self.known_forms(known[ref], found)
-            elif ref is not None and found:
-                self.forms[ref] = found
+                self.forms[ref] = self.known_forms(known[ref], forms)
+            elif ref is not None and forms:
+                self.forms[ref] = forms
             elif ref is not None:
                 raise Mixed("has no form beside values of all steps")
 
@@ -240,12 +221,12 @@ class Options:
         if known.is_place:
             return [option for option in (self._places(each) for each in spread) if option is not None]
         masks = {axis: known.causal(axis) for axis, side in enumerate(known.spec.shape) if side == self.scale.step.keys}
-        found = []
+        forms = []
         for each in spread:
             keys = Steps(self.scale.marks).stacked(each).axis_of(self.scale.marks.keys)
             numbers = masks.get(keys)
-            found += [self._masking(each, *numbers)] if numbers is not None else []
-        return [option for option in found if option is not None]
+            forms += [self._masking(each, *numbers)] if numbers is not None else []
+        return [option for option in forms if option is not None]
 
     # ---- the nodes of the step, copied
 
@@ -253,26 +234,26 @@ class Options:
         """The forms of each result, from the forms of the operands and the readings of the node."""
         refs = list(dict.fromkeys(node.refs))
         choices = [self.of(ref) if ref in self.forms else [source(ref, held[ref])] for ref in refs]
-        found: list[dict[Stacked, StackedValue]] = [{} for _ in node.outputs]
+        copies: list[dict[Stacked, StackedValue]] = [{} for _ in node.outputs]
         for chosen in islice(product(*choices), COMBINATIONS_MAX):
             picked = dict(zip(refs, chosen, strict=True))
             for reading in self.reader.all(node, stacked_operands(node, picked)):
-                self._add_copies(node, picked, reading, found)
-        return [list(each.values())[:OPTIONS_MAX] for each in found]
+                self._add_copies(node, picked, reading, copies)
+        return [list(each.values())[:OPTIONS_MAX] for each in copies]
 
     def _add_copies(
         self,
         node: Node,
         picked: Mapping[Ref, StackedValue],
         reading: Reading,
-        found: Sequence[dict[Stacked, StackedValue]],
+        copies: Sequence[dict[Stacked, StackedValue]],
     ) -> None:
         depth = 1 + max((each.depth for each in picked.values()), default=0)
         if depth > DEPTH_MAX:
             raise UnavailableError(f"node {node.number}: {node.operator}: stands behind {depth} nodes of constants")
         for i, stacked in enumerate(reading.results):
-            if stacked is not None and stacked not in found[i]:
-                found[i][stacked] = StackedValue(stacked, partial(self._copy, node, picked, reading, i), depth)
+            if stacked is not None and stacked not in copies[i]:
+                copies[i][stacked] = StackedValue(stacked, partial(self._copy, node, picked, reading, i), depth)
 
     def _copy(self, node: Node, picked: Mapping[Ref, StackedValue], reading: Reading, place: int) -> Ref:
         return str(self.writer.add(node.operator, written_operands(node, picked), reading.whole, shared=True)[place])

@@ -80,10 +80,10 @@ class NodeReader:
         `arguments` are `Stacked`, `None`, or tuples of them. Raises `Mixed` if no attributes make it the node of all
         steps, `MalformedError` if no attributes fit.
         """
-        found, error = self._readings(node, arguments, is_first=True)
+        readings, error = self._readings(node, arguments, is_first=True)
         if error is not None:
             raise error
-        return found[0]
+        return readings[0]
 
     def all(self, node: Node, arguments: Mapping[str, Any]) -> list[Reading]:
         """All readings with different results, the best first; none if no attributes fit."""
@@ -100,10 +100,10 @@ class NodeReader:
     def _tried(
         self, node: Node, arguments: Mapping[str, Any], is_first: bool
     ) -> tuple[list[Reading], MalformedError | None]:
-        once, found, reasons = _Recorder(Types()), dict[object, Reading](), list[MalformedError]()
+        once, readings, reasons = _Recorder(Types()), dict[object, Reading](), list[MalformedError]()
         _read(node, once, {**_at(arguments, self.scale, self.scale.step), **node.attributes})
         for changes, attributes in _candidates(node, self.scale):
-            if is_first and any(each.cost <= (0, 0, changes) for each in found.values()):
+            if is_first and any(each.cost <= (0, 0, changes) for each in readings.values()):
                 break
             self._left -= 1
             if self._left < 0:
@@ -113,11 +113,11 @@ class NodeReader:
             except MalformedError as error:
                 reasons.append(error)
                 continue
-            if reading.results not in found or reading.cost < found[reading.results].cost:
-                found[reading.results] = reading
-        if not found:
+            if reading.results not in readings or reading.cost < readings[reading.results].cost:
+                readings[reading.results] = reading
+        if not readings:
             return [], next((each for each in reasons if isinstance(each, Mixed)), reasons[0])
-        return sorted(found.values(), key=lambda each: each.cost), None
+        return sorted(readings.values(), key=lambda each: each.cost), None
 
 
 def _reading(
@@ -152,8 +152,8 @@ def _moves(arguments: Mapping[str, Any], results: Sequence[Stacked | None], mark
     """How far the axis of tokens moves; the reading in which it stays is the likely one."""
     operands = (x for value in arguments.values() for x in (value if isinstance(value, tuple) else (value,)))
     places = [x.axis_of(marks.tokens) for x in operands if x is not None and x.counts(marks.tokens)]
-    found = [x.axis_of(marks.tokens) for x in results if x is not None and x.counts(marks.tokens)]
-    return sum(abs(axis - places[0]) for axis in found) if places else 0
+    places_after = [x.axis_of(marks.tokens) for x in results if x is not None and x.counts(marks.tokens)]
+    return sum(abs(axis - places[0]) for axis in places_after) if places else 0
 
 
 def _read(node: Node, algebra: Any, arguments: Mapping[str, Any]) -> tuple[Any, ...]:

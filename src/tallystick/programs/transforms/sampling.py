@@ -9,7 +9,7 @@ repetition penalty, the tokens seen so far are state that each step updates.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from tallystick.core.errors import MalformedError, UsageError
@@ -41,22 +41,16 @@ def with_sampler(
     Raises `UsageError` if the graph has no such output, and `MalformedError` for attributes outside their ranges and
     for names that are taken.
     """
-    wanted = _Settings(form, float(temperature), top_k, float(top_p), float(min_p), float(repetition_penalty))
     sampled = _Sampled(graph, _value_of(graph, logits))
-    sampled.choose(wanted)
+    keys = sampled.keys(float(repetition_penalty), float(temperature))
+    if temperature == 0.0:
+        token = sampled.largest(keys)
+    else:
+        token = sampled.drawn(sampled.filtered(keys, top_k, float(top_p), float(min_p)), form)
+    sampled.give(token, marks=repetition_penalty != 1.0)
     result = sampled.graph()
     check_graph(result, DEFAULT)
     return result
-
-
-@dataclass(frozen=True)
-class _Settings:
-    form: str
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
 
 
 class _Sampled:
@@ -72,40 +66,40 @@ class _Sampled:
         inputs = tuple(sorted(self._inputs, key=lambda each: each.name))
         return replace(self._graph, inputs=inputs, nodes=tuple(self._nodes), outputs=tuple(self._outputs))
 
-    def choose(self, settings: _Settings) -> None:
-        """Add penalty, temperature, filters and draw, in this order."""
-        is_penalized = settings.repetition_penalty != 1.0
-        logits = self._penalized(settings.repetition_penalty) if is_penalized else self._logits
-        keys = self._add("tally.scale_logits", {"logits": logits}, temperature=settings.temperature)
-        keys = keys if settings.temperature == 0.0 else self._filtered(keys, settings)
-        token = self._largest(keys) if settings.temperature == 0.0 else self._drawn(keys, settings.form)
+    def keys(self, penalty: float, temperature: float) -> Ref:
+        """The keys of the tokens, by penalty and temperature."""
+        logits = self._logits
+        if penalty != 1.0:
+            self._take(SEEN, Role.BUFFER, TensorSpec("BOOL", self._specs[logits].shape))
+            logits = self._add("tally.repetition_penalty", {"logits": logits, "seen": SEEN}, penalty=penalty)
+        return self._add("tally.scale_logits", {"logits": logits}, temperature=temperature)
+
+    def filtered(self, keys: Ref, top_k: int, top_p: float, min_p: float) -> Ref:
+        """The keys that the filters leave, in this order."""
+        if top_k != 0:
+            keys = self._add("tally.keep_top_k", {"keys": keys}, k=top_k)
+        if top_p != 1.0:
+            keys = self._add("tally.keep_top_p", {"keys": keys}, p=top_p)
+        return keys if min_p == 0.0 else self._add("tally.keep_min_p", {"keys": keys}, p=min_p)
+
+    def give(self, token: Ref, marks: bool) -> None:
+        """Make `token` an output, and with `marks` what was seen with it."""
         self._outputs.append(Output(TOKEN, token))
-        if is_penalized:
+        if marks:
             self._outputs.append(Output(SEEN, self._add("tally.mark_token", {"seen": SEEN, "token": token})))
 
-    def _penalized(self, penalty: float) -> Ref:
-        self._take(SEEN, Role.BUFFER, TensorSpec("BOOL", self._specs[self._logits].shape))
-        return self._add("tally.repetition_penalty", {"logits": self._logits, "seen": SEEN}, penalty=penalty)
-
-    def _filtered(self, keys: Ref, settings: _Settings) -> Ref:
-        if settings.top_k != 0:
-            keys = self._add("tally.keep_top_k", {"keys": keys}, k=settings.top_k)
-        if settings.top_p != 1.0:
-            keys = self._add("tally.keep_top_p", {"keys": keys}, p=settings.top_p)
-        return keys if settings.min_p == 0.0 else self._add("tally.keep_min_p", {"keys": keys}, p=settings.min_p)
-
-    def _drawn(self, keys: Ref, form: str) -> Ref:
+    def drawn(self, keys: Ref, form: str) -> Ref:
         self._take(SEED, Role.RNG, TensorSpec("I64", (2,)))
         self._take(POSITION, Role.INPUT, TensorSpec("I64", ()))
         place = {"seed": SEED, "position": POSITION}
         if form == "gumbel":
-            return self._largest(self._add("tally.add_gumbel_noise", {"keys": keys, **place}))
+            return self.largest(self._add("tally.add_gumbel_noise", {"keys": keys, **place}))
         weights = self._add("tally.softmax_weights", {"keys": keys})
         return self._add(
             "tally.select_token", {"cumulative": self._add("tally.cumulative_weights", {"weights": weights}), **place}
         )
 
-    def _largest(self, keys: Ref) -> Ref:
+    def largest(self, keys: Ref) -> Ref:
         return self._add("tally.select_largest", {"keys": keys})
 
     def _last_row(self, logits: Ref) -> Ref:

@@ -124,14 +124,14 @@ class Steps(ByElement[Stacked]):
 
     def cast(self, x: Stacked, dtype: str) -> Stacked:
         spec = self.types.cast(x.spec, dtype)
-        return x if dtype == x.dtype else self._elementwise(spec, [x], lambda found: REFERENCE.cast(found[0], dtype))
+        return x if dtype == x.dtype else self._elementwise(spec, [x], lambda known: REFERENCE.cast(known[0], dtype))
 
     def wide(self, x: Stacked) -> Stacked:
         return self.cast(x, "F32") if x.dtype in {"F16", "BF16"} else x
 
     def compare(self, x: Stacked, y: Operand, how: Comparison) -> Stacked:
         spec = self.types.compare(x.spec, _spec(y), how)
-        return self._elementwise(spec, [x, y], lambda found: REFERENCE.compare(found[0], found[1], how))
+        return self._elementwise(spec, [x, y], lambda known: REFERENCE.compare(known[0], known[1], how))
 
     def where(self, condition: Stacked, x: Operand, y: Operand) -> Stacked:
         """Element by element; at later keys the branch that the condition selects decides, whatever the other is."""
@@ -146,7 +146,7 @@ class Steps(ByElement[Stacked]):
     def _by_element(self, name: str, x: Operand, y: Operand | None = None) -> Stacked:
         operands = [x] if y is None else [x, y]
         spec = getattr(self.types, name)(*map(_spec, operands))
-        result = self._elementwise(spec, operands, lambda found: getattr(REFERENCE, name)(*found))
+        result = self._elementwise(spec, operands, lambda known: getattr(REFERENCE, name)(*known))
         later = [later_of(each) for each in operands]
         if None not in later or (spec.dtype == "BOOL" and name != "logical_and"):
             return result
@@ -335,9 +335,9 @@ class Steps(ByElement[Stacked]):
         result = self._with_even(self._made(spec, axes), all(self._is_even(x) for x in tensors))
         if compute is None or any(later_of(each) is None for each in operands):
             return result
-        found = computed([(x.dtype if isinstance(x, Stacked) else "", later_of(x)) for x in operands], compute)
+        number = computed([(x.dtype if isinstance(x, Stacked) else "", later_of(x)) for x in operands], compute)
         is_uniform = all(each.number is not None for each in tensors)
-        return replace(result, number=found) if is_uniform else replace_later(result, found, self.marks)
+        return replace(result, number=number) if is_uniform else replace_later(result, number, self.marks)
 
     def _changed(self, spec: TensorSpec, x: Stacked, what: str) -> Stacked:
         """`x` with other sides along plain axes."""
@@ -355,14 +355,14 @@ class Steps(ByElement[Stacked]):
         return replace(self._made(spec, axes, x.later), number=x.number, even=x.even)
 
     def _made(self, spec: TensorSpec, axes: Iterable[Factors], later: Later = None) -> Stacked:
-        found = tuple(tuple(axis) for axis in axes)
-        assert tuple(math.prod(axis) for axis in found) == spec.shape, (found, spec)
-        marks = [mark for axis in found for mark in axis]
+        counted = tuple(tuple(axis) for axis in axes)
+        assert tuple(math.prod(axis) for axis in counted) == spec.shape, (counted, spec)
+        marks = [mark for axis in counted for mark in axis]
         if self.marks.past in marks:
             raise Mixed("reads a cache other than to put the row of a token behind it")
         if max(marks.count(self.marks.tokens), marks.count(self.marks.keys)) > 1:
             raise Mixed("pairs tokens with tokens, or keys with keys")
-        return replace_later(Stacked(spec, found), later, self.marks)
+        return replace_later(Stacked(spec, counted), later, self.marks)
 
     def _check_apart(self, marks: Iterable[int], what: str, keys: bool = True) -> None:
         refused = {self.marks.tokens, self.marks.past} | ({self.marks.keys} if keys else set())
@@ -373,8 +373,8 @@ class Steps(ByElement[Stacked]):
 def replace_later(x: Stacked, later: Later, marks: StepSizes) -> Stacked:
     """`x` with this number at later keys, where it has any."""
     both = x.counts(marks.tokens) and x.counts(marks.keys)
-    found = later if both else None
-    return x if x.later is found else replace(x, later=found)
+    wanted = later if both else None
+    return x if x.later is wanted else replace(x, later=wanted)
 
 
 def later_of(x: Operand) -> Later:
@@ -386,13 +386,13 @@ def later_of(x: Operand) -> Later:
 
 def _merged(operands: Iterable[tuple[Sequence[Factors], int]], rank: int) -> list[Factors]:
     """What the axes of a result count, from the axes of the operands and their offsets in the result."""
-    found: list[Factors] = [()] * rank
+    merged: list[Factors] = [()] * rank
     for axes, shift in operands:
         for i, axis in enumerate(axes):
-            if axis and found[i + shift]:
-                _check_same(axis, found[i + shift])
-            found[i + shift] = axis or found[i + shift]
-    return found
+            if axis and merged[i + shift]:
+                _check_same(axis, merged[i + shift])
+            merged[i + shift] = axis or merged[i + shift]
+    return merged
 
 
 def _check_same(ours: Factors, theirs: Factors) -> None:

@@ -49,7 +49,7 @@ HELD: Final = frozenset({Role.WEIGHT, Role.BUFFER})
 
 
 @dataclass(frozen=True)
-class DecodeStep:
+class _DecodeStep:
     """The sizes of a step, and the roles of its values.
 
     `keys` is the number of keys that a token sees in the captured step, or the number of slots. `caches` names the
@@ -146,13 +146,13 @@ def _is_of_tokens(spec: TensorSpec, batch: int) -> bool:
 
 def _slots(graph: Graph, caches: Collection[Ref]) -> dict[Ref, int]:
     """The axes of slots if no cache grows. That the slot of the place is written is checked when nodes are followed."""
-    specs, found = graph.specs(), dict[Ref, int]()
+    specs, slots = graph.specs(), dict[Ref, int]()
     for node in graph.nodes:
         old, new = (node.operands.get(name) for name in ("operand", "update"))
         if node.operator == WRITTEN and old in caches and isinstance(old, str) and isinstance(new, str):
             pairs = list(enumerate(zip(specs[old].shape, specs[new].shape, strict=True)))
-            found[old] = next((axis for axis, (before, after) in pairs if before != after), 0)
-    return found if found.keys() == set(caches) else {}
+            slots[old] = next((axis for axis, (before, after) in pairs if before != after), 0)
+    return slots if slots.keys() == set(caches) else {}
 
 
 def _growing(name: str, old: TensorSpec, new: TensorSpec) -> int:
@@ -196,7 +196,7 @@ def to_teacher_forcing(graph: Graph, length: int, constants: Mapping[Ref, Tensor
         UnavailableError: the graph is not such a step, or it cannot be shown that the results would be the same; the
             message names the node and the reason.
     """
-    step = DecodeStep.of(graph)
+    step = _DecodeStep.of(graph)
     if not 1 <= length <= step.keys:
         raise UsageError(f"{length} tokens: a step that sees {step.keys} keys shows what 1 to {step.keys} give")
     held = {each.name: (constants or {})[each.name] for each in graph.constants if each.name in (constants or {})}
@@ -213,7 +213,7 @@ def to_teacher_forcing(graph: Graph, length: int, constants: Mapping[Ref, Tensor
         raise
 
 
-def _forced(graph: Graph, step: DecodeStep, scale: Scale, constants: Mapping[Ref, Tensor]) -> Graph:
+def _forced(graph: Graph, step: _DecodeStep, scale: Scale, constants: Mapping[Ref, Tensor]) -> Graph:
     forcing = _Forcing(graph, step, scale)
     forcing.hold(constants)
     for node in graph.nodes:
@@ -227,7 +227,7 @@ def _forced(graph: Graph, step: DecodeStep, scale: Scale, constants: Mapping[Ref
 class _Forcing:
     """The state of the transformation: values of the step graph so far, and the nodes written for all steps."""
 
-    def __init__(self, graph: Graph, step: DecodeStep, scale: Scale) -> None:
+    def __init__(self, graph: Graph, step: _DecodeStep, scale: Scale) -> None:
         self.graph, self.step, self.marks = graph, step, scale.marks
         self.opaque = {each.name for each in graph.constants if each.spec.size}
         self.length = scale.whole.tokens
@@ -361,8 +361,8 @@ class _Forcing:
         """
         if self.step.place is not None:
             raise Mixed("reads slots of the cache that are yet to be written")
-        for found in (*self._with_later(node), *self._attending(node)):
-            return found
+        for choice in (*self._with_later(node), *self._attending(node)):
+            return choice
         raise Mixed("reads the keys of later tokens, and no mask shuts them out")
 
     def _with_later(self, node: Node) -> Iterator[Chosen]:
@@ -372,10 +372,10 @@ class _Forcing:
             if held is None or not held.spec.is_float or min(axes) < 0:
                 continue
             self.values[ref] = replace(held, later=later)
-            found = self._attempt(node)
-            if found is not None:
+            choice = self._attempt(node)
+            if choice is not None:
                 self.written[ref] = self.dialect.masked(self.writer, self.written[ref], *axes, later)
-                yield found
+                yield choice
                 return
             self.values[ref] = held
 
@@ -386,9 +386,9 @@ class _Forcing:
         dtypes = {self.values[ref].dtype for ref in node.refs if ref in self.values}
         for forms in self.options.open_masks(sorted(dtypes)):
             self.options.forms[MASK] = forms
-            found = self._attempt(replace(node, operands={**node.operands, MASK: MASK}))
-            if found is not None:
-                yield found
+            choice = self._attempt(replace(node, operands={**node.operands, MASK: MASK}))
+            if choice is not None:
+                yield choice
                 return
 
     def _attempt(self, node: Node) -> Chosen | None:
@@ -410,7 +410,7 @@ class _Forcing:
         opaque = self.step.places is None or any(each.name in needed for each in self.graph.constants)
         if opaque and not self.options.counted_places and self.step.places not in needed:
             raise UnavailableError("no place in the text enters the graph: it may have become a constant of it")
-        found = replace(
+        forced = replace(
             self.graph,
             inputs=tuple(
                 replace(each, spec=self.writer.specs[each.name]) for each in self.graph.inputs if each.name in needed
@@ -419,7 +419,7 @@ class _Forcing:
             nodes=tuple(reversed(nodes)),
             outputs=outputs,
         )
-        return read_graph(graph_bytes(found))
+        return read_graph(graph_bytes(forced))
 
     def _given(self, output: Output) -> Ref:
         """The reference to the value of all steps for an output of the step."""

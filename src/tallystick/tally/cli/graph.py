@@ -19,7 +19,6 @@ from tallystick.programs import (
     files as program_files,
     graph as graphs,
     inspection,
-    modules as graph_modules,
     slicing,
     templates,
 )
@@ -29,7 +28,7 @@ from tallystick.tally.cli.output import page, print_json, talk
 # A graph, one of its nodes, and the difference of two graphs: as lines of text and as JSON.
 
 
-def graph_lines(graph: graphs.Graph, named: graph_modules.NamedNodes) -> Iterator[str]:
+def graph_lines(graph: graphs.Graph, named: program_files.NamedNodes) -> Iterator[str]:
     """Inputs, constants, nodes with the modules they came from, and outputs."""
     yield from (f"{each.role:<9} {each.name}: {each.spec}" for each in graph.inputs)
     yield from (f"constant  {each.name}: {each.spec}" for each in graph.constants)
@@ -39,7 +38,7 @@ def graph_lines(graph: graphs.Graph, named: graph_modules.NamedNodes) -> Iterato
     yield from (f"output    {each.name}: {each.value}" for each in graph.outputs)
 
 
-def graph_json(graph: graphs.Graph, named: graph_modules.NamedNodes) -> Json:
+def graph_json(graph: graphs.Graph, named: program_files.NamedNodes) -> Json:
     """The graph's document, its root, and the modules of its nodes by number."""
     modules: dict[str, Json] = {str(number): path for number, path in named.paths.items()}
     return {
@@ -49,7 +48,7 @@ def graph_json(graph: graphs.Graph, named: graph_modules.NamedNodes) -> Json:
     }
 
 
-def node_facts(found: inspection.Inspection, number: int, named: graph_modules.NamedNodes) -> dict[str, Json]:
+def node_facts(found: inspection.Inspection, number: int, named: program_files.NamedNodes) -> dict[str, Json]:
     """One node's record, its module, its cost, and how many nodes it depends on and serves."""
     if number not in found.nodes:
         raise UsageError(f"the graph has no node {number}")
@@ -70,8 +69,8 @@ def node_facts(found: inspection.Inspection, number: int, named: graph_modules.N
 
 def diff_lines(
     found: graph_difference.Diff,
-    before: tuple[graphs.Graph, graph_modules.NamedNodes],
-    after: tuple[graphs.Graph, graph_modules.NamedNodes],
+    before: tuple[graphs.Graph, program_files.NamedNodes],
+    after: tuple[graphs.Graph, program_files.NamedNodes],
 ) -> Iterator[str]:
     """What differs outside the nodes, then nodes removed, added and changed, each with its module."""
     mine, theirs = ({node.number: node.operator for node in graph.nodes} for graph, _ in (before, after))
@@ -85,7 +84,7 @@ def diff_lines(
     yield f"{found.same} nodes are the same"
 
 
-def diff_json(found: graph_difference.Diff, before: graph_modules.NamedNodes, after: graph_modules.NamedNodes) -> Json:
+def diff_json(found: graph_difference.Diff, before: program_files.NamedNodes, after: program_files.NamedNodes) -> Json:
     """The difference as JSON, with the modules of the nodes that it names."""
     document = found.to_json()
     assert isinstance(document, dict)  # as `Diff` writes it
@@ -103,7 +102,7 @@ def plain(value: Json) -> str:
     return "none" if value is None else str(value)
 
 
-def _named(named: graph_modules.NamedNodes, numbers: set[int]) -> Json:
+def _named(named: program_files.NamedNodes, numbers: set[int]) -> Json:
     return {str(number): named.paths[number] for number in sorted(numbers) if number in named.paths}
 
 
@@ -239,14 +238,14 @@ def _tell_saved(target: Path, graph: graphs.Graph, as_json: bool) -> None:
         print_json({**counts, "file": str(target), "root": str(encoding.graph_root(graph))})
 
 
-def _read_named(file: Path) -> tuple[graphs.Graph, graph_modules.NamedNodes]:
+def _read_named(file: Path) -> tuple[graphs.Graph, program_files.NamedNodes]:
     graph = program_files.load_graph(file)
     return graph, _modules(file, graph)
 
 
-def _modules(file: Path, graph: graphs.Graph) -> graph_modules.NamedNodes:
+def _modules(file: Path, graph: graphs.Graph) -> program_files.NamedNodes:
     """The modules that the nodes came from; a file of them that does not fit is ignored, and a line says so."""
-    named = graph_modules.load_modules(file, graph)
+    named = program_files.load_modules(file, graph)
     if named.problem:
         talk().print(named.problem, soft_wrap=True)
     return named

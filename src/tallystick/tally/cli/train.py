@@ -23,7 +23,7 @@ from tallystick.engines.torch.training import trainer
 from tallystick.formats.data import corpus as corpora
 from tallystick.formats.store import keeping, run as runs
 from tallystick.formats.store.folders import RUN, require_folder
-from tallystick.programs import files as program_files, modules as graph_modules
+from tallystick.programs import files as program_files
 from tallystick.recording import inference, training as recording_training
 from tallystick.tally import training
 from tallystick.tally.cli.entry import Terminated
@@ -163,7 +163,7 @@ def record_inference(
     program, constants = program_files.load_program(graph)
     prefix = "inputs."
     calls = [{name.removeprefix(prefix): t for name, t in safetensors.read_state(path).items()} for path in inputs]
-    modules = graph_modules.load_modules(graph, program).paths
+    modules = program_files.load_modules(graph, program).paths
     claim = inference.record_graph_inference(
         program,
         constants,

@@ -18,7 +18,7 @@ from tallystick.programs.operators.definition import OPERATORS, Attribute, Opera
 from tallystick.programs.operators.types import Types
 
 if TYPE_CHECKING:
-    from tallystick.programs.modules import ModulePaths
+    from tallystick.programs.files import ModulePaths
 
 
 # Reads a traced ATen call: the operator's name in graphs, and its arguments by parameter.

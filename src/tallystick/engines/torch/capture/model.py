@@ -32,7 +32,7 @@ from tallystick.programs.operators.definition import OPERATORS
 from tallystick.programs.templates import Template
 
 if TYPE_CHECKING:
-    from tallystick.programs.modules import ModulePaths
+    from tallystick.programs.files import ModulePaths
 
 
 # Captures a model as a graph: the program of `torch.export` before any decomposition, as data.

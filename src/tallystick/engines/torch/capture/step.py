@@ -26,7 +26,7 @@ from tallystick.programs.step_names import BATCH, GENERATOR, GENERATOR_MOVE, POS
 
 if TYPE_CHECKING:
     from tallystick.engines.torch.wrappers import Ema
-    from tallystick.programs.modules import ModulePaths
+    from tallystick.programs.files import ModulePaths
 
 
 # What a step writes into gradients before the optimizer, and into weights after it, beside the optimizer's update.

@@ -18,7 +18,6 @@ from tallystick.programs.operators.algebra import Algebra, Axes, Typed, V
 from tallystick.programs.operators.definition import Scalar
 
 SIGNED: Final = ("I8", "I16", "I32", "I64")
-UNSIGNED: Final = ("U8", "U16", "U32", "U64")
 
 
 def axis_of(x: Typed, dim: int) -> int:
@@ -66,14 +65,14 @@ def common_dtype(*operands: Typed | Scalar) -> str:
 
     Raises `MalformedError` for two dtypes that PyTorch does not promote to one (unsigned integers wider than 8 bits).
     """
-    found = ""
+    common = ""
     for group in _by_precedence(operands):
         met = ""
         for dtype in group:
             met = _promoted(met, dtype)
-        if not found or not met or _category(met) > _category(found):
-            found = _promoted(found, met)
-    return found
+        if not common or not met or _category(met) > _category(common):
+            common = _promoted(common, met)
+    return common
 
 
 def wide_dtype(dtype: str) -> str:

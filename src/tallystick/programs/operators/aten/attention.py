@@ -33,7 +33,7 @@ _RESULT: Final = "softmax(q·kᵀ·scale + mask)·v"
 
 
 @dataclass(frozen=True)
-class Scores(Generic[V]):
+class _Scores(Generic[V]):
     """q·kᵀ·scale + mask without its forbidden entries; if there are any, the BOOL of the others, and their weights."""
 
     values: V
@@ -161,7 +161,7 @@ def _attend(
 
 def _scores(
     a: Algebra[V], q: V, k: V, mask: V | None, is_causal: bool, scale: float | None, fused: bool = True
-) -> Scores[V]:
+) -> _Scores[V]:
     """Kernels scale the product, or both factors by √scale, which rounds `_SCALINGS` times at most."""
     number = _scale(q, scale)
     values = a.mul(_over(a, summand(a, q, _SCALINGS), k, -1, -1), number)
@@ -169,18 +169,18 @@ def _scores(
         shape = values.shape[-2:]
         allowed = a.compare(a.iota(shape, 0, "I64"), a.iota(shape, 1, "I64"), "ge")  # keys 0 … i
         may_turn = fused and number < FORMATS[q.dtype].smallest_normal  # a device may read it as 0
-        return Scores(values, allowed, a.full((), math.nan, q.dtype) if may_turn else _hidden(a, values))
-    return Scores(values) if mask is None else _masked(a, values, mask)
+        return _Scores(values, allowed, a.full((), math.nan, q.dtype) if may_turn else _hidden(a, values))
+    return _Scores(values) if mask is None else _masked(a, values, mask)
 
 
-def _masked(a: Algebra[V], values: V, mask: V) -> Scores[V]:
+def _masked(a: Algebra[V], values: V, mask: V) -> _Scores[V]:
     """Adds a mask of numbers; an entry of −∞ forbids its key instead, so that no infinity enters the arithmetic."""
     hidden = _hidden(a, values)
     if mask.dtype == "BOOL":
-        return Scores(values, a.broadcast(mask, values.shape), hidden)
+        return _Scores(values, a.broadcast(mask, values.shape), hidden)
     added = a.broadcast(a.cast(mask, values.dtype), values.shape)
     allowed = a.compare(added, -math.inf, "ne")
-    return Scores(a.add(values, a.where(allowed, added, 0)), allowed, hidden)
+    return _Scores(a.add(values, a.where(allowed, added, 0)), allowed, hidden)
 
 
 def _hidden(a: Algebra[V], values: V) -> V:
@@ -188,7 +188,7 @@ def _hidden(a: Algebra[V], values: V) -> V:
     return a.where(a.is_finite(values), a.full((), 0, values.dtype), math.nan)
 
 
-def _greatest(a: Algebra[V], scores: Scores[V]) -> V:
+def _greatest(a: Algebra[V], scores: _Scores[V]) -> V:
     """The greatest allowed score of each query; 0 where there is none."""
     last = (len(scores.values.shape) - 1,)
     if scores.allowed is None:
@@ -197,7 +197,7 @@ def _greatest(a: Algebra[V], scores: Scores[V]) -> V:
     return a.where(a.compare(greatest, -math.inf, "ne"), greatest, 0)
 
 
-def _exponential(a: Algebra[V], scores: Scores[V], shift: V, dtype: str) -> V:
+def _exponential(a: Algebra[V], scores: _Scores[V], shift: V, dtype: str) -> V:
     """e^(s − shift), and the weight of what is hidden where s is not allowed."""
     away = a.sub(scores.values, shift)
     if scores.allowed is None or scores.hidden is None:

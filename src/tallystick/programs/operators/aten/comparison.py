@@ -135,10 +135,10 @@ def clamp(a: Algebra[V], self: V, min: V | Scalar | None = None, max: V | Scalar
     if min is None and max is None:
         raise MalformedError("clamped to neither a minimum nor a maximum")
     bounds = [bound for bound in (min, max) if bound is not None]
-    _, (found, *bounds) = _at_common(a, self, *bounds)
+    _, (x, *bounds) = _at_common(a, self, *bounds)
     if min is not None:
-        found = a.maximum(found, bounds.pop(0))
-    result: V = found if max is None else a.minimum(found, bounds.pop(0))
+        x = a.maximum(x, bounds.pop(0))
+    result: V = x if max is None else a.minimum(x, bounds.pop(0))
     return result
 
 

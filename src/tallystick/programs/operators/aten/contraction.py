@@ -22,9 +22,7 @@ FAMILY: Final = Family("aten")
 @FAMILY.accumulates("mm.default", "matrix product")
 def mm(a: Algebra[V], self: V, mat2: V) -> V:
     """Shapes [n,k] and [k,m] give [n,m]; dtypes are equal."""
-    check_rank(self, 2)
-    check_rank(mat2, 2)
-    return a.cast(product(a, *widened(a, self, mat2)), self.dtype)
+    return a.cast(_ranked(a, 2, 2, *widened(a, self, mat2)), self.dtype)
 
 
 @FAMILY.accumulates("bmm.default", "one matrix product per index")
@@ -36,17 +34,13 @@ def bmm(a: Algebra[V], self: V, mat2: V) -> V:
 @FAMILY.accumulates("mv.default", "matrix times vector")
 def mv(a: Algebra[V], self: V, vec: V) -> V:
     """Shapes [n,k] and [k] give [n]."""
-    check_rank(self, 2)
-    check_rank(vec, 1)
-    return a.cast(product(a, *widened(a, self, vec)), self.dtype)
+    return a.cast(_ranked(a, 2, 1, *widened(a, self, vec)), self.dtype)
 
 
 @FAMILY.accumulates("dot.default", "inner product")
 def dot(a: Algebra[V], self: V, tensor: V) -> V:
     """Two vectors of equal length give a 0-dimensional tensor."""
-    check_rank(self, 1)
-    check_rank(tensor, 1)
-    return a.cast(product(a, *widened(a, self, tensor)), self.dtype)
+    return a.cast(_ranked(a, 1, 1, *widened(a, self, tensor)), self.dtype)
 
 
 @FAMILY.accumulates("vdot.default", "inner product")
@@ -58,29 +52,19 @@ def vdot(a: Algebra[V], self: V, other: V) -> V:
 @FAMILY.accumulates("addmm.default", "beta·self + alpha·(mat1·mat2)")
 def addmm(a: Algebra[V], self: V, mat1: V, mat2: V, beta: Scalar = 1, alpha: Scalar = 1) -> V:
     """`self` broadcasts to the product; where beta is 0 it is not read."""
-    check_rank(mat1, 2)
-    check_rank(mat2, 2)
-    addend, x, y = widened(a, self, mat1, mat2)
-    result = _scaled_product(a, product, x, y, alpha)
-    return a.cast(_added(a, addend, result, beta, mat1.shape[1]), mat1.dtype)
+    return _plus_product(a, self, mat1, mat2, beta, alpha, lambda x, y: _ranked(a, 2, 2, x, y))
 
 
 @FAMILY.accumulates("addmv.default", "beta·self + alpha·(mat·vec)")
 def addmv(a: Algebra[V], self: V, mat: V, vec: V, beta: Scalar = 1, alpha: Scalar = 1) -> V:
     """`self` broadcasts to the product; where beta is 0 it is not read."""
-    check_rank(mat, 2)
-    check_rank(vec, 1)
-    addend, x, y = widened(a, self, mat, vec)
-    result = _scaled_product(a, product, x, y, alpha)
-    return a.cast(_added(a, addend, result, beta, mat.shape[1]), mat.dtype)
+    return _plus_product(a, self, mat, vec, beta, alpha, lambda x, y: _ranked(a, 2, 1, x, y))
 
 
 @FAMILY.accumulates("baddbmm.default", "beta·self + alpha·(batch1·batch2), one matrix product per index")
 def baddbmm(a: Algebra[V], self: V, batch1: V, batch2: V, beta: Scalar = 1, alpha: Scalar = 1) -> V:
     """`self` broadcasts to the products; where beta is 0 it is not read."""
-    addend, x, y = widened(a, self, batch1, batch2)
-    result = _scaled_product(a, _batched, x, y, alpha)
-    return a.cast(_added(a, addend, result, beta, batch1.shape[2]), batch1.dtype)
+    return _plus_product(a, self, batch1, batch2, beta, alpha, lambda x, y: _batched(a, x, y))
 
 
 @FAMILY.accumulates("matmul.default", "matrix product over broadcast axes")
@@ -151,12 +135,23 @@ def _batched(a: Algebra[V], x: V, y: V) -> V:
     return a.dot(x, y, ((2,), (1,)), ((0,), (0,)))
 
 
-def _scaled_product(a: Algebra[V], multiply: Callable[[Algebra[V], V, V], V], x: V, y: V, factor: Number) -> V:
+def _ranked(a: Algebra[V], x_rank: int, y_rank: int, x: V, y: V) -> V:
+    check_rank(x, x_rank)
+    check_rank(y, y_rank)
+    return product(a, x, y)
+
+
+def _plus_product(
+    a: Algebra[V], addend: V, x: V, y: V, beta: Number, factor: Number, multiply: Callable[[V, V], V]
+) -> V:
     """Kernels scale the sum or either factor; the bound covers an overflow or underflow in each of these orders."""
+    dtype, (addend, x, y) = x.dtype, widened(a, addend, x, y)
     if factor == 1:
-        return multiply(a, x, y)
-    on_the_left, on_the_right = multiply(a, a.mul(x, factor), y), multiply(a, x, a.mul(y, factor))
-    return a.maximum(a.maximum(on_the_left, on_the_right), a.mul(multiply(a, x, y), factor))
+        result = multiply(x, y)
+    else:
+        on_the_left, on_the_right = multiply(a.mul(x, factor), y), multiply(x, a.mul(y, factor))
+        result = a.maximum(a.maximum(on_the_left, on_the_right), a.mul(multiply(x, y), factor))
+    return a.cast(_added(a, addend, result, beta, x.shape[-1]), dtype)
 
 
 def _added(a: Algebra[V], x: V, result: V, beta: Number, terms: int) -> V:

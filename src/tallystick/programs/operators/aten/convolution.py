@@ -24,7 +24,7 @@ FAMILY: Final = Family("aten")
 
 
 @dataclass(frozen=True)
-class Geometry:
+class _Geometry:
     """One number per spatial axis of each: strides, zeros in front and behind, dilations; and the groups."""
 
     strides: Ints
@@ -108,7 +108,7 @@ def masked(output_mask: tuple[bool, ...], count: int) -> tuple[bool, ...]:
     return output_mask
 
 
-def _geometry(x: Typed, w: Typed, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Geometry:
+def _geometry(x: Typed, w: Typed, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> _Geometry:
     count = len(x.shape) - 2
     if count < 1 or len(w.shape) != count + 2:
         raise MalformedError(f"a convolution of {len(x.shape)} axes with {len(w.shape)} axes of weights")
@@ -116,16 +116,16 @@ def _geometry(x: Typed, w: Typed, stride: Ints, padding: Ints, dilation: Ints, g
         raise MalformedError(f"{x.shape[1]} channels and weights {list(w.shape)} in {groups} groups")
     zeros = sides(padding, count, "padding", 0)
     strides, dilations = sides(stride, count, "stride", 1), sides(dilation, count, "dilation", 1)
-    return Geometry(strides, zeros, zeros, dilations, groups)
+    return _Geometry(strides, zeros, zeros, dilations, groups)
 
 
-def _gather(a: Algebra[V], x: V, w: V, geometry: Geometry) -> V:
+def _gather(a: Algebra[V], x: V, w: V, geometry: _Geometry) -> V:
     """Σ x[n, c, p·stride + k·dilation − low] · w[o, c, k] over c and k."""
     padded = a.pad(x, 0, (0, 0, *geometry.low), (0, 0, *geometry.high), (0,) * len(x.shape))
     return _correlate(a, padded, w, geometry.strides, geometry.dilations, geometry.groups)
 
 
-def _spread(a: Algebra[V], x: V, w: V, geometry: Geometry, extra: Ints) -> V:
+def _spread(a: Algebra[V], x: V, w: V, geometry: _Geometry, extra: Ints) -> V:
     """The transpose of `_gather`: zeros between the elements, then a convolution with the mirrored kernel."""
     reach = geometry.reach(w.shape[2:])
     low = [side - zeros for side, zeros in zip(reach, geometry.low, strict=True)]
@@ -163,7 +163,7 @@ def _biased(a: Algebra[V], result: V, addends: list[V], terms: int) -> V:
     return result
 
 
-def _by_input(a: Algebra[V], g: V, x: V, w: V, geometry: Geometry, transposed: bool) -> V:
+def _by_input(a: Algebra[V], g: V, x: V, w: V, geometry: _Geometry, transposed: bool) -> V:
     if transposed:
         return _gather(a, g, w, geometry)
     reach = geometry.reach(w.shape[2:])
@@ -176,7 +176,7 @@ def _by_input(a: Algebra[V], g: V, x: V, w: V, geometry: Geometry, transposed: b
     return _spread(a, g, w, geometry, tuple(unread))
 
 
-def _by_weight(a: Algebra[V], outer: V, inner: V, shape: Ints, geometry: Geometry) -> V:
+def _by_weight(a: Algebra[V], outer: V, inner: V, shape: Ints, geometry: _Geometry) -> V:
     """Σ outer[n, o, p] · inner[n, c, p·stride + k·dilation − low] over n and p."""
     spatial, groups, positions = len(shape) - 2, geometry.groups, outer.shape[2:]
     spans = zip(geometry.reach(shape[2:]), geometry.strides, positions, strict=True)
@@ -192,7 +192,7 @@ def _by_weight(a: Algebra[V], outer: V, inner: V, shape: Ints, geometry: Geometr
     return a.reshape(a.dot(outputs, seen, summed, ((1,), (1,)), outer.shape[0]), shape)
 
 
-def _check_gradient(g: Typed, x: Typed, w: Typed, geometry: Geometry, transposed: bool, extra: Ints) -> None:
+def _check_gradient(g: Typed, x: Typed, w: Typed, geometry: _Geometry, transposed: bool, extra: Ints) -> None:
     """Raise unless `g` has the shape of the convolution's result."""
     channels = w.shape[1] * geometry.groups if transposed else w.shape[0]
     if x.shape[1] != (w.shape[0] if transposed else w.shape[1] * geometry.groups) or (any(extra) and not transposed):
@@ -248,7 +248,7 @@ def _add_of_rank(axes: int, along: str) -> None:
             reach = geometry.reach(weight.shape[2:])
             low = tuple(side // 2 for side in reach)
             high = tuple(side - side // 2 for side in reach)
-            geometry = Geometry(geometry.strides, low, high, geometry.dilations, groups)
+            geometry = _Geometry(geometry.strides, low, high, geometry.dilations, groups)
         elif padding != "valid":
             raise MalformedError(f"convolution with padding {padding!r:.20} and strides {list(geometry.strides)}")
         x, w, *addends = widened(a, input, weight, *optional(bias))

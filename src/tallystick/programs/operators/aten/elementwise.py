@@ -158,8 +158,7 @@ def xlog1py(a: Algebra[V], self: V, other: V) -> V:
 
 def _times_logarithm(a: Algebra[V], self: V | Scalar, other: V | Scalar, logarithm: Callable[[V], V]) -> V:
     dtype = float_dtype(common_dtype(self, other))
-    x, y = (a.full((), each, wide_dtype(dtype)) if isinstance(each, bool | int | float) else brought(a, each, dtype)
-            for each in (self, other))  # fmt: skip
+    x, y = (_as_tensor(a, brought(a, each, dtype), wide_dtype(dtype)) for each in (self, other))
     product = a.where(a.compare(x, 0, "eq"), 0, a.mul(x, logarithm(y)))
     return a.cast(a.where(a.compare(y, y, "ne"), math.nan, product), dtype)
 
@@ -251,7 +250,7 @@ def tan(a: Algebra[V], self: V) -> V:
 
 def _floor_of(a: Algebra[V], x: V, y: V | Scalar, quotient: V) -> V:
     """⌊x / y⌋; as in Python −1 where x is finite, y infinite and the signs differ."""
-    divisor = a.full((), y, x.dtype) if isinstance(y, int | float) else y
+    divisor = _as_tensor(a, y, x.dtype)
     differ = a.compare(a.mul(a.sign(x), a.sign(divisor)), 0, "lt")
     is_below = a.logical_and(a.compare(a.abs(divisor), math.inf, "eq"), a.logical_and(a.is_finite(x), differ))
     return a.where(is_below, -1, a.floor(quotient))
@@ -270,8 +269,8 @@ def _power(a: Algebra[V], x: V, exponent: Scalar, dtype: str) -> V:
 
 
 def _summands(a: Algebra[V], x: V, y: V | Scalar) -> tuple[str, list[Any]]:
-    dtype, found = met(a, x, y)
-    return dtype, [stored_number(a, each, dtype) for each in found]
+    dtype, operands = met(a, x, y)
+    return dtype, [stored_number(a, each, dtype) for each in operands]
 
 
 def _times(a: Algebra[V], x: V | Scalar, alpha: Scalar, dtype: str) -> V | Scalar:
@@ -287,9 +286,8 @@ def _times(a: Algebra[V], x: V | Scalar, alpha: Scalar, dtype: str) -> V | Scala
 
 def _tensors_met(a: Algebra[V], *operands: V | Scalar) -> tuple[str, list[Any]]:
     """As `met`, with tensors for numbers too."""
-    dtype, found = met(a, *operands)
-    held = next(x.dtype for x in found if not isinstance(x, int | float))
-    return dtype, [a.full((), x, held) if isinstance(x, int | float) else x for x in found]
+    dtype, promoted = met(a, *operands)
+    return dtype, [_as_tensor(a, x, wide_dtype(dtype)) for x in promoted]
 
 
 def _truncated_quotient(a: Algebra[V], x: V, y: V | Scalar) -> V:

@@ -174,8 +174,8 @@ def embedding_bag_per_sample_weights_backward(
     if mode != SUM or offset2bag.shape not in {(0,), indices.shape}:
         raise MalformedError(f"factors in mode {mode}, and the bags of {list(offset2bag.shape)} indices")
     place = offset2bag if offset2bag.shape == indices.shape else _bag_of(a, indices, offsets)
-    found = a.dot(a.wide(a.take(grad, [place], 0)), a.wide(a.take(weight, [indices], 0)), ((1,), (1,)), ((0,), (0,)))
-    return a.where(a.compare(indices, padding_idx, "ne"), a.cast(found, grad.dtype), 0)
+    products = a.dot(a.wide(a.take(grad, [place], 0)), a.wide(a.take(weight, [indices], 0)), ((1,), (1,)), ((0,), (0,)))
+    return a.where(a.compare(indices, padding_idx, "ne"), a.cast(products, grad.dtype), 0)
 
 
 # ---- bags
@@ -190,8 +190,8 @@ def _bag_of(a: Algebra[V], indices: V, offsets: V) -> V:
 def _added(a: Algebra[V], x: V, places: V, updates: V) -> V:
     """`x` with `updates` added at `places`; what lies behind it is dropped."""
     behind = a.full((1, *x.shape[1:]), 0, x.dtype)
-    found = a.scatter(a.concat([x, behind], 0), [places], 0, updates, add=True)
-    return a.slice(found, (0,) * len(x.shape), x.shape, (1,) * len(x.shape))
+    sums = a.scatter(a.concat([x, behind], 0), [places], 0, updates, add=True)
+    return a.slice(sums, (0,) * len(x.shape), x.shape, (1,) * len(x.shape))
 
 
 def _greatest(a: Algebra[V], rows: V, indices: V, members: V) -> tuple[V, V]:

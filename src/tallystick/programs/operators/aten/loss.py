@@ -95,8 +95,7 @@ def cross_entropy(
 
 @FAMILY.composite("mse_loss.default", "(self − target)²")
 def mse_loss(a: Algebra[V], self: V, target: V, reduction: int = 1) -> V:
-    x, y = narrowly_met(a, self, target)
-    apart = a.sub(x, y)
+    apart = a.sub(*narrowly_met(a, self, target))
     return _reduced(a, a.mul(apart, apart), reduction)
 
 
@@ -110,15 +109,13 @@ def mse_loss_backward(a: Algebra[V], grad_output: V, self: V, target: V, reducti
 
 @FAMILY.composite("l1_loss.default", "|self − target|")
 def l1_loss(a: Algebra[V], self: V, target: V, reduction: int = 1) -> V:
-    x, y = narrowly_met(a, self, target)
-    return _reduced(a, a.abs(a.sub(x, y)), reduction)
+    return _reduced(a, a.abs(a.sub(*narrowly_met(a, self, target))), reduction)
 
 
 @FAMILY.composite("smooth_l1_loss.default", "d²/2β below β, else |d| − β/2")
 def smooth_l1_loss(a: Algebra[V], self: V, target: V, reduction: int = 1, beta: float = 1.0) -> V:
     """Girshick 2015, §2.3; d = self − target."""
-    x, y = narrowly_met(a, self, target)
-    size = a.abs(a.sub(x, y))
+    size = a.abs(a.sub(*narrowly_met(a, self, target)))
     if beta == 0:
         return _reduced(a, size, reduction)
     near = divided(a, a.mul(a.mul(size, size), 0.5), beta)
@@ -137,8 +134,7 @@ def smooth_l1_loss_backward(a: Algebra[V], grad_output: V, self: V, target: V, r
 @FAMILY.composite("huber_loss.default", "d²/2 up to δ, else δ (|d| − δ/2)")
 def huber_loss(a: Algebra[V], self: V, target: V, reduction: int = 1, delta: float = 1.0) -> V:
     """Huber 1964; d = self − target."""
-    x, y = narrowly_met(a, self, target)
-    size = a.abs(a.sub(x, y))
+    size = a.abs(a.sub(*narrowly_met(a, self, target)))
     far = a.mul(a.sub(size, a.mul(a.full((), delta, size.dtype), 0.5)), delta)
     losses = a.where(a.compare(size, delta, "le"), a.mul(a.mul(size, size), 0.5), far)
     return _reduced(a, losses, reduction)
@@ -257,8 +253,8 @@ def _picked(a: Algebra[V], x: V, target: V, weight: V | None, ignore_index: int)
     """What was predicted of each target, and its weight; both 0 where it is ignored."""
     index, counts = _index(a, x, target, ignore_index)
     axis = _class_axis(x)
-    found = a.reshape(a.take_along(x, _raised(a, index, axis), axis), index.shape)
-    return a.where(counts, found, 0), _weights(a, x, index, counts, weight)
+    predicted = a.reshape(a.take_along(x, _raised(a, index, axis), axis), index.shape)
+    return a.where(counts, predicted, 0), _weights(a, x, index, counts, weight)
 
 
 def _smooth(a: Algebra[V], logs: V, target: V, weight: V | None, reduction: int, ignore_index: int) -> V:

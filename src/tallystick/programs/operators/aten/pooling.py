@@ -23,7 +23,7 @@ FAMILY: Final = Family("aten")
 
 
 @dataclass(frozen=True)
-class Plane:
+class _Plane:
     """Windows over a plane of `inputs`, one result per position: everything but the values."""
 
     inputs: Ints
@@ -171,7 +171,7 @@ def adaptive_avg_pool2d_backward(a: Algebra[V], grad_output: V, self: V) -> V:
 # ---- windows
 
 
-def _plane(x: Typed, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool) -> Plane:
+def _plane(x: Typed, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool) -> _Plane:
     _check_plane(x)
     kernel = sides(kernel, 2, "kernel", 1)
     strides = sides(stride, 2, "stride", 1) if stride else kernel
@@ -180,7 +180,7 @@ def _plane(x: Typed, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, 
         raise MalformedError(f"padding {list(zeros)} beyond half the kernel {list(kernel)}")
     axes = zip(x.shape[-2:], kernel, strides, zeros, dilations, strict=True)
     results = tuple(_positions(*axis, ceil_mode) for axis in axes)
-    return Plane(x.shape[-2:], results, kernel, strides, zeros, dilations)
+    return _Plane(x.shape[-2:], results, kernel, strides, zeros, dilations)
 
 
 def _positions(length: int, kernel: int, step: int, low: int, dilation: int, ceil_mode: bool) -> int:
@@ -193,14 +193,14 @@ def _positions(length: int, kernel: int, step: int, low: int, dilation: int, cei
     return count
 
 
-def _windows(a: Algebra[V], x: V, plane: Plane, number: float) -> V:
+def _windows(a: Algebra[V], x: V, plane: _Plane, number: float) -> V:
     """[…,h',w',kernel height,kernel width]."""
     front, first = (0,) * (len(x.shape) - 2), len(x.shape) - 2
     padded = a.pad(x, number, (*front, *plane.padding), (*front, *plane.high), (*front, 0, 0))
     return a.windows(padded, (first, first + 1), plane.kernel, plane.strides, plane.dilations)
 
 
-def _seen_from(a: Algebra[V], results: V, plane: Plane, number: int) -> V:
+def _seen_from(a: Algebra[V], results: V, plane: _Plane, number: int) -> V:
     """[…,h,w,kernel height,kernel width]: for each place the results whose windows hold it, `number` where none do."""
     front, first = (0,) * (len(results.shape) - 2), len(results.shape) - 2
     reach = [dilation * (side - 1) for dilation, side in zip(plane.dilations, plane.kernel, strict=True)]
@@ -211,17 +211,17 @@ def _seen_from(a: Algebra[V], results: V, plane: Plane, number: int) -> V:
     return a.windows(padded, (first, first + 1), plane.kernel, (1, 1), plane.dilations)
 
 
-def _places(a: Algebra[V], inside: V, plane: Plane, axis: int, offsets: V) -> V:
+def _places(a: Algebra[V], inside: V, plane: _Plane, axis: int, offsets: V) -> V:
     """Along one axis of the plane, where `offsets` into each window point; padding is never the place."""
     shape = [1, 1]
     shape[axis] = plane.results[axis]
     first = a.reshape(a.iota((plane.results[axis],), 0, "I64"), shape)
     start = a.sub(a.mul(first, plane.strides[axis]), plane.padding[axis])
-    found = a.add(start, a.mul(offsets, plane.dilations[axis]))
-    return a.minimum(a.maximum(found, 0), plane.inputs[axis] - 1)
+    place = a.add(start, a.mul(offsets, plane.dilations[axis]))
+    return a.minimum(a.maximum(place, 0), plane.inputs[axis] - 1)
 
 
-def _divisor(a: Algebra[V], x: Typed, plane: Plane, count_padding: bool, override: int | None) -> V:
+def _divisor(a: Algebra[V], x: Typed, plane: _Plane, count_padding: bool, override: int | None) -> V:
     """How many elements each window counts, as `x.dtype`."""
     if override is not None:
         if override == 0:
@@ -281,7 +281,7 @@ def _check_plane(x: Typed) -> None:
         raise MalformedError(f"{x.dtype}{list(x.shape)} where planes of floats are needed")
 
 
-def _check_results(x: Typed, self: Typed, plane: Plane) -> None:
+def _check_results(x: Typed, self: Typed, plane: _Plane) -> None:
     if x.shape != (*self.shape[:-2], *plane.results):
         raise MalformedError(f"shape {list(x.shape)} where {[*self.shape[:-2], *plane.results]} is needed")
 
@@ -311,22 +311,24 @@ def upsample_nearest2d(
     return _resample(a, self, output_size, (scales_h, scales_w))
 
 
-@FAMILY.moves("upsample_nearest1d.vec", "nearest neighbours along a line")
-def upsample_nearest1d_by_factor(
-    a: Algebra[V], input: V, output_size: Ints | None, scale_factors: tuple[float, ...] | None
-) -> V:
-    """[n,c,w]: either the size is given, or a factor, of which the size is rounded down."""
-    check_rank(input, 3)
-    return _by_factor(a, input, output_size, scale_factors)
+def _add_by_factor(axes: int, where: str) -> None:
+    @FAMILY.moves(f"upsample_nearest{axes}d.vec", f"nearest neighbours {where}")
+    def by_factor(a: Algebra[V], input: V, output_size: Ints | None, scale_factors: tuple[float, ...] | None) -> V:
+        """[n,c,…]: either the sizes are given, or factors, of which the sizes are rounded down."""
+        check_rank(input, axes + 2)
+        if (output_size is None) == (scale_factors is None):
+            raise MalformedError("either output sizes or scale factors are needed")
+        if output_size is not None:
+            return _resample(a, input, output_size, (None,) * len(output_size))
+        factors = scale_factors or ()
+        if any(not 0 < factor <= SIDE_MAX for factor in factors) or len(factors) != axes:
+            raise MalformedError(f"scale factors {list(factors)[:8]} for {list(input.shape)}")
+        sizes = tuple(int(side * factor) for side, factor in zip(input.shape[2:], factors, strict=True))
+        return _resample(a, input, sizes, factors)
 
 
-@FAMILY.moves("upsample_nearest2d.vec", "nearest neighbours in a plane")
-def upsample_nearest2d_by_factor(
-    a: Algebra[V], input: V, output_size: Ints | None, scale_factors: tuple[float, ...] | None
-) -> V:
-    """[n,c,h,w]: either the sizes are given, or factors, of which the sizes are rounded down."""
-    check_rank(input, 4)
-    return _by_factor(a, input, output_size, scale_factors)
+_add_by_factor(1, "along a line")
+_add_by_factor(2, "in a plane")
 
 
 @FAMILY.accumulates("upsample_nearest2d_backward.default", "each gradient added where its value came from")
@@ -350,18 +352,6 @@ def upsample_nearest2d_backward(
     return a.scatter(a.full(input_size, 0, grad_output.dtype), sources, 2, grad_output, add=True)
 
 
-def _by_factor(a: Algebra[V], x: V, output_size: Ints | None, scale_factors: tuple[float, ...] | None) -> V:
-    if (output_size is None) == (scale_factors is None):
-        raise MalformedError("either output sizes or scale factors are needed")
-    if output_size is not None:
-        return _resample(a, x, output_size, (None,) * len(output_size))
-    factors = scale_factors or ()
-    if any(not 0 < factor <= SIDE_MAX for factor in factors) or len(factors) != len(x.shape) - 2:
-        raise MalformedError(f"scale factors {list(factors)[:8]} for {list(x.shape)}")
-    sizes = tuple(int(side * factor) for side, factor in zip(x.shape[2:], factors, strict=True))
-    return _resample(a, x, sizes, factors)
-
-
 def _resample(a: Algebra[V], x: V, sizes: Ints, scales: Scales) -> V:
     _check_sizes((*x.shape[:2], *sizes), x.shape, scales)
     ratios = [_ratio(old, new, scale) for old, new, scale in zip(x.shape[2:], sizes, scales, strict=True)]
@@ -370,12 +360,12 @@ def _resample(a: Algebra[V], x: V, sizes: Ints, scales: Scales) -> V:
 
 def _grid(a: Algebra[V], sizes: Ints, ratios: list[Fraction]) -> list[V]:
     """For each axis the sources ⌊i·ratio⌋, shaped so that they broadcast together."""
-    found = []
+    sources = []
     for axis, (size, ratio) in enumerate(zip(sizes, ratios, strict=True)):
         scaled = a.mul(a.iota((size,), 0, "I64"), ratio.numerator)
         shape = [size if i == axis else 1 for i in range(len(sizes))]
-        found.append(a.reshape(a.floor_divide(scaled, ratio.denominator), shape))
-    return found
+        sources.append(a.reshape(a.floor_divide(scaled, ratio.denominator), shape))
+    return sources
 
 
 def _block_sums(a: Algebra[V], g: V, ratios: list[Fraction]) -> V:

@@ -81,8 +81,8 @@ def count_nonzero_over(a: Algebra[V], self: V, dim: Ints) -> V:
 
 def _add_extreme(name: str, largest: str, opposite: bool) -> None:
     def extreme(a: Algebra[V], x: V, axes: Axes, keep: bool = False) -> V:
-        found: V = getattr(a, name)(x, axes, keep)
-        return found
+        result: V = getattr(a, name)(x, axes, keep)
+        return result
 
     @FAMILY.exact(f"{name}.default", f"the {largest} element")
     def of_all(a: Algebra[V], self: V) -> V:
@@ -222,8 +222,8 @@ def _variance(a: Algebra[V], x: V, center: V, axes: Axes, correction: Scalar, ke
 def _place_of_largest(a: Algebra[V], x: V, dim: int | None, keep: bool) -> V:
     if dim is not None:
         return a.argmax(lifted(a, x), axis_of(x, dim), keep) if x.shape else a.full((), 0, "I64")
-    found = a.argmax(flat(a, x), 0)
-    return a.reshape(found, (1,) * len(x.shape)) if keep else found
+    place = a.argmax(flat(a, x), 0)
+    return a.reshape(place, (1,) * len(x.shape)) if keep else place
 
 
 def _opposite(a: Algebra[V], x: V) -> V:

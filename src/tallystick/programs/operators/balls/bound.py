@@ -1,5 +1,4 @@
 """All primitives on balls as one algebra, and the results of an operator with their bounds."""
-# ruff: noqa: D102  (`Algebra` says what each primitive means)
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ from tallystick.programs.operators.rounding import DETERMINISTIC, Model
 from tallystick.programs.operators.values import Value
 
 
-class Movement(Frame):
+class _Movement(Frame):
     """See `Algebra`; none of these primitives rounds."""
 
     def full(self, shape: Sequence[int], number: Number, dtype: str) -> Ball:
@@ -87,12 +86,12 @@ class Movement(Frame):
         return replace(result, radius=self._full(result.width, result) + indices.radius)
 
 
-class Balls(Elementwise, Accumulation, Movement):
+class Balls(Elementwise, Accumulation, _Movement):
     """The algebra of balls over one array library, for devices of one precision and one table of library figures."""
 
 
 PLAIN_SUMS: Final = frozenset({"aten.sum.default", "aten.sum.dim_IntList", "aten.mean.default", "aten.mean.dim"})
-"""Operators whose kernels are known to sum in cascades, as `Variance.plain` assumes."""
+"""Operators whose kernels are known to sum in cascades: `RoundedSums.plain`."""
 Argument = Any
 """A tensor, a tuple of tensors and `None`s, an attribute, or `None`."""
 

@@ -384,7 +384,7 @@ class Elementwise(Choices):
         """A cast from floats to integers; unknown for values out of range, because C does not define them."""
         limits = np.iinfo(numpy_dtype(centre.dtype))
         fits = (x.array > float(limits.min) - 1) & (x.array < float(limits.max))
-        found = self._step("trunc", x, centre)
+        cut = self._step("trunc", x, centre)
         if bool(self.xp.all(fits)):
-            return found
-        return replace(found, radius=self.xp.where(fits, self._full(found.width, found), math.inf))
+            return cut
+        return replace(cut, radius=self.xp.where(fits, self._full(cut.width, cut), math.inf))

@@ -23,7 +23,7 @@ LOST: Final = 2 * FORMATS["F32"].smallest_normal
 """What a square loses by an underflow in F32, and more."""
 
 
-class Norms(Values):
+class _Norms(Values):
     """The algebra of arrays with ‖x‖₂‖y‖₂ in place of Σxy, which is not larger."""
 
     def dot(
@@ -81,7 +81,7 @@ class OrdinaryBalls(Balls):
     @cached_property
     def values(self) -> Values:
         """The algebra of the centres."""
-        kind = Norms if self.norms else Values
+        kind = _Norms if self.norms else Values
         return kind(self.library, self.reference)
 
     @property
@@ -97,10 +97,10 @@ class OrdinaryBalls(Balls):
 
     def total(self) -> Array:
         """The sum of all radii so far, to be compared with `LIMIT`; NaN is not below it."""
-        found = self._lift(0.0)
+        total = self._lift(0.0)
         for radius in self.seen.values():
-            found = found + self.xp.sum(radius)
-        return found
+            total = total + self.xp.sum(radius)
+        return total
 
     def add(self, x: Ball, y: Operand) -> Ball:
         return self._instead_of(super().add(x, y), x, y)

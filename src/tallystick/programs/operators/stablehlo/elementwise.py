@@ -15,6 +15,7 @@ FAMILY = Family("stablehlo")
 
 
 _INTEGERS_TOO = frozenset({"abs", "neg", "sign"})
+_OF_BOOL = {"add": "logical_or", "multiply": "logical_and"}
 
 
 def _add_unary(exactness: Exactness, name: str, primitive: str, meaning: str) -> None:
@@ -34,7 +35,8 @@ def _add_binary(exactness: Exactness, name: str, primitive: str, meaning: str) -
         alike(lhs, rhs)
         require(lhs.dtype in FLOATS or name != "power", f"stablehlo.{name} of {lhs.dtype}")
         require(lhs.dtype != "BOOL" or name != "subtract", f"stablehlo.{name} of {lhs.dtype}")
-        result: V = getattr(a, primitive)(a.wide(lhs), a.wide(rhs))
+        computation = _OF_BOOL.get(name, primitive) if lhs.dtype == "BOOL" else primitive
+        result: V = getattr(a, computation)(a.wide(lhs), a.wide(rhs))
         return rounded(a, result, lhs)
 
 
@@ -59,28 +61,14 @@ for _row in (
 ):
     _add_unary(*_row)
 for _row in (
+    (Exactness.ROUNDS, "add", "add", "x + y; integers wrap, BOOL: or"),
     (Exactness.ROUNDS, "subtract", "sub", "x − y; integers wrap"),
+    (Exactness.ROUNDS, "multiply", "mul", "x·y; integers wrap, BOOL: and"),
     (Exactness.LIBRARY, "power", "pow", "xʸ"),
     (Exactness.EXACT, "maximum", "maximum", "the greater"),
     (Exactness.EXACT, "minimum", "minimum", "the smaller"),
 ):
     _add_binary(*_row)
-
-
-@FAMILY.rounds("add", "x + y; integers wrap, BOOL: or")
-def add(a: Algebra[V], lhs: V, rhs: V) -> V:
-    alike(lhs, rhs)
-    if lhs.dtype == "BOOL":
-        return a.logical_or(lhs, rhs)
-    return rounded(a, a.add(a.wide(lhs), a.wide(rhs)), lhs)
-
-
-@FAMILY.rounds("multiply", "x·y; integers wrap, BOOL: and")
-def multiply(a: Algebra[V], lhs: V, rhs: V) -> V:
-    alike(lhs, rhs)
-    if lhs.dtype == "BOOL":
-        return a.logical_and(lhs, rhs)
-    return rounded(a, a.mul(a.wide(lhs), a.wide(rhs)), lhs)
 
 
 @FAMILY.rounds("divide", "x / y; integers truncate")

@@ -14,7 +14,7 @@ from tallystick.programs.operators.stablehlo.arguments import distinct_axes, is_
 FAMILY = Family("stablehlo")
 
 
-class Blocks(NamedTuple):
+class _Blocks(NamedTuple):
     """How gather and scatter address blocks of a tensor: what their two sets of attributes have in common.
 
     `window` are the axes of the result (or of the updates) inside a block. `dropped` are the axes of the tensor along
@@ -107,7 +107,7 @@ def gather(
     """§gather; a block that would leave the tensor is moved inside."""
     batched, index_batched = operand_batching_dims, start_indices_batching_dims
     kept = (offset_dims, collapsed_slice_dims, batched, index_batched)
-    blocks = Blocks(operand.shape, *kept, start_index_map, index_vector_dim, slice_sizes)
+    blocks = _Blocks(operand.shape, *kept, start_index_map, index_vector_dim, slice_sizes)
     blocks.check(start_indices)
     starts = [
         a.minimum(a.maximum(column, 0), operand.shape[axis] - blocks.sizes[axis])
@@ -142,7 +142,7 @@ def scatter(
     require(reducer in {"add", "assign"}, f"reducer {reducer!r:.40}")
     sizes = _block_sizes(input, updates, update_window_dims, {*inserted_window_dims, *input_batching_dims})
     kept = (update_window_dims, inserted_window_dims, input_batching_dims, scatter_indices_batching_dims)
-    blocks = Blocks(input.shape, *kept, scatter_dims_to_operand_dims, index_vector_dim, sizes)
+    blocks = _Blocks(input.shape, *kept, scatter_dims_to_operand_dims, index_vector_dim, sizes)
     blocks.check(scatter_indices)
     expected = blocks.result(scatter_indices)
     require(updates.shape == expected, f"updates {list(updates.shape)} for blocks {list(expected)}")
@@ -167,29 +167,29 @@ def sort(a: Algebra[V], inputs: Sequence[V], dimension: int, is_stable: bool, co
     return (values, *(a.take_along(other, order, dimension) for other in others))
 
 
-def _columns(a: Algebra[V], indices: V, blocks: Blocks) -> list[V]:
+def _columns(a: Algebra[V], indices: V, blocks: _Blocks) -> list[V]:
     """One I64 tensor of places for each mapped axis."""
     wide = a.cast(indices, "I64")
     outer = blocks.outer(indices)
     if blocks.vector == len(indices.shape):
         return [wide]
     ends, ones = list(indices.shape), [1] * len(indices.shape)
-    found = []
+    columns = []
     for entry in range(len(blocks.mapped)):
         starts = [entry if axis == blocks.vector else 0 for axis in range(len(ends))]
         stops = [entry + 1 if axis == blocks.vector else side for axis, side in enumerate(ends)]
-        found.append(a.reshape(a.slice(wide, starts, stops, ones), outer))
-    return found
+        columns.append(a.reshape(a.slice(wide, starts, stops, ones), outer))
+    return columns
 
 
-def _rows(a: Algebra[V], operand: V, starts: V, blocks: Blocks) -> V:
+def _rows(a: Algebra[V], operand: V, starts: V, blocks: _Blocks) -> V:
     """Whole rows, and their axes brought to the places that the result has for them."""
     axis, count = blocks.mapped[0], len(starts.shape)
     taken = a.take(operand, (starts,), axis)
     return a.transpose(taken, _order(blocks, axis, count))
 
 
-def _order(blocks: Blocks, axis: int, count: int) -> list[int]:
+def _order(blocks: _Blocks, axis: int, count: int) -> list[int]:
     """For each axis of the result, its axis in `take(operand, indices, axis)` with `count` axes of indices."""
     inside = [*range(axis), *range(axis + count, len(blocks.shape) - 1 + count)]
     outside = list(range(axis, axis + count))
@@ -199,7 +199,7 @@ def _order(blocks: Blocks, axis: int, count: int) -> list[int]:
     ]
 
 
-def _rows_written(a: Algebra[V], x: V, starts: V, updates: V, blocks: Blocks, add: bool) -> V:
+def _rows_written(a: Algebra[V], x: V, starts: V, updates: V, blocks: _Blocks, add: bool) -> V:
     axis, count = blocks.mapped[0], len(starts.shape)
     side, none = x.shape[axis], [0] * len(x.shape)
     order = _order(blocks, axis, count)
@@ -218,16 +218,16 @@ def _written(a: Algebra[V], x: V, places: V, updates: V, add: bool) -> V:
     return a.reshape(a.slice(written, (0,), (count,), (1,)), x.shape)
 
 
-def _flat_places(a: Algebra[V], indices: V, starts: Sequence[V], blocks: Blocks) -> V:
+def _flat_places(a: Algebra[V], indices: V, starts: Sequence[V], blocks: _Blocks) -> V:
     """For each element of the result, its place in the flattened tensor."""
     shape = blocks.result(indices)
-    found = a.full(shape, 0, "I64")
+    places = a.full(shape, 0, "I64")
     for axis, coordinate in enumerate(_coordinates(a, indices, starts, blocks)):
-        found = a.add(found, a.mul(coordinate, prod(blocks.shape[axis + 1 :])))
-    return found
+        places = a.add(places, a.mul(coordinate, prod(blocks.shape[axis + 1 :])))
+    return places
 
 
-def _inside_or_last(a: Algebra[V], indices: V, starts: Sequence[V], blocks: Blocks) -> V:
+def _inside_or_last(a: Algebra[V], indices: V, starts: Sequence[V], blocks: _Blocks) -> V:
     """The flat places, and one behind the last for each element outside of the tensor."""
     shape = blocks.result(indices)
     inside = a.full(shape, 1, "BOOL")
@@ -237,18 +237,18 @@ def _inside_or_last(a: Algebra[V], indices: V, starts: Sequence[V], blocks: Bloc
     return a.where(inside, _flat_places(a, indices, starts, blocks), prod(blocks.shape))
 
 
-def _coordinates(a: Algebra[V], indices: V, starts: Sequence[V], blocks: Blocks) -> list[V]:
+def _coordinates(a: Algebra[V], indices: V, starts: Sequence[V], blocks: _Blocks) -> list[V]:
     """For each axis of the tensor a tensor that broadcasts to the result: the place along it."""
     shape, places = blocks.result(indices), blocks.places(indices)
     outer = [shape[place] if place in places else 1 for place in range(len(shape))]
-    found = [a.full((1,) * len(shape), 0, "I64") for _ in blocks.shape]
+    coordinates = [a.full((1,) * len(shape), 0, "I64") for _ in blocks.shape]
     for axis, start in zip(blocks.mapped, starts, strict=True):
-        found[axis] = a.reshape(start, outer)
+        coordinates[axis] = a.reshape(start, outer)
     for axis, index_axis in zip(blocks.batched, blocks.index_batched, strict=True):
-        found[axis] = _ramp(a, shape, places[index_axis - (index_axis > blocks.vector)])
+        coordinates[axis] = _ramp(a, shape, places[index_axis - (index_axis > blocks.vector)])
     for place, axis in zip(blocks.window, blocks.kept, strict=True):
-        found[axis] = a.add(found[axis], _ramp(a, shape, place))
-    return found
+        coordinates[axis] = a.add(coordinates[axis], _ramp(a, shape, place))
+    return coordinates
 
 
 def _ramp(a: Algebra[V], shape: Sequence[int], place: int) -> V:

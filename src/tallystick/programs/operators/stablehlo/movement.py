@@ -115,12 +115,12 @@ def _places(a: Algebra[V], operand: V, starts: Sequence[V], sizes: Sequence[int]
     """For each axis the indices that a block covers; `None` for the whole axis."""
     index_scalars(starts, len(operand.shape))
     per_axis(len(operand.shape), slice_sizes=sizes)
-    found: list[V | None] = []
+    places: list[V | None] = []
     for start, size, side in zip(starts, sizes, operand.shape, strict=True):
         require(0 <= size <= side, f"a block of {size} in a side of {side}")
         first = a.minimum(a.maximum(a.cast(start, "I64"), 0), side - size)
-        found.append(None if size == side else a.add(a.iota((size,), 0, "I64"), first))
-    return found
+        places.append(None if size == side else a.add(a.iota((size,), 0, "I64"), first))
+    return places
 
 
 def _updated(a: Algebra[V], x: V, update: V, places: Sequence[V | None], axis: int) -> V:

@@ -127,8 +127,8 @@ def windows_of(
     axes = tuple(i for i in range(len(sizes)) if (sizes[i], strides[i]) != (1, 1))
     if not axes:
         return x, ()
-    found = a.windows(x, axes, [sizes[i] for i in axes], [strides[i] for i in axes], [dilations[i] for i in axes])
-    return found, tuple(range(len(x.shape), len(x.shape) + len(axes)))
+    windows = a.windows(x, axes, [sizes[i] for i in axes], [strides[i] for i in axes], [dilations[i] for i in axes])
+    return windows, tuple(range(len(x.shape), len(x.shape) + len(axes)))
 
 
 def _reduced(a: Algebra[V], x: V, init: V, axes: tuple[int, ...], reducer: str) -> V:
@@ -288,9 +288,9 @@ def _grouped(a: Algebra[V], x: V, kernel: V, feature_groups: int, batch_groups: 
     x = a.transpose(x, (0, 2, 1, *range(3, len(x.shape))))
     x = a.reshape(x, (groups, per_group, inside, *places, *window))
     inner = (2, *range(3 + spatial, 3 + 2 * spatial))
-    found = a.dot(x, kernel, (inner, (2, *range(3, 3 + spatial))), ((0,), (0,)))
+    result = a.dot(x, kernel, (inner, (2, *range(3, 3 + spatial))), ((0,), (0,)))
     # group, example, places, output of the group
-    ordered = a.transpose(found, (1, 0, 2 + spatial, *range(2, 2 + spatial)))
+    ordered = a.transpose(result, (1, 0, 2 + spatial, *range(2, 2 + spatial)))
     return a.reshape(ordered, (per_group, outputs, *places))
 
 

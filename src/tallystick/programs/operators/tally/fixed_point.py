@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tallystick.core.errors import MalformedError
-from tallystick.programs.operators.algebra import Integers, X
+
+if TYPE_CHECKING:
+    from tallystick.programs.operators.algebra import Integers, X
 
 # Powers and logarithms of two in integer operations alone, so that every engine gets the same bits.
 #

@@ -225,8 +225,8 @@ def select_token(a: Algebra[V], cumulative: V, seed: V, position: V) -> V:
     total = a.slice(cumulative, starts, stops, [1] * (axis + 1))
     word = _position_words(a, cumulative, seed, position, 1)
     threshold = _scaled(a, a.broadcast(_leading(a, word, WORD_BITS), total.shape), total)
-    found = a.sum(a.cast(a.compare(cumulative, threshold, "le"), "I64"), (axis,))
-    return a.where(a.compare(a.reshape(total, found.shape), 0, "gt"), found, -1)
+    token = a.sum(a.cast(a.compare(cumulative, threshold, "le"), "I64"), (axis,))
+    return a.where(a.compare(a.reshape(total, token.shape), 0, "gt"), token, -1)
 
 
 @FAMILY.exact("add_gumbel_noise", "keys and their noise")
