@@ -13,7 +13,6 @@ from tallystick.audits.report import Report, claim_named
 from tallystick.core.canonical_json import Json
 from tallystick.core.lazy import require
 from tallystick.core.svg import Chart
-from tallystick.verdicts.check_table import summarise_checks
 from tallystick.verdicts.tolerance import Finding
 from tallystick.verdicts.words import (
     CONFIDENCE,
@@ -25,6 +24,7 @@ from tallystick.verdicts.words import (
     printable,
     seconds_line,
     sentence_of,
+    summarise_checks,
 )
 
 if TYPE_CHECKING:
