@@ -497,7 +497,7 @@ def proof_sizes(folder: Path) -> Figures:
 
 def found_statement(whole: WholeOpening) -> int:
     """Bytes of opening and header, which all leaves share."""
-    return whole.bundle(0).sizes.statement
+    return whole.bundle(0).sizes["statement_bytes"]
 
 
 def referee_cost(folder: Path) -> Figures:

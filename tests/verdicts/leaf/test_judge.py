@@ -722,6 +722,6 @@ def test_rulings_are_printed_as_json(honest: Leaves) -> None:
     assert isinstance(ruling, Ruling)
     written = json.loads(encode(ruling.to_json()))
     assert (written["fault"], written["ground"], written["verdict"]) == ("challenger", "holds", "accepted")
-    assert written["work"]["proof_hash_bytes"] == ruling.work.sizes.hashes  # type: ignore[union-attr]
+    assert written["work"]["proof_hash_bytes"] == ruling.work.sizes["proof_hash_bytes"]
     undecided = rule_leaf(honest.whole.bundle(0), LeafRequest(limits=LeafLimits(memory_bytes=1)))
     assert undecided.to_json()["fault"] == "committee"

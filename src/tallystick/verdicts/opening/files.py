@@ -1,9 +1,9 @@
-"""An opening directory: its files, and the values in it, each named by its digest."""
+"""An opening directory: its files, the chain of its operator records, and its values, each named by its digest."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -14,9 +14,12 @@ from tallystick.core.files import read_document
 from tallystick.core.safetensors import StateFile, check_booleans
 from tallystick.core.tensor_digests import tensor_digest
 from tallystick.core.tensors import Tensor, TensorSpec
-from tallystick.formats.openings import Opening
+from tallystick.formats.openings import Opening, given_in
+from tallystick.formats.records import OperatorRecord
 from tallystick.formats.store.log import read_lines
-from tallystick.programs.graph import Ref
+from tallystick.programs.graph import Graph, Ref
+from tallystick.verdicts.opening.binding import check_operator
+from tallystick.verdicts.verdict import require
 
 # Reads the files of an opening that `tally open --operators` wrote; the format is in `formats.openings`.
 
@@ -45,6 +48,46 @@ def read_operator_lines(folder: Path) -> list[bytes]:
             raise UnavailableError(f"{OPERATORS}: more than the {OPERATORS_MAX} records allowed")
         lines.append(line)
     return lines
+
+
+def follow_operators(opening: Opening, graph: Graph, lines: Collection[bytes]) -> dict[Ref, Digest]:
+    """The digest of every value, from the sources of the opening through all records to its results.
+
+    Raises `ProofError` if an operator reads a value that was not given, `MalformedError` if a line is not a record.
+    """
+    digests: dict[Ref, Digest] = dict(opening.sources)
+    try:
+        _follow(opening, graph, lines, digests)
+    except ProofError:
+        for number, line in enumerate(lines, 1):  # report a line that is not a record at all before any other error
+            _read_record(line, number)
+        raise
+    return digests
+
+
+def _follow(opening: Opening, graph: Graph, lines: Collection[bytes], digests: dict[Ref, Digest]) -> None:
+    """Add the digests of all results; each record must belong to its node and read the values that were given."""
+    names = {source.name for source in graph.sources}
+    require(names == opening.sources.keys(), "the opening names other inputs than the graph has")
+    for constant in graph.constants:
+        is_same = opening.sources[constant.name] == constant.digest
+        require(is_same, f"constant {constant.name} is not the graph's")
+    require(len(lines) == len(graph.nodes), f"{len(lines)} operators, and the graph has {len(graph.nodes)}")
+    for number, (node, line) in enumerate(zip(graph.nodes, lines, strict=True), 1):
+        results = given_in(line, node, digests)
+        if results is None:
+            record = _read_record(line, number)
+            check_operator(node, record)
+            for ref, named in record.inputs.items():
+                require(digests.get(ref) == named, f"node {node.number} reads another {ref} than was given")
+            results = record.outputs
+        digests |= results
+    results = {output.name: digests[output.value] for output in graph.outputs}
+    require(results == opening.results, "the opening names other results than the operators give")
+
+
+def _read_record(line: bytes, number: int) -> OperatorRecord:
+    return OperatorRecord.from_bytes(line, f"{OPERATORS}: line {number}")
 
 
 # The opened values in a folder: one file, in which each value is named by its tensor digest.

@@ -21,12 +21,13 @@ from tallystick.programs.encoding import NodeProof, check_node, file_root, graph
 from tallystick.programs.files import load_program
 from tallystick.programs.graph import Graph, Node, Ref
 from tallystick.programs.operators.precision import UNSTATED, Precision, outside
-from tallystick.verdicts.opening.binding import check_binding, check_operator, follow_operators
+from tallystick.verdicts.opening.binding import check_binding, check_operator
 from tallystick.verdicts.opening.files import (
     GRAPH,
     OPERATOR,
     OPERATORS,
     OpenedValues,
+    follow_operators,
     read_opening,
     read_operator_lines,
 )
