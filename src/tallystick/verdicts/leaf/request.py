@@ -18,7 +18,7 @@ from tallystick.programs.encoding import NodeProof, check_node, graph_from_json
 from tallystick.programs.graph import Graph, Node, Ref
 from tallystick.programs.operators.precision import UNSTATED, Precision
 from tallystick.verdicts.leaf.bundle import Edge, LeafBundle
-from tallystick.verdicts.opening.binding import check_binding, check_operator
+from tallystick.verdicts.opening.binding import check_binding, check_operator, check_sources
 from tallystick.verdicts.operator.lazy_algebra import Places
 from tallystick.verdicts.verdict import Fault, Findings, Verdict, bound_by_digest, require
 
@@ -207,10 +207,7 @@ def _check_header(bundle: LeafBundle) -> Graph:
     graph = graph_from_json(bundle.header.record, ())
     names = [source.name for source in graph.sources]
     require(len(set(names)) == len(names), "two values from outside have one name")
-    require(set(names) == opening.sources.keys(), "the opening names other inputs than the graph has")
-    for constant in graph.constants:
-        is_same = opening.sources[constant.name] == constant.digest
-        require(is_same, f"constant {constant.name} is not the graph's")
+    check_sources(graph, opening)
     return graph
 
 

@@ -9,7 +9,7 @@ from tallystick.core.tensor_digests import tensor_digest
 from tallystick.core.tensors import Tensor
 from tallystick.formats.openings import Opening, state_digest_of
 from tallystick.formats.records import CallRecord, OperatorRecord
-from tallystick.programs.graph import Node
+from tallystick.programs.graph import Graph, Node
 from tallystick.programs.step_names import BATCH, POSITION, STATE_PREFIXES
 from tallystick.verdicts.verdict import require
 
@@ -56,3 +56,12 @@ def check_operator(node: Node, record: OperatorRecord) -> None:
     require((record.node, record.operator) == (node.number, node.operator), f"{what} is not the one recorded")
     require(record.inputs.keys() == set(node.refs), f"{what} reads other values than its record names")
     require(record.outputs.keys() == given, f"{what} gives other values than its record names")
+
+
+def check_sources(graph: Graph, opening: Opening) -> None:
+    """Raise `ProofError` unless the opening names the inputs and constants of `graph`, and its constants are those."""
+    names = {source.name for source in graph.sources}
+    require(names == opening.sources.keys(), "the opening names other inputs than the graph has")
+    for constant in graph.constants:
+        is_same = opening.sources[constant.name] == constant.digest
+        require(is_same, f"constant {constant.name} is not the graph's")

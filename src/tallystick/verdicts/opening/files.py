@@ -18,7 +18,7 @@ from tallystick.formats.openings import Opening, given_in
 from tallystick.formats.records import OperatorRecord
 from tallystick.formats.store.log import read_lines
 from tallystick.programs.graph import Graph, Ref
-from tallystick.verdicts.opening.binding import check_operator
+from tallystick.verdicts.opening.binding import check_operator, check_sources
 from tallystick.verdicts.verdict import require
 
 # Reads the files of an opening that `tally open --operators` wrote; the format is in `formats.openings`.
@@ -67,11 +67,7 @@ def follow_operators(opening: Opening, graph: Graph, lines: Collection[bytes]) -
 
 def _follow(opening: Opening, graph: Graph, lines: Collection[bytes], digests: dict[Ref, Digest]) -> None:
     """Add the digests of all results; each record must belong to its node and read the values that were given."""
-    names = {source.name for source in graph.sources}
-    require(names == opening.sources.keys(), "the opening names other inputs than the graph has")
-    for constant in graph.constants:
-        is_same = opening.sources[constant.name] == constant.digest
-        require(is_same, f"constant {constant.name} is not the graph's")
+    check_sources(graph, opening)
     require(len(lines) == len(graph.nodes), f"{len(lines)} operators, and the graph has {len(graph.nodes)}")
     for number, (node, line) in enumerate(zip(graph.nodes, lines, strict=True), 1):
         results = given_in(line, node, digests)
