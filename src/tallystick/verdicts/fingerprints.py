@@ -288,7 +288,7 @@ def rows_for(fingerprint: Fingerprint, passed: Prefill, final: int) -> Rows:
     `final` is the layer number of the final norm. The layer behind it is the logits, by the fingerprint's seed; for a
     fingerprint without a seed, by the public one.
     """
-    rows = {layer: each[-fingerprint.tokens :] for layer, each in passed.hidden.items()}
+    rows = {layer: states[-fingerprint.tokens :] for layer, states in passed.hidden.items()}
     if final + 1 in fingerprint.layers:
         rows[final + 1] = logit_rows(passed.logits[-fingerprint.tokens :], fingerprint.seed or PUBLIC_SEED)
     return rows

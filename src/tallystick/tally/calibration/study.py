@@ -84,7 +84,7 @@ def calibrate(
 def table(samples: list[Sample], claims: list[ClaimTrial], also: Calibration | None = None) -> Calibration:
     """The calibration from the measurements on this machine, and from those in `also`."""
     kinds = product(FAMILIES, OPTIMIZERS, PRECISIONS, WINDOWS, FROM_STEPS)
-    others = {} if also is None else {(*_kind(each), each.window, each.from_step): each for each in also.entries}
+    others = {} if also is None else {(*_kind(entry), entry.window, entry.from_step): entry for entry in also.entries}
     return Calibration(
         machine=f"{machine()}; {also.machine}" if also else machine(),
         torch=f"{version('torch')}; {also.torch}" if also else version("torch"),

@@ -172,7 +172,7 @@ def referee(
 
 def _make(opening: Path, node: int, out: Path, terms: RulingTerms) -> int:
     bundle = leaf_bundling.WholeOpening.read(require_folder(opening, OPENING)).bundle(node, _asked(terms))
-    _check_element(bundle, bundle.asked)
+    _check_element(bundle, bundle.challenge)
     leaf_bundle.write_bundle(out, bundle)
     missing = [
         ref for ref in bundle.operator.record.inputs | bundle.operator.record.outputs if ref not in bundle.values

@@ -93,14 +93,14 @@ class LeafBundle:
     header: GraphHeader
     operator: OpenedOperator
     edges: OperandEdges
-    asked: LeafChallenge = field(default_factory=LeafChallenge)
+    challenge: LeafChallenge = field(default_factory=LeafChallenge)
     values: Mapping[Ref, Tensor] = field(default_factory=dict)
     claimed: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def documents(self) -> dict[str, Document]:
         """The documents, which are everything but the values, by their names in the file."""
-        named = (self.opening, self.header, self.operator, self.edges, self.asked)
+        named = (self.opening, self.header, self.operator, self.edges, self.challenge)
         return dict(zip(DOCUMENTS, named, strict=True))
 
     @property

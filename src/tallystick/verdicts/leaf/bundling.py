@@ -66,18 +66,18 @@ class WholeOpening:
             raise MalformedError(f"{OPERATORS}: {len(self.lines)} records, and the graph has {len(self.graph.nodes)}")
         return OperatorRecord.from_bytes(self.lines[place], f"{OPERATORS}: line {place + 1}")
 
-    def bundle(self, number: int, asked: LeafChallenge | None = None) -> LeafBundle:
+    def bundle(self, number: int, challenge: LeafChallenge | None = None) -> LeafBundle:
         """The bundle of node `number`; values that are not opened are left out.
 
         Raises `UsageError` if the graph has no such node, `MalformedError` if the node has no record, `ProofError` if a
         value does not have the digest that names it.
         """
-        bare = self.bare(number, asked)
+        bare = self.bare(number, challenge)
         record = bare.operator.record
         values = self.values.opened({**record.inputs, **record.outputs})
         return replace(bare, values=values, claimed=self.values.opened(self.small))
 
-    def bare(self, number: int, asked: LeafChallenge | None = None) -> LeafBundle:
+    def bare(self, number: int, challenge: LeafChallenge | None = None) -> LeafBundle:
         """As `bundle`, without values."""
         if number not in self.places:
             raise UsageError(f"the graph has no node {number}")
@@ -86,7 +86,7 @@ class WholeOpening:
         leaves = self._graph_leaves
         proof = _hex(prove_inclusion(leaves, 0, len(leaves.leaves)))
         header = GraphHeader(record=header_json(self.graph), proof=proof)
-        return LeafBundle(self.opening, header, self.operator(place), edges, asked or LeafChallenge())
+        return LeafBundle(self.opening, header, self.operator(place), edges, challenge or LeafChallenge())
 
     def operator(self, place: int) -> OpenedOperator:
         """The operator at a position, with its proofs; raises what `record` raises."""

@@ -115,7 +115,7 @@ def places_of_largest_errors(product: Product, residuals: Residuals, rows: int, 
     The rows are those with the largest residuals; distances are relative to |A|·|B|. This finds an error that is within
     the tolerance of its row but not within its own bound.
     """
-    found = []
+    places = []
     for stack, row in residuals.worst_rows[:rows]:
         left, right = product.left[stack, row], product.right[stack]
         with np.errstate(all="ignore"):
@@ -125,8 +125,8 @@ def places_of_largest_errors(product: Product, residuals: Residuals, rows: int, 
                 size = size + abs(product.beta * product.summand[stack, row])
             off = np.abs(product.claimed[stack, row] - exact) / size
         columns = np.argsort(-np.nan_to_num(off, nan=np.inf, posinf=np.inf), kind="stable")[:count]
-        found.append((stack * product.claimed.shape[1] + row) * product.claimed.shape[2] + columns)
-    return np.concatenate(found).astype(np.int64) if found else np.empty(0, np.int64)
+        places.append((stack * product.claimed.shape[1] + row) * product.claimed.shape[2] + columns)
+    return np.concatenate(places).astype(np.int64) if places else np.empty(0, np.int64)
 
 
 def row_tolerances(product: Product, precision: Precision) -> Floats:
@@ -206,7 +206,7 @@ def _matmul(given: Mapping[str, Floats], claimed: Floats) -> Any:
         return None
     batch = claimed.shape[:-2]
     left, right = np.broadcast_to(x, (*batch, *x.shape[-2:])), np.broadcast_to(y, (*batch, *y.shape[-2:]))
-    return (*(each.reshape(-1, *each.shape[-2:]) for each in (left, right, claimed)), None)
+    return (*(stack.reshape(-1, *stack.shape[-2:]) for stack in (left, right, claimed)), None)
 
 
 _READINGS: Final[Mapping[str, Reading]] = {

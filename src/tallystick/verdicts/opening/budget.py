@@ -135,18 +135,18 @@ def judge_budget(graph: Graph, read: Read, budget: Budget, precision: Precision 
     return compare_with_budget(accumulate(graph, read, precision), budget)
 
 
-def compare_with_budget(found: Accumulated, budget: Budget) -> Verdict:
+def compare_with_budget(measured: Accumulated, budget: Budget) -> Verdict:
     """The verdict on measured errors, each compared with its limit."""
     notes = Findings()
-    if found.biases:
-        count = f"{len(found.biases)} results"
-        notes.note(Finding(found.one_direction, budget.one_direction), "bias in one direction", count)
-        notes.note(Finding(found.any_direction, budget.any_direction), "bias in any direction", count)
-    for error in found.path_errors:
+    if measured.biases:
+        count = f"{len(measured.biases)} results"
+        notes.note(Finding(measured.one_direction, budget.one_direction), "bias in one direction", count)
+        notes.note(Finding(measured.any_direction, budget.any_direction), "bias in any direction", count)
+    for error in measured.path_errors:
         allowed, detail = budget.paths.get(error.name, budget.path), f"in u√L, L = {error.length}"
         notes.note(Finding(error.steps, allowed), "path", error.name, detail)
     assumed = ("honest stacks differ by no more than those the budget was calibrated on",)
-    return Verdict(tuple(notes.seen), found.unavailable, (), assumed)
+    return Verdict(tuple(notes.seen), measured.unavailable, (), assumed)
 
 
 def accumulate(graph: Graph, read: Read, precision: Precision = UNSTATED) -> Accumulated:
@@ -163,11 +163,11 @@ def accumulate(graph: Graph, read: Read, precision: Precision = UNSTATED) -> Acc
 def _fitting(graph: Graph, read: Read) -> Read:
     specs = graph.specs()
 
-    def found(ref: Ref) -> Tensor | None:
+    def read_fitting(ref: Ref) -> Tensor | None:
         value = read(ref)
         return None if value is None or TensorSpec.of(value) != specs[ref] else value
 
-    return found
+    return read_fitting
 
 
 # ---- bias
@@ -178,12 +178,12 @@ def _biases(graph: Graph, read: Read, precision: Precision, unavailable: list[st
         if operator(node.operator).exactness not in ROUNDS or not float_results(node):
             continue
         values = {ref: read(ref) for ref in (*node.refs, *filter(None, node.outputs))}
-        held = {ref: value for ref, value in values.items() if value is not None}
-        if len(held) < len(values):
+        opened = {ref: value for ref, value in values.items() if value is not None}
+        if len(opened) < len(values):
             unavailable.append(f"node {node.number}: a value is not opened")
             continue
         try:
-            yield from _biases_of(node, held, precision)
+            yield from _biases_of(node, opened, precision)
         except (MalformedError, UnavailableError, *DEFINITION_ERRORS) as error:
             unavailable.append(f"node {node.number}: {error}")
 
@@ -246,7 +246,7 @@ class _PathObserver:
                 continue
             unit = FORMATS[spec.dtype].unit if spec.is_float and rounds else 0.0
             self.lengths[ref] = length
-            self.units[ref] = max([unit, *(self.units[each] for each in node.refs)])
+            self.units[ref] = max([unit, *(self.units[operand] for operand in node.refs)])
             if self.apart.intersection(node.refs):
                 self.apart.add(ref)
             else:

@@ -54,7 +54,7 @@ class Published:
 
     def _check_model(self, claim: InferenceClaim, opening: Opening) -> None:
         require(claim.graph == opening.graph, f"the operators are those of {opening.graph}, another graph")
-        weights = {name: found for name, found in opening.sources.items() if name.startswith(WEIGHTS)}
+        weights = {name: named for name, named in opening.sources.items() if name.startswith(WEIGHTS)}
         require(state_digest_of(weights | opening.rest_before) == claim.weights, "the operators read other weights")
 
     def check_step(self, notes: Findings, opening: Opening, record: StepRecord | CallRecord, read: Read) -> None:
@@ -76,16 +76,18 @@ class Published:
         notes.note(band.compare(record.loss, float(loss.values())), LOSS, where)
 
     def _check_rates(self, notes: Findings, opening: Opening, record: StepRecord, read: Read) -> None:
-        stated = {name: found for name, found in opening.sources.items() if name.startswith(SCHEDULE)}
+        stated = {name: named for name, named in opening.sources.items() if name.startswith(SCHEDULE)}
         rules = record.optimizer or self._rules()
         rates = record.learning_rates or (record.learning_rate,) * len(rules)
         wanted = schedule_tensors(rules, rates, _step_number(opening, record, read))
         opened = read(stated)
         for name in sorted(stated):
             agrees = name in wanted and _is_same(wanted[name], stated[name], opened.get(name))
-            said = ", ".join(f"{each:.6g}" for each in rates)
-            read_is, should_be = (_number(each.get(name)) for each in (opened, wanted))
-            detail = "" if agrees else f"{read_is} is read; at the recorded learning rate ({said}) it is {should_be}"
+            recorded = ", ".join(f"{rate:.6g}" for rate in rates)
+            read_is, should_be = (_number(values.get(name)) for values in (opened, wanted))
+            detail = (
+                "" if agrees else f"{read_is} is read; at the recorded learning rate ({recorded}) it is {should_be}"
+            )
             notes.note(replace(AGREES if agrees else DIFFERS, detail=detail), "learning rate", name)
 
     def _rules(self) -> tuple[GroupRule, ...]:
