@@ -16,12 +16,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.core.canonical_json import Json
 from tallystick.core.digests import Digest
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.tensors import Tensor, TensorSpec
@@ -110,10 +109,10 @@ def budget_of(
     Raises `MalformedError` if there are no runs, or if the distance of a run is infinite.
     """
     runs = list(honest)
-    paths: dict[str, Json] = {}
+    paths: dict[str, float] = {}
     for error in (error for run in runs for error in run.path_errors):
-        paths[error.name] = max(cast(float, paths.get(error.name, 0.0)), safety * error.steps)
-    stated: dict[str, Json] = {
+        paths[error.name] = max(paths.get(error.name, 0.0), safety * error.steps)
+    stated: dict[str, Any] = {
         "graph": graph,
         "stacks": [*sorted(stacks)],
         "machines": [*sorted(machines)],
@@ -121,7 +120,7 @@ def budget_of(
         "safety": safety,
         "one_direction": safety * max((run.one_direction for run in runs), default=0.0),
         "any_direction": safety * max((run.any_direction for run in runs), default=0.0),
-        "path": max(cast(Iterable[float], paths.values()), default=0.0),
+        "path": max(paths.values(), default=0.0),
         "paths": paths,
     }
     return Budget.from_json(stated, "budget")
@@ -155,19 +154,14 @@ def accumulate(graph: Graph, read: Read, precision: Precision = UNSTATED) -> Acc
     A value whose dtype or shape is not the one in the graph counts as not opened.
     """
     unavailable: list[str] = []
-    read = _fitting(graph, read)
-    biases = tuple(_biases(graph, read, precision, unavailable))
-    return Accumulated(biases, tuple(_path_errors(graph, read, unavailable)), tuple(unavailable))
-
-
-def _fitting(graph: Graph, read: Read) -> Read:
     specs = graph.specs()
 
-    def read_fitting(ref: Ref) -> Tensor | None:
+    def fitting(ref: Ref) -> Tensor | None:
         value = read(ref)
         return None if value is None or TensorSpec.of(value) != specs[ref] else value
 
-    return read_fitting
+    biases = tuple(_biases(graph, fitting, precision, unavailable))
+    return Accumulated(biases, tuple(_path_errors(graph, fitting, unavailable)), tuple(unavailable))
 
 
 # ---- bias

@@ -45,17 +45,16 @@ class Published:
             require(opening.transcript == self.claim.transcript, "the opening brings another transcript than the claim")
         if isinstance(self.claim, InferenceClaim):
             with notes.check("model"):
-                self._check_model(self.claim, opening)
+                require(self.claim.graph == opening.graph, f"the operators are those of {opening.graph}, another graph")
+                weights = {name: named for name, named in opening.sources.items() if name.startswith(WEIGHTS)}
+                is_same = state_digest_of(weights | opening.rest_before) == self.claim.weights
+                require(is_same, "the operators read other weights")
         elif self.spec is not None:
             with notes.check("graph of the spec"):
                 require(self.spec.identity == self.claim.spec, "this is not the spec that the claim names")
-                named = _graph_of_record(opening) or self.spec.graph
+                record = opening.opened_record()  # which may name a graph of its own
+                named = (record.graph if isinstance(record, StepRecord) else None) or self.spec.graph
                 require(named == opening.graph, f"the operators are those of {opening.graph}, another graph")
-
-    def _check_model(self, claim: InferenceClaim, opening: Opening) -> None:
-        require(claim.graph == opening.graph, f"the operators are those of {opening.graph}, another graph")
-        weights = {name: named for name, named in opening.sources.items() if name.startswith(WEIGHTS)}
-        require(state_digest_of(weights | opening.rest_before) == claim.weights, "the operators read other weights")
 
     def check_step(self, notes: Findings, opening: Opening, record: StepRecord | CallRecord, read: Read) -> None:
         """Note whether loss and learning rates in the record are those of the step, as far as they are opened."""
@@ -109,12 +108,6 @@ class Published:
             yield "whether the graph of this step updates the weights as that of the spec does: audit the run"
         if not is_opened(opening.results.get(LOSS, opening.graph)):
             yield "whether the loss is that of the record: its value is not opened"
-
-
-def _graph_of_record(opening: Opening) -> Digest | None:
-    """The graph that the opened record names itself."""
-    record = opening.opened_record()
-    return record.graph if isinstance(record, StepRecord) else None
 
 
 def _number(scalar: Tensor | None) -> str:
