@@ -150,7 +150,7 @@ class PushingTrainer(DishonestTrainer):
         for step in range(int(self._start["position.step"].values()) + 1, self.index + 1):
             rate = learning_rate(self.declared, step)
             kept *= 1 - rate * settings.weight_decay
-            reach = reach * abs(1 - rate * settings.weight_decay) + rate * direction_bound(settings.betas, step)
+            reach = reach * abs(1 - rate * settings.weight_decay) + rate * float(direction_bound(settings.betas, step))
         return kept, reach
 
 

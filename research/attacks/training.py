@@ -332,5 +332,5 @@ def recorded_losses(run: RunDirectory) -> dict[int, float]:
 def travelled(recipe: Recipe, start: int, end: int) -> float:
     """How far steps `start + 1` … `end` can move a weight: a careful forger stays within the reach screen."""
     settings, steps = recipe.optimizer, range(start + 1, end + 1)
-    bounds = [direction_bound(settings.betas, step) if settings.kind == "adamw" else 1.0 for step in steps]
+    bounds = [float(direction_bound(settings.betas, step)) if settings.kind == "adamw" else 1.0 for step in steps]
     return sum(learning_rate(recipe, step) * bound for step, bound in zip(steps, bounds, strict=True))
