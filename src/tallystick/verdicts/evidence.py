@@ -251,14 +251,14 @@ def discount(spread: float, temperature: float, rms: float | None = None) -> flo
 # Ville's inequality one ever reaches 1/α with probability α at most (`verdicts.evidence`).
 #
 # Of a fingerprint, random signs make every number such a sum: with a rounding error ΔH of a block, the number of it is
-# Σ σᵢ Σ rⱼ ΔHᵢⱼ, of mean 0 and variance ‖ΔH‖² over the signs, whatever ΔH is (`fingerprints.projection`).
+# Σ σᵢ Σ rⱼ ΔHᵢⱼ, of mean 0 and variance ‖ΔH‖² over the signs, whatever ΔH is (`verdicts.fingerprints`).
 
 SCALES: Final = (1.25, 1.5, 2.0, 3.0, 8.0)
 """How many times larger than honest numbers others are thought to be; the e-value is the mean over these."""
 CHANGED: Final = 0.2
 """The share of blocks that are thought to be changed, where blocks are judged one by one."""
 LARGEST: Final = 1e4
-"""No single residual counts as more than so many deviations."""
+"""The most deviations that a single residual counts for."""
 
 
 @dataclass(frozen=True)
@@ -326,6 +326,6 @@ def _squares(residuals: Reals, variances: Reals) -> Reals:
 
 
 def _logs(squares: Reals, numbers: int) -> Reals:
-    """The logarithms of the e-values of blocks of so many numbers, F64[blocks, scales]."""
+    """The logarithms of the e-values of blocks of `numbers` numbers, F64[blocks, scales]."""
     scales = np.array(SCALES)
     return np.asarray(0.5 * (1.0 - scales**-2) * squares[:, None] - numbers * np.log(scales))

@@ -185,7 +185,7 @@ def measure(data: bytes, rows: Rows, settings: FingerprintSettings) -> tuple[Dis
     """How far the verifier's rows [tokens, d] lie from a claimed wire form, by block and inside a block by layer.
 
     Raises:
-        MalformedError: the bytes are no fingerprint of that many tokens.
+        MalformedError: the bytes are not a fingerprint of that many tokens.
         UnavailableError: the verifier's own hidden states are not finite.
     """
     checked = _rows_of_size(data, rows, settings)
@@ -298,7 +298,7 @@ def distances(fingerprint: Fingerprint, rows: Rows) -> tuple[Distance, ...]:
     """How far the verifier's own rows [tokens, d] lie from a claimed fingerprint, block by block and layer by layer.
 
     Raises:
-        MalformedError: the fingerprint is not of that many tokens, or no fingerprint.
+        MalformedError: the fingerprint is malformed, or of another number of tokens.
         UnavailableError: the verifier's own hidden states are not finite.
     """
     settings = settings_of(fingerprint)

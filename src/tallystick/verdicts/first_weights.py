@@ -1,8 +1,8 @@
-"""Compares the first state of a training with the weights that it is said to begin with.
+"""Compares the first state of a training with the weights from which its spec says it begins.
 
-A tensor of the origin is looked for among the weights and buffers of the state under its own name: behind a prefix that
-all of them share (a module around the model), and through the layers that `peft` puts around a weight. In the state it
-has to stand in the state's own precision, widened exactly or rounded to nearest even.
+A tensor of the origin is sought among the weights and buffers of the state under its own name: behind a prefix that all
+of them share (a module around the model), and through the layers that `peft` puts around a weight. The state must hold
+it in the state's own precision, widened exactly or rounded to nearest even.
 """
 
 from __future__ import annotations

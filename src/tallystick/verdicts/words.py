@@ -132,7 +132,7 @@ class CheckCost:
 
 @dataclass(frozen=True)
 class VerdictText:
-    """A verdict on `subject`, and what else its reader is told.
+    """A verdict on `subject`, with what else its reader should know.
 
     `reasons` stand next to the verdict and `notes` at the end; `seconds` says how long each part took. `details` and
     `costs`, those by check, are shown with every check; `open_checks` could not be made.

@@ -28,7 +28,7 @@ Rows: TypeAlias = Mapping[int, npt.NDArray[np.floating[Any]]]
 RUNS: Final = (1, 8, 32, 128)
 """The lengths of runs of tokens that have limits of their own: short runs vary more."""
 BLOCK: Final = 32
-"""Longer runs are compared by blocks of so many tokens, as those of the standard fingerprints are."""
+"""Longer runs are compared in blocks of this many tokens, as those of the standard fingerprints are."""
 MARGIN: Final = {"F32": 8.0, "BF16": 1.5, "F16": 1.5}
 """How far limits lie above the largest honest distance: precisions of 16 bits leave little room below the cheats."""
 LEAST: Final = {"F32": 1e-5, "BF16": 1e-4, "F16": 1e-5}

@@ -54,7 +54,7 @@ SHORTEST: Final = 8
 
 @dataclass(frozen=True)
 class Question:
-    """What one customer asked: prompt, sampler, and the most tokens."""
+    """The question of one customer: prompt, sampler, and the most tokens."""
 
     prompt: tuple[int, ...]
     sampler: Sampler
@@ -149,7 +149,7 @@ def _encoded(model: TorchLanguageModel, text: str) -> tuple[int, ...]:
 # and every fourth also with a pass without it.
 
 AGAIN: Final = 4
-"""One answer of so many is also compared with a pass without fused attention."""
+"""Every fourth answer is also compared with a pass without fused attention."""
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ def calibrate_graph(program: Path, inputs: Path, folder: Path, tell: Tell = prin
 def calibrate_budget(program: Path, inputs: Path, folder: Path, tell: Tell = print) -> Budget:
     """Run a whole program on every stack, and return limits for the accumulated errors of an honest run.
 
-    Raises as `calibrate_graph` does, and `MalformedError` if the results of a stack are no numbers.
+    Raises as `calibrate_graph` does, and `MalformedError` if the results of a stack are not numbers.
     """
     base_engine()
     graph, _ = load_program(program)

@@ -27,7 +27,7 @@ FAMILIES: Final[tuple[Family, ...]] = ("language", "image")
 FROM_STEPS: Final = (0, 8)
 """First steps of the entries: before step 8 Adam's second moment has not settled, and drift is far larger."""
 CLAIM_MARGIN: Final = 2.0
-"""A cheat counts as caught where it lies so many times beyond a limit in every trial."""
+"""A cheat counts as caught if it lies at least this many times beyond a limit in every trial."""
 
 
 @dataclass(frozen=True)

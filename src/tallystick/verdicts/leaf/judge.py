@@ -330,7 +330,7 @@ class _Leaf:
 
     @property
     def _named_alone(self) -> tuple[Ref, int] | None:
-        """The element that the challenger named, if nothing else was asked for."""
+        """The element that the challenger named, if nothing else is to be judged."""
         return None if self.request.nonce else self.request.element
 
     def _product(self, places: dict[Ref, Places], work: RulingWork) -> tuple[list[str], RulingWork]:

@@ -88,7 +88,7 @@ def _read_record(line: bytes, number: int) -> OperatorRecord:
 
 # The opened values in a folder: one file, in which each value is named by its tensor digest.
 #
-# `values.safetensors` is mapped into memory. A value is read when it is asked for, and its bytes are compared with its
+# `values.safetensors` is mapped into memory. A value is read on request, and its bytes are compared with its
 # digest then. The values that were read last stay in memory, because neighbours in a graph read the same ones. A party
 # to a dispute reads a folder of its own, which nobody changes: it compares each value once, and keeps none in memory.
 
@@ -103,7 +103,7 @@ class OpenedValues:
     """The values that are opened in one folder; none where it has no such file.
 
     Of a folder that `is_own`, values are views of the file, and a value that was compared is not compared again.
-    Whatever is asked first raises `MalformedError` if the file is no safetensors file.
+    The first use raises `MalformedError` if the file is not a safetensors file.
     """
 
     def __init__(self, folder: Path, held_bytes_max: int = HELD_BYTES_MAX, is_own: bool = False) -> None:
@@ -113,7 +113,7 @@ class OpenedValues:
         self._bytes, self._bytes_max = 0, held_bytes_max
 
     def require_readable(self) -> None:
-        """Raise `MalformedError` if the file is no safetensors file; reads its header."""
+        """Raise `MalformedError` if the file is not a safetensors file; reads its header."""
         assert self._file is None or self._file.specs is not None
 
     def __contains__(self, name: Digest) -> bool:
@@ -134,7 +134,7 @@ class OpenedValues:
 
     def spec(self, name: Digest) -> TensorSpec:
         """The spec that the file states of a value which is opened; its bytes are not read."""
-        assert self._file is not None  # asked of values that are opened
+        assert self._file is not None  # callers name values that are opened
         placed = self._file.specs[value_name(name)]
         return TensorSpec(placed.dtype, placed.shape)
 
@@ -147,7 +147,7 @@ class OpenedValues:
         return StateFile(self.path, header_bytes_max=HEADER_BYTES_MAX) if self.path.is_file() else None
 
     def _read(self, name: Digest) -> Tensor:
-        assert self._file is not None  # asked of values that are opened
+        assert self._file is not None  # callers name values that are opened
         mapped = self._file.tensor(value_name(name))
         tensor = mapped if self._is_own else mapped.copy()  # what is compared is what is used later
         if name not in self._compared:

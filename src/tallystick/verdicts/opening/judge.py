@@ -58,7 +58,7 @@ class OpeningRequest:
 
 
 def judge_opening(folder: Path, request: OpeningRequest) -> Verdict:
-    """Judge every opened operator in `folder`, or those that are asked for.
+    """Judge every opened operator in `folder`, or those of `request.nodes`.
 
     Raises:
         UnavailableError: there is no opening.

@@ -66,7 +66,7 @@ class Published:
         self._check_rates(notes, opening, record, read)
 
     def _check_loss(self, notes: Findings, record: StepRecord, loss: Tensor) -> None:
-        assert self.spec is not None  # asked by `check_step`
+        assert self.spec is not None  # `check_step` returns early without a spec
         where = f"step {record.index}"
         if loss.shape != ():
             notes.note(DIFFERS, LOSS, where, f"the loss is no number: a tensor of shape {list(loss.shape)}")
@@ -90,7 +90,7 @@ class Published:
             notes.note(replace(AGREES if agrees else DIFFERS, detail=detail), "learning rate", name)
 
     def _rules(self) -> tuple[GroupRule, ...]:
-        assert self.spec is not None  # asked by `check_step`
+        assert self.spec is not None  # `check_step` returns early without a spec
         if self.spec.recipe is not None:
             return (rule_of_recipe(self.spec.recipe.optimizer),)
         return self.spec.optimizer or ()
