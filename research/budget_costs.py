@@ -44,8 +44,8 @@ def proof_sizes(folder: Path) -> Figures:
     rows = [
         {
             "producers": count,
-            "hashes": max(size.hashes for size in found),
-            "documents": max(size.proof for size in found),
+            "hashes": max(size["proof_hash_bytes"] for size in found),
+            "documents": max(size["proof_bytes"] for size in found),
         }
         for count, found in sorted(sizes.items())
     ]
@@ -55,7 +55,7 @@ def proof_sizes(folder: Path) -> Figures:
 
 def found_statement(whole: WholeOpening) -> int:
     """Bytes of opening and header, which all leaves share."""
-    return whole.bundle(0).sizes.statement
+    return whole.bundle(0).sizes["statement_bytes"]
 
 
 def referee_cost(folder: Path) -> Figures:

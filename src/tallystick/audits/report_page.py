@@ -14,7 +14,6 @@ from tallystick.audits.report import Report, TrainingReport, claim_named
 from tallystick.core.canonical_json import Json
 from tallystick.core.lazy import require
 from tallystick.core.svg import Chart
-from tallystick.verdicts.check_table import summarise_checks
 from tallystick.verdicts.tolerance import Finding
 from tallystick.verdicts.words import (
     CONFIDENCE,
@@ -26,6 +25,7 @@ from tallystick.verdicts.words import (
     printable,
     seconds_line,
     sentence_of,
+    summarise_checks,
 )
 
 # The report of an audit as JSON values: what was found, and when, with which tools and on which stacks.

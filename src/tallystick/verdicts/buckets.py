@@ -147,10 +147,18 @@ def parse_hints(data: bytes, what: str = "hints", *, bytes_max: int = BYTES_MAX)
     hints: dict[str, TensorHints] = {}
     previous, position = None, len(MAGIC)
     while position < len(data):
-        name, position = _take_name(data, position, what)
+        head, position = _take(data, position, 2, what)
+        (length,) = struct.unpack("<H", head)
+        if length > NAME_BYTES_MAX:
+            raise MalformedError(f"{what}: a tensor name of {length} bytes")
+        name, position = _take(data, position, length, what)
         if previous is not None and name <= previous:
             raise MalformedError(f"{what}: tensor names are not ascending")
-        hints[_as_text(name, what)], position = _take_tensor(data, position, f"{what}: {name!r}")
+        try:
+            text = name.decode()
+        except UnicodeDecodeError:
+            raise MalformedError(f"{what}: a tensor name is not UTF-8") from None
+        hints[text], position = _take_tensor(data, position, f"{what}: {name!r}")
         previous = name
     return hints
 
@@ -162,14 +170,6 @@ def _encode_tensor(name: bytes, entry: TensorHints) -> bytes:
     body = b"".join(_encode_numbers(numbers[start : start + BATCH]) for start in range(0, numbers.size, BATCH))
     counts = COUNTS.pack(entry.size, entry.indices.size, len(body))
     return struct.pack("<H", len(name)) + name + counts + body
-
-
-def _take_name(data: bytes, position: int, what: str) -> tuple[bytes, int]:
-    head, position = _take(data, position, 2, what)
-    (length,) = struct.unpack("<H", head)
-    if length > NAME_BYTES_MAX:
-        raise MalformedError(f"{what}: a tensor name of {length} bytes")
-    return _take(data, position, length, what)
 
 
 def _take_tensor(data: bytes, position: int, what: str) -> tuple[TensorHints, int]:
@@ -192,13 +192,6 @@ def _take(data: bytes, position: int, count: int, what: str) -> tuple[bytes, int
     if count > len(data) - position:
         raise MalformedError(f"{what}: ends in the middle of an entry")
     return data[position : position + count], position + count
-
-
-def _as_text(name: bytes, what: str) -> str:
-    try:
-        return name.decode()
-    except UnicodeDecodeError:
-        raise MalformedError(f"{what}: a tensor name is not UTF-8") from None
 
 
 def _encode_numbers(numbers: npt.NDArray[np.uint64]) -> bytes:
@@ -300,7 +293,9 @@ class Bucket:
     def digest(self, value: Values | States, hints: Hints = NO_HINTS) -> Digest:
         """The bucket digest. A hint takes effect only where the value lies within the margin of its edge."""
         state = as_state(value)
-        _check_fit(hints, state)
+        for name, entry in hints.items():
+            if name not in state or state[name].array().size != entry.size:
+                raise MalformedError(f"hints: no tensor {name!r} of {entry.size} elements in the replayed state")
         entries: list[Json] = [
             [name, tensor.dtype, self._entry(tensor, hints.get(name))] for name, tensor in state.items()
         ]
@@ -357,12 +352,6 @@ class Bucket:
         edges = nearest_edges(values[places], self.mode, self.grid_eps)
         near = edges.within(self.hint_margin)
         codes[places[near]] = edges.lower[near] + hints.sides[first:last][near]
-
-
-def _check_fit(hints: Hints, state: Mapping[str, Tensor]) -> None:
-    for name, entry in hints.items():
-        if name not in state or state[name].array().size != entry.size:
-            raise MalformedError(f"hints: no tensor {name!r} of {entry.size} elements in the replayed state")
 
 
 # Arknet's dual bucket (§4.2): both bucket functions have to agree.

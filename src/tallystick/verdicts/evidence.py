@@ -84,8 +84,8 @@ class MarginRates:
 
     def wagers(self, margins: Reals) -> Reals:
         """An e-value of each margin: the mean over the points of 1 / rate where the margin reaches m, else 0."""
-        found = [np.where((margins > 0.0) & (margins >= least), 1.0 / rate, 0.0) for least, rate in self.points]
-        return np.asarray(np.mean(found, axis=0))
+        wagers = [np.where((margins > 0.0) & (margins >= least), 1.0 / rate, 0.0) for least, rate in self.points]
+        return np.asarray(np.mean(wagers, axis=0))
 
     def rate(self, margin: float) -> float:
         """How often an honest margin reaches `margin`, at most: log-linear between the points, constant beyond."""
@@ -113,7 +113,7 @@ class Trials:
         """The trials of tokens with these margins."""
         graded = np.log1p(np.array(SHARES)[:, None] * (rates.wagers(margins) - 1.0)).sum(axis=1)
         beyond = np.count_nonzero(~(margins <= band))
-        return cls(len(margins), int(beyond), tuple(float(each) for each in graded))
+        return cls(len(margins), int(beyond), tuple(float(part) for part in graded))
 
     def log_against(self) -> float:
         """The natural logarithm of the e-value against an honest provider."""
@@ -196,8 +196,8 @@ class Likelihoods:
         """Sum per-token logarithms, each array F64 [alternatives, tokens]."""
         return cls(
             tuple(names),
-            tuple(float(each) for each in against.sum(axis=1)),
-            tuple(float(each) for each in in_favour.sum(axis=1)),
+            tuple(float(part) for part in against.sum(axis=1)),
+            tuple(float(part) for part in in_favour.sum(axis=1)),
             int(against.shape[1]),
         )
 
@@ -251,14 +251,14 @@ def discount(spread: float, temperature: float, rms: float | None = None) -> flo
 # Ville's inequality one ever reaches 1/α with probability α at most (`verdicts.evidence`).
 #
 # Of a fingerprint, random signs make every number such a sum: with a rounding error ΔH of a block, the number of it is
-# Σ σᵢ Σ rⱼ ΔHᵢⱼ, of mean 0 and variance ‖ΔH‖² over the signs, whatever ΔH is (`fingerprints.projection`).
+# Σ σᵢ Σ rⱼ ΔHᵢⱼ, of mean 0 and variance ‖ΔH‖² over the signs, whatever ΔH is (`verdicts.fingerprints`).
 
 SCALES: Final = (1.25, 1.5, 2.0, 3.0, 8.0)
 """How many times larger than honest numbers others are thought to be; the e-value is the mean over these."""
 CHANGED: Final = 0.2
 """The share of blocks that are thought to be changed, where blocks are judged one by one."""
 LARGEST: Final = 1e4
-"""No single residual counts as more than so many deviations."""
+"""The most deviations that a single residual counts for."""
 
 
 @dataclass(frozen=True)
@@ -290,23 +290,23 @@ class ScaleTrials:
     @classmethod
     def of(cls, residuals: Mapping[str, Reals], variances: Mapping[str, Reals]) -> Self:
         """The trials of residuals by group, each F64[blocks, numbers]; variances have the same shapes."""
-        squares = {name: _squares(each, variances[name]) for name, each in residuals.items()}
-        blocks = [_logs(total, each.shape[1]) for each in squares.values() for total in [each.sum(axis=1)]]
+        squares = {name: _squares(part, variances[name]) for name, part in residuals.items()}
+        blocks = [_logs(total, part.shape[1]) for part in squares.values() for total in [part.sum(axis=1)]]
         everywhere = np.sum(blocks, axis=0)
         own = [float(np.logaddexp(math.log(1.0 - CHANGED), math.log(CHANGED) + log_mean(row))) for row in everywhere]
         return cls(
             tuple(squares),
-            tuple(each.size for each in squares.values()),
-            tuple(float(each.sum()) for each in squares.values()),
-            tuple(tuple(float(value) for value in each.sum(axis=0)) for each in blocks),
+            tuple(part.size for part in squares.values()),
+            tuple(float(part.sum()) for part in squares.values()),
+            tuple(tuple(float(value) for value in part.sum(axis=0)) for part in blocks),
             float(sum(own)),
         )
 
     @property
     def ratios(self) -> dict[str, float]:
         """By group, how many times the honest deviation the residuals are, in the root of the mean of squares."""
-        found = zip(self.groups, self.squares, self.numbers, strict=True)
-        return {name: math.sqrt(total / count) if count else 0.0 for name, total, count in found}
+        groups = zip(self.groups, self.squares, self.numbers, strict=True)
+        return {name: math.sqrt(total / count) if count else 0.0 for name, total, count in groups}
 
     def log_against(self) -> float:
         """The logarithm of the e-value: the mean over scales, of each group alone, of all together, and by block."""
@@ -320,12 +320,12 @@ class ScaleTrials:
 def _squares(residuals: Reals, variances: Reals) -> Reals:
     """Squares in units of the variance; NaN, and what is not 0 without any variance, is as large as can be."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = np.square(residuals) / variances
-    found = np.where(residuals == 0.0, 0.0, found)
-    return np.minimum(np.where(np.isnan(found), np.inf, found), LARGEST**2)
+        squares = np.square(residuals) / variances
+    squares = np.where(residuals == 0.0, 0.0, squares)
+    return np.minimum(np.where(np.isnan(squares), np.inf, squares), LARGEST**2)
 
 
 def _logs(squares: Reals, numbers: int) -> Reals:
-    """The logarithms of the e-values of blocks of so many numbers, F64[blocks, scales]."""
+    """The logarithms of the e-values of blocks of `numbers` numbers, F64[blocks, scales]."""
     scales = np.array(SCALES)
     return np.asarray(0.5 * (1.0 - scales**-2) * squares[:, None] - numbers * np.log(scales))

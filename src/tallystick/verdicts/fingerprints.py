@@ -185,7 +185,7 @@ def measure(data: bytes, rows: Rows, settings: FingerprintSettings) -> tuple[Dis
     """How far the verifier's rows [tokens, d] lie from a claimed wire form, by block and inside a block by layer.
 
     Raises:
-        MalformedError: the bytes are no fingerprint of that many tokens.
+        MalformedError: the bytes are not a fingerprint of that many tokens.
         UnavailableError: the verifier's own hidden states are not finite.
     """
     checked = _rows_of_size(data, rows, settings)
@@ -288,7 +288,7 @@ def rows_for(fingerprint: Fingerprint, passed: Prefill, final: int) -> Rows:
     `final` is the layer number of the final norm. The layer behind it is the logits, by the fingerprint's seed; for a
     fingerprint without a seed, by the public one.
     """
-    rows = {layer: each[-fingerprint.tokens :] for layer, each in passed.hidden.items()}
+    rows = {layer: states[-fingerprint.tokens :] for layer, states in passed.hidden.items()}
     if final + 1 in fingerprint.layers:
         rows[final + 1] = logit_rows(passed.logits[-fingerprint.tokens :], fingerprint.seed or PUBLIC_SEED)
     return rows
@@ -298,7 +298,7 @@ def distances(fingerprint: Fingerprint, rows: Rows) -> tuple[Distance, ...]:
     """How far the verifier's own rows [tokens, d] lie from a claimed fingerprint, block by block and layer by layer.
 
     Raises:
-        MalformedError: the fingerprint is not of that many tokens, or no fingerprint.
+        MalformedError: the fingerprint is malformed, or of another number of tokens.
         UnavailableError: the verifier's own hidden states are not finite.
     """
     settings = settings_of(fingerprint)

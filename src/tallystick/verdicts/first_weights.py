@@ -1,8 +1,8 @@
-"""Compares the first state of a training with the weights that it is said to begin with.
+"""Compares the first state of a training with the weights from which its spec says it begins.
 
-A tensor of the origin is looked for among the weights and buffers of the state under its own name: behind a prefix that
-all of them share (a module around the model), and through the layers that `peft` puts around a weight. In the state it
-has to stand in the state's own precision, widened exactly or rounded to nearest even.
+A tensor of the origin is sought among the weights and buffers of the state under its own name: behind a prefix that all
+of them share (a module around the model), and through the layers that `peft` puts around a weight. The state must hold
+it in the state's own precision, widened exactly or rounded to nearest even.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FirstWeights:
 def compare_first_weights(state: State, weights: State) -> FirstWeights:
     """Compare a whole state with the `weights` of an origin."""
     places = find_places(state, weights)
-    expected = {place: weights[name] for name, found in places.items() for place in found}
+    expected = {place: weights[name] for name, where in places.items() for place in where}
     differing = tuple(place for place in sorted(expected) if not holds(state[place], expected[place]))
     known = [weights[name] for name in places]
     missing = (name for name in sorted(weights.keys() - places.keys()) if not _is_tied(weights[name], known))
@@ -61,8 +61,8 @@ def find_places(names: Collection[str], wanted: Collection[str]) -> dict[str, li
     for name in sorted(names):
         if name.startswith(HELD):
             _, _, own = name.partition(".")
-            for each in {own, plain_name(own)}:
-                places.setdefault(each, []).append(name)
+            for alias in {own, plain_name(own)}:
+                places.setdefault(alias, []).append(name)
     prefix = _prefix(places, wanted)
     return {name: places[prefix + name] for name in sorted(wanted) if prefix + name in places}
 
@@ -79,19 +79,19 @@ def plain_name(name: str) -> str:
     return ".".join(kept)
 
 
-def holds(held: Tensor, wanted: Tensor) -> bool:
+def holds(tensor: Tensor, wanted: Tensor) -> bool:
     """Whether a tensor is the wanted one in its own precision, bit for bit."""
-    if held.shape != wanted.shape:
+    if tensor.shape != wanted.shape:
         return False
-    same = in_dtype(wanted, held.dtype)
-    return same is not None and _equal(same, held)
+    same = in_dtype(wanted, tensor.dtype)
+    return same is not None and _equal(same, tensor)
 
 
 def _prefix(places: Collection[str], wanted: Collection[str]) -> str:
     """What stands before most of the wanted names; the shortest of several."""
     names = frozenset(wanted)
-    found = Counter(place[:start] for place in places for start in _starts(place) if place[start:] in names)
-    return max(sorted(found, key=len), key=lambda prefix: found[prefix], default="")
+    counts = Counter(place[:start] for place in places for start in _starts(place) if place[start:] in names)
+    return max(sorted(counts, key=len), key=lambda prefix: counts[prefix], default="")
 
 
 def _starts(name: str) -> Iterator[int]:
@@ -101,8 +101,8 @@ def _starts(name: str) -> Iterator[int]:
 
 def _is_tied(tensor: Tensor, others: Collection[Tensor]) -> bool:
     """Whether a tensor is another one under a second name."""
-    alike = (each for each in others if (each.dtype, each.shape) == (tensor.dtype, tensor.shape))
-    return any(_equal(tensor, each) for each in alike)
+    alike = (other for other in others if (other.dtype, other.shape) == (tensor.dtype, tensor.shape))
+    return any(_equal(tensor, other) for other in alike)
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

@@ -18,7 +18,7 @@ Rows: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 class Prefill:
     """What one pass over tokens gave, from row `first` on, one row a token.
 
-    `logits` is F32 [rows, vocabulary]; `hidden` has, for each layer asked for, F32 [rows, width]. Row r holds what
+    `logits` is F32 [rows, vocabulary]; `hidden` has F32 [rows, width] for each requested layer. Row r holds what
     follows token r, so that answer token i of a prompt of P tokens was chosen from row P − 1 + i.
     """
 
@@ -52,10 +52,10 @@ class LanguageModel(Protocol):
         """One pass over `tokens` with an empty cache; raises `MalformedError` for a token outside the vocabulary."""
 
     def widened(self) -> LanguageModel | None:
-        """The same weights computed with in F32; None for a model of F32, or where there is no such pass."""
+        """The model with the same weights, computing in F32; None for a model of F32, or if there is no such pass."""
 
     def in_fewer_bits(self, name: str) -> LanguageModel | None:
-        """The model with matrices in a format of fewer bits; None where there is no such pass."""
+        """The model with matrices in a format of fewer bits; None if there is no such pass."""
 
     def reruns(self, tokens: Sequence[int], given: Mapping[int, Rows]) -> Iterator[Mapping[int, Rows]]:
         """For each stack that is at hand, the layer behind each of `given` computed from these rows of it.

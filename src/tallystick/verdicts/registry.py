@@ -69,10 +69,12 @@ class NamedTolerance:
 
         Raises `UnavailableError` if the tolerance fails or returns no valid finding.
         """
-        found = _answer(self.name, lambda: self.tolerance.compare(self.tolerance.summarize(claimed), replayed))
-        if not isinstance(found, Finding) or found.advisory or not _is_judged(found):
+        finding = _answer(self.name, lambda: self.tolerance.compare(self.tolerance.summarize(claimed), replayed))
+        if not isinstance(finding, Finding) or finding.advisory or not _is_judged(finding):
             raise UnavailableError(f"tolerance {self.name}: gave no finding that says whether two states agree")
-        return replace(found, name=self.name, where=str(found.where)[:TEXT_MAX], detail=str(found.detail)[:TEXT_MAX])
+        return replace(
+            finding, name=self.name, where=str(finding.where)[:TEXT_MAX], detail=str(finding.detail)[:TEXT_MAX]
+        )
 
 
 def _offered(name: str) -> list[EntryPoint]:
@@ -87,8 +89,8 @@ def _answer(name: str, ask: Callable[[], Any]) -> Any:
         raise UnavailableError(f"tolerance {name}: {type(error).__name__}: {str(error)[:TEXT_MAX]}") from None
 
 
-def _is_judged(found: Finding) -> bool:
+def _is_judged(finding: Finding) -> bool:
     """Whether distance and allowed distance are numbers from 0; only the distance may be infinite."""
-    numbers = [found.distance, found.allowed]
+    numbers = [finding.distance, finding.allowed]
     is_numeric = all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
-    return is_numeric and found.distance >= 0 and 0 <= found.allowed < float("inf")
+    return is_numeric and finding.distance >= 0 and 0 <= finding.allowed < float("inf")

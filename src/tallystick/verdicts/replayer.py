@@ -1,4 +1,4 @@
-"""What a verifier takes steps again with: its environment, and the interface of its trainer."""
+"""What a verifier replays steps with: its environment, and the interface of its trainer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tallystick.formats.spec import Environment, Origin, Spec
 
 
-# The interface of the verifier's trainer; PyTorch implements it in `frameworks.torch.training`.
+# The interface of the verifier's trainer; PyTorch implements it in `engines.torch.training`.
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Replayer(Protocol):
         ...
 
 
-# What a verifier takes steps again with: its environment, and how it builds replayers on it.
+# What a verifier replays steps with: its environment, and how it builds replayers on it.
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class VerifierStack:
     """The verifier's own libraries and device.
 
     `replayer` builds a trainer from a recipe; `graph_replayer` replays from a step graph; `recipe_graph` captures the
-    step of a recipe anew and gives its root; `train_bpe` trains a tokenizer anew; `read_encoder` reads one that was
-    made elsewhere. An audit that asks for one of them and finds `None` leaves that check open. `corpus` is the
+    step of a recipe anew and returns its root; `train_bpe` trains a tokenizer anew; `read_encoder` reads one that was
+    made elsewhere. An audit that needs one of them and has `None` leaves that check open. `corpus` is the
     verifier's own copy of the shards that a run was trained on, if there is one; `origin` are the weights that it is to
     begin with, by their names and with their digest. `made_again` compares rows with the conversations of a corpus.
     """

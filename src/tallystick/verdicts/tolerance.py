@@ -117,7 +117,7 @@ class Tolerance(Protocol):
         ...
 
     def compare(self, claimed: bytes, replayed: ReplayedState, /) -> Finding:
-        """How far the replay lies from the summary; raises `MalformedError` if the bytes are no summary."""
+        """How far the replay lies from the summary; raises `MalformedError` if the bytes are not a summary."""
         ...
 
 

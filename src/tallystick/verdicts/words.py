@@ -1,14 +1,14 @@
-"""A verdict in words: a sentence, what a sample excludes, and lines of text."""
+"""A verdict in words: a sentence, what a sample excludes, lines of text, and a table of its checks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tallystick.verdicts.check_table import check_table, summarise_checks
 from tallystick.verdicts.tolerance import Finding
-from tallystick.verdicts.verdict import Verdict, VerdictCoverage
+from tallystick.verdicts.verdict import Verdict
 
 # What a sample in which nothing was wrong excludes about the whole, at 95 % confidence.
 
@@ -108,17 +108,13 @@ def _rest(verdict: Verdict) -> str:
     rest = coverage.total - coverage.done
     if not coverage.drawn:
         return f" Nothing follows for the other {rest:,}."
-    bound, drawn = bad_fewer_than(verdict), _drawn(coverage, coverage.drawn)
+    drawn = f"{'It was' if coverage.drawn == 1 else 'They were'} drawn at random"
+    if coverage.drawn < coverage.done:  # a replay also passes those on the way to the sample
+        drawn = f"{coverage.drawn:,} of them {'was' if coverage.drawn == 1 else 'were'} drawn at random"
+    bound = bad_fewer_than(verdict)
     if bound is None:
         return f" {drawn}, too few to say anything about the other {rest:,}."
     return f" {drawn}: with {PERCENT} confidence fewer than {bound:,} of the other {rest:,} are bad."
-
-
-def _drawn(coverage: VerdictCoverage, drawn: int) -> str:
-    """How many of those that were judged are the sample; a replay also passes those on the way to it."""
-    if drawn < coverage.done:
-        return f"{drawn:,} of them {'was' if drawn == 1 else 'were'} drawn at random"
-    return f"{'It was' if drawn == 1 else 'They were'} drawn at random"
 
 
 # A verdict as lines of text: the verdict in one sentence, objections, what was not checked, what passed.
@@ -136,7 +132,7 @@ class CheckCost:
 
 @dataclass(frozen=True)
 class VerdictText:
-    """A verdict on `subject`, and what else its reader is told.
+    """A verdict on `subject`, with what else its reader should know.
 
     `reasons` stand next to the verdict and `notes` at the end; `seconds` says how long each part took. `details` and
     `costs`, those by check, are shown with every check; `open_checks` could not be made.
@@ -155,14 +151,16 @@ class VerdictText:
         """The verdict and why, what was not checked, one line for what passed; with `verbose` every check too."""
         verdict = self.verdict
         lines = [f"{verdict.outcome.upper()}  {sentence_of(verdict)}", self.subject, *self.reasons]
-        lines += _objections(verdict)
-        lines += [f"checked: {each}" for each in verdict.shown]
-        lines += [f"could not check: {each}" for each in verdict.unavailable]
-        lines += [f"not checked: {each}" for each in verdict.not_checked]
+        lines += [f"objection: {describe(finding)}" for finding in verdict.objections[:OBJECTIONS_SHOWN]]
+        if (more := len(verdict.objections) - OBJECTIONS_SHOWN) > 0:
+            lines.append(f"… and {more} more; --json lists all of them")
+        lines += [f"checked: {line}" for line in verdict.shown]
+        lines += [f"could not check: {line}" for line in verdict.unavailable]
+        lines += [f"not checked: {line}" for line in verdict.not_checked]
         lines.append(passed_line(verdict) if verbose else f"{passed_line(verdict)}; -v shows each")
         if verbose:
             lines += [*check_table(self), *self.details]
-            lines += [f"assumed: {each}" for each in verdict.assumptions]
+            lines += [f"assumed: {line}" for line in verdict.assumptions]
         lines += [f"seconds: {seconds_line(self.seconds)}"] if self.seconds else []
         return [printable(line) for line in (*lines, *self.notes)]
 
@@ -171,7 +169,7 @@ def passed_line(verdict: Verdict) -> str:
     """How many of the checks that decide passed, and of their comparisons."""
     decisive = [finding for finding in verdict.findings if not finding.advisory]
     checks = summarise_checks(decisive)
-    passed, agreeing = sum(not each.disagreeing for each in checks), sum(each.agrees for each in decisive)
+    passed, agreeing = sum(not check.disagreeing for check in checks), sum(finding.agrees for finding in decisive)
     if not passed:
         return "no check passed"
     return f"{_of(passed, len(checks), 'check')} passed ({_of(agreeing, len(decisive), 'comparison')})"
@@ -198,12 +196,76 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
-def _objections(verdict: Verdict) -> Iterator[str]:
-    for finding in verdict.objections[:OBJECTIONS_SHOWN]:
-        yield f"objection: {describe(finding)}"
-    if (more := len(verdict.objections) - OBJECTIONS_SHOWN) > 0:
-        yield f"… and {more} more; --json lists all of them"
-
-
 def _of(part: int, whole: int, unit: str) -> str:
     return counted(whole, unit) if part == whole else f"{part:,} of {counted(whole, unit)}"
+
+
+# ---- every check of a verdict as rows of a table
+
+COLUMNS: Final = ("check", "verdict", "n", "agree", "largest distance", "allowed")
+COST_COLUMNS: Final = ("bytes", "seconds")
+
+
+@dataclass(frozen=True)
+class CheckSummary:
+    """All findings of one check together; `worst` disagrees, or has the largest distance."""
+
+    name: str
+    count: int
+    disagreeing: int
+    advisory: bool
+    worst: Finding
+
+
+def summarise_checks(findings: Iterable[Finding]) -> list[CheckSummary]:
+    """The findings by check, in the order in which the checks were made."""
+    groups: dict[str, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        groups[finding.name].append(finding)
+    return [
+        CheckSummary(
+            name,
+            len(group),
+            disagreeing=sum(not finding.agrees for finding in group),
+            advisory=all(finding.advisory for finding in group),
+            worst=max(group, key=lambda finding: (not finding.agrees, finding.distance)),
+        )
+        for name, group in groups.items()
+    ]
+
+
+def check_table(text: VerdictText) -> list[str]:
+    """One row for each check: verdict, comparisons, those that agree, the worst distance, and what is allowed."""
+    summaries = {check.name: check for check in summarise_checks(text.verdict.findings)}
+    names = dict.fromkeys([*summaries, *sorted(text.open_checks), *text.costs])
+    rows = [[*COLUMNS, *(COST_COLUMNS if text.costs else ())]]
+    rows += [[*_cells(text, name, summaries.get(name)), *_cost(text, name)] for name in names]
+    return aligned(rows, left=2)
+
+
+def _cells(text: VerdictText, name: str, check: CheckSummary | None) -> list[str]:
+    is_open = name in text.open_checks
+    if check is None:
+        return [name, "open" if is_open else "", "", "", "", ""]
+    mark = "advisory" if check.advisory else "no" if check.disagreeing else "open" if is_open else "yes"
+    sizes = [f"{check.worst.distance:.3g}", f"{check.worst.allowed:.3g}"]
+    return [name, mark, str(check.count), str(check.count - check.disagreeing), *sizes]
+
+
+def _cost(text: VerdictText, name: str) -> list[str]:
+    if not text.costs:
+        return []
+    cost = text.costs.get(name)
+    return ["", ""] if cost is None else [str(cost.bytes), f"{cost.seconds:.4f}"]
+
+
+def aligned(rows: list[list[str]], left: int) -> list[str]:
+    """Rows as lines of columns; the first `left` columns are aligned to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

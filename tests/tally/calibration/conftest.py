@@ -14,7 +14,7 @@ from tallystick.programs.graph import Graph, GraphForm, Input, Node, Output, Rol
 from tallystick.tally.calibration import operators as calibrate
 from tallystick.tally.calibration.stacks import Stack, stack_named
 
-QUICK = ("NumPy", "NumPy SSE", "plain loops")
+QUICK_STACKS = tuple(map(stack_named, ("NumPy", "NumPy SSE", "plain loops")))
 
 
 @pytest.fixture(scope="session")
@@ -31,20 +31,24 @@ def graph() -> Graph:
 
 @pytest.fixture
 def program(graph: Graph, tmp_path: Path) -> Path:
+    """See `write_program`."""
+    return write_program(graph, tmp_path)
+
+
+def write_program(graph: Graph, place: Path) -> Path:
     """The graph at `program.json`, beside it a folder `inputs` with six sets."""
     random = np.random.default_rng(4)
-    folder = tmp_path / "inputs"
+    folder = place / "inputs"
     write_state(folder / "weights.safetensors", {"weights.w": _normal(random, 40, 64)})
     for index in range(6):
         write_state(folder / f"{index}.safetensors", {"inputs.x": _normal(random, 3, 64)})
-    return save_program(tmp_path / "program.json", graph, {})
+    return save_program(place / "program.json", graph, {})
 
 
 @pytest.fixture
 def quick_stacks(monkeypatch: pytest.MonkeyPatch) -> tuple[Stack, ...]:
-    stacks = tuple(map(stack_named, QUICK))
-    monkeypatch.setattr(calibrate, "stacks_here", lambda _: stacks)
-    return stacks
+    monkeypatch.setattr(calibrate, "stacks_here", lambda _: QUICK_STACKS)
+    return QUICK_STACKS
 
 
 def _normal(random: np.random.Generator, *shape: int) -> Tensor:

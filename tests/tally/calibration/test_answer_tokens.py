@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ def answer_of(theirs: np.ndarray, sampler: Sampler) -> list[int]:
     return [choose_one(row, sampler, place, ()) for place, row in enumerate(theirs)]
 
 
+@cache
 def seen_of(seed: int, drift: float) -> SeenTokens:
     sampler = Sampler(temperature=(0.0, 0.7, 1.0)[seed % 3], seed=seed)
     own, theirs = logits_of(np.random.default_rng(seed), drift)
@@ -61,7 +63,7 @@ def test_limits_grow_with_the_drift_and_have_a_least() -> None:
 def test_honest_answers_that_set_no_limit_stay_within_them(drift: float) -> None:
     found = limits_of(drift)
     rule = SamplerRule(band=found.band, rms=found.rms, mismatches=found.mismatches, seed="customer")
-    for seed in range(100, 112):
+    for seed in range(100, 108):
         sampler = Sampler(temperature=0.9, seed=seed)
         own, theirs = logits_of(np.random.default_rng(seed), drift)
         honest = judge_sampler(own, [1], answer_of(theirs, sampler), sampler, rule)

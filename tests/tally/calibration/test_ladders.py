@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tallystick.tally.calibration.cheats import LADDERS, Rate, could_show, smallest_shown
+from tallystick.tally.calibration.cheats import LADDERS, Rate, smallest_shown
 
 
 def rate(size: float, caught: int, tried: int) -> Rate:
@@ -23,7 +23,6 @@ def rate(size: float, caught: int, tried: int) -> Rate:
 )
 def test_a_share_is_shown_only_by_enough_trials(caught: int, tried: int, share: float, shown: bool) -> None:
     assert rate(1, caught, tried).shows(share) is shown
-    assert could_show(caught, tried, share) is shown
 
 
 def test_the_smallest_size_is_the_first_that_shows_its_share() -> None:

@@ -17,12 +17,14 @@ from tallystick.programs.encoding import graph_root
 from tallystick.programs.graph import Graph
 from tallystick.tally.calibration import operator_runs as traces, operators as calibrate
 from tallystick.tally.calibration.operators import (
+    OperatorStudy,
     StackMeasurement,
     calibrate_graph,
     figures_of,
     leave_out,
     one_rounding,
 )
+from tests.tally.calibration.conftest import QUICK_STACKS, write_program
 
 pytest.importorskip("torch")
 
@@ -44,10 +46,18 @@ def rounding(runs: int = 8) -> StackMeasurement:
     return StackMeasurement("one rounding", {"0": np.zeros((runs, 20))}, {}, {})
 
 
-def test_a_study_measures_every_result_on_every_stack(
-    program: Path, graph: Graph, tmp_path: Path, quick_stacks: Any
-) -> None:
-    study = calibrate_graph(program, tmp_path / "inputs", tmp_path / "study", silent)
+@pytest.fixture(scope="module")
+def studied(graph: Graph, tmp_path_factory: pytest.TempPathFactory) -> tuple[OperatorStudy, Path]:
+    """A study of the program, and its folder."""
+    folder = tmp_path_factory.mktemp("studied")
+    program = write_program(graph, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibrate, "stacks_here", lambda _: QUICK_STACKS)
+        return calibrate_graph(program, folder / "inputs", folder / "study", silent), folder / "study"
+
+
+def test_a_study_measures_every_result_on_every_stack(graph: Graph, studied: tuple[OperatorStudy, Path]) -> None:
+    study, quick_stacks = studied[0], QUICK_STACKS
     assert [one.stack for one in study.measured] == [stack.name for stack in quick_stacks]
     assert all(one.tables.keys() == {"0", "1", "2"} and not one.skipped for one in study.measured)
     assert all(table.shape == (6, 20) for one in study.measured for table in one.tables.values())
@@ -65,20 +75,22 @@ def test_a_study_measures_every_result_on_every_stack(
 
 
 def test_runs_in_several_blocks_are_the_same_runs(
-    program: Path, tmp_path: Path, quick_stacks: Any, monkeypatch: pytest.MonkeyPatch
+    program: Path,
+    tmp_path: Path,
+    studied: tuple[OperatorStudy, Path],
+    quick_stacks: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole = calibrate_graph(program, tmp_path / "inputs", tmp_path / "whole", silent)
+    whole, _ = studied
     monkeypatch.setattr(traces, "BLOCK_BYTES", 1)
     parts = calibrate_graph(program, tmp_path / "inputs", tmp_path / "parts", silent)
     assert len(list((tmp_path / "parts" / "traces").glob("0*"))) == 6
     assert parts.profile == whole.profile
 
 
-def test_no_threshold_is_narrower_than_one_rounding(
-    program: Path, graph: Graph, tmp_path: Path, quick_stacks: Any
-) -> None:
-    study = calibrate_graph(program, tmp_path / "inputs", tmp_path / "study", silent)
-    floor = one_rounding(graph, sorted((tmp_path / "study" / "traces").glob("0*")))
+def test_no_threshold_is_narrower_than_one_rounding(graph: Graph, studied: tuple[OperatorStudy, Path]) -> None:
+    study, folder = studied
+    floor = one_rounding(graph, sorted((folder / "traces").glob("0*")))
     for result, entry in study.profile.nodes[study.root].items():
         assert entry.share[-1] >= floor.errors(result).share[-1]
     assert floor.errors("0").ulp[-1] == pytest.approx(1.0, rel=0.01) or floor.errors("0").ulp[-1] < 1.0

@@ -19,7 +19,7 @@ from tallystick.core.errors import MalformedError, ProofError, TallyError, Unava
 from tallystick.core.safetensors import read_state, write_state
 from tallystick.core.tensors import Tensor
 from tallystick.verdicts.leaf.bundle import Element, LeafBundle, LeafChallenge, read_bundle, write_bundle
-from tallystick.verdicts.leaf.bundling import WholeOpening, make_bundle
+from tallystick.verdicts.leaf.bundling import WholeOpening
 from tallystick.verdicts.leaf.judge import rule_leaf
 from tallystick.verdicts.leaf.request import LeafRequest
 from tests.support.opened_values import read_values, write_values
@@ -66,9 +66,8 @@ def test_a_bundle_comes_back_from_its_file_and_from_its_bytes(leaves: Leaves, wr
 
 def test_everybody_makes_the_same_bytes(leaves: Leaves, written: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(leaves.folder, tmp_path / "copy"))
-    write_bundle(
-        tmp_path / "again", make_bundle(copy, 3, LeafChallenge(nonce="00ff", element=Element(ref="n3", index=4)))
-    )
+    challenge = LeafChallenge(nonce="00ff", element=Element(ref="n3", index=4))
+    write_bundle(tmp_path / "again", WholeOpening.read(copy).bundle(3, challenge))
     assert (tmp_path / "again").read_bytes() == written.read_bytes()
 
 
@@ -90,7 +89,7 @@ def test_a_value_that_is_not_what_its_name_says_makes_no_bundle(leaves: Leaves, 
     values, name = read_values(copy), leaves.whole.record(2).outputs["n3"]
     write_values(copy, values | {name: replace(values[name], data=bytes(values[name].nbytes))})
     with pytest.raises(ProofError, match="is the name of other bytes"):
-        make_bundle(copy, 3)
+        WholeOpening.read(copy).bundle(3)
 
 
 def test_an_operator_that_does_not_exist_has_no_bundle(leaves: Leaves) -> None:
@@ -112,9 +111,9 @@ def test_its_proof_is_counted(leaves: Leaves) -> None:
     bundle = leaves.whole.bundle(14)
     path = bundle.operator.node["proof"]
     hashes = len(path) + len(bundle.operator.proof) + sum(len(edge.proof) for edge in bundle.edges.producers)
-    assert bundle.sizes.hashes == 32 * hashes
-    assert bundle.sizes.proof == len(bundle.operator.to_bytes()) + len(bundle.edges.to_bytes())
-    assert bundle.sizes.values == sum(value.nbytes for value in bundle.values.values())
+    assert bundle.sizes["proof_hash_bytes"] == 32 * hashes
+    assert bundle.sizes["proof_bytes"] == len(bundle.operator.to_bytes()) + len(bundle.edges.to_bytes())
+    assert bundle.sizes["value_bytes"] == sum(value.nbytes for value in bundle.values.values())
 
 
 @pytest.mark.parametrize("name", ["opening", "graph", "operator", "edges", "question"])

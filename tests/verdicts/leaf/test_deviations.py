@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tallystick.core.tensors import Tensor
-from tallystick.verdicts.leaf.judge import BY_EACH, DISCRETE_MAX, deviating_places
+from tallystick.verdicts.leaf.judge import BY_MEASURE, DISCRETE_MAX, deviating_places
 
 UNIT = np.float32(2.0**-24)
 SHAPES = [(64, 128), (2, 16, 16, 16), (8192,)]
@@ -29,7 +29,7 @@ def noisy(own: Any, seed: int) -> Any:
 def test_one_element_is_found_among_honest_ones(shape: tuple[int, ...]) -> None:
     own = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     claimed = noisy(own, 1)
-    assert len(found(claimed, own)) <= 3 * BY_EACH
+    assert len(found(claimed, own)) <= 3 * BY_MEASURE
     claimed.flat[4321] += np.float32(1e-3)
     assert 4321 in found(claimed, own)
 

@@ -611,7 +611,7 @@ def normalisation() -> Graph:
 
 
 def test_the_stated_probability_to_miss_is_that_of_a_single_result(tmp_path: Path) -> None:
-    """400 nonces over 1 % wrong elements of the largest of three results: as many are missed as the ruling says."""
+    """200 nonces over 1 % wrong elements of the largest of three results: as many are missed as the ruling says."""
     rng = np.random.default_rng(5)
     given = {"inputs.x": Tensor.of(rng.normal(size=(256, 8)).astype(np.float32))}
     wrong = rng.permutation(2048)[:20]
@@ -622,11 +622,11 @@ def test_the_stated_probability_to_miss_is_that_of_a_single_result(tmp_path: Pat
 
     bundle = opened(tmp_path / "a", {0: change}, normalisation(), given).whole.bundle(0)
     few = LeafLimits(whole_flops=1, whole_bytes=1, elements=64)
-    rulings = [rule_leaf(bundle, LeafRequest(nonce=bytes([n >> 8, n & 255]), limits=few)) for n in range(400)]
+    rulings = [rule_leaf(bundle, LeafRequest(nonce=bytes([n >> 8, n & 255]), limits=few)) for n in range(200)]
     missed = [ruling for ruling in rulings if ruling.fault is Fault.CHALLENGER]
     stated = (1 - 0.01) ** missed[0].work.drawn
     assert f"at most {stated:.2g} if 1.0% are" in missed[0].reason
-    assert abs(len(missed) / 400 - stated) < 4 * np.sqrt(stated * (1 - stated) / 400)
+    assert abs(len(missed) / 200 - stated) < 4 * np.sqrt(stated * (1 - stated) / 200)
     named = rule_leaf(bundle, LeafRequest(nonce=b"\0\0", limits=few, element=("n0", int(wrong[0]))))
     assert named.fault is Fault.PROVER
 
@@ -722,6 +722,6 @@ def test_rulings_are_printed_as_json(honest: Leaves) -> None:
     assert isinstance(ruling, Ruling)
     written = json.loads(encode(ruling.to_json()))
     assert (written["fault"], written["ground"], written["verdict"]) == ("challenger", "holds", "accepted")
-    assert written["work"]["proof_hash_bytes"] == ruling.work.sizes.hashes  # type: ignore[union-attr]
+    assert written["work"]["proof_hash_bytes"] == ruling.work.sizes["proof_hash_bytes"]
     undecided = rule_leaf(honest.whole.bundle(0), LeafRequest(limits=LeafLimits(memory_bytes=1)))
     assert undecided.to_json()["fault"] == "committee"

@@ -20,8 +20,14 @@ from tallystick.programs.difference import diff as diff_graphs
 from tallystick.programs.files import NamedNodes, load_graph, load_modules
 from tallystick.programs.graph import Graph, Node, Ref
 from tallystick.programs.step_names import STATE_PREFIXES
-from tallystick.verdicts.opening.binding import follow_operators
-from tallystick.verdicts.opening.files import GRAPH, OPERATORS, OpenedValues, read_opening, read_operator_lines
+from tallystick.verdicts.opening.files import (
+    GRAPH,
+    OPERATORS,
+    OpenedValues,
+    follow_operators,
+    read_opening,
+    read_operator_lines,
+)
 from tallystick.verdicts.operator.judge import OperatorJudge
 from tallystick.verdicts.verdict import number
 

@@ -20,8 +20,7 @@ from tallystick.formats.openings import OpenedOperator, Opening
 from tallystick.programs.graph import Constant, Graph, GraphForm, Input, Node, Output, Ref, Role
 from tallystick.verdicts.leaf.bundle import LeafBundle, LeafChallenge
 from tallystick.verdicts.leaf.bundling import WholeOpening
-from tallystick.verdicts.opening.binding import follow_operators
-from tallystick.verdicts.opening.files import OPENING, OPERATOR, VALUES, OpenedValues
+from tallystick.verdicts.opening.files import OPENING, OPERATOR, VALUES, OpenedValues, follow_operators
 from tallystick.verdicts.verdict import require
 
 # Which values cross a cut through the operators of a step.

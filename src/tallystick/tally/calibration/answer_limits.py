@@ -28,7 +28,7 @@ Rows: TypeAlias = Mapping[int, npt.NDArray[np.floating[Any]]]
 RUNS: Final = (1, 8, 32, 128)
 """The lengths of runs of tokens that have limits of their own: short runs vary more."""
 BLOCK: Final = 32
-"""Longer runs are compared by blocks of so many tokens, as those of the standard fingerprints are."""
+"""Longer runs are compared in blocks of this many tokens, as those of the standard fingerprints are."""
 MARGIN: Final = {"F32": 8.0, "BF16": 1.5, "F16": 1.5}
 """How far limits lie above the largest honest distance: precisions of 16 bits leave little room below the cheats."""
 LEAST: Final = {"F32": 1e-5, "BF16": 1e-4, "F16": 1e-5}
@@ -83,8 +83,8 @@ def add_up(answers: Iterable[Mapping[Class, SeenRuns]]) -> dict[Class, SeenRuns]
     """What several answers show."""
     total: dict[Class, SeenRuns] = {}
     for answer in answers:
-        for each, seen in answer.items():
-            total[each] = total.get(each, SeenRuns()) + seen
+        for kind, seen in answer.items():
+            total[kind] = total.get(kind, SeenRuns()) + seen
     return total
 
 
@@ -92,7 +92,7 @@ def at_depths(seen: Mapping[Class, SeenRuns], layers: int) -> dict[Class, SeenRu
     """The same runs, those of a block at the next of the `depths_of` a model of `layers` blocks."""
     depths = depths_of(layers)
     return add_up(
-        {each._replace(layer_max=min(d for d in depths if d >= each.layer_max)): runs} for each, runs in seen.items()
+        {kind._replace(layer_max=min(d for d in depths if d >= kind.layer_max)): runs} for kind, runs in seen.items()
     )
 
 
@@ -111,16 +111,16 @@ def row_limits(seen: Mapping[Class, SeenRuns], models: MeasuredModels) -> tuple[
     Those of a block hold for all blocks before it, so they are at least as large as the limits of those.
     """
     limits = []
-    for each in sorted(seen):
-        below = [other for other in seen if other[::2] == each[::2] and other.layer_max <= each.layer_max]
+    for kind in sorted(seen):
+        below = [other for other in seen if other[::2] == kind[::2] and other.layer_max <= kind.layer_max]
         total = sum((seen[other] for other in below), SeenRuns())
         allowed = max(LEAST[models.dtype], MARGIN[models.dtype] * total.largest)
         limits.append(
             RowLimits(
                 **models.model_dump(),
-                place=each.place,
-                tokens=each.tokens,
-                layer_max=each.layer_max if each.place == "block" else None,
+                place=kind.place,
+                tokens=kind.tokens,
+                layer_max=kind.layer_max if kind.place == "block" else None,
                 largest=round_up(allowed),
                 honest=total.runs,
                 honest_largest=round_up(total.largest),
@@ -172,7 +172,7 @@ def observe(
 
 def token_limits(seen: Sequence[SeenTokens], models: MeasuredModels) -> TokenLimits:
     """The limits that these answers bear out for `models`."""
-    token_margins, dispersion = np.concatenate([each.margins for each in seen]), _dispersion(seen)
+    token_margins, dispersion = np.concatenate([answer.margins for answer in seen]), _dispersion(seen)
     rms = _drift(seen, models.dtype)
     differing = upper(int((token_margins > 0.0).sum()), len(token_margins), dispersion)
     mismatches = min(0.5, max(HONEST, 2.0 * differing))
@@ -211,8 +211,8 @@ def _rivals(own: Any, answer: npt.NDArray[np.int64], sampler: Sampler, entries: 
 
 def _drift(seen: Sequence[SeenTokens], dtype: str) -> float:
     """The drift for which 1 / (1 + exp(gap / drift)) lies above the rate of rivals chosen, in every bin with one."""
-    measured = math.sqrt(float(np.concatenate([each.variances for each in seen]).mean()))
-    gaps, chosen = (np.concatenate([getattr(each, name) for each in seen]) for name in ("gaps", "chosen"))
+    measured = math.sqrt(float(np.concatenate([answer.variances for answer in seen]).mean()))
+    gaps, chosen = (np.concatenate([getattr(answer, name) for answer in seen]) for name in ("gaps", "chosen"))
     drifts = [LEAST_TOKENS[dtype], TOKEN_MARGIN[dtype] * measured]
     for low, high in pairwise(GAPS):
         inside = (gaps >= low * measured) & (gaps < high * measured)
@@ -224,8 +224,8 @@ def _drift(seen: Sequence[SeenTokens], dtype: str) -> float:
 
 def _dispersion(seen: Sequence[SeenTokens]) -> float:
     """How much more mismatches vary from answer to answer than independent ones would; at least 1."""
-    counts = np.array([(each.margins > 0.0).sum() for each in seen], np.float64)
-    tokens = np.array([len(each.margins) for each in seen], np.float64)
+    counts = np.array([(answer.margins > 0.0).sum() for answer in seen], np.float64)
+    tokens = np.array([len(answer.margins) for answer in seen], np.float64)
     rate = counts.sum() / tokens.sum()
     expected = float((tokens * rate * (1.0 - rate)).sum())
     return max(1.0, float(np.square(counts - tokens * rate).sum()) / expected) if expected else 1.0

@@ -54,7 +54,7 @@ SHORTEST: Final = 8
 
 @dataclass(frozen=True)
 class Question:
-    """What one customer asked: prompt, sampler, and the most tokens."""
+    """The question of one customer: prompt, sampler, and the most tokens."""
 
     prompt: tuple[int, ...]
     sampler: Sampler
@@ -123,7 +123,10 @@ def answers_to(engine: KeepingEngine, questions: Sequence[Question]) -> Iterator
     import torch
 
     events: list[Event] = []
-    jobs = [Job(str(n), each.prompt, each.max_tokens, each.sampler, events.append) for n, each in enumerate(questions)]
+    jobs = [
+        Job(str(n), question.prompt, question.max_tokens, question.sampler, events.append)
+        for n, question in enumerate(questions)
+    ]
     engine.answer(jobs)
     for event in events:
         if isinstance(event, JobResult):
@@ -146,7 +149,7 @@ def _encoded(model: TorchLanguageModel, text: str) -> tuple[int, ...]:
 # and every fourth also with a pass without it.
 
 AGAIN: Final = 4
-"""One answer of so many is also compared with a pass without fused attention."""
+"""Every fourth answer is also compared with a pass without fused attention."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,7 @@ def calibrate_answers(
     """
     import torch
 
-    verifiers = {each: load_language_model(directory, dtype, each) for each in ("sdpa", "eager")}
+    verifiers = {attention: load_language_model(directory, dtype, attention) for attention in ("sdpa", "eager")}
     card = verifiers["sdpa"].card
     tokens: list[SeenTokens] = []
     distances: list[dict[Class, SeenRuns]] = []
@@ -204,7 +207,7 @@ def _answered(verifiers: Any, effort: Effort, tell: Tell) -> Iterator[Answered]:
             answered = list(answers_to(engine, questions(model, prompts, count, effort.tokens, number)))
         finally:
             torch.set_num_threads(threads)
-        tell(f"{sum(len(each.answer) for each in answered)} tokens, judged by one pass")
+        tell(f"{sum(len(answer.answer) for answer in answered)} tokens, judged by one pass")
         yield from answered
 
 

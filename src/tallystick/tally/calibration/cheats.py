@@ -272,8 +272,8 @@ class Rate:
         return clopper_pearson(self.caught, self.tried)
 
     def shows(self, share: float) -> bool:
-        """Whether at least `share` is caught, with 95 % confidence on one side."""
-        return clopper_pearson(self.caught, self.tried, 0.9)[0] >= share
+        """Whether the counts show, with 95 % confidence on one side, that at least `share` is caught."""
+        return at_least(self.caught, self.tried, share) <= 0.05
 
     def to_json(self) -> Json:
         """The rate as JSON values."""
@@ -321,17 +321,16 @@ def try_size(benches: Benches, cheat: Cheat, ladder: Ladder, limits: Mapping[int
     rate = Rate(cheat.size)
     trainers = [cheat.trainer(bench) for bench, _ in benches]
     for (bench, folders), trainer, start, seed in _draw(benches, trainers, ladder):
-        drift = _try_once(bench, trainer, cheat, Stretch(start, (start + ladder.window,)), folders, seed)
+        end = start + ladder.window
+        touched = int(np.random.default_rng([seed, 7]).integers(start + 1, end + 1))
+        [(_, claimed)] = train_falsely(bench, trainer, cheat, Stretch(start, (end,)), touched, seed)
+        replayed = Outcome.kept(folders[seed % len(folders)], start, end)
+        drift = bench.drift(bench.anchor(start), claimed, replayed, (start, end))
         rate.note(drift.excess(limits[max(step for step in limits if step <= start)]))
         missed = rate.tried - rate.caught
-        if missed and not could_show(ladder.trials - missed, ladder.trials, SHARES[0]):
+        if missed and not Rate(cheat.size, ladder.trials - missed, ladder.trials).shows(SHARES[0]):
             break
     return rate
-
-
-def could_show(caught: int, trials: int, share: float) -> bool:
-    """Whether `caught` of `trials` shows, with one-sided 95 % confidence, that at least `share` is caught."""
-    return at_least(caught, trials, share) <= 0.05
 
 
 def _draw(
@@ -349,15 +348,6 @@ def _draw(
     for seed, chosen in enumerate(order[: ladder.trials]):
         place, start = places[chosen]
         yield benches[place], trainers[place], start, seed
-
-
-def _try_once(bench: Bench, trainer: Trainer, cheat: Cheat, stretch: Stretch, folders: list[Path], seed: int) -> Drift:
-    random = np.random.default_rng([seed, 7])
-    end = stretch.ends[0]
-    touched = int(random.integers(stretch.start + 1, end + 1))
-    [(_, claimed)] = train_falsely(bench, trainer, cheat, stretch, touched, seed)
-    replayed = Outcome.kept(folders[seed % len(folders)], stretch.start, end)
-    return bench.drift(bench.anchor(stretch.start), claimed, replayed, (stretch.start, end))
 
 
 # The parent of these processes: which cheats are tried on which runs, and what they showed.

@@ -290,6 +290,6 @@ def whole_runs(stack: Stack, job: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def read_run(row: Mapping[str, Any]) -> Accumulated:
     """Read the statistics of one run as `whole_runs` gives them."""
-    biases = tuple(OperatorBias(**each) for each in row["biases"])
-    path_errors = tuple(PathError(**each) for each in row["path_errors"])
+    biases = tuple(OperatorBias(**stated) for stated in row["biases"])
+    path_errors = tuple(PathError(**stated) for stated in row["path_errors"])
     return Accumulated(biases, path_errors, tuple(row["unavailable"]))

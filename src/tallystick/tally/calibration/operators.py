@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any, Final
@@ -124,7 +124,7 @@ def calibrate_graph(program: Path, inputs: Path, folder: Path, tell: Tell = prin
 def calibrate_budget(program: Path, inputs: Path, folder: Path, tell: Tell = print) -> Budget:
     """Run a whole program on every stack, and return limits for the accumulated errors of an honest run.
 
-    Raises as `calibrate_graph` does, and `MalformedError` if the results of a stack are no numbers.
+    Raises as `calibrate_graph` does, and `MalformedError` if the results of a stack are not numbers.
     """
     base_engine()
     graph, _ = load_program(program)
@@ -315,19 +315,12 @@ def _left_out(row: LeftOut) -> Json:
     runs = len(row.stretch)
     low, high = clopper_pearson(row.rejected, runs) if runs else (0.0, 1.0)
     stretch = np.quantile(row.stretch, (0.5, 0.99, 1.0), method="higher") if runs else np.zeros(3)
-    return {
-        "stack": row.stack,
+    return asdict(row) | {
         "alike": list(row.alike),
         "runs": runs,
-        "rejected": row.rejected,
         "rate_low": low,
         "rate_high": high,
-        "results": row.results,
-        "skipped": row.skipped,
-        "beyond": dict(row.beyond),
-        "differs": row.differs,
         "stretch": [float(multiple) if np.isfinite(multiple) else None for multiple in stretch],
-        "where": row.where,
     }
 
 

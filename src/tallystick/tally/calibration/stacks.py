@@ -202,7 +202,7 @@ def variables_of(stack: Stack) -> dict[str, str]:
 
 
 def enter(stack: Stack) -> None:
-    """Apply the settings of PyTorch that are no environment variables, once at the start of a process."""
+    """Apply the settings of PyTorch that are not environment variables, once at the start of a process."""
     import torch
 
     torch.set_num_threads(stack.threads)

@@ -27,7 +27,7 @@ FAMILIES: Final[tuple[Family, ...]] = ("language", "image")
 FROM_STEPS: Final = (0, 8)
 """First steps of the entries: before step 8 Adam's second moment has not settled, and drift is far larger."""
 CLAIM_MARGIN: Final = 2.0
-"""A cheat counts as caught where it lies so many times beyond a limit in every trial."""
+"""A cheat counts as caught if it lies at least this many times beyond a limit in every trial."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def calibrate(
 def table(samples: list[Sample], claims: list[ClaimTrial], also: Calibration | None = None) -> Calibration:
     """The calibration from the measurements on this machine, and from those in `also`."""
     kinds = product(FAMILIES, OPTIMIZERS, PRECISIONS, WINDOWS, FROM_STEPS)
-    others = {} if also is None else {(*_kind(each), each.window, each.from_step): each for each in also.entries}
+    others = {} if also is None else {(*_kind(entry), entry.window, entry.from_step): entry for entry in also.entries}
     return Calibration(
         machine=f"{machine()}; {also.machine}" if also else machine(),
         torch=f"{version('torch')}; {also.torch}" if also else version("torch"),

@@ -146,25 +146,16 @@ def referee(
 
 
 def _make(opening: Path, node: int, out: Path, asked: leaf_bundle.LeafChallenge) -> None:
-    bundle = leaf_bundling.make_bundle(require_folder(opening, OPENING), node, asked)
-    _check_element(bundle, bundle.asked)
+    bundle = leaf_bundling.WholeOpening.read(require_folder(opening, OPENING)).bundle(node, asked)
+    _check_element(bundle, bundle.challenge)
     leaf_bundle.write_bundle(out, bundle)
-    sizes = bundle.sizes
     missing = [
         ref for ref in bundle.operator.record.inputs | bundle.operator.record.outputs if ref not in bundle.values
     ]
     for ref in missing:
         talk().print(f"{ref} is not opened: the ruling will hold that against the prover", soft_wrap=True)
     talk().print(f"{out}: operator {node}; rule with `tally referee {quote(str(out))}`", soft_wrap=True)
-    print_json(
-        {
-            "bundle": str(bundle.identity),
-            "proof_bytes": sizes.proof,
-            "proof_hash_bytes": sizes.hashes,
-            "statement_bytes": sizes.statement,
-            "value_bytes": sizes.values,
-        }
-    )
+    print_json({"bundle": str(bundle.identity), **bundle.sizes})
 
 
 def _asked(nonce: str | None, element: str | None) -> leaf_bundle.LeafChallenge:

@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from pydantic import Field
@@ -38,7 +38,6 @@ DOCUMENT_BYTES_MAX: Final = 16 << 20
 HEADER_BYTES_MAX: Final = 4 << 20
 EDGES_MAX: Final = 4096
 VALUE, CLAIMED = "values.", "claimed."
-D = TypeVar("D", bound=Document)
 
 
 class GraphHeader(Document):
@@ -93,28 +92,32 @@ class LeafBundle:
     header: GraphHeader
     operator: OpenedOperator
     edges: OperandEdges
-    asked: LeafChallenge = field(default_factory=LeafChallenge)
+    challenge: LeafChallenge = field(default_factory=LeafChallenge)
     values: Mapping[Ref, Tensor] = field(default_factory=dict)
     claimed: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def documents(self) -> dict[str, Document]:
         """The documents, which are everything but the values, by their names in the file."""
-        named = (self.opening, self.header, self.operator, self.edges, self.asked)
+        named = (self.opening, self.header, self.operator, self.edges, self.challenge)
         return dict(zip(DOCUMENTS, named, strict=True))
 
     @property
-    def sizes(self) -> BundleSizes:
-        """The bytes of each part of the bundle."""
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each part of the bundle, by the names in reports.
+
+        `statement_bytes` are what all leaves of an opening share: the opening, and the header of the graph.
+        `proof_bytes` are the documents of this leaf: node, records, proofs. `proof_hash_bytes` are their hashes at 32
+        bytes each, as in a compact encoding.
+        """
         path = self.operator.node.get("proof")
-        leaf = [self.operator.proof, path if isinstance(path, list) else (), *(e.proof for e in self.edges.producers)]
-        shared = [self.opening.proof, self.header.proof]
-        statement = len(self.opening.to_bytes()) + len(self.header.to_bytes())
-        proof = len(self.operator.to_bytes()) + len(self.edges.to_bytes())
-        values = sum(tensor.nbytes for tensor in (*self.values.values(), *self.claimed.values()))
-        return BundleSizes(
-            statement, proof, HASH_BYTES * sum(map(len, leaf)), HASH_BYTES * sum(map(len, shared)), values
-        )
+        proofs = [self.operator.proof, path if isinstance(path, list) else (), *(e.proof for e in self.edges.producers)]
+        return {
+            "proof_bytes": len(self.operator.to_bytes()) + len(self.edges.to_bytes()),
+            "proof_hash_bytes": HASH_BYTES * sum(map(len, proofs)),
+            "statement_bytes": len(self.opening.to_bytes()) + len(self.header.to_bytes()),
+            "value_bytes": sum(tensor.nbytes for tensor in (*self.values.values(), *self.claimed.values())),
+        }
 
     @property
     def state(self) -> dict[str, Tensor]:
@@ -128,21 +131,6 @@ class LeafBundle:
     def identity(self) -> Digest:
         """The digest that names the bundle: it covers every document and every value."""
         return digest("bundle", encode({"state": str(state_digest(self.state))}))
-
-
-@dataclass(frozen=True)
-class BundleSizes:
-    """Bytes of a bundle: `statement` is what all leaves of an opening share (opening, header of the graph).
-
-    `proof` counts the documents of this leaf (node, records, proofs). `hashes` counts their hashes at 32 bytes each, as
-    in a compact encoding, and `shared_hashes` those of the statement.
-    """
-
-    statement: int
-    proof: int
-    hashes: int
-    shared_hashes: int
-    values: int
 
 
 DOCUMENTS: Final[Mapping[str, type[Document]]] = {
@@ -186,22 +174,16 @@ def _read_file(path: Path, bytes_max: int) -> LeafBundle:
         unknown = [name for name in rest if not name.startswith((VALUE, CLAIMED))]
         if unknown:
             raise MalformedError(f"{path.name}: {ascii(unknown[0])[:80]} has no place in a leaf bundle")
-        opening, header, operator, edges, asked = (
-            _document(file, path.name, name, kind) for name, kind in DOCUMENTS.items()
-        )
-        parts = {
-            prefix: {name.removeprefix(prefix): file.tensor(name) for name in rest if name.startswith(prefix)}
+        documents: list[Any] = [_document(file, path.name, name, kind) for name, kind in DOCUMENTS.items()]
+        values, claimed = (
+            {name.removeprefix(prefix): file.tensor(name) for name in rest if name.startswith(prefix)}
             for prefix in (VALUE, CLAIMED)
-        }
-    assert isinstance(opening, Opening)
-    assert isinstance(header, GraphHeader)
-    assert isinstance(operator, OpenedOperator)
-    assert isinstance(edges, OperandEdges)
-    assert isinstance(asked, LeafChallenge)
-    return LeafBundle(opening, header, operator, edges, asked, parts[VALUE], parts[CLAIMED])
+        )
+    opening, header, operator, edges, challenge = documents
+    return LeafBundle(opening, header, operator, edges, challenge, values, claimed)
 
 
-def _document(file: StateFile, what: str, name: str, kind: type[D]) -> D:
+def _document(file: StateFile, what: str, name: str, kind: type[Document]) -> Document:
     placement = file.specs.get(name)
     if placement is None:
         raise MalformedError(f"{what}: lacks {name}")

@@ -15,7 +15,7 @@ from tallystick.formats.records import CallRecord, OperatorRecord
 from tallystick.programs.admission import parse_ref
 from tallystick.programs.encoding import NodeProof, graph_leaves, header_json, node_text
 from tallystick.programs.files import load_program
-from tallystick.programs.graph import Graph, Node, Ref
+from tallystick.programs.graph import Graph, Node
 from tallystick.programs.step_names import STEP_SLOT
 from tallystick.verdicts.leaf.bundle import Edge, GraphHeader, LeafBundle, LeafChallenge, OperandEdges
 from tallystick.verdicts.opening.files import GRAPH, OPERATORS, OpenedValues, read_opening, read_operator_lines
@@ -66,24 +66,27 @@ class WholeOpening:
             raise MalformedError(f"{OPERATORS}: {len(self.lines)} records, and the graph has {len(self.graph.nodes)}")
         return OperatorRecord.from_bytes(self.lines[place], f"{OPERATORS}: line {place + 1}")
 
-    def bundle(self, number: int, asked: LeafChallenge | None = None) -> LeafBundle:
+    def bundle(self, number: int, challenge: LeafChallenge | None = None) -> LeafBundle:
         """The bundle of node `number`; values that are not opened are left out.
 
         Raises `UsageError` if the graph has no such node, `MalformedError` if the node has no record, `ProofError` if a
         value does not have the digest that names it.
         """
-        bare = self.bare(number, asked)
+        bare = self.bare(number, challenge)
         record = bare.operator.record
         values = self.values.opened({**record.inputs, **record.outputs})
         return replace(bare, values=values, claimed=self.values.opened(self.small))
 
-    def bare(self, number: int, asked: LeafChallenge | None = None) -> LeafBundle:
+    def bare(self, number: int, challenge: LeafChallenge | None = None) -> LeafBundle:
         """As `bundle`, without values."""
         if number not in self.places:
             raise UsageError(f"the graph has no node {number}")
         place = self.places[number]
         edges = OperandEdges(producers=tuple(self._edges(self.graph.nodes[place])))
-        return LeafBundle(self.opening, self._header(), self.operator(place), edges, asked or LeafChallenge())
+        leaves = self._graph_leaves
+        proof = _hex(prove_inclusion(leaves, 0, len(leaves.leaves)))
+        header = GraphHeader(record=header_json(self.graph), proof=proof)
+        return LeafBundle(self.opening, header, self.operator(place), edges, challenge or LeafChallenge())
 
     def operator(self, place: int) -> OpenedOperator:
         """The operator at a position, with its proofs; raises what `record` raises."""
@@ -94,24 +97,15 @@ class WholeOpening:
         opened = cast("dict[str, Any]", node.to_json())
         return OpenedOperator(node=opened, index=place, record=record, proof=self._proof(place))
 
-    def _header(self) -> GraphHeader:
-        leaves = self._graph_leaves
-        proof = prove_inclusion(leaves, 0, len(leaves.leaves))
-        return GraphHeader(record=header_json(self.graph), proof=_hex(proof))
-
     @cached_property
     def _graph_leaves(self) -> LeafHashes:
         return LeafHashes(graph_leaves(self.graph))
 
     def _edges(self, node: Node) -> Iterator[Edge]:
-        sources = {each.name for each in self.graph.sources}
-        for place in sorted({self._giver(ref) for ref in node.refs if ref not in sources}):
+        sources = {source.name for source in self.graph.sources}
+        results = [parse_ref(ref) for ref in node.refs if ref not in sources]
+        for place in sorted({self.places[result[0]] for result in results if result is not None}):
             yield Edge(index=place, record=self.record(place), proof=self._proof(place))
-
-    def _giver(self, ref: Ref) -> int:
-        found = parse_ref(ref)
-        assert found is not None, "a checked graph reads sources and results of nodes"
-        return self.places[found[0]]
 
     def _proof(self, place: int) -> tuple[str, ...]:
         return _hex(prove_inclusion(self.leaves, place, len(self.lines)))
@@ -127,10 +121,5 @@ class WholeOpening:
         return {name: results[name] for name in (LOSS,) if name in results} | {name: sources[name] for name in named}
 
 
-def make_bundle(folder: Path, number: int, asked: LeafChallenge | None = None) -> LeafBundle:
-    """The bundle of node `number` of a whole opening; raises what `WholeOpening` raises."""
-    return WholeOpening.read(folder).bundle(number, asked)
-
-
 def _hex(proof: Collection[bytes]) -> tuple[str, ...]:
-    return tuple(each.hex() for each in proof)
+    return tuple(node.hex() for node in proof)

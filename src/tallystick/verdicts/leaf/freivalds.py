@@ -60,10 +60,6 @@ class Product:
         """Whether it is a product alone, without scaling or summand."""
         return self.alpha == 1.0 and (self.summand is None or self.beta == 0.0)
 
-    def operations(self, vectors: int) -> int:
-        """Floating-point operations of a check with this many vectors; each multiply-add is 2."""
-        return 2 * vectors * (self.left.size + self.right.size + self.claimed.size)
-
 
 @dataclass(frozen=True)
 class Residuals:
@@ -86,13 +82,8 @@ class Residuals:
 
     @property
     def holds(self) -> bool:
-        """Whether every row that has a tolerance is within it."""
+        """Whether every row that has a tolerance is within it; a worse element passes with 2^−vectors at most."""
         return self.worst <= 1.0
-
-    @property
-    def escape(self) -> float:
-        """An upper bound on the probability that an element beyond its row's tolerance passes: 2^−vectors."""
-        return float(2.0**-self.vectors)
 
 
 def check_product(product: Product, signs: Floats, precision: Precision) -> Residuals:
@@ -114,7 +105,7 @@ def places_of_largest_errors(product: Product, residuals: Residuals, rows: int, 
     The rows are those with the largest residuals; distances are relative to |A|·|B|. This finds an error that is within
     the tolerance of its row but not within its own bound.
     """
-    found = []
+    places = []
     for stack, row in residuals.worst_rows[:rows]:
         left, right = product.left[stack, row], product.right[stack]
         with np.errstate(all="ignore"):
@@ -124,8 +115,8 @@ def places_of_largest_errors(product: Product, residuals: Residuals, rows: int, 
                 size = size + abs(product.beta * product.summand[stack, row])
             off = np.abs(product.claimed[stack, row] - exact) / size
         columns = np.argsort(-np.nan_to_num(off, nan=np.inf, posinf=np.inf), kind="stable")[:count]
-        found.append((stack * product.claimed.shape[1] + row) * product.claimed.shape[2] + columns)
-    return np.concatenate(found).astype(np.int64) if found else np.empty(0, np.int64)
+        places.append((stack * product.claimed.shape[1] + row) * product.claimed.shape[2] + columns)
+    return np.concatenate(places).astype(np.int64) if places else np.empty(0, np.int64)
 
 
 def row_tolerances(product: Product, precision: Precision) -> Floats:
@@ -171,26 +162,12 @@ def product_of(node: Node, values: Mapping[Ref, Tensor]) -> Product | None:
     return Product(left, right, result, claimed.dtype, summand, **factors)
 
 
-Reading: TypeAlias = "Callable[[Mapping[str, Floats], Floats], tuple[Floats, Floats, Floats, Floats | None] | None]"
+Parts: TypeAlias = "tuple[Floats, Floats, Floats, Floats | None]"
+"""Left, right, claimed and summand, as stacks of matrices."""
+Reading: TypeAlias = "Callable[[Mapping[str, Floats], Floats], Parts | None]"
 
 
-def _mm(given: Mapping[str, Floats], claimed: Floats) -> Any:
-    return given["self"][None], given["mat2"][None], claimed[None], None
-
-
-def _bmm(given: Mapping[str, Floats], claimed: Floats) -> Any:
-    return given["self"], given["mat2"], claimed, None
-
-
-def _addmm(given: Mapping[str, Floats], claimed: Floats) -> Any:
-    return given["mat1"][None], given["mat2"][None], claimed[None], np.broadcast_to(given["self"], claimed.shape)[None]
-
-
-def _baddbmm(given: Mapping[str, Floats], claimed: Floats) -> Any:
-    return given["batch1"], given["batch2"], claimed, np.broadcast_to(given["self"], claimed.shape)
-
-
-def _linear(given: Mapping[str, Floats], claimed: Floats) -> Any:
+def _linear(given: Mapping[str, Floats], claimed: Floats) -> Parts | None:
     x, weight, bias = given["input"], given["weight"], given.get("bias")
     if weight.ndim != 2:
         return None
@@ -199,17 +176,29 @@ def _linear(given: Mapping[str, Floats], claimed: Floats) -> Any:
     return x.reshape(1, -1, weight.shape[1]), weight.T[None], result, summand
 
 
-def _matmul(given: Mapping[str, Floats], claimed: Floats) -> Any:
+def _matmul(given: Mapping[str, Floats], claimed: Floats) -> Parts | None:
     x, y = given["self"], given["other"]
     if x.ndim < 2 or y.ndim < 2:
         return None
     batch = claimed.shape[:-2]
     left, right = np.broadcast_to(x, (*batch, *x.shape[-2:])), np.broadcast_to(y, (*batch, *y.shape[-2:]))
-    return (*(each.reshape(-1, *each.shape[-2:]) for each in (left, right, claimed)), None)
+    left, right, claimed = (stack.reshape(-1, *stack.shape[-2:]) for stack in (left, right, claimed))
+    return left, right, claimed, None
 
 
 _READINGS: Final[Mapping[str, Reading]] = {
-    f"aten.{read.__name__[1:]}.default": read for read in (_mm, _bmm, _addmm, _baddbmm, _linear, _matmul)
+    "aten.mm.default": lambda given, claimed: (given["self"][None], given["mat2"][None], claimed[None], None),
+    "aten.bmm.default": lambda given, claimed: (given["self"], given["mat2"], claimed, None),
+    "aten.addmm.default": lambda given, claimed: (
+        *(given["mat1"][None], given["mat2"][None], claimed[None]),
+        np.broadcast_to(given["self"], claimed.shape)[None],
+    ),
+    "aten.baddbmm.default": lambda given, claimed: (
+        *(given["batch1"], given["batch2"], claimed),
+        np.broadcast_to(given["self"], claimed.shape),
+    ),
+    "aten.linear.default": _linear,
+    "aten.matmul.default": _matmul,
 }
 
 

@@ -19,7 +19,7 @@ from tallystick.programs.admission import Derived
 from tallystick.programs.graph import Node, Ref
 from tallystick.programs.operators.precision import FORMATS
 from tallystick.programs.random_words import words
-from tallystick.verdicts.leaf.bundle import BundleSizes, LeafBundle
+from tallystick.verdicts.leaf.bundle import LeafBundle
 from tallystick.verdicts.leaf.freivalds import check_product, places_of_largest_errors, product_of, signs_of
 from tallystick.verdicts.leaf.request import Ground, LeafRequest, Ruling, RulingWork, check_bundle, small_values
 from tallystick.verdicts.operator.judge import ComparedResult, OperatorJudge, Values, derive_results, find_near_tie
@@ -53,7 +53,7 @@ def chosen_places(nonce: bytes, subject: str, size: int, count: int, named: int 
 # the scale of the elements around it. An element far beyond its bound ranks high in one of them, unless the prover
 # moved many others, with wider bounds, almost to their bounds.
 
-BY_EACH: Final = 32
+BY_MEASURE: Final = 32
 """The number of elements that are judged for each measure."""
 DISCRETE_MAX: Final = 1024
 """The number of differing integers and booleans that are judged."""
@@ -99,7 +99,7 @@ def _scale(size: Floats) -> Floats:
 
 def _largest(measure: Floats) -> Places:
     """The places of the few largest elements above 0."""
-    few = min(BY_EACH, measure.size)
+    few = min(BY_MEASURE, measure.size)
     places = np.argpartition(measure, measure.size - few)[measure.size - few :]
     return np.asarray(places[measure[places] > 0], np.int64)
 
@@ -142,41 +142,54 @@ def conclude(
     `values` holds every value of the node, with the specs that the node states. Choices within `margin` roundings are
     tied.
     """
-    found = Conclusions()
+    conclusions = Conclusions()
     try:
         compared = judge.compare(node, values, places, chunk)
     except MalformedError as error:
-        found.refused.append(f"node {node.number} ({node.operator}) does not take its operands: {error}")
-        return found
+        conclusions.refused.append(f"node {node.number} ({node.operator}) does not take its operands: {error}")
+        return conclusions
     except UnavailableError as error:
-        found.undecided.append(f"node {node.number}: {error}")
-        return found
+        conclusions.undecided.append(f"node {node.number}: {error}")
+        return conclusions
     for result in compared:
-        _conclude_one(notes, found, judge, result, values, margin)
-    return found
+        _conclude_one(notes, conclusions, judge, result, values, margin)
+    return conclusions
 
 
 def _conclude_one(
-    notes: Findings, found: Conclusions, judge: OperatorJudge, result: ComparedResult, values: Values, margin: float
+    notes: Findings,
+    conclusions: Conclusions,
+    judge: OperatorJudge,
+    result: ComparedResult,
+    values: Values,
+    margin: float,
 ) -> None:
     differing = result.wrong | result.unbounded
     if result.undecided:
-        found.undecided.append(result.undecided)
+        conclusions.undecided.append(result.undecided)
         return
-    if differing.any() and _is_tie(notes, found, result, values, margin):
+    if differing.any() and _is_tie(notes, conclusions, result, values, margin):
         return
     notes.note(result.finding, "operator", result.name)
     if result.wrong.any():
-        found.wrong.append(_line(result, result.finding))
-        found.worst.append((result.ref, result.worst))
+        conclusions.wrong.append(_line(result, result.finding))
+        conclusions.worst.append((result.ref, result.worst))
     elif differing.any():
         count = int(result.unbounded.sum())
-        found.undecided.append(f"{result.name}: {count} elements differ about which the bound says nothing")
+        conclusions.undecided.append(f"{result.name}: {count} elements differ about which the bound says nothing")
     else:
-        _ask_threshold(notes, found, judge, result)
+        try:
+            finding = judge.threshold(result)
+        except UnavailableError as error:
+            conclusions.undecided.append(str(error))
+            return
+        if finding is not None:
+            notes.note(finding, "operator threshold", result.name, advisory=not finding.agrees)
+            if not finding.agrees:  # within the bound but not the threshold: a committee decides
+                conclusions.outside.append(_line(result, finding))
 
 
-def _is_tie(notes: Findings, found: Conclusions, result: ComparedResult, values: Values, margin: float) -> bool:
+def _is_tie(notes: Findings, conclusions: Conclusions, result: ComparedResult, values: Values, margin: float) -> bool:
     """Whether the operator chooses among numbers; then a differing result is tied or wrong by how close they are."""
     tie = find_near_tie(result.node, values, result.ref, result.places[result.wrong | result.unbounded])
     if tie is None:
@@ -184,25 +197,11 @@ def _is_tie(notes: Findings, found: Conclusions, result: ComparedResult, values:
     finding = Finding(tie.bands, margin, "tie", "", f"{tie.detail}, in bands")
     notes.note(finding, "tie", result.name, advisory=finding.agrees)
     if finding.agrees:
-        found.tied.append(_line(result, finding))
+        conclusions.tied.append(_line(result, finding))
     else:
-        found.wrong.append(_line(result, finding))
-        found.worst.append((result.ref, tie.place))
+        conclusions.wrong.append(_line(result, finding))
+        conclusions.worst.append((result.ref, tie.place))
     return True
-
-
-def _ask_threshold(notes: Findings, found: Conclusions, judge: OperatorJudge, result: ComparedResult) -> None:
-    """Note the result beside its threshold; if it is within the bound but not the threshold, a committee decides."""
-    try:
-        finding = judge.threshold(result)
-    except UnavailableError as error:
-        found.undecided.append(str(error))
-        return
-    if finding is None:
-        return
-    notes.note(finding, "operator threshold", result.name, advisory=not finding.agrees)
-    if not finding.agrees:
-        found.outside.append(_line(result, finding))
 
 
 def _line(result: ComparedResult, finding: Finding) -> str:
@@ -213,9 +212,9 @@ def _line(result: ComparedResult, finding: Finding) -> str:
 
 # The ruling at the leaf: decides who is at fault over one opened operator. Anybody can repeat it offline.
 #
-# The checks, in order: the bundle is consistent (`checks.py`); every value is present; the element that the challenger
+# The checks, in order: the bundle is consistent (`request.py`); every value is present; the element that the challenger
 # named exists; the results are within the operator's proven bound (`operator/judge.py`); discrete results that differ
-# are tied or wrong (`operator/near_ties.py`); and results within the bound are also within a calibrated threshold.
+# are tied or wrong (`find_near_tie`); and results within the bound are also within a calibrated threshold.
 #
 # Without a nonce, only the named element is judged. With a nonce, a large operator is judged at the elements that were
 # named, drawn or found to deviate; all rows of a matrix product are also checked with vectors of random signs
@@ -241,17 +240,17 @@ def rule_leaf(bundle: LeafBundle, request: LeafRequest) -> Ruling:
         raise ProofError(f"the bundle is about the opening {bundle.opening.identity}, another one than is contested")
     if request.index not in (None, bundle.operator.index):
         raise ProofError(f"the bundle is about operator {bundle.operator.index}, another one than is contested")
-    notes, sizes = Findings(), bundle.sizes
+    notes, work = Findings(), RulingWork(sizes=bundle.sizes)
     node = check_bundle(notes, bundle, request.published, request.bits)
     if node is None:
         objection = next(finding for finding in notes.seen if not finding.agrees)
         text = f"the opening is not consistent: {objection.name}: {objection.detail}"
-        return Ruling(Fault.PROVER, Ground.STRUCTURE, text, Verdict(tuple(notes.seen)), RulingWork(sizes=sizes))
+        return Ruling(Fault.PROVER, Ground.STRUCTURE, text, Verdict(tuple(notes.seen)), work)
     missing = [ref for ref in (*node.refs, *filter(None, node.outputs)) if ref not in bundle.values]
     if missing:
         text = f"node {node.number}: {missing[0]} is not opened"
-        return Ruling(Fault.PROVER, Ground.DATA, text, Verdict(tuple(notes.seen), (text,)), RulingWork(sizes=sizes))
-    return _Leaf(bundle, request, node, notes, sizes).rule()
+        return Ruling(Fault.PROVER, Ground.DATA, text, Verdict(tuple(notes.seen), (text,)), work)
+    return _Leaf(bundle, request, node, notes).rule(work)
 
 
 @dataclass(frozen=True)
@@ -262,15 +261,14 @@ class _Leaf:
     request: LeafRequest
     node: Node
     notes: Findings
-    sizes: BundleSizes
 
-    def rule(self) -> Ruling:
+    def rule(self, work: RulingWork) -> Ruling:
         try:
             derived = derive_results(self.node, self._values)
         except MalformedError as error:
             self.notes.note(Finding(1.0, 0.0, detail=str(error)), "operator types", f"node {self.node.number}")
-            return self._ruled(Fault.PROVER, Ground.STRUCTURE, str(error), RulingWork(sizes=self.sizes))
-        work = RulingWork(derived.flops, sum(map(self._size, self._results)), sizes=self.sizes)
+            return self._ruled(Fault.PROVER, Ground.STRUCTURE, str(error), work)
+        work = replace(work, flops=derived.flops, elements=sum(map(self._size, self._results)))
         named = self.request.element
         if named is not None and not (named[0] in self._results and 0 <= named[1] < self._size(named[0])):
             reason = f"there is no element {named[1]} of {named[0]}, which the challenger named"
@@ -306,9 +304,9 @@ class _Leaf:
             return self._concluded(self._conclude(), replace(work, judged=work.elements))
         objection, work = self._product(places, replace(work, drawn=drawn))
         chunk = max(1, CHUNK_TERMS // max(1, derived.flops // max(work.elements, 1)))
-        found = self._conclude(places, chunk)
-        found.wrong[:0] = objection
-        return self._concluded(found, replace(work, judged=sum(map(len, places.values()))))
+        conclusions = self._conclude(places, chunk)
+        conclusions.wrong[:0] = objection
+        return self._concluded(conclusions, replace(work, judged=sum(map(len, places.values()))))
 
     def _conclude(self, places: Mapping[Ref, Places] | None = None, chunk: int = 0) -> Conclusions:
         judge = OperatorJudge(self.bundle.opening.graph, self.request.precision, self.request.profile)
@@ -332,7 +330,7 @@ class _Leaf:
 
     @property
     def _named_alone(self) -> tuple[Ref, int] | None:
-        """The element that the challenger named, if nothing else was asked for."""
+        """The element that the challenger named, if nothing else is to be judged."""
         return None if self.request.nonce else self.request.element
 
     def _product(self, places: dict[Ref, Places], work: RulingWork) -> tuple[list[str], RulingWork]:
@@ -354,19 +352,19 @@ class _Leaf:
         work = replace(work, vectors=residuals.vectors if rows else 0, rows=rows, unbounded=residuals.unbounded)
         return [] if residuals.holds else [objection], work
 
-    def _concluded(self, found: Conclusions, work: RulingWork) -> Ruling:
+    def _concluded(self, conclusions: Conclusions, work: RulingWork) -> Ruling:
         """The ruling, the strongest ground first. An undecided result goes to a committee before a tie ends it."""
-        if found.wrong:
-            ruling = self._ruled(Fault.PROVER, Ground.BOUND, found.wrong[0], work)
-            return replace(ruling, worst=found.worst[0] if found.worst else None)
-        if found.refused:
-            return self._ruled(None, Ground.OPERANDS, found.refused[0], work, tuple(found.refused))
-        if found.undecided or found.outside:
-            ground = Ground.UNDECIDED if found.undecided else Ground.THRESHOLD
-            lines = tuple(found.undecided + found.outside)
+        if conclusions.wrong:
+            ruling = self._ruled(Fault.PROVER, Ground.BOUND, conclusions.wrong[0], work)
+            return replace(ruling, worst=conclusions.worst[0] if conclusions.worst else None)
+        if conclusions.refused:
+            return self._ruled(None, Ground.OPERANDS, conclusions.refused[0], work, tuple(conclusions.refused))
+        if conclusions.undecided or conclusions.outside:
+            ground = Ground.UNDECIDED if conclusions.undecided else Ground.THRESHOLD
+            lines = tuple(conclusions.undecided + conclusions.outside)
             return self._ruled(None, ground, lines[0], work, lines)
-        if found.tied:
-            return self._ruled(Fault.NOBODY, Ground.TIE, found.tied[0], work, tuple(found.tied))
+        if conclusions.tied:
+            return self._ruled(Fault.NOBODY, Ground.TIE, conclusions.tied[0], work, tuple(conclusions.tied))
         reason = f"node {self.node.number} ({self.node.operator}) holds"
         return self._ruled(Fault.CHALLENGER, Ground.HOLDS, "; ".join([reason, *self._missed(work)]), work)
 

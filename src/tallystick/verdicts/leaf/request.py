@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from tallystick.core.canonical_json import Json, encode
 from tallystick.core.digests import Digest, Hash, check_inclusion, leaf_hash
-from tallystick.core.errors import MalformedError, ProofError
+from tallystick.core.errors import MalformedError
 from tallystick.core.tensor_digests import tensor_digest
 from tallystick.core.tensors import Tensor
 from tallystick.formats.openings import check_leaf
@@ -18,10 +17,10 @@ from tallystick.programs.admission import Derived, parse_ref
 from tallystick.programs.encoding import NodeProof, check_node, graph_from_json
 from tallystick.programs.graph import Graph, Node, Ref
 from tallystick.programs.operators.precision import UNSTATED, Precision
-from tallystick.verdicts.leaf.bundle import BundleSizes, Edge, LeafBundle
-from tallystick.verdicts.opening.binding import check_binding, check_operator
+from tallystick.verdicts.leaf.bundle import Edge, LeafBundle
+from tallystick.verdicts.opening.binding import check_binding, check_operator, check_sources
 from tallystick.verdicts.operator.lazy_algebra import Places
-from tallystick.verdicts.verdict import Fault, Findings, Verdict, require
+from tallystick.verdicts.verdict import Fault, Findings, Verdict, bound_by_digest, require
 
 if TYPE_CHECKING:
     from tallystick.verdicts.opening.published import Published
@@ -107,7 +106,7 @@ class RulingWork:
     elements: int = 0
     judged: int = 0
     vectors: int = 0
-    sizes: BundleSizes | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
     drawn: int = 0
     rows: int = 0
     unbounded: int = 0
@@ -129,22 +128,16 @@ class Ruling:
 
     def to_json(self) -> dict[str, Json]:
         """The ruling as JSON values."""
-        sizes = self.work.sizes
         work: dict[str, Json] = {
             "elements": self.work.elements,
             "flops": self.work.flops,
             "judged": self.work.judged,
             "vectors": self.work.vectors,
+            **self.work.sizes,
         }
-        work |= {} if sizes is None else {"proof_bytes": sizes.proof, "proof_hash_bytes": sizes.hashes}
-        work |= {} if sizes is None else {"statement_bytes": sizes.statement, "value_bytes": sizes.values}
         fault: Json = "committee" if self.fault is None else str(self.fault)
-        return {
-            "fault": fault,
-            "ground": str(self.ground),
-            "reason": self.reason,
-            "work": work,
-        } | self.verdict.to_json()
+        stated: dict[str, Json] = {"fault": fault, "ground": str(self.ground), "reason": self.reason, "work": work}
+        return stated | self.verdict.to_json()
 
 
 # Checks that the pieces of a leaf bundle are consistent, before a referee compares any number.
@@ -158,35 +151,35 @@ HEADER_FIELDS = {"constants", "dialect", "form", "graph", "inputs", "outputs"}
 def check_bundle(notes: Findings, bundle: LeafBundle, published: Published | None, bits: bool = True) -> Node | None:
     """Note every check of a bundle; returns the contested node, or `None` if a check fails.
 
-    A missing value is not an objection here.
+    A missing value is not an objection here. Malformed bytes are one, because the prover committed to them.
     """
-    with _noted(notes, "opened record"):
+    with notes.check("opened record"), bound_by_digest():
         check_binding(bundle.opening, bits)
     if published is not None:
         published.check(notes, bundle.opening)
     node, graph = None, None
-    with _noted(notes, "operator record"):
+    with notes.check("operator record"), bound_by_digest():
         node = _check_node(bundle)
-    with _noted(notes, "graph header"):
+    with notes.check("graph header"), bound_by_digest():
         graph = _check_header(bundle)
     if node is not None and graph is not None:
-        with _noted(notes, "edges"):
+        with notes.check("edges"), bound_by_digest():
             _check_edges(bundle, node, graph)
-        with _noted(notes, "results"):
+        with notes.check("results"), bound_by_digest():
             _check_results(bundle, node, graph)
-    with _noted(notes, "value"):
+    with notes.check("value"), bound_by_digest():
         _check_values(bundle)
     if not notes.rejected and published is not None:
         record = bundle.opening.opened_record()
-        with _noted(notes, "record of the step"):
+        with notes.check("record of the step"), bound_by_digest():
             published.check_step(notes, bundle.opening, record, lambda names: small_values(bundle, names))
     return None if notes.rejected else node
 
 
 def small_values(bundle: LeafBundle, names: Mapping[str, Digest]) -> dict[str, Tensor]:
     """The named values of the opening that the bundle contains; single numbers only."""
-    found = {name: bundle.claimed[name] for name in names if name in bundle.claimed}
-    return {name: value for name, value in found.items() if value.shape == () and tensor_digest(value) == names[name]}
+    claimed = {name: bundle.claimed[name] for name in names if name in bundle.claimed}
+    return {name: value for name, value in claimed.items() if value.shape == () and tensor_digest(value) == names[name]}
 
 
 def _check_node(bundle: LeafBundle) -> Node:
@@ -207,23 +200,21 @@ def _check_node(bundle: LeafBundle) -> Node:
 def _check_header(bundle: LeafBundle) -> Graph:
     """The graph without its nodes; its sources and constants are those of the opening."""
     opening, proof = bundle.opening, NodeProof.from_json(bundle.operator.node)
-    path = [Hash(bytes.fromhex(each)) for each in bundle.header.proof]
+    path = [Hash(bytes.fromhex(node)) for node in bundle.header.proof]
     check_inclusion(path, leaf_hash(encode(bundle.header.record)), 0, proof.size, proof.root)
     if bundle.header.record.keys() != HEADER_FIELDS:
         raise MalformedError("graph header: has other fields than a header")
     graph = graph_from_json(bundle.header.record, ())
-    names = [each.name for each in graph.sources]
+    names = [source.name for source in graph.sources]
     require(len(set(names)) == len(names), "two values from outside have one name")
-    require(set(names) == opening.sources.keys(), "the opening names other inputs than the graph has")
-    for each in graph.constants:
-        require(opening.sources[each.name] == each.digest, f"constant {each.name} is not the graph's")
+    check_sources(graph, opening)
     return graph
 
 
 def _check_edges(bundle: LeafBundle, node: Node, graph: Graph) -> None:
     """Check that every operand is an input of the graph or a result of an operator before this one."""
     opening, inputs = bundle.opening, bundle.operator.record.inputs
-    outside, producers = {each.name for each in graph.sources}, _producers(bundle)
+    outside, producers = {source.name for source in graph.sources}, _producers(bundle)
     used = set()
     for ref in dict.fromkeys(node.refs):
         if ref in outside:
@@ -239,21 +230,21 @@ def _check_edges(bundle: LeafBundle, node: Node, graph: Graph) -> None:
 
 
 def _producers(bundle: LeafBundle) -> dict[int, Edge]:
-    """The records of producers by node number; each is under the root of the operators, before the contested one."""
-    found: dict[int, Edge] = {}
+    """The records of producers by node number, all under the root of the operators and before the contested one."""
+    producers: dict[int, Edge] = {}
     for edge in bundle.edges.producers:
         place, number = f"the record at place {edge.index}", edge.record.node
         check_leaf(bundle.opening.operators, edge.index, edge.record.to_bytes(), edge.proof)
         require(edge.index < bundle.operator.index, f"{place} does not stand before place {bundle.operator.index}")
-        require(number not in found, f"{place} is a second one of node {number}")
-        found[number] = edge
-    return found
+        require(number not in producers, f"{place} is a second one of node {number}")
+        producers[number] = edge
+    return producers
 
 
 def _check_results(bundle: LeafBundle, node: Node, graph: Graph) -> None:
     """Check the outputs of the graph that are results of this operator or inputs of the graph."""
     opening, given = bundle.opening, {**bundle.opening.sources, **bundle.operator.record.outputs}
-    require({each.name for each in graph.outputs} == opening.results.keys(), "the opening names other results")
+    require({output.name for output in graph.outputs} == opening.results.keys(), "the opening names other results")
     for output in graph.outputs:
         if output.value in given:
             require(opening.results[output.name] == given[output.value], f"{output.name} is not what was given")
@@ -265,13 +256,3 @@ def _check_values(bundle: LeafBundle) -> None:
     for ref, tensor in bundle.values.items():
         require(ref in named, f"{ascii(ref)[:80]} is no value of this operator")
         require(tensor_digest(tensor) == named[ref], f"{ref} does not hold the bytes that its record names")
-
-
-@contextmanager
-def _noted(notes: Findings, name: str) -> Iterator[None]:
-    """As `Findings.check`; a `MalformedError` is an objection too, because the prover committed to these bytes."""
-    with notes.check(name):
-        try:
-            yield
-        except MalformedError as error:
-            raise ProofError(str(error)) from None

@@ -16,12 +16,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from tallystick.core.canonical_json import Json
 from tallystick.core.digests import Digest
 from tallystick.core.errors import MalformedError, UnavailableError
 from tallystick.core.tensors import Tensor, TensorSpec
@@ -110,10 +109,10 @@ def budget_of(
     Raises `MalformedError` if there are no runs, or if the distance of a run is infinite.
     """
     runs = list(honest)
-    paths: dict[str, Json] = {}
+    paths: dict[str, float] = {}
     for error in (error for run in runs for error in run.path_errors):
-        paths[error.name] = max(cast(float, paths.get(error.name, 0.0)), safety * error.steps)
-    stated: dict[str, Json] = {
+        paths[error.name] = max(paths.get(error.name, 0.0), safety * error.steps)
+    stated: dict[str, Any] = {
         "graph": graph,
         "stacks": [*sorted(stacks)],
         "machines": [*sorted(machines)],
@@ -121,7 +120,7 @@ def budget_of(
         "safety": safety,
         "one_direction": safety * max((run.one_direction for run in runs), default=0.0),
         "any_direction": safety * max((run.any_direction for run in runs), default=0.0),
-        "path": max(cast(Iterable[float], paths.values()), default=0.0),
+        "path": max(paths.values(), default=0.0),
         "paths": paths,
     }
     return Budget.from_json(stated, "budget")
@@ -135,18 +134,18 @@ def judge_budget(graph: Graph, read: Read, budget: Budget, precision: Precision 
     return compare_with_budget(accumulate(graph, read, precision), budget)
 
 
-def compare_with_budget(found: Accumulated, budget: Budget) -> Verdict:
+def compare_with_budget(measured: Accumulated, budget: Budget) -> Verdict:
     """The verdict on measured errors, each compared with its limit."""
     notes = Findings()
-    if found.biases:
-        count = f"{len(found.biases)} results"
-        notes.note(Finding(found.one_direction, budget.one_direction), "bias in one direction", count)
-        notes.note(Finding(found.any_direction, budget.any_direction), "bias in any direction", count)
-    for error in found.path_errors:
+    if measured.biases:
+        count = f"{len(measured.biases)} results"
+        notes.note(Finding(measured.one_direction, budget.one_direction), "bias in one direction", count)
+        notes.note(Finding(measured.any_direction, budget.any_direction), "bias in any direction", count)
+    for error in measured.path_errors:
         allowed, detail = budget.paths.get(error.name, budget.path), f"in u√L, L = {error.length}"
         notes.note(Finding(error.steps, allowed), "path", error.name, detail)
     assumed = ("honest stacks differ by no more than those the budget was calibrated on",)
-    return Verdict(tuple(notes.seen), found.unavailable, (), assumed)
+    return Verdict(tuple(notes.seen), measured.unavailable, (), assumed)
 
 
 def accumulate(graph: Graph, read: Read, precision: Precision = UNSTATED) -> Accumulated:
@@ -155,19 +154,14 @@ def accumulate(graph: Graph, read: Read, precision: Precision = UNSTATED) -> Acc
     A value whose dtype or shape is not the one in the graph counts as not opened.
     """
     unavailable: list[str] = []
-    read = _fitting(graph, read)
-    biases = tuple(_biases(graph, read, precision, unavailable))
-    return Accumulated(biases, tuple(_path_errors(graph, read, unavailable)), tuple(unavailable))
-
-
-def _fitting(graph: Graph, read: Read) -> Read:
     specs = graph.specs()
 
-    def found(ref: Ref) -> Tensor | None:
+    def fitting(ref: Ref) -> Tensor | None:
         value = read(ref)
         return None if value is None or TensorSpec.of(value) != specs[ref] else value
 
-    return found
+    biases = tuple(_biases(graph, fitting, precision, unavailable))
+    return Accumulated(biases, tuple(_path_errors(graph, fitting, unavailable)), tuple(unavailable))
 
 
 # ---- bias
@@ -178,12 +172,12 @@ def _biases(graph: Graph, read: Read, precision: Precision, unavailable: list[st
         if operator(node.operator).exactness not in ROUNDS or not float_results(node):
             continue
         values = {ref: read(ref) for ref in (*node.refs, *filter(None, node.outputs))}
-        held = {ref: value for ref, value in values.items() if value is not None}
-        if len(held) < len(values):
+        opened = {ref: value for ref, value in values.items() if value is not None}
+        if len(opened) < len(values):
             unavailable.append(f"node {node.number}: a value is not opened")
             continue
         try:
-            yield from _biases_of(node, held, precision)
+            yield from _biases_of(node, opened, precision)
         except (MalformedError, UnavailableError, *DEFINITION_ERRORS) as error:
             unavailable.append(f"node {node.number}: {error}")
 
@@ -246,7 +240,7 @@ class _PathObserver:
                 continue
             unit = FORMATS[spec.dtype].unit if spec.is_float and rounds else 0.0
             self.lengths[ref] = length
-            self.units[ref] = max([unit, *(self.units[each] for each in node.refs)])
+            self.units[ref] = max([unit, *(self.units[operand] for operand in node.refs)])
             if self.apart.intersection(node.refs):
                 self.apart.add(ref)
             else:

@@ -1,9 +1,9 @@
-"""An opening directory: its files, and the values in it, each named by its digest."""
+"""An opening directory: its files, the chain of its operator records, and its values, each named by its digest."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -14,9 +14,12 @@ from tallystick.core.files import read_document
 from tallystick.core.safetensors import StateFile, check_booleans
 from tallystick.core.tensor_digests import tensor_digest
 from tallystick.core.tensors import Tensor, TensorSpec
-from tallystick.formats.openings import Opening
+from tallystick.formats.openings import Opening, given_in
+from tallystick.formats.records import OperatorRecord
 from tallystick.formats.store.log import read_lines
-from tallystick.programs.graph import Ref
+from tallystick.programs.graph import Graph, Ref
+from tallystick.verdicts.opening.binding import check_operator, check_sources
+from tallystick.verdicts.verdict import require
 
 # Reads the files of an opening that `tally open --operators` wrote; the format is in `formats.openings`.
 
@@ -47,9 +50,45 @@ def read_operator_lines(folder: Path) -> list[bytes]:
     return lines
 
 
+def follow_operators(opening: Opening, graph: Graph, lines: Collection[bytes]) -> dict[Ref, Digest]:
+    """The digest of every value, from the sources of the opening through all records to its results.
+
+    Raises `ProofError` if an operator reads a value that was not given, `MalformedError` if a line is not a record.
+    """
+    digests: dict[Ref, Digest] = dict(opening.sources)
+    try:
+        _follow(opening, graph, lines, digests)
+    except ProofError:
+        for number, line in enumerate(lines, 1):  # report a line that is not a record at all before any other error
+            _read_record(line, number)
+        raise
+    return digests
+
+
+def _follow(opening: Opening, graph: Graph, lines: Collection[bytes], digests: dict[Ref, Digest]) -> None:
+    """Add the digests of all results; each record must belong to its node and read the values that were given."""
+    check_sources(graph, opening)
+    require(len(lines) == len(graph.nodes), f"{len(lines)} operators, and the graph has {len(graph.nodes)}")
+    for number, (node, line) in enumerate(zip(graph.nodes, lines, strict=True), 1):
+        results = given_in(line, node, digests)
+        if results is None:
+            record = _read_record(line, number)
+            check_operator(node, record)
+            for ref, named in record.inputs.items():
+                require(digests.get(ref) == named, f"node {node.number} reads another {ref} than was given")
+            results = record.outputs
+        digests |= results
+    results = {output.name: digests[output.value] for output in graph.outputs}
+    require(results == opening.results, "the opening names other results than the operators give")
+
+
+def _read_record(line: bytes, number: int) -> OperatorRecord:
+    return OperatorRecord.from_bytes(line, f"{OPERATORS}: line {number}")
+
+
 # The opened values in a folder: one file, in which each value is named by its tensor digest.
 #
-# `values.safetensors` is mapped into memory. A value is read when it is asked for, and its bytes are compared with its
+# `values.safetensors` is mapped into memory. A value is read on request, and its bytes are compared with its
 # digest then. The values that were read last stay in memory, because neighbours in a graph read the same ones. A party
 # to a dispute reads a folder of its own, which nobody changes: it compares each value once, and keeps none in memory.
 
@@ -64,7 +103,7 @@ class OpenedValues:
     """The values that are opened in one folder; none where it has no such file.
 
     Of a folder that `is_own`, values are views of the file, and a value that was compared is not compared again.
-    Whatever is asked first raises `MalformedError` if the file is no safetensors file.
+    The first use raises `MalformedError` if the file is not a safetensors file.
     """
 
     def __init__(self, folder: Path, held_bytes_max: int = HELD_BYTES_MAX, is_own: bool = False) -> None:
@@ -74,7 +113,7 @@ class OpenedValues:
         self._bytes, self._bytes_max = 0, held_bytes_max
 
     def require_readable(self) -> None:
-        """Raise `MalformedError` if the file is no safetensors file; reads its header."""
+        """Raise `MalformedError` if the file is not a safetensors file; reads its header."""
         assert self._file is None or self._file.specs is not None
 
     def __contains__(self, name: Digest) -> bool:
@@ -95,7 +134,7 @@ class OpenedValues:
 
     def spec(self, name: Digest) -> TensorSpec:
         """The spec that the file states of a value which is opened; its bytes are not read."""
-        assert self._file is not None  # asked of values that are opened
+        assert self._file is not None  # callers name values that are opened
         placed = self._file.specs[value_name(name)]
         return TensorSpec(placed.dtype, placed.shape)
 
@@ -108,7 +147,7 @@ class OpenedValues:
         return StateFile(self.path, header_bytes_max=HEADER_BYTES_MAX) if self.path.is_file() else None
 
     def _read(self, name: Digest) -> Tensor:
-        assert self._file is not None  # asked of values that are opened
+        assert self._file is not None  # callers name values that are opened
         mapped = self._file.tensor(value_name(name))
         tensor = mapped if self._is_own else mapped.copy()  # what is compared is what is used later
         if name not in self._compared:

@@ -21,12 +21,13 @@ from tallystick.programs.encoding import NodeProof, check_node, file_root, graph
 from tallystick.programs.files import load_program
 from tallystick.programs.graph import Graph, Node, Ref
 from tallystick.programs.operators.precision import UNSTATED, Precision, outside
-from tallystick.verdicts.opening.binding import check_binding, check_operator, follow_operators
+from tallystick.verdicts.opening.binding import check_binding, check_operator
 from tallystick.verdicts.opening.files import (
     GRAPH,
     OPERATOR,
     OPERATORS,
     OpenedValues,
+    follow_operators,
     read_opening,
     read_operator_lines,
 )
@@ -56,8 +57,8 @@ class OpeningRequest:
     published: Published | None = None
 
 
-def judge_opening(folder: Path, asked: OpeningRequest) -> Verdict:
-    """Judge every opened operator in `folder`, or those that are asked for.
+def judge_opening(folder: Path, request: OpeningRequest) -> Verdict:
+    """Judge every opened operator in `folder`, or those of `request.nodes`.
 
     Raises:
         UnavailableError: there is no opening.
@@ -74,9 +75,9 @@ def judge_opening(folder: Path, asked: OpeningRequest) -> Verdict:
     with notes.check("opened record"):
         check_binding(opening)
     with notes.check("claim"):
-        require(asked.claim in (None, opening.claim), f"the opening belongs to the claim {opening.claim}")
-    if asked.published is not None:
-        asked.published.check(notes, opening)
+        require(request.claim in (None, opening.claim), f"the opening belongs to the claim {opening.claim}")
+    if request.published is not None:
+        request.published.check(notes, opening)
     read = _read_all if (folder / OPERATORS).exists() else _read_one
     graph, nodes, digests = read(notes, folder, opening)
     opened = OpenedValues(folder)
@@ -87,20 +88,22 @@ def judge_opening(folder: Path, asked: OpeningRequest) -> Verdict:
     if notes.rejected or notes.undecided:
         left = "the opening is not consistent" if notes.rejected else "not all of the opening can be read"
         return Verdict(tuple(notes.seen), tuple(notes.open_lines), (f"the operators: {left}",))
-    if asked.published is not None:
+    if request.published is not None:
         with notes.check("value"):
-            asked.published.check_step(notes, opening, opening.opened_record(), opened.opened)
-    judged, unavailable = _judge_nodes(notes, opened, asked, opening, nodes, digests)
-    if asked.properties and graph is None:
+            request.published.check_step(notes, opening, opening.opened_record(), opened.opened)
+    judged, unavailable = _judge_nodes(notes, opened, request, opening, nodes, digests)
+    if request.properties and graph is None:
         unavailable.append("properties: they are checked of a whole opening, and one operator is opened here")
     elif (
-        asked.properties and graph is not None and (values := _values(notes, opened, digests, "properties")) is not None
+        request.properties
+        and graph is not None
+        and (values := _values(notes, opened, digests, "properties")) is not None
     ):
-        unavailable += judge_properties(notes, graph, values, asked.properties)
+        unavailable += judge_properties(notes, graph, values, request.properties)
     assumed = ["SHA-256 is collision resistant, and NumPy computes what it says"]
-    if asked.profile is not None:
+    if request.profile is not None:
         assumed.append("honest stacks differ by no more than those the profile was calibrated on")
-    not_checked = tuple(_not_checked(opened, opening, asked))
+    not_checked = tuple(_not_checked(opened, opening, request))
     coverage = VerdictCoverage(judged, opening.operators.size, "operators", "judged", closely="within their bounds")
     return Verdict(tuple(notes.seen), (*unavailable, *notes.open_lines), not_checked, tuple(assumed), coverage)
 
@@ -167,8 +170,8 @@ def _read_all(notes: Findings, folder: Path, opening: Opening) -> Opened:
         graphs.append(_named_graph(folder / GRAPH, opening.graph))
     with notes.check("operators root"):
         lines = read_operator_lines(folder)
-        found = (len(lines), digest_from(tree_root([leaf_hash(line) for line in lines])))
-        require(found == (opening.operators.size, opening.operators.root), f"{OPERATORS} is not what the opening names")
+        tree = (len(lines), digest_from(tree_root([leaf_hash(line) for line in lines])))
+        require(tree == (opening.operators.size, opening.operators.root), f"{OPERATORS} is not what the opening names")
     if not graphs:
         return None, (), digests
     graph = graphs[0]
@@ -206,19 +209,19 @@ def _read_one(notes: Findings, folder: Path, opening: Opening) -> Opened:
 def _judge_nodes(
     notes: Findings,
     opened: OpenedValues,
-    asked: OpeningRequest,
+    request: OpeningRequest,
     opening: Opening,
     nodes: Collection[Node],
     digests: Mapping[Ref, Digest],
 ) -> tuple[int, list[str]]:
     """How many operators were judged, and what could not be checked."""
-    judge = OperatorJudge(opening.graph, asked.precision, asked.profile)
+    judge = OperatorJudge(opening.graph, request.precision, request.profile)
     judged, lines = 0, list[str]()
     known = {node.number: node for node in nodes}
-    unknown = sorted(asked.nodes - known.keys())
+    unknown = sorted(request.nodes - known.keys())
     if unknown:
         raise UsageError(f"node {unknown[0]} is not opened here")
-    for node in (known[number] for number in sorted(asked.nodes or known)):
+    for node in (known[number] for number in sorted(request.nodes or known)):
         wanted = {ref: digests[ref] for ref in (*node.refs, *filter(None, node.outputs))}
         values = _values(notes, opened, wanted, f"node {node.number}")
         if values is None:
@@ -243,10 +246,10 @@ def _values(
     return None
 
 
-def _not_checked(opened: OpenedValues, opening: Opening, asked: OpeningRequest) -> Iterator[str]:
+def _not_checked(opened: OpenedValues, opening: Opening, request: OpeningRequest) -> Iterator[str]:
     record = opening.opened_record()
-    if asked.published is not None:
-        yield from asked.published.not_checked(opening, record, opened.__contains__)
+    if request.published is not None:
+        yield from request.published.not_checked(opening, record, opened.__contains__)
     elif isinstance(record, StepRecord):
         yield "whether loss and learning rate are those of the record: `tally audit` replays the step"
     if isinstance(record, StepRecord):
@@ -256,5 +259,5 @@ def _not_checked(opened: OpenedValues, opening: Opening, asked: OpeningRequest) 
             yield f"whether these are the states around step {record.index}: its record has no exact summary of both"
     if opening.engine is not None:
         yield f"whether {opening.engine} computed the operators: the opening says so"
-    if asked.published is None:
+    if request.published is None:
         yield "whether transcript and graph are those of the claim that was published: only the claim itself says so"

@@ -45,17 +45,16 @@ class Published:
             require(opening.transcript == self.claim.transcript, "the opening brings another transcript than the claim")
         if isinstance(self.claim, InferenceClaim):
             with notes.check("model"):
-                self._check_model(self.claim, opening)
+                require(self.claim.graph == opening.graph, f"the operators are those of {opening.graph}, another graph")
+                weights = {name: named for name, named in opening.sources.items() if name.startswith(WEIGHTS)}
+                is_same = state_digest_of(weights | opening.rest_before) == self.claim.weights
+                require(is_same, "the operators read other weights")
         elif self.spec is not None:
             with notes.check("graph of the spec"):
                 require(self.spec.identity == self.claim.spec, "this is not the spec that the claim names")
-                named = _graph_of_record(opening) or self.spec.graph
+                record = opening.opened_record()  # which may name a graph of its own
+                named = (record.graph if isinstance(record, StepRecord) else None) or self.spec.graph
                 require(named == opening.graph, f"the operators are those of {opening.graph}, another graph")
-
-    def _check_model(self, claim: InferenceClaim, opening: Opening) -> None:
-        require(claim.graph == opening.graph, f"the operators are those of {opening.graph}, another graph")
-        weights = {name: found for name, found in opening.sources.items() if name.startswith(WEIGHTS)}
-        require(state_digest_of(weights | opening.rest_before) == claim.weights, "the operators read other weights")
 
     def check_step(self, notes: Findings, opening: Opening, record: StepRecord | CallRecord, read: Read) -> None:
         """Note whether loss and learning rates in the record are those of the step, as far as they are opened."""
@@ -67,7 +66,7 @@ class Published:
         self._check_rates(notes, opening, record, read)
 
     def _check_loss(self, notes: Findings, record: StepRecord, loss: Tensor) -> None:
-        assert self.spec is not None  # asked by `check_step`
+        assert self.spec is not None  # `check_step` returns early without a spec
         where = f"step {record.index}"
         if loss.shape != ():
             notes.note(DIFFERS, LOSS, where, f"the loss is no number: a tensor of shape {list(loss.shape)}")
@@ -76,20 +75,22 @@ class Published:
         notes.note(band.compare(record.loss, float(loss.values())), LOSS, where)
 
     def _check_rates(self, notes: Findings, opening: Opening, record: StepRecord, read: Read) -> None:
-        stated = {name: found for name, found in opening.sources.items() if name.startswith(SCHEDULE)}
+        stated = {name: named for name, named in opening.sources.items() if name.startswith(SCHEDULE)}
         rules = record.optimizer or self._rules()
         rates = record.learning_rates or (record.learning_rate,) * len(rules)
         wanted = schedule_tensors(rules, rates, _step_number(opening, record, read))
         opened = read(stated)
         for name in sorted(stated):
             agrees = name in wanted and _is_same(wanted[name], stated[name], opened.get(name))
-            said = ", ".join(f"{each:.6g}" for each in rates)
-            read_is, should_be = (_number(each.get(name)) for each in (opened, wanted))
-            detail = "" if agrees else f"{read_is} is read; at the recorded learning rate ({said}) it is {should_be}"
+            recorded = ", ".join(f"{rate:.6g}" for rate in rates)
+            read_is, should_be = (_number(values.get(name)) for values in (opened, wanted))
+            detail = (
+                "" if agrees else f"{read_is} is read; at the recorded learning rate ({recorded}) it is {should_be}"
+            )
             notes.note(replace(AGREES if agrees else DIFFERS, detail=detail), "learning rate", name)
 
     def _rules(self) -> tuple[GroupRule, ...]:
-        assert self.spec is not None  # asked by `check_step`
+        assert self.spec is not None  # `check_step` returns early without a spec
         if self.spec.recipe is not None:
             return (rule_of_recipe(self.spec.recipe.optimizer),)
         return self.spec.optimizer or ()
@@ -107,12 +108,6 @@ class Published:
             yield "whether the graph of this step updates the weights as that of the spec does: audit the run"
         if not is_opened(opening.results.get(LOSS, opening.graph)):
             yield "whether the loss is that of the record: its value is not opened"
-
-
-def _graph_of_record(opening: Opening) -> Digest | None:
-    """The graph that the opened record names itself."""
-    record = opening.opened_record()
-    return record.graph if isinstance(record, StepRecord) else None
 
 
 def _number(scalar: Tensor | None) -> str:

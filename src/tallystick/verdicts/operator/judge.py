@@ -67,8 +67,8 @@ def _joined(balls: Balls, tensor: LazyTensor, places: Places, chunk: int) -> Bal
 def _loaded(lazy: LazyAlgebra, value: Any) -> Any:
     if isinstance(value, Ball):
         return lazy.load(value)
-    if isinstance(value, tuple) and any(isinstance(each, Ball) for each in value):
-        return tuple(_loaded(lazy, each) for each in value)
+    if isinstance(value, tuple) and any(isinstance(part, Ball) for part in value):
+        return tuple(_loaded(lazy, part) for part in value)
     return value
 
 
@@ -197,13 +197,13 @@ def result_bounds(
     arguments = operands_of(node, values) | dict(node.attributes)
     try:
         if places is None:
-            found = bound(meaning, arguments, precision, model)
+            bounds = bound(meaning, arguments, precision, model)
         else:
             wanted = [None if ref is None else places.get(ref) for ref in node.outputs]
-            found = bound_at(meaning, arguments, wanted, precision, model, chunk)
+            bounds = bound_at(meaning, arguments, wanted, precision, model, chunk)
     except DEFINITION_ERRORS as error:
         raise UnavailableError(f"does not fit its operands ({type(error).__name__}: {str(error)[:80]})") from None
-    pairs = zip(node.outputs, found, strict=True)
+    pairs = zip(node.outputs, bounds, strict=True)
     return {ref: limit for ref, limit in pairs if ref is not None and limit is not None}
 
 
@@ -323,14 +323,14 @@ def _order(node: Node, values: Values, ref: Ref, places: Places) -> Margins:
     ordered = np.sort(lines, axis=1)
     if node.attributes.get("largest", node.attributes.get("descending", False)):
         ordered = ordered[:, ::-1]
-    found = _judged(node, values, places, lines, which, ordered[which, column], x.dtype)
+    apart = _judged(node, values, places, lines, which, ordered[which, column], x.dtype)
     if node.attributes.get("stable"):
-        found = np.where(_is_vague(ordered, x.dtype)[which, column], found, math.inf)
+        apart = np.where(_is_vague(ordered, x.dtype)[which, column], apart, math.inf)
     index = _results(node, values)[1]
     if index is None:
-        return found
+        return apart
     named = np.sort(_lines(index.reshape(shape), axis)[rows], axis=1)
-    return np.where((named[:, 1:] == named[:, :-1]).any(axis=1)[which], math.inf, found)
+    return np.where((named[:, 1:] == named[:, :-1]).any(axis=1)[which], math.inf, apart)
 
 
 def _is_vague(lines: Numbers, dtype: str) -> npt.NDArray[np.bool_]:

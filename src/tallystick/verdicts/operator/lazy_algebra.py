@@ -26,17 +26,17 @@ Places: TypeAlias = npt.NDArray[np.int64]
 
 def coordinates(places: Places, shape: tuple[int, ...]) -> list[Places]:
     """The index along every axis of elements at flat `places`."""
-    found, rest = [], places
+    indices, rest = [], places
     for side in reversed(shape):
         rest, index = np.divmod(rest, max(side, 1))
-        found.append(index)
-    return found[::-1]
+        indices.append(index)
+    return indices[::-1]
 
 
-def flat_places(found: Sequence[Places], shape: tuple[int, ...], count: int) -> Places:
+def flat_places(indices: Sequence[Places], shape: tuple[int, ...], count: int) -> Places:
     """The flat places of `count` elements with these indices along every axis."""
     flat = np.zeros(count, np.int64)
-    for index, side in zip(found, shape, strict=True):
+    for index, side in zip(indices, shape, strict=True):
         flat = flat * side + index
     return flat
 
@@ -45,8 +45,8 @@ def broadcast_places(places: Places, shape: tuple[int, ...], source: tuple[int, 
     """For elements of a value of `shape`, their places in the value of shape `source` that is broadcast to it."""
     if shape == source:
         return places
-    found = coordinates(places, shape)[len(shape) - len(source) :]
-    return flat_places([i * (side != 1) for i, side in zip(found, source, strict=True)], source, len(places))
+    indices = coordinates(places, shape)[len(shape) - len(source) :]
+    return flat_places([i * (side != 1) for i, side in zip(indices, source, strict=True)], source, len(places))
 
 
 def reduced_places(places: Places, shape: tuple[int, ...], axes: Axes) -> Places:
@@ -57,8 +57,8 @@ def reduced_places(places: Places, shape: tuple[int, ...], axes: Axes) -> Places
 
 def row_and_column(places: Places, shape: tuple[int, ...], axis: int) -> tuple[Places, Places]:
     """For each element, the number of its row along `axis` and its place in that row."""
-    found, kept = coordinates(places, shape), shape[:axis] + shape[axis + 1 :]
-    return flat_places(found[:axis] + found[axis + 1 :], kept, len(places)), found[axis]
+    indices, kept = coordinates(places, shape), shape[:axis] + shape[axis + 1 :]
+    return flat_places(indices[:axis] + indices[axis + 1 :], kept, len(places)), indices[axis]
 
 
 def lines_along(shape: tuple[int, ...], fixed: Axes, at: Sequence[Places], along: Axes, count: int) -> Places:
@@ -103,12 +103,12 @@ class LazyTensor:
 
     def at(self, places: Places) -> Ball:
         """The elements at flat `places`, I64[n]; the last result is cached."""
-        for known, ball in self._known:
+        for known, cached in self._known:
             if known is places or np.array_equal(known, places):
-                return ball
-        found = self.rule(places)
-        self._known[:] = [(places, found), *self._known[: REMEMBERED - 1]]
-        return found
+                return cached
+        cached = self.rule(places)
+        self._known[:] = [(places, cached), *self._known[: REMEMBERED - 1]]
+        return cached
 
 
 Operand: TypeAlias = LazyTensor | Number
@@ -177,11 +177,11 @@ class LazyAlgebra(ByElement[LazyTensor]):
 
     def _each(self, places: Places, spec: TensorSpec, *operands: Operand) -> list[Any]:
         """The operands' elements for elements of a broadcast result; an operand that occurs twice gives one ball."""
-        found: dict[int, Ball] = {}
-        for each in operands:
-            if isinstance(each, LazyTensor) and id(each) not in found:
-                found[id(each)] = each.at(broadcast_places(places, spec.shape, each.shape))
-        return [found[id(each)] if isinstance(each, LazyTensor) else each for each in operands]
+        balls: dict[int, Ball] = {}
+        for operand in operands:
+            if isinstance(operand, LazyTensor) and id(operand) not in balls:
+                balls[id(operand)] = operand.at(broadcast_places(places, spec.shape, operand.shape))
+        return [balls[id(operand)] if isinstance(operand, LazyTensor) else operand for operand in operands]
 
     # ---- many elements to one
 
@@ -237,8 +237,8 @@ class LazyAlgebra(ByElement[LazyTensor]):
         """See `Algebra.dot`."""
         spec = self.types.dot(x.spec, y.spec, contract, batch)
         free = [
-            [i for i in range(len(each.shape)) if i not in (*contract[side], *batch[side])]
-            for side, each in enumerate((x, y))
+            [i for i in range(len(operand.shape)) if i not in (*contract[side], *batch[side])]
+            for side, operand in enumerate((x, y))
         ]
         split = len(batch[0]), len(batch[0]) + len(free[0])
 
@@ -275,17 +275,17 @@ class LazyAlgebra(ByElement[LazyTensor]):
         """See `Algebra.transpose`."""
         spec = self.types.transpose(x.spec, axes)
         back = [list(axes).index(i) for i in range(len(axes))]
-        return self._moved(x, spec, lambda found: [found[i] for i in back])
+        return self._moved(x, spec, lambda at: [at[i] for i in back])
 
     def slice(self, x: LazyTensor, starts: Sequence[int], stops: Sequence[int], steps: Sequence[int]) -> LazyTensor:
         """See `Algebra.slice`."""
         spec = self.types.slice(x.spec, starts, stops, steps)
-        return self._moved(x, spec, lambda found: [a + i * by for i, a, by in zip(found, starts, steps, strict=True)])
+        return self._moved(x, spec, lambda at: [a + i * by for i, a, by in zip(at, starts, steps, strict=True)])
 
     def flip(self, x: LazyTensor, axes: Axes) -> LazyTensor:
         """See `Algebra.flip`."""
         spec = self.types.flip(x.spec, axes)
-        return self._moved(x, spec, lambda found: [x.shape[a] - 1 - i if a in axes else i for a, i in enumerate(found)])
+        return self._moved(x, spec, lambda at: [x.shape[a] - 1 - i if a in axes else i for a, i in enumerate(at)])
 
     def windows(
         self, x: LazyTensor, axes: Axes, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
@@ -293,9 +293,9 @@ class LazyAlgebra(ByElement[LazyTensor]):
         """See `Algebra.windows`."""
         spec = self.types.windows(x.spec, axes, sizes, strides, dilations)
 
-        def move(found: list[Places]) -> list[Places]:
-            moved = found[: len(x.shape)]
-            for axis, stride, dilation, inside in zip(axes, strides, dilations, found[len(x.shape) :], strict=True):
+        def move(at: list[Places]) -> list[Places]:
+            moved = at[: len(x.shape)]
+            for axis, stride, dilation, inside in zip(axes, strides, dilations, at[len(x.shape) :], strict=True):
                 moved[axis] = moved[axis] * stride + inside * dilation
             return moved
 
@@ -308,11 +308,11 @@ class LazyAlgebra(ByElement[LazyTensor]):
         spec = self.types.pad(x.spec, number, low, high, interior)
 
         def rule(places: Places) -> Ball:
-            inside, found = np.ones(places.shape, bool), coordinates(places, spec.shape)
+            inside, at = np.ones(places.shape, bool), coordinates(places, spec.shape)
             for axis, (below, gap) in enumerate(zip(low, interior, strict=True)):
-                found[axis], between = np.divmod(found[axis] - below, gap + 1)
-                inside &= (between == 0) & (found[axis] >= 0) & (found[axis] < x.shape[axis])
-            kept = x.at(flat_places([i[inside] for i in found], x.shape, int(inside.sum())))
+                at[axis], between = np.divmod(at[axis] - below, gap + 1)
+                inside &= (between == 0) & (at[axis] >= 0) & (at[axis] < x.shape[axis])
+            kept = x.at(flat_places([i[inside] for i in at], x.shape, int(inside.sum())))
             padded = self.balls.pad(kept, number, (0,), (1,), (0,))
             return self._taken(padded, np.where(inside, np.cumsum(inside) - 1, kept.shape[0]))
 
@@ -324,11 +324,11 @@ class LazyAlgebra(ByElement[LazyTensor]):
         ends = np.cumsum([x.shape[axis] for x in xs])
 
         def rule(places: Places) -> Ball:
-            found = coordinates(places, spec.shape)
-            source = np.searchsorted(ends, found[axis], side="right")
+            at = coordinates(places, spec.shape)
+            source = np.searchsorted(ends, at[axis], side="right")
             order, parts = np.argsort(source, kind="stable"), []
             for number, x in enumerate(xs):
-                mine = [i[source == number] for i in found]
+                mine = [i[source == number] for i in at]
                 mine[axis] = mine[axis] - (ends[number] - x.shape[axis])
                 parts.append(x.at(flat_places(mine, x.shape, int((source == number).sum()))))
             return self._taken(self.balls.concat(parts, 0), np.argsort(order, kind="stable"))
@@ -337,15 +337,15 @@ class LazyAlgebra(ByElement[LazyTensor]):
 
     def take(self, x: LazyTensor, indices: Sequence[LazyTensor], axis: int) -> LazyTensor:
         """See `Algebra.take`; only the needed indices are checked."""
-        spec = self.types.take(x.spec, [each.spec for each in indices], axis)
-        chosen = np.broadcast_shapes(*(each.shape for each in indices))
+        spec = self.types.take(x.spec, [index.spec for index in indices], axis)
+        chosen = np.broadcast_shapes(*(index.shape for index in indices))
 
         def rule(places: Places) -> Ball:
-            found = coordinates(places, spec.shape)
-            middle = flat_places(found[axis : axis + len(chosen)], chosen, len(places))
-            read = [each.at(broadcast_places(middle, chosen, each.shape)) for each in indices]
+            at = coordinates(places, spec.shape)
+            middle = flat_places(at[axis : axis + len(chosen)], chosen, len(places))
+            read = [index.at(broadcast_places(middle, chosen, index.shape)) for index in indices]
             inner = [_index(ball, x.shape[axis + i]) for i, ball in enumerate(read)]
-            return self._read_at(x, [*found[:axis], *inner, *found[axis + len(chosen) :]], read, len(places))
+            return self._read_at(x, [*at[:axis], *inner, *at[axis + len(chosen) :]], read, len(places))
 
         return LazyTensor(spec, rule)
 
@@ -354,10 +354,10 @@ class LazyAlgebra(ByElement[LazyTensor]):
         spec = self.types.take_along(x.spec, indices.spec, axis)
 
         def rule(places: Places) -> Ball:
-            found = coordinates(places, spec.shape)
+            at = coordinates(places, spec.shape)
             read = indices.at(broadcast_places(places, spec.shape, indices.shape))
-            found[axis] = _index(read, x.shape[axis])
-            inside = [np.where(x.shape[a] == 1, 0, i) for a, i in enumerate(found)]
+            at[axis] = _index(read, x.shape[axis])
+            inside = [np.where(x.shape[a] == 1, 0, i) for a, i in enumerate(at)]
             return self._read_at(x, inside, [read], len(places))
 
         return LazyTensor(spec, rule)
@@ -366,7 +366,7 @@ class LazyAlgebra(ByElement[LazyTensor]):
         self, x: LazyTensor, indices: Sequence[LazyTensor], axis: int, updates: LazyTensor, add: bool
     ) -> LazyTensor:
         """See `Algebra.scatter`; as a whole."""
-        spec = self.types.scatter(x.spec, [each.spec for each in indices], axis, updates.spec, add)
+        spec = self.types.scatter(x.spec, [index.spec for index in indices], axis, updates.spec, add)
 
         @cache
         def scattered() -> LazyTensor:
@@ -400,10 +400,10 @@ class LazyAlgebra(ByElement[LazyTensor]):
             spec, lambda places: x.at(flat_places(move(coordinates(places, spec.shape)), x.shape, len(places)))
         )
 
-    def _read_at(self, x: LazyTensor, found: list[Places], indices: Sequence[Ball], count: int) -> Ball:
+    def _read_at(self, x: LazyTensor, at: list[Places], indices: Sequence[Ball], count: int) -> Ball:
         """The elements of `x` at indices; an element is unknown if its index is unknown."""
-        ball = x.at(flat_places(found, x.shape, count))
-        unsure = [each.radius for each in indices if each.radius is not None]
+        ball = x.at(flat_places(at, x.shape, count))
+        unsure = [index.radius for index in indices if index.radius is not None]
         return replace(ball, radius=sum(unsure, np.zeros(count) + ball.width)) if unsure else ball
 
 
