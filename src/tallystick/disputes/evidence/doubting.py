@@ -122,12 +122,12 @@ class OpenedDoubter:
                 self.work.replayed += replays.steps
                 if fault is Fault.PROVER:
                     raise ProofError(f"{question}: {reason}")
-        found = locate(view, children, self.engine, self.work)
-        if is_whole and found.is_within:
+        child, is_within = locate(view, children, self.engine, self.work)
+        if is_whole and is_within:
             view.check_ends()  # where no child is wrong, bytes that no child read may be
             if errors_add_up(view, self.budgets):
                 return "budget"
-        return found.child
+        return child
 
     def _doubt(self, claim: PostedClaim, path: Path) -> Doubt | None:
         """The doubt about a claim, computed once; about all leaves if its statement is inconsistent."""
@@ -214,7 +214,7 @@ def unseen_in_training(statement: TrainingStatement) -> tuple[str, ...]:
     """What could be wrong with a training within the limits of the windows between its anchors."""
     marks = sorted(statement.evidence.anchors)
     try:
-        windows = [statement.limits.near(start, end - start) for start, end in pairwise(marks)]
+        windows = [statement.limits(start, end - start) for start, end in pairwise(marks)]
     except UnavailableError:
         return ()  # bits were compared
     share = max((MARGIN * each.weights.overall for each in windows), default=0.0)
