@@ -277,7 +277,7 @@ DISPUTE_MOVES: Final[dict[str, Transition]] = {
     "settle":    Transition(Who.ANYBODY,    _in(P.APPEALABLE),               voting.settle),
 }
 CLOSING_MOVES: Final[dict[str, Transition]] = {
-    "dismiss":   Transition(Who.ANYBODY,    frozenset(Phase) - {P.SETTLED},  voting.dismiss),
+    "dismiss":   Transition(Who.ANYBODY,    frozenset(Phase) - {P.SETTLED},  context.dismiss),
     "unseal":    Transition(Who.PLANTER,    _in(P.SETTLED),                  voting.unseal),
 }
 OTHER_MOVES: Final[dict[str, Transition]] = {

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from tallystick.disputes.game.context import Context, allow, credit, dismiss as dismissed, settle as settled
-from tallystick.disputes.game.moves import Appeal, Disclose, Dismiss, Draw, Enlist, Retire, Settle, Tally, Unseal, Vote
+from tallystick.disputes.game.context import Context, allow, credit, settle as settled
+from tallystick.disputes.game.moves import Appeal, Disclose, Draw, Enlist, Retire, Settle, Tally, Unseal, Vote
 from tallystick.disputes.game.state import Appealed, Dispute, MemberStake, Phase, Round, State
 from tallystick.verdicts.verdict import Fault
 
@@ -197,11 +197,6 @@ def settle(at: Context, move: Settle) -> State:
     assert dispute.fault is not None  # set by `tally`
     allow(at.time >= dispute.deadline, "early", "the finding can still be appealed")
     return settled(at, move.dispute, dispute.fault)
-
-
-def dismiss(at: Context, move: Dismiss) -> State:
-    """Close a dispute over a claim that another dispute slashed: there is nothing left to decide."""
-    return dismissed(at, move.dispute)
 
 
 def unseal(at: Context, move: Unseal) -> State:

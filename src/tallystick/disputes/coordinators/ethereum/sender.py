@@ -257,7 +257,7 @@ class Sender:
 
     def _sign(self, journal: OpenJournal, nonce: int, call: Call, gas: int, offer: GasOffer) -> Signed:
         """A signed transaction, on disk before it is sent."""
-        signed = self.key.sign_transaction(
+        raw, transaction_hash = self.key.sign_transaction(
             {
                 "type": 2,
                 "chainId": self.chain_id,
@@ -280,8 +280,8 @@ class Sender:
             gas=gas,
             fee_max=str(offer.fee_max),
             tip=str(offer.tip),
-            hash=signed.hash,
-            raw=signed.raw,
+            hash=transaction_hash,
+            raw=raw,
         )
         journal.sign(entry)
         return entry

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from tallystick.core.digests import Digest, digest_from
 from tallystick.core.errors import MalformedError, RuleError, UnavailableError, UsageError
 from tallystick.core.sql import SqlEngine
-from tallystick.disputes.coordinators.coordinator import BLOB_BYTES_MAX, WholeManifests
+from tallystick.disputes.coordinators.coordinator import BLOB_BYTES_MAX, whole_manifests
 from tallystick.disputes.game.state import Rules, State, Status
 
 # The tables of a local coordinator, on SQLite (one file) or PostgreSQL, and transactions over them.
@@ -158,7 +158,7 @@ class BlobStore:
 
     def __init__(self, database: CoordinatorDatabase, quotas: Quotas) -> None:
         self._database, self.quotas = database, quotas
-        self._whole = WholeManifests(self)
+        self._check_manifest = whole_manifests(self)
 
     def keep(self, name: Digest, size: int, source: IO[bytes], owner: str, standing: Allowance) -> None:
         """Keep the `size` bytes of `source`, whose digest is `name`, for `owner`, unless they are there already.
@@ -224,7 +224,7 @@ class BlobStore:
         This takes seconds for a large manifest, so the caller must not hold a lock.
         """
         try:
-            self._whole.check(name)
+            self._check_manifest(name)
         except UnavailableError as error:
             raise RuleError("data", str(error)) from None
         except MalformedError as error:

@@ -34,6 +34,7 @@ from tallystick.disputes.coordinators.local.signed import (
 from tallystick.disputes.game.moves import Move
 from tallystick.disputes.game.state import Rules
 from tallystick.formats.signing import SigningKey
+from tallystick.formats.store.log import mend_tail
 
 # The receipts that a party keeps, and with which it compares the entries that the coordinator shows later.
 
@@ -44,7 +45,10 @@ class ReceiptFile:
     def __init__(self, path: Path | None, charter: Charter) -> None:
         self._path, self._charter, self._lock = path, charter, threading.Lock()
         self._entries: dict[int, ChainEntry] = {}
-        for line in [] if path is None else _lines(path):
+        if path is None or not path.exists():
+            return
+        mend_tail(path)  # a crash may have left the last line unfinished
+        for line in path.read_bytes().splitlines():
             receipt = MoveReceipt.from_bytes(line, str(path))
             if receipt.entry.coordinator != charter.identity:
                 raise MalformedError(f"{path}: the receipts of another coordinator")
@@ -78,17 +82,6 @@ class ReceiptFile:
     def _hold(self, entry: ChainEntry) -> None:
         self.compare(entry)
         self._entries[entry.number] = entry
-
-
-def _lines(path: Path) -> list[bytes]:
-    """The complete lines of a file; a line that a crash left unfinished is cut off. Empty if there is no file."""
-    if not path.exists():
-        return []
-    data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    if len(whole) < len(data):
-        os.truncate(path, len(whole))
-    return whole.splitlines()
 
 
 # A party's client of a local coordinator behind HTTP. It checks everything that it can check.
