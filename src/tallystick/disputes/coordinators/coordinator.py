@@ -159,12 +159,12 @@ def is_name(name: str) -> bool:
 
 def files_of(folder: Path) -> dict[str, Path]:
     """The files of a folder by their names, hidden ones left out; links are not followed."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(each for each in folders if not each.startswith("."))
         paths = (Path(parent) / name for name in names if not name.startswith("."))
-        found |= {path.relative_to(folder).as_posix(): path for path in paths if not path.is_symlink()}
-    return dict(sorted(found.items()))
+        files |= {path.relative_to(folder).as_posix(): path for path in paths if not path.is_symlink()}
+    return dict(sorted(files.items()))
 
 
 def publish(files: Files, board: Board) -> Digest:

@@ -169,8 +169,8 @@ class _RecomputedCall:
 
     def _beyond_rounding(self, recorded: State) -> str:
         """The same by what rounding does to this call, where a judge would convict."""
-        found = (_off(name, gap, allowed) for name, gap, allowed in self._odd(recorded) if gap > self._hidden[name])
-        return next(found, "")
+        reasons = (_off(name, gap, allowed) for name, gap, allowed in self._odd(recorded) if gap > self._hidden[name])
+        return next(reasons, "")
 
     def _odd(self, recorded: State) -> Iterator[tuple[str, float, float]]:
         """Outputs of a graph without 16 bits that are off by more than rounding; noise runs only if it is needed."""

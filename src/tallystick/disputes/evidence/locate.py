@@ -123,11 +123,11 @@ def _coarsest(dtypes: set[str]) -> str:
 
 def _chosen(nodes: Sequence[Node], specs: Mapping[Ref, TensorSpec]) -> frozenset[Ref]:
     """The integers and booleans that consecutive nodes choose by comparing floats, or compute from such choices."""
-    found: set[Ref] = set()
+    chosen: set[Ref] = set()
     for node in nodes:
-        if any(ref in found or specs[ref].is_float for ref in node.refs):
-            found.update(ref for ref in node.outputs if ref is not None and not specs[ref].is_float)
-    return frozenset(found)
+        if any(ref in chosen or specs[ref].is_float for ref in node.refs):
+            chosen.update(ref for ref in node.outputs if ref is not None and not specs[ref].is_float)
+    return frozenset(chosen)
 
 
 def _root_mean_square(values: npt.NDArray[np.float64]) -> float:
@@ -212,29 +212,29 @@ def deviations(view: OpeningView, engine: Engine, work: ChallengerWork) -> Itera
     for place, node in enumerate(view.graph.nodes):
         yield walk.deviation(place, node)
         for ref in last.get(node.number, ()):
-            walk.held.pop(ref, None)
+            walk.arrays.pop(ref, None)
 
 
 @dataclass(frozen=True)
 class _Walk:
-    """Runs operators one by one; `held` keeps the claimed values that are still needed, as arrays of the engine."""
+    """Runs operators one by one; `arrays` are those claimed values that are still needed, as the engine holds them."""
 
     view: OpeningView
     engine: Engine
     work: ChallengerWork
-    held: dict[Ref, Any] = field(default_factory=dict)
+    arrays: dict[Ref, Any] = field(default_factory=dict)
 
     def deviation(self, place: int, node: Node) -> float:
         wanted = self.view.cuts.crossing(place, place)
         if not wanted:
             return 0.0
         for ref in node.refs:
-            if ref not in self.held:
-                self.held[ref] = self.engine.load(self.view.value(ref))
+            if ref not in self.arrays:
+                self.arrays[ref] = self.engine.load(self.view.value(ref))
         claimed = {ref: self.view.value(ref) for ref in wanted}
         self.work.operators += 1
         try:
-            own = run_node(node, self.held, self.engine)
+            own = run_node(node, self.arrays, self.engine)
         except (MalformedError, UnavailableError):
             return math.inf
         leeway = Leeway.of([node], self.view.cuts.specs)
@@ -244,7 +244,7 @@ class _Walk:
         """The deviation of one result in tolerances; holds its array for the operators that read it."""
         array, tensor = own
         is_claimed = is_same(claimed, tensor)  # then the computed array saves loading the claimed value
-        self.held[ref] = array if is_claimed else self.engine.load(claimed)
+        self.arrays[ref] = array if is_claimed else self.engine.load(claimed)
         return 0.0 if is_claimed else deviation(claimed, tensor, leeway, ref)
 
 

@@ -318,9 +318,9 @@ def _other_weights(training: TrainingStatement) -> str:
 def rule_by_audit(training: TrainingStatement, device: str) -> Ruled:
     """Rule on the whole run by a full audit; undecided if the audit is."""
     report = audit_whole(training, device)
-    found = doubt_training(training, Replays(training, device), report)
-    if found is not None:
-        return Fault.PROVER, found.reason
+    doubt = doubt_training(training, Replays(training, device), report)
+    if doubt is not None:
+        return Fault.PROVER, doubt.reason
     if report.verdict.unavailable:
         return None, report.verdict.unavailable[0]
     return Fault.CHALLENGER, "an audit of the whole run finds nothing"

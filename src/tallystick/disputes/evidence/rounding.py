@@ -58,12 +58,12 @@ def drifts_of(graph: Graph, bindings: Mapping[Ref, Tensor], engine: Engine, own:
 
 def hidden_of(graph: Graph, bindings: Mapping[Ref, Tensor], engine: Engine, own: State) -> dict[str, float]:
     """How far one sum that is off by its whole proven bound, which no judge convicts, moves each output at most."""
-    found = dict.fromkeys(differences(own, own), 0.0)
+    hidden = dict.fromkeys(differences(own, own), 0.0)
     for node in graph.nodes:
         if operator(node.operator).exactness is Exactness.ACCUMULATES:
             moved = differences(execute(graph, bindings, at_its_bound(engine, graph.specs(), node.number)), own)
-            found = {name: max(found[name], gap) for name, gap in moved.items()}
-    return found
+            hidden = {name: max(hidden[name], gap) for name, gap in moved.items()}
+    return hidden
 
 
 @dataclass(frozen=True)
@@ -237,8 +237,8 @@ def spread(nodes: list[Node], count: int = TRIED) -> list[Node]:
 
 def weights_of(graph: Graph) -> frozenset[Ref]:
     """The values that depend on no input of a call: weights, constants, and what is computed from them alone."""
-    found = {each.name for each in graph.sources if not each.name.startswith(BATCH)}
+    fixed = {each.name for each in graph.sources if not each.name.startswith(BATCH)}
     for node in graph.nodes:
-        if found.issuperset(node.refs):
-            found.update(ref for ref in node.outputs if ref is not None)
-    return frozenset(found)
+        if fixed.issuperset(node.refs):
+            fixed.update(ref for ref in node.outputs if ref is not None)
+    return frozenset(fixed)

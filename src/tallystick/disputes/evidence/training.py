@@ -58,9 +58,9 @@ def loosest(calibration: Calibration, start: int, steps: int, read: Callable[[Li
 
 def limits_of(calibration: Calibration, kind: Kind, start: int, steps: int) -> LimitsEntry | None:
     """The limits for `steps` steps from state `start`, stretched if necessary; `None` if the window is too long."""
-    found = calibration.entry_at(kind, start, steps)
-    if found is not None:
-        return found
+    entry = calibration.entry_at(kind, start, steps)
+    if entry is not None:
+        return entry
     fitting = [each for each in calibration.entries if _kind_of(each) == kind and each.from_step <= start]
     longest = max(fitting, key=lambda each: (each.window, each.from_step), default=None)
     if longest is None or steps > STRETCHED_MAX * longest.window:
@@ -223,10 +223,10 @@ def step_update(
 ) -> StepUpdate:
     """The update of a record's two sketches beside that of the weights `before` and `after` the step."""
     claimed = [projection.decode(decode_sketch(each.projection or "")) for each in (record.pre, record.post)]
-    found = [projection.sketch(each) for each in (before, after)]
+    replayed = [projection.sketch(each) for each in (before, after)]
     with np.errstate(all="ignore"):
-        update = found[1] - found[0]
-        scale = max(euclidean(update), projection.update_floor * euclidean(found[1]))
+        update = replayed[1] - replayed[0]
+        scale = max(euclidean(update), projection.update_floor * euclidean(replayed[1]))
         return StepUpdate(claimed[1] - claimed[0], update, scale)
 
 
@@ -317,14 +317,14 @@ class _OpenedStep:
         program, step = self.training.evidence.program, self.record.index
         assert program is not None  # the opened graph is the spec's
         wanted = {name: tensor_digest(tensor) for name, tensor in program.batch(step).items()}
-        found = {name: named for name, named in self.view.opening.sources.items() if name.startswith(BATCH)}
-        require(found.items() <= wanted.items(), f"the operators read another batch than step {step}")
+        given = {name: named for name, named in self.view.opening.sources.items() if name.startswith(BATCH)}
+        require(given.items() <= wanted.items(), f"the operators read another batch than step {step}")
 
     def _check_rates(self) -> None:
         notes, evidence = Findings(), self.training.evidence
 
         def read(names: Mapping[str, Digest]) -> dict[str, Tensor]:
-            return {name: self.view.named(name, found) for name, found in names.items() if name != "loss"}
+            return {name: self.view.named(name, named) for name, named in names.items() if name != "loss"}
 
         Published(evidence.claim, evidence.spec).check_step(notes, self.view.opening, self.record, read)
         bad = [finding for finding in notes.seen if not finding.agrees]

@@ -133,9 +133,9 @@ def _contract(text: str, key: Path | None) -> CoordinatorConnection:
     from tallystick.disputes.coordinators.ethereum.client import connect
     from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
 
-    found = connect(text, EthereumKey.read(key) if key else None)
-    identity = digest("coordinator", f"{found.chain_id}:{found.contract}".encode())
-    return CoordinatorConnection(found, NoBoard(), identity, ETHEREUM_PATIENCE)
+    contract = connect(text, EthereumKey.read(key) if key else None)
+    identity = digest("coordinator", f"{contract.chain_id}:{contract.contract}".encode())
+    return CoordinatorConnection(contract, NoBoard(), identity, ETHEREUM_PATIENCE)
 
 
 def _signing_key(key: Path | None) -> SigningKey:
