@@ -159,12 +159,12 @@ def is_name(name: str) -> bool:
 
 def files_of(folder: Path) -> dict[str, Path]:
     """The files of a folder by their names, hidden ones left out; links are not followed."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(each for each in folders if not each.startswith("."))
         paths = (Path(parent) / name for name in names if not name.startswith("."))
-        found |= {path.relative_to(folder).as_posix(): path for path in paths if not path.is_symlink()}
-    return dict(sorted(found.items()))
+        files |= {path.relative_to(folder).as_posix(): path for path in paths if not path.is_symlink()}
+    return dict(sorted(files.items()))
 
 
 def publish(files: Files, board: Board) -> Digest:
@@ -324,24 +324,20 @@ class BlobIndex(Protocol):
         ...
 
 
-class WholeManifests:
-    """Checks the manifests of one board; the last `REMEMBERED_MAX` complete ones are remembered."""
+def whole_manifests(board: BlobIndex) -> Callable[[Digest], None]:
+    """A check that a board has the manifest of a digest, and every blob that it lists.
 
-    def __init__(self, keeper: BlobIndex) -> None:
-        self._keeper = keeper
-        self._remembered = lru_cache(REMEMBERED_MAX)(self._look)
+    It remembers the last `REMEMBERED_MAX` complete ones.
 
-    def check(self, name: Digest) -> None:
-        """Raise unless the board has a manifest under `name` and every blob that it lists.
+    Raises:
+        UnavailableError: The manifest, or a blob that it lists, is not there.
+        MalformedError: What lies under the digest is no manifest.
+    """
 
-        Raises:
-            UnavailableError: The manifest, or a blob that it lists, is not there.
-            MalformedError: What lies under `name` is no manifest.
-        """
-        self._remembered(name)
-
-    def _look(self, name: Digest) -> None:
-        listed = blobs_of(Manifest.from_bytes(self._keeper.get(name), "manifest"))
-        missing = self._keeper.missing(listed)
-        if missing:
+    @lru_cache(REMEMBERED_MAX)
+    def check(name: Digest) -> None:
+        listed = blobs_of(Manifest.from_bytes(board.get(name), "manifest"))
+        if missing := board.missing(listed):
             raise UnavailableError(f"{len(missing)} of the {len(listed)} blobs listed are not at the board")
+
+    return check

@@ -55,8 +55,8 @@ def draw_region(economy: Economy, path: Path) -> None:
 
 
 def _draw_bonds(panel: Axes, economy: Economy) -> None:
-    found = [(audit, bond_range(economy, audit)) for audit in AUDITS]
-    inside = [(audit, each.least, each.largest) for audit, each in found if each is not None]
+    ranges = [(audit, bond_range(economy, audit)) for audit in AUDITS]
+    inside = [(audit, each.least, each.largest) for audit, each in ranges if each is not None]
     if not inside:
         _write(panel, 0.07, 30, NOWHERE)
     else:
@@ -121,15 +121,15 @@ def _mark(panel: Axes, x: float, y: float, is_inside: bool) -> None:
     panel.annotate("this design", (x, y), (12, 9), textcoords="offset points", color=STAR, fontsize=10, bbox=ground)
 
 
-def _write_below(panel: Axes, audit: float, found: Range | None, factor: float) -> None:
-    if found is not None:
-        _write(panel, audit, found.least * factor, _failing(found.fails_below))
+def _write_below(panel: Axes, audit: float, bonds: Range | None, factor: float) -> None:
+    if bonds is not None:
+        _write(panel, audit, bonds.least * factor, _failing(bonds.fails_below))
 
 
-def _write_above(panel: Axes, found: Range | None) -> None:
-    if found is not None:
-        _write(panel, 0.07, found.largest * 3, _failing(found.fails_above))
-        _write(panel, 0.3, found.largest / 2.5, INSIDE, EDGE)
+def _write_above(panel: Axes, bonds: Range | None) -> None:
+    if bonds is not None:
+        _write(panel, 0.07, bonds.largest * 3, _failing(bonds.fails_above))
+        _write(panel, 0.3, bonds.largest / 2.5, INSIDE, EDGE)
 
 
 def _failing(names: Sequence[str], width: int = 36) -> str:
@@ -200,11 +200,11 @@ def regions(economy: Economy) -> dict[str, Json]:
 
 
 def _bonds(economy: Economy, audit: float) -> dict[str, Json]:
-    found = conditions.bond_range(economy, audit)
-    if found is None:
+    bonds = conditions.bond_range(economy, audit)
+    if bonds is None:
         return {"audit_probability": audit, "least": None, "largest": None}
-    ends: dict[str, Json] = {"fails_below": [*found.fails_below], "fails_above": [*found.fails_above]}
-    return {"audit_probability": audit, "least": rounded(found.least), "largest": rounded(found.largest), **ends}
+    ends: dict[str, Json] = {"fails_below": [*bonds.fails_below], "fails_above": [*bonds.fails_above]}
+    return {"audit_probability": audit, "least": rounded(bonds.least), "largest": rounded(bonds.largest), **ends}
 
 
 def _committees(economy: Economy) -> list[Json]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,12 +15,14 @@ from tallystick.disputes.evidence.replays import MARGIN
 from tallystick.disputes.evidence.rounding import (
     LEAST,
     SAFETY,
-    EngineAround,
+    ChangedEngine,
+    Kernel,
     blind_spots,
     differences,
     drifts_of,
     hidden_of,
     is_wide,
+    tensors_read,
 )
 from tallystick.disputes.game.protocols import Doubt
 from tallystick.formats.records import CallRecord
@@ -101,7 +103,7 @@ class _Replay:
         """What is wrong with a call; empty if nothing is. Raises `UnavailableError` if it does not run here."""
         bindings = {**self._state, **self._inputs(record)}
         try:
-            replayed = execute(self.calls.graph, bindings, _DefinitionCheckedEngine(self.engine, self._specs))
+            replayed = execute(self.calls.graph, bindings, _checked_by_definition(self.engine, self._specs))
         except MalformedError as error:
             return f"the graph does not take it: {error}"
         recorded = self.calls.outputs(record)
@@ -167,8 +169,8 @@ class _RecomputedCall:
 
     def _beyond_rounding(self, recorded: State) -> str:
         """The same by what rounding does to this call, where a judge would convict."""
-        found = (_off(name, gap, allowed) for name, gap, allowed in self._odd(recorded) if gap > self._hidden[name])
-        return next(found, "")
+        reasons = (_off(name, gap, allowed) for name, gap, allowed in self._odd(recorded) if gap > self._hidden[name])
+        return next(reasons, "")
 
     def _odd(self, recorded: State) -> Iterator[tuple[str, float, float]]:
         """Outputs of a graph without 16 bits that are off by more than rounding; noise runs only if it is needed."""
@@ -192,43 +194,25 @@ def _off(name: str, gap: float, allowed: float) -> str:
     return f"{name} is {gap:.2g} of itself off, and rounding moves it by less than {allowed:.2g}"
 
 
-@dataclass(frozen=True)
-class _DefinitionCheckedEngine(EngineAround):
+def _checked_by_definition(engine: Engine, specs: Mapping[Ref, TensorSpec]) -> ChangedEngine:
     """An engine that runs the definition of an operator if its own kernel fails.
 
     If the definition refuses the operands too, it raises `MalformedError`: the operands are wrong, not the kernel.
     Otherwise the kernel's `UnavailableError` is raised.
     """
 
-    specs: Mapping[Ref, TensorSpec]
-
-    def prepare(self, node: Node) -> Callable[[Arguments], tuple[Any, ...]]:
-        run = self.engine.prepare(node)
-
+    def change(node: Node, run: Kernel) -> Kernel:
         def guarded(arguments: Arguments) -> tuple[Any, ...]:
             try:
                 return run(arguments)
             except UnavailableError:
-                self._check_against_definition(node, arguments)
+                if not LeafLimits().are_passed_by(Deriver()(node, specs)):  # not too large for the reference
+                    reference = Reference()
+                    tensors = tensors_read(engine, node, arguments, specs)
+                    values = {ref: reference.load(tensor) for ref, tensor in tensors.items()}
+                    reference.prepare(node)(operands_of(node, values))
                 raise
 
         return guarded
 
-    def _check_against_definition(self, node: Node, arguments: Arguments) -> None:
-        if LeafLimits().are_passed_by(Deriver()(node, self.specs)):
-            return  # too large for the reference
-        reference = Reference()
-        values = {
-            ref: reference.load(self.engine.unload(array, self.specs[ref].dtype))
-            for ref, array in _arrays_by_ref(node, arguments)
-        }
-        reference.prepare(node)(operands_of(node, values))
-
-
-def _arrays_by_ref(node: Node, arguments: Arguments) -> list[tuple[Ref, Any]]:
-    """The arrays that a node reads, each with its reference; absent operands are left out."""
-    pairs = list[tuple[Ref, Any]]()
-    for name, operand in node.operands.items():
-        refs, arrays = (operand, arguments[name]) if isinstance(operand, tuple) else ((operand,), (arguments[name],))
-        pairs += [(ref, array) for ref, array in zip(refs, arrays, strict=True) if ref is not None]
-    return pairs
+    return ChangedEngine(engine, change)

@@ -81,16 +81,16 @@ class OpenedDoubter:
 
     def doubt(self, claim: PostedClaim, statement: Path) -> Doubt | None:
         """The first wrong leaf of a claim; `None` if no leaf is known to be wrong."""
-        found = self._doubt(claim, statement)
-        return Doubt(0, claim.size, found.reason) if found is not None and self.contests_all else found
+        doubt = self._doubt(claim, statement)
+        return Doubt(0, claim.size, doubt.reason) if doubt is not None and self.contests_all else doubt
 
     def unseen(self, claim: PostedClaim, statement: Path) -> tuple[str, ...]:
         """See `Doubter`."""
         return self.unseen_in(self._statements.claimed(statement, claim))
 
-    def recall(self, claim: PostedClaim, statement: Path, found: Doubt | None) -> None:
+    def recall(self, claim: PostedClaim, statement: Path, doubt: Doubt | None) -> None:
         """Store what another doubter found about a claim, so that it is not computed again."""
-        self._found[(statement, claim.tree)] = found
+        self._found[(statement, claim.tree)] = doubt
 
     def choose(self, answered: DisputeView, children: Sequence[tuple[int, int]]) -> int | Ground:
         """The child with the first wrong record, or the first child whose outputs leave the tolerance."""
@@ -104,10 +104,10 @@ class OpenedDoubter:
             return "structure"
 
     def _child_of_records(self, answered: DisputeView, children: Sequence[tuple[int, int]]) -> int | Ground:
-        found = self._doubt(answered.claim, answered.statement)
-        if found is None or found.high - found.low > 1:
+        doubt = self._doubt(answered.claim, answered.statement)
+        if doubt is None or doubt.high - doubt.low > 1:
             return "structure"
-        return next(number for number, (low, high) in enumerate(children) if low <= found.low < high)
+        return next(number for number, (low, high) in enumerate(children) if low <= doubt.low < high)
 
     def _child_of_operators(
         self, answered: DisputeView, statement: Statement, children: Sequence[tuple[int, int]]
@@ -122,12 +122,12 @@ class OpenedDoubter:
                 self.work.replayed += replays.steps
                 if fault is Fault.PROVER:
                     raise ProofError(f"{question}: {reason}")
-        found = locate(view, children, self.engine, self.work)
-        if is_whole and found.is_within:
+        child, is_within = locate(view, children, self.engine, self.work)
+        if is_whole and is_within:
             view.check_ends()  # where no child is wrong, bytes that no child read may be
             if errors_add_up(view, self.budgets):
                 return "budget"
-        return found.child
+        return child
 
     def _doubt(self, claim: PostedClaim, path: Path) -> Doubt | None:
         """The doubt about a claim, computed once; about all leaves if its statement is inconsistent."""
@@ -214,7 +214,7 @@ def unseen_in_training(statement: TrainingStatement) -> tuple[str, ...]:
     """What could be wrong with a training within the limits of the windows between its anchors."""
     marks = sorted(statement.evidence.anchors)
     try:
-        windows = [statement.limits.near(start, end - start) for start, end in pairwise(marks)]
+        windows = [statement.limits(start, end - start) for start, end in pairwise(marks)]
     except UnavailableError:
         return ()  # bits were compared
     share = max((MARGIN * each.weights.overall for each in windows), default=0.0)

@@ -13,7 +13,7 @@ from tallystick.core.digests import leaf_hash
 from tallystick.core.errors import MalformedError, ProofError, UnavailableError
 from tallystick.core.files import read_document
 from tallystick.core.tensors import Tensor, TensorSpec
-from tallystick.disputes.evidence.locate import Leeway, deviation
+from tallystick.disputes.evidence.locate import Leeway, deviation, run_node
 from tallystick.disputes.evidence.replays import Replays, Ruled, rule_by_audit, rule_training_record
 from tallystick.disputes.evidence.statement import (
     OperatorsStatement,
@@ -72,11 +72,7 @@ def within_own(node: Node, values: Mapping[Ref, Tensor], engine: Engine, precisi
 def own_results(node: Node, values: Mapping[Ref, Tensor], engine: Engine) -> dict[Ref, Tensor]:
     """The results that an engine computes from the claimed operands, by reference."""
     loaded = {ref: engine.load(values[ref]) for ref in dict.fromkeys(node.refs)}
-    results = engine.prepare(node)(operands_of(node, loaded))
-    triples = zip(node.outputs, node.results, results, strict=True)
-    return {
-        ref: engine.unload(array, spec.dtype) for ref, spec, array in triples if ref is not None and spec is not None
-    }
+    return {ref: tensor for ref, (_, tensor) in run_node(node, loaded, engine).items()}
 
 
 def _holds(ref: Ref, claimed: Tensor, own: Tensor, limit: ResultBound, leeway: Leeway) -> bool:

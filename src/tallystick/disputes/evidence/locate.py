@@ -123,11 +123,11 @@ def _coarsest(dtypes: set[str]) -> str:
 
 def _chosen(nodes: Sequence[Node], specs: Mapping[Ref, TensorSpec]) -> frozenset[Ref]:
     """The integers and booleans that consecutive nodes choose by comparing floats, or compute from such choices."""
-    found: set[Ref] = set()
+    chosen: set[Ref] = set()
     for node in nodes:
-        if any(ref in found or specs[ref].is_float for ref in node.refs):
-            found.update(ref for ref in node.outputs if ref is not None and not specs[ref].is_float)
-    return frozenset(found)
+        if any(ref in chosen or specs[ref].is_float for ref in node.refs):
+            chosen.update(ref for ref in node.outputs if ref is not None and not specs[ref].is_float)
+    return frozenset(chosen)
 
 
 def _root_mean_square(values: npt.NDArray[np.float64]) -> float:
@@ -169,32 +169,22 @@ class ChallengerWork:
     remarks: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Located:
-    """The named child, and the deviation of each child in tolerances; NaN for a child that was not executed."""
-
-    child: int
-    deviations: tuple[float, ...]
-
-    @property
-    def is_within(self) -> bool:
-        """Whether no child leaves the tolerance."""
-        return not any(each > 1.0 for each in self.deviations)
-
-
-def locate(view: OpeningView, children: Sequence[tuple[int, int]], engine: Engine, work: ChallengerWork) -> Located:
+def locate(
+    view: OpeningView, children: Sequence[tuple[int, int]], engine: Engine, work: ChallengerWork
+) -> tuple[int, bool]:
     """The first child whose outputs leave the tolerance decisively, or the one with the largest deviation.
 
-    Raises `ProofError` if a value that a child reads or gives is not opened.
+    Also whether no child that was executed leaves the tolerance. Raises `ProofError` if a value that a child reads or
+    gives is not opened.
     """
     far: list[float] = []
     for number, (low, high) in enumerate(children):
         if number == len(children) - 1 and not any(far):
-            return Located(number, (*far, math.nan))
+            return number, True
         far.append(deviation_of(view, low, high, engine, work))
         if far[-1] > DECISIVE:
-            return Located(number, tuple(far))
-    return Located(max(range(len(far)), key=far.__getitem__), tuple(far))
+            return number, False
+    return max(range(len(far)), key=far.__getitem__), not any(each > 1.0 for each in far)
 
 
 def deviation_of(view: OpeningView, low: int, high: int, engine: Engine, work: ChallengerWork) -> float:
@@ -222,44 +212,45 @@ def deviations(view: OpeningView, engine: Engine, work: ChallengerWork) -> Itera
     for place, node in enumerate(view.graph.nodes):
         yield walk.deviation(place, node)
         for ref in last.get(node.number, ()):
-            walk.held.pop(ref, None)
+            walk.arrays.pop(ref, None)
 
 
 @dataclass(frozen=True)
 class _Walk:
-    """Runs operators one by one; `held` keeps the claimed values that are still needed, as arrays of the engine."""
+    """Runs operators one by one; `arrays` are those claimed values that are still needed, as the engine holds them."""
 
     view: OpeningView
     engine: Engine
     work: ChallengerWork
-    held: dict[Ref, Any] = field(default_factory=dict)
+    arrays: dict[Ref, Any] = field(default_factory=dict)
 
     def deviation(self, place: int, node: Node) -> float:
         wanted = self.view.cuts.crossing(place, place)
         if not wanted:
             return 0.0
         for ref in node.refs:
-            if ref not in self.held:
-                self.held[ref] = self.engine.load(self.view.value(ref))
+            if ref not in self.arrays:
+                self.arrays[ref] = self.engine.load(self.view.value(ref))
         claimed = {ref: self.view.value(ref) for ref in wanted}
         self.work.operators += 1
         try:
-            own = self._run(node)
+            own = run_node(node, self.arrays, self.engine)
         except (MalformedError, UnavailableError):
             return math.inf
         leeway = Leeway.of([node], self.view.cuts.specs)
         return max(self._compared(ref, tensor, own[ref], leeway) for ref, tensor in claimed.items())
 
-    def _run(self, node: Node) -> dict[Ref, tuple[Any, Tensor]]:
-        """The engine's results from the held operands, each as an array and as a tensor."""
-        results = self.engine.prepare(node)(operands_of(node, self.held))
-        triples = zip(node.outputs, node.results, results, strict=True)
-        named = {ref: (array, spec.dtype) for ref, spec, array in triples if ref is not None and spec is not None}
-        return {ref: (array, self.engine.unload(array, dtype)) for ref, (array, dtype) in named.items()}
-
     def _compared(self, ref: Ref, claimed: Tensor, own: tuple[Any, Tensor], leeway: Leeway) -> float:
         """The deviation of one result in tolerances; holds its array for the operators that read it."""
         array, tensor = own
         is_claimed = is_same(claimed, tensor)  # then the computed array saves loading the claimed value
-        self.held[ref] = array if is_claimed else self.engine.load(claimed)
+        self.arrays[ref] = array if is_claimed else self.engine.load(claimed)
         return 0.0 if is_claimed else deviation(claimed, tensor, leeway, ref)
+
+
+def run_node(node: Node, arrays: Mapping[Ref, Any], engine: Engine) -> dict[Ref, tuple[Any, Tensor]]:
+    """The engine's results from operands as its arrays, each as an array and as a tensor, by reference."""
+    results = engine.prepare(node)(operands_of(node, arrays))
+    triples = zip(node.outputs, node.results, results, strict=True)
+    named = {ref: (array, spec.dtype) for ref, spec, array in triples if ref is not None and spec is not None}
+    return {ref: (array, engine.unload(array, dtype)) for ref, (array, dtype) in named.items()}

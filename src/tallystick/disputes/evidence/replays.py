@@ -121,7 +121,9 @@ class Replays:
 
     def _compared(self, window: _Window, claimed: State) -> Findings:
         notes, replayed = Findings(), window.replayer.state()
-        if self._is_exact(window):
+        # on the stack that made the run, bits are compared where no limits are calibrated
+        is_calibrated = self.training.is_calibrated(window.start, window.steps)
+        if not is_calibrated and not environment_here(self.device).differences(self.training.evidence.environment):
             judge_whole_state(notes, claimed, replayed, f"step {window.end}")
             return notes
         try:
@@ -131,16 +133,8 @@ class Replays:
             return self._drifted(window, claimed, replayed)
         return notes
 
-    def _is_exact(self, window: _Window) -> bool:
-        """Whether no limits are calibrated for the window, and this is the stack that made the run."""
-        try:
-            self.training.limits.calibrated(window.start, window.steps)
-        except UnavailableError:
-            return not environment_here(self.device).differences(self.training.evidence.environment)
-        return False
-
     def _judge(self, window: _Window, parameters: int) -> TolerantJudge:
-        evidence, limits = self.training.evidence, self.training.limits.near(window.start, window.steps)
+        evidence, limits = self.training.evidence, self.training.limits(window.start, window.steps)
         if parameters > limits.parameters_max:
             raise UnavailableError(f"the limits were measured on models far smaller than {parameters} weights")
         workload = workload_of(evidence)
@@ -227,7 +221,7 @@ def doubt_training(training: TrainingStatement, replays: Replays, report: Traini
 
 def _located(training: TrainingStatement, replays: Replays, step: int, bad: Finding, reason: str) -> Doubt:
     """The first step of the segment whose own update is wrong; otherwise the step or anchor of the finding."""
-    evidence = training.evidence
+    evidence, size = training.evidence, training.evidence.claim.transcript.size
     start = training.anchor_before(step - 1) if step else 0
     end = min((mark for mark in evidence.anchors if mark >= step), default=step)
     if step and evidence.program is not None:
@@ -236,17 +230,11 @@ def _located(training: TrainingStatement, replays: Replays, step: int, bad: Find
             if update.distance > allowed:
                 off = f"the update of step {index} is {update.distance:.3g} of itself off, of {allowed:.3g}"
                 why = explained_by_rate(evidence, index, update, allowed)
-                return _doubt_at(_place_of_step(evidence, index), f"{off}{why}")
+                place = evidence.run.place_of_step(index, size)
+                return Doubt(place, place + 1, f"{off}{why}")
     is_of_step = bad.name in STEPWISE
-    return _doubt_at(_place_of_step(evidence, step) if is_of_step else _place_of_anchor(evidence, end), reason)
-
-
-def _doubt_at(place: int, reason: str) -> Doubt:
+    place = evidence.run.place_of_step(step, size) if is_of_step else _place_of_anchor(evidence, end)
     return Doubt(place, place + 1, reason)
-
-
-def _place_of_step(evidence: CheckedRun, step: int) -> int:
-    return evidence.run.place_of_step(step, evidence.claim.transcript.size)
 
 
 def _place_of_anchor(evidence: CheckedRun, mark: int) -> int:
@@ -330,9 +318,9 @@ def _other_weights(training: TrainingStatement) -> str:
 def rule_by_audit(training: TrainingStatement, device: str) -> Ruled:
     """Rule on the whole run by a full audit; undecided if the audit is."""
     report = audit_whole(training, device)
-    found = doubt_training(training, Replays(training, device), report)
-    if found is not None:
-        return Fault.PROVER, found.reason
+    doubt = doubt_training(training, Replays(training, device), report)
+    if doubt is not None:
+        return Fault.PROVER, doubt.reason
     if report.verdict.unavailable:
         return None, report.verdict.unavailable[0]
     return Fault.CHALLENGER, "an audit of the whole run finds nothing"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from tallystick.core.tensors import FEWER_BITS, State, Tensor, TensorSpec, Values, in_fewer_bits
 from tallystick.disputes.evidence.locate import relative_rms
 from tallystick.programs.execution import Arguments, Engine, execute
-from tallystick.programs.graph import Graph, Node, Operand, Ref
+from tallystick.programs.graph import Graph, Node, Operand, Ref, operands_of
 from tallystick.programs.operators.balls.bound import bound
 from tallystick.programs.operators.definition import Exactness, operator
 from tallystick.programs.operators.precision import FORMATS
@@ -37,6 +37,7 @@ SAFETY: Final = 16.0
 LEAST: Final[Mapping[str, float]] = {"F32": 4e-6, "F64": 1e-14}
 """Differences that are never looked at: in F32 eight times the largest between honest stacks (docs/data/drift.json)."""
 FLOATS: Final = {"F32": np.float32, "F64": np.float64}
+Kernel: TypeAlias = Callable[[Arguments], tuple[Any, ...]]
 NOISY: Final = frozenset({Exactness.ACCUMULATES, Exactness.LIBRARY, Exactness.COMPOSITE})
 
 
@@ -52,24 +53,25 @@ def differences(recorded: State, own: State) -> dict[str, float]:
 
 def drifts_of(graph: Graph, bindings: Mapping[Ref, Tensor], engine: Engine, own: State) -> dict[str, float]:
     """The drift of each output of floats: how far noise in the operators moves it."""
-    return differences(execute(graph, bindings, NoisyEngine(engine)), own)
+    return differences(execute(graph, bindings, with_noise(engine)), own)
 
 
 def hidden_of(graph: Graph, bindings: Mapping[Ref, Tensor], engine: Engine, own: State) -> dict[str, float]:
     """How far one sum that is off by its whole proven bound, which no judge convicts, moves each output at most."""
-    found = dict.fromkeys(differences(own, own), 0.0)
+    hidden = dict.fromkeys(differences(own, own), 0.0)
     for node in graph.nodes:
         if operator(node.operator).exactness is Exactness.ACCUMULATES:
-            moved = differences(execute(graph, bindings, BoundEngine(engine, graph.specs(), node.number)), own)
-            found = {name: max(found[name], gap) for name, gap in moved.items()}
-    return found
+            moved = differences(execute(graph, bindings, at_its_bound(engine, graph.specs(), node.number)), own)
+            hidden = {name: max(hidden[name], gap) for name, gap in moved.items()}
+    return hidden
 
 
 @dataclass(frozen=True)
-class EngineAround:
-    """An engine that changes how some nodes of another engine are computed."""
+class ChangedEngine:
+    """Another engine of which some kernels are changed: `change` takes a node and its kernel, and gives another."""
 
     engine: Engine
+    change: Callable[[Node, Kernel], Kernel]
 
     @property
     def name(self) -> str:
@@ -84,72 +86,71 @@ class EngineAround:
         """See `Engine`."""
         return self.engine.unload(array, dtype)
 
-
-@dataclass(frozen=True)
-class BoundEngine(EngineAround):
-    """An engine that is off by the proven bound at one node, with random signs; `specs` are those of the graph."""
-
-    specs: Mapping[Ref, TensorSpec]
-    number: int
-    random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
-
-    def prepare(self, node: Node) -> Callable[[Arguments], tuple[Any, ...]]:
+    def prepare(self, node: Node) -> Kernel:
         """See `Engine`."""
-        run, meaning = self.engine.prepare(node), operator(node.operator)
+        return self.change(node, self.engine.prepare(node))
+
+
+def at_its_bound(engine: Engine, specs: Mapping[Ref, TensorSpec], number: int) -> ChangedEngine:
+    """An engine that is off by the proven bound at one node, with random signs; `specs` are those of the graph."""
+    random = np.random.default_rng(0)
+
+    def change(node: Node, run: Kernel) -> Kernel:
         dtypes = [spec.dtype for spec in node.results if spec is not None]
-        if node.number != self.number or len(dtypes) != 1 or dtypes[0] not in FORMATS:
+        if node.number != number or len(dtypes) != 1 or dtypes[0] not in FORMATS:
             return run
 
         def moved(arguments: Arguments) -> tuple[Any, ...]:
-            read = {name: self._tensors(node.operands[name], each) for name, each in arguments.items()}
-            [limit] = bound(meaning, {**read, **node.attributes})
+            values = tensors_read(engine, node, arguments, specs)
+            [limit] = bound(operator(node.operator), {**operands_of(node, values), **node.attributes})
             if limit is None:
                 return run(arguments)
-            signs = np.where(self.random.random(limit.radius.shape) < 0.5, -1.0, 1.0)
-            values = np.where(np.isfinite(limit.radius), limit.value + signs * limit.radius, limit.value)
-            return (self.engine.load(Tensor.of(np.asarray(values.astype(FLOATS[dtypes[0]])))),)
+            signs = np.where(random.random(limit.radius.shape) < 0.5, -1.0, 1.0)
+            result = np.where(np.isfinite(limit.radius), limit.value + signs * limit.radius, limit.value)
+            return (engine.load(Tensor.of(np.asarray(result.astype(FLOATS[dtypes[0]])))),)
 
         return moved
 
-    def _tensors(self, operand: Operand, array: Any) -> Any:
-        if operand is None:
-            return None
-        if isinstance(operand, tuple):
-            return tuple(
-                None if ref is None else self._tensor(ref, each) for ref, each in zip(operand, array, strict=True)
-            )
-        return self._tensor(operand, array)
-
-    def _tensor(self, ref: Ref, array: Any) -> Tensor:
-        return self.engine.unload(array, self.specs[ref].dtype)
+    return ChangedEngine(engine, change)
 
 
-@dataclass(frozen=True)
-class NoisyEngine(EngineAround):
+def with_noise(engine: Engine) -> ChangedEngine:
     """An engine with noise in the results of operators whose kernels differ between honest stacks."""
+    random = np.random.default_rng(0)
 
-    random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
-
-    def prepare(self, node: Node) -> Callable[[Arguments], tuple[Any, ...]]:
-        """See `Engine`."""
-        run = self.engine.prepare(node)
-        if operator(node.operator).exactness not in NOISY:
-            return run
-        dtypes = [spec.dtype if spec is not None and spec.is_float else None for spec in node.results]
-        return lambda arguments: tuple(
-            result if dtype is None else self._moved(result, dtype)
-            for result, dtype in zip(run(arguments), dtypes, strict=True)
-        )
-
-    def _moved(self, array: Any, dtype: str) -> Any:
-        exact = self.engine.unload(array, dtype).values()
+    def moved(array: Any, dtype: str) -> Any:
+        exact = engine.unload(array, dtype).values()
         values = exact.astype(np.float64)
         finite = values[np.isfinite(values)]
         scale = math.sqrt(float(np.mean(finite**2))) if finite.size else 0.0
         size = ROUNDINGS * FORMATS[dtype].unit * (np.abs(values) + scale)
         with np.errstate(invalid="ignore", over="ignore"):
-            moved = values + np.where(np.isfinite(values), size, 0.0) * self.random.standard_normal(values.shape)
-        return self.engine.load(Tensor.of(np.asarray(moved.astype(exact.dtype))))
+            noisy = values + np.where(np.isfinite(values), size, 0.0) * random.standard_normal(values.shape)
+        return engine.load(Tensor.of(np.asarray(noisy.astype(exact.dtype))))
+
+    def change(node: Node, run: Kernel) -> Kernel:
+        if operator(node.operator).exactness not in NOISY:
+            return run
+        dtypes = [spec.dtype if spec is not None and spec.is_float else None for spec in node.results]
+        return lambda arguments: tuple(
+            result if dtype is None else moved(result, dtype)
+            for result, dtype in zip(run(arguments), dtypes, strict=True)
+        )
+
+    return ChangedEngine(engine, change)
+
+
+def tensors_read(
+    engine: Engine, node: Node, arguments: Arguments, specs: Mapping[Ref, TensorSpec]
+) -> dict[Ref, Tensor]:
+    """The values that a node reads, by reference, from its arguments as arrays of the engine."""
+    values = dict[Ref, Tensor]()
+    for name, operand in node.operands.items():
+        refs, arrays = (operand, arguments[name]) if isinstance(operand, tuple) else ((operand,), (arguments[name],))
+        for ref, array in zip(refs, arrays, strict=True):
+            if ref is not None:
+                values[ref] = engine.unload(array, specs[ref].dtype)
+    return values
 
 
 # What a challenger could not have seen in recorded calls: one layer in fewer bits, tried on a call of the claim.
@@ -170,32 +171,32 @@ CHEAPER: Final[Mapping[str, tuple[str, ...]]] = {
 """The formats that are tried, by the dtype of a product."""
 
 
-@dataclass(frozen=True)
-class CheapEngine(EngineAround):
+def with_cheap_node(
+    engine: Engine,
+    number: int,
+    fewer_bits: Callable[[Values], Values],
+    specs: Mapping[Ref, TensorSpec],
+    rounded: frozenset[Ref],
+) -> ChangedEngine:
     """An engine that computes one node, by its number, with those of its operands that are `rounded` in fewer bits.
 
     `specs` are those of all values of the graph.
     """
 
-    number: int
-    fewer_bits: Callable[[Values], Values]
-    specs: Mapping[Ref, TensorSpec]
-    rounded: frozenset[Ref]
-
-    def prepare(self, node: Node) -> Callable[[Arguments], tuple[Any, ...]]:
-        """See `Engine`."""
-        run = self.engine.prepare(node)
-        if node.number != self.number:
-            return run
-        return lambda arguments: run({name: self._read(node.operands[name], each) for name, each in arguments.items()})
-
-    def _read(self, operand: Operand, array: Any) -> Any:
-        if not isinstance(operand, str) or operand not in self.rounded or not self.specs[operand].is_float:
+    def read(operand: Operand, array: Any) -> Any:
+        if not isinstance(operand, str) or operand not in rounded or not specs[operand].is_float:
             return array
-        return self.engine.load(in_fewer_bits(self.engine.unload(array, self.specs[operand].dtype), self.fewer_bits))
+        return engine.load(in_fewer_bits(engine.unload(array, specs[operand].dtype), fewer_bits))
+
+    def change(node: Node, run: Kernel) -> Kernel:
+        if node.number != number:
+            return run
+        return lambda arguments: run({name: read(node.operands[name], array) for name, array in arguments.items()})
+
+    return ChangedEngine(engine, change)
 
 
-def blind_spots(graph: Graph, engine: Engine, is_seen: Callable[[CheapEngine], bool]) -> tuple[str, ...]:
+def blind_spots(graph: Graph, engine: Engine, is_seen: Callable[[Engine], bool]) -> tuple[str, ...]:
     """A sentence for each format in which some product could be computed unseen; `is_seen` judges one trial."""
     specs, weights = graph.specs(), weights_of(graph)
     missed, tried = dict[str, list[Node]](), dict[str, int]()
@@ -204,16 +205,16 @@ def blind_spots(graph: Graph, engine: Engine, is_seen: Callable[[CheapEngine], b
         for name in CHEAPER.get(specs[node.refs[0]].dtype, ()):
             rounded = (read & weights or read) if name.startswith("int") else read
             tried[name] = tried.get(name, 0) + 1
-            if not is_seen(CheapEngine(engine, node.number, FEWER_BITS[name], specs, rounded)):
+            if not is_seen(with_cheap_node(engine, node.number, FEWER_BITS[name], specs, rounded)):
                 missed.setdefault(name, []).append(node)
-    told = [
+    sentences = [
         f"one matrix product in {name}: {len(nodes)} of {tried[name]} that were tried, the first at operator "
         f"{nodes[0].number} ({nodes[0].operator})"
         for name, nodes in missed.items()
     ]
-    shown = [name for name in tried if name not in missed]
-    less = f"; one matrix product in {', '.join(shown)} leaves them ({tried[shown[0]]} tried)" if shown else ""
-    return (*told, f"outputs that are off within the limits{less}")
+    seen = [name for name in tried if name not in missed]
+    less = f"; one matrix product in {', '.join(seen)} leaves them ({tried[seen[0]]} tried)" if seen else ""
+    return (*sentences, f"outputs that are off within the limits{less}")
 
 
 def products_of(graph: Graph) -> list[Node]:
@@ -236,8 +237,8 @@ def spread(nodes: list[Node], count: int = TRIED) -> list[Node]:
 
 def weights_of(graph: Graph) -> frozenset[Ref]:
     """The values that depend on no input of a call: weights, constants, and what is computed from them alone."""
-    found = {each.name for each in graph.sources if not each.name.startswith(BATCH)}
+    fixed = {each.name for each in graph.sources if not each.name.startswith(BATCH)}
     for node in graph.nodes:
-        if found.issuperset(node.refs):
-            found.update(ref for ref in node.outputs if ref is not None)
-    return frozenset(found)
+        if fixed.issuperset(node.refs):
+            fixed.update(ref for ref in node.outputs if ref is not None)
+    return frozenset(fixed)

@@ -133,20 +133,20 @@ class StatementCache:
 
     def whole(self, path: Path, claim: PostedClaim) -> Statement:
         """As `claimed`; raises `ProofError` also if a file of the statement is missing or not the stated one."""
-        found = self.claimed(path, claim)
+        statement = self.claimed(path, claim)
         with as_prover_fault():
-            found.require_whole()
-        return found
+            statement.require_whole()
+        return statement
 
     def claimed(self, path: Path, claim: PostedClaim) -> Statement:
         """The statement of a claim; raises `ProofError` if it is about another tree than the claim."""
         key = (path, claim.tree)
         if key not in self._read:
             with as_prover_fault():
-                found = statement_at(path, claim.levels, self.origins)
-                tree = (digest_bytes(found.tree.root).hex(), found.tree.size)
+                statement = statement_at(path, claim.levels, self.origins)
+                tree = (digest_bytes(statement.tree.root).hex(), statement.tree.size)
                 require(tree == (claim.root, claim.size), "the statement is about another tree than the claim")
-            self._read[key] = found
+            self._read[key] = statement
         return self._read[key]
 
 
@@ -164,9 +164,9 @@ def check_call(calls: Calls, view: OpeningView) -> None:
     if not isinstance(record, CallRecord):
         raise ProofError("the opened record is no call")
     require_claim(opening, claim, claim.graph)
-    weights = {name: found for name, found in opening.sources.items() if name.startswith(WEIGHTS)}
+    weights = {name: named for name, named in opening.sources.items() if name.startswith(WEIGHTS)}
     require(state_digest_of(weights | opening.rest_before) == claim.weights, "the operators read other weights")
-    given = {name.removeprefix(BATCH): found for name, found in opening.sources.items() if name.startswith(BATCH)}
+    given = {name.removeprefix(BATCH): named for name, named in opening.sources.items() if name.startswith(BATCH)}
     require(state_digest_of(given) == record.inputs, f"the operators read other inputs than call {record.index}")
     if state_digest_of(opening.results) != record.outputs:
         _check_outputs(calls, view, record)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from tallystick.audits.calls import Calls
 from tallystick.audits.checked_run import CheckedRun
 from tallystick.audits.opening import (
     MakeReplayer,
@@ -129,8 +128,11 @@ class KeptOperators:
 
     def partition(self, low: int, places: Sequence[int]) -> OpenedLeaves:
         """The leaves at `places`, with the values that cross the cuts after them."""
-        refs = self.operators.cuts.opened_at(low, places)
-        return OpenedLeaves(tuple(map(self.cut, places)), self._values(self._names(low, places[-1], refs)))
+        names = dict[Ref, Digest]()
+        for place in range(low, places[-1] + 1):
+            names |= self.whole.record(place).outputs
+        crossing = (names[ref] for ref in self.operators.cuts.opened_at(low, places))
+        return OpenedLeaves(tuple(map(self.cut, places)), self._values(crossing))
 
     def descent(self, record: Cut) -> Descent:
         """The tree of the operators, with the opening, the graph, and the values at both ends of the step."""
@@ -151,10 +153,6 @@ class KeptOperators:
         """The leaf of one operator, with its proof."""
         proof = prove_inclusion(self.whole.leaves, place, self.size)
         return Cut(leaf=leaf_hash(self.whole.lines[place]).hex(), proof=tuple(each.hex() for each in proof))
-
-    def _names(self, low: int, high: int, refs: Iterable[Ref]) -> Iterator[Digest]:
-        given = {ref: name for place in range(low, high + 1) for ref, name in self.whole.record(place).outputs.items()}
-        yield from (given[ref] for ref in refs)
 
     def _values(self, names: Iterable[Digest]) -> dict[str, bytes | Path]:
         """A file with these of the values, which is written where it is not there yet."""
@@ -227,11 +225,13 @@ def trace_of(
         return OperatorTrace(statement.folder.path)
     own = engine or torch_engine(device)
     require_within_bounds(own.name)
-    subject: SubjectOf
     if isinstance(statement, TrainingStatement):
-        subject = TrainingSource(lambda: statement.evidence, partial(graph_replayer, device=device))
-    else:
-        subject = CallSource(lambda: statement.calls)
+        source = TrainingSource(lambda: statement.evidence, partial(graph_replayer, device=device))
+        return RecordTrace(records_of(statement.run), work, own, source)
+
+    def subject(line: bytes) -> OpeningSource:
+        return source_of_call(statement.calls, CallRecord.from_bytes(line, "record").index)
+
     return RecordTrace(records_of(statement.run), work, own, subject)
 
 
@@ -336,22 +336,6 @@ class TrainingSource:
         if out_of_reach(self.evidence, record.index):
             return None
         return source_of_step(self.evidence, record.index, self.make)
-
-
-@dataclass(frozen=True)
-class CallSource:
-    """Calls of a model; the evidence is gathered for the first call."""
-
-    gather: Callable[[], Calls]
-
-    @cached_property
-    def calls(self) -> Calls:
-        """The calls, with every digest rechecked."""
-        return self.gather()
-
-    def __call__(self, line: bytes) -> OpeningSource:
-        """The call of this record."""
-        return source_of_call(self.calls, CallRecord.from_bytes(line, "record").index)
 
 
 def require_within_bounds(engine: str | None) -> None:

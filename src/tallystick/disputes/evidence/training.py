@@ -49,49 +49,23 @@ GROWTH: Final = 3.0
 """The exponent with which limits grow with the number of steps."""
 
 
-@dataclass(frozen=True)
-class WindowLimits:
-    """The limits for one kind of training."""
-
-    calibration: Calibration
-    kind: Kind
-
-    def calibrated(self, start: int, steps: int) -> LimitsEntry:
-        """The limits for exactly this segment; raises `UnavailableError` if none are calibrated."""
-        found = self.calibration.entry_at(self.kind, start, steps)
-        if found is None:
-            raise UnavailableError(f"no limits are calibrated for {' '.join(self.kind)} over {steps} steps")
-        return found
-
-    def near(self, start: int, steps: int) -> LimitsEntry:
-        """As `calibrated`; a longer window, up to `STRETCHED_MAX`, has the stretched limits of the longest one."""
-        found = limits_of(self.calibration, self.kind, start, steps)
-        if found is None:
-            raise UnavailableError(f"no limits are calibrated near {' '.join(self.kind)} over {steps} steps")
-        return found
-
-
 def loosest(calibration: Calibration, start: int, steps: int, read: Callable[[LimitsEntry], float]) -> float:
     """The loosest value of one limit among all kinds of training; infinite if none is calibrated."""
-    found = [limits_of(calibration, kind, start, steps) for kind in kinds_in(calibration)]
-    return max((read(each) for each in found if each is not None), default=math.inf)
+    kinds = sorted({_kind_of(entry) for entry in calibration.entries})
+    limits = (limits_of(calibration, kind, start, steps) for kind in kinds)
+    return max((read(entry) for entry in limits if entry is not None), default=math.inf)
 
 
 def limits_of(calibration: Calibration, kind: Kind, start: int, steps: int) -> LimitsEntry | None:
     """The limits for `steps` steps from state `start`, stretched if necessary; `None` if the window is too long."""
-    found = calibration.entry_at(kind, start, steps)
-    if found is not None:
-        return found
+    entry = calibration.entry_at(kind, start, steps)
+    if entry is not None:
+        return entry
     fitting = [each for each in calibration.entries if _kind_of(each) == kind and each.from_step <= start]
     longest = max(fitting, key=lambda each: (each.window, each.from_step), default=None)
     if longest is None or steps > STRETCHED_MAX * longest.window:
         return None
     return stretched(longest, steps)
-
-
-def kinds_in(calibration: Calibration) -> tuple[Kind, ...]:
-    """The kinds of training that are calibrated."""
-    return tuple(sorted({_kind_of(each) for each in calibration.entries}))
 
 
 def stretched(entry: LimitsEntry, steps: int) -> LimitsEntry:
@@ -158,10 +132,24 @@ class TrainingStatement:
             self.is_whole = True
 
     @property
-    def limits(self) -> WindowLimits:
-        """The limits for this kind of training; raises `UnavailableError` if its kind is not known."""
+    def kind(self) -> Kind:
+        """The kind of training; raises `UnavailableError` if it is not known."""
         workload = workload_of(self.evidence)
-        return WindowLimits(self.calibration, (workload.family, workload.optimizer, workload.dtype))
+        return workload.family, workload.optimizer, workload.dtype
+
+    def is_calibrated(self, start: int, steps: int) -> bool:
+        """Whether limits are calibrated for exactly this window."""
+        try:
+            return self.calibration.entry_at(self.kind, start, steps) is not None
+        except UnavailableError:
+            return False
+
+    def limits(self, start: int, steps: int) -> LimitsEntry:
+        """The limits for `steps` steps from state `start`, stretched if necessary; raises `UnavailableError`."""
+        limits = limits_of(self.calibration, self.kind, start, steps)
+        if limits is None:
+            raise UnavailableError(f"no limits are calibrated near {' '.join(self.kind)} over {steps} steps")
+        return limits
 
     def limit(self, start: int, steps: int, read: Callable[[LimitsEntry], float]) -> float:
         """The limit that `read` selects, for `steps` steps from state `start`.
@@ -169,7 +157,7 @@ class TrainingStatement:
         If this kind of training has no limit, the loosest of all kinds; if none has one, infinity.
         """
         try:
-            return read(self.limits.near(start, steps))
+            return read(self.limits(start, steps))
         except UnavailableError:
             return loosest(self.calibration, start, steps, read)
 
@@ -179,7 +167,7 @@ class TrainingStatement:
         decays = (rule.second_moment_decay or 0.0 for rule in spec.optimizer or ())
         decay = spec.recipe.optimizer.betas[1] if spec.recipe else min(decays, default=0.0)
         try:
-            dtype = self.limits.kind[2]
+            dtype = self.kind[2]
         except UnavailableError:
             dtype = "bf16"  # the coarser precision, where nothing is calibrated for this training
         return find_undetermined(end, dtype, start, decay)
@@ -235,10 +223,10 @@ def step_update(
 ) -> StepUpdate:
     """The update of a record's two sketches beside that of the weights `before` and `after` the step."""
     claimed = [projection.decode(decode_sketch(each.projection or "")) for each in (record.pre, record.post)]
-    found = [projection.sketch(each) for each in (before, after)]
+    replayed = [projection.sketch(each) for each in (before, after)]
     with np.errstate(all="ignore"):
-        update = found[1] - found[0]
-        scale = max(euclidean(update), projection.update_floor * euclidean(found[1]))
+        update = replayed[1] - replayed[0]
+        scale = max(euclidean(update), projection.update_floor * euclidean(replayed[1]))
         return StepUpdate(claimed[1] - claimed[0], update, scale)
 
 
@@ -329,14 +317,14 @@ class _OpenedStep:
         program, step = self.training.evidence.program, self.record.index
         assert program is not None  # the opened graph is the spec's
         wanted = {name: tensor_digest(tensor) for name, tensor in program.batch(step).items()}
-        found = {name: named for name, named in self.view.opening.sources.items() if name.startswith(BATCH)}
-        require(found.items() <= wanted.items(), f"the operators read another batch than step {step}")
+        given = {name: named for name, named in self.view.opening.sources.items() if name.startswith(BATCH)}
+        require(given.items() <= wanted.items(), f"the operators read another batch than step {step}")
 
     def _check_rates(self) -> None:
         notes, evidence = Findings(), self.training.evidence
 
         def read(names: Mapping[str, Digest]) -> dict[str, Tensor]:
-            return {name: self.view.named(name, found) for name, found in names.items() if name != "loss"}
+            return {name: self.view.named(name, named) for name, named in names.items() if name != "loss"}
 
         Published(evidence.claim, evidence.spec).check_step(notes, self.view.opening, self.record, read)
         bad = [finding for finding in notes.seen if not finding.agrees]
@@ -347,7 +335,7 @@ class _OpenedStep:
         index, stated = self.record.index, self.record.loss
         loss = float(self.view.results(["loss"])["loss"].values())
         try:
-            slack = self.training.limits.near(self.start, index - self.start).loss_band
+            slack = self.training.limits(self.start, index - self.start).loss_band
         except UnavailableError:
             slack = 0.0
         band = LossBand(self.training.evidence.spec.recorded.loss_decimals, slack, permits_non_finite=True)

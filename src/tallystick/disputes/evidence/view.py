@@ -152,8 +152,8 @@ def read_values(folder: Path) -> OpenedValues:
 
 def _version(path: Path) -> tuple[int, int]:
     """Inode and time of a file: parts of the keys below, so that a replaced directory is read again."""
-    found = path.stat()
-    return found.st_ino, found.st_mtime_ns
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns
 
 
 @lru_cache(maxsize=8)
@@ -265,10 +265,10 @@ class OpeningView:
         for ref in self.cuts.opened_at(dispute.low, places_of(dispute)):
             self.value(ref)
 
-    def bundle(self, place: int, asked: LeafChallenge | None = None) -> LeafBundle:
+    def bundle(self, place: int, challenge: LeafChallenge | None = None) -> LeafBundle:
         """The leaf bundle of one operator, with its values that are opened in any of the folders."""
         with as_prover_fault():
-            bare, small = self.whole.bare(self.graph.nodes[place].number, asked), self.whole.small
+            bare, small = self.whole.bare(self.graph.nodes[place].number, challenge), self.whole.small
         record = bare.operator.record
         values = self._opened({**record.inputs, **record.outputs})
         return replace(bare, values=values, claimed=self._opened(small))
@@ -278,8 +278,8 @@ class OpeningView:
         return tensor if tensor is not None and TensorSpec.of(tensor) == self.operators.specs[ref] else None
 
     def _opened(self, wanted: Mapping[str, Digest]) -> dict[str, Tensor]:
-        there = {name: found for name, found in wanted.items() if self._is_there(found)}
-        return {name: self.named(name, found) for name, found in there.items()}
+        there = {name: digest for name, digest in wanted.items() if self._is_there(digest)}
+        return {name: self.named(name, digest) for name, digest in there.items()}
 
     def _is_there(self, name: Digest) -> bool:
         return self._holding(name) is not None
@@ -341,8 +341,8 @@ def _of_spec(what: str, tensor: Tensor, spec: TensorSpec | None) -> Tensor:
     return tensor
 
 
-def _require_spec(what: str, found: TensorSpec, stated: TensorSpec | None) -> None:
-    require(stated in (None, found), f"{what} is {found}, and {stated} in the graph")
+def _require_spec(what: str, given: TensorSpec, stated: TensorSpec | None) -> None:
+    require(stated in (None, given), f"{what} is {given}, and {stated} in the graph")
 
 
 @contextmanager

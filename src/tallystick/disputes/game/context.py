@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tallystick.core.errors import RuleError
-from tallystick.disputes.game.moves import Pause, Resume, Withdraw
+from tallystick.disputes.game.moves import Dismiss, Pause, Resume, Withdraw
 from tallystick.disputes.game.state import Credit, Dispute, Pausing, Phase, PostedClaim, Rules, State, Status
 from tallystick.verdicts.verdict import Fault
 
@@ -153,13 +153,13 @@ def settle(at: Context, number: int, fault: Fault) -> State:
     return _closed(_shared_out(_appeals_returned(at, number, fault), number, fault), number, fault).state
 
 
-def dismiss(at: Context, number: int) -> State:
-    """The state in which a dispute over a slashed claim is over: each party gets back what is left of its money."""
-    dispute = at.dispute(number)
+def dismiss(at: Context, move: Dismiss) -> State:
+    """A dispute over a claim that another dispute slashed is over: each party gets back what is left of its money."""
+    dispute = at.dispute(move.dispute)
     for each in dispute.appeals:
         at = _paid(at, each.party, each.bond)
     at = _paid(at, dispute.challenger, dispute.bond + dispute.deposit)
-    return _closed(_released(at, dispute), number, Fault.NOBODY).state
+    return _closed(_released(at, dispute), move.dispute, Fault.NOBODY).state
 
 
 def _appeals_returned(at: Context, number: int, fault: Fault) -> Context:

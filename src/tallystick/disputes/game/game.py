@@ -134,16 +134,16 @@ def _place(tensor: TensorForm, evidence: Evidence) -> int:
     return 0 if tensor.shape == () else evidence.element
 
 
-def _is_far(exact: Float, found: Float, layout: FloatLayout) -> bool:
+def _is_far(exact: Float, claimed: Float, layout: FloatLayout) -> bool:
     """Whether `found` differs from `exact` by more than `ULPS` units in its last place."""
     width = exact.mantissa.bit_length() - 1 + exact.exponent
     normal = 1 - layout.bias < width < layout.bias
-    _require(normal and abs(exact.exponent - found.exponent) <= 128, "the numbers are too far apart for integers")
-    if exact.negative != found.negative:
+    _require(normal and abs(exact.exponent - claimed.exponent) <= 128, "the numbers are too far apart for integers")
+    if exact.negative != claimed.negative:
         return True
-    low = min(exact.exponent, found.exponent)
-    distance = abs((exact.mantissa << exact.exponent - low) - (found.mantissa << found.exponent - low))
-    return distance > ULPS << found.exponent - low
+    low = min(exact.exponent, claimed.exponent)
+    distance = abs((exact.mantissa << exact.exponent - low) - (claimed.mantissa << claimed.exponent - low))
+    return distance > ULPS << claimed.exponent - low
 
 
 def _number(tensor: TensorForm, element: int) -> Float:
@@ -209,11 +209,11 @@ def convene(at: Context, move: Convene) -> State:
     dispute = at.dispute(move.dispute)
     in_time = at.time >= dispute.deadline or move.actor == at.rules.referee
     allow(in_time, "early", "the referee's window is still open")
-    found = seats(at.state, dispute, at.rules.committee)
-    if not found:
+    seated = seats(at.state, dispute, at.rules.committee)
+    if not seated:
         return settle(at, move.dispute, Fault.NOBODY)
     deadline = at.time + at.rules.vote_window
-    return at.change_dispute(move.dispute, phase=Phase.DRAWING, seats=found, deadline=deadline).state
+    return at.change_dispute(move.dispute, phase=Phase.DRAWING, seats=seated, deadline=deadline).state
 
 
 def _is_operator(dispute: Dispute) -> bool:
@@ -277,7 +277,7 @@ DISPUTE_MOVES: Final[dict[str, Transition]] = {
     "settle":    Transition(Who.ANYBODY,    _in(P.APPEALABLE),               voting.settle),
 }
 CLOSING_MOVES: Final[dict[str, Transition]] = {
-    "dismiss":   Transition(Who.ANYBODY,    frozenset(Phase) - {P.SETTLED},  voting.dismiss),
+    "dismiss":   Transition(Who.ANYBODY,    frozenset(Phase) - {P.SETTLED},  context.dismiss),
     "unseal":    Transition(Who.PLANTER,    _in(P.SETTLED),                  voting.unseal),
 }
 OTHER_MOVES: Final[dict[str, Transition]] = {

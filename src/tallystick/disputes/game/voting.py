@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from tallystick.disputes.game.context import Context, allow, credit, dismiss as dismissed, settle as settled
-from tallystick.disputes.game.moves import Appeal, Disclose, Dismiss, Draw, Enlist, Retire, Settle, Tally, Unseal, Vote
+from tallystick.disputes.game.context import Context, allow, credit, settle as settled
+from tallystick.disputes.game.moves import Appeal, Disclose, Draw, Enlist, Retire, Settle, Tally, Unseal, Vote
 from tallystick.disputes.game.state import Appealed, Dispute, MemberStake, Phase, Round, State
 from tallystick.verdicts.verdict import Fault
 
@@ -29,8 +29,8 @@ def eligible(state: State, dispute: Dispute) -> tuple[str, ...]:
 
 def seats(state: State, dispute: Dispute, wanted: int) -> int:
     """The size of the next committee: `wanted`, but at most the largest odd number of eligible members."""
-    found = min(wanted, len(eligible(state, dispute)))
-    return found if found % 2 else max(found - 1, 0)
+    size = min(wanted, len(eligible(state, dispute)))
+    return size if size % 2 else max(size - 1, 0)
 
 
 def draw_members(pool: tuple[str, ...], count: int, nonce: str, dispute: int, number: int) -> tuple[str, ...]:
@@ -56,8 +56,8 @@ def seal(prover: str, answer: Fault, salt: str) -> str:
 
 def majority(votes: tuple[Fault | None, ...]) -> Fault:
     """The finding of more than half of the drawn members; `NOBODY` if no finding has so many votes."""
-    found, count = Counter(vote for vote in votes if vote is not None).most_common(1)[0] if any(votes) else (None, 0)
-    return found if found is not None and 2 * count > len(votes) else Fault.NOBODY
+    finding, count = Counter(vote for vote in votes if vote is not None).most_common(1)[0] if any(votes) else (None, 0)
+    return finding if finding is not None and 2 * count > len(votes) else Fault.NOBODY
 
 
 def undrawn(dispute: Dispute) -> Fault:
@@ -98,20 +98,20 @@ Entry = TypeVar("Entry")
 def enlist(at: Context, move: Enlist) -> State:
     """A member that the rules list pays its stake, and can be drawn."""
     allow(move.actor in at.rules.members, "actor", "the rules do not list this member")
-    held = at.state.members.get(move.actor)
-    allow(held is None or not held.stake, "enlisted", "this member has a stake already")
-    staked = replace(held or MemberStake(stake=0), stake=move.value, is_active=True)
+    member = at.state.members.get(move.actor)
+    allow(member is None or not member.stake, "enlisted", "this member has a stake already")
+    staked = replace(member or MemberStake(stake=0), stake=move.value, is_active=True)
     return _with_member(at, move.actor, staked).state
 
 
 def retire(at: Context, move: Retire) -> State:
     """A member of no current committee gets its stake back, once none of its votes can be found wrong any more."""
-    held = at.state.members.get(move.actor, MemberStake(stake=0))
-    allow(held.stake > 0, "actor", "this member has no stake")
-    allow(held.serving == 0, "serving", "this member sits in a committee")
-    allow(at.time >= held.bound_until, "early", "this member's last votes can still be held against it")
-    left = _with_member(at, move.actor, replace(held, stake=0, is_active=False))
-    return credit(left.state, move.actor, held.stake, at.now)
+    member = at.state.members.get(move.actor, MemberStake(stake=0))
+    allow(member.stake > 0, "actor", "this member has no stake")
+    allow(member.serving == 0, "serving", "this member sits in a committee")
+    allow(at.time >= member.bound_until, "early", "this member's last votes can still be held against it")
+    left = _with_member(at, move.actor, replace(member, stake=0, is_active=False))
+    return credit(left.state, move.actor, member.stake, at.now)
 
 
 def draw(at: Context, move: Draw) -> State:
@@ -197,11 +197,6 @@ def settle(at: Context, move: Settle) -> State:
     assert dispute.fault is not None  # set by `tally`
     allow(at.time >= dispute.deadline, "early", "the finding can still be appealed")
     return settled(at, move.dispute, dispute.fault)
-
-
-def dismiss(at: Context, move: Dismiss) -> State:
-    """Close a dispute over a claim that another dispute slashed: there is nothing left to decide."""
-    return dismissed(at, move.dispute)
 
 
 def unseal(at: Context, move: Unseal) -> State:

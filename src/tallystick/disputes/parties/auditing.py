@@ -142,7 +142,7 @@ REASON_MAX: Final = 4096
 class RecallingDoubter(Doubter, Protocol):
     """A doubter that accepts the findings of another process."""
 
-    def recall(self, claim: PostedClaim, statement: Path, found: Doubt | None) -> None:
+    def recall(self, claim: PostedClaim, statement: Path, doubt: Doubt | None) -> None:
         """Store what was found about a claim, so that it is not computed again."""
         ...
 
@@ -168,7 +168,7 @@ class AuditProcess:
     make: Callable[[], Doubter]
     doubter: RecallingDoubter
     worker: Worker | None = None
-    asked: set[str] = field(default_factory=set)
+    requested: set[str] = field(default_factory=set)
 
     def __enter__(self) -> Self:
         return self
@@ -182,7 +182,7 @@ class AuditProcess:
             self.worker.process.kill()
             self.worker.process.join()
         self.worker = None
-        self.asked.clear()
+        self.requested.clear()
 
     def find(self, claim: PostedClaim, statement: Path) -> AuditFinding | None:
         """What was found about a claim; `None` if its audit begins now, is in progress or waits for another audit.
@@ -193,7 +193,7 @@ class AuditProcess:
         if (finding := self._recall(claim, statement)) is not None:
             return AuditFinding(self.doubter.doubt(claim, statement), finding.unseen)
         self._raise_failure(claim)
-        self.asked.add(_note(claim))
+        self.requested.add(_note(claim))
         if self.worker is None:
             self.worker = self._begun(claim, statement)
         return None
@@ -201,7 +201,7 @@ class AuditProcess:
     def is_pending(self, claim: PostedClaim) -> bool:
         """See `Auditor`."""
         self._let_go()
-        is_asked = self.worker is not None and _note(claim) in self.asked
+        is_asked = self.worker is not None and _note(claim) in self.requested
         return is_asked and self.workspace.note(_note(claim)) is None
 
     def keep(self, claims: Collection[PostedClaim]) -> None:

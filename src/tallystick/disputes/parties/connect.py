@@ -36,7 +36,7 @@ class CoordinatorConnection:
     identity: Digest
     patience: int = PATIENCE
     remote: RemoteCoordinator | None = None
-    told: Delegation | None = None
+    delegation: Delegation | None = None
     """What another party delegated to this one."""
 
     def keep_receipts(self, folder: Path) -> None:
@@ -47,7 +47,7 @@ class CoordinatorConnection:
     def folder(self) -> Path:
         """The default folder for the files of this party that have to outlive its program."""
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
-        party = self.coordinator.party.removeprefix("0x") if self.told is None else self.told.delegate
+        party = self.coordinator.party.removeprefix("0x") if self.delegation is None else self.delegation.delegate
         return Path(state) / "tallystick" / "disputes" / self.identity.removeprefix("sha256:")[:16] / party[:40]
 
 
@@ -96,21 +96,26 @@ def _opened(text: str, key: Path | None, delegation: Path | None = None) -> Iter
             raise UsageError("--delegation: the contract knows no delegates; a watchtower there needs the prover's key")
         yield _contract(text, key)
         return
-    signing, told = _signing_key(key), None
+    signing, signed = _signing_key(key), None
     if delegation is not None:
-        told = Delegation.from_bytes(read_document(delegation).strip(), delegation.name)
+        signed = Delegation.from_bytes(read_document(delegation).strip(), delegation.name)
     if text.startswith(("http://", "https://")):
         from tallystick.disputes.coordinators.local.client import RemoteCoordinator
 
         with closing(RemoteCoordinator(text)) as remote:
             yield CoordinatorConnection(
-                remote.connect(signing, told), remote.board(signing, told), remote.identity, remote=remote, told=told
+                remote.connect(signing, signed),
+                remote.board(signing, signed),
+                remote.identity,
+                remote=remote,
+                delegation=signed,
             )
         return
     from tallystick.disputes.coordinators.local.coordinator import LocalCoordinator
 
-    with closing(LocalCoordinator.open(text)) as found:
-        yield CoordinatorConnection(found.connect(signing, told), found.board(signing, told), found.identity, told=told)
+    with closing(LocalCoordinator.open(text)) as local:
+        own = local.connect(signing, signed)
+        yield CoordinatorConnection(own, own, local.identity, delegation=signed)
 
 
 @contextmanager
@@ -128,9 +133,9 @@ def _contract(text: str, key: Path | None) -> CoordinatorConnection:
     from tallystick.disputes.coordinators.ethereum.client import connect
     from tallystick.disputes.coordinators.ethereum.keys import EthereumKey
 
-    found = connect(text, EthereumKey.read(key) if key else None)
-    identity = digest("coordinator", f"{found.chain_id}:{found.contract}".encode())
-    return CoordinatorConnection(found, NoBoard(), identity, ETHEREUM_PATIENCE)
+    contract = connect(text, EthereumKey.read(key) if key else None)
+    identity = digest("coordinator", f"{contract.chain_id}:{contract.contract}".encode())
+    return CoordinatorConnection(contract, NoBoard(), identity, ETHEREUM_PATIENCE)
 
 
 def _signing_key(key: Path | None) -> SigningKey:

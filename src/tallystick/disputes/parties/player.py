@@ -206,10 +206,10 @@ class Workspace:
         if not path.exists():
             return None
         try:
-            found = decode(read_document(path), path.name)
+            document = decode(read_document(path), path.name)
         except MalformedError:
             return None
-        return found if isinstance(found, dict) else None
+        return document if isinstance(document, dict) else None
 
     def put_note(self, key: str, value: Mapping[str, Json]) -> None:
         """Store a note durably."""

@@ -151,14 +151,14 @@ class HistoryEntry:
 
 def dispute_history(rules: Rules, entries: Iterable[MoveEntry], number: int) -> list[HistoryEntry]:
     """The moves of dispute `number`, the contest that opened it first."""
-    state, found = State(rules), list[HistoryEntry]()
+    state, history = State(rules), list[HistoryEntry]()
     for entry in entries:
         before, state = state, apply(state, entry.move, entry.time)
         opens = isinstance(entry.move, Contest) and len(before.disputes) == number
         if opens or getattr(entry.move, "dispute", None) == number:
             role = role_of(state, number, entry.move.actor)
-            found.append(HistoryEntry(entry, role, describe_move(entry.move), progress_of(state, number, entry.time)))
-    return found
+            history.append(HistoryEntry(entry, role, describe_move(entry.move), progress_of(state, number, entry.time)))
+    return history
 
 
 def role_of(state: State, number: int, party: str) -> str:
@@ -166,8 +166,8 @@ def role_of(state: State, number: int, party: str) -> str:
     dispute, rules = state.disputes[number], state.rules
     roles = {"prover": state.claims[dispute.claim].prover, "challenger": dispute.challenger}
     named = {"referee": rules.referee, "beacon": rules.beacon, "planter": rules.planter}
-    found = next((role for role, name in (roles | named).items() if name == party), None)
-    return found or ("member" if party in rules.members else "anybody")
+    named_role = next((role for role, name in (roles | named).items() if name == party), None)
+    return named_role or ("member" if party in rules.members else "anybody")
 
 
 def describe_move(move: Move) -> str:

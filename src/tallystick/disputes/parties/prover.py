@@ -42,8 +42,8 @@ class PostingRole:
 
     def number(self, view: GameView) -> int | None:
         """The number of the posted claim, `None` before it is posted; it is found by its tree."""
-        found = (claim.prover == view.party and self.offer.is_of(claim) for claim in view.state.claims)
-        return next((number for number, is_it in enumerate(found) if is_it), None)
+        matches = (claim.prover == view.party and self.offer.is_of(claim) for claim in view.state.claims)
+        return next((number for number, is_it in enumerate(matches) if is_it), None)
 
     def tasks(self, view: GameView) -> Iterator[PartyTask]:
         """The post of the claim, until it is accepted."""
@@ -98,8 +98,8 @@ def offer_of(folder: Path, statement: Statement | None = None) -> ClaimOffer:
     `MalformedError` if its claim is not readable, and `UsageError` for calls that could not be defended because their
     graph does not accept them.
     """
-    found = statement or statement_at(folder)
-    log = found.tree
-    if isinstance(found, CallsStatement):
-        require_disputable(found.calls)
-    return ClaimOffer(log.root.removeprefix("sha256:"), log.size, files_of(folder), found.levels)
+    stated = statement or statement_at(folder)
+    log = stated.tree
+    if isinstance(stated, CallsStatement):
+        require_disputable(stated.calls)
+    return ClaimOffer(log.root.removeprefix("sha256:"), log.size, files_of(folder), stated.levels)

@@ -350,14 +350,6 @@ class Referee:
 # A member of committees: judges the disputes it was drawn for, commits to a stored vote, and discloses it.
 
 
-@dataclass(frozen=True)
-class SaltedVote:
-    """A vote, and the salt of its commitment."""
-
-    vote: Fault
-    salt: str
-
-
 @dataclass
 class CommitteeMember:
     """Votes for what its judge finds; if the judge does not decide, it votes that nobody is at fault.
@@ -389,27 +381,29 @@ class CommitteeMember:
         sitting, stored = turn.dispute.rounds[-1], self._stored_vote(turn)
         seat = sitting.drawn.index(turn.view.party)
         if stored and sitting.commitments[seat] and sitting.votes[seat] is None:
-            move = Disclose(actor=turn.view.party, dispute=turn.number, vote=stored.vote, salt=stored.salt)
+            vote, salt = stored
+            move = Disclose(actor=turn.view.party, dispute=turn.number, vote=vote, salt=salt)
             if turn.view.allows(move):
                 yield task_of(turn, lambda: move, len(turn.dispute.rounds), kept=False)
 
     def _commit(self, turn: Turn) -> Move:
         stored = self._stored_vote(turn)
         if stored is None:
-            stored = SaltedVote(self._found(turn), secrets.token_hex(32))
-            self.workspace.put_note(self._note(turn), {"salt": stored.salt, "vote": stored.vote.value})
+            stored = self._judged(turn), secrets.token_hex(32)
+            self.workspace.put_note(self._note(turn), {"salt": stored[1], "vote": stored[0].value})
         sitting, party = len(turn.dispute.rounds) - 1, turn.view.party
-        hidden = commitment(turn.number, sitting, party, stored.vote, stored.salt)
+        hidden = commitment(turn.number, sitting, party, *stored)
         return Vote(actor=party, dispute=turn.number, commitment=hidden)
 
-    def _found(self, turn: Turn) -> Fault:
+    def _judged(self, turn: Turn) -> Fault:
         nonces = [entry.move.nonce for entry in turn.view.moves.get(turn.number, ()) if isinstance(entry.move, Draw)]
         is_last_try = is_nearly_over(turn.seconds, turn.view.rules.vote_window)
         return find(turn, self.cache, self.judge, is_last_try, nonces[-1])[0] or Fault.NOBODY
 
-    def _stored_vote(self, turn: Turn) -> SaltedVote | None:
+    def _stored_vote(self, turn: Turn) -> tuple[Fault, str] | None:
+        """The vote and the salt of its commitment."""
         noted = self.workspace.note(self._note(turn))
-        return None if noted is None else SaltedVote(Fault(str(noted.get("vote"))), str(noted.get("salt")))
+        return None if noted is None else (Fault(str(noted.get("vote"))), str(noted.get("salt")))
 
     def _note(self, turn: Turn) -> str:
         return f"votes/{turn.name}-{len(turn.dispute.rounds)}"

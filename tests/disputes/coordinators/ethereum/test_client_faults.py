@@ -207,15 +207,22 @@ LIES: dict[str, Spoil] = {
 }
 
 
+@pytest.fixture(scope="module")
+def contested(loopback_only: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+    """A chain with a claim and its contest, for tests that only read."""
+    with running_chain(tmp_path_factory.mktemp("contested")) as chain:
+        chain.at("prover").submit(claim(chain))
+        chain.at("challenger").submit(contest(chain))
+        chain.final()
+        yield chain
+
+
 @pytest.mark.parametrize("lie", LIES)
-def test_a_lie_is_noticed_and_the_truth_is_had_from_another_server(chain: Chain, lie: str) -> None:
-    chain.at("prover").submit(claim(chain))
-    chain.at("challenger").submit(contest(chain))
-    chain.final()
+def test_a_lie_is_noticed_and_the_truth_is_had_from_another_server(contested: Chain, lie: str) -> None:
     with ExitStack() as stack:
         with pytest.raises(UnavailableError):
-            through(chain, stack, "referee", LIES[lie]).entries()
-        connection = through(chain, stack, "referee", LIES[lie], None)
+            through(contested, stack, "referee", LIES[lie]).entries()
+        connection = through(contested, stack, "referee", LIES[lie], None)
         assert [entry.move.kind for entry in connection.entries()] == ["post", "contest"]
 
 

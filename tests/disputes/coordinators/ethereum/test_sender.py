@@ -153,7 +153,7 @@ def test_a_number_used_elsewhere_is_given_up_and_the_move_made_under_another(cha
     chain.at("prover").submit(move)
     [ours] = chain.pool()
     drop_all(chain)
-    other = KEYS["prover"].sign_transaction(
+    raw, _ = KEYS["prover"].sign_transaction(
         {
             "type": 2,
             "chainId": 31337,
@@ -165,7 +165,7 @@ def test_a_number_used_elsewhere_is_given_up_and_the_move_made_under_another(cha
             "maxPriorityFeePerGas": 3 * GWEI,
         }
     )
-    chain.node.ask("eth_sendRawTransaction", other.raw)
+    chain.node.ask("eth_sendRawTransaction", raw)
     chain.final()
     chain.at("prover").submit(move)
     chain.final()

@@ -131,55 +131,58 @@ def signed(nonce: int, purpose: str = "a move") -> Signed:
 
 def test_a_line_that_was_cut_short_anywhere_was_never_acted_upon(tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    with TransactionJournal(path).held(0) as pages:
+    with TransactionJournal(path).locked(0) as pages:
         pages.sign(signed(1, "first"))
         before = path.read_bytes()
         pages.sign(signed(2, "second"))
     whole = path.read_bytes()
     for length in range(len(before), len(whole)):
         path.write_bytes(whole[:length])
-        with TransactionJournal(path).held(0) as pages:
+        with TransactionJournal(path).locked(0) as pages:
             assert [pending.last.purpose for pending in pages.pending] == ["first"]
         assert path.read_bytes() == before
     path.write_bytes(whole)
-    with TransactionJournal(path).held(0) as pages:
+    with TransactionJournal(path).locked(0) as pages:
         assert [pending.last.purpose for pending in pages.pending] == ["first", "second"]
 
 
 def test_a_journal_that_is_damaged_before_its_last_line_is_not_guessed_at(tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    with TransactionJournal(path).held(0) as pages:
+    with TransactionJournal(path).locked(0) as pages:
         pages.sign(signed(1))
         pages.sign(signed(2))
     path.write_bytes(path.read_bytes().replace(b'"nonce":1', b'"nonce":"', 1))
-    with pytest.raises(MalformedError, match="journal"), TransactionJournal(path).held(0):
+    with pytest.raises(MalformedError, match="journal"), TransactionJournal(path).locked(0):
         pass
 
 
 def test_one_process_at_a_time_holds_a_journal(tmp_path: Path) -> None:
     journal = TransactionJournal(tmp_path / "journal")
     with (
-        journal.held(0),
+        journal.locked(0),
         pytest.raises(JournalLockedError, match="another program sends with this key"),
-        journal.held(0.1),
+        journal.locked(0.1),
     ):
         pass
-    with journal.held(0) as pages:
+    with journal.locked(0) as pages:
         assert pages.pending == ()
 
 
 def test_a_journal_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UnavailableError, match="journal: "), TransactionJournal(tmp_path / "file" / "journal").held(0):
+    with (
+        pytest.raises(UnavailableError, match="journal: "),
+        TransactionJournal(tmp_path / "file" / "journal").locked(0),
+    ):
         pass
 
 
 def test_a_closed_number_is_forgotten_and_others_are_kept(tmp_path: Path) -> None:
-    with TransactionJournal(tmp_path / "journal").held(0) as pages:
+    with TransactionJournal(tmp_path / "journal").locked(0) as pages:
         for nonce in (1, 2):
             pages.sign(signed(nonce))
         pages.close(1, "final")
-    with TransactionJournal(tmp_path / "journal").held(0) as pages:
+    with TransactionJournal(tmp_path / "journal").locked(0) as pages:
         assert [pending.nonce for pending in pages.pending] == [2]
         pages.close(2, "final")
     assert (tmp_path / "journal").read_bytes() == b""

@@ -14,7 +14,7 @@ from tallystick.audits.calls import Calls
 from tallystick.audits.opening import gather_whole
 from tallystick.core.safetensors import write_state
 from tallystick.core.tensors import FEWER_BITS, State, Tensor
-from tallystick.disputes.evidence.rounding import CheapEngine, products_of, weights_of
+from tallystick.disputes.evidence.rounding import ChangedEngine, products_of, weights_of, with_cheap_node
 from tallystick.disputes.evidence.statement import CallsStatement, statement_at
 from tallystick.disputes.evidence.traces import torch_engine, trace_of
 from tallystick.engines.torch.engine import TorchEngine
@@ -77,11 +77,11 @@ def stage_cheap_layer(name: str, place: int, scene: Scene, folder: Path) -> Stag
     return answered(calls, folder, cheap_engine(calls.graph, name, place))
 
 
-def cheap_engine(graph: Graph, name: str, place: int) -> CheapEngine:
+def cheap_engine(graph: Graph, name: str, place: int) -> ChangedEngine:
     """PyTorch, but the matrix product at `place` among those of a graph is computed in the format `name`."""
     node = products_of(graph)[place]
     rounded = frozenset(node.refs) & weights_of(graph) if name.startswith("int") else frozenset(node.refs)
-    return CheapEngine(torch_engine(), node.number, FEWER_BITS[name], graph.specs(), rounded)
+    return with_cheap_node(torch_engine(), node.number, FEWER_BITS[name], graph.specs(), rounded)
 
 
 class ClampingEngine(TorchEngine):

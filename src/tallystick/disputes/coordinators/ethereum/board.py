@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ from tallystick.core.http.problems import (
     problem_response,
 )
 from tallystick.core.http.server import read_body
-from tallystick.disputes.coordinators.coordinator import BLOB_BYTES_MAX, BlobIndex, WholeManifests
+from tallystick.disputes.coordinators.coordinator import BLOB_BYTES_MAX, BlobIndex, whole_manifests
 from tallystick.disputes.coordinators.ethereum.keys import EthereumKey, kept_data, signer_of
 
 # Boards for moves at a contract: a folder of blobs, and a board that attests the data that it keeps.
@@ -81,9 +81,9 @@ class AttestingBoard:
     contract: str
 
     @cached_property
-    def _whole(self) -> WholeManifests:
+    def _check_manifest(self) -> Callable[[Digest], None]:
         """Kept for all attestations, because it remembers complete manifests."""
-        return WholeManifests(self.board)
+        return whole_manifests(self.board)
 
     def attest(self, dispute: int, turn: int, data: Digest) -> bytes:
         """The 65 bytes of a signature over typed data.
@@ -92,7 +92,7 @@ class AttestingBoard:
             UnavailableError: The manifest, or a file that it lists, does not lie at the board.
             MalformedError: What lies under `data` is no manifest.
         """
-        self._whole.check(data)
+        self._check_manifest(data)
         return self.key.sign_typed(kept_data(self.chain, self.contract, dispute, turn, data))
 
 

@@ -268,10 +268,10 @@ def connect(
         UnavailableError: No server answers, there is no such contract, or it was made from other code.
     """
     where = ContractLocation.parse(place)
-    found = EthereumCoordinator(_connected(where.urls, settings), where, key, folder, settings, attester)
-    if rules is not None and found.rules != rules:
+    coordinator = EthereumCoordinator(_connected(where.urls, settings), where, key, folder, settings, attester)
+    if rules is not None and coordinator.rules != rules:
         raise UsageError(f"the contract {where.contract} has other rules than those that were expected")
-    return found
+    return coordinator
 
 
 def default_folder() -> Path:
@@ -286,7 +286,7 @@ def _chain_id(server: Endpoint) -> int:
 
 def _of_one_chain(endpoints: Endpoints, chain_id: int) -> Endpoints:
     """The servers that follow this chain or do not answer; raises `UnavailableError` if they are no majority."""
-    others = [server for server, found in endpoints.each(_chain_id) if found != chain_id]
+    others = [server for server, answer in endpoints.each(_chain_id) if answer != chain_id]
     if 2 * len(others) >= len(endpoints.servers):
         raise UnavailableError(f"{', '.join(server.name for server in others)}: not of chain {chain_id} as the others")
     for server in others:
@@ -297,8 +297,8 @@ def _of_one_chain(endpoints: Endpoints, chain_id: int) -> Endpoints:
 
 def _beginning(server: Endpoint, place: ContractLocation) -> tuple[Deployment, chain.Header]:
     """The deployment of the contract, and the header of the block before it."""
-    found = read_deployment(server, place.contract, place.block or 0)
-    return found, chain.header(server, max(0, found.block - 1))
+    deployment = read_deployment(server, place.contract, place.block or 0)
+    return deployment, chain.header(server, max(0, deployment.block - 1))
 
 
 def _attester(place: ContractLocation, chain_id: int, board: str | None) -> Attester | None:

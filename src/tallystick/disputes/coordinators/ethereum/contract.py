@@ -61,14 +61,14 @@ class ContractLocation:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read a location, with or without `ethereum:` before it; raises `UsageError`."""
-        found = _FORM.fullmatch(text.removeprefix(SCHEME))
-        if found is None:
+        match = _FORM.fullmatch(text.removeprefix(SCHEME))
+        if match is None:
             raise UsageError("a contract is named by ethereum:URL:0xADDRESS, with 40 hexadecimal digits")
-        urls = tuple(found["urls"].split(","))
+        urls = tuple(match["urls"].split(","))
         if len(urls) > URLS_MAX or not all(url.startswith(("http://", "https://")) for url in urls):
             raise UsageError(f"between one and {URLS_MAX} URLs of RPC servers, each http:// or https://")
-        block = int(found["block"]) if found["block"] else None
-        return cls(urls, found["contract"].lower(), block, found["board"])
+        block = int(match["block"]) if match["block"] else None
+        return cls(urls, match["contract"].lower(), block, match["board"])
 
     def __str__(self) -> str:
         block = "" if self.block is None else f"@{self.block}"
@@ -114,11 +114,11 @@ def read_deployment(server: Endpoint, address: str, first_block: int = 0) -> Dep
     if not endpoints.code(server, address):
         raise UnavailableError(f"{server.name}: there is no contract at {address}")
     latest = endpoints.header(server, "latest").number
-    found = endpoints.logs(server, address, artefact().topic("Founded"), min(first_block, latest), latest)
-    if not found:
+    events = endpoints.logs(server, address, artefact().topic("Founded"), min(first_block, latest), latest)
+    if not events:
         raise UnavailableError(f"{server.name}: {address} is no coordinator, or was made before block {first_block}")
-    making = _making(server, found[0].transaction)
-    if contract_address(making.sender, making.nonce) != address or making.block != found[0].block:
+    making = _making(server, events[0].transaction)
+    if contract_address(making.sender, making.nonce) != address or making.block != events[0].block:
         raise UnavailableError(f"{server.name}: {address} was not made by the transaction that is said to have made it")
     try:
         rules, board = decode_deployment(bytes.fromhex(making.input[2:]))
@@ -165,8 +165,8 @@ def check_view(
     for number in claims:
         _is(server, f"claim {number}", ask(server, contract, block, "claims", number), _claim(state, number))
     for number in disputes:
-        found = ask(server, contract, block, "disputeAt", number)[:4]
-        _is(server, f"dispute {number}", found, _dispute(state, number))
+        seen = ask(server, contract, block, "disputeAt", number)[:4]
+        _is(server, f"dispute {number}", seen, _dispute(state, number))
 
 
 def ask(server: Endpoint, contract: str, block: int | str, function: str, *values: Any) -> tuple[Any, ...]:
@@ -210,9 +210,9 @@ def _touched(state: State, entries: Iterable[MoveEntry]) -> tuple[list[int], lis
     return sorted(claims), sorted(disputes)
 
 
-def _is(server: Endpoint, what: str, found: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
-    if found != expected:
-        raise UnavailableError(f"{server.name}: contradicts itself: its log leads to {expected} as {what}, not {found}")
+def _is(server: Endpoint, what: str, shown: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
+    if shown != expected:
+        raise UnavailableError(f"{server.name}: contradicts itself: its log leads to {expected} as {what}, not {shown}")
 
 
 # Read the accepted moves from the contract's log, up to the last block that cannot be undone.
@@ -255,15 +255,15 @@ class LogReader:
     def _read(self) -> History:
         heads = self.endpoints.each(lambda server: endpoints.final_header(server, self.depth))
         ahead = [(server, head) for server, head in heads if head.number >= self.known.number]
-        found, failures = [], []
+        histories, failures = [], []
         for server, head in ahead:
             try:
-                found.append((server, self._read_from(server, head)))
+                histories.append((server, self._read_from(server, head)))
             except (UnavailableError, MalformedError) as error:
                 failures.append(str(error))
-        if ahead and not found:
+        if ahead and not histories:
             raise UnavailableError("; ".join(failures))
-        return _believed(found) if found else self.known
+        return _believed(histories) if histories else self.known
 
     def _read_from(self, server: Endpoint, head: Header) -> History:
         known = self.known
@@ -275,13 +275,13 @@ class LogReader:
         return extended(server, self.contract, known, head)
 
 
-def _believed(found: Sequence[tuple[Endpoint, History]]) -> History:
+def _believed(histories: Sequence[tuple[Endpoint, History]]) -> History:
     """The longest of several consistent histories that a minority of servers cannot have invented.
 
     Raises:
         UnavailableError: At least half of the servers contradict each of them.
     """
-    ranked = sorted(found, key=lambda each: -each[1].number)
+    ranked = sorted(histories, key=lambda each: -each[1].number)
     for server, history in ranked[(len(ranked) - 1) // 2 :]:
         against = [other.name for other, its in ranked if not _agree((server, history), (other, its))]
         if 2 * len(against) < len(ranked):
@@ -331,7 +331,7 @@ def _stand_in_their_blocks(server: Endpoint, logs: Sequence[EventLog], after: in
     places = [(log.block, log.index) for log in logs]
     if places != sorted(set(places)) or any(not after < block <= head.number for block, _ in places):
         raise UnavailableError(f"{server.name}: gives events out of order")
-    for number, found in sorted({(log.block, log.block_hash) for log in logs}):
+    for number, block_hash in sorted({(log.block, log.block_hash) for log in logs}):
         header = head if number == head.number else endpoints.header(server, number)
-        if header.hash != found:
+        if header.hash != block_hash:
             raise UnavailableError(f"{server.name}: an event stands in a block {number} that is no part of the chain")

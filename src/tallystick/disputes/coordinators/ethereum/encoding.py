@@ -224,11 +224,11 @@ def decode_deployment(data: bytes) -> tuple[Rules, str | None]:
     Raises:
         MalformedError: It was made from other code, or with invalid rules.
     """
-    found = artefact()
-    if not data.startswith(found.bytecode):
+    contract = artefact()
+    if not data.startswith(contract.bytecode):
         raise MalformedError("the contract was made from other code than this version of tallystick brings")
-    entry: Any = found.constructor
-    values, board = _decoded(get_abi_input_types(entry), data[len(found.bytecode) :], "rules")
+    entry: Any = contract.constructor
+    values, board = _decoded(get_abi_input_types(entry), data[len(contract.bytecode) :], "rules")
     rules = rules_from_abi(values)
     kept = None if board == NOBODY else str(board)
     if encode_deployment(rules, kept) != data:

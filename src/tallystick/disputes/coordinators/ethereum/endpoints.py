@@ -150,8 +150,8 @@ class Endpoints:
 
     def awake(self, among: Sequence[Endpoint] | None = None) -> Sequence[Endpoint]:
         """The servers that are not resting after a failure, or all if each is; so a silent server costs little time."""
-        now, asked = time.monotonic(), self.servers if among is None else among
-        return [each for each in asked if self._rests.get(each.name, (0, 0.0))[1] <= now] or asked
+        now, servers = time.monotonic(), self.servers if among is None else among
+        return [server for server in servers if self._rests.get(server.name, (0, 0.0))[1] <= now] or servers
 
     def _each(self, operation: Callable[[Endpoint], T], among: Sequence[Endpoint]) -> list[tuple[Endpoint, T]]:
         answers, failures = [], []
@@ -189,13 +189,13 @@ def _result(name: str, method: str, answer: bytes) -> Any:
         document = parse(answer, f"{name}: answer to {method}", bytes_max=ANSWER_BYTES_MAX)
     except MalformedError as error:
         raise UnavailableError(str(error)) from None
-    found = document if isinstance(document, dict) else {}
-    refused = found.get("error")
+    fields = document if isinstance(document, dict) else {}
+    refused = fields.get("error")
     if isinstance(refused, dict):
         raise _refusal(name, method, refused)
-    if "result" not in found:
+    if "result" not in fields:
         raise UnavailableError(f"{name}: answers {method} with neither a result nor an error")
-    return found["result"]
+    return fields["result"]
 
 
 def _refusal(name: str, method: str, error: dict[str, Json]) -> RemoteError:
@@ -285,10 +285,10 @@ _DATA: TypeAdapter[str] = TypeAdapter(DataHex)
 def header(server: Endpoint, block: int | str) -> Header:
     """A block's header by number or tag ("latest", "finalized"); raises `UnavailableError` if there is none."""
     name = hex(block) if isinstance(block, int) else block
-    found = _typed(_HEADER, server, "eth_getBlockByNumber", name, False)
-    if isinstance(block, int) and found.number != block:
-        raise UnavailableError(f"{server.name}: asked for block {block}, it gives block {found.number}")
-    return found
+    head = _typed(_HEADER, server, "eth_getBlockByNumber", name, False)
+    if isinstance(block, int) and head.number != block:
+        raise UnavailableError(f"{server.name}: asked for block {block}, it gives block {head.number}")
+    return head
 
 
 def final_header(server: Endpoint, depth: int | None) -> Header:

@@ -137,7 +137,7 @@ class TransactionJournal:
         self.path, self._sleep, self._clock = path, sleep, clock
 
     @contextmanager
-    def held(self, patience_s: float) -> Iterator[OpenJournal]:
+    def locked(self, patience_s: float) -> Iterator[OpenJournal]:
         """The journal, locked for this process; waits at most `patience_s` seconds for the lock.
 
         Raises:

@@ -30,14 +30,6 @@ ORDER: Final = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD036414
 
 
 @dataclass(frozen=True)
-class SignedTransaction:
-    """The bytes of a signed transaction, and its hash, both in hexadecimal digits after 0x."""
-
-    raw: str
-    hash: str
-
-
-@dataclass(frozen=True)
 class EthereumKey:
     """A secret key; it is written only to a file that its owner alone can read."""
 
@@ -93,10 +85,13 @@ class EthereumKey:
         """The account's address: 0x and 40 lower-case hexadecimal digits."""
         return str(self._account.address).lower()
 
-    def sign_transaction(self, fields: Mapping[str, Any]) -> SignedTransaction:
-        """A transaction of type 2 (EIP-1559) with this key's signature, which binds the chain's id (EIP-155)."""
+    def sign_transaction(self, fields: Mapping[str, Any]) -> tuple[str, str]:
+        """A transaction of type 2 (EIP-1559) with this key's signature, which binds the chain's id (EIP-155).
+
+        Its bytes and its hash, both in hexadecimal digits after 0x.
+        """
         signed = self._account.sign_transaction(dict(fields))
-        return SignedTransaction(raw=signed.raw_transaction.to_0x_hex(), hash=signed.hash.to_0x_hex())
+        return signed.raw_transaction.to_0x_hex(), signed.hash.to_0x_hex()
 
     def sign_typed(self, document: Mapping[str, Any]) -> bytes:
         """The 65 bytes r, s, v of a signature over typed data (EIP-712)."""

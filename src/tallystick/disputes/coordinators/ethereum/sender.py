@@ -113,7 +113,7 @@ class Sender:
             UnavailableError: No server answers; the signed transaction is stored, and the next call sends it.
             NotSentError: Nothing was signed, for example because the account has too little money.
         """
-        with self.journal.held(self.rules.lock_patience_s) as journal:
+        with self.journal.locked(self.rules.lock_patience_s) as journal:
             ended_well = self._tend(journal)
             if call.purpose in ended_well:
                 return ended_well[call.purpose]
@@ -124,7 +124,7 @@ class Sender:
         """Send pending transactions again if necessary; does nothing while another program has the journal."""
         if not self.journal.path.exists():
             return
-        with suppress(JournalLockedError), self.journal.held(patience_s=0.0) as journal:
+        with suppress(JournalLockedError), self.journal.locked(patience_s=0.0) as journal:
             self._tend(journal)
 
     def _tend(self, journal: OpenJournal) -> Mapping[str, TransactionReceipt]:
@@ -257,7 +257,7 @@ class Sender:
 
     def _sign(self, journal: OpenJournal, nonce: int, call: Call, gas: int, offer: GasOffer) -> Signed:
         """A signed transaction, on disk before it is sent."""
-        signed = self.key.sign_transaction(
+        raw, transaction_hash = self.key.sign_transaction(
             {
                 "type": 2,
                 "chainId": self.chain_id,
@@ -280,8 +280,8 @@ class Sender:
             gas=gas,
             fee_max=str(offer.fee_max),
             tip=str(offer.tip),
-            hash=signed.hash,
-            raw=signed.raw,
+            hash=transaction_hash,
+            raw=raw,
         )
         journal.sign(entry)
         return entry
@@ -360,9 +360,9 @@ def _fees_at(server: Endpoint) -> tuple[int, int]:
 
 def _seen(server: Endpoint, pending: Pending) -> TransactionReceipt | None:
     for attempt in reversed(pending.attempts):
-        found = endpoints.receipt(server, attempt.hash)
-        if found is not None and found.hash == attempt.hash:
-            return found
+        receipt = endpoints.receipt(server, attempt.hash)
+        if receipt is not None and receipt.hash == attempt.hash:
+            return receipt
     return None
 
 

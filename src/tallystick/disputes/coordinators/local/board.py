@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from tallystick.core.digests import Digest, digest_from
 from tallystick.core.errors import MalformedError, RuleError, UnavailableError, UsageError
 from tallystick.core.sql import SqlEngine
-from tallystick.disputes.coordinators.coordinator import BLOB_BYTES_MAX, WholeManifests
+from tallystick.disputes.coordinators.coordinator import BLOB_BYTES_MAX, whole_manifests
 from tallystick.disputes.game.state import Rules, State, Status
 
 # The tables of a local coordinator, on SQLite (one file) or PostgreSQL, and transactions over them.
@@ -84,10 +84,10 @@ class CoordinatorDatabase(SqlEngine):
         with self.reading() as connection:
             if not sa.inspect(connection).has_table(CHARTER.name):
                 raise MalformedError(f"{self.name}: no database of a coordinator")
-            found = connection.execute(sa.select(CHARTER.c.format, CHARTER.c.document)).one_or_none()
-        if found is None or found.format != FORMAT:
+            row = connection.execute(sa.select(CHARTER.c.format, CHARTER.c.document)).one_or_none()
+        if row is None or row.format != FORMAT:
             raise MalformedError(f"{self.name}: no coordinator's database of format {FORMAT}")
-        return bytes(found.document)
+        return bytes(row.document)
 
 
 # How full the board may be for a party to put more, which depends on what the party has at stake.
@@ -158,7 +158,7 @@ class BlobStore:
 
     def __init__(self, database: CoordinatorDatabase, quotas: Quotas) -> None:
         self._database, self.quotas = database, quotas
-        self._whole = WholeManifests(self)
+        self._check_manifest = whole_manifests(self)
 
     def keep(self, name: Digest, size: int, source: IO[bytes], owner: str, standing: Allowance) -> None:
         """Keep the `size` bytes of `source`, whose digest is `name`, for `owner`, unless they are there already.
@@ -211,12 +211,12 @@ class BlobStore:
 
     def missing(self, names: Iterable[Digest]) -> list[Digest]:
         """Those digests that the board does not have, sorted."""
-        wanted, held = sorted(set(names)), set[str]()
+        wanted, kept = sorted(set(names)), set[str]()
         with self._database.reading() as connection:
             for first in range(0, len(wanted), NAMES_AT_ONCE):
                 chosen = BLOBS.c.name.in_(wanted[first : first + NAMES_AT_ONCE])
-                held.update(connection.execute(sa.select(BLOBS.c.name).where(chosen)).scalars())
-        return [name for name in wanted if name not in held]
+                kept.update(connection.execute(sa.select(BLOBS.c.name).where(chosen)).scalars())
+        return [name for name in wanted if name not in kept]
 
     def check_whole(self, name: Digest) -> None:
         """Raise `RuleError` with code `data` unless the board has a manifest under `name` and every file it lists.
@@ -224,7 +224,7 @@ class BlobStore:
         This takes seconds for a large manifest, so the caller must not hold a lock.
         """
         try:
-            self._whole.check(name)
+            self._check_manifest(name)
         except UnavailableError as error:
             raise RuleError("data", str(error)) from None
         except MalformedError as error:
@@ -238,18 +238,18 @@ class BlobStore:
 
 def blob_digest(source: IO[bytes]) -> Digest:
     """The blob digest of a file from its current position on, read in pieces."""
-    found = hashlib.sha256(BLOB_DOMAIN)
+    hasher = hashlib.sha256(BLOB_DOMAIN)
     for piece in iter(lambda: source.read(CHUNK_BYTES), b""):
-        found.update(piece)
-    return digest_from(found.digest())
+        hasher.update(piece)
+    return digest_from(hasher.digest())
 
 
 def _size(connection: sa.Connection, name: Digest) -> int | None:
-    found = connection.execute(sa.select(BLOBS.c.size).where(BLOBS.c.name == name)).scalar_one_or_none()
-    return None if found is None else int(found)
+    size = connection.execute(sa.select(BLOBS.c.size).where(BLOBS.c.name == name)).scalar_one_or_none()
+    return None if size is None else int(size)
 
 
 def _held(connection: sa.Connection, owner: str | None) -> int:
     total = sa.select(sa.func.coalesce(sa.func.sum(BLOBS.c.size), 0))
-    found = connection.execute(total if owner is None else total.where(BLOBS.c.owner == owner)).scalar_one()
-    return int(found)
+    total_bytes = connection.execute(total if owner is None else total.where(BLOBS.c.owner == owner)).scalar_one()
+    return int(total_bytes)

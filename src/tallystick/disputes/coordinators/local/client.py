@@ -34,6 +34,7 @@ from tallystick.disputes.coordinators.local.signed import (
 from tallystick.disputes.game.moves import Move
 from tallystick.disputes.game.state import Rules
 from tallystick.formats.signing import SigningKey
+from tallystick.formats.store.log import mend_tail
 
 # The receipts that a party keeps, and with which it compares the entries that the coordinator shows later.
 
@@ -44,7 +45,10 @@ class ReceiptFile:
     def __init__(self, path: Path | None, charter: Charter) -> None:
         self._path, self._charter, self._lock = path, charter, threading.Lock()
         self._entries: dict[int, ChainEntry] = {}
-        for line in [] if path is None else _lines(path):
+        if path is None or not path.exists():
+            return
+        mend_tail(path)  # a crash may have left the last line unfinished
+        for line in path.read_bytes().splitlines():
             receipt = MoveReceipt.from_bytes(line, str(path))
             if receipt.entry.coordinator != charter.identity:
                 raise MalformedError(f"{path}: the receipts of another coordinator")
@@ -66,8 +70,8 @@ class ReceiptFile:
 
     def compare(self, entry: ChainEntry) -> None:
         """Raise `ProofError` if a receipt says that another entry has this number."""
-        held = self._entries.get(entry.number)
-        if held is not None and held != entry:
+        kept = self._entries.get(entry.number)
+        if kept is not None and kept != entry:
             raise ProofError(f"entry {entry.number}: the coordinator signed a receipt for another move at this number")
 
     @property
@@ -78,17 +82,6 @@ class ReceiptFile:
     def _hold(self, entry: ChainEntry) -> None:
         self.compare(entry)
         self._entries[entry.number] = entry
-
-
-def _lines(path: Path) -> list[bytes]:
-    """The complete lines of a file; a line that a crash left unfinished is cut off. Empty if there is no file."""
-    if not path.exists():
-        return []
-    data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    if len(whole) < len(data):
-        os.truncate(path, len(whole))
-    return whole.splitlines()
 
 
 # A party's client of a local coordinator behind HTTP. It checks everything that it can check.
@@ -188,8 +181,8 @@ class RemoteCoordinator:
 
     def account(self, party: str) -> Account:
         """A party's money at the coordinator."""
-        found = self._object(f"/v1/accounts/{party}")
-        return Account(_count(found, "purse"), _count(found, "withdrawable"))
+        account = self._object(f"/v1/accounts/{party}")
+        return Account(_count(account, "purse"), _count(account, "withdrawable"))
 
     def connect(self, key: SigningKey, delegation: Delegation | None = None) -> PartyConnection:
         """The coordinator and its board as the party with this key sees them, or the party that delegated to it."""
@@ -272,10 +265,10 @@ class RemoteCoordinator:
     def _object(self, path: str) -> dict[str, Json]:
         answer = self._get(path, ANSWER_BYTES_MAX)
         with _coordinators_answer():
-            found = decode(answer, f"{self._http.url}{path}")
-        if not isinstance(found, dict):
+            document = decode(answer, f"{self._http.url}{path}")
+        if not isinstance(document, dict):
             raise UnavailableError(f"{self._http.url}{path}: no JSON object")
-        return found
+        return document
 
     def _get(self, path: str, bytes_max: int) -> bytes:
         answer = self._http.ask("GET", path, bytes_max)
@@ -296,8 +289,8 @@ def _coordinators_answer() -> Iterator[None]:
         raise UnavailableError(f"no answer of a coordinator: {error}") from None
 
 
-def _count(found: dict[str, Json], name: str) -> int:
-    value = found.get(name)
+def _count(document: dict[str, Json], name: str) -> int:
+    value = document.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise UnavailableError(f"the coordinator's answer has no number {name}")
     return value

@@ -190,14 +190,14 @@ class LocalCoordinator:
 
     def accepted(self, start: int, count: int, bytes_max: int) -> list[Accepted]:
         """At most `count` accepted moves from number `start` on; several have at most `bytes_max` bytes together."""
-        found, size = list[Accepted](), 0
+        page, size = list[Accepted](), 0
         with self._database.reading() as connection:
             for accepted in self._read(connection, start, count):
                 size += len(accepted.signed.move)
-                if found and size > bytes_max:
+                if page and size > bytes_max:
                     break
-                found.append(accepted)
-        return found
+                page.append(accepted)
+        return page
 
     def take(self, data: bytes) -> MoveReceipt:
         """Accept the signed move in `data`; a repeated move gets the same receipt again.
@@ -317,9 +317,9 @@ class LocalCoordinator:
         entry = self._chain.entry(signed, self.now())
         signed.check_time(entry.time)
         after = self._chain.after(move, entry)
-        price, held = value_of(move), self._purse(connection, self._chain, move.actor)
-        if price > held:
-            raise RuleError("funds", f"this move pays {price}, and the purse holds {held}")
+        price, purse = value_of(move), self._purse(connection, self._chain, move.actor)
+        if price > purse:
+            raise RuleError("funds", f"this move pays {price}, and the purse holds {purse}")
         return entry, after
 
     def _catch_up(self, connection: sa.Connection) -> ChainState:
@@ -399,8 +399,8 @@ def _granted(connection: sa.Connection, party: str) -> int:
 
 def _receipt_of(connection: sa.Connection, signed: SignedMove) -> MoveReceipt | None:
     chosen = sa.select(ENTRIES.c.receipt).where(ENTRIES.c.move == signed.identity)
-    found = connection.execute(chosen).scalar_one_or_none()
-    return None if found is None else MoveReceipt.from_bytes(bytes(found), "receipt")
+    receipt = connection.execute(chosen).scalar_one_or_none()
+    return None if receipt is None else MoveReceipt.from_bytes(bytes(receipt), "receipt")
 
 
 def _append(connection: sa.Connection, signed: SignedMove, receipt: MoveReceipt, after: ChainState) -> None:

@@ -71,8 +71,8 @@ def _add_reading(app: FastAPI, place: LocalCoordinator) -> None:
     @app.get("/v1/entries")
     async def entries(start: str = "0") -> Response:
         number = _number(start, "start")
-        found = await asyncio.to_thread(place.accepted, number, PAGE_ENTRIES, PAGE_BYTES)
-        return Response(b"".join(each.to_bytes() + b"\n" for each in found), media_type="application/jsonl")
+        page = await asyncio.to_thread(place.accepted, number, PAGE_ENTRIES, PAGE_BYTES)
+        return Response(b"".join(each.to_bytes() + b"\n" for each in page), media_type="application/jsonl")
 
     @app.get("/v1/disputes/{number}")
     async def dispute(number: str) -> Response:

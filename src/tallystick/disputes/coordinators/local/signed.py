@@ -256,10 +256,10 @@ def check_nonce(nonce: str, previous: str) -> None:
 
 def _link(key: SigningKey, genesis: str, steps: int) -> str:
     """The seed, hashed `steps` times."""
-    found = hashlib.sha256(b"tallystick/beacon/v1\n" + key.secret + bytes.fromhex(genesis)).hexdigest()
+    link = hashlib.sha256(b"tallystick/beacon/v1\n" + key.secret + bytes.fromhex(genesis)).hexdigest()
     for _ in range(steps):
-        found = hashed(found)
-    return found
+        link = hashed(link)
+    return link
 
 
 # The result of a local coordinator's accepted moves: state, balances, time and the head of the chain.
