@@ -6,11 +6,9 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from tallystick.core.errors import MalformedError
 from tallystick.formats.receipt import Sampler
@@ -22,6 +20,7 @@ from tallystick.verdicts.sampling.edges import ABSOLUTE, RELATIVE, SWING_MAX, Fi
 from tallystick.verdicts.sampling.fast_path import EVERY_TOKEN, plainly_chosen
 from tallystick.verdicts.sampling.filters import (
     ARRAYS,
+    Flags,
     Keys,
     Logits,
     Ranks,
@@ -100,7 +99,7 @@ def _drawn(x: Reals, token: int, sampler: Sampler, position: int) -> float:
     left = filtered(keys, sampler)
     if sampler.form == "cdf":
         word = int(position_words(sampler.seed, position, 1)[0])
-        return 0.0 if draw_by_sums(left, word) == token else _between_sums(RunningSums(x, token, sampler, word))
+        return 0.0 if draw_by_sums(left, word) == token else _between_sums(x, token, sampler, word)
     kept = np.flatnonzero(left != MASKED)
     if len(kept) and kept[draw_gumbel(left[kept], _words_of(kept, sampler, position, len(x)))] == token:
         return 0.0
@@ -149,44 +148,6 @@ def _heaviest(ranks: Ranks, count: int) -> Keys:
 
 
 @dataclass(frozen=True)
-class RunningSums:
-    """A claimed token in the form by sums: `x` as in `Ranks.logits`, and the random word of its position."""
-
-    x: Reals
-    token: int
-    sampler: Sampler
-    word: int
-
-    @cached_property
-    def edges(self) -> FilterEdges:
-        """The filters of `sampler` over `x`."""
-        return FilterEdges(Ranks(self.x), self.sampler)
-
-    @cached_property
-    def leading(self) -> float:
-        """The draw, from 0 to 1."""
-        leading: float = ((self.word % 2**64) >> (64 - WORD_BITS)) / 2**WORD_BITS
-        return leading
-
-    @cached_property
-    def until(self) -> WeightSums:
-        """The sums over the token and those before it in the vocabulary."""
-        return self._weight_sums(np.arange(len(self.x)) <= self.token)
-
-    @cached_property
-    def since(self) -> WeightSums:
-        """The sums over the token and those after it in the vocabulary."""
-        return self._weight_sums(np.arange(len(self.x)) >= self.token)
-
-    def _weight_sums(self, are: npt.NDArray[np.bool_]) -> WeightSums:
-        ranks, temperature = self.edges.ranks, self.edges.temperature
-        largest, token = float(self.x[are].max()), ranks.tokens
-        others = np.where(are[token] & (token != self.token), ranks.falling - largest, -math.inf)
-        own = math.exp((float(self.x[self.token]) - largest) / temperature)
-        return WeightSums(largest / temperature, own, np.concatenate([[0.0], np.cumsum(np.exp(others / temperature))]))
-
-
-@dataclass(frozen=True)
 class WeightSums:
     """Weights of some tokens, stored relative to the heaviest so that none underflows; the heaviest is exp(`largest`).
 
@@ -198,6 +159,15 @@ class WeightSums:
     own: float
     others: Reals
 
+    @classmethod
+    def of(cls, x: Reals, token: int, are: Flags, edges: FilterEdges) -> Self:
+        """The sums over the tokens that `are` marks, BOOL[V], with the claimed `token` among them."""
+        ranks, temperature = edges.ranks, edges.temperature
+        largest = float(x[are].max())
+        others = np.where(are[ranks.tokens] & (ranks.tokens != token), ranks.falling - largest, -math.inf)
+        own = math.exp((float(x[token]) - largest) / temperature)
+        return cls(largest / temperature, own, np.concatenate([[0.0], np.cumsum(np.exp(others / temperature))]))
+
     def without_own(self, count: int) -> float:
         """The weight of those among the `count` largest logits, without the claimed token."""
         return float(self.others[count]) * math.exp(self.largest)
@@ -207,19 +177,20 @@ class WeightSums:
         return (float(self.others[count]) + self.own) * math.exp(min(self.largest + by, SWING_MAX))
 
 
-def _between_sums(sums: RunningSums) -> float:
-    """The margin in the form by sums.
+def _between_sums(x: Reals, token: int, sampler: Sampler, word: int) -> float:
+    """The margin in the form by sums, before the penalty's stretch; `word` is the random word of the position.
 
     A spread m can lower the odds of the sum before the token by exp(m/T), and raise those of the sum up to it as much.
     """
-    edges, leading, own = sums.edges, sums.leading, float(sums.x[sums.token])
-    until, since = sums.until, sums.since
+    edges, own, places = FilterEdges(Ranks(x), sampler), float(x[token]), np.arange(len(x))
+    leading: float = ((word % 2**64) >> (64 - WORD_BITS)) / 2**WORD_BITS  # the draw, from 0 to 1
+    until, since = (WeightSums.of(x, token, are, edges) for are in (places <= token, places >= token))
 
     def is_explained(spread: float) -> bool:
         if not edges.possible(own, spread):
             return False
         possible, sure, swing = edges.count_possible(spread), edges.count_sure(spread), spread / edges.temperature
-        slack = ABSOLUTE * len(sums.x) + RELATIVE * float(edges.sums[possible])
+        slack = ABSOLUTE * len(x) + RELATIVE * float(edges.sums[possible])
         reaches = until.raised(possible, swing) * (1.0 - leading) + slack >= leading * since.without_own(sure)
         starts = until.without_own(sure) * (1.0 - leading) <= leading * since.raised(possible, swing) + slack
         return reaches and starts

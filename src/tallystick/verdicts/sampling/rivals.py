@@ -13,8 +13,8 @@ import numpy as np
 from tallystick.formats.receipt import Sampler
 from tallystick.programs.operators.tally.fixed_point import rounded_share
 from tallystick.verdicts.sampling.edges import least_logit, surely_kept
-from tallystick.verdicts.sampling.fast_path import USUAL_REACH, Flags, Integers, Reals, Rows
-from tallystick.verdicts.sampling.filters import Logits, relative_logits
+from tallystick.verdicts.sampling.fast_path import USUAL_REACH, Rows
+from tallystick.verdicts.sampling.filters import Flags, Integers, Logits, Reals, relative_logits
 
 # For each row, the two tokens whose order a sampler at another temperature would turn round most easily.
 #
@@ -163,12 +163,20 @@ class ScoredRow:
         )
 
 
-@dataclass(frozen=True)
 class KeptTokens:
     """Which contenders of a row the filters of `sampler` keep, and how far each lies from their edges."""
 
-    row: ScoredRow
-    sampler: Sampler
+    def __init__(self, row: ScoredRow, sampler: Sampler) -> None:
+        self.row, size = row, len(row.every)
+        self._k, self._least = min(sampler.top_k or size, size), least_logit(sampler)
+        self._share = rounded_share(sampler.top_p, "top_p")
+        kept = row.weights[: self._k].sum() if self._k <= len(row.weights) else row.total
+        if len(row.weights) < self._k < size:
+            heaviest = np.partition(row.every, -self._k)[-self._k :]
+            kept = np.exp(heaviest.astype(np.float64) / row.temperature).sum()
+        self._weights = np.asarray(row.weights / kept)
+        # The share of the weight that heavier tokens have, of what top-k keeps.
+        self._before = np.asarray(np.cumsum(self._weights) - self._weights)
 
     def chosen(self) -> int:
         """The contender that is kept and has the largest score."""
@@ -204,31 +212,6 @@ class KeptTokens:
     def _odds(self, share: float | Reals) -> Reals:
         inside = np.clip(share, TINY, 1.0 - 2.0**-53)
         return np.asarray(self.row.temperature * (np.log(inside) - np.log1p(-inside)))
-
-    @cached_property
-    def _weights(self) -> Reals:
-        every, k = self.row.every, self._k
-        kept = self.row.weights[:k].sum() if k <= len(self.row.weights) else self.row.total
-        if len(self.row.weights) < k < len(every):
-            kept = np.exp(np.partition(every, -k)[-k:].astype(np.float64) / self.row.temperature).sum()
-        return np.asarray(self.row.weights / kept)
-
-    @cached_property
-    def _before(self) -> Reals:
-        """The share of the weight that heavier tokens have, of what top-k keeps."""
-        return np.asarray(np.cumsum(self._weights) - self._weights)
-
-    @cached_property
-    def _k(self) -> int:
-        return min(self.sampler.top_k or len(self.row.every), len(self.row.every))
-
-    @cached_property
-    def _share(self) -> float:
-        return rounded_share(self.sampler.top_p, "top_p")
-
-    @cached_property
-    def _least(self) -> float:
-        return least_logit(self.sampler)
 
 
 def filter_rivals(
