@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tallystick.audits.answers.limits import SamplerRule
 from tallystick.audits.answers.report import compare, shown
+from tallystick.audits.answers.request import ExpectedRequest
 from tallystick.audits.answers.response import (
     NOT_BILLED,
     NOT_DELIVERED,
@@ -25,10 +27,6 @@ from tallystick.formats.receipt import PROXY, Answer, Tokens, tokens_digest
 from tallystick.verdicts.language_model import LanguageModel, Rows
 from tallystick.verdicts.tolerance import Finding
 from tallystick.verdicts.verdict import Findings
-
-if TYPE_CHECKING:
-    from tallystick.audits.answers.request import ExpectedRequest
-
 
 # Compares a receipt with the response that carries it: text, token ids, usage, finish reason, request id.
 
@@ -314,10 +312,7 @@ def _check_reason(
 #
 # Servers list the most likely tokens in two ways: alone, or (vLLM) the chosen token first and then the others.
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Row = NDArray[np.float64]
+Row = npt.NDArray[np.float64]
 LEAST: Final = -100.0
 """What is less likely counts as this: the API has no infinity."""
 BEFORE: Final = 4

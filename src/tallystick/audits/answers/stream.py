@@ -23,9 +23,11 @@ from tallystick.formats.claims import ModelCard
 from tallystick.verdicts.language_model import LanguageModel
 from tallystick.verdicts.tolerance import Finding
 from tallystick.verdicts.verdict import AGREES, Findings, Judgement, Outcome, Verdict, VerdictCoverage
+from tallystick.verdicts.words import VerdictText
 
 EVIDENCE: Final = "evidence"
 CHOICE: Final = "which answers are judged together was settled by the verifier, and none left out for what it showed"
+NAMED: Final = 8
 BAD_SHARES: Final = (0.01, 0.05, 0.1)
 Judge = Callable[[Verification], ReceiptReport]
 """Continues a verification after its statements were checked."""
@@ -94,6 +96,27 @@ class StreamReport(Judgement):
             "reports": [each.to_json() for each in self.reports],
             "unread": [each.to_json() for each in self.unread],
         }
+
+
+def stream_text(report: StreamReport, startup_seconds: float) -> VerdictText:
+    """What the report on many receipts says in lines of text; receipts that are not accepted are named."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for each in report.reports:
+        names[each.outcome].append(f"number {each.sequence}")
+    for unread in report.unread:
+        names[unread.outcome].append(unread.subject)
+    singles = []
+    for outcome, named in sorted(names.items()):
+        which = ", ".join(named[:NAMED]) + (" …" if named[NAMED:] else "")
+        singles.append(f"{len(named)} {outcome}" + ("" if outcome == "accepted" else f" ({which})"))
+    return VerdictText(
+        report.verdict,
+        f"{report.receipts} receipts, {report.computed} computed, {report.tokens} tokens",
+        (f"single receipts: {', '.join(singles)}", *report.told),
+        (f"repeat with --nonce {report.nonce.hex()}",),
+        (),
+        {"start-up": startup_seconds, "checking": sum(sum(each.seconds.values()) for each in report.reports)},
+    )
 
 
 def is_sampled(nonce: bytes, receipt: Digest, share: float) -> bool:
