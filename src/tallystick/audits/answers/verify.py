@@ -113,7 +113,7 @@ def check_statements(found: Verification) -> None:
         with found.judging_numbers():
             check_vocabulary(found)
         if found.numbers_fit and found.answer is not None:
-            check_finish(findings, context.response, found.prompt or (), found.answer, found.model, context.request)
+            check_finish(found, found.prompt or (), found.answer)
 
 
 def compute(found: Verification, rung: Rung = 2) -> None:
