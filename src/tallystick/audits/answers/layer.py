@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.audits.answers.policy import ReceiptPolicy
-from tallystick.audits.answers.states import opened_layers
+from tallystick.audits.answers.states import opened_layers, row_distances
 from tallystick.audits.answers.subject import Verification
 from tallystick.core.errors import ProofError, UnavailableError
 from tallystick.core.tensors import FEWER_BITS, Tensor, TensorSpec, in_fewer_bits, round_to_bfloat16, round_to_float16
@@ -329,10 +329,8 @@ def _within_bound(claimed: npt.NDArray[np.float64], exact: BoundedValue, layer: 
 
 
 def _within_share(claimed: npt.NDArray[np.float64], exact: BoundedValue, layer: int, allowed: float) -> Finding:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        size = np.linalg.norm(exact.centre[0], axis=1)
-        away = np.linalg.norm(claimed[0] - exact.centre[0], axis=1)
-        share = np.where(away == 0.0, 0.0, away / size)
+    with np.errstate(invalid="ignore"):
+        share = row_distances(claimed[0] - exact.centre[0], exact.centre[0])
     share = np.where(np.isnan(share), np.inf, share)
     row = int(np.argmax(share))
     return Finding(float(share[row]), allowed, "layer", f"layer {layer}, row {row}", "of the row's norm")

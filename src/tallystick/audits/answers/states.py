@@ -142,11 +142,16 @@ def judge_states(
 
 def _worst_row(place: Place, gap: HiddenRows, own: HiddenRows, statement: StatesCommitment) -> Distance:
     """The one row that lies farthest off: one other word of a prompt moves its own row most."""
-    away, size = (np.linalg.norm(each.astype(np.float64), axis=1) for each in (gap, own))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        shares = np.where(away == 0.0, 0.0, away / size)
+    shares = row_distances(gap.astype(np.float64), own.astype(np.float64))
     row = int(np.argmax(np.where(np.isnan(shares), np.inf, shares)))
     return Distance(place[1], place[0] * statement.block + row, 1, float(shares[row]))
+
+
+def row_distances(gap: HiddenRows, own: HiddenRows) -> HiddenRows:
+    """The norm of each row of a difference relative to that of the own row, F64[rows]; 0 where nothing differs."""
+    away, size = (np.linalg.norm(rows, axis=1) for rows in (gap, own))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(away == 0.0, 0.0, away / size)
 
 
 def _own_rows(place: Place, opened: HiddenRows, statement: StatesCommitment, hidden: Hidden) -> HiddenRows:

@@ -279,14 +279,18 @@ def log_ratios(
     other temperatures, no filters, and a share of tokens drawn uniformly from the vocabulary.
     """
     rows = [_ratios(*each, sampler, spread, outside) for each in zip(logits, tokens, histories, strict=True)]
-    return {name: _both([row[name] for row in rows]) for name in rows[0]} if rows else {}
+    pairs = {name: np.array([row[name] for row in rows], np.float64) for name in rows[0]} if rows else {}
+    return {name: (each[:, 0], each[:, 1]) for name, each in pairs.items()}
 
 
 def _row(
     logits: Logits, token: int, history: Sequence[int], sampler: Sampler, spread: float
 ) -> tuple[float, float, float, float]:
     x = relative_logits(logits, sampler, history)
-    p = _normalised(filtered(keys_at(x, sampler), sampler))
+    weights = fixed_point.exp2(ARRAYS, filtered(keys_at(x, sampler), sampler)).astype(np.float64)
+    if not weights.any():
+        raise MalformedError(NONE_LEFT)
+    p = weights / weights.sum()
     inside = p[p > 0]
     surprise = -np.log(inside)
     expected = inner(inside, surprise)
@@ -341,18 +345,6 @@ def _ceiling(edges: FilterEdges, x: float, spread: float) -> float:
         return 0.0
     sure = float(edges.sums[edges.count_sure(spread)])
     return own / (sure if edges.sure(x, spread) else sure + own)
-
-
-def _normalised(keys: Keys) -> Reals:
-    weights = fixed_point.exp2(ARRAYS, keys).astype(np.float64)
-    if not weights.any():
-        raise MalformedError(NONE_LEFT)
-    return np.asarray(weights / weights.sum())
-
-
-def _both(pairs: Sequence[tuple[float, float]]) -> tuple[Reals, Reals]:
-    against, in_favour = np.array(pairs, np.float64).T
-    return against, in_favour
 
 
 def _log(x: float) -> float:

@@ -234,7 +234,7 @@ def filter_rivals(
             here = KeptTokens(row, sampler)
             for pairs, other in zip(found, others, strict=True):
                 pairs.append(_pair(row, here, KeptTokens(row, other), drift))
-    return [_joined(pairs) for pairs in found]
+    return [Rivals(*map(np.array, zip(*pairs, strict=True))) for pairs in found]
 
 
 def _rows(
@@ -273,8 +273,3 @@ def _either(drift: float, *gaps: float) -> float:
     """The gap that drift turns round as often as any of these, if each is turned round by itself."""
     often = min(0.5, sum(0.5 * (1.0 - math.tanh(0.5 * gap / drift)) for gap in gaps))
     return drift * (math.log1p(-often) - math.log(max(often, TINY)))
-
-
-def _joined(pairs: Sequence[tuple[int, int, float, float]]) -> Rivals:
-    own, rival, lead, lead_there = zip(*pairs, strict=True)
-    return Rivals(np.array(own, np.int64), np.array(rival, np.int64), np.array(lead), np.array(lead_there))
