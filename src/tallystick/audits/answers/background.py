@@ -150,21 +150,21 @@ class AskedCall:
         return {name: value for name, value in self.body.items() if value is None or isinstance(value, kinds)}
 
 
-def asked_here(asked: Mapping[str, Any], has_seed: bool = True) -> AskedCall:
+def asked_here(arguments: Mapping[str, Any], has_seed: bool = True) -> AskedCall:
     """The call that the program makes with these arguments, now; `has_seed` as for `with_nonce`."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in LIBRARIES:
         frame = frame.f_back
     file, line = (frame.f_code.co_filename, frame.f_lineno) if frame else ("tallystick", 0)
-    return AskedCall(with_nonce(asked, has_seed), file, line)
+    return AskedCall(with_nonce(arguments, has_seed), file, line)
 
 
-def with_nonce(asked: Mapping[str, Any], has_seed: bool = True) -> dict[str, Any]:
+def with_nonce(arguments: Mapping[str, Any], has_seed: bool = True) -> dict[str, Any]:
     """The arguments of a call with a fresh random nonce, and with a seed; in `extra_body`, where calls have none."""
-    extra = dict(asked.get("extra_body") or {})
+    extra = dict(arguments.get("extra_body") or {})
     extra.setdefault("tally_nonce", secrets.token_hex(NONCE_BYTES))
-    body = {**asked, "extra_body": extra}
-    if not isinstance(asked.get("seed"), int) and "seed" not in extra:
+    body = {**arguments, "extra_body": extra}
+    if not isinstance(arguments.get("seed"), int) and "seed" not in extra:
         (body if has_seed else extra)["seed"] = secrets.randbelow(SEED_LIMIT)
     return body
 
@@ -249,15 +249,15 @@ class BackgroundChecks:
     def _judge(self, call: AskedCall, answer: object) -> Checked:
         if isinstance(answer, Verdict):
             return Checked(call.nonce, answer)
-        found = responses_of(answer() if callable(answer) else answer)
-        if isinstance(found, UnreadReport):
-            return Checked(call.nonce, found.verdict)
-        receipt, share = found[0].receipt.receipt, self._policy.audit_sample
+        responses = responses_of(answer() if callable(answer) else answer)
+        if isinstance(responses, UnreadReport):
+            return Checked(call.nonce, responses.verdict)
+        receipt, share = responses[0].receipt.receipt, self._policy.audit_sample
         if not is_sampled(secrets.token_bytes(NONCE_BYTES), receipt.identity, share):
             return Checked(call.nonce, Verdict((), not_checked=(f"not in the sample of {share:g} of all answers",)))
         model = model_for(self._model, receipt.model, self._policy)
-        asked, places = request_of(call.asked), context_length_of(model)
-        contexts = [ReceiptContext(each, asked, context_length=places) for each in found]
+        request, places = request_of(call.asked), context_length_of(model)
+        contexts = [ReceiptContext(each, request, context_length=places) for each in responses]
         notes = precision_taken(self._model, model, self._policy)
         report = judge_answer(contexts, model, self._policy, not_checked=notes)
         return Checked(call.nonce, report.verdict, report.reports if isinstance(report, StreamReport) else (report,))
@@ -280,8 +280,8 @@ def _checked(nonce: str, done: Future[Checked]) -> Checked:
     return done.result() if error is None else Checked(nonce, Verdict((), (line,)))
 
 
-def _end(held: weakref.ref[BackgroundChecks]) -> None:
-    checks = held()
+def _end(reference: weakref.ref[BackgroundChecks]) -> None:
+    checks = reference()
     if checks is not None:
         checks.end()
 

@@ -68,10 +68,10 @@ class VerifyingClient:
         self._client, self._checks = client, checks
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(WatchedPart(self._client, self._checks), name)
+        attribute = getattr(WatchedPart(self._client, self._checks), name)
         if name not in COPIES:
-            return found
-        return lambda *given, **named: VerifyingClient(found(*given, **named), self._checks)
+            return attribute
+        return lambda *given, **named: VerifyingClient(attribute(*given, **named), self._checks)
 
     def __enter__(self) -> Self:
         return self

@@ -227,10 +227,10 @@ def _finished(answer: Ids, decode: Callable[[Ids], str]) -> str | None:
 # Checks where an answer ends and which reason its receipt states, from the answer's tokens.
 
 
-def check_finish(found: Verification, prompt: Ids, answer: Ids) -> None:
+def check_finish(case: Verification, prompt: Ids, answer: Ids) -> None:
     """Check that the answer ended where and why the receipt says, and that the delivered text belongs to its tokens."""
-    findings, receipt, model = found.findings, found.receipt, found.model
-    response, request, is_stopped = found.context.response, found.context.request, None
+    findings, receipt, model = case.findings, case.receipt, case.model
+    response, request, is_stopped = case.context.response, case.context.request, None
     stops = () if request is None else request.stop_token_ids
     ends = {*model.end_tokens, *stops}
     is_ended = bool(answer) and answer[-1] in ends

@@ -75,10 +75,10 @@ def judge_fingerprint(
 
     Raises as `judge_fingerprints` does.
     """
-    found = distances(fingerprint, hidden)
+    blocks = distances(fingerprint, hidden)
     if fingerprint.method == "toploc":
-        return (_toploc_finding(found, card.dtype),) if found and not _unjudged_toploc(rule, card) else ()
-    return tuple(_Projection(settings_of(fingerprint), rule, card).judge(found)) if found else ()
+        return (_toploc_finding(blocks, card.dtype),) if blocks and not _unjudged_toploc(rule, card) else ()
+    return tuple(_Projection(settings_of(fingerprint), rule, card).judge(blocks)) if blocks else ()
 
 
 def unjudged_fingerprints(receipt: Receipt, rule: FingerprintRule, card: ModelCard) -> tuple[str, ...]:
@@ -141,10 +141,10 @@ def worst(findings: Sequence[Finding]) -> Finding:
     return max(findings, key=excess)
 
 
-def together(found: Sequence[Distance]) -> float:
+def together(blocks: Sequence[Distance]) -> float:
     """The distance of several blocks: the root of the mean of their squares, weighed by tokens; NaN is infinite."""
-    tokens = sum(each.tokens for each in found)
-    size = math.sqrt(sum(each.tokens * each.distance**2 for each in found) / tokens)
+    tokens = sum(each.tokens for each in blocks)
+    size = math.sqrt(sum(each.tokens * each.distance**2 for each in blocks) / tokens)
     return math.inf if math.isnan(size) else size
 
 
@@ -156,20 +156,20 @@ class _Projection:
     rule: FingerprintRule
     card: ModelCard
 
-    def judge(self, found: Sequence[Distance]) -> Iterator[Finding]:
+    def judge(self, blocks: Sequence[Distance]) -> Iterator[Finding]:
         """The finding on all blocks of each layer together, and that on the worst block."""
-        detail, blocks = f"{self.settings.width} numbers of {self.settings.bits} bits", []
+        detail, findings = f"{self.settings.width} numbers of {self.settings.bits} bits", []
         for layer in self.settings.layers:
-            alike = [each for each in found if each.layer == layer]
+            alike = [each for each in blocks if each.layer == layer]
             allowed = self.allowed(layer, [each.tokens for each in alike])
             if allowed is not None:
                 where = f"layer {layer}, all {sum(each.tokens for each in alike)} answer tokens"
                 yield Finding(together(alike), allowed, FINGERPRINTS, where, detail)
             limits = {count: self.allowed(layer, [count]) for count in {each.tokens for each in alike}}
             pairs = [(each, limits[each.tokens]) for each in alike]
-            blocks += [compared(each, limit, FINGERPRINTS, detail) for each, limit in pairs if limit is not None]
-        if blocks:
-            yield worst(blocks)
+            findings += [compared(each, limit, FINGERPRINTS, detail) for each, limit in pairs if limit is not None]
+        if findings:
+            yield worst(findings)
 
     def allowed(self, layer: int, spans: Sequence[int]) -> float | None:
         """The largest distance of blocks with so many tokens each; None without limits, or if codes cannot show it."""
@@ -234,14 +234,14 @@ def _unjudged_toploc(rule: FingerprintRule, card: ModelCard) -> str:
     return unmeasured_limits(rule, "toploc", card)
 
 
-def _toploc_finding(found: Sequence[Distance], dtype: Dtype) -> Finding:
+def _toploc_finding(blocks: Sequence[Distance], dtype: Dtype) -> Finding:
     exponents, mean, middle = TOPLOC_LIMITS[dtype]
 
     def excess(each: Distance) -> float:
         share = each.distance * TOPLOC_VALUES / exponents
         return max(share, each.mantissa_mean / mean, each.mantissa_median / middle)
 
-    farthest = max(found, key=excess)
+    farthest = max(blocks, key=excess)
     detail = f"{farthest.distance:.0%} of exponents differ; mantissas by {farthest.mantissa_mean:.1f} on average"
     return Finding(excess(farthest), 1.0, FINGERPRINTS, _where(farthest), f"TOPLOC, blind to signs: {detail}")
 
@@ -324,15 +324,15 @@ def rounding_of(
     for fingerprint in projections:
         settings = settings_of(fingerprint)
         own, true = rows_of(fingerprint)
-        found = residuals(fingerprint.raw, true, settings)
+        residual = residuals(fingerprint.raw, true, settings)
         for layer in settings.layers if fingerprint.block == projections[0].block else ():
             # Other directions are other evidence; the same ones once more would only repeat it.
             form = (layer, settings.width, settings.seed)
             ratio = allowed.get(place_of(layer, card.layers))
             if form not in seen and ratio is not None:
                 seen.add(form)
-                variance = (ratio * own_rounding(own, true, layer, settings)) ** 2 + CELL * found[layer].cells ** 2
-                gaps = found[layer].gaps
+                variance = (ratio * own_rounding(own, true, layer, settings)) ** 2 + CELL * residual[layer].cells ** 2
+                gaps = residual[layer].gaps
                 parts.setdefault(layer, []).append((gaps, np.broadcast_to(variance, gaps.shape)))
     if not parts:
         return None

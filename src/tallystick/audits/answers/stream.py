@@ -153,17 +153,17 @@ def verify_stream(
     """
     seen = _Progress()
     for done, context in enumerate(contexts, 1):
-        found, key = begin_verification(context, model, policy), context.response.receipt.key
-        if not found.findings.rejected:  # a signed receipt that cannot be judged still fills its number
+        case, key = begin_verification(context, model, policy), context.response.receipt.key
+        if not case.findings.rejected:  # a signed receipt that cannot be judged still fills its number
             responses = seen.signed[key]
             if context.response.number == 0 or not responses:
                 responses.append([])
             responses[-1].append(context)
         try:
-            check_statements(found)
+            check_statements(case)
             is_drawn = is_sampled(nonce, context.identity, policy.audit_sample)
-            report = judge(found) if is_drawn else found.report(0)
-            seen.computed += is_drawn and found.numbers_fit
+            report = judge(case) if is_drawn else case.report(0)
+            seen.computed += is_drawn and case.numbers_fit
             seen.reports.append(report)
             seen.pools[key].append(report)
         except Refused as error:
@@ -249,17 +249,17 @@ def combined(evidence: Iterable[SamplerEvidence]) -> tuple[SamplerEvidence, ...]
 
 def _order_of(seen: _Progress, policy: ReceiptPolicy) -> Findings:
     """What is known about the numbers and links of each key's receipts."""
-    found = Findings()
+    findings = Findings()
     for key, responses in seen.signed.items():
         order = check_order(_handed_over(responses), policy.complete, policy.journals)
         prefix = f"key {key[:16]}: " if len(seen.signed) > 1 else ""
-        found.seen += [replace(each, where=prefix + each.where) for each in order.seen]
-        found.not_checked += [prefix + line for line in order.not_checked]
+        findings.seen += [replace(each, where=prefix + each.where) for each in order.seen]
+        findings.not_checked += [prefix + line for line in order.not_checked]
         for line in order.open_lines:
-            found.leave_open("", prefix + line)
+            findings.leave_open("", prefix + line)
     if len(seen.signed) > 1:
-        found.not_checked.append(f"the order between receipts of {len(seen.signed)} keys")
-    return found
+        findings.not_checked.append(f"the order between receipts of {len(seen.signed)} keys")
+    return findings
 
 
 def _handed_over(responses: Sequence[Sequence[ReceiptContext]]) -> list[ReceiptContext]:

@@ -235,13 +235,13 @@ class WatchedPart:
         self._part, self._checks, self._paths = part, checks, paths
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._part, name)
+        attribute = getattr(self._part, name)
         if name not in self._paths:
-            return found
+            return attribute
         paths = self._paths[name]
         if paths is ENDPOINT or paths is UNSEEDED:
-            return _WatchedEndpoint(found, self._checks, has_seed=paths is ENDPOINT)
-        return WatchedPart(found, self._checks, paths)
+            return _WatchedEndpoint(attribute, self._checks, has_seed=paths is ENDPOINT)
+        return WatchedPart(attribute, self._checks, paths)
 
 
 class _WatchedEndpoint:
@@ -256,19 +256,19 @@ class _WatchedEndpoint:
         self._asked = partial(asked_here, has_seed=has_seed)
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._part, name)
+        attribute = getattr(self._part, name)
         if name in CALLS:
             return partial(self._call, name)
         if name == "stream":
             return self._stream
         if name == "with_raw_response":
-            return _Forms(found, {each: partial(self._call, each, is_raw=True) for each in CALLS})
+            return _Forms(attribute, {each: partial(self._call, each, is_raw=True) for each in CALLS})
         if name == "with_streaming_response":
-            return _Forms(found, {each: partial(self._open, found, each) for each in CALLS})
-        return found
+            return _Forms(attribute, {each: partial(self._open, attribute, each) for each in CALLS})
+        return attribute
 
-    def _call(self, name: str, /, *, is_raw: bool = False, **asked: Any) -> Any:
-        call = self._asked(asked)
+    def _call(self, name: str, /, *, is_raw: bool = False, **arguments: Any) -> Any:
+        call = self._asked(arguments)
         raw = getattr(self._part, "with_raw_response", None)
         answer = getattr(self._part if raw is None else raw, name)(**call.body)
         receive = self._returned if raw is None else partial(self._arrived, is_raw)
@@ -283,14 +283,14 @@ class _WatchedEndpoint:
         await self._checks.settle_coming(checked, received)
         return received
 
-    def _stream(self, **asked: Any) -> Any:
+    def _stream(self, **arguments: Any) -> Any:
         """The library's helper for streams; it asks by `create`, which is the one that is watched."""
         part = copy.copy(self._part)
         part.create = partial(self._call, "create")
-        return part.stream(**asked)
+        return part.stream(**arguments)
 
-    def _open(self, forms: Any, name: str, /, **asked: Any) -> Any:
-        call = self._asked(asked)
+    def _open(self, forms: Any, name: str, /, **arguments: Any) -> Any:
+        call = self._asked(arguments)
         manager = getattr(forms, name)(**call.body)
         opened = _AsyncOpened if hasattr(manager, "__aenter__") else _Opened
         return opened(manager, lambda response: watch_response(call, response, self._checks))

@@ -132,9 +132,9 @@ def adjusted_answer(
             rows[place:] = logits[place:]
             rows[place, answer[place]] = -np.inf
             break
-        found = adjustment_of(sampler, place, tokens[: len(prompt) + place], len(row), mask)
-        rows[place] = adjusted_row(row, found)
-        forced += found.is_forced
+        adjustment = adjustment_of(sampler, place, tokens[: len(prompt) + place], len(row), mask)
+        rows[place] = adjusted_row(row, adjustment)
+        forced += adjustment.is_forced
         if masks is not None:
             masks.take(answer[place])
     return rows, forced

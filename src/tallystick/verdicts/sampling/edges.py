@@ -162,12 +162,12 @@ def surely_kept(logits: Reals, samplers: Sequence[Sampler], spread: float) -> li
     if not is_open.any() or not any(each.top_k or each.top_p < 1.0 or each.min_p > 0.0 for each in samplers):
         return [there for _ in samplers]
     rows = Falling(logits[is_open], spread + max(map(rounding, samplers)))
-    found = []
+    all_kept = []
     for sampler in samplers:
         kept = there.copy()
         kept[is_open] = _surely_kept(rows, sampler)
-        found.append(kept)
-    return found
+        all_kept.append(kept)
+    return all_kept
 
 
 @dataclass(frozen=True)
@@ -200,8 +200,8 @@ class Falling:
         """How many logits are not smaller by more than the spread."""
         rising = -self.x
         edges = rising + self.spread
-        found = [np.searchsorted(row, edge, "right") for row, edge in zip(rising, edges, strict=True)]
-        return np.asarray(np.minimum(np.stack(found), self.count))
+        counts = [np.searchsorted(row, edge, "right") for row, edge in zip(rising, edges, strict=True)]
+        return np.asarray(np.minimum(np.stack(counts), self.count))
 
     def before(self, x: Reals) -> Integers:
         """How many logits of each row are larger than its `x`, I64[rows, 1]."""

@@ -122,11 +122,11 @@ def plainly_chosen(
         scores = own + rows.noise(everyone, rows.claimed)
         cuts = scores - rows.temperature * reach if rows.temperature else own
         cuts = np.minimum(cuts, own) if rows.is_filtering else cuts
-        found, doubtful = _candidates(rows, scores, cuts)
+        candidates, doubtful = _candidates(rows, scores, cuts)
     doubtful |= ~np.isfinite(own) | (np.abs(own) <= NORMAL)
     if not rows.is_filtering:
-        return ~doubtful & ~_any(found.is_ahead, found.rows, len(tokens))
-    return ~doubtful & _survives_filters(rows, found, own, doubtful)
+        return ~doubtful & ~_any(candidates.is_ahead, candidates.rows, len(tokens))
+    return ~doubtful & _survives_filters(rows, candidates, own, doubtful)
 
 
 def _are_first_of_the_largest(rows: Rows) -> Flags:
@@ -140,16 +140,16 @@ def _candidates(rows: Rows, scores: Reals, cuts: Reals) -> tuple[Candidates, Fla
     """The tokens at or above the cuts; and the rows that have too many of them, or logits that are not finite."""
     least = np.nextafter(cuts.astype(np.float32), np.float32(-np.inf))
     hits = np.empty(rows.logits.shape[1], np.bool_)
-    found = [np.flatnonzero(np.greater_equal(row, cut, out=hits)) for row, cut in zip(rows.logits, least, strict=True)]
+    near = [np.flatnonzero(np.greater_equal(row, cut, out=hits)) for row, cut in zip(rows.logits, least, strict=True)]
     if rows.penalty < 1.0:
-        found = [np.union1d(each, _raised(rows, row, float(cuts[row]))) for row, each in enumerate(found)]
-    doubtful = np.array([len(each) > CANDIDATES_MAX for each in found])
-    found = [each[:0] if too_many else each for each, too_many in zip(found, doubtful, strict=True)]
-    row = np.repeat(np.arange(len(found)), [len(each) for each in found])
-    token = np.concatenate(found)
+        near = [np.union1d(each, _raised(rows, row, float(cuts[row]))) for row, each in enumerate(near)]
+    doubtful = np.array([len(each) > CANDIDATES_MAX for each in near])
+    near = [each[:0] if too_many else each for each, too_many in zip(near, doubtful, strict=True)]
+    row = np.repeat(np.arange(len(near)), [len(each) for each in near])
+    token = np.concatenate(near)
     x = rows.penalised(row, token)
     ahead = x + rows.noise(row, token) >= scores[row] - rows.temperature * NEAR
-    doubtful |= _any(~np.isfinite(x), row, len(found))
+    doubtful |= _any(~np.isfinite(x), row, len(near))
     return Candidates(row, token, x, ahead & (token != rows.claimed[row])), doubtful
 
 
@@ -160,16 +160,16 @@ def _raised(rows: Rows, row: int, cut: float) -> Integers:
     return tokens[~(x < cut)]
 
 
-def _survives_filters(rows: Rows, found: Candidates, own: Reals, doubtful: Flags) -> Flags:
+def _survives_filters(rows: Rows, candidates: Candidates, own: Reals, doubtful: Flags) -> Flags:
     """Whether the filters surely keep the claimed token and surely remove every token that scores higher."""
     count = len(own)
-    above = (found.logits >= own[found.rows]) & (found.tokens != rows.claimed[found.rows])
-    is_open = _any(above | found.is_ahead, found.rows, count) & ~doubtful
+    above = (candidates.logits >= own[candidates.rows]) & (candidates.tokens != rows.claimed[candidates.rows])
+    is_open = _any(above | candidates.is_ahead, candidates.rows, count) & ~doubtful
     survives = ~is_open
-    starts = np.searchsorted(found.rows, np.arange(count + 1))
+    starts = np.searchsorted(candidates.rows, np.arange(count + 1))
     for row in np.flatnonzero(is_open):
         part = slice(starts[row], starts[row + 1])
-        survives[row] = _survives(rows, int(row), found.logits[part], found.is_ahead[part], float(own[row]))
+        survives[row] = _survives(rows, int(row), candidates.logits[part], candidates.is_ahead[part], float(own[row]))
     return survives
 
 

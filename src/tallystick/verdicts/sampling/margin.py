@@ -75,14 +75,14 @@ def margins(
     """
     check_rows(logits, positions, [(token,) for token in tokens])
     assert len(histories) == len(tokens)
-    found = np.zeros(len(tokens))
+    apart = np.zeros(len(tokens))
     for start in range(0, len(tokens), AT_ONCE):
         part = slice(start, start + AT_ONCE)
         rows = logits[part], tokens[part], sampler, positions[part], histories[part]
         for row in np.flatnonzero(~plainly_chosen(*rows, reach)).tolist():
             place = start + row
-            found[place] = margin(logits[place], tokens[place], sampler, positions[place], histories[place])
-    return found
+            apart[place] = margin(logits[place], tokens[place], sampler, positions[place], histories[place])
+    return apart
 
 
 def margin(logits: Logits, token: int, sampler: Sampler, position: int, history: Sequence[int]) -> float:
@@ -143,8 +143,8 @@ def _heaviest(ranks: Ranks, count: int) -> Keys:
     """The tokens of the first `count` ranks, and of equal logits, by rank."""
     if not count:
         return np.zeros(0, np.int64)
-    found = np.flatnonzero(ranks.logits >= ranks.at(count - 1))
-    return found[np.argsort(-ranks.logits[found])]
+    heaviest = np.flatnonzero(ranks.logits >= ranks.at(count - 1))
+    return heaviest[np.argsort(-ranks.logits[heaviest])]
 
 
 @dataclass(frozen=True)

@@ -95,13 +95,13 @@ def _contenders(rows: Rows) -> tuple[Integers, Reals]:
 
     The logits of a row fall.
     """
-    found = [likely_tokens(row, rows.temperature * USUAL_REACH) for row in rows.logits]
-    tokens = np.zeros((len(found), max(map(len, found), default=0)), np.int64)
+    likely = [likely_tokens(row, rows.temperature * USUAL_REACH) for row in rows.logits]
+    tokens = np.zeros((len(likely), max(map(len, likely), default=0)), np.int64)
     x = np.full(tokens.shape, -np.inf)
-    counts = [len(each) for each in found]
+    counts = [len(each) for each in likely]
     is_there = np.arange(tokens.shape[1]) < np.array(counts)[:, None]
-    tokens[is_there] = np.concatenate(found)
-    x[is_there] = rows.penalised(np.repeat(np.arange(len(found)), counts), tokens[is_there])
+    tokens[is_there] = np.concatenate(likely)
+    x[is_there] = rows.penalised(np.repeat(np.arange(len(likely)), counts), tokens[is_there])
     order = np.argsort(-x, axis=1, kind="stable")
     return np.take_along_axis(tokens, order, 1), np.take_along_axis(x, order, 1)
 
@@ -227,14 +227,14 @@ def filter_rivals(
     Leads are infinite where both choose the same token. `drift` is that of a logit: it may take a token's lead away by
     removing the token or by turning the scores round, and these probabilities add up.
     """
-    found: list[list[tuple[int, int, float, float]]] = [[] for _ in others]
+    pairs_of: list[list[tuple[int, int, float, float]]] = [[] for _ in others]
     for start in range(0, len(logits), AT_ONCE):
         part = slice(start, start + AT_ONCE)
         for row in _rows(logits[part], sampler, positions[part], histories[part]):
             here = KeptTokens(row, sampler)
-            for pairs, other in zip(found, others, strict=True):
+            for pairs, other in zip(pairs_of, others, strict=True):
                 pairs.append(_pair(row, here, KeptTokens(row, other), drift))
-    return [Rivals(*map(np.array, zip(*pairs, strict=True))) for pairs in found]
+    return [Rivals(*map(np.array, zip(*pairs, strict=True))) for pairs in pairs_of]
 
 
 def _rows(
