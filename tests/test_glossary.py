@@ -30,7 +30,6 @@ NAMED_AT = {
     "timing": (0, "check"),
     "judging": (0, "check"),
     "read_named": (3, "noun"),  # of a file that a claim names
-    "_check_ids": (1, "check"),
     "_noted": (1, "name"),  # of a leaf
     "_worst": (0, "name"),  # of a residual
     "compared": (2, "check"),  # of fingerprints and states

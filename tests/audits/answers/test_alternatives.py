@@ -92,8 +92,10 @@ def test_a_filter_that_would_have_chosen_the_same_tokens_is_not_named() -> None:
     assert not any("top-p" in line for line in found.not_excluded)
 
 
-@pytest.mark.parametrize("settings", [{}, {"top_p": 0.9}, {"repetition_penalty": 1.2}])
-@pytest.mark.parametrize("scale", [RMS, 0.02])
+@pytest.mark.parametrize(
+    ("scale", "settings"),
+    [(RMS, {}), (RMS, {"top_p": 0.9}), (RMS, {"repetition_penalty": 1.2}), (0.02, {})],
+)
 def test_honest_answers_rarely_have_a_large_e_value(scale: float, settings: dict[str, float]) -> None:
     high = sum(evidence(seed, scale=scale, **settings).others.log_against() > math.log(20) for seed in range(24))
     assert clopper_pearson(high, 24, 0.999)[0] <= 0.05

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.audits.answers.delivery import check_text
+from tallystick.audits.answers.delivery import check_text, texts_of
 from tallystick.audits.answers.response import DeliveredChoice
 from tallystick.verdicts.verdict import Findings
 
@@ -31,7 +31,7 @@ def outcome(
     receipt = SimpleNamespace(receipt=SimpleNamespace(answer=SimpleNamespace(finish=finish)))
     response: Any = SimpleNamespace(choice=DeliveredChoice(content=delivered), receipt=receipt)
     log, model = Findings(), SimpleNamespace(decode=decoder, end_tokens=frozenset({END}))
-    check_text(log, response, prompt, ids, model, None)  # type: ignore[arg-type]
+    check_text(log, response, texts_of(prompt, ids, model), None)  # type: ignore[arg-type]
     return not log.rejected
 
 
@@ -82,7 +82,7 @@ def test_reasoning_apart_is_what_a_mark_in_the_tokens_divides(
     response: Any = SimpleNamespace(choice=DeliveredChoice(content=text, reasoning=reasoning), receipt=receipt)
     model: Any = SimpleNamespace(decode=lambda each: "".join(THINKING[one] for one in each), end_tokens=frozenset())
     log = Findings()
-    check_text(log, response, (), ids, model, None)
+    check_text(log, response, texts_of((), ids, model), None)
     found = "open" if log.undecided else "differs" if log.rejected else "agrees"
     assert found == expected
 

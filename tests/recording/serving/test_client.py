@@ -16,7 +16,7 @@ import tallystick
 from tallystick.audits.answers.background import with_nonce
 from tallystick.audits.answers.limits import SamplerRule
 from tallystick.audits.answers.policy import ReceiptPolicy
-from tallystick.audits.answers.watching import StreamedAnswer
+from tallystick.audits.answers.watching import read_chunks
 from tallystick.core.errors import InconclusiveError, MalformedError, RejectedError, UsageError
 from tallystick.formats.receipt import Sampler
 from tallystick.formats.signing import SigningKey
@@ -288,12 +288,12 @@ def test_a_nonce_and_a_seed_of_the_customers_are_kept() -> None:
 
 
 def test_chunks_amount_to_a_response() -> None:
-    whole = StreamedAnswer("text")
-    whole.add({"id": "x", "choices": [{"index": 0, "text": "a", "token_ids": [1]}]})
     usage = {"prompt_tokens": 1}
-    whole.add({"choices": [{"index": 0, "text": "b", "token_ids": [2], "finish_reason": "stop"}], "usage": usage})
-    assert whole.reader.fields == {"id": "x", "usage": usage}
-    assert whole.reader.choices[0].fields() == {"content": "ab", "token_ids": [1, 2], "finish_reason": "stop"}
+    first = {"id": "x", "choices": [{"index": 0, "text": "a", "token_ids": [1]}]}
+    last = {"choices": [{"index": 0, "text": "b", "token_ids": [2], "finish_reason": "stop"}], "usage": usage}
+    reader = read_chunks("text", [("", first), ("", last)])
+    assert reader.fields == {"id": "x", "usage": usage}
+    assert reader.choices[0].fields() == {"content": "ab", "token_ids": [1, 2], "finish_reason": "stop"}
 
 
 def test_one_response_is_verified_in_any_form(language_model: Any, model_directory: Any) -> None:

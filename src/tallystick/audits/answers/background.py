@@ -146,31 +146,27 @@ class AskedCall:
     @property
     def asked(self) -> dict[str, Any]:
         """The arguments that are JSON values; the client's marker for an omitted argument is none."""
-        return {name: value for name, value in self.body.items() if _is_given(value)}
+        kinds = (str, int, float, list, tuple, Mapping)
+        return {name: value for name, value in self.body.items() if value is None or isinstance(value, kinds)}
 
 
-def asked_here(asked: Mapping[str, Any], has_seed: bool = True) -> AskedCall:
+def asked_here(arguments: Mapping[str, Any], has_seed: bool = True) -> AskedCall:
     """The call that the program makes with these arguments, now; `has_seed` as for `with_nonce`."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in LIBRARIES:
         frame = frame.f_back
     file, line = (frame.f_code.co_filename, frame.f_lineno) if frame else ("tallystick", 0)
-    return AskedCall(with_nonce(asked, has_seed), file, line)
+    return AskedCall(with_nonce(arguments, has_seed), file, line)
 
 
-def with_nonce(asked: Mapping[str, Any], has_seed: bool = True) -> dict[str, Any]:
+def with_nonce(arguments: Mapping[str, Any], has_seed: bool = True) -> dict[str, Any]:
     """The arguments of a call with a fresh random nonce, and with a seed; in `extra_body`, where calls have none."""
-    extra = dict(asked.get("extra_body") or {})
+    extra = dict(arguments.get("extra_body") or {})
     extra.setdefault("tally_nonce", secrets.token_hex(NONCE_BYTES))
-    body = {**asked, "extra_body": extra}
-    if not isinstance(asked.get("seed"), int) and "seed" not in extra:
+    body = {**arguments, "extra_body": extra}
+    if not isinstance(arguments.get("seed"), int) and "seed" not in extra:
         (body if has_seed else extra)["seed"] = secrets.randbelow(SEED_LIMIT)
     return body
-
-
-def _is_given(value: object) -> bool:
-    """Whether an argument is a JSON value; the client's marker for an omitted argument is none."""
-    return value is None or isinstance(value, str | int | float | list | tuple | Mapping)
 
 
 # Checks the answers of a wrapped client in a thread of its own, so that no answer waits for its verdict.
@@ -225,7 +221,7 @@ class BackgroundChecks:
 
     def check(self, call: AskedCall, answer: object) -> Future[Checked]:
         """Check an answer, or what a function reads it from, in the background; a `Verdict` stands as it is."""
-        told: Future[Checked] = Future()
+        checked: Future[Checked] = Future()
         self._unread.pop(call.nonce, None)
         with self._lock:
             self._waiting += 1
@@ -235,38 +231,38 @@ class BackgroundChecks:
         try:
             task = self._pool.submit(self._judge, call, answer)
         except RuntimeError:  # a thread that outlives the main one: Python takes no more work
-            self._collect(Checked(call.nonce, Verdict((), (LATE,))), call, told)
+            self._collect(Checked(call.nonce, Verdict((), (LATE,))), call, checked)
         else:
-            task.add_done_callback(lambda done: self._collect(_checked(call.nonce, done), call, told))
-        return told
+            task.add_done_callback(lambda done: self._collect(_checked(call.nonce, done), call, checked))
+        return checked
 
-    def settle(self, told: Future[Checked] | None, answer: object) -> None:
+    def settle(self, checked: Future[Checked] | None, answer: object) -> None:
         """Raise what the verdict asks for, where a call waits for it; `None` is a verdict that comes later."""
-        if told is not None and self._follows.can_raise:
-            self._follows.raise_for(told.result(), answer)
+        if checked is not None and self._follows.can_raise:
+            self._follows.raise_for(checked.result(), answer)
 
-    async def settle_coming(self, told: Future[Checked] | None, answer: object) -> None:
+    async def settle_coming(self, checked: Future[Checked] | None, answer: object) -> None:
         """The same, waiting without blocking other tasks."""
-        if told is not None and self._follows.can_raise:
-            self._follows.raise_for(await asyncio.wrap_future(told), answer)
+        if checked is not None and self._follows.can_raise:
+            self._follows.raise_for(await asyncio.wrap_future(checked), answer)
 
     def _judge(self, call: AskedCall, answer: object) -> Checked:
         if isinstance(answer, Verdict):
             return Checked(call.nonce, answer)
-        found = responses_of(answer() if callable(answer) else answer)
-        if isinstance(found, UnreadReport):
-            return Checked(call.nonce, found.verdict)
-        receipt, share = found[0].receipt.receipt, self._policy.audit_sample
+        responses = responses_of(answer() if callable(answer) else answer)
+        if isinstance(responses, UnreadReport):
+            return Checked(call.nonce, responses.verdict)
+        receipt, share = responses[0].receipt.receipt, self._policy.audit_sample
         if not is_sampled(secrets.token_bytes(NONCE_BYTES), receipt.identity, share):
             return Checked(call.nonce, Verdict((), not_checked=(f"not in the sample of {share:g} of all answers",)))
         model = model_for(self._model, receipt.model, self._policy)
-        asked, places = request_of(call.asked), context_length_of(model)
-        contexts = [ReceiptContext(each, asked, context_length=places) for each in found]
+        request, places = request_of(call.asked), context_length_of(model)
+        contexts = [ReceiptContext(each, request, context_length=places) for each in responses]
         notes = precision_taken(self._model, model, self._policy)
         report = judge_answer(contexts, model, self._policy, not_checked=notes)
         return Checked(call.nonce, report.verdict, report.reports if isinstance(report, StreamReport) else (report,))
 
-    def _collect(self, checked: Checked, call: AskedCall, told: Future[Checked]) -> None:
+    def _collect(self, checked: Checked, call: AskedCall, waited: Future[Checked]) -> None:
         with self._lock:
             self._waiting -= 1
             self._checked.append(checked)
@@ -275,7 +271,7 @@ class BackgroundChecks:
                 self._on_verdict(checked)
             self._follows.warn(checked, call.file, call.line)
         finally:
-            told.set_result(checked)
+            waited.set_result(checked)
 
 
 def _checked(nonce: str, done: Future[Checked]) -> Checked:
@@ -284,8 +280,8 @@ def _checked(nonce: str, done: Future[Checked]) -> Checked:
     return done.result() if error is None else Checked(nonce, Verdict((), (line,)))
 
 
-def _end(held: weakref.ref[BackgroundChecks]) -> None:
-    checks = held()
+def _end(reference: weakref.ref[BackgroundChecks]) -> None:
+    checks = reference()
     if checks is not None:
         checks.end()
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from tallystick.audits.answers.background import Action, BackgroundChecks, Checked, OnVerdict, Unverified
@@ -69,25 +68,21 @@ class VerifyingClient:
         self._client, self._checks = client, checks
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(WatchedPart(self._client, self._checks), name)
+        attribute = getattr(WatchedPart(self._client, self._checks), name)
         if name not in COPIES:
-            return found
-        return lambda *given, **named: VerifyingClient(found(*given, **named), self._checks)
+            return attribute
+        return lambda *given, **named: VerifyingClient(attribute(*given, **named), self._checks)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await asyncio.to_thread(self._checks.end)
         await self._client.close()
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tallystick.audits.answers.limits import SamplerRule
 from tallystick.audits.answers.report import compare, shown
+from tallystick.audits.answers.request import ExpectedRequest
 from tallystick.audits.answers.response import (
     NOT_BILLED,
     NOT_DELIVERED,
@@ -16,19 +18,15 @@ from tallystick.audits.answers.response import (
     DeliveredLogprobs,
     Response,
 )
-from tallystick.audits.answers.subject import Ids
+from tallystick.audits.answers.subject import Ids, Verification
 from tallystick.core.canonical_json import encode, parse
 from tallystick.core.digests import digest
 from tallystick.core.errors import MalformedError
 from tallystick.formats.completions import FINISH_REASONS, Call, calls_in
-from tallystick.formats.receipt import PROXY, Answer, Tokens, tokens_digest
+from tallystick.formats.receipt import PROXY, Tokens, tokens_digest
 from tallystick.verdicts.language_model import LanguageModel, Rows
 from tallystick.verdicts.tolerance import Finding
 from tallystick.verdicts.verdict import Findings
-
-if TYPE_CHECKING:
-    from tallystick.audits.answers.request import ExpectedRequest
-
 
 # Compares a receipt with the response that carries it: text, token ids, usage, finish reason, request id.
 
@@ -63,20 +61,29 @@ def check_delivery(findings: Findings, response: Response) -> None:
                 more = "more" if paid > counted else "fewer"
                 detail = f"billed {paid}, {abs(paid - counted)} {more} than the {counted} of the receipt"
                 findings.differs("usage", name, detail)
-    _check_ids(findings, "prompt", "prompt_token_ids", receipt.request.prompt, response.prompt_token_ids)
-    _check_ids(findings, "tokens", "choices.0.token_ids", receipt.answer.tokens, response.choice.token_ids)
+    listed: tuple[tuple[str, str, Tokens, Ids | None], ...] = (
+        ("prompt", "prompt_token_ids", receipt.request.prompt, response.prompt_token_ids),
+        ("tokens", "choices.0.token_ids", receipt.answer.tokens, response.choice.token_ids),
+    )
+    for check, where, stated, ids in listed:
+        if ids is None or stated.over == "text":
+            continue
+        if (len(ids), tokens_digest(ids)) == (stated.count, stated.digest):
+            findings.agrees(check, where)
+        else:
+            findings.differs(check, where, "not the tokens of the receipt")
     text = response.choice.content
     if receipt.answer.tokens.over == "text" and text is not None:
         if digest("blob", text.encode(errors="surrogatepass")) == receipt.answer.tokens.digest:
             findings.agrees("tokens", "text")
         else:
             findings.differs("tokens", "text", "the delivered text is not the one that the receipt binds")
-    reported, stated = response.choice.finish_reason, FINISH_REASONS[receipt.answer.finish]
-    if response.choice.calls and stated == "stop" and reported == "tool_calls":
-        stated = reported
-    is_known = reported == stated or reported in FINISH_REASONS.values()
+    reported, reason = response.choice.finish_reason, FINISH_REASONS[receipt.answer.finish]
+    if response.choice.calls and reason == "stop" and reported == "tool_calls":
+        reason = reported
+    is_known = reported == reason or reported in FINISH_REASONS.values()
     if reported is not None and (is_known or receipt.engine.name != PROXY):
-        compare(findings, "finish", "choices.0.finish_reason", stated, reported)
+        compare(findings, "finish", "choices.0.finish_reason", reason, reported)
     elif reported is not None:
         findings.not_checked.append(f"why the answer ended: the server behind the proxy says {shown(reported)}")
     if response.request_id is not None:
@@ -84,27 +91,22 @@ def check_delivery(findings: Findings, response: Response) -> None:
 
 
 def check_text(
-    findings: Findings,
-    response: Response,
-    prompt: Ids,
-    answer: Ids,
-    model: LanguageModel,
-    asked: ExpectedRequest | None,
+    findings: Findings, response: Response, texts: Sequence[str], request: ExpectedRequest | None
 ) -> bool | None:
-    """Check that the delivered text is the text of the tokens, cut at a requested stop text.
+    """Check that the delivered text is that of the tokens (`texts_of`), cut at a requested stop text.
 
     Returns whether a stop text ended it; None if the receipt claims none, or if it cannot be known.
     """
-    choice, texts = response.choice, _texts(prompt, answer, model, () if asked is None else asked.stop_token_ids)
+    choice = response.choice
     if choice.calls:
-        _check_calls(findings, response, texts, asked)
+        _check_calls(findings, response, texts, request)
         return None
     is_stopped = response.receipt.receipt.answer.finish == "stop"
     if (choice.content is None and choice.reasoning is None) or not texts:
         findings.not_checked.append(NOT_DELIVERED)
         return None
     stop = choice.stop_reason
-    if isinstance(stop, str) and (asked is None or stop not in asked.stop):
+    if isinstance(stop, str) and (request is None or stop not in request.stop):
         findings.leave_open("finish", f"stop_reason: {shown(repr(stop))} is no stop text of a request at hand")
     delivered = choice.content or ""
     if choice.reasoning is not None:
@@ -115,24 +117,24 @@ def check_text(
         findings.agrees("tokens", "text")
     else:
         findings.differs("tokens", "text", "the delivered text is not what the answer's tokens say")
-    if not is_stopped or asked is None:
+    if not is_stopped or request is None:
         return None
     rest = (whole or texts[0]).removeprefix(delivered)
-    return any(rest.startswith(stop) or delivered.endswith(stop) for stop in asked.stop)
+    return any(rest.startswith(stop) or delivered.endswith(stop) for stop in request.stop)
 
 
-def _check_calls(findings: Findings, response: Response, texts: Sequence[str], asked: ExpectedRequest | None) -> None:
+def _check_calls(findings: Findings, response: Response, texts: Sequence[str], request: ExpectedRequest | None) -> None:
     """Check that the delivered calls and the text beside them are those of the tokens."""
-    if asked is None:
+    if request is None:
         findings.leave_open(
             "tokens", "calls of functions were delivered, and the request says how they are read: give it"
         )
         return
-    if asked.calls is None:
+    if request.calls is None:
         findings.differs("tokens", "tool_calls", "calls of functions, and the request has no tools")
         return
     text, calls = (response.choice.content or "").strip(), [*map(_plain, response.choice.calls)]
-    readings = [calls_in(whole, asked.calls) for whole in texts]
+    readings = [calls_in(whole, request.calls) for whole in texts]
     if response.choice.reasoning is not None:
         findings.leave_open("tokens", "calls beside reasoning: nobody says how the tokens are divided between them")
     elif any((rest, [*map(_plain, made)]) == (text, calls) for rest, made in readings):
@@ -193,29 +195,7 @@ def _check_remarks(findings: Findings, response: Response) -> None:
             findings.leave_open("form", f"{remark.where}: {remark.detail}")
 
 
-def check_stops(findings: Findings, answer: Ids, model: LanguageModel, asked: ExpectedRequest) -> None:
-    """Check that no token comes after a requested stop text.
-
-    A text whose last character is incomplete is skipped: a stop text in it becomes visible with a later token. A stop
-    text inside the first `min_tokens` tokens may be passed over, as vLLM does.
-    """
-    decode = getattr(model, "decode", None)
-    if decode is None or not asked.stop:
-        return
-    before = _finished(answer[:-1], decode) or ""
-    least = len(decode(answer[: asked.min_tokens])) if asked.min_tokens else 0
-    if passed := [stop for stop in asked.stop if stop and before.find(stop, max(0, least + 1 - len(stop))) >= 0]:
-        findings.differs("finish", "stop", f"the answer goes on after {shown(repr(passed[0]))}, at which it was to end")
-    else:
-        findings.agrees("finish", "stop", "no token after a stop text")
-
-
-def is_whole(response: Response, prompt: Ids, answer: Ids, model: LanguageModel, stops: Ids = ()) -> bool:
-    """Whether the delivered text is the whole text of the tokens; `stops` are tokens that end an answer too."""
-    return response.choice.content in _texts(prompt, answer, model, stops)
-
-
-def _texts(prompt: Ids, answer: Ids, model: LanguageModel, stops: Ids = ()) -> tuple[str, ...]:
+def texts_of(prompt: Ids, answer: Ids, model: LanguageModel, stops: Ids = ()) -> tuple[str, ...]:
     """The possible texts of the tokens: a server may omit that of a final end token, or of an unfinished character.
 
     `stops` are tokens that the request names to end the answer.
@@ -244,60 +224,40 @@ def _finished(answer: Ids, decode: Callable[[Ids], str]) -> str | None:
     return next((text for text in texts if not text.endswith(UNFINISHED)), "" if len(answer) <= HELD_MAX else None)
 
 
-def _check_ids(findings: Findings, check: str, where: str, stated: Tokens, ids: Ids | None) -> None:
-    if ids is None or stated.over == "text":
-        return
-    if (len(ids), tokens_digest(ids)) == (stated.count, stated.digest):
-        findings.agrees(check, where)
-    else:
-        findings.differs(check, where, "not the tokens of the receipt")
-
-
 # Checks where an answer ends and which reason its receipt states, from the answer's tokens.
 
 
-def check_finish(
-    findings: Findings,
-    response: Response,
-    prompt: Ids,
-    answer: Ids,
-    model: LanguageModel,
-    asked: ExpectedRequest | None,
-) -> None:
+def check_finish(case: Verification, prompt: Ids, answer: Ids) -> None:
     """Check that the answer ended where and why the receipt says, and that the delivered text belongs to its tokens."""
-    receipt, is_stopped = response.receipt.receipt, None
-    stops = () if asked is None else asked.stop_token_ids
+    findings, receipt, model = case.findings, case.receipt, case.model
+    response, request, is_stopped = case.context.response, case.context.request, None
+    stops = () if request is None else request.stop_token_ids
     ends = {*model.end_tokens, *stops}
+    is_ended = bool(answer) and answer[-1] in ends
     if not response.is_bare:
-        is_stopped = check_text(findings, response, prompt, answer, model, asked)
-        if answer and answer[-1] in ends and is_whole(response, prompt, answer, model, stops):
+        texts = texts_of(prompt, answer, model, stops)
+        is_stopped = check_text(findings, response, texts, request)
+        if is_ended and response.choice.content in texts:
             is_stopped = True  # a proxy cannot tell an end token from a requested stop text
     elif answer and answer[-1] in stops:
         is_stopped = True
     early = next((place for place, token in enumerate(answer[:-1]) if token in ends), None)
     if early is not None:
         findings.differs("finish", f"token {early}", "an end token, and the answer goes on")
-    if asked is not None:
-        check_stops(findings, answer, model, asked)
-    limit = receipt.request.max_tokens
+    if request is not None:
+        _check_stops(findings, answer, model, request)
+    limit, stated = receipt.request.max_tokens, receipt.answer.finish
     findings.note(Finding(float(len(answer)), float(limit), "finish", "answer.tokens.count", "tokens beside the limit"))
-    _check_reason(findings, receipt.answer, answer, limit, ends, is_stopped)
-
-
-def _check_reason(
-    findings: Findings, stated: Answer, answer: Ids, limit: int, ends: Collection[int], is_stopped: bool | None
-) -> None:
-    if stated.finish == "end":
-        if answer and answer[-1] in ends:
+    if stated == "end":
+        if is_ended:
             findings.agrees("finish", "end")
         else:
             findings.differs("finish", "end", "the last token is no end token of the model")
-    elif stated.finish == "length":
+    elif stated == "length":
         short = max(0, limit - len(answer))
-        findings.note(
-            Finding(float(short), 0.0, "finish", "length", "tokens cut off before the limit" if short else "")
-        )
-    elif stated.finish == "cancelled":
+        detail = "tokens cut off before the limit" if short else ""
+        findings.note(Finding(float(short), 0.0, "finish", "length", detail))
+    elif stated == "cancelled":
         findings.leave_open("finish", "only the customer knows whether it left before the answer was whole")
     elif is_stopped is None:
         findings.leave_open("finish", "a stop text is said to have ended the answer: give the request and the response")
@@ -307,6 +267,23 @@ def _check_reason(
         findings.differs("finish", "stop", "the answer ends at no stop text that was asked for")
 
 
+def _check_stops(findings: Findings, answer: Ids, model: LanguageModel, request: ExpectedRequest) -> None:
+    """Check that no token comes after a requested stop text.
+
+    A text whose last character is incomplete is skipped: a stop text in it becomes visible with a later token. A stop
+    text inside the first `min_tokens` tokens may be passed over, as vLLM does.
+    """
+    decode = getattr(model, "decode", None)
+    if decode is None or not request.stop:
+        return
+    before = _finished(answer[:-1], decode) or ""
+    least = len(decode(answer[: request.min_tokens])) if request.min_tokens else 0
+    if passed := [stop for stop in request.stop if stop and before.find(stop, max(0, least + 1 - len(stop))) >= 0]:
+        findings.differs("finish", "stop", f"the answer goes on after {shown(repr(passed[0]))}, at which it was to end")
+    else:
+        findings.agrees("finish", "stop", "no token after a stop text")
+
+
 # Compares the log probabilities that a response reports with those of the verifier's own pass.
 #
 # No receipt binds them: they are compared because they are delivered with it. They are those of the model's logits
@@ -314,10 +291,7 @@ def _check_reason(
 #
 # Servers list the most likely tokens in two ways: alone, or (vLLM) the chosen token first and then the others.
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Row = NDArray[np.float64]
+Row = npt.NDArray[np.float64]
 LEAST: Final = -100.0
 """What is less likely counts as this: the API has no infinity."""
 BEFORE: Final = 4

@@ -75,11 +75,10 @@ def judge_fingerprint(
 
     Raises as `judge_fingerprints` does.
     """
-    found = distances(fingerprint, hidden)
+    blocks = distances(fingerprint, hidden)
     if fingerprint.method == "toploc":
-        return (_toploc_finding(found, card.dtype),) if found and not _unjudged_toploc(rule, card) else ()
-    settings = settings_of(fingerprint)
-    return tuple(_judge_projection(found, settings, rule, card)) if found else ()
+        return (_toploc_finding(blocks, card.dtype),) if blocks and not _unjudged_toploc(rule, card) else ()
+    return tuple(_Projection(settings_of(fingerprint), rule, card).judge(blocks)) if blocks else ()
 
 
 def unjudged_fingerprints(receipt: Receipt, rule: FingerprintRule, card: ModelCard) -> tuple[str, ...]:
@@ -87,18 +86,17 @@ def unjudged_fingerprints(receipt: Receipt, rule: FingerprintRule, card: ModelCa
 
     A layer that several projections have needs only one line, that of the first.
     """
-    lines = []
-    told: set[int] = set()
+    lines, seen = [], set[int]()
     for place, fingerprint in enumerate(receipt.fingerprints):
         if fingerprint.method == "toploc":
             reasons = [_unjudged_toploc(rule, card)]
         elif line := unmeasured_limits(rule, "projection", card):
             reasons = [line]
         else:
-            settings = settings_of(fingerprint)
-            new = [each for each in settings.layers if each not in told]
-            reasons = [_unjudged_layer(each, fingerprint.tokens, settings, rule, card) for each in new]
-            told.update(new)
+            projection = _Projection(settings_of(fingerprint), rule, card)
+            new = [layer for layer in projection.settings.layers if layer not in seen]
+            reasons = [projection.why_unjudged(layer, fingerprint.tokens) for layer in new]
+            seen.update(new)
         lines += [f"fingerprint {place}: {reason}" for reason in dict.fromkeys(reasons) if reason]
     return tuple(lines)
 
@@ -110,15 +108,15 @@ def unseen_changes(receipt: Receipt, rule: FingerprintRule, card: ModelCard) -> 
     its cell; one by a cell more than the limit is seen that often by 4 numbers and more (simulated).
     """
     seen: dict[int, float] = {}
-    for each in receipt.fingerprints if receipt.answer.tokens.count else ():
-        if each.method == "projection":
-            settings = settings_of(each)
-            for layer in settings.layers:
-                spans = _spans(settings, each.tokens)
-                allowed = _allowed(layer, spans, settings, rule, card)
-                if allowed is not None:
-                    share = allowed / _low(_numbers(settings, spans)) + _cell(settings)
-                    seen[layer] = min(seen.get(layer, math.inf), share)
+    projections = [each for each in receipt.fingerprints if each.method == "projection"]
+    for fingerprint in projections if receipt.answer.tokens.count else ():
+        projection = _Projection(settings_of(fingerprint), rule, card)
+        spans = projection.spans(fingerprint.tokens)
+        for layer in projection.settings.layers:
+            allowed = projection.allowed(layer, spans)
+            if allowed is not None:
+                share = allowed / _low(projection.numbers(spans)) + projection.cell
+                seen[layer] = min(seen.get(layer, math.inf), share)
     parts = ", ".join(f"{share:.2g} of the norm of layer {layer}" for layer, share in sorted(seen.items()))
     if not parts:
         return ""
@@ -143,61 +141,85 @@ def worst(findings: Sequence[Finding]) -> Finding:
     return max(findings, key=excess)
 
 
-def together(found: Sequence[Distance]) -> float:
+def together(blocks: Sequence[Distance]) -> float:
     """The distance of several blocks: the root of the mean of their squares, weighed by tokens; NaN is infinite."""
-    tokens = sum(each.tokens for each in found)
-    size = math.sqrt(sum(each.tokens * each.distance**2 for each in found) / tokens)
+    tokens = sum(each.tokens for each in blocks)
+    size = math.sqrt(sum(each.tokens * each.distance**2 for each in blocks) / tokens)
     return math.inf if math.isnan(size) else size
 
 
-def _judge_projection(
-    found: Sequence[Distance], settings: FingerprintSettings, rule: FingerprintRule, card: ModelCard
-) -> Iterator[Finding]:
-    detail, blocks = f"{settings.width} numbers of {settings.bits} bits", []
-    for layer in settings.layers:
-        alike = [each for each in found if each.layer == layer]
-        allowed = _allowed(layer, [each.tokens for each in alike], settings, rule, card)
-        if allowed is not None:
-            of = f"layer {layer}, all {sum(each.tokens for each in alike)} answer tokens"
-            yield Finding(together(alike), allowed, FINGERPRINTS, of, detail)
-        limits = {count: _allowed(layer, [count], settings, rule, card) for count in {each.tokens for each in alike}}
-        pairs = [(each, limits[each.tokens]) for each in alike]
-        blocks += [compared(each, limit, FINGERPRINTS, detail) for each, limit in pairs if limit is not None]
-    if blocks:
-        yield worst(blocks)
+@dataclass(frozen=True)
+class _Projection:
+    """Fingerprints with these settings, and the limits on their distances for the promised model."""
 
+    settings: FingerprintSettings
+    rule: FingerprintRule
+    card: ModelCard
 
-def _allowed(
-    layer: int, tokens: Sequence[int], settings: FingerprintSettings, rule: FingerprintRule, card: ModelCard
-) -> float | None:
-    """The largest distance of blocks with so many tokens each; None without limits, or if the codes cannot show it."""
-    limits = rule.limits_for(card, layer, sum(tokens))
-    if limits is None:
-        return None
-    numbers = _numbers(settings, tokens)
-    allowed = limits.allowed(numbers, rule.margin)
-    share = math.sqrt(max(0.25, 1.0 - SPREAD / math.sqrt(numbers)))
-    is_shown = allowed <= share * reach(settings.bits, settings.resolution)
-    return allowed if is_shown and not _is_too_coarse(settings, allowed) else None
+    def judge(self, blocks: Sequence[Distance]) -> Iterator[Finding]:
+        """The finding on all blocks of each layer together, and that on the worst block."""
+        detail, findings = f"{self.settings.width} numbers of {self.settings.bits} bits", []
+        for layer in self.settings.layers:
+            alike = [each for each in blocks if each.layer == layer]
+            allowed = self.allowed(layer, [each.tokens for each in alike])
+            if allowed is not None:
+                where = f"layer {layer}, all {sum(each.tokens for each in alike)} answer tokens"
+                yield Finding(together(alike), allowed, FINGERPRINTS, where, detail)
+            limits = {count: self.allowed(layer, [count]) for count in {each.tokens for each in alike}}
+            pairs = [(each, limits[each.tokens]) for each in alike]
+            findings += [compared(each, limit, FINGERPRINTS, detail) for each, limit in pairs if limit is not None]
+        if findings:
+            yield worst(findings)
 
+    def allowed(self, layer: int, spans: Sequence[int]) -> float | None:
+        """The largest distance of blocks with so many tokens each; None without limits, or if codes cannot show it."""
+        limits = self.rule.limits_for(self.card, layer, sum(spans))
+        if limits is None:
+            return None
+        numbers = self.numbers(spans)
+        allowed = limits.allowed(numbers, self.rule.margin)
+        share = math.sqrt(max(0.25, 1.0 - SPREAD / math.sqrt(numbers)))
+        is_shown = allowed <= share * reach(self.settings.bits, self.settings.resolution)
+        return allowed if is_shown and not self._is_too_coarse(allowed) else None
 
-def _is_too_coarse(settings: FingerprintSettings, allowed: float) -> bool:
-    """Whether a grid that the provider chose coarser than the usual one has cells wider than the limit.
+    def why_unjudged(self, layer: int, tokens: int) -> str:
+        """Why the distance of a layer decides nothing; empty if it decides, or if there are no tokens."""
+        spans = self.spans(tokens)
+        if not tokens or self.allowed(layer, spans) is not None:
+            return ""
+        dtype, limits = self.card.dtype, self.rule.limits_for(self.card, layer, tokens)
+        if limits is None:
+            return f"no limits were measured for layer {layer} of {self.card.layers} in {dtype}: {MEASURE}"
+        allowed = limits.allowed(self.numbers(spans), self.rule.margin)
+        if self._is_too_coarse(allowed):
+            return f"layer {layer}: a grid of {self.cell:.2g} of the norm is too coarse for a limit of {allowed:.2g}"
+        kind = f"{self.settings.width} numbers of {self.settings.bits} bits"
+        enough = (count * self.settings.block for count in range(1, BLOCKS_TRIED + 1))
+        needed = next((count for count in enough if self.allowed(layer, self.spans(count)) is not None), None)
+        if needed is None or needed <= tokens:
+            return f"layer {layer}: no limits tell honest {kind} in {dtype} from others"
+        return f"layer {layer}: {tokens} tokens are too few to tell honest {kind} in {dtype} from others: {needed} do"
 
-    A gap is what lies outside the claimed cell. Of differences as large as a cell, 0.69 is left in the gaps; of smaller
-    ones less, so that wider cells would hide what the limit is to show.
-    """
-    return settings.resolution < settings.usual and _cell(settings) > allowed
+    @property
+    def cell(self) -> float:
+        """The width of a cell of the grid, relative to the norm of a block."""
+        return 0.0 if self.settings.bits == 32 else 2.0**-self.settings.resolution
 
+    def spans(self, tokens: int) -> list[int]:
+        """The tokens of each block of an answer."""
+        return [count for _, count in self.settings.spans(tokens)]
 
-def _cell(settings: FingerprintSettings) -> float:
-    """The width of a cell of the grid, relative to the norm of a block."""
-    return 0.0 if settings.bits == 32 else 2.0**-settings.resolution
+    def numbers(self, spans: Sequence[int]) -> float:
+        """The numbers of equal blocks that vary as much as blocks with so many tokens each, weighed by them."""
+        return self.settings.width * sum(spans) ** 2 / sum(each**2 for each in spans)
 
+    def _is_too_coarse(self, allowed: float) -> bool:
+        """Whether a grid that the provider chose coarser than the usual one has cells wider than the limit.
 
-def _numbers(settings: FingerprintSettings, tokens: Sequence[int]) -> float:
-    """The numbers of equal blocks that vary as much as blocks with so many tokens each, weighed by them."""
-    return settings.width * sum(tokens) ** 2 / sum(each**2 for each in tokens)
+        A gap is what lies outside the claimed cell. Of differences as large as a cell, 0.69 is left in the gaps; of
+        smaller ones less, so that wider cells would hide what the limit is to show.
+        """
+        return self.settings.resolution < self.settings.usual and self.cell > allowed
 
 
 def _low(numbers: float) -> float:
@@ -206,45 +228,22 @@ def _low(numbers: float) -> float:
     return math.pow(max(0.05, 1.0 - part - 1.645 * math.sqrt(part)), 1.5)
 
 
-def _unjudged_layer(
-    layer: int, tokens: int, settings: FingerprintSettings, rule: FingerprintRule, card: ModelCard
-) -> str:
-    if not tokens or _allowed(layer, _spans(settings, tokens), settings, rule, card) is not None:
-        return ""
-    limits = rule.limits_for(card, layer, tokens)
-    if limits is None:
-        return f"no limits were measured for layer {layer} of {card.layers} in {card.dtype}: {MEASURE}"
-    allowed = limits.allowed(_numbers(settings, _spans(settings, tokens)), rule.margin)
-    if _is_too_coarse(settings, allowed):
-        return f"layer {layer}: a grid of {_cell(settings):.2g} of the norm is too coarse for a limit of {allowed:.2g}"
-    kind = f"{settings.width} numbers of {settings.bits} bits"
-    enough = [count * settings.block for count in range(1, BLOCKS_TRIED + 1)]
-    needed = next((n for n in enough if _allowed(layer, _spans(settings, n), settings, rule, card) is not None), None)
-    if needed is None or needed <= tokens:
-        return f"layer {layer}: no limits tell honest {kind} in {card.dtype} from others"
-    return f"layer {layer}: {tokens} tokens are too few to tell honest {kind} in {card.dtype} from others: {needed} do"
-
-
-def _spans(settings: FingerprintSettings, tokens: int) -> list[int]:
-    return [count for _, count in settings.spans(tokens)]
-
-
 def _unjudged_toploc(rule: FingerprintRule, card: ModelCard) -> str:
     if card.dtype not in TOPLOC_LIMITS:
         return f"no limits tell honest TOPLOC in {card.dtype} from others"
     return unmeasured_limits(rule, "toploc", card)
 
 
-def _toploc_finding(found: Sequence[Distance], dtype: Dtype) -> Finding:
+def _toploc_finding(blocks: Sequence[Distance], dtype: Dtype) -> Finding:
     exponents, mean, middle = TOPLOC_LIMITS[dtype]
 
     def excess(each: Distance) -> float:
         share = each.distance * TOPLOC_VALUES / exponents
         return max(share, each.mantissa_mean / mean, each.mantissa_median / middle)
 
-    worst = max(found, key=excess)
-    detail = f"{worst.distance:.0%} of exponents differ; mantissas by {worst.mantissa_mean:.1f} on average"
-    return Finding(excess(worst), 1.0, "fingerprint", _where(worst), f"TOPLOC, blind to signs: {detail}")
+    farthest = max(blocks, key=excess)
+    detail = f"{farthest.distance:.0%} of exponents differ; mantissas by {farthest.mantissa_mean:.1f} on average"
+    return Finding(excess(farthest), 1.0, FINGERPRINTS, _where(farthest), f"TOPLOC, blind to signs: {detail}")
 
 
 def _where(distance: Distance) -> str:
@@ -325,15 +324,15 @@ def rounding_of(
     for fingerprint in projections:
         settings = settings_of(fingerprint)
         own, true = rows_of(fingerprint)
-        found = residuals(fingerprint.raw, true, settings)
+        residual = residuals(fingerprint.raw, true, settings)
         for layer in settings.layers if fingerprint.block == projections[0].block else ():
             # Other directions are other evidence; the same ones once more would only repeat it.
             form = (layer, settings.width, settings.seed)
             ratio = allowed.get(place_of(layer, card.layers))
             if form not in seen and ratio is not None:
                 seen.add(form)
-                variance = (ratio * own_rounding(own, true, layer, settings)) ** 2 + CELL * found[layer].cells ** 2
-                gaps = found[layer].gaps
+                variance = (ratio * own_rounding(own, true, layer, settings)) ** 2 + CELL * residual[layer].cells ** 2
+                gaps = residual[layer].gaps
                 parts.setdefault(layer, []).append((gaps, np.broadcast_to(variance, gaps.shape)))
     if not parts:
         return None

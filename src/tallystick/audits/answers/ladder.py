@@ -93,22 +93,22 @@ def judge_replay(
 
 def differences(receipt: Receipt, replayer: ExactReplayer, stated: Environment | None) -> list[str]:
     """Why the answer cannot be generated again bit for bit: another stack or engine, or other requests in the batch."""
-    found, own, engine = [], replayer.environment, receipt.engine
+    reasons, own, engine = [], replayer.environment, receipt.engine
     if receipt.batch.largest > 1:
-        found.append(f"computed in a batch of up to {receipt.batch.largest}, whose other prompts are not at hand")
+        reasons.append(f"computed in a batch of up to {receipt.batch.largest}, whose other prompts are not at hand")
     if receipt.sampler.grammar is not None:
-        found.append("it follows a grammar, and answers are generated again without one; rung 2 judges its tokens")
+        reasons.append("it follows a grammar, and answers are generated again without one; rung 2 judges its tokens")
     if stated is not None and not stated.is_named_by(engine.environment):
         raise ProofError("environment: not the one that the receipt names")
     for name in ENGINE:
         theirs, ours = getattr(engine, name), getattr(replayer.engine, name)
         if theirs != ours:
-            found.append(f"another engine: {name} {shown(theirs)}, here {ours}")
+            reasons.append(f"another engine: {name} {shown(theirs)}, here {ours}")
     if stated is not None or own.is_named_by(engine.environment):
-        found += [f"another stack: {line}" for line in own.differences(stated or own)]
+        reasons += [f"another stack: {line}" for line in own.differences(stated or own)]
     else:
-        found.append("another stack than this one; give the provider's environment to see where they differ")
-    return found
+        reasons.append("another stack than this one; give the provider's environment to see where they differ")
+    return reasons
 
 
 def _same_tokens(findings: Findings, receipt: Receipt, own: Replay, rule: ReplayRule) -> frozenset[int]:
@@ -133,13 +133,13 @@ def _note_other_bits(findings: Findings, rule: ReplayRule, line: str) -> None:
         )
 
 
-def _same_prefix(receipt: Receipt, found: Replay, place: int, final: int) -> int:
+def _same_prefix(receipt: Receipt, replayed: Replay, place: int, final: int) -> int:
     """The answer tokens before `place` in fingerprint blocks with equal bits; 0 if those of any hidden state differ.
 
     The logits are left out: with another output matrix they differ, and the states before them do not.
     """
     tokens = 0
-    for claimed, own in zip(receipt.fingerprints, found.fingerprints, strict=False):
+    for claimed, own in zip(receipt.fingerprints, replayed.fingerprints, strict=False):
         whole = (place + 1) // claimed.block
         if any(
             _parts(claimed, layer, whole) != _parts(own, layer, whole) for layer in claimed.layers if layer <= final
@@ -190,26 +190,26 @@ def climb(
     Raises `UsageError` for a rung that does not exist, and what `verify_receipt` raises.
     """
     check_rung(rung)
-    found = begin_verification(context, model, policy or ReceiptPolicy())
-    check_statements(found)
-    return climb_from(found, rung, tools)
+    case = begin_verification(context, model, policy or ReceiptPolicy())
+    check_statements(case)
+    return climb_from(case, rung, tools)
 
 
-def climb_from(found: Verification, rung: int | None = None, tools: Tools | None = None) -> ReceiptReport:
+def climb_from(case: Verification, rung: int | None = None, tools: Tools | None = None) -> ReceiptReport:
     """As `climb`, for a receipt whose statements were checked already."""
     check_rung(rung)
     reached = 1 if rung == 1 else FREE
-    compute(found, 1 if rung == 1 else FREE)
-    if not (found.is_doubtful if rung is None else found.can_compute and rung > FREE):
-        return found.report(reached)
+    compute(case, 1 if rung == 1 else FREE)
+    if not (case.is_doubtful if rung is None else case.can_compute and rung > FREE):
+        return case.report(reached)
     tools, settled = tools or Tools(), frozenset[int]()
-    if rung == 3 or ((rung == 4 or found.is_doubtful) and _has_layers(found.context, tools)):
+    if rung == 3 or ((rung == 4 or case.is_doubtful) and _has_layers(case.context, tools)):
         reached = 3
-        _judge_layer(found, tools)
-    if rung == 4 or (rung is None and found.is_doubtful and _has_replayer(found.context, tools)):
+        _judge_layer(case, tools)
+    if rung == 4 or (rung is None and case.is_doubtful and _has_replayer(case.context, tools)):
         reached = 4
-        settled = _judge_replay(found, tools)
-    return _settled(found.report(reached), settled)
+        settled = _judge_replay(case, tools)
+    return _settled(case.report(reached), settled)
 
 
 def check_rung(rung: int | None) -> None:
@@ -233,26 +233,26 @@ def _has_replayer(context: ReceiptContext, tools: Tools) -> bool:
     return not differences(context.receipt, tools.replayer, stated)
 
 
-def _judge_layer(found: Verification, tools: Tools) -> None:
-    findings, challenge = found.findings, found.context.challenge
+def _judge_layer(case: Verification, tools: Tools) -> None:
+    findings, challenge = case.findings, case.context.challenge
     if tools.layers is None:
         findings.leave_open("layer", "nothing here captures a layer of the model")
         return
     with findings.timing("layer", 0 if challenge is None else challenge.size):
         try:
-            judge_layer(found, tools.layers, tools.layer)
+            judge_layer(case, tools.layers, tools.layer)
         except UnavailableError as error:
             findings.leave_open("layer", str(error))
 
 
-def _judge_replay(found: Verification, tools: Tools) -> frozenset[int]:
-    findings, rule = found.findings, ReplayRule(found.policy.replay == "bits", found.model.card.layers)
+def _judge_replay(case: Verification, tools: Tools) -> frozenset[int]:
+    findings, rule = case.findings, ReplayRule(case.policy.replay == "bits", case.model.card.layers)
     if tools.replayer is None:
         findings.leave_open("replay", "nothing here generates on this stack")
         return frozenset()
     with findings.timing("replay"):
         try:
-            return judge_replay(findings, found.receipt, *found.known, tools.replayer, tools.environment, rule)
+            return judge_replay(findings, case.receipt, *case.known, tools.replayer, tools.environment, rule)
         except UnavailableError as error:
             findings.leave_open("replay", str(error))
         except ProofError as error:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tallystick.audits.answers.policy import ReceiptPolicy
-from tallystick.audits.answers.states import opened_layers
+from tallystick.audits.answers.states import opened_layers, row_distances
 from tallystick.audits.answers.subject import Verification
 from tallystick.core.errors import ProofError, UnavailableError
 from tallystick.core.tensors import FEWER_BITS, Tensor, TensorSpec, in_fewer_bits, round_to_bfloat16, round_to_float16
@@ -51,15 +51,15 @@ def bounded_outputs(
     Raises `MalformedError` if a binding is missing or has another spec, or if operands do not fit together.
     """
     wanted = {output.value: output.name for output in graph.outputs}
-    found: dict[str, BoundedValue] = {}
+    outputs: dict[str, BoundedValue] = {}
 
     def keep(node: Node, _: Arguments, results: tuple[Any, ...]) -> None:
         for ref, ball in zip(node.outputs, results, strict=True):
             if ref in wanted and ball is not None:
-                found[wanted[ref]] = _bounded(ball)
+                outputs[wanted[ref]] = _bounded(ball)
 
     execute(graph, bindings, BallEngine(precision), keep)
-    return found
+    return outputs
 
 
 @dataclass(frozen=True)
@@ -177,10 +177,10 @@ def matrices_of(graph: Graph, bindings: Mapping[Ref, Tensor]) -> list[Ref]:
     return sorted(ref for ref in read & bindings.keys() if specs[ref].is_float and len(specs[ref].shape) == 2)
 
 
-def finding_of(where: str, name: str, found: Projected) -> Finding:
+def finding_of(where: str, name: str, projected: Projected) -> Finding:
     """The place as a finding: beyond half the way it disagrees."""
     detail = f"of the way from the promised layer to one with weights in {name}"
-    return Finding(max(found.place, 0.0), HALFWAY, "layer", f"{where}, towards {name}", detail)
+    return Finding(max(projected.place, 0.0), HALFWAY, "layer", f"{where}, towards {name}", detail)
 
 
 # Rung 3: one layer is run on the provider's opened input and judged by the rounding error of its operators.
@@ -225,12 +225,12 @@ LayerSource = Callable[[tuple[int, ...], int], LayerProgram]
 """Returns the program of a layer for given tokens; raises `UnavailableError` if it cannot be captured."""
 
 
-def judge_layer(found: Verification, source: LayerSource, layer: int | None = None) -> None:
+def judge_layer(case: Verification, source: LayerSource, layer: int | None = None) -> None:
     """Judge `layer`, the one asked for, or one that the nonce draws among those whose input and output are opened.
 
     Raises `MalformedError` if the bytes of the opening are not rows, and what `source` raises.
     """
-    findings, statement, challenge = found.findings, found.receipt.states, found.context.challenge
+    findings, statement, challenge = case.findings, case.receipt.states, case.context.challenge
     if statement is None or challenge is None:
         findings.leave_open(
             "layer", "the hidden states before and after a layer are not opened: challenge the provider"
@@ -253,7 +253,7 @@ def judge_layer(found: Verification, source: LayerSource, layer: int | None = No
         name = "no layer is" if chosen is None else f"layer {chosen} is not"
         findings.leave_open("layer", f"{name} opened in full together with the one before")
         return
-    _judge(found, statement, opened, chosen, source(found.fed, chosen))
+    _judge(case, statement, opened, chosen, source(case.fed, chosen))
 
 
 def check_program(graph: Graph, policy: ReceiptPolicy) -> None:
@@ -265,9 +265,9 @@ def check_program(graph: Graph, policy: ReceiptPolicy) -> None:
 
 
 def _judge(
-    found: Verification, statement: StatesCommitment, opened: Mapping[int, Rows], layer: int, program: LayerProgram
+    case: Verification, statement: StatesCommitment, opened: Mapping[int, Rows], layer: int, program: LayerProgram
 ) -> None:
-    findings, policy, graph = found.findings, found.policy, program.graph
+    findings, policy, graph = case.findings, case.policy, program.graph
     check_program(graph, policy)
     bindings, specs = dict(program.bindings), graph.specs()
     [output] = graph.outputs
@@ -329,10 +329,8 @@ def _within_bound(claimed: npt.NDArray[np.float64], exact: BoundedValue, layer: 
 
 
 def _within_share(claimed: npt.NDArray[np.float64], exact: BoundedValue, layer: int, allowed: float) -> Finding:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        size = np.linalg.norm(exact.centre[0], axis=1)
-        away = np.linalg.norm(claimed[0] - exact.centre[0], axis=1)
-        share = np.where(away == 0.0, 0.0, away / size)
+    with np.errstate(invalid="ignore"):
+        share = row_distances(claimed[0] - exact.centre[0], exact.centre[0])
     share = np.where(np.isnan(share), np.inf, share)
     row = int(np.argmax(share))
     return Finding(float(share[row]), allowed, "layer", f"layer {layer}, row {row}", "of the row's norm")

@@ -152,16 +152,16 @@ def other_samplers(view: ClaimedAnswer, drift: float) -> Likelihoods:
     drift *= stretch(view.sampler)
     rows = (view.logits, view.sampler, range(len(view.answer)), view.histories)
     claimed, least = np.asarray(view.answer, np.int64), view.rule.far_rate
-    found = {
+    logs = {
         f"temperature x{factor:g}": wagers(each, claimed, drift, least)
         for factor, each in zip(FACTORS, rivals(*rows, FACTORS, view.band), strict=True)
     }
     filters = other_filters(view.sampler)
-    found |= dict.fromkeys(FILTERS, (np.zeros(len(claimed)),) * 2)
+    logs |= dict.fromkeys(FILTERS, (np.zeros(len(claimed)),) * 2)
     for name, each in zip(filters, filter_rivals(*rows, [*filters.values()], drift), strict=True):
-        found[name] = wagers(each, claimed, drift, least)
-    against, in_favour = zip(*found.values(), strict=True)
-    return Likelihoods.of([*found], np.stack(against), np.stack(in_favour))
+        logs[name] = wagers(each, claimed, drift, least)
+    against, in_favour = zip(*logs.values(), strict=True)
+    return Likelihoods.of([*logs], np.stack(against), np.stack(in_favour))
 
 
 def other_filters(sampler: Sampler) -> dict[str, Sampler]:

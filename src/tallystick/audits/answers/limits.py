@@ -165,9 +165,9 @@ class FingerprintRule(Document):
 
         How rounding adds up depends on the model, so this holds for models of the measured depth and width alone.
         """
-        held = shipped_calibration().rounding if self.rounding is None else self.rounding
+        table = shipped_calibration().rounding if self.rounding is None else self.rounding
         size = (card.dtype, card.layers, card.width)
-        alike = [each for each in held if (each.dtype, each.layers, each.width) == size and each.tokens <= tokens]
+        alike = [each for each in table if (each.dtype, each.layers, each.width) == size and each.tokens <= tokens]
         return {each.place: each.ratio for each in sorted(alike, key=lambda each: each.tokens)}
 
     @property
@@ -187,14 +187,14 @@ class FingerprintRule(Document):
     def limits_for(self, card: ModelCard, layer: int, tokens: int) -> RowLimits | None:
         """The limits for `tokens` rows of a layer; None if there are none for the model or the layer."""
         place = place_of(layer, card.layers)
-        found = [
+        limits = [
             each
             for each in self._models_like(card)
             if each.place == place and each.tokens <= tokens and (each.layer_max is None or layer <= each.layer_max)
         ]
         # Limits of fewer layers are the narrower ones; of those, the ones for longer runs.
         return max(
-            found, key=lambda each: (each.layer_max is not None, -(each.layer_max or 0), each.tokens), default=None
+            limits, key=lambda each: (each.layer_max is not None, -(each.layer_max or 0), each.tokens), default=None
         )
 
     def _models_like(self, card: ModelCard) -> list[RowLimits]:
@@ -282,11 +282,11 @@ class SamplerRule(Document):
         """
         if self.band is not None:
             return self
-        found = self.limits_for(card)
-        if found is None:
+        measured = self.limits_for(card)
+        if measured is None:
             return self.model_copy(update={"band": BANDS[card.dtype]})
-        own = {name: getattr(found, name) for name in ("rms", "mismatches") if getattr(self, name) is None}
-        return self.model_copy(update={"band": found.band, **own})
+        own = {name: getattr(measured, name) for name in ("rms", "mismatches") if getattr(self, name) is None}
+        return self.model_copy(update={"band": measured.band, **own})
 
     @property
     def far_bands(self) -> float:

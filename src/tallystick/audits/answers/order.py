@@ -138,12 +138,12 @@ def _check_numbers(
         by_number[receipt.receipt.sequence].append(receipt)
     forks = Counter[Digest | None](each.receipt.previous for each in receipts if each.receipt.previous is not None)
     is_clean = True
-    for number, found in by_number.items():
-        if any(forks[each.receipt.previous] > 1 for each in found):
+    for number, alike in by_number.items():
+        if any(forks[each.receipt.previous] > 1 for each in alike):
             line = "two different receipts after one and the same: the provider equivocates"
             findings.differs(CHECK, f"number {number}", line)
             is_clean = False
-        elif _may_be_one_journal(found, firsts):
+        elif _may_be_one_journal(alike, firsts):
             _object_or_leave_open(findings, number, "two different receipts under one number", complete)
             is_clean = False
     if is_clean:
@@ -161,7 +161,7 @@ def _check_names(findings: Findings, receipts: Sequence[ReceiptContext], firsts:
     by_name: dict[str, list[ReceiptContext]] = defaultdict(list)
     for each in receipts:
         by_name[each.receipt.request.id].append(each)
-    doubled = sorted(name for name, found in by_name.items() if _may_be_one_journal(found, firsts))
+    doubled = sorted(name for name, alike in by_name.items() if _may_be_one_journal(alike, firsts))
     for name in doubled[:SHOWN]:
         findings.differs(CHECK, "request.id", f"{name} in more than one receipt")
     if not doubled:
@@ -178,7 +178,7 @@ def _check_nonces(findings: Findings, receipts: Sequence[ReceiptContext]) -> Non
     for each in receipts:
         if each.receipt.request.nonce is not None:
             by_nonce[each.receipt.request.nonce].append(each)
-    doubled = sorted(nonce for nonce, found in by_nonce.items() if not _is_one_request(found))
+    doubled = sorted(nonce for nonce, alike in by_nonce.items() if not _is_one_request(alike))
     for nonce in doubled[:SHOWN]:
         count = len(by_nonce[nonce])
         line = f"{shown(nonce)} in {count} receipts of different requests"
@@ -192,7 +192,7 @@ def _is_one_request(receipts: Sequence[ReceiptContext]) -> bool:
     """Whether receipts are the answers to one request: the same name with numbers, and seeds that count with them."""
     if len(receipts) == 1:
         return True
-    return None not in (asked := {_asked(each) for each in receipts}) and len(asked) == 1
+    return None not in (requests := {_asked(each) for each in receipts}) and len(requests) == 1
 
 
 def _asked(context: ReceiptContext) -> tuple[object, ...] | None:
@@ -212,14 +212,14 @@ def _check_links(findings: Findings, receipts: Sequence[ReceiptContext], complet
     A receipt that names another one than is held under that number may follow it in a journal that is not whole here.
     """
     numbers = {each.identity: each.receipt.sequence for each in receipts}
-    held = set(numbers.values())
+    known = set(numbers.values())
     broken, open_ones, links = [], [], 0
     for each in sorted(receipts, key=lambda each: each.receipt.sequence):
         number, before = each.receipt.sequence, each.receipt.previous
         links += before in numbers
         if (number == 1) != (before is None) or (before in numbers and numbers[before] != number - 1):
             broken.append(number)
-        elif before is not None and before not in numbers and number - 1 in held:
+        elif before is not None and before not in numbers and number - 1 in known:
             open_ones.append(number)
     for number in broken[:SHOWN]:
         findings.differs(CHECK, f"number {number}", "does not name the receipt before it")

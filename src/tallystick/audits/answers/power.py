@@ -57,10 +57,10 @@ def unmeasured_rounding(card: ModelCard) -> str:
 def _reason(measured: Sequence[MeasuredModels], card: ModelCard, what: str, way: str) -> str:
     if any(each.covers(card) for each in measured):
         return ""
-    held = f"{card.layers} layers of width {card.width} in {card.dtype}"
+    promised = f"{card.layers} layers of width {card.width} in {card.dtype}"
     alike = [f"{each.layers} layers of width {each.width}" for each in measured if each.dtype == card.dtype]
     tried = f"up to {' or '.join(dict.fromkeys(alike))}" if alike else "nothing in that precision"
-    return f"{what} measured for {held} (measured: {tried}): {way}"
+    return f"{what} measured for {promised} (measured: {tried}): {way}"
 
 
 # What checks of an answer are able to see: by cheat, how many answers of a measured model were rejected for it.
@@ -129,13 +129,13 @@ def power_at(
 
     What was measured without a second pass holds with it too, but not the other way round.
     """
-    found: dict[str, CheatPower] = {}
+    known: dict[str, CheatPower] = {}
     measured = (each for one in shipped_power().models if one.is_of(card) for each in one.cheats)
     for each in sorted(measured, key=lambda each: (each.wide, each.opened > 0, each.pooled, each.tokens)):
         fits = each.pooled <= answers and each.pooled * each.tokens <= tokens
         if fits and each.wide <= wide and each.opened <= opened:
-            found[each.cheat] = each
-    return tuple(found.values())
+            known[each.cheat] = each
+    return tuple(known.values())
 
 
 def why_unmeasured(card: ModelCard, receipt: Receipt, policy: ReceiptPolicy, rung: int) -> str:
@@ -171,8 +171,8 @@ def power_lines(fitting: Iterable[str], power: Sequence[CheatPower], reason: str
     for subject, cheats in by_subject.items():
         sizes = sorted({(each.pooled, each.tokens, each.opened) for each in cheats})
         alike = [(size, [each for each in cheats if (each.pooled, each.tokens, each.opened) == size]) for size in sizes]
-        told = "; ".join(f"{_answers(*size)} rejected for {', '.join(map(str, held))}" for size, held in alike)
-        yield f"{subject}: nothing speaks against it; {told or 'what would is not measured'}"
+        lines = "; ".join(f"{_answers(*size)} rejected for {', '.join(map(str, of_size))}" for size, of_size in alike)
+        yield f"{subject}: nothing speaks against it; {lines or 'what would is not measured'}"
 
 
 def _answers(pooled: int, tokens: int, opened: int) -> str:

@@ -1,11 +1,10 @@
-"""The report on receipts: every check with findings, bytes and time; as JSON and as text."""
+"""The report on one receipt: every check with findings, bytes and time, and answers to a customer's questions."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, TypeVar
 
 from tallystick.audits.answers.fingerprints import RoundingEvidence
 from tallystick.audits.answers.power import CheatPower, power_lines
@@ -16,38 +15,7 @@ from tallystick.verdicts.tolerance import Finding
 from tallystick.verdicts.verdict import Cost, Findings, Judgement, Open, Outcome, Verdict, VerdictCoverage, number
 from tallystick.verdicts.words import CheckCost, VerdictText
 
-if TYPE_CHECKING:
-    from tallystick.audits.answers.stream import StreamReport
-
-
-# The report on a receipt as JSON.
-
-
-def report_json(report: ReceiptReport) -> dict[str, Json]:
-    """The report as JSON values."""
-    return {
-        **report.verdict.to_json(),
-        "receipt": str(report.receipt),
-        "model": str(report.model),
-        "sequence": report.sequence,
-        "tokens": report.tokens,
-        "rung": report.rung,
-        "answers": dict(report.answers),
-        "power": [each.to_json() for each in report.power],
-        "power_unknown": report.unmeasured,
-        "costs": [
-            {"check": check, "seconds": number(round(seconds, 6)), "bytes": report.bytes[check]}
-            for check, seconds in report.seconds.items()
-        ],
-        "rungs": [
-            {"rung": rung, "name": cost.check, "seconds": number(round(cost.seconds, 6)), "bytes": cost.bytes}
-            for rung, cost in report.rung_costs.items()
-        ],
-    }
-
-
-# The report on one receipt: every check with findings, bytes and time, and answers to a customer's questions.
-
+Key = TypeVar("Key")
 Reply = Literal["yes", "fits", "no", "unknown"]
 """`fits`: nothing that was checked speaks against it, which a difference that is not seen would not do either."""
 RUNGS: Final = (1, 2, 3, 4)
@@ -164,29 +132,51 @@ class ReceiptReport(Judgement):
     @property
     def seconds(self) -> dict[str, float]:
         """The seconds that each check took."""
-        return {check: sum(cost.seconds for cost in self.costs if cost.check == check) for check in self._checks()}
+        return {check: cost.seconds for check, cost in self._costs_by(lambda cost: cost.check).items()}
 
     @property
     def bytes(self) -> dict[str, int]:
         """The bytes of evidence that each check read."""
-        return {check: sum(cost.bytes for cost in self.costs if cost.check == check) for check in self._checks()}
+        return {check: cost.bytes for check, cost in self._costs_by(lambda cost: cost.check).items()}
 
     @property
     def rung_costs(self) -> dict[int, Cost]:
         """The cost of each climbed rung, with its pass over the tokens."""
-        found: dict[int, Cost] = {}
-        for cost in self.costs:
-            rung = PASSES.get(cost.check) or RUNG_OF.get(cost.check, 0)
-            held = found.get(rung, Cost(RUNG_NAMES.get(rung, "statements"), 0.0))
-            found[rung] = replace(held, seconds=held.seconds + cost.seconds, bytes=held.bytes + cost.bytes)
-        return dict(sorted(found.items()))
+        by_rung = self._costs_by(lambda cost: PASSES.get(cost.check) or RUNG_OF.get(cost.check, 0))
+        return {
+            rung: Cost(RUNG_NAMES.get(rung, "statements"), cost.seconds, cost.bytes)
+            for rung, cost in sorted(by_rung.items())
+        }
 
     def to_json(self) -> dict[str, Json]:
         """The report as JSON values."""
-        return report_json(self)
+        return {
+            **self.verdict.to_json(),
+            "receipt": str(self.receipt),
+            "model": str(self.model),
+            "sequence": self.sequence,
+            "tokens": self.tokens,
+            "rung": self.rung,
+            "answers": dict(self.answers),
+            "power": [each.to_json() for each in self.power],
+            "power_unknown": self.unmeasured,
+            "costs": [
+                {"check": check, "seconds": number(round(cost.seconds, 6)), "bytes": cost.bytes}
+                for check, cost in self._costs_by(lambda cost: cost.check).items()
+            ],
+            "rungs": [
+                {"rung": rung, "name": cost.check, "seconds": number(round(cost.seconds, 6)), "bytes": cost.bytes}
+                for rung, cost in self.rung_costs.items()
+            ],
+        }
 
-    def _checks(self) -> list[str]:
-        return list(dict.fromkeys(cost.check for cost in self.costs))
+    def _costs_by(self, key: Callable[[Cost], Key]) -> dict[Key, Cost]:
+        """The sums of costs with an equal key."""
+        sums: dict[Key, Cost] = {}
+        for cost in self.costs:
+            before = sums.get(key(cost), Cost(cost.check, 0.0))
+            sums[key(cost)] = Cost(before.check, before.seconds + cost.seconds, before.bytes + cost.bytes)
+        return sums
 
     def _reply(self, question: CustomerQuestion) -> Reply:
         decisive = [each for each in self.findings if not each.advisory]
@@ -214,46 +204,19 @@ def was_opened(findings: Iterable[Finding]) -> bool:
     return any(each.name == "rerun" and not each.advisory for each in findings)
 
 
-# The reports on receipts as text: on one, and on a stream of them.
-
-NAMED: Final = 8
-
-
 def receipt_text(report: ReceiptReport, startup_seconds: float) -> VerdictText:
     """What the report on one receipt says in lines of text; first the replies to a customer's questions."""
-    subject = f"receipt {report.receipt}: number {report.sequence}, {report.tokens} tokens"
     replies = "   ".join(f"{question}: {reply}" for question, reply in report.answers.items())
-    costs = {check: CheckCost(report.bytes[check], spent) for check, spent in report.seconds.items()}
-    seconds = {"start-up": startup_seconds, "checking": sum(report.seconds.values())}
-    missing = frozenset(each.check for each in report.missing)
     return VerdictText(
-        report.verdict, subject, (replies, *report.told), (), tuple(_rungs(report)), seconds, costs, missing
+        report.verdict,
+        f"receipt {report.receipt}: number {report.sequence}, {report.tokens} tokens",
+        (replies, *report.told),
+        (),
+        tuple(
+            f"{f'rung {rung}' if rung else 'no rung'}: {cost.check}, {cost.seconds:.4f} s, {cost.bytes} bytes"
+            for rung, cost in report.rung_costs.items()
+        ),
+        {"start-up": startup_seconds, "checking": sum(report.seconds.values())},
+        {check: CheckCost(report.bytes[check], spent) for check, spent in report.seconds.items()},
+        frozenset(each.check for each in report.missing),
     )
-
-
-def stream_text(report: StreamReport, startup_seconds: float) -> VerdictText:
-    """What the report on many receipts says in lines of text."""
-    single = ", ".join(_singles(report))
-    subject = f"{report.receipts} receipts, {report.computed} computed, {report.tokens} tokens"
-    checking = sum(sum(each.seconds.values()) for each in report.reports)
-    seconds = {"start-up": startup_seconds, "checking": checking}
-    repeat = f"repeat with --nonce {report.nonce.hex()}"
-    return VerdictText(report.verdict, subject, (f"single receipts: {single}", *report.told), (repeat,), (), seconds)
-
-
-def _singles(report: StreamReport) -> Iterator[str]:
-    """The number of receipts by outcome, and the names of those that are not accepted."""
-    names: dict[str, list[str]] = defaultdict(list)
-    for each in report.reports:
-        names[each.outcome].append(f"number {each.sequence}")
-    for unread in report.unread:
-        names[unread.outcome].append(unread.subject)
-    for outcome, named in sorted(names.items()):
-        more = " …" if len(named) > NAMED else ""
-        yield f"{len(named)} {outcome}" + ("" if outcome == "accepted" else f" ({', '.join(named[:NAMED])}{more})")
-
-
-def _rungs(report: ReceiptReport) -> Iterator[str]:
-    for rung, cost in report.rung_costs.items():
-        name = f"rung {rung}" if rung else "no rung"
-        yield f"{name}: {cost.check}, {cost.seconds:.4f} s, {cost.bytes} bytes"

@@ -89,12 +89,12 @@ class SamplerEvidence:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Findings on the worst single token, on all tokens together, and on end tokens."""
-        found = [] if self.single is None else [self.single]
+        findings = [] if self.single is None else [self.single]
         if self.trials.tokens:
-            found.append(self._mismatches())
+            findings.append(self._mismatches())
         if self.likelihoods is not None:
-            found.append(self.likelihoods.finding(self.rule.alpha))
-        return (*(replace(each, advisory=bool(self.undecided)) for each in found), *self.ends)
+            findings.append(self.likelihoods.finding(self.rule.alpha))
+        return (*(replace(each, advisory=bool(self.undecided)) for each in findings), *self.ends)
 
     @property
     def decision(self) -> Decision:
@@ -125,12 +125,12 @@ class SamplerEvidence:
         """What the tokens cannot tell from the stated sampler, and about how many more such tokens would."""
         if self.undecided or self._is_rejected:
             return ()
-        told = []
-        for found, what in ((self.others, "the stated sampler"), (self.cheaper, "the promised weights")):
-            missing = {name: found.tokens_missing(name, self.rule.beta) for name in found.named}
+        lines = []
+        for ratios, what in ((self.others, "the stated sampler"), (self.cheaper, "the promised weights")):
+            missing = {name: ratios.tokens_missing(name, self.rule.beta) for name in ratios.named}
             like = ", ".join(f"{name} ({_more(count)})" for name, count in missing.items() if count != 0)
-            told += [f"{found.tokens} tokens cannot tell {what} from {like}"] if like else []
-        return tuple(f"sampler: {line}" for line in (*told, *self._unseen()))
+            lines += [f"{ratios.tokens} tokens cannot tell {what} from {like}"] if like else []
+        return tuple(f"sampler: {line}" for line in (*lines, *self._unseen()))
 
     @property
     def tokens_missing(self) -> int | None:
@@ -173,8 +173,8 @@ class SamplerEvidence:
             )
 
     def _log_against(self, trials: Trials) -> float:
-        held = [each for each in (self.others, self.cheaper) if each.tokens]
-        return log_mean([trials.log_against(), *(each.log_against() for each in held)])
+        known = [each for each in (self.others, self.cheaper) if each.tokens]
+        return log_mean([trials.log_against(), *(each.log_against() for each in known)])
 
     def _mismatches(self) -> Finding:
         rule, trials, others = self.rule, self.trials, self.others
@@ -270,19 +270,19 @@ def combine(evidence: Iterable[SamplerEvidence]) -> SamplerEvidence:
 
 def _with_margins(evidence: SamplerEvidence, view: ClaimedAnswer, forced: int) -> SamplerEvidence:
     places = range(len(view.answer))
-    found = margins(view.logits, view.answer, view.sampler, places, view.histories, view.rule.reach)
-    beyond = np.flatnonzero(~(found <= view.band))
-    tested = max(len(found) - forced, len(beyond))
-    worst = int(np.argmax(found))
-    where = f"token {worst}" if found[worst] else ""
-    shown = ", ".join(f"{place} by {found[place]:.3g}" for place in beyond[:SHOWN])
+    apart = margins(view.logits, view.answer, view.sampler, places, view.histories, view.rule.reach)
+    beyond = np.flatnonzero(~(apart <= view.band))
+    tested = max(len(apart) - forced, len(beyond))
+    worst = int(np.argmax(apart))
+    where = f"token {worst}" if apart[worst] else ""
+    shown = ", ".join(f"{place} by {apart[place]:.3g}" for place in beyond[:SHOWN])
     detail = (
-        f"margin in logits; tie band {view.band:g}, {len(beyond)} of {len(found)} tokens beyond it"
+        f"margin in logits; tie band {view.band:g}, {len(beyond)} of {len(apart)} tokens beyond it"
         + (f": {shown}{', …' if len(beyond) > SHOWN else ''}" if len(beyond) else "")
         + f"; an honest token is refused with probability {view.rule.far_rate:g} at most"
     )
-    single = Finding(float(found[worst]), view.rule.far_margin, "sampler", where, detail)
-    trials = Trials.of(found, view.band, view.rule.rates)
+    single = Finding(float(apart[worst]), view.rule.far_margin, "sampler", where, detail)
+    trials = Trials.of(apart, view.band, view.rule.rates)
     return replace(evidence, trials=replace(trials, tokens=tested), single=single)
 
 

@@ -31,11 +31,11 @@ UNKNOWN: Final = "unknown"
 SIGNATURE_BYTES: Final = 96
 
 
-def check_signer(found: Verification) -> None:
+def check_signer(case: Verification) -> None:
     """Check the signature over the receipt's bytes, and that the policy trusts its key."""
-    findings, signed, policy = found.findings, found.context.response.receipt, found.policy
+    findings, signed, policy = case.findings, case.context.response.receipt, case.policy
     with findings.check("signature"):
-        check_signature(signed.key, signed.signature, SIGNED + found.context.body)
+        check_signature(signed.key, signed.signature, SIGNED + case.context.body)
     untrusted = f"{signed.key} is not a key that the policy trusts"
     if not policy.keys:
         findings.not_checked.append("whose key signed the receipt: name the keys that you trust with --trust-key")
@@ -47,25 +47,25 @@ def check_signer(found: Verification) -> None:
         findings.leave_open("signature", untrusted)
 
 
-def check_model(found: Verification) -> None:
+def check_model(case: Verification) -> None:
     """Check that the receipt names the promised model, and an engine that the policy accepts.
 
     Raises `UnavailableError` if the verifier's model is not the one that the policy asks for.
     """
-    findings, model, policy = found.findings, found.model, found.policy
-    card, cache = model.card, found.receipt.engine.kv_cache
+    findings, model, policy = case.findings, case.model, case.policy
+    card, cache = model.card, case.receipt.engine.kv_cache
     if policy.model not in (None, card.identity):
         raise UnavailableError(f"the model given is {card.identity}; the policy asks for {policy.model}")
     if card.dtype not in policy.dtypes or card.quantization not in (None, *policy.quantizations):
         stated = card.dtype if card.quantization is None else f"{card.dtype}, {card.quantization}"
         raise UnavailableError(f"the model given is in {stated}; the policy does not accept that")
-    if found.receipt.model == card.identity:
+    if case.receipt.model == card.identity:
         findings.agrees("model", "model root")
         folder = getattr(model, "directory", None)
         if folder is not None and (folder / TRAINING_CLAIM).is_file():
             note_claim(findings, folder / TRAINING_CLAIM, card)
     else:
-        _explain_other_model(found)
+        _explain_other_model(case)
     accepted = ", ".join(policy.kv_caches)
     if cache in policy.kv_caches:
         findings.agrees("model", "engine.kv_cache")
@@ -77,13 +77,13 @@ def check_model(found: Verification) -> None:
         findings.differs("model", "engine.kv_cache", f"{cache}; the policy accepts {accepted}")
 
 
-def _explain_other_model(found: Verification) -> None:
+def _explain_other_model(case: Verification) -> None:
     """Say why the root differs: another model, the same one in another precision, or a name without weights.
 
     The root of a card of version 1 is one of the same model.
     """
-    findings, model, policy = found.findings, found.model, found.policy
-    card, stated = model.card, found.receipt.model
+    findings, model, policy = case.findings, case.model, case.policy
+    card, stated = model.card, case.receipt.model
     own = f"{card.identity} ({card.architecture}, {card.dtype})"
     former = getattr(model, "former_card", lambda: None)()
     if former is not None and stated == former.identity:
@@ -97,19 +97,19 @@ def _explain_other_model(found: Verification) -> None:
         findings.leave_open("model", f"{line} if that is what was promised")
     elif dtype is not None:
         findings.differs("model", "model root", f"that of the model in {dtype}; the policy was promised {card.dtype}")
-    elif _is_name(found):
+    elif _is_name(case):
         findings.leave_open("model", f"the receipt binds a name and no weights: give its proxy the directory of {own}")
     else:
         findings.differs("model", "model root", f"{stated} in the receipt; the model given is {own}")
 
 
-def _is_name(found: Verification) -> bool:
+def _is_name(case: Verification) -> bool:
     """Whether the root is that of the requested name; or, if no name is known, whether a proxy made the receipt."""
-    request = found.context.request
-    names = {None if request is None else request.model, found.context.response.model} - {None}
+    request = case.context.request
+    names = {None if request is None else request.model, case.context.response.model} - {None}
     if not names:
-        return found.receipt.engine.name == PROXY
-    return found.receipt.model in {named_root(str(name)) for name in names}
+        return case.receipt.engine.name == PROXY
+    return case.receipt.model in {named_root(str(name)) for name in names}
 
 
 def note_claim(findings: Findings, file: Path, card: ModelCard) -> None:
@@ -233,12 +233,12 @@ def check_sizes(
             raise MalformedError(f"receipt.{place}.layers: {max(layers)} is not from 0 to {last}")
 
 
-def check_vocabulary(found: Verification) -> None:
+def check_vocabulary(case: Verification) -> None:
     """Raise `MalformedError` for a token that the model does not have."""
-    vocabulary, largest = found.model.card.vocabulary, found.receipt.sampler.largest_token
+    vocabulary, largest = case.model.card.vocabulary, case.receipt.sampler.largest_token
     if largest >= vocabulary:
         raise MalformedError(f"receipt.sampler: token {largest} is outside the vocabulary of {vocabulary}")
-    for name, ids in (("request.prompt", found.prompt), ("answer.tokens", found.answer)):
+    for name, ids in (("request.prompt", case.prompt), ("answer.tokens", case.answer)):
         if ids and max(ids) >= vocabulary:
             raise MalformedError(f"receipt.{name}.ids: {max(ids)} is outside the vocabulary of {vocabulary}")
 
@@ -255,13 +255,13 @@ NO_REQUEST: Final = "the tokens were chosen under a grammar, and its schema is i
 NOT_STATED: Final = "the request asks for JSON of a schema, and the receipt does not say that tokens were held to it"
 
 
-def check_request(found: Verification) -> Ids | None:
+def check_request(case: Verification) -> Ids | None:
     """Check that the receipt answers the request; returns the prompt by the verifier's own tokenizer.
 
     Without a request, log which checks are impossible.
     """
-    findings, receipt, policy, response = found.findings, found.receipt, found.policy, found.context.response
-    request = found.context.request
+    findings, receipt, policy, response = case.findings, case.receipt, case.policy, case.context.response
+    request = case.context.request
     if request is None:
         findings.not_checked.append(
             "whether prompt, settings and limit are those that were asked for: give the request"
@@ -277,7 +277,7 @@ def check_request(found: Verification) -> Ids | None:
         else:
             detail = f"an answer of the form {response.form!r}, and the request asks for {request.form!r}"
             findings.differs("form", "response", detail)
-    prompt = request.prompt_tokens(found.model)
+    prompt = request.prompt_tokens(case.model)
     _check_prompt(findings, receipt, prompt)
     if request.tally_nonce is not None:
         compare(findings, "nonce", "request.nonce", receipt.request.nonce, request.tally_nonce)
@@ -285,7 +285,7 @@ def check_request(found: Verification) -> Ids | None:
         findings.leave_open("nonce", "the policy asks for a nonce of the customer's, and the request has none")
     else:
         findings.not_checked.append("whether the receipt was made for this request: it had no nonce")
-    wanted = request.settings_of(_number(response, request)) | request.adjustments(found.model.end_tokens)
+    wanted = request.settings_of(_number(response, request)) | request.adjustments(case.model.end_tokens)
     _check_settings(findings, receipt, wanted, policy)
     expected, answers = request.n or 1, response.answers
     # a bare receipt is one of any number
@@ -356,19 +356,19 @@ def _check_grammar(findings: Findings, stated: Grammar | None, request: Expected
         compare(findings, "settings", "grammar.digest", stated.digest, digest("blob", text.encode()))
 
 
-def masks_of(found: Verification) -> TokenMasks | str | None:
+def masks_of(case: Verification) -> TokenMasks | str | None:
     """The masks of the receipt's grammar, made from the request's own schema, or why there are none; None without one.
 
     The library and its version are those that the receipt states. A schema that the receipt does not name was refused
     before (`check_request`).
     """
-    stated, request = found.receipt.sampler.grammar, found.context.request
+    stated, request = case.receipt.sampler.grammar, case.context.request
     if stated is None:
         return None
     if request is None or request.wanted is None:
         return NO_REQUEST
     try:
-        return found.model.token_masks(stated, request.wanted[1])
+        return case.model.token_masks(stated, request.wanted[1])
     except UnavailableError as error:
         return str(error)
 
@@ -379,14 +379,14 @@ STRETCH_MAX: Final = 2.0
 """The largest factor by which a repetition penalty that is not in the request may widen the tie band."""
 
 
-def check_sampler(found: Verification) -> None:
+def check_sampler(case: Verification) -> None:
     """Check that nothing stated makes other tokens right unless it was promised or the customer asked for it.
 
     The form has to be the promised one; `unknown` is judged as promised. A penalty may widen the tie band by at most
     `STRETCH_MAX`; adjustments are compared with those of the request.
     """
-    findings, sampler, promised = found.findings, found.receipt.sampler, found.policy.sampler.form
-    request = found.context.request
+    findings, sampler, promised = case.findings, case.receipt.sampler, case.policy.sampler.form
+    request = case.context.request
     if promised is not None and sampler.form != "unknown" and not sampler.is_greedy:
         compare(findings, "settings", "form", sampler.form, promised)
     if stretch(sampler) > STRETCH_MAX and (request is None or request.repetition_penalty is None):
@@ -399,15 +399,15 @@ def check_sampler(found: Verification) -> None:
         findings.leave_open("settings", f"{line}: give the request that asks for it")
 
 
-def note_statements(found: Verification) -> None:
+def note_statements(case: Verification) -> None:
     """Log, in one line, what receipt and response state and nothing is compared with."""
-    response, request = found.context.response, found.context.request
+    response, request = case.context.response, case.context.request
     stated = [remark.where for remark in response.remarks if remark.kind == "stated"]
-    if response.system_fingerprint not in (None, found.receipt.model):
+    if response.system_fingerprint not in (None, case.receipt.model):
         stated.append("system_fingerprint")
     name = None if request is None else request.model
     if response.model not in (None, name):
         stated.append("model" if name is None else f"model ({shown(repr(response.model))} for {shown(repr(name))})")
     names = ["engine, batch and number in the receipt"]
     names += [f"{', '.join(sorted(stated))} in the response"] if stated else []
-    found.findings.not_checked.append(f"what the provider states of itself: {'; '.join(names)}")
+    case.findings.not_checked.append(f"what the provider states of itself: {'; '.join(names)}")

@@ -26,18 +26,18 @@ from tallystick.verdicts.tolerance import Finding, euclidean
 # The tokens that a verifier computes with: they match the digests in the receipt.
 
 
-def known_tokens(found: Verification, own_prompt: Ids | None) -> tuple[Ids | None, Ids | None]:
+def known_tokens(case: Verification, own_prompt: Ids | None) -> tuple[Ids | None, Ids | None]:
     """The tokens of prompt and answer to compute with, from receipt, response and request; None if unknown.
 
     Tokens with another digest than the receipt states are ignored.
     """
-    receipt, response = found.receipt, found.context.response
+    receipt, response = case.receipt, case.context.response
     prompt = _matching(receipt.request.prompt, (response.prompt_token_ids, own_prompt))
     answer = _matching(receipt.answer.tokens, (response.choice.token_ids,))
     for name, ids in (("prompt", prompt), ("tokens", answer)):
         if ids is None:
             line = "the receipt holds their digest alone, and nothing else at hand belongs to it"
-            found.findings.leave_open(name, line)
+            case.findings.leave_open(name, line)
     return prompt, answer
 
 
@@ -64,19 +64,19 @@ def opened_layers(challenge: StatesChallenge, statement: StatesCommitment) -> di
     parts = check_states_opening(challenge.opening, statement, challenge.nonce, challenge.count, challenge.layer)
     blocks = range(-(-statement.rows // statement.block))
     whole = [layer for layer in sorted(statement.layers) if all((block, layer) in parts for block in blocks)]
-    found = {layer: [parts[block, layer] for block in blocks] for layer in whole}
-    return {layer: np.concatenate(rows) for layer, rows in found.items() if len({r.shape[1] for r in rows}) == 1}
+    blocks_of = {layer: [parts[block, layer] for block in blocks] for layer in whole}
+    return {layer: np.concatenate(rows) for layer, rows in blocks_of.items() if len({r.shape[1] for r in rows}) == 1}
 
 
-def judge_challenge(found: Verification, challenge: StatesChallenge, hidden: Hidden) -> None:
+def judge_challenge(case: Verification, challenge: StatesChallenge, hidden: Hidden) -> None:
     """Compare the opening with the states of the verifier's own pass; raises as `judge_states`."""
-    findings, statement, card = found.findings, found.receipt.states, found.model.card
+    findings, statement, card = case.findings, case.receipt.states, case.model.card
     if statement is None:
         findings.leave_open("states", "the receipt commits to no hidden states")
         return
     rounded = other_form(statement.dtype, card)
     with findings.timing("states", challenge.size):
-        compared = judge_states(challenge, statement, hidden, found.policy.fingerprints, card, bool(rounded))
+        compared = judge_states(challenge, statement, hidden, case.policy.fingerprints, card, bool(rounded))
     findings.seen += compared
     if rounded:
         findings.leave_open("states", rounded)
@@ -142,11 +142,16 @@ def judge_states(
 
 def _worst_row(place: Place, gap: HiddenRows, own: HiddenRows, statement: StatesCommitment) -> Distance:
     """The one row that lies farthest off: one other word of a prompt moves its own row most."""
-    away, size = (np.linalg.norm(each.astype(np.float64), axis=1) for each in (gap, own))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        shares = np.where(away == 0.0, 0.0, away / size)
+    shares = row_distances(gap.astype(np.float64), own.astype(np.float64))
     row = int(np.argmax(np.where(np.isnan(shares), np.inf, shares)))
     return Distance(place[1], place[0] * statement.block + row, 1, float(shares[row]))
+
+
+def row_distances(gap: HiddenRows, own: HiddenRows) -> HiddenRows:
+    """The norm of each row of a difference relative to that of the own row, F64[rows]; 0 where nothing differs."""
+    away, size = (np.linalg.norm(rows, axis=1) for rows in (gap, own))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(away == 0.0, 0.0, away / size)
 
 
 def _own_rows(place: Place, opened: HiddenRows, statement: StatesCommitment, hidden: Hidden) -> HiddenRows:
@@ -186,12 +191,12 @@ MEASURED: Final = ("transformers", "cpu", "native")
 """Engine, device and cache of the providers on which the limit was measured."""
 
 
-def judge_reruns(found: Verification, challenge: StatesChallenge, wide: LanguageModel) -> None:
+def judge_reruns(case: Verification, challenge: StatesChallenge, wide: LanguageModel) -> None:
     """Compare each layer opened in full together with the one before; `wide` is the promised model in F32.
 
     Raises `ProofError` for a wrong opening.
     """
-    findings, card, states, rule = found.findings, found.model.card, found.receipt.states, found.policy.fingerprints
+    findings, card, states, rule = case.findings, case.model.card, case.receipt.states, case.policy.fingerprints
     allowed = rule.rounding_for(card).get("layer")
     if states is None or allowed is None:
         return
@@ -214,8 +219,8 @@ def judge_reruns(found: Verification, challenge: StatesChallenge, wide: Language
         findings.not_checked.append(line)
         return
     given = {layer - 1: opened.get(layer - 1, opened[layer]) for layer in whole}
-    near, true = [*found.model.reruns(found.fed, given)], next(wide.reruns(found.fed, given), {})
-    engine = found.receipt.engine
+    near, true = [*case.model.reruns(case.fed, given)], next(wide.reruns(case.fed, given), {})
+    engine = case.receipt.engine
     known = rule.rounding is not None or is_measured(engine)  # the verifier's own limits decide for all
     for layer in sorted(whole) if near and true else ():
         ratio = nearest(opened[layer], [each[layer] for each in near], true[layer])

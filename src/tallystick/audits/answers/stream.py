@@ -23,9 +23,11 @@ from tallystick.formats.claims import ModelCard
 from tallystick.verdicts.language_model import LanguageModel
 from tallystick.verdicts.tolerance import Finding
 from tallystick.verdicts.verdict import AGREES, Findings, Judgement, Outcome, Verdict, VerdictCoverage
+from tallystick.verdicts.words import VerdictText
 
 EVIDENCE: Final = "evidence"
 CHOICE: Final = "which answers are judged together was settled by the verifier, and none left out for what it showed"
+NAMED: Final = 8
 BAD_SHARES: Final = (0.01, 0.05, 0.1)
 Judge = Callable[[Verification], ReceiptReport]
 """Continues a verification after its statements were checked."""
@@ -96,6 +98,27 @@ class StreamReport(Judgement):
         }
 
 
+def stream_text(report: StreamReport, startup_seconds: float) -> VerdictText:
+    """What the report on many receipts says in lines of text; receipts that are not accepted are named."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for each in report.reports:
+        names[each.outcome].append(f"number {each.sequence}")
+    for unread in report.unread:
+        names[unread.outcome].append(unread.subject)
+    singles = []
+    for outcome, named in sorted(names.items()):
+        which = ", ".join(named[:NAMED]) + (" …" if named[NAMED:] else "")
+        singles.append(f"{len(named)} {outcome}" + ("" if outcome == "accepted" else f" ({which})"))
+    return VerdictText(
+        report.verdict,
+        f"{report.receipts} receipts, {report.computed} computed, {report.tokens} tokens",
+        (f"single receipts: {', '.join(singles)}", *report.told),
+        (f"repeat with --nonce {report.nonce.hex()}",),
+        (),
+        {"start-up": startup_seconds, "checking": sum(sum(each.seconds.values()) for each in report.reports)},
+    )
+
+
 def is_sampled(nonce: bytes, receipt: Digest, share: float) -> bool:
     """Whether a receipt belongs to the sample; repeatable, and unpredictable without the nonce."""
     drawn = digest_bytes(digest("sample", encode({"nonce": nonce.hex(), "receipt": str(receipt)})))
@@ -130,17 +153,17 @@ def verify_stream(
     """
     seen = _Progress()
     for done, context in enumerate(contexts, 1):
-        found, key = begin_verification(context, model, policy), context.response.receipt.key
-        if not found.findings.rejected:  # a signed receipt that cannot be judged still fills its number
+        case, key = begin_verification(context, model, policy), context.response.receipt.key
+        if not case.findings.rejected:  # a signed receipt that cannot be judged still fills its number
             responses = seen.signed[key]
             if context.response.number == 0 or not responses:
                 responses.append([])
             responses[-1].append(context)
         try:
-            check_statements(found)
+            check_statements(case)
             is_drawn = is_sampled(nonce, context.identity, policy.audit_sample)
-            report = judge(found) if is_drawn else found.report(0)
-            seen.computed += is_drawn and found.numbers_fit
+            report = judge(case) if is_drawn else case.report(0)
+            seen.computed += is_drawn and case.numbers_fit
             seen.reports.append(report)
             seen.pools[key].append(report)
         except Refused as error:
@@ -226,17 +249,17 @@ def combined(evidence: Iterable[SamplerEvidence]) -> tuple[SamplerEvidence, ...]
 
 def _order_of(seen: _Progress, policy: ReceiptPolicy) -> Findings:
     """What is known about the numbers and links of each key's receipts."""
-    found = Findings()
+    findings = Findings()
     for key, responses in seen.signed.items():
         order = check_order(_handed_over(responses), policy.complete, policy.journals)
         prefix = f"key {key[:16]}: " if len(seen.signed) > 1 else ""
-        found.seen += [replace(each, where=prefix + each.where) for each in order.seen]
-        found.not_checked += [prefix + line for line in order.not_checked]
+        findings.seen += [replace(each, where=prefix + each.where) for each in order.seen]
+        findings.not_checked += [prefix + line for line in order.not_checked]
         for line in order.open_lines:
-            found.leave_open("", prefix + line)
+            findings.leave_open("", prefix + line)
     if len(seen.signed) > 1:
-        found.not_checked.append(f"the order between receipts of {len(seen.signed)} keys")
-    return found
+        findings.not_checked.append(f"the order between receipts of {len(seen.signed)} keys")
+    return findings
 
 
 def _handed_over(responses: Sequence[Sequence[ReceiptContext]]) -> list[ReceiptContext]:

@@ -75,8 +75,8 @@ def json_of(response: object) -> Json:
 
 def policy_of(policy: PolicySource, trusted_keys: Sequence[str | Path] = ()) -> ReceiptPolicy:
     """A policy, given as it is or as its file, with more trusted keys; without one, the default policy."""
-    held = ReceiptPolicy() if policy is None else policy
-    return trusting(held if isinstance(held, ReceiptPolicy) else read_receipt_policy(Path(held)), trusted_keys)
+    given = ReceiptPolicy() if policy is None else policy
+    return trusting(given if isinstance(given, ReceiptPolicy) else read_receipt_policy(Path(given)), trusted_keys)
 
 
 def request_of(request: RequestSource) -> ExpectedRequest | None:
@@ -146,13 +146,13 @@ def judge_answer(
     Raises as `verify_receipt`.
     """
 
-    def judged(found: Verification) -> ReceiptReport:
-        report = judge(found)
+    def judged(case: Verification) -> ReceiptReport:
+        report = judge(case)
         return replace(report, not_checked=(*report.not_checked, *not_checked))
 
     if len(contexts) > 1:
         whole = policy.model_copy(update={"audit_sample": 1.0})
         return verify_stream(contexts, model, whole, secrets.token_bytes(NONCE_BYTES), judged)
-    found = begin_verification(contexts[0], model, policy)
-    check_statements(found)
-    return judged(found)
+    case = begin_verification(contexts[0], model, policy)
+    check_statements(case)
+    return judged(case)

@@ -74,85 +74,85 @@ def verification_of(
     context: ReceiptContext, model: LanguageModel, policy: ReceiptPolicy, rung: Rung = 2
 ) -> Verification:
     """As `verify_receipt`, but returns the verification, which can be continued."""
-    found = begin_verification(context, model, policy)
-    check_statements(found)
-    compute(found, rung)
-    return found
+    case = begin_verification(context, model, policy)
+    check_statements(case)
+    compute(case, rung)
+    return case
 
 
 def begin_verification(context: ReceiptContext, model: LanguageModel, policy: ReceiptPolicy) -> Verification:
     """A verification in which only the signature was checked."""
-    found = Verification(context, model, policy)
-    with found.findings.timing("signature", SIGNATURE_BYTES):
-        check_signer(found)
-    return found
+    case = Verification(context, model, policy)
+    with case.findings.timing("signature", SIGNATURE_BYTES):
+        check_signer(case)
+    return case
 
 
-def check_statements(found: Verification) -> None:
+def check_statements(case: Verification) -> None:
     """Check what needs no pass: bounds, model root, request, delivery, end. Raises as `verify_receipt`."""
-    context, findings, receipt = found.context, found.findings, found.receipt
-    with found.judging_numbers():
+    context, findings, receipt = case.context, case.findings, case.receipt
+    with case.judging_numbers():
         check_consistency(receipt)
     with findings.timing("model"):
-        check_model(found)
+        check_model(case)
     if findings.rejected:
         return
-    with found.judging_numbers():
-        check_sizes(receipt, found.model.card, found.policy, context.context_length, context.layers)
-    if not found.numbers_fit:
+    with case.judging_numbers():
+        check_sizes(receipt, case.model.card, case.policy, context.context_length, context.layers)
+    if not case.numbers_fit:
         return
     with findings.timing("request", len(context.body)):
-        check_sampler(found)
-        note_statements(found)
-        own_prompt = check_request(found)
+        check_sampler(case)
+        note_statements(case)
+        own_prompt = check_request(case)
         if context.response.is_bare:
             findings.not_checked.append(BARE)
         else:
             check_delivery(findings, context.response)
-        found.prompt, found.answer = known_tokens(found, own_prompt)
-        with found.judging_numbers():
-            check_vocabulary(found)
-        if found.numbers_fit and found.answer is not None:
-            check_finish(findings, context.response, found.prompt or (), found.answer, found.model, context.request)
+        case.prompt, case.answer = known_tokens(case, own_prompt)
+        with case.judging_numbers():
+            check_vocabulary(case)
+        if case.numbers_fit and case.answer is not None:
+            check_finish(case, case.prompt or (), case.answer)
 
 
-def compute(found: Verification, rung: Rung = 2) -> None:
+def compute(case: Verification, rung: Rung = 2) -> None:
     """Make one pass with the needed layers and judge its results; call `check_statements` before."""
-    if not found.can_compute:
-        _note_not_computed(found)
+    if not case.can_compute:
+        _note_not_computed(case)
         return
-    prompt, answer = found.known
-    findings, receipt, policy, card = found.findings, found.receipt, found.policy, found.model.card
-    passed = _pass(found, rung)
+    prompt, answer = case.known
+    findings, receipt, policy, card = case.findings, case.receipt, case.policy, case.model.card
+    passed = _pass(case, rung)
     logits = passed.logits[-len(answer) :]
     with findings.timing("sampler", TOKEN_BYTES * len(answer)):
-        rule, sampler = sampler_rule(found), promised_sampler(receipt.sampler, policy)
+        rule, sampler = sampler_rule(case), promised_sampler(receipt.sampler, policy)
         undecided = unmeasured_tokens(policy.sampler, card)
-        given = (rule, found.model.end_tokens, undecided, masks_of(found))
-        found.evidence = judge_sampler(logits, prompt, answer, sampler, *given)
-    wide = _wide(found) if rung > 1 else None
-    true = None if wide is None else _wide_pass(found, wide, logits, sampler)
-    if (reported := found.context.response.choice.logprobs) is not None:
+        given = (rule, case.model.end_tokens, undecided, masks_of(case))
+        case.evidence = judge_sampler(logits, prompt, answer, sampler, *given)
+    wide = _wide(case) if rung > 1 else None
+    true = None if wide is None else _wide_pass(case, wide, logits, sampler)
+    if (reported := case.context.response.choice.logprobs) is not None:
         check_logprobs(findings, reported, logits, answer, rule, undecided)
-        check_spelling(findings, reported, logits, answer, rule, found.model)
-    for finding in found.evidence.findings:
+        check_spelling(findings, reported, logits, answer, rule, case.model)
+    for finding in case.evidence.findings:
         findings.note(finding)
-    for line in found.evidence.unavailable:
+    for line in case.evidence.unavailable:
         findings.leave_open("evidence", line.removeprefix("evidence: "))
-    findings.not_checked += found.evidence.not_checked
-    findings.assumptions.append(_error_rates(found.evidence.rule))
+    findings.not_checked += case.evidence.not_checked
+    findings.assumptions.append(_error_rates(case.evidence.rule))
     if rung > 1:
-        _judge_fingerprints(found, passed, true)
-        _judge_states(found, passed, wide)
+        _judge_fingerprints(case, passed, true)
+        _judge_states(case, passed, wide)
     elif receipt.fingerprints:
         findings.not_checked.append("fingerprints: they stand on rung 2")
-    _check_demands(found, rung)
+    _check_demands(case, rung)
 
 
-def two_rungs(found: Verification) -> ReceiptReport:
+def two_rungs(case: Verification) -> ReceiptReport:
     """Judge tokens and fingerprints with one pass; call `check_statements` before."""
-    compute(found)
-    return found.report(2)
+    compute(case)
+    return case.report(2)
 
 
 def _error_rates(rule: SamplerRule) -> str:
@@ -165,13 +165,13 @@ def _error_rates(rule: SamplerRule) -> str:
     )
 
 
-def sampler_rule(found: Verification) -> SamplerRule:
+def sampler_rule(case: Verification) -> SamplerRule:
     """The policy's rule with the tie band of the model's dtype; `seed` is `customer` if the request named a seed.
 
     If the policy requires the customer's seed, the seed is checked even where the rule says `unknown`.
     """
-    rule, request = found.policy.sampler.for_model(found.model.card), found.context.request
-    if rule.seed == "unknown" and found.policy.seed == "customer":
+    rule, request = case.policy.sampler.for_model(case.model.card), case.context.request
+    if rule.seed == "unknown" and case.policy.seed == "customer":
         rule = rule.model_copy(update={"seed": "provider"})
     is_customers = request is not None and request.seed is not None
     return rule.model_copy(update={"seed": "customer"}) if is_customers and rule.seed == "provider" else rule
@@ -183,53 +183,53 @@ def promised_sampler(stated: Sampler, policy: ReceiptPolicy) -> Sampler:
     return stated if form is None or stated.form != "unknown" else stated.model_copy(update={"form": form})
 
 
-def _pass(found: Verification, rung: Rung) -> Prefill:
+def _pass(case: Verification, rung: Rung) -> Prefill:
     """One pass over all tokens that were fed; it returns only the rows and layers that are judged, and the logits."""
-    context, states, layers = found.context, found.receipt.states, set[int]()
-    first = found.receipt.request.prompt.count - 1
+    context, states, layers = case.context, case.receipt.states, set[int]()
+    first = case.receipt.request.prompt.count - 1
     if rung > 1:
-        layers = {layer for layer in context.layers if layer <= found.model.card.layers}
+        layers = {layer for layer in context.layers if layer <= case.model.card.layers}
         if context.challenge is not None and states is not None and states.prompt:
             first = 0
-    with found.findings.timing("prefill"):
-        return found.model.prefill(found.fed, first, layers)
+    with case.findings.timing("prefill"):
+        return case.model.prefill(case.fed, first, layers)
 
 
-def _wide(found: Verification) -> LanguageModel | None:
+def _wide(case: Verification) -> LanguageModel | None:
     """The promised model in F32, where the policy wants its pass and there is a scale for it."""
-    card, rule = found.model.card, found.policy.fingerprints
-    if not rule.wide or not (found.receipt.fingerprints or found.context.challenge) or card.dtype == "F32":
+    card, rule = case.model.card, case.policy.fingerprints
+    if not rule.wide or not (case.receipt.fingerprints or case.context.challenge) or card.dtype == "F32":
         return None
-    wide = found.model.widened()
+    wide = case.model.widened()
     if wide is None or not rule.rounding_for(card):
         why = "no pass in F32 here" if wide is None else unmeasured_rounding(card)
-        found.findings.not_checked.append(f"{ROUNDING}: {why}")
+        case.findings.not_checked.append(f"{ROUNDING}: {why}")
         return None
     return wide
 
 
-def _wide_pass(found: Verification, wide: LanguageModel, logits: Rows, sampler: Sampler) -> Prefill:
+def _wide_pass(case: Verification, wide: LanguageModel, logits: Rows, sampler: Sampler) -> Prefill:
     """The pass in F32, and the evidence about cheaper weights that it gives."""
-    first, final = found.receipt.request.prompt.count - 1, found.model.card.layers
-    layers = {layer for each in found.receipt.fingerprints for layer in each.layers if layer <= final}
-    with found.findings.timing("wide pass"):
-        true = wide.prefill(found.fed, first, layers)
-    assert found.evidence is not None
-    if shows_weights(found.evidence, sampler):
-        with found.findings.timing("wide pass"):
+    first, final = case.receipt.request.prompt.count - 1, case.model.card.layers
+    layers = {layer for each in case.receipt.fingerprints for layer in each.layers if layer <= final}
+    with case.findings.timing("wide pass"):
+        true = wide.prefill(case.fed, first, layers)
+    assert case.evidence is not None
+    if shows_weights(case.evidence, sampler):
+        with case.findings.timing("wide pass"):
             coarse = {name: wide.in_fewer_bits(name) for name in CHEAPER}
-            cheaper = {name: each.prefill(found.fed, first).logits for name, each in coarse.items() if each is not None}
+            cheaper = {name: each.prefill(case.fed, first).logits for name, each in coarse.items() if each is not None}
         if cheaper:
-            found.evidence = with_cheaper(found.evidence, *found.known, sampler, (logits, true.logits, cheaper))
+            case.evidence = with_cheaper(case.evidence, *case.known, sampler, (logits, true.logits, cheaper))
     return true
 
 
-def _judge_fingerprints(found: Verification, passed: Prefill, true: Prefill | None) -> None:
+def _judge_fingerprints(case: Verification, passed: Prefill, true: Prefill | None) -> None:
     """Judge fingerprints by limits, and by the pass in F32 where there is one (`true`)."""
-    findings, receipt, card = found.findings, found.receipt, found.model.card
+    findings, receipt, card = case.findings, case.receipt, case.model.card
     if not receipt.fingerprints:
         return
-    rule = found.policy.fingerprints.for_model(card)
+    rule = case.policy.fingerprints.for_model(card)
     size = sum(len(each.raw) for each in receipt.fingerprints)
     with findings.timing("fingerprint", size), findings.judging("fingerprint"):
         for finding in judge_fingerprints(receipt, partial(rows_for, passed=passed, final=card.layers), rule, card):
@@ -240,34 +240,34 @@ def _judge_fingerprints(found: Verification, passed: Prefill, true: Prefill | No
     findings.assumptions.append(FORGEABLE)
     if true is not None:
         with findings.timing(ROUNDING), findings.judging(ROUNDING):
-            found.rounding = judge_rounding(receipt, passed, true, found.policy.fingerprints, card)
-    if found.rounding is not None:
-        findings.note(found.rounding.finding)
-        findings.assumptions.append(found.rounding.assumption)
+            case.rounding = judge_rounding(receipt, passed, true, case.policy.fingerprints, card)
+    if case.rounding is not None:
+        findings.note(case.rounding.finding)
+        findings.assumptions.append(case.rounding.assumption)
 
 
-def _judge_states(found: Verification, passed: Prefill, wide: LanguageModel | None) -> None:
-    findings, context = found.findings, found.context
+def _judge_states(case: Verification, passed: Prefill, wide: LanguageModel | None) -> None:
+    findings, context = case.findings, case.context
     if context.challenge is not None:
         with findings.judging("states"):
-            judge_challenge(found, context.challenge, passed.hidden)
+            judge_challenge(case, context.challenge, passed.hidden)
         if wide is not None and not findings.rejected:
             with findings.timing(RERUN), findings.judging(RERUN):
-                judge_reruns(found, context.challenge, wide)
+                judge_reruns(case, context.challenge, wide)
     elif context.refusal is not None:
         findings.leave_open("states", f"the provider does not open its states: {context.refusal}")
-    elif found.receipt.states is not None:
+    elif case.receipt.states is not None:
         findings.not_checked.append("the hidden states that the receipt commits to: challenge the provider")
 
 
-def _check_demands(found: Verification, rung: Rung) -> None:
-    findings, demands = found.findings, found.policy.demands
+def _check_demands(case: Verification, rung: Rung) -> None:
+    findings, demands = case.findings, case.policy.demands
     if demands is None:
         demands = STANDARD_DEMANDS if rung > 1 else ()
     for demand in demands:
         if demand.required and rung < 2:
             findings.leave_open("fingerprint", f"the policy asks for {demand}, on rung 2")
-        elif not demand.is_met(found.receipt, found.model.card.layers):
+        elif not demand.is_met(case.receipt, case.model.card.layers):
             line = f"the receipt carries no {demand}{demand.shows}; a policy's `demands` say what has to be there"
             if demand.required:
                 findings.leave_open("fingerprint", line, lasting=True)
@@ -275,15 +275,15 @@ def _check_demands(found: Verification, rung: Rung) -> None:
                 findings.not_checked.append(f"fingerprint: {line}")
 
 
-def _note_not_computed(found: Verification) -> None:
-    findings = found.findings
+def _note_not_computed(case: Verification) -> None:
+    findings = case.findings
     if findings.rejected:
         findings.not_checked.append("sampler and fingerprints: what the receipt states is not what was promised")
-    elif not found.numbers_fit:
+    elif not case.numbers_fit:
         findings.not_checked.append("sampler and fingerprints: the pass that they need was not made")
-    elif not found.is_promised:
+    elif not case.is_promised:
         findings.not_checked.append("sampler and fingerprints: the model that the receipt names is not at hand")
-    elif not found.receipt.answer.tokens.count:
+    elif not case.receipt.answer.tokens.count:
         findings.leave_open("sampler", "an answer of no tokens shows nothing")
     else:
         findings.leave_open("sampler", "the tokens are not known")

@@ -1,14 +1,13 @@
-"""The calls, responses and streams of a wrapped client, read beside whoever asked."""
+"""The calls, responses and streams of a wrapped client, read beside the program that made the calls."""
 
 from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from importlib import import_module
-from types import TracebackType
 from typing import Any, Final, Self
 
 from tallystick.audits.answers.background import AskedCall, BackgroundChecks, Checked, asked_here
@@ -21,36 +20,34 @@ from tallystick.formats.responses_api import BYTES_MAX, ResponsesReader, events_
 
 # Streams of the `openai` client, handed on chunk by chunk and joined for the check at their end.
 
-Check = Callable[[object], Future[Checked]]
-Settle = Callable[[Future[Checked], object], object]
 
+def read_chunks(form: Form, chunks: Iterable[tuple[str, Any]]) -> CompletionReader:
+    """What the chunks of a stream amount to, each with the name of its event or none.
 
-class StreamedAnswer:
-    """What the chunks of a stream amount to, read in the form that the request asks for."""
-
-    def __init__(self, form: Form) -> None:
-        self.reader = reader_of(form)
-
-    def add(self, chunk: Any, name: str = "") -> None:
-        """Add one chunk, or one event with its name; raises `MalformedError` for what is none."""
+    Raises `MalformedError` for what is no chunk of this form.
+    """
+    reader = reader_of(form)
+    for name, chunk in chunks:
         if not isinstance(chunk, Mapping):
             raise MalformedError("stream: a chunk that is no object")
-        known = ("", str(chunk.get("type"))) if isinstance(self.reader, ResponsesReader) else ("", "message")
+        known = ("", str(chunk.get("type"))) if isinstance(reader, ResponsesReader) else ("", "message")
         if name not in known:
             raise MalformedError(f"stream: an event under the name {name[:60]!r}, which readers pass over or read")
-        if isinstance(self.reader, ResponsesReader):
-            self.reader.add_event(chunk)
+        if isinstance(reader, ResponsesReader):
+            reader.add_event(chunk)
         else:
-            self.reader.add(chunk)
+            reader.add(chunk)
+    return reader
 
 
-class WatchedAnswer:
+class _WatchedAnswer:
     """The part that streams of both kinds share: what has arrived, and its one check."""
 
-    def __init__(self, stream: Any, form: Form, check: Check, settle: Settle) -> None:
-        self._stream, self._form, self._check, self._settle = stream, form, check, settle
+    def __init__(self, stream: Any, call: AskedCall, checks: BackgroundChecks) -> None:
+        self._stream, self._call, self._checks = stream, call, checks
         self._received: list[Any] = []
         self._checked: Future[Checked] | None = None
+        self._chunks: Any = self._watched()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -58,22 +55,17 @@ class WatchedAnswer:
     def _finish(self) -> Future[Checked]:
         """Have what has arrived checked, once; an answer that was not read to its end cannot be checked."""
         if self._checked is None:
-            self._checked = self._check(self._answer)
+            self._checked = self._checks.check(self._call, self._answer)
         return self._checked
 
     def _answer(self) -> CompletionReader:
-        whole = StreamedAnswer(self._form)
-        for chunk in self._received:
-            whole.add(json_of(chunk))
-        return whole.reader
+        return read_chunks(self._call.form, (("", json_of(chunk)) for chunk in self._received))
 
 
-class WatchedStream(WatchedAnswer):
+class WatchedStream(_WatchedAnswer):
     """Yields the chunks of a stream as they arrive; raises at its end what the verdict asks for."""
 
-    def __init__(self, stream: Any, form: Form, check: Check, settle: Settle) -> None:
-        super().__init__(stream, form, check, settle)
-        self._chunks = self._watched()
+    _chunks: Iterator[Any]
 
     def __iter__(self) -> Iterator[Any]:
         return self._chunks
@@ -84,17 +76,13 @@ class WatchedStream(WatchedAnswer):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Close the stream."""
-        closing = getattr(self._stream, "close", None)
-        if closing is not None:
-            closing()
-        self._settle(self._finish(), self._received)
+        getattr(self._stream, "close", lambda: None)()
+        self._checks.settle(self._finish(), self._received)
 
     def _watched(self) -> Iterator[Any]:
         try:
@@ -102,16 +90,14 @@ class WatchedStream(WatchedAnswer):
                 self._received.append(chunk)
                 yield chunk
         finally:
-            found = self._finish()
-        self._settle(found, self._received)
+            checked = self._finish()
+        self._checks.settle(checked, self._received)
 
 
-class AsyncWatchedStream(WatchedAnswer):
-    """The same for a stream of the asynchronous client; `settle` gives what has to be awaited."""
+class AsyncWatchedStream(_WatchedAnswer):
+    """The same for a stream of the asynchronous client."""
 
-    def __init__(self, stream: Any, form: Form, check: Check, settle: Settle) -> None:
-        super().__init__(stream, form, check, settle)
-        self._chunks = self._watched()
+    _chunks: AsyncIterator[Any]
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self._chunks
@@ -122,9 +108,7 @@ class AsyncWatchedStream(WatchedAnswer):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -132,7 +116,7 @@ class AsyncWatchedStream(WatchedAnswer):
         closing = getattr(self._stream, "close", None)
         if closing is not None:
             await closing()
-        await self._settle(self._finish(), self._received)  # type: ignore[misc]
+        await self._checks.settle_coming(self._finish(), self._received)
 
     async def _watched(self) -> AsyncIterator[Any]:
         try:
@@ -140,11 +124,11 @@ class AsyncWatchedStream(WatchedAnswer):
                 self._received.append(chunk)
                 yield chunk
         finally:
-            found = self._finish()
-        await self._settle(found, self._received)  # type: ignore[misc]
+            checked = self._finish()
+        await self._checks.settle_coming(checked, self._received)
 
 
-# Answers of the `openai` library as they arrive over HTTP: read beside whoever asked, and checked at their end.
+# Answers of the `openai` library as they arrive over HTTP: read beside the program, and checked at their end.
 #
 # The response and everything that reads it stay those of the library. Only its stream of bytes is replaced by one that
 # keeps a copy, and that is told when the response is closed.
@@ -152,25 +136,27 @@ class AsyncWatchedStream(WatchedAnswer):
 End = Callable[[list[bytes]], Any]
 
 
-def body_sent_for(response: Any) -> dict[str, Any]:
-    """The JSON body of the request that was sent for a response of `httpx`."""
-    body: dict[str, Any] = loose_json(response.request.content)
-    return body
+def sent_for(call: AskedCall, response: Any) -> AskedCall:
+    """The call with the JSON body that was sent for a response of `httpx`: arguments may be objects of the library."""
+    return call.as_sent(loose_json(response.request.content))
 
 
-def watch_response(response: Any, call: AskedCall, check: Check, settle: Settle) -> None:
+def watch_response(call: AskedCall, response: Any, checks: BackgroundChecks) -> None:
     """Have an unread response of `httpx` checked when it is closed, which its last byte does too.
 
-    What `settle` raises is raised by closing.
+    What the verdict asks for is raised by closing.
     """
+    sent = sent_for(call, response)
+    checks.begin(sent)
     library = import_module(type(response).__module__.partition(".")[0])  # `httpx`, or the one that took its place
+    is_sync = isinstance(response.stream, library.SyncByteStream)
+    settle = checks.settle if is_sync else checks.settle_coming
 
     def end(parts: list[bytes]) -> Any:
         whole = library.Response(200, headers=response.headers, content=b"".join(parts))
-        answer = partial(read_answer, call, whole)
-        return settle(check(answer), answer)
+        answer = partial(read_answer, sent, whole)
+        return settle(checks.check(sent, answer), answer)
 
-    is_sync = isinstance(response.stream, library.SyncByteStream)
     base, copying = (library.SyncByteStream, _SyncCopy) if is_sync else (library.AsyncByteStream, _AsyncCopy)
     response.stream = type(copying.__name__, (copying, base), {})(response.stream, end)
 
@@ -180,16 +166,13 @@ def read_answer(call: AskedCall, response: Any) -> CompletionReader:
 
     Raises `MalformedError` for what is no such answer.
     """
-    if not call.is_stream:
-        reader, value = reader_of(call.form), parse(response.content, "response", bytes_max=BYTES_MAX)
-        if not isinstance(value, Mapping):
-            raise MalformedError("response: an object is needed")
-        reader.add(value)
-        return reader
-    whole = StreamedAnswer(call.form)
-    for name, data in events_of(response.content):
-        whole.add(data, name)
-    return whole.reader
+    if call.is_stream:
+        return read_chunks(call.form, events_of(response.content))
+    reader, value = reader_of(call.form), parse(response.content, "response", bytes_max=BYTES_MAX)
+    if not isinstance(value, Mapping):
+        raise MalformedError("response: an object is needed")
+    reader.add(value)
+    return reader
 
 
 class _Copy:
@@ -252,16 +235,16 @@ class WatchedPart:
         self._part, self._checks, self._paths = part, checks, paths
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._part, name)
+        attribute = getattr(self._part, name)
         if name not in self._paths:
-            return found
+            return attribute
         paths = self._paths[name]
         if paths is ENDPOINT or paths is UNSEEDED:
-            return WatchedEndpoint(found, self._checks, has_seed=paths is ENDPOINT)
-        return WatchedPart(found, self._checks, paths)
+            return _WatchedEndpoint(attribute, self._checks, has_seed=paths is ENDPOINT)
+        return WatchedPart(attribute, self._checks, paths)
 
 
-class WatchedEndpoint:
+class _WatchedEndpoint:
     """Completions or responses of a client: the calls that ask for an answer, in every form that `openai` gives them.
 
     Where the client has `with_raw_response`, request and response are judged as they went over the wire; otherwise as
@@ -273,69 +256,60 @@ class WatchedEndpoint:
         self._asked = partial(asked_here, has_seed=has_seed)
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._part, name)
+        attribute = getattr(self._part, name)
         if name in CALLS:
             return partial(self._call, name)
         if name == "stream":
             return self._stream
         if name == "with_raw_response":
-            return _Forms(found, {each: partial(self._call, each, is_raw=True) for each in CALLS})
+            return _Forms(attribute, {each: partial(self._call, each, is_raw=True) for each in CALLS})
         if name == "with_streaming_response":
-            return _Forms(found, {each: partial(self._open, found, each) for each in CALLS})
-        return found
+            return _Forms(attribute, {each: partial(self._open, attribute, each) for each in CALLS})
+        return attribute
 
-    def _call(self, name: str, /, *, is_raw: bool = False, **asked: Any) -> Any:
-        call = self._asked(asked)
+    def _call(self, name: str, /, *, is_raw: bool = False, **arguments: Any) -> Any:
+        call = self._asked(arguments)
         raw = getattr(self._part, "with_raw_response", None)
         answer = getattr(self._part if raw is None else raw, name)(**call.body)
         receive = self._returned if raw is None else partial(self._arrived, is_raw)
         if inspect.isawaitable(answer):
             return self._coming(answer, partial(receive, call))
-        found, told = receive(call, answer, False)
-        self._checks.settle(told, found)
-        return found
+        received, checked = receive(call, answer, False)
+        self._checks.settle(checked, received)
+        return received
 
     async def _coming(self, answer: Awaitable[Any], receive: Callable[[Any, bool], Received]) -> Any:
-        found, told = receive(await answer, True)
-        await self._checks.settle_coming(told, found)
-        return found
+        received, checked = receive(await answer, True)
+        await self._checks.settle_coming(checked, received)
+        return received
 
-    def _stream(self, **asked: Any) -> Any:
+    def _stream(self, **arguments: Any) -> Any:
         """The library's helper for streams; it asks by `create`, which is the one that is watched."""
         part = copy.copy(self._part)
         part.create = partial(self._call, "create")
-        return part.stream(**asked)
+        return part.stream(**arguments)
 
-    def _open(self, forms: Any, name: str, /, **asked: Any) -> Any:
-        call = self._asked(asked)
+    def _open(self, forms: Any, name: str, /, **arguments: Any) -> Any:
+        call = self._asked(arguments)
         manager = getattr(forms, name)(**call.body)
-        return (_AsyncOpened if hasattr(manager, "__aenter__") else _Opened)(manager, partial(self._watch, call))
+        opened = _AsyncOpened if hasattr(manager, "__aenter__") else _Opened
+        return opened(manager, lambda response: watch_response(call, response, self._checks))
 
     def _returned(self, call: AskedCall, answer: Any, is_async: bool) -> Received:
-        check = partial(self._checks.check, call)
         if not call.is_stream:
-            return answer, check(answer)
+            return answer, self._checks.check(call, answer)
         self._checks.begin(call)
-        if is_async:
-            return AsyncWatchedStream(answer, call.form, check, self._checks.settle_coming), None
-        return WatchedStream(answer, call.form, check, self._checks.settle), None
+        return (AsyncWatchedStream if is_async else WatchedStream)(answer, call, self._checks), None
 
     def _arrived(self, is_raw: bool, call: AskedCall, raw: Any, is_async: bool) -> Received:
         """A response with its headers: what the call returns is itself, or what it is parsed to."""
-        told = None
+        checked = None
         if call.is_stream:
-            self._watch(call, raw.http_response, is_async)
+            watch_response(call, raw.http_response, self._checks)
         else:
-            sent = call.as_sent(body_sent_for(raw.http_response))
-            told = self._checks.check(sent, partial(read_answer, sent, raw.http_response))
-        return raw if is_raw else raw.parse(), told
-
-    def _watch(self, call: AskedCall, response: Any, is_async: bool) -> None:
-
-        sent = call.as_sent(body_sent_for(response))
-        self._checks.begin(sent)
-        settle = self._checks.settle_coming if is_async else self._checks.settle
-        watch_response(response, sent, partial(self._checks.check, sent), settle)
+            sent = sent_for(call, raw.http_response)
+            checked = self._checks.check(sent, partial(read_answer, sent, raw.http_response))
+        return raw if is_raw else raw.parse(), checked
 
 
 class _Forms:
@@ -351,27 +325,23 @@ class _Forms:
 class _Opened:
     """A response whose body its reader asks for, between `with` and its end."""
 
-    def __init__(self, manager: Any, watch: Callable[[Any, bool], None]) -> None:
+    def __init__(self, manager: Any, watch: Callable[[Any], None]) -> None:
         self._manager, self._watch = manager, watch
 
     def __enter__(self) -> Any:
         response = self._manager.__enter__()
-        self._watch(response.http_response, False)
+        self._watch(response.http_response)
         return response
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Any:
-        return self._manager.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> Any:
+        return self._manager.__exit__(*error)
 
 
 class _AsyncOpened(_Opened):
     async def __aenter__(self) -> Any:
         response = await self._manager.__aenter__()
-        self._watch(response.http_response, True)
+        self._watch(response.http_response)
         return response
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Any:
-        return await self._manager.__aexit__(kind, error, trace)
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self._manager.__aexit__(*error)

@@ -14,7 +14,7 @@ from tallystick.formats.completions import Finish
 from tallystick.formats.receipt import BatchStatement, Sampler
 from tallystick.recording.receipts import batch_composition
 from tallystick.verdicts.language_model import TokenMasks
-from tallystick.verdicts.sampling.choice import Flags
+from tallystick.verdicts.sampling.filters import Flags
 
 if TYPE_CHECKING:
     from tallystick.engines.torch.generation.language_models import TorchLanguageModel

@@ -141,7 +141,7 @@ def verify_response(
             code = show_report(report, lambda: answer_report.receipt_text(report, seconds), json, verbose)
         else:
             stream = _stream(subjects, unread, promised, asked, drawn, rung, tools)
-            code = show_report(stream, lambda: answer_report.stream_text(stream, seconds), json, verbose)
+            code = show_report(stream, lambda: answer_stream.stream_text(stream, seconds), json, verbose)
     if keep_pass and not isinstance(promised, kept_pass.KeptLanguageModel):
         try:  # a model whose pass cannot be kept has its verdict all the same
             kept = pass_keeping.keep_pass(promised, attention)  # type: ignore[arg-type]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tallystick.core.errors import MalformedError, UsageError
 from tallystick.formats.receipt import Sampler
@@ -16,7 +15,10 @@ from tallystick.programs.random_words import position_words
 from tallystick.verdicts.language_model import TokenMasks
 from tallystick.verdicts.sampling.filters import (
     NONE_LEFT,
+    Flags,
+    Integers,
     Logits,
+    Reals,
     draw_by_sums,
     draw_gumbel,
     draw_largest,
@@ -61,10 +63,6 @@ def check_places(shape: Sequence[int], positions: Sequence[int], histories: Sequ
 # `spec/sampler.md` specifies them, under "Adjustments". They are added to logits, so the margin of a token in adjusted
 # logits is its margin in those of the model: no tie band widens.
 
-Integers = npt.NDArray[np.int64]
-Reals = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
-
 
 @dataclass(frozen=True)
 class Adjustment:
@@ -104,7 +102,11 @@ def adjustment_of(
         tokens, biases = zip(*sampler.logit_bias, strict=True)
         by_token[list(tokens)] += np.asarray(biases, np.float32).astype(np.float64)
     touched = np.flatnonzero(by_token)
-    out = _out(sampler, position, vocabulary)
+    out = np.full(vocabulary, bool(sampler.allowed_token_ids))
+    out[list(sampler.allowed_token_ids)] = False
+    out[list(sampler.bad_token_ids)] = True
+    if position < sampler.min_tokens:
+        out[list(sampler.end_token_ids)] = True
     return Adjustment(touched, by_token[touched], out if mask is None else out | ~mask)
 
 
@@ -130,21 +132,12 @@ def adjusted_answer(
             rows[place:] = logits[place:]
             rows[place, answer[place]] = -np.inf
             break
-        found = adjustment_of(sampler, place, tokens[: len(prompt) + place], len(row), mask)
-        rows[place] = adjusted_row(row, found)
-        forced += found.is_forced
+        adjustment = adjustment_of(sampler, place, tokens[: len(prompt) + place], len(row), mask)
+        rows[place] = adjusted_row(row, adjustment)
+        forced += adjustment.is_forced
         if masks is not None:
             masks.take(answer[place])
     return rows, forced
-
-
-def _out(sampler: Sampler, position: int, vocabulary: int) -> Flags:
-    out = np.full(vocabulary, bool(sampler.allowed_token_ids))
-    out[list(sampler.allowed_token_ids)] = False
-    out[list(sampler.bad_token_ids)] = True
-    if position < sampler.min_tokens:
-        out[list(sampler.end_token_ids)] = True
-    return out
 
 
 # The token that a sampler chooses from logits, a pure function of logits, settings, seed, position and history.
@@ -152,9 +145,7 @@ def _out(sampler: Sampler, position: int, vocabulary: int) -> Flags:
 # The choice is specified in `spec/sampler.md`, and defined by `programs.operators.tally.sampling`.
 
 
-def choose(
-    logits: Logits, sampler: Sampler, positions: Sequence[int], histories: Sequence[Sequence[int]]
-) -> npt.NDArray[np.int64]:
+def choose(logits: Logits, sampler: Sampler, positions: Sequence[int], histories: Sequence[Sequence[int]]) -> Integers:
     """The chosen token of every row, I64[rows].
 
     Args:

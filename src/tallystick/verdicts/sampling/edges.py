@@ -10,11 +10,10 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tallystick.formats.receipt import Sampler
 from tallystick.programs.operators.tally.fixed_point import KEYS_PER_LOGIT, WEIGHT_BITS, logit_scale, rounded_share
-from tallystick.verdicts.sampling.filters import Ranks, Reals
+from tallystick.verdicts.sampling.filters import Flags, Integers, Ranks, Reals
 
 # The tokens that filters keep when logits are known only within a spread.
 #
@@ -33,22 +32,19 @@ SWING_MAX: Final = 700.0
 """The largest exponent whose power of e is a finite float64."""
 
 
-@dataclass(frozen=True)
 class FilterEdges:
-    """The filters of `sampler`, which is not greedy, over the logits of one row."""
+    """The filters of `sampler`, which is not greedy, over the logits of one row.
 
-    ranks: Ranks
-    sampler: Sampler
+    `temperature` is not below the one at which keys reach their largest scale; `is_filtering` says whether any filter
+    can take a token away.
+    """
 
-    @cached_property
-    def temperature(self) -> float:
-        """The temperature, but not below the one at which keys reach their largest scale."""
-        return temperature_of(self.sampler)
-
-    @cached_property
-    def is_filtering(self) -> bool:
-        """Whether any filter can take a token away."""
-        return self._k < len(self.ranks) or self._share < 1.0 or self._least > -math.inf
+    def __init__(self, ranks: Ranks, sampler: Sampler) -> None:
+        self.ranks, self.temperature = ranks, temperature_of(sampler)
+        self._k = min(sampler.top_k or len(ranks), len(ranks))
+        self._share = rounded_share(sampler.top_p, "top_p")
+        self._least, self._rounding = least_logit(sampler), rounding(sampler)
+        self.is_filtering = self._k < len(ranks) or self._share < 1.0 or self._least > -math.inf
 
     @cached_property
     def weights(self) -> Reals:
@@ -96,7 +92,7 @@ class FilterEdges:
         heavier = self.ranks.above(x + spread) if self._share < 1.0 else 0
         if heavier == 0:
             return True
-        above = self._sum(min(heavier, self._k))
+        above = float(self.sums[min(heavier, self._k)])
         others = float(self._rest[min(heavier, self._k)]) * self._swing(spread)
         slack = RELATIVE * (above + others) + ABSOLUTE * len(self.ranks)
         return self._share > 0.0 and above * (1.0 - self._share) < self._share * others + slack
@@ -107,17 +103,14 @@ class FilterEdges:
             return True
         heavier, own = min(self.ranks.at_least(x - spread), self._k), self.weight(x)
         surely_in = self.ranks.above(self._after_k + spread) if self._k < len(self.ranks) else self._k
-        rivals = float(self._without_first[heavier]) if x == 0.0 else max(self._sum(heavier) - own, 0.0)
+        rivals = float(self._without_first[heavier]) if x == 0.0 else max(float(self.sums[heavier]) - own, 0.0)
         above = rivals * self._swing(spread)
-        below = own + max(self._sum(max(surely_in, heavier)) - self._sum(heavier), 0.0)
+        below = own + max(float(self.sums[max(surely_in, heavier)] - self.sums[heavier]), 0.0)
         slack = RELATIVE * (above + below) + ABSOLUTE * len(self.ranks)
         return above * (1.0 - self._share) + slack < self._share * below
 
     def _swing(self, spread: float) -> float:
         return math.exp(min(spread / self.temperature, SWING_MAX))
-
-    def _sum(self, count: int) -> float:
-        return float(self.sums[count])
 
     @cached_property
     def _rest(self) -> Reals:
@@ -133,25 +126,9 @@ class FilterEdges:
         return np.concatenate([[0.0, 0.0], np.cumsum(self.weights[1:])])
 
     @cached_property
-    def _k(self) -> int:
-        return min(self.sampler.top_k or len(self.ranks), len(self.ranks))
-
-    @cached_property
     def _after_k(self) -> float:
         """The largest logit that top-k leaves out."""
         return self.ranks.at(self._k) if self._k < len(self.ranks) else -math.inf
-
-    @cached_property
-    def _share(self) -> float:
-        return rounded_share(self.sampler.top_p, "top_p")
-
-    @cached_property
-    def _least(self) -> float:
-        return least_logit(self.sampler)
-
-    @cached_property
-    def _rounding(self) -> float:
-        return rounding(self.sampler)
 
 
 def temperature_of(sampler: Sampler) -> float:
@@ -173,9 +150,6 @@ def rounding(sampler: Sampler) -> float:
 
 # Which tokens the filters of several samplers surely keep, for many rows at once: `FilterEdges.sure` over arrays.
 
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-
 
 def surely_kept(logits: Reals, samplers: Sequence[Sampler], spread: float) -> list[Flags]:
     """For each sampler, the tokens that its filters keep from all logits within `spread`, BOOL[rows, n].
@@ -185,15 +159,15 @@ def surely_kept(logits: Reals, samplers: Sequence[Sampler], spread: float) -> li
     """
     there = np.isfinite(logits)
     is_open = there.sum(axis=1) > 1
-    if not is_open.any() or not any(_is_filtering(each) for each in samplers):
+    if not is_open.any() or not any(each.top_k or each.top_p < 1.0 or each.min_p > 0.0 for each in samplers):
         return [there for _ in samplers]
     rows = Falling(logits[is_open], spread + max(map(rounding, samplers)))
-    found = []
+    all_kept = []
     for sampler in samplers:
         kept = there.copy()
         kept[is_open] = _surely_kept(rows, sampler)
-        found.append(kept)
-    return found
+        all_kept.append(kept)
+    return all_kept
 
 
 @dataclass(frozen=True)
@@ -226,8 +200,8 @@ class Falling:
         """How many logits are not smaller by more than the spread."""
         rising = -self.x
         edges = rising + self.spread
-        found = [np.searchsorted(row, edge, "right") for row, edge in zip(rising, edges, strict=True)]
-        return np.asarray(np.minimum(np.stack(found), self.count))
+        counts = [np.searchsorted(row, edge, "right") for row, edge in zip(rising, edges, strict=True)]
+        return np.asarray(np.minimum(np.stack(counts), self.count))
 
     def before(self, x: Reals) -> Integers:
         """How many logits of each row are larger than its `x`, I64[rows, 1]."""
@@ -266,7 +240,3 @@ def _is_in_p(rows: Falling, temperature: float, share: float, k: Integers, surel
 def _sums(weights: Reals) -> Reals:
     """Entry i: the total of the i first weights, F64[rows, n + 1]."""
     return np.concatenate([np.zeros((len(weights), 1)), np.cumsum(weights, axis=1)], axis=1)
-
-
-def _is_filtering(sampler: Sampler) -> bool:
-    return bool(sampler.top_k) or sampler.top_p < 1.0 or sampler.min_p > 0.0

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tallystick.formats.receipt import Sampler
 from tallystick.programs.operators.tally.fixed_point import (
@@ -30,10 +28,17 @@ from tallystick.programs.operators.tally.fixed_point import (
     uniform,
 )
 from tallystick.programs.random_words import position_words
-from tallystick.verdicts.sampling.choice import Flags, adjusted_row, adjustment_of, choose_one
-from tallystick.verdicts.sampling.filters import NUMBERS, Logits, keys_of, penalized, plain_logits, scores_of
-
-Integers = npt.NDArray[np.int64]
+from tallystick.verdicts.sampling.choice import adjusted_row, adjustment_of, choose_one
+from tallystick.verdicts.sampling.filters import (
+    NUMBERS,
+    Flags,
+    Integers,
+    Logits,
+    keys_of,
+    penalized,
+    plain_logits,
+    scores_of,
+)
 
 SLACK: Final = 1 + 2.0**-9
 """A factor far above the rounding of t / w in float32, of tokens that can win: their weight is above e⁻⁴¹."""
@@ -61,37 +66,20 @@ def choose_fast(
     return choose_one(logits, sampler, position, history, mask) if token is None else token
 
 
-@dataclass(frozen=True)
 class Row:
-    """Logits F32[V] of one row, and what is computed of them once."""
+    """Logits F32[V] of one row, and what is computed of them once.
 
-    logits: Logits
-    sampler: Sampler
-    history: Sequence[int]
+    `x` are the logits after the repetition penalty, F32[V], rounded where it changes them; `per_nat` is 1 / T.
+    """
 
-    @cached_property
-    def is_penalized(self) -> bool:
-        """Whether a repetition penalty changes logits."""
-        return self.sampler.repetition_penalty != 1.0 and len(self.history) > 0
-
-    @cached_property
-    def x(self) -> Logits:
-        """Logits after the penalty, F32[V], rounded where it changes them."""
-        if not self.is_penalized:
-            return self.logits
-        tokens, x = np.unique(np.asarray(self.history, np.int64)), self.logits.copy()
-        x[tokens] = penalized(plain_logits(self.logits[tokens]), self.sampler.repetition_penalty, range(len(tokens)))
-        return x
-
-    @cached_property
-    def largest(self) -> np.float32:
-        """The largest of `x`."""
-        return np.float32(self.x.max())
-
-    @cached_property
-    def per_nat(self) -> float:
-        """1 / T."""
-        return logit_scale(self.sampler.temperature) / KEYS_PER_LOGIT
+    def __init__(self, logits: Logits, sampler: Sampler, history: Sequence[int]) -> None:
+        self.logits, self.x, self.sampler, self.history = logits, logits, sampler, history
+        self.is_penalized = sampler.repetition_penalty != 1.0 and len(history) > 0
+        if self.is_penalized:
+            tokens, self.x = np.unique(np.asarray(history, np.int64)), logits.copy()
+            self.x[tokens] = penalized(plain_logits(logits[tokens]), sampler.repetition_penalty, range(len(tokens)))
+        self.largest = np.float32(self.x.max())
+        self.per_nat = logit_scale(sampler.temperature) / KEYS_PER_LOGIT
 
     @cached_property
     def inverses(self) -> Logits:

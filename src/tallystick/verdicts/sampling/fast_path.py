@@ -16,7 +16,6 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tallystick.formats.receipt import Sampler
 from tallystick.programs.operators.tally.fixed_point import (
@@ -29,11 +28,7 @@ from tallystick.programs.operators.tally.fixed_point import (
     uniform,
 )
 from tallystick.programs.random_words import words_at
-from tallystick.verdicts.sampling.filters import ARRAYS, Logits
-
-Reals = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+from tallystick.verdicts.sampling.filters import ARRAYS, Flags, Integers, Logits, Reals
 
 EVERY_TOKEN: Final = 37.0
 """More than the largest noise, −ln(2⁻⁵³) in nats."""
@@ -45,47 +40,29 @@ TEST_INEXACT: Final = 2.0**-13
 CANDIDATES_MAX: Final = 4096
 
 
-@dataclass(frozen=True)
 class Rows:
-    """Rows to look at, and the settings of their sampler in the units of logits."""
+    """Rows to look at, and the settings of their sampler in the units of logits.
 
-    logits: Logits
-    claimed: Integers
-    positions: Integers
-    histories: Sequence[Sequence[int]]
-    sampler: Sampler
+    `temperature` is T in units of logits, 0 for a greedy sampler; `penalty` is 1 if all histories are empty. `top_p`
+    and `min_p` are shares rounded to 30 bits; `is_filtering` says whether filters can remove tokens.
+    """
 
-    @cached_property
-    def temperature(self) -> float:
-        """T in units of logits; 0 for a greedy sampler."""
-        return 0.0 if self.sampler.is_greedy else KEYS_PER_LOGIT / logit_scale(self.sampler.temperature)
-
-    @cached_property
-    def penalty(self) -> float:
-        """The repetition penalty; 1 if all histories are empty."""
-        return self.sampler.repetition_penalty if any(len(history) for history in self.histories) else 1.0
-
-    @cached_property
-    def is_filtering(self) -> bool:
-        """Whether filters can remove tokens."""
-        return not self.sampler.is_greedy and (
-            0 < self.sampler.top_k < self.logits.shape[1] or self.top_p < 1.0 or self.min_p > 0.0
-        )
-
-    @cached_property
-    def top_k(self) -> int:
-        """The number of tokens that top-k keeps."""
-        return self.sampler.top_k or self.logits.shape[1]
-
-    @cached_property
-    def top_p(self) -> float:
-        """The share of top-p, rounded to 30 bits."""
-        return rounded_share(self.sampler.top_p, "top_p")
-
-    @cached_property
-    def min_p(self) -> float:
-        """The share of min-p, rounded to 30 bits."""
-        return rounded_share(self.sampler.min_p, "min_p")
+    def __init__(
+        self,
+        logits: Logits,
+        claimed: Integers,
+        positions: Integers,
+        histories: Sequence[Sequence[int]],
+        sampler: Sampler,
+    ) -> None:
+        self.logits, self.claimed, self.positions, self.histories = logits, claimed, positions, histories
+        self.sampler, vocabulary = sampler, logits.shape[1]
+        self.temperature = 0.0 if sampler.is_greedy else KEYS_PER_LOGIT / logit_scale(sampler.temperature)
+        self.penalty = sampler.repetition_penalty if any(len(history) for history in histories) else 1.0
+        self.top_k = sampler.top_k or vocabulary
+        self.top_p, self.min_p = rounded_share(sampler.top_p, "top_p"), rounded_share(sampler.min_p, "min_p")
+        is_filtering = 0 < sampler.top_k < vocabulary or self.top_p < 1.0 or self.min_p > 0.0
+        self.is_filtering = is_filtering and not sampler.is_greedy
 
     def penalised(self, rows: Integers, tokens: Integers) -> Reals:
         """The logits of `tokens` in `rows` after the repetition penalty."""
@@ -145,11 +122,11 @@ def plainly_chosen(
         scores = own + rows.noise(everyone, rows.claimed)
         cuts = scores - rows.temperature * reach if rows.temperature else own
         cuts = np.minimum(cuts, own) if rows.is_filtering else cuts
-        found, doubtful = _candidates(rows, scores, cuts)
+        candidates, doubtful = _candidates(rows, scores, cuts)
     doubtful |= ~np.isfinite(own) | (np.abs(own) <= NORMAL)
     if not rows.is_filtering:
-        return ~doubtful & ~_any(found.is_ahead, found.rows, len(tokens))
-    return ~doubtful & _survives_filters(rows, found, own, doubtful)
+        return ~doubtful & ~_any(candidates.is_ahead, candidates.rows, len(tokens))
+    return ~doubtful & _survives_filters(rows, candidates, own, doubtful)
 
 
 def _are_first_of_the_largest(rows: Rows) -> Flags:
@@ -163,16 +140,16 @@ def _candidates(rows: Rows, scores: Reals, cuts: Reals) -> tuple[Candidates, Fla
     """The tokens at or above the cuts; and the rows that have too many of them, or logits that are not finite."""
     least = np.nextafter(cuts.astype(np.float32), np.float32(-np.inf))
     hits = np.empty(rows.logits.shape[1], np.bool_)
-    found = [np.flatnonzero(np.greater_equal(row, cut, out=hits)) for row, cut in zip(rows.logits, least, strict=True)]
+    near = [np.flatnonzero(np.greater_equal(row, cut, out=hits)) for row, cut in zip(rows.logits, least, strict=True)]
     if rows.penalty < 1.0:
-        found = [np.union1d(each, _raised(rows, row, float(cuts[row]))) for row, each in enumerate(found)]
-    doubtful = np.array([len(each) > CANDIDATES_MAX for each in found])
-    found = [each[:0] if too_many else each for each, too_many in zip(found, doubtful, strict=True)]
-    row = np.repeat(np.arange(len(found)), [len(each) for each in found])
-    token = np.concatenate(found)
+        near = [np.union1d(each, _raised(rows, row, float(cuts[row]))) for row, each in enumerate(near)]
+    doubtful = np.array([len(each) > CANDIDATES_MAX for each in near])
+    near = [each[:0] if too_many else each for each, too_many in zip(near, doubtful, strict=True)]
+    row = np.repeat(np.arange(len(near)), [len(each) for each in near])
+    token = np.concatenate(near)
     x = rows.penalised(row, token)
     ahead = x + rows.noise(row, token) >= scores[row] - rows.temperature * NEAR
-    doubtful |= _any(~np.isfinite(x), row, len(found))
+    doubtful |= _any(~np.isfinite(x), row, len(near))
     return Candidates(row, token, x, ahead & (token != rows.claimed[row])), doubtful
 
 
@@ -183,16 +160,16 @@ def _raised(rows: Rows, row: int, cut: float) -> Integers:
     return tokens[~(x < cut)]
 
 
-def _survives_filters(rows: Rows, found: Candidates, own: Reals, doubtful: Flags) -> Flags:
+def _survives_filters(rows: Rows, candidates: Candidates, own: Reals, doubtful: Flags) -> Flags:
     """Whether the filters surely keep the claimed token and surely remove every token that scores higher."""
     count = len(own)
-    above = (found.logits >= own[found.rows]) & (found.tokens != rows.claimed[found.rows])
-    is_open = _any(above | found.is_ahead, found.rows, count) & ~doubtful
+    above = (candidates.logits >= own[candidates.rows]) & (candidates.tokens != rows.claimed[candidates.rows])
+    is_open = _any(above | candidates.is_ahead, candidates.rows, count) & ~doubtful
     survives = ~is_open
-    starts = np.searchsorted(found.rows, np.arange(count + 1))
+    starts = np.searchsorted(candidates.rows, np.arange(count + 1))
     for row in np.flatnonzero(is_open):
         part = slice(starts[row], starts[row + 1])
-        survives[row] = _survives(rows, int(row), found.logits[part], found.is_ahead[part], float(own[row]))
+        survives[row] = _survives(rows, int(row), candidates.logits[part], candidates.is_ahead[part], float(own[row]))
     return survives
 
 

@@ -54,9 +54,12 @@ ARRAYS: Final = Plain(np.where)
 NUMBERS: Final = Plain(lambda condition, x, y: x if condition else y)
 
 
-# The logits of one row in descending order; filters are decided by rank.
-
+Logits = npt.NDArray[np.float32]
 Reals = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+# The logits of one row in descending order; filters are decided by rank.
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class Ranks:
         return np.sort(self.logits)[::-1]
 
     @cached_property
-    def tokens(self) -> npt.NDArray[np.int64]:
+    def tokens(self) -> Integers:
         """The tokens by rank; equal ones in any order."""
         return np.argsort(self.logits)[::-1]
 
@@ -101,8 +104,7 @@ class Ranks:
 #
 # Results equal those of the operators bit for bit; a test compares them.
 
-Logits = npt.NDArray[np.float32]
-Keys = npt.NDArray[np.int64]
+Keys = Integers
 
 
 def relative_logits(logits: Logits, sampler: Sampler, history: Sequence[int]) -> Reals:

@@ -6,11 +6,9 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from tallystick.core.errors import MalformedError
 from tallystick.formats.receipt import Sampler
@@ -22,6 +20,7 @@ from tallystick.verdicts.sampling.edges import ABSOLUTE, RELATIVE, SWING_MAX, Fi
 from tallystick.verdicts.sampling.fast_path import EVERY_TOKEN, plainly_chosen
 from tallystick.verdicts.sampling.filters import (
     ARRAYS,
+    Flags,
     Keys,
     Logits,
     Ranks,
@@ -76,14 +75,14 @@ def margins(
     """
     check_rows(logits, positions, [(token,) for token in tokens])
     assert len(histories) == len(tokens)
-    found = np.zeros(len(tokens))
+    apart = np.zeros(len(tokens))
     for start in range(0, len(tokens), AT_ONCE):
         part = slice(start, start + AT_ONCE)
         rows = logits[part], tokens[part], sampler, positions[part], histories[part]
         for row in np.flatnonzero(~plainly_chosen(*rows, reach)).tolist():
             place = start + row
-            found[place] = margin(logits[place], tokens[place], sampler, positions[place], histories[place])
-    return found
+            apart[place] = margin(logits[place], tokens[place], sampler, positions[place], histories[place])
+    return apart
 
 
 def margin(logits: Logits, token: int, sampler: Sampler, position: int, history: Sequence[int]) -> float:
@@ -100,7 +99,7 @@ def _drawn(x: Reals, token: int, sampler: Sampler, position: int) -> float:
     left = filtered(keys, sampler)
     if sampler.form == "cdf":
         word = int(position_words(sampler.seed, position, 1)[0])
-        return 0.0 if draw_by_sums(left, word) == token else _between_sums(RunningSums(x, token, sampler, word))
+        return 0.0 if draw_by_sums(left, word) == token else _between_sums(x, token, sampler, word)
     kept = np.flatnonzero(left != MASKED)
     if len(kept) and kept[draw_gumbel(left[kept], _words_of(kept, sampler, position, len(x)))] == token:
         return 0.0
@@ -144,46 +143,8 @@ def _heaviest(ranks: Ranks, count: int) -> Keys:
     """The tokens of the first `count` ranks, and of equal logits, by rank."""
     if not count:
         return np.zeros(0, np.int64)
-    found = np.flatnonzero(ranks.logits >= ranks.at(count - 1))
-    return found[np.argsort(-ranks.logits[found])]
-
-
-@dataclass(frozen=True)
-class RunningSums:
-    """A claimed token in the form by sums: `x` as in `Ranks.logits`, and the random word of its position."""
-
-    x: Reals
-    token: int
-    sampler: Sampler
-    word: int
-
-    @cached_property
-    def edges(self) -> FilterEdges:
-        """The filters of `sampler` over `x`."""
-        return FilterEdges(Ranks(self.x), self.sampler)
-
-    @cached_property
-    def leading(self) -> float:
-        """The draw, from 0 to 1."""
-        leading: float = ((self.word % 2**64) >> (64 - WORD_BITS)) / 2**WORD_BITS
-        return leading
-
-    @cached_property
-    def until(self) -> WeightSums:
-        """The sums over the token and those before it in the vocabulary."""
-        return self._weight_sums(np.arange(len(self.x)) <= self.token)
-
-    @cached_property
-    def since(self) -> WeightSums:
-        """The sums over the token and those after it in the vocabulary."""
-        return self._weight_sums(np.arange(len(self.x)) >= self.token)
-
-    def _weight_sums(self, are: npt.NDArray[np.bool_]) -> WeightSums:
-        ranks, temperature = self.edges.ranks, self.edges.temperature
-        largest, token = float(self.x[are].max()), ranks.tokens
-        others = np.where(are[token] & (token != self.token), ranks.falling - largest, -math.inf)
-        own = math.exp((float(self.x[self.token]) - largest) / temperature)
-        return WeightSums(largest / temperature, own, np.concatenate([[0.0], np.cumsum(np.exp(others / temperature))]))
+    heaviest = np.flatnonzero(ranks.logits >= ranks.at(count - 1))
+    return heaviest[np.argsort(-ranks.logits[heaviest])]
 
 
 @dataclass(frozen=True)
@@ -198,6 +159,15 @@ class WeightSums:
     own: float
     others: Reals
 
+    @classmethod
+    def of(cls, x: Reals, token: int, are: Flags, edges: FilterEdges) -> Self:
+        """The sums over the tokens that `are` marks, BOOL[V], with the claimed `token` among them."""
+        ranks, temperature = edges.ranks, edges.temperature
+        largest = float(x[are].max())
+        others = np.where(are[ranks.tokens] & (ranks.tokens != token), ranks.falling - largest, -math.inf)
+        own = math.exp((float(x[token]) - largest) / temperature)
+        return cls(largest / temperature, own, np.concatenate([[0.0], np.cumsum(np.exp(others / temperature))]))
+
     def without_own(self, count: int) -> float:
         """The weight of those among the `count` largest logits, without the claimed token."""
         return float(self.others[count]) * math.exp(self.largest)
@@ -207,19 +177,20 @@ class WeightSums:
         return (float(self.others[count]) + self.own) * math.exp(min(self.largest + by, SWING_MAX))
 
 
-def _between_sums(sums: RunningSums) -> float:
-    """The margin in the form by sums.
+def _between_sums(x: Reals, token: int, sampler: Sampler, word: int) -> float:
+    """The margin in the form by sums, before the penalty's stretch; `word` is the random word of the position.
 
     A spread m can lower the odds of the sum before the token by exp(m/T), and raise those of the sum up to it as much.
     """
-    edges, leading, own = sums.edges, sums.leading, float(sums.x[sums.token])
-    until, since = sums.until, sums.since
+    edges, own, places = FilterEdges(Ranks(x), sampler), float(x[token]), np.arange(len(x))
+    leading: float = ((word % 2**64) >> (64 - WORD_BITS)) / 2**WORD_BITS  # the draw, from 0 to 1
+    until, since = (WeightSums.of(x, token, are, edges) for are in (places <= token, places >= token))
 
     def is_explained(spread: float) -> bool:
         if not edges.possible(own, spread):
             return False
         possible, sure, swing = edges.count_possible(spread), edges.count_sure(spread), spread / edges.temperature
-        slack = ABSOLUTE * len(sums.x) + RELATIVE * float(edges.sums[possible])
+        slack = ABSOLUTE * len(x) + RELATIVE * float(edges.sums[possible])
         reaches = until.raised(possible, swing) * (1.0 - leading) + slack >= leading * since.without_own(sure)
         starts = until.without_own(sure) * (1.0 - leading) <= leading * since.raised(possible, swing) + slack
         return reaches and starts
@@ -308,14 +279,18 @@ def log_ratios(
     other temperatures, no filters, and a share of tokens drawn uniformly from the vocabulary.
     """
     rows = [_ratios(*each, sampler, spread, outside) for each in zip(logits, tokens, histories, strict=True)]
-    return {name: _both([row[name] for row in rows]) for name in rows[0]} if rows else {}
+    pairs = {name: np.array([row[name] for row in rows], np.float64) for name in rows[0]} if rows else {}
+    return {name: (each[:, 0], each[:, 1]) for name, each in pairs.items()}
 
 
 def _row(
     logits: Logits, token: int, history: Sequence[int], sampler: Sampler, spread: float
 ) -> tuple[float, float, float, float]:
     x = relative_logits(logits, sampler, history)
-    p = _normalised(filtered(keys_at(x, sampler), sampler))
+    weights = fixed_point.exp2(ARRAYS, filtered(keys_at(x, sampler), sampler)).astype(np.float64)
+    if not weights.any():
+        raise MalformedError(NONE_LEFT)
+    p = weights / weights.sum()
     inside = p[p > 0]
     surprise = -np.log(inside)
     expected = inner(inside, surprise)
@@ -370,18 +345,6 @@ def _ceiling(edges: FilterEdges, x: float, spread: float) -> float:
         return 0.0
     sure = float(edges.sums[edges.count_sure(spread)])
     return own / (sure if edges.sure(x, spread) else sure + own)
-
-
-def _normalised(keys: Keys) -> Reals:
-    weights = fixed_point.exp2(ARRAYS, keys).astype(np.float64)
-    if not weights.any():
-        raise MalformedError(NONE_LEFT)
-    return np.asarray(weights / weights.sum())
-
-
-def _both(pairs: Sequence[tuple[float, float]]) -> tuple[Reals, Reals]:
-    against, in_favour = np.array(pairs, np.float64).T
-    return against, in_favour
 
 
 def _log(x: float) -> float:

@@ -13,8 +13,8 @@ import numpy as np
 from tallystick.formats.receipt import Sampler
 from tallystick.programs.operators.tally.fixed_point import rounded_share
 from tallystick.verdicts.sampling.edges import least_logit, surely_kept
-from tallystick.verdicts.sampling.fast_path import USUAL_REACH, Flags, Integers, Reals, Rows
-from tallystick.verdicts.sampling.filters import Logits, relative_logits
+from tallystick.verdicts.sampling.fast_path import USUAL_REACH, Rows
+from tallystick.verdicts.sampling.filters import Flags, Integers, Logits, Reals, relative_logits
 
 # For each row, the two tokens whose order a sampler at another temperature would turn round most easily.
 #
@@ -95,13 +95,13 @@ def _contenders(rows: Rows) -> tuple[Integers, Reals]:
 
     The logits of a row fall.
     """
-    found = [likely_tokens(row, rows.temperature * USUAL_REACH) for row in rows.logits]
-    tokens = np.zeros((len(found), max(map(len, found), default=0)), np.int64)
+    likely = [likely_tokens(row, rows.temperature * USUAL_REACH) for row in rows.logits]
+    tokens = np.zeros((len(likely), max(map(len, likely), default=0)), np.int64)
     x = np.full(tokens.shape, -np.inf)
-    counts = [len(each) for each in found]
+    counts = [len(each) for each in likely]
     is_there = np.arange(tokens.shape[1]) < np.array(counts)[:, None]
-    tokens[is_there] = np.concatenate(found)
-    x[is_there] = rows.penalised(np.repeat(np.arange(len(found)), counts), tokens[is_there])
+    tokens[is_there] = np.concatenate(likely)
+    x[is_there] = rows.penalised(np.repeat(np.arange(len(likely)), counts), tokens[is_there])
     order = np.argsort(-x, axis=1, kind="stable")
     return np.take_along_axis(tokens, order, 1), np.take_along_axis(x, order, 1)
 
@@ -163,12 +163,20 @@ class ScoredRow:
         )
 
 
-@dataclass(frozen=True)
 class KeptTokens:
     """Which contenders of a row the filters of `sampler` keep, and how far each lies from their edges."""
 
-    row: ScoredRow
-    sampler: Sampler
+    def __init__(self, row: ScoredRow, sampler: Sampler) -> None:
+        self.row, size = row, len(row.every)
+        self._k, self._least = min(sampler.top_k or size, size), least_logit(sampler)
+        self._share = rounded_share(sampler.top_p, "top_p")
+        kept = row.weights[: self._k].sum() if self._k <= len(row.weights) else row.total
+        if len(row.weights) < self._k < size:
+            heaviest = np.partition(row.every, -self._k)[-self._k :]
+            kept = np.exp(heaviest.astype(np.float64) / row.temperature).sum()
+        self._weights = np.asarray(row.weights / kept)
+        # The share of the weight that heavier tokens have, of what top-k keeps.
+        self._before = np.asarray(np.cumsum(self._weights) - self._weights)
 
     def chosen(self) -> int:
         """The contender that is kept and has the largest score."""
@@ -205,31 +213,6 @@ class KeptTokens:
         inside = np.clip(share, TINY, 1.0 - 2.0**-53)
         return np.asarray(self.row.temperature * (np.log(inside) - np.log1p(-inside)))
 
-    @cached_property
-    def _weights(self) -> Reals:
-        every, k = self.row.every, self._k
-        kept = self.row.weights[:k].sum() if k <= len(self.row.weights) else self.row.total
-        if len(self.row.weights) < k < len(every):
-            kept = np.exp(np.partition(every, -k)[-k:].astype(np.float64) / self.row.temperature).sum()
-        return np.asarray(self.row.weights / kept)
-
-    @cached_property
-    def _before(self) -> Reals:
-        """The share of the weight that heavier tokens have, of what top-k keeps."""
-        return np.asarray(np.cumsum(self._weights) - self._weights)
-
-    @cached_property
-    def _k(self) -> int:
-        return min(self.sampler.top_k or len(self.row.every), len(self.row.every))
-
-    @cached_property
-    def _share(self) -> float:
-        return rounded_share(self.sampler.top_p, "top_p")
-
-    @cached_property
-    def _least(self) -> float:
-        return least_logit(self.sampler)
-
 
 def filter_rivals(
     logits: Logits,
@@ -244,14 +227,14 @@ def filter_rivals(
     Leads are infinite where both choose the same token. `drift` is that of a logit: it may take a token's lead away by
     removing the token or by turning the scores round, and these probabilities add up.
     """
-    found: list[list[tuple[int, int, float, float]]] = [[] for _ in others]
+    pairs_of: list[list[tuple[int, int, float, float]]] = [[] for _ in others]
     for start in range(0, len(logits), AT_ONCE):
         part = slice(start, start + AT_ONCE)
         for row in _rows(logits[part], sampler, positions[part], histories[part]):
             here = KeptTokens(row, sampler)
-            for pairs, other in zip(found, others, strict=True):
+            for pairs, other in zip(pairs_of, others, strict=True):
                 pairs.append(_pair(row, here, KeptTokens(row, other), drift))
-    return [_joined(pairs) for pairs in found]
+    return [Rivals(*map(np.array, zip(*pairs, strict=True))) for pairs in pairs_of]
 
 
 def _rows(
@@ -290,8 +273,3 @@ def _either(drift: float, *gaps: float) -> float:
     """The gap that drift turns round as often as any of these, if each is turned round by itself."""
     often = min(0.5, sum(0.5 * (1.0 - math.tanh(0.5 * gap / drift)) for gap in gaps))
     return drift * (math.log1p(-often) - math.log(max(often, TINY)))
-
-
-def _joined(pairs: Sequence[tuple[int, int, float, float]]) -> Rivals:
-    own, rival, lead, lead_there = zip(*pairs, strict=True)
-    return Rivals(np.array(own, np.int64), np.array(rival, np.int64), np.array(lead), np.array(lead_there))

@@ -26,7 +26,7 @@ from tallystick.audits.answers.response import Response
 from tallystick.audits.answers.stream import verify_stream
 from tallystick.audits.answers.subject import ReceiptContext
 from tallystick.audits.answers.verify import verify_receipt
-from tallystick.audits.answers.watching import StreamedAnswer
+from tallystick.audits.answers.watching import read_chunks
 
 pytestmark = [
     pytest.mark.vllm,
@@ -85,12 +85,9 @@ def asked(url: str, body: dict[str, Any]) -> tuple[Response, ...]:
         response = httpx.post(f"{url}{TEXT['path']}", json=body, timeout=300)
         assert response.status_code == 200, response.text
         return read_responses(response.json())
-    whole = StreamedAnswer("text")
     with httpx.stream("POST", f"{url}{TEXT['path']}", json=body, timeout=300) as response:
-        for line in response.iter_lines():
-            if line.startswith("data: {"):
-                whole.add(json.loads(line[6:]))
-    return delivered(whole.reader)
+        lines = [line for line in response.iter_lines() if line.startswith("data: {")]
+    return delivered(read_chunks("text", (("", json.loads(line[6:])) for line in lines)))
 
 
 def test_answers_to_many_clients_at_once_are_those_of_the_promised_model(running: Server, promised: Any) -> None:

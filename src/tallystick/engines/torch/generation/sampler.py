@@ -21,12 +21,13 @@ from tallystick.programs.operators.tally import fixed_point, sampling
 from tallystick.programs.operators.tally.fixed_point import MASKED
 from tallystick.programs.operators.values import Value, Values
 from tallystick.programs.random_words import position_words
-from tallystick.verdicts.sampling.choice import Flags, adjustment_of, check_form, check_places
+from tallystick.verdicts.sampling.choice import adjustment_of, check_form, check_places
 from tallystick.verdicts.sampling.fast_choice import choose_fast
 from tallystick.verdicts.sampling.filters import (
     FAR_BELOW,
     NONE_LEFT,
     NUMBERS,
+    Flags,
     Plain,
     at_least_exp2,
     draw_gumbel,

@@ -31,7 +31,7 @@ from tallystick.recording.serving.vllm.asking import (
 )
 from tallystick.recording.serving.vllm.start import check_start
 from tallystick.verdicts.language_model import TokenMasks
-from tallystick.verdicts.sampling.choice import Flags
+from tallystick.verdicts.sampling.filters import Flags
 
 # The masks of requests whose answers follow a schema, as their rows come, go and are fed again.
 #
