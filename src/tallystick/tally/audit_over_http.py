@@ -48,13 +48,13 @@ def audit_over_http(
     Raises what `audit` raises, and `UnavailableError` where the service does not answer or refuses.
     """
     require("httpx", "fastapi")
-    address = remote.run_address(url)
+    place, run = remote.run_address(url)
     if segment is not None and step is not None:
         raise UsageError("a segment, or a step: not both")
-    with remote.ServiceConnection(address.service, token) as service, _folder() as folder:
+    with remote.ServiceConnection(place, token) as service, _folder() as folder:
         found = folder / "run"
-        asked = segment if step is None else _segment_of(address.service, token, address.run, step)
-        part = _fetch(service, address.run, found, asked)
+        asked = segment if step is None else _segment_of(place, token, run, step)
+        part = _fetch(service, run, found, asked)
         result = audit(found, policy, nonce=nonce, device=device, corpus=corpus, initial=initial, progress=progress)
     command = result.made.command.replace(quote(str(found)), f"{quote(without_passwords(url))}{part}", 1)
     command += " --token-file FILE" * (token is not None)

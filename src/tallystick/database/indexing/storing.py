@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from shlex import quote
 from typing import Final
@@ -156,23 +156,27 @@ def restore_files(
         _fetch_all(directory, blobs, (each for each in stored.values() if each.file in batches), report)
         _fetch_marks(directory, blobs, stored, steps, report)
     _drop_others(database, run, directory, report)
-    _read_again(database, run)
+    with database.sql.reading() as connection:
+        place = next(place for place in places_of(connection) if place.key == ("run", run))
+    add_place(database, place.place, run, tensors=place.tensors, whole=False)  # what is there now
     return report
 
 
 def _drop_others(database: WorkloadDatabase, run: str, directory: RunDirectory, report: RestoreReport) -> None:
     """Take back what was fetched of a state or a batch that is not what its record states."""
-    there = set(directory.anchors.present(each.mark for each in report.fetched if each.mark is not None))
+    there = set(directory.anchors.present(stored.mark for stored in report.fetched if stored.mark is not None))
+    # A state may lie in several files, and is compared once.
+    units = {stored.file if stored.mark is None else stored.mark: stored for stored in report.fetched}
     wrong = {
-        each.mark if each.mark is not None else each.file
-        for each in {each.file if each.mark is None else each.mark: each for each in report.fetched}.values()
-        if (each.mark is None or each.mark in there) and not is_as_recorded(database, run, directory, each)
+        unit
+        for unit, stored in units.items()
+        if (stored.mark is None or stored.mark in there) and not is_as_recorded(database, run, directory, stored)
     }
-    for each in list(report.fetched):
-        if not wrong.isdisjoint({each.mark, each.file}):
-            (directory.path / each.file).unlink()
-            report.fetched.remove(each)
-            report.damaged[each.file] = "the database names a blob that is not what its record states"
+    for stored in list(report.fetched):
+        if not wrong.isdisjoint({stored.mark, stored.file}):
+            (directory.path / stored.file).unlink()
+            report.fetched.remove(stored)
+            report.damaged[stored.file] = "the database names a blob that is not what its record states"
 
 
 def _batches(connection: sa.Connection, run: str, steps: tuple[int, int]) -> Iterator[str]:
@@ -198,29 +202,19 @@ def _fetch_marks(
 
 def _fetch_all(directory: RunDirectory, blobs: Blobs, files: Iterable[StoredFile], report: RestoreReport) -> None:
     """A list is fetched after the tensors that it does not name: without them it would be no anchor."""
-    for each in sorted(files, key=lambda each: (each.file.endswith(".json"), each.file)):
-        if _is_lacking(directory, each):
-            try:
-                blobs.fetch(each.blob, directory.path / each.file, each.bytes)
-                report.fetched.append(each)
-            except ProofError as error:
-                report.damaged[each.file] = str(error)
-            except UnavailableError as error:
-                report.lacking[each.file] = str(error)
-
-
-def _is_lacking(directory: RunDirectory, stored: StoredFile) -> bool:
-    """Whether the file is not there; thinning leaves less of a part file, which is then fetched whole."""
-    path = directory.path / stored.file
-    is_part = stored.mark is not None and stored.file == part_file(stored.mark)
-    return not path.is_file() or (is_part and path.stat().st_size != stored.bytes)
-
-
-def _read_again(database: WorkloadDatabase, run: str) -> None:
-    """Note what is there now, and compare it with its records."""
-    with database.sql.reading() as connection:
-        place = next(each for each in places_of(connection) if each.key == ("run", run))
-    add_place(database, place.place, run, tensors=place.tensors, whole=False)
+    for stored in sorted(files, key=lambda stored: (stored.file.endswith(".json"), stored.file)):
+        path = directory.path / stored.file
+        is_part = stored.mark is not None and stored.file == part_file(stored.mark)
+        # Thinning leaves less of a part file, which is then fetched whole.
+        if path.is_file() and not (is_part and path.stat().st_size != stored.bytes):
+            continue
+        try:
+            blobs.fetch(stored.blob, path, stored.bytes)
+            report.fetched.append(stored)
+        except ProofError as error:
+            report.damaged[stored.file] = str(error)
+        except UnavailableError as error:
+            report.lacking[stored.file] = str(error)
 
 
 def problem_of(run: str, report: RestoreReport) -> TallyError | None:
@@ -266,28 +260,24 @@ def unreferenced(database: WorkloadDatabase, blobs: Blobs, before: float | None)
         named = set(connection.execute(sa.select(STORED_FILE.c.blob).distinct()).scalars())
     if there and named.isdisjoint(there):
         raise UsageError(f"{blobs.url}: this database names none of its blobs; it is the store of another one")
-    return [_judged(blobs, blob, before) for blob in there if blob not in named]
+    unnamed = []
+    for blob in (blob for blob in there if blob not in named):
+        written = blobs.written(blob)
+        is_young = before is not None and (written is None or written >= before)
+        unnamed.append(CollectedBlob(blob, blobs.size(blob) or 0, Fate.YOUNG if is_young else Fate.UNUSED))
+    return unnamed
 
 
 def collect(database: WorkloadDatabase, blobs: Blobs, before: float | None) -> Iterator[CollectedBlob]:
     """Delete what `unreferenced` finds unused; yields each blob with its fate. Raises as it."""
-    for each in unreferenced(database, blobs, before):
-        if each.fate is Fate.YOUNG:
-            yield each
-        elif _is_deleted(database, blobs, each.blob):
-            yield CollectedBlob(each.blob, each.bytes, Fate.DELETED)
-
-
-def _judged(blobs: Blobs, blob: Digest, before: float | None) -> CollectedBlob:
-    written = blobs.written(blob)
-    is_young = before is not None and (written is None or written >= before)
-    return CollectedBlob(blob, blobs.size(blob) or 0, Fate.YOUNG if is_young else Fate.UNUSED)
-
-
-def _is_deleted(database: WorkloadDatabase, blobs: Blobs, blob: Digest) -> bool:
-    with database.writing(LOCKED) as connection:
-        asked = sa.select(sa.func.count()).where(STORED_FILE.c.blob == blob)
-        if connection.execute(asked).scalar_one():
-            return False
-        blobs.delete(blob)
-    return True
+    for unnamed in unreferenced(database, blobs, before):
+        if unnamed.fate is Fate.YOUNG:
+            yield unnamed
+            continue
+        with database.writing(LOCKED) as connection:  # somebody may have named it since
+            count = sa.select(sa.func.count()).where(STORED_FILE.c.blob == unnamed.blob)
+            is_named = bool(connection.execute(count).scalar_one())
+            if not is_named:
+                blobs.delete(unnamed.blob)
+        if not is_named:
+            yield replace(unnamed, fate=Fate.DELETED)

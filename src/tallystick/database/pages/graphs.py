@@ -12,11 +12,11 @@ from typing import Any, Final
 from tallystick.core.errors import MalformedError, TallyError, UnavailableError, UsageError
 from tallystick.database.pages.addresses import PageQuestion, place_text, to
 from tallystick.database.query import DatabaseQueries, Query, below, between, starts_with
-from tallystick.database.rows import DeviceRow, EventRow, OperatorRow, TraceRow
+from tallystick.database.rows import DeviceRow, EventRow, TraceRow
 from tallystick.programs.drawing import draw_svg, shortened
 from tallystick.programs.encoding import graph_root
 from tallystick.programs.files import load_graph
-from tallystick.programs.graph import Graph, Node, refs_of
+from tallystick.programs.graph import Graph, refs_of
 from tallystick.programs.inspection import Inspection
 from tallystick.programs.modules import ModulePaths, load_modules
 from tallystick.programs.slicing import givers_of, readers_of, subgraph
@@ -73,28 +73,18 @@ def drawing(
 
 
 def _wanted(stored: StoredGraph, module: str | None, around: int | None) -> set[int] | None:
-    if around is not None:
-        return _neighbourhood(stored.graph, around)
+    if around is not None:  # the node, what it reads, and what reads it
+        givers = givers_of(stored.graph)
+        reads = {node.number: {givers[ref] for ref in node.refs if ref in givers} for node in stored.graph.nodes}
+        readers = {number for number, read in reads.items() if around in read}
+        return {around, *reads.get(around, ()), *readers}
     if module is None:
         return None
     parts = len(module.rpartition(" of ")[2].split("."))
-    found = {number for number, path in stored.modules.items() if shortened(path, parts) == module}
-    if not found:
+    numbers = {number for number, path in stored.modules.items() if shortened(path, parts) == module}
+    if not numbers:
         raise UsageError(f"module {module}: the graph has none of that name")
-    return found
-
-
-def _neighbourhood(graph: Graph, number: int) -> set[int]:
-    """A node, what it reads, and what reads it."""
-    givers = givers_of(graph)
-    found = {number}
-    for node in graph.nodes:
-        read = {givers[ref] for ref in node.refs if ref in givers}
-        if node.number == number:
-            found |= read
-        elif number in read:
-            found.add(node.number)
-    return found
+    return numbers
 
 
 # Graphs: a list, one graph with its operators, and one operator with what it reads, gives and costs.
@@ -119,11 +109,14 @@ def graphs_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any
 def graph_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]:
     """One graph: who names it, how it is to be drawn, and a page of its operators."""
     row = database.graphs.where(root=asked.text("root")).one()
-    operators = _operators(database, row.root, asked)
+    operators = database.operators.where(graph=row.root)
+    if (operator := asked.optional("operator")) is not None:
+        operators = operators.where(operator=starts_with(operator[:128]))
+    if (module := asked.optional("in_module")) is not None:
+        operators = operators.where(module=starts_with(module[:128]))
     page = operators.page(asked.after, PAGE)
     stored, problem = _stored(row.place, row.root)
-    depth = asked.optional("depth")
-    around = asked.optional("around")
+    depth, around = asked.optional("depth"), asked.optional("around")
     return {
         "graph": asdict(row),
         "runs": _runs_of(database, row.root),
@@ -136,8 +129,8 @@ def graph_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]
             "around": None if around is None else asked.number("around", 0),
             "has_modules": bool(stored and stored.modules),
         },
-        "operator": asked.optional("operator"),
-        "in_module": asked.optional("in_module"),
+        "operator": operator,
+        "in_module": module,
         "found": operators.count(),
         "operators": [asdict(each) for each in page.rows],
         "after": place_text(page.after),
@@ -178,7 +171,8 @@ def node_of(graph: Graph, number: int) -> dict[str, Any]:
                 "output": named.get(ref),
                 "readers": readers.get(ref, []),
             }
-            for ref in _given(node)
+            for ref in node.outputs
+            if ref is not None
         ],
         "operations": cost.flops,
         "bytes_moved": cost.bytes_moved,
@@ -192,19 +186,6 @@ def findings_at(database: DatabaseQueries, graph: str, number: int) -> list[dict
     audits = database.audits.where(run=runs)
     found = audits.about("findings").where(place=starts_with(f"n{number} (")).first(FINDINGS) if runs else ()
     return [asdict(each) for each in found]
-
-
-def _operators(database: DatabaseQueries, root: str, asked: PageQuestion) -> Query[OperatorRow]:
-    found = database.operators.where(graph=root)
-    if (operator := asked.optional("operator")) is not None:
-        found = found.where(operator=starts_with(operator[:128]))
-    if (module := asked.optional("in_module")) is not None:
-        found = found.where(module=starts_with(module[:128]))
-    return found
-
-
-def _given(node: Node) -> list[str]:
-    return [ref for ref in node.outputs if ref is not None]
 
 
 def _runs_of(database: DatabaseQueries, root: str) -> list[str]:

@@ -16,7 +16,7 @@ import typer
 from tallystick.core.canonical_json import Json
 from tallystick.core.errors import UsageError, without_passwords
 from tallystick.core.files import require_writable, write_secret
-from tallystick.core.http import server as http
+from tallystick.core.http import client as http_client, server as http
 from tallystick.core.lazy import require
 from tallystick.database import query as queries, remote
 from tallystick.database.pages import router
@@ -151,11 +151,12 @@ def push(
     require("httpx", "fastapi")
     require_folder(run, RUN)
     token, named = read_token(token_file), name or run.resolve().name
-    with remote.ServiceConnection(url, token, remote.sending_limits()) as service, progress_bar() as bar:
+    limits = http_client.RequestLimits(seconds=600.0)  # the service verifies the run before it answers
+    with remote.ServiceConnection(url, token, limits) as service, progress_bar() as bar:
         task = bar.add_task("sending, bytes", total=None, seen="")
-        found = remote.push_run(service, run, named, lambda size: bar.advance(task, size))
-    told = f"{found.name}: {found.files} files, {found.bytes} bytes sent; the service has verified the run"
-    show({"name": found.name, "files": found.files, "bytes": found.bytes}, told, json)
+        files, size = remote.push_run(service, run, named, lambda size: bar.advance(task, size))
+    told = f"{named}: {files} files, {size} bytes sent; the service has verified the run"
+    show({"name": named, "files": files, "bytes": size}, told, json)
 
 
 # `tally ui`: the workload database in a browser.
