@@ -118,8 +118,12 @@ class RowQuery(Document):
         """Raise `UsageError` at a noun, field or value that does not fit, or at too many questions in each other."""
         if depth > QUERY_DEPTH_MAX:
             raise UsageError(f"{self.noun}: more than {QUERY_DEPTH_MAX} questions inside each other")
-        if depth == 0:
-            self._check_size()
+        questions, values = _size(self) if depth == 0 else (0, 0)
+        if questions > QUESTIONS_MAX or values > VALUES_MAX:
+            raise UsageError(
+                f"{self.noun}: {questions} questions with {values} values; "
+                f"{QUESTIONS_MAX} and {VALUES_MAX} are asked at once"
+            )
         types = self.asked_noun.types
         self._check_place(types)
         for condition in self.conditions:
@@ -129,14 +133,6 @@ class RowQuery(Document):
             if own is not _type_of(each.question.noun, each.their_field, each.question.asked_noun.types):
                 raise UsageError(f"{self.noun}: {each.field} never holds what {each.their_field} holds")
             each.question.check(depth + 1)
-
-    def _check_size(self) -> None:
-        questions, values = _size(self)
-        if questions > QUESTIONS_MAX or values > VALUES_MAX:
-            raise UsageError(
-                f"{self.noun}: {questions} questions with {values} values; "
-                f"{QUESTIONS_MAX} and {VALUES_MAX} are asked at once"
-            )
 
     def _check_place(self, types: Any) -> None:
         order = self.columns_of_order()
@@ -208,14 +204,12 @@ def _check_values(noun: str, condition: FieldCondition, kind: type) -> None:
 def _check_value(noun: str, field: str, kind: type, value: Value) -> None:
     if isinstance(value, bool) is not (kind is bool) or not isinstance(value, _TAKEN[kind]):
         raise UsageError(f"{noun}: {field} is {_NAMES[kind]}, and {value!r} is not")
-    if not _is_held(value):
-        raise UsageError(f"{noun}: {field} cannot be {value!r}; a database holds no such value")
-
-
-def _is_held(value: Value) -> bool:
     if isinstance(value, str):
-        return "\0" not in value
-    return math.isfinite(value) if isinstance(value, float) else abs(value) < INTEGER_END
+        can_be_kept = "\0" not in value
+    else:
+        can_be_kept = math.isfinite(value) if isinstance(value, float) else abs(value) < INTEGER_END
+    if not can_be_kept:
+        raise UsageError(f"{noun}: {field} cannot be {value!r}; a database holds no such value")
 
 
 _TAKEN: Final[dict[type, Any]] = {str: str, bool: bool, int: int | float, float: int | float}

@@ -220,7 +220,16 @@ def _write(connection: sa.Connection, name: str, path: Path) -> int:
     from pyarrow import parquet
 
     table, count = view(name), 0
-    schema = pa.schema([(column.name, _type_of(column)) for column in table.c])
+    kinds = (
+        (sa.Boolean, pa.bool_()),
+        (sa.Integer, pa.int64()),
+        (sa.Float, pa.float64()),
+        (sa.LargeBinary, pa.binary()),
+        (sa.types.TypeEngine, pa.string()),
+    )
+    schema = pa.schema(
+        [(column.name, next(type for kind, type in kinds if isinstance(column.type, kind))) for column in table.c]
+    )
     with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
         for rows in connection.execute(sa.select(table).execution_options(yield_per=ROWS)).partitions():
             columns = [
@@ -229,15 +238,3 @@ def _write(connection: sa.Connection, name: str, path: Path) -> int:
             writer.write_table(pa.table(columns, schema=schema))
             count += len(rows)
     return count
-
-
-def _type_of(column: sa.ColumnClause[Any]) -> Any:
-    import pyarrow as pa
-
-    kinds = (
-        (sa.Boolean, pa.bool_()),
-        (sa.Integer, pa.int64()),
-        (sa.Float, pa.float64()),
-        (sa.LargeBinary, pa.binary()),
-    )
-    return next((kind for asked, kind in kinds if isinstance(column.type, asked)), pa.string())

@@ -38,7 +38,7 @@ from tallystick.database.schema import (
     TRACE,
 )
 from tallystick.database.workload_database import WorkloadDatabase
-from tallystick.formats.cluster import Cluster, Device
+from tallystick.formats.cluster import Cluster
 from tallystick.formats.records import batch_file, graph_file
 from tallystick.formats.store.run import RunDirectory
 from tallystick.formats.traces import TraceFolder, TraceStatement
@@ -374,16 +374,18 @@ def add_cluster(connection: sa.Connection, cluster: Cluster) -> int:
     if known is not None:
         return int(known)
     number = inserted(connection, CLUSTER, digest=identity)
-    insert_many(connection, DEVICE, (_device(number, device) for device in cluster.devices))
+    devices = (
+        (
+            *(number, device.name, device.kind, device.model, device.host, device.memory, device.bandwidth),
+            max(device.peak.values(), default=None),
+            encode(dict(device.peak)).decode(),
+        )
+        for device in cluster.devices
+    )
+    insert_many(connection, DEVICE, devices)
     links = ((number, *each.ends, each.bandwidth, each.latency) for each in cluster.links)
     insert_many(connection, LINK, links)
     return number
-
-
-def _device(cluster: int, device: Device) -> tuple[Any, ...]:
-    peaks = encode(dict(device.peak)).decode()
-    named = (cluster, device.name, device.kind, device.model, device.host)
-    return *named, device.memory, device.bandwidth, max(device.peak.values(), default=None), peaks
 
 
 def _is_in_run(folder: TraceFolder) -> bool:

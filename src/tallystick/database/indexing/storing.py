@@ -144,13 +144,18 @@ def restore_files(
     directory, report = run_directory(database, run), RestoreReport()
     with database.sql.reading() as connection:
         stored = stored_files(connection, run)
-        batches = None if steps is None else set(_batches(connection, run, steps))
+        named_batches = of_run(run, STEP.c.batch).where(STEP.c.step.between(*(steps or (0, 0))))
+        batches = {
+            batch_file(batch)
+            for batch in connection.execute(named_batches).scalars()
+            if batch is not None and batch.startswith("sha256:")
+        }
     for file in stored:
         if not (is_file_name(file) and file.startswith(FOLDERS)):
             raise MalformedError(f"{run}: the database names {file[:80]!a}, which is no anchor or batch of a run")
     if not stored:
         raise UnavailableError(f"{run}: nothing of it is stored; `tally db store {quote(str(run))} --blobs URL`")
-    if steps is None or batches is None:
+    if steps is None:
         _fetch_all(directory, blobs, stored.values(), report)
     else:
         _fetch_all(directory, blobs, (each for each in stored.values() if each.file in batches), report)
@@ -177,12 +182,6 @@ def _drop_others(database: WorkloadDatabase, run: str, directory: RunDirectory, 
             (directory.path / stored.file).unlink()
             report.fetched.remove(stored)
             report.damaged[stored.file] = "the database names a blob that is not what its record states"
-
-
-def _batches(connection: sa.Connection, run: str, steps: tuple[int, int]) -> Iterator[str]:
-    for batch in connection.execute(of_run(run, STEP.c.batch).where(STEP.c.step.between(*steps))).scalars():
-        if batch is not None and batch.startswith("sha256:"):
-            yield batch_file(batch)
 
 
 def _fetch_marks(

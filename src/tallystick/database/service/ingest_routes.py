@@ -130,7 +130,8 @@ class ArrivingRuns:
     def state(self, name: str) -> dict[str, Any]:
         """What of a run is here: whole files with their digests, and the bytes of those that are coming."""
         staged, parts = self._staged(name), self._parts(name)
-        held = {each["path"]: each for folder in (self.folder / name, staged) for each in _listed(folder)}
+        folders = [folder for folder in (self.folder / name, staged) if folder.is_dir()]
+        held = {file["path"]: file for folder in folders for file in listed_files(folder, hashed=True)}
         coming = {path.name: path.stat().st_size for path in parts.iterdir()} if parts.is_dir() else {}
         return {"files": list(held.values()), "parts": coming}
 
@@ -255,10 +256,6 @@ def _complete(part: Path, target: Path, sha256: str) -> None:
     with _one_name_one_file():
         target.parent.mkdir(parents=True, exist_ok=True)
         part.replace(target)
-
-
-def _listed(folder: Path) -> list[dict[str, Any]]:
-    return listed_files(folder, hashed=True) if folder.is_dir() else []
 
 
 def _link_all(source: Path, target: Path) -> None:

@@ -11,8 +11,6 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Final
 
 import typer
-from pydantic import TypeAdapter
-from rich.table import Column, Table
 
 from tallystick.core.canonical_json import Json, parse
 from tallystick.core.errors import MalformedError, TallyError, UsageError
@@ -34,9 +32,9 @@ from tallystick.disputes.parties import (
     programs,
     progress as dispute_progress,
 )
-from tallystick.formats.signing import SigningKey
+from tallystick.formats import signing as signing_keys
 from tallystick.formats.store.folders import OPENING, RUN, require_folder
-from tallystick.tally.cli.dispute_display import DisputeChanges, claims_table, disputes_table, print_table
+from tallystick.tally.cli import dispute_display as display
 from tallystick.tally.cli.options import AsJson, read_key
 from tallystick.tally.cli.output import print_json, read_entries, show as show_result, talk
 from tallystick.tally.cli.party_session import BUDGET, PROFILE, dispute_judge
@@ -67,7 +65,7 @@ def init_demo(database: Path, as_json: bool = False, window: int | None = None) 
     if taken:
         raise UsageError(f"{taken[0]}: there is a file already; choose another folder with --db FOLDER/court.db")
     database.parent.mkdir(parents=True, exist_ok=True)
-    own, keys = SigningKey.generate(), {name: SigningKey.generate() for name in PARTIES}
+    own, keys = signing_keys.SigningKey.generate(), {name: signing_keys.SigningKey.generate() for name in PARTIES}
     own.write(Path(f"{database}.key"))
     for name, key in keys.items():
         key.write(_key(database, name))
@@ -238,7 +236,7 @@ def _open(db: str, key: Path | None) -> local_coordinator.LocalCoordinator:
     return local_coordinator.LocalCoordinator.open(db, _read_key(key))
 
 
-def _read_key(path: Path | None) -> SigningKey | None:
+def _read_key(path: Path | None) -> signing_keys.SigningKey | None:
     return None if path is None else read_key(path)
 
 
@@ -305,8 +303,8 @@ def _keep_at(
     grace, poll = seconds
     stop.wait(grace)
     with TemporaryDirectory() as folder:
-        changes = DisputeChanges(
-            place.own(), game_view.BoardCache(place.board(SigningKey.generate()), Path(folder)), say
+        changes = display.DisputeChanges(
+            place.own(), game_view.BoardCache(place.board(signing_keys.SigningKey.generate()), Path(folder)), say
         )
         while not stop.wait(poll):
             for program in programs:
@@ -323,6 +321,8 @@ def _keep_at(
 
 
 def _summary(place: local_coordinator.LocalCoordinator) -> Json:
+    from pydantic import TypeAdapter
+
     chain = place.chain()
     claims: Json = TypeAdapter(tuple[game_state.PostedClaim, ...]).dump_python(chain.state.claims, mode="json")
     disputes: Json = TypeAdapter(tuple[game_state.Dispute, ...]).dump_python(chain.state.disputes, mode="json")
@@ -339,14 +339,16 @@ def _summary(place: local_coordinator.LocalCoordinator) -> Json:
 
 
 def _print_tables(place: local_coordinator.LocalCoordinator, chain: signed_moves.ChainState) -> None:
+    from rich.table import Column, Table
+
     now, state = place.now(), chain.state
     purses = Table("party", Column("purse", justify="right"), box=None)
     for party in place.parties():
         purses.add_row(party, f"{place.purse(party):,}")
-    disputes = disputes_table(
+    disputes = display.disputes_table(
         [dispute_progress.progress_of(state, number, now) for number in range(len(state.disputes))], now
     )
     print(f"coordinator {place.identity}\n{chain.count} moves, head {chain.head}")
-    for table in (claims_table(state, context.game_time(state, now)), disputes, purses):
+    for table in (display.claims_table(state, context.game_time(state, now)), disputes, purses):
         if table.row_count:
-            print_table(table)
+            display.print_table(table)

@@ -29,9 +29,9 @@ from tallystick.disputes.parties import (
     progress as dispute_progress,
     prover as proving,
 )
-from tallystick.formats.signing import SigningKey
+from tallystick.formats import signing
 from tallystick.tally import operators as operators_api
-from tallystick.tally.cli.dispute_display import accounts_table, claims_table, disputes_table, moves_table, print_table
+from tallystick.tally.cli import dispute_display as display
 from tallystick.tally.cli.options import AsJson
 from tallystick.tally.cli.output import print_json, show as show_result, talk
 from tallystick.tally.cli.party_session import (
@@ -100,12 +100,12 @@ def status(coordinator: str = COORDINATOR, json: AsJson = False) -> None:
     if not view.state.claims:
         talk().print("no claims yet")
         return
-    print_table(claims_table(view.state, view.time))
+    display.print_table(display.claims_table(view.state, view.time))
     if progress:
         print()
-        print_table(disputes_table(progress, view.now))
+        display.print_table(display.disputes_table(progress, view.now))
     print()
-    print_table(accounts_table(money, view.now))
+    display.print_table(display.accounts_table(money, view.now))
     for line in dispute_progress.silent_provers(view):
         print(f"\n{line}")
 
@@ -144,10 +144,10 @@ def show(
         }
         print_json(told if run is None else {**told, "module": module})
         return
-    print_table(moves_table(history))
+    display.print_table(display.moves_table(history))
     print(*dispute_progress.ending_lines(view.state.disputes[number], number, ending, module), sep="\n")
     if now.phase != "settled":
-        print_table(disputes_table([now], view.now))
+        display.print_table(display.disputes_table([now], view.now))
 
 
 def play(
@@ -273,7 +273,7 @@ def delegate(
         raise UsageError(f"{party[:80]}: no key of 64 hexadecimal digits: {error}") from None
     with connect.connected(coordinator, key) as connection:
         until = connection.coordinator.now() + round(days * game_state.DAY)
-        signed = signed_moves.sign_delegation(connection.identity, party, until, SigningKey.read(key))
+        signed = signed_moves.sign_delegation(connection.identity, party, until, signing.SigningKey.read(key))
         print(signed.to_bytes().decode())
 
 
