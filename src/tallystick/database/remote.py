@@ -158,9 +158,9 @@ def fetch_segment(service: ServiceConnection, run: str, start: int, end: int, fo
     """
     where = f"/v1/runs/{in_url(run)}/segments/{start}-{end}"
     _fetch(service, where, folder, where)
-    found = SegmentDirectory(folder).statement()
-    if (found.start, found.end) != (start, end):
-        raise ProofError(f"{service.url}: the service handed over the segment {found.start}..{found.end}")
+    statement = SegmentDirectory(folder).statement()
+    if (statement.start, statement.end) != (start, end):
+        raise ProofError(f"{service.url}: the service handed over the segment {statement.start}..{statement.end}")
 
 
 def _fetch(service: ServiceConnection, where: str, folder: Path, listing: str | None = None) -> None:
@@ -289,12 +289,12 @@ class ServiceAnswers:
         """The rows that a question finds, `question.limit` of them at most."""
         question.check()
         answer = self._service.post("/v1/query", question_text(question))
-        found = read_page(question.asked_noun, answer, self._what)
-        if len(found.rows) > (question.limit or PAGE_MAX) or not _ends(question, found):
+        page = read_page(question.asked_noun, answer, self._what)
+        if len(page.rows) > (question.limit or PAGE_MAX) or not _ends(question, page):
             raise MalformedError(f"{self._what} has more rows than asked for, or no end")
         if question.noun != "runs":
-            return found
-        return Page(tuple(replace(row, place=f"{self._service.url}{row.place}") for row in found.rows), found.after)
+            return page
+        return Page(tuple(replace(row, place=f"{self._service.url}{row.place}") for row in page.rows), page.after)
 
     def count(self, question: RowQuery) -> int:
         """How many rows a question finds in all."""
@@ -329,16 +329,16 @@ class ServiceAnswers:
         self._service.close()
 
 
-def _ends(question: RowQuery, found: Page[Any]) -> bool:
+def _ends(question: RowQuery, page: Page[Any]) -> bool:
     """Whether a page is the last, or full and leads behind its last row: else its pages might never end."""
-    if found.after is None:
+    if page.after is None:
         return True
     try:
-        question.model_copy(update={"after": found.after}).check()
+        question.model_copy(update={"after": page.after}).check()
     except UsageError:
         return False
-    is_further = question.after is None or (found.after < question.after) is question.descending
-    if len(found.rows) < (question.limit or PAGE_MAX) or found.after == question.after or not is_further:
+    is_further = question.after is None or (page.after < question.after) is question.descending
+    if len(page.rows) < (question.limit or PAGE_MAX) or page.after == question.after or not is_further:
         return False
-    last, place = found.rows[-1], zip(question.columns_of_order(), found.after, strict=True)
+    last, place = page.rows[-1], zip(question.columns_of_order(), page.after, strict=True)
     return all(getattr(last, name, value) == value for name, value in place)  # numbers of rows are not shown

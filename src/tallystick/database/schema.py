@@ -232,8 +232,8 @@ def _receipts() -> sa.Select[Any]:
     verdict, other = RECEIPT_VERDICT, RECEIPT_VERDICT.alias("other_verdict")
     newest = sa.select(sa.func.max(other.c.audit)).where(other.c.receipt == RECEIPT.c.digest).scalar_subquery()
     of_receipt = sa.and_(verdict.c.receipt == RECEIPT.c.digest, verdict.c.audit == newest)
-    found = _View(NOUNS["receipts"]).select().outerjoin(verdict, of_receipt)
-    return found.add_columns(verdict.c.outcome.label("verdict"), verdict.c.sentence.label("verdict_sentence"))
+    select = _View(NOUNS["receipts"]).select().outerjoin(verdict, of_receipt)
+    return select.add_columns(verdict.c.outcome.label("verdict"), verdict.c.sentence.label("verdict_sentence"))
 
 
 SPECIAL: Final[dict[str, sa.Select[Any]]] = {

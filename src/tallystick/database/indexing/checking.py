@@ -206,13 +206,13 @@ def blob_findings(connection: sa.Connection, blobs: Blobs, quick: bool = False) 
     """
     judged: dict[tuple[Digest, int], str] = {}
     for place in places_of(connection):
-        for each in stored_files(connection, place.name).values() if place.kind == "run" else ():
-            key = (each.blob, each.bytes)
+        for stored in stored_files(connection, place.name).values() if place.kind == "run" else ():
+            key = (stored.blob, stored.bytes)
             if key not in judged:
-                judged[key] = _of_blob(blobs, each, quick)
-            found = judged[key] or ("" if quick else _of_file(Path(place.place) / each.file, each))
-            if found:
-                yield f"{place.name}: {each.file}: {found}"
+                judged[key] = _of_blob(blobs, stored, quick)
+            problem = judged[key] or ("" if quick else _of_file(Path(place.place) / stored.file, stored))
+            if problem:
+                yield f"{place.name}: {stored.file}: {problem}"
 
 
 def _of_blob(blobs: Blobs, stored: StoredFile, quick: bool) -> str:
@@ -233,8 +233,8 @@ def _of_file(path: Path, stored: StoredFile) -> str:
     """Whether the file that is still there is the blob; thinning may have left less of it."""
     if not path.is_file() or path.stat().st_size < stored.bytes:
         return ""
-    found = blob_digest(path)
-    return "" if found == stored.blob else f"is {found}, and blob {stored.blob} was stored"
+    digest = blob_digest(path)
+    return "" if digest == stored.blob else f"is {digest}, and blob {stored.blob} was stored"
 
 
 # Compares every row of a database with the files that it came from, and these with the roots that are claimed.
@@ -311,11 +311,11 @@ def compare(
         report.rows += ours.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
         lacking = unread | partly if table.name in OF_BYTES else unread
         passed = 0
-        for each in differences(left, right, table):
-            if _is_open(table, each, unread, lacking):
+        for difference in differences(left, right, table):
+            if _is_open(table, difference, unread, lacking):
                 passed += 1
             else:
-                report.found(str(each))
+                report.found(str(difference))
         if passed:
             report.unchecked.append(f"{passed} rows of {table.name}: the files that they came from are not there")
 
@@ -353,12 +353,12 @@ def _check_claim(name: str, path: Path, report: CheckReport) -> None:
     report.unchecked += [f"{name}: {why}" for why in findings.undecided]
 
 
-def _is_open(table: sa.Table, each: RowDifference, unread: Set[Key], lacking: Set[Key]) -> bool:
+def _is_open(table: sa.Table, difference: RowDifference, unread: Set[Key], lacking: Set[Key]) -> bool:
     """Whether the files that are there cannot say that this row is wrong."""
-    origin = origin_of(table, each.key)
+    origin = origin_of(table, difference.key)
     if origin in unread:
         return True
-    return each.theirs is None and (origin in lacking or (origin is None and bool(lacking)))
+    return difference.theirs is None and (origin in lacking or (origin is None and bool(lacking)))
 
 
 def _partly_there(again: sa.Connection) -> Set[Key]:

@@ -59,8 +59,8 @@ class StoreReport:
 
 def stored_files(connection: sa.Connection, run: str) -> dict[str, StoredFile]:
     """The files of a run that were stored, by their paths; raises `MalformedError` at a row that was changed."""
-    asked = sa.select(STORED_FILE).join(SOURCE).where(named("run", run))
-    rows = connection.execute(asked.order_by(STORED_FILE.c.file))
+    of_run_files = sa.select(STORED_FILE).join(SOURCE).where(named("run", run))
+    rows = connection.execute(of_run_files.order_by(STORED_FILE.c.file))
     return {row.file: StoredFile(row.file, parse_digest(row.blob, f"{run}: {row.file}"), row.bytes) for row in rows}
 
 
@@ -79,41 +79,41 @@ def store_files(database: WorkloadDatabase, run: str, blobs: Blobs, again: bool 
         if not file.startswith(FOLDERS):
             continue
         path = directory.path / file
-        found, before = StoredFile(file, blob_digest(path), path.stat().st_size), known.get(file)
-        if before is None or before.blob == found.blob or is_as_recorded(database, run, directory, found):
+        stored, before = StoredFile(file, blob_digest(path), path.stat().st_size), known.get(file)
+        if before is None or before.blob == stored.blob or is_as_recorded(database, run, directory, stored):
             for _ in range(TRIES):  # somebody may collect it before it is noted
                 blobs.put(path, again)
-                if _noted(database, run, blobs, found):
-                    report.stored.append(found)
+                if _noted(database, run, blobs, stored):
+                    report.stored.append(stored)
                     break
             else:
-                raise UnavailableError(f"{blobs.url}: does not keep {found.blob} ({file})")
+                raise UnavailableError(f"{blobs.url}: does not keep {stored.blob} ({file})")
         elif not file.endswith(".part.safetensors"):
             report.differing.append(file)
     return report
 
 
-def _noted(database: WorkloadDatabase, run: str, blobs: Blobs, found: StoredFile) -> bool:
+def _noted(database: WorkloadDatabase, run: str, blobs: Blobs, stored: StoredFile) -> bool:
     with database.writing(LOCKED) as connection:
-        if blobs.size(found.blob) != found.bytes:
+        if blobs.size(stored.blob) != stored.bytes:
             return False
         source = connection.execute(of_run(run, SOURCE.c.id)).scalar_one()
-        of_file = (STORED_FILE.c.source == source, STORED_FILE.c.file == found.file)
+        of_file = (STORED_FILE.c.source == source, STORED_FILE.c.file == stored.file)
         connection.execute(sa.delete(STORED_FILE).where(*of_file))
-        values = {"source": source, "file": found.file, "blob": found.blob, "bytes": found.bytes}
+        values = {"source": source, "file": stored.file, "blob": stored.blob, "bytes": stored.bytes}
         connection.execute(sa.insert(STORED_FILE).values(**values))
     return True
 
 
-def is_as_recorded(database: WorkloadDatabase, run: str, directory: RunDirectory, found: StoredFile) -> bool:
+def is_as_recorded(database: WorkloadDatabase, run: str, directory: RunDirectory, stored: StoredFile) -> bool:
     """Whether the state in the run directory that a file belongs to has the digest that its record states."""
     try:
-        if found.mark is None:
-            state = read_state(directory.path / found.file, canonical=True)
-            return batch_file(state_digest(state)) == found.file
+        if stored.mark is None:
+            state = read_state(directory.path / stored.file, canonical=True)
+            return batch_file(state_digest(state)) == stored.file
         with database.sql.reading() as connection:
-            stated = connection.execute(of_run(run, ANCHOR.c.digest).where(ANCHOR.c.step == found.mark)).scalar()
-        return state_digest(directory.anchors.read(found.mark, ANCHOR_BYTES_MAX)) == stated
+            stated = connection.execute(of_run(run, ANCHOR.c.digest).where(ANCHOR.c.step == stored.mark)).scalar()
+        return state_digest(directory.anchors.read(stored.mark, ANCHOR_BYTES_MAX)) == stated
     except (MalformedError, UnavailableError):
         return False
 

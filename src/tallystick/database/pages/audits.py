@@ -32,8 +32,8 @@ BODY_MAX: Final = 256 << 20
 def audits_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]:
     """The audits, newest first, and those with one verdict where that is asked."""
     outcome = asked.one_of("outcome", OUTCOMES)
-    found = database.audits.newest_first()
-    page = (found.where(outcome=outcome) if outcome else found).page(asked.after, PAGE)
+    audits = database.audits.newest_first()
+    page = (audits.where(outcome=outcome) if outcome else audits).page(asked.after, PAGE)
     return {
         "outcome": outcome,
         "counts": {name: database.audits.where(outcome=name).count() for name in OUTCOMES if name},
@@ -143,8 +143,8 @@ def stream_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any
 
 def by_verdict(receipts: Query[ReceiptRow], count: int) -> dict[str, int]:
     """How many receipts have each verdict; those that nobody has checked are open."""
-    found = {verdict: receipts.where(verdict=verdict).count() for verdict in VERDICTS}
-    return {**found, "open": count - sum(found.values())}
+    counts = {verdict: receipts.where(verdict=verdict).count() for verdict in VERDICTS}
+    return {**counts, "open": count - sum(counts.values())}
 
 
 # Disputes: a list, and one that is replayed move by move, down to the operator.

@@ -184,8 +184,8 @@ def findings_at(database: DatabaseQueries, graph: str, number: int) -> list[dict
     """What audits of the runs of this graph found at a node: the observed distance, and the bound or limit of it."""
     runs = [use.run for use in database.about("graph_uses").where(graph=graph).first(USES)]
     audits = database.audits.where(run=runs)
-    found = audits.about("findings").where(place=starts_with(f"n{number} (")).first(FINDINGS) if runs else ()
-    return [asdict(each) for each in found]
+    findings = audits.about("findings").where(place=starts_with(f"n{number} (")).first(FINDINGS) if runs else ()
+    return [asdict(each) for each in findings]
 
 
 def _runs_of(database: DatabaseQueries, root: str) -> list[str]:
@@ -215,9 +215,9 @@ def devices_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, An
     devices, links = database.devices, database.links
     if cluster is not None:
         devices, links = devices.where(cluster=cluster), links.where(cluster=cluster)
-    found: dict[str, list[DeviceRow]] = {}
+    members_of: dict[str, list[DeviceRow]] = {}
     for device in devices.first(DEVICES):
-        found.setdefault(device.cluster, []).append(device)
+        members_of.setdefault(device.cluster, []).append(device)
     connections = list(links.first(LINKS))
     return {
         "asked": cluster,
@@ -228,7 +228,7 @@ def devices_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, An
                 "links": [asdict(link) for link in connections if link.cluster == digest],
                 "traces": [trace.name for trace in database.traces.where(cluster=digest).first(LINKS)],
             }
-            for digest, members in found.items()
+            for digest, members in members_of.items()
         ],
     }
 
@@ -264,7 +264,7 @@ def timeline_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, A
     devices = list(_devices(database, trace, events))
     first = min(asked.number("lane", 0), max(0, len(devices) - 1)) // LANES * LANES
     inside = events.between(start, end)
-    found = inside.count()
+    count = inside.count()
     page = inside.by("start_ns").page(asked.after, PAGE)
     return {
         "trace": asdict(trace),
@@ -274,18 +274,18 @@ def timeline_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, A
         "devices": len(devices),
         "lane": first,
         "lanes_at_once": LANES,
-        "found": found,
-        "is_thinned": found > DRAWN,
-        "lanes": [_lane(events, device, start, end, found) for device in devices[first : first + LANES]],
+        "found": count,
+        "is_thinned": count > DRAWN,
+        "lanes": [_lane(events, device, start, end, count) for device in devices[first : first + LANES]],
         "events": [asdict(event) for event in page.rows],
         "after": place_text(page.after),
     }
 
 
-def _lane(events: Query[EventRow], device: str, start: int, end: int, found: int) -> dict[str, Any]:
+def _lane(events: Query[EventRow], device: str, start: int, end: int, count: int) -> dict[str, Any]:
     """What one device did: its events, or how busy it was in each of some slices of the time."""
     own = events.where(device=device)
-    if found > DRAWN:
+    if count > DRAWN:
         return {"device": device, "events": [], "busy": list(_busy(own, start, end))}
     before = own.where(start_ns=below(start)).by("start_ns", descending=True).first(1)
     reaching = [each for each in before if each.start_ns + each.duration_ns > start]

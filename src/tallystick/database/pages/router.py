@@ -139,20 +139,20 @@ def page_routes(database: DatabaseQueries) -> APIRouter:
 
 def _page(database: DatabaseQueries, name: str, request: Request) -> Response:
     try:
-        found = VIEWS[name](database, PageQuestion(dict(request.query_params)))
+        values = VIEWS[name](database, PageQuestion(dict(request.query_params)))
     except TallyError as error:
         return refusal_page(_problem(error))
     twin = f"{name}.json" + (f"?{request.url.query}" if request.url.query else "")
-    page = html_of(f"{name}.html", {"page": name, "twin": twin, **found})
+    page = html_of(f"{name}.html", {"page": name, "twin": twin, **values})
     return Response(page, headers=PRIVATE, media_type="text/html; charset=utf-8")
 
 
 def _twin(database: DatabaseQueries, name: str, request: Request) -> Response:
     try:
-        found = VIEWS[name](database, PageQuestion(dict(request.query_params)))
+        values = VIEWS[name](database, PageQuestion(dict(request.query_params)))
     except TallyError as error:
         return problem_response(_problem(error))
-    return Response(json_of(found), headers=PRIVATE, media_type="application/json")
+    return Response(json_of(values), headers=PRIVATE, media_type="application/json")
 
 
 def _static(name: str) -> Response:
@@ -170,9 +170,9 @@ def _problem(error: TallyError) -> Problem:
 
 def refusal_page(problem: Problem, depth: int = 0) -> Response:
     """A problem as a page, for an address that is `depth` folders deep."""
-    found = {"page": "problem", "title": HTTPStatus(problem.status).phrase, "detail": problem.detail}
+    values = {"page": "problem", "title": HTTPStatus(problem.status).phrase, "detail": problem.detail}
     above = {"up": "../" * depth} if depth else {}
-    page = html_of("problem.html", {**found, **above})
+    page = html_of("problem.html", {**values, **above})
     return Response(page, problem.status, {**problem.headers, **PRIVATE}, "text/html; charset=utf-8")
 
 

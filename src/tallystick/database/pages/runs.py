@@ -156,10 +156,10 @@ ANCHORS: Final = 500
 def runs_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]:
     """The runs, newest first, and those whose name begins as asked."""
     begins = asked.optional("begins")
-    found = database.runs.newest_first()
+    runs = database.runs.newest_first()
     if begins is not None:
-        found = found.where(name=starts_with(begins[:128]))
-    page, spans = found.page(asked.after, PAGE), replayed(database)
+        runs = runs.where(name=starts_with(begins[:128]))
+    page, spans = runs.page(asked.after, PAGE), replayed(database)
     return {
         "begins": begins,
         "total": database.runs.count(),
@@ -182,7 +182,7 @@ def verified(run: RunRow, spans: tuple[StepSpan, ...]) -> dict[str, Any]:
     return {
         "accepted": steps_in(ranges["accepted"], run.steps),
         "rejected": steps_in(ranges["rejected"], run.steps),
-        "spans": [(first, last, verdict) for verdict, found in ranges.items() for first, last in found],
+        "spans": [(first, last, verdict) for verdict, spans_of in ranges.items() for first, last in spans_of],
     }
 
 
@@ -230,12 +230,14 @@ def curve(steps: Query[StepRow], first: int, last: int) -> dict[str, Any]:
 def drift(database: DatabaseQueries, run: str, first: int, last: int) -> dict[str, Any]:
     """What audits found at single steps: distances beside those allowed, and how many comparisons found none."""
     audits = database.audits.where(run=run)
-    found = list(audits.about("findings").where(step=range(first, last + 1)).first(FINDINGS))
+    findings = list(audits.about("findings").where(step=range(first, last + 1)).first(FINDINGS))
     names = ("step", "check", "distance", "allowed", "agrees")
-    moved = [each for each in found if each.allowed or each.distance or not each.agrees]
+    moved = [finding for finding in findings if finding.allowed or finding.distance or not finding.agrees]
     return {
-        "drift": [{name: getattr(each, name) for name in names} for each in moved if each.distance is not None],
-        "equal": len(found) - len(moved),
+        "drift": [
+            {name: getattr(finding, name) for name in names} for finding in moved if finding.distance is not None
+        ],
+        "equal": len(findings) - len(moved),
     }
 
 
@@ -283,7 +285,7 @@ def _nouns(database: DatabaseQueries, runs: list[RunRow]) -> list[dict[str, Any]
     """How much there is of each noun, and the page that shows it."""
     events = int(database.traces.total("events"))
     receipts = int(database.about("streams").total("receipts"))
-    found = [
+    counts = [
         ("runs", "runs", len(runs)),
         ("records", "runs", sum(run.records for run in runs)),
         ("graphs", "graphs", database.graphs.count()),
@@ -293,4 +295,4 @@ def _nouns(database: DatabaseQueries, runs: list[RunRow]) -> list[dict[str, Any]
         ("receipts", "receipts", receipts),
         ("disputes", "disputes", database.disputes.count()),
     ]
-    return [{"name": name, "page": page, "count": number} for name, page, number in found if number]
+    return [{"name": name, "page": page, "count": number} for name, page, number in counts if number]

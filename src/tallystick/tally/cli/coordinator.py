@@ -137,8 +137,8 @@ def init(
     """
     if demo:
         others = {"rules": rules, "members": members, "referee": referee, "treasury": treasury, "key": key}
-        if said := [name for name, value in others.items() if value is not None]:
-            raise UsageError(f"--{said[0]}: --demo brings its own rules and keys; leave one of them away")
+        if given := [name for name, value in others.items() if value is not None]:
+            raise UsageError(f"--{given[0]}: --demo brings its own rules and keys; leave one of them away")
         if db is not None and "://" in db:
             raise UsageError("--db: a coordinator for trying is kept in a file, with the keys beside it")
         # Where the run is here that the printed commands claim, the window follows from its audit.
@@ -154,8 +154,8 @@ def init(
     signing = _read_key(key) or local_coordinator.key_beside(database)
     database.close()
     listed = None if members is None else read_entries(members)
-    told = {"referee": referee, "treasury": treasury, "members": listed}
-    agreed = read_rules(rules, told, {"treasury": signing.public, "beacon": signing.public})
+    options = {"referee": referee, "treasury": treasury, "members": listed}
+    agreed = read_rules(rules, options, {"treasury": signing.public, "beacon": signing.public})
     if window_for is not None:
         agreed = agreed.model_copy(update={"challenge_window": max(agreed.challenge_window, _window(window_for))})
     with closing(local_coordinator.LocalCoordinator.create(db, agreed, signing)) as place:
@@ -163,8 +163,8 @@ def init(
 
 
 def _show_identity(place: local_coordinator.LocalCoordinator, as_json: bool) -> None:
-    found: Json = {"coordinator": place.identity, "key": place.charter.key}
-    show_result(found, f"coordinator {place.identity}\nkey {place.charter.key}", as_json)
+    identity: Json = {"coordinator": place.identity, "key": place.charter.key}
+    show_result(identity, f"coordinator {place.identity}\nkey {place.charter.key}", as_json)
 
 
 def serve(
@@ -185,15 +185,15 @@ def serve(
     if referee is None and (profile or budget):
         raise UsageError("--profile and --budget: for the judge of --referee")
 
-    with closing(_open(db, key)) as place, TemporaryDirectory() as folder, ExitStack() as held:
+    with closing(_open(db, key)) as place, TemporaryDirectory() as folder, ExitStack() as stack:
         programs = list[players.Player]()
         if keep:  # it makes due moves and brings the beacon's nonces
-            workspace = held.enter_context(players.Workspace(Path(folder, "keeper")))
+            workspace = stack.enter_context(players.Workspace(Path(folder, "keeper")))
             due = players.DueMoves(everybody=True, nonce=place.next_nonce)
             programs.append(players.Player(place.own(), workspace, (due,)))
         if referee is not None:
             judge = dispute_judge(profile, budget)
-            programs.append(_referee(place, referee, judge, Path(folder, "referee"), held))
+            programs.append(_referee(place, referee, judge, Path(folder, "referee"), stack))
         _listen(host, port, place, programs, (grace, poll))
 
 
@@ -242,24 +242,24 @@ def _read_key(path: Path | None) -> signing_keys.SigningKey | None:
 
 def read_rules(path: Path | None, options: dict[str, Any], defaults: dict[str, Any]) -> game_state.Rules:
     """The rules in a file with what the options say; raises `UsageError` for one said in both."""
-    told = {name: value for name, value in options.items() if value is not None}
+    stated = {name: value for name, value in options.items() if value is not None}
     given = {} if path is None else parse(read_document(path), path.name)
     if not isinstance(given, dict):
         raise MalformedError(f"{path}: no JSON object of rules")
-    if twice := sorted(given.keys() & told.keys()):
+    if twice := sorted(given.keys() & stated.keys()):
         raise UsageError(f"--{twice[0]}: the rules in {path} say it already")
-    return game_state.Rules.from_json({**defaults, **given, **told}, "rules")
+    return game_state.Rules.from_json({**defaults, **given, **stated}, "rules")
 
 
 def _referee(
-    place: local_coordinator.LocalCoordinator, path: Path, judge: judging.DisputeJudge, folder: Path, held: ExitStack
+    place: local_coordinator.LocalCoordinator, path: Path, judge: judging.DisputeJudge, folder: Path, stack: ExitStack
 ) -> players.Player:
     """The program of the referee; raises `UsageError` where the rules name another one."""
     key = _read_key(path)
     assert key is not None
     if key.public != place.rules.referee:
         raise UsageError(f"--referee {path}: the rules name another referee")
-    workspace = held.enter_context(players.Workspace(folder))
+    workspace = stack.enter_context(players.Workspace(folder))
     cache = game_view.BoardCache(place.board(key), workspace.folder / "data")
     return players.Player(place.connect(key), workspace, programs.referee(cache, judge, judge.is_large))
 

@@ -136,13 +136,13 @@ def show(
     )
     if json:
         moves: list[Json] = [each.to_json() for each in history]
-        told: dict[str, Json] = {
+        result: dict[str, Json] = {
             "ending": ending.to_json(),
             "moves": moves,
             "now": now.to_json(),
             "reasons": [*reasons],
         }
-        print_json(told if run is None else {**told, "module": module})
+        print_json(result if run is None else {**result, "module": module})
         return
     display.print_table(display.moves_table(history))
     print(*dispute_progress.ending_lines(view.state.disputes[number], number, ending, module), sep="\n")
@@ -190,7 +190,7 @@ def settle(party: PartyOptions, number: int = NUMBER, json: AsJson = False) -> N
         )
         view = watch.look()
         _require_dispute(view, number)
-        while task := next((each for each in keeper.about(view, number) if each.key not in made), None):
+        while task := next((due for due in keeper.about(view, number) if due.key not in made), None):
             move = task.answer()
             assert move is not None  # a due move is known at once
             connection.coordinator.submit(move)
@@ -245,8 +245,8 @@ def _open_one(view: game_view.GameView, claim: int) -> int | None:
 def _claim_json(view: game_view.GameView, number: int) -> Json:
     claim = view.state.claims[number]
     left = max(0, claim.deadline - view.time) if claim.status == "open" else None
-    told = {name: value for name, value in asdict(claim).items() if name not in ("deadline", "seal")}
-    return {**told, "claim": number, "seconds": left}
+    fields = {name: value for name, value in asdict(claim).items() if name not in ("deadline", "seal")}
+    return {**fields, "claim": number, "seconds": left}
 
 
 # Single moves of guardian, members, planter and prover.
@@ -342,8 +342,8 @@ def unseal(
         return
     votes = [vote for each in dispute.rounds for vote in zip(each.drawn, each.votes, strict=True)]
     wrong = sorted({name for name, vote in votes if vote not in (None, known)})
-    told = f"dispute {number} was planted: {len(wrong)} members voted otherwise"
-    show_result({"dispute": number, "wrong": [*wrong]}, "\n".join([told, *(f"member {name}" for name in wrong)]), json)
+    text = f"dispute {number} was planted: {len(wrong)} members voted otherwise"
+    show_result({"dispute": number, "wrong": [*wrong]}, "\n".join([text, *(f"member {name}" for name in wrong)]), json)
 
 
 def pause_left(view: game_view.GameView) -> int | None:

@@ -63,12 +63,12 @@ def economics(
     economy = _economy(rules, {name: value for name, value in numbers.items() if value is not None})
     if plot is not None:
         draw_region(economy, plot)
-    found = conditions(economy)
+    met = conditions(economy)
     if json:
         print_json({**report(economy), **({"regions": regions(economy)} if region else {})})
     else:
-        _print_pages(economy, found, region)
-    return 0 if all(each.is_met for each in found) else 1
+        _print_pages(economy, met, region)
+    return 0 if all(each.is_met for each in met) else 1
 
 
 def _with_numbers() -> Signature:
@@ -105,15 +105,15 @@ def _read_rules(path: Path | None) -> Rules:
     return Rules.from_json({"treasury": DEFAULT_RULES.treasury, **given}, path.name)
 
 
-def _print_pages(economy: Economy, found: tuple[Condition, ...], region: bool) -> None:
+def _print_pages(economy: Economy, checked: tuple[Condition, ...], region: bool) -> None:
     from rich.table import Table
 
     console = page()
-    missing = sum(not each.is_met for each in found)
+    missing = sum(not each.is_met for each in checked)
     outcome = f"[bold red]{missing} CONDITIONS NOT MET[/]" if missing else "[bold green]ALL CONDITIONS HOLD[/]"
     bond, saving = economy.rules.prover_bond, economy.workload.saving
     console.print(f"{outcome}  a bond of {bond:,} against a saving of {saving:,.0f}", soft_wrap=True)
-    for heads, rows in (*_tables(economy, found), *(_region_tables(economy) if region else ())):
+    for heads, rows in (*_tables(economy, checked), *(_region_tables(economy) if region else ())):
         table = Table(box=None, pad_edge=False, title="", title_justify="left")
         for head in heads:
             table.add_column(head.lstrip(">"), justify="right" if head.startswith(">") else "left")
@@ -125,13 +125,13 @@ def _print_pages(economy: Economy, found: tuple[Condition, ...], region: bool) -
 _Rows = Iterable[tuple[str, ...]]
 
 
-def _tables(economy: Economy, found: tuple[Condition, ...]) -> Iterator[tuple[tuple[str, ...], _Rows]]:
+def _tables(economy: Economy, checked: tuple[Condition, ...]) -> Iterator[tuple[tuple[str, ...], _Rows]]:
     """The heads and rows of each table; columns whose head begins with `>` are numbers, set at the right."""
     yield (
         ("condition", ">value", "", ">threshold", "met"),
         (
             (each.name, _number(each.value), each.relation, _number(each.threshold), _YES if each.is_met else _NO)
-            for each in found
+            for each in checked
         ),
     )
     yield ("figure", ">value"), ((name, _number(value)) for name, value in figures(economy).items())
@@ -164,8 +164,8 @@ def _tables(economy: Economy, found: tuple[Condition, ...]) -> Iterator[tuple[tu
 def _region_tables(economy: Economy) -> Iterator[tuple[tuple[str, ...], _Rows]]:
     bonds = []
     for audit in AUDIT_PROBABILITIES:
-        found = bond_range(economy, audit)
-        bonds.append((_number(audit), *(("—", "—") if found is None else map(_number, (found.least, found.largest)))))
+        bond = bond_range(economy, audit)
+        bonds.append((_number(audit), *(("—", "—") if bond is None else map(_number, (bond.least, bond.largest)))))
     yield (">audit probability", ">least bond ÷ saving", ">largest"), bonds
     members = zip(HONESTIES, committee_map(economy, HONESTIES, COMMITTEES), strict=True)
     yield (

@@ -56,8 +56,8 @@ def judge(
     """
     if list_all:
         width = max(map(len, known_properties.PROPERTIES))
-        for found in known_properties.PROPERTIES.values():
-            print(f"{found.name:<{width}}  {found.proves}")
+        for known in known_properties.PROPERTIES.values():
+            print(f"{known.name:<{width}}  {known.proves}")
         return 0
     if opening is None:
         raise UsageError("`tally judge DIR`, or `tally judge --list`")

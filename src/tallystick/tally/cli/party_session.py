@@ -242,8 +242,8 @@ class Watching:
 
     def waits(self, view: game_view.GameView) -> Iterator[dispute_progress.Wait]:
         """What the program waits for; new claims where there is nothing else."""
-        found = list(dispute_progress.waits_of(view, self.watched(view) if self.ends else (), self.audited(view)))
-        yield from found or [dispute_progress.Wait("claims (Ctrl-C ends this program)")]
+        waits = list(dispute_progress.waits_of(view, self.watched(view) if self.ends else (), self.audited(view)))
+        yield from waits or [dispute_progress.Wait("claims (Ctrl-C ends this program)")]
 
     def audited(self, view: game_view.GameView) -> Collection[int]:
         """The claims that this program recomputes now or next."""
@@ -282,10 +282,10 @@ class ChallengerFindings(Watching):
             self.player.say(f"claim {number}: its audit goes on, and its window ends in {left}: it may end first")
             self.warned.add(number)
         for number, claim in enumerate(view.state.claims):
-            found = self._found(claim) if number not in self.shown else None
-            if found is not None:
+            finding = self._found(claim) if number not in self.shown else None
+            if finding is not None:
                 self.shown.add(number)
-                self.player.say(f"claim {number}: {found}")
+                self.player.say(f"claim {number}: {finding}")
 
     def has_missed(self, view: game_view.GameView) -> bool:
         """Whether the window of a claim ended before its audit did."""
@@ -351,17 +351,17 @@ def show_stop(view: game_view.GameView) -> None:
 def show_money(session: PartySession, view: game_view.GameView, claims: Collection[int]) -> None:
     """Print what became of claims and of the disputes that the party was in, and who is owed what."""
     coordinator = session.connection.coordinator
-    concerned = {n for n, each in enumerate(view.state.disputes) if view.is_in(n)}
+    concerned = {n for n, account in enumerate(view.state.disputes) if view.is_in(n)}
     numbers = sorted({*claims, *(view.state.disputes[n].claim for n in concerned)})
     for number in numbers:
         _say(display.claim_line(view, number))
     parties = {view.state.claims[number].prover for number in numbers} | {view.party}
-    parties |= {each.challenger for each in view.state.disputes if each.claim in numbers}
+    parties |= {account.challenger for account in view.state.disputes if account.claim in numbers}
     if any(view.state.claims[number].status == "slashed" for number in numbers):
         parties.add(view.rules.treasury)
-    for each in game_view.accounts(coordinator.rules, coordinator.entries()):
-        if each.party in parties:
-            _say(display.account_line(each, view))
+    for account in game_view.accounts(coordinator.rules, coordinator.entries()):
+        if account.party in parties:
+            _say(display.account_line(account, view))
 
 
 def _say(line: str) -> None:

@@ -97,9 +97,9 @@ def new(
 def list_(db: Db = "tally.db", json: AsJson = False) -> None:
     """Show whose tokens there are, and what each allows."""
     with open_database(db, writable=True) as database:
-        found = access.list_tokens(database)
-    told: list[Json] = [_json(each) for each in found]
-    show({"tokens": told}, "\n".join(_line(each) for each in found) or NO_TOKENS, json)
+        grants = access.list_tokens(database)
+    listed: list[Json] = [_json(grant) for grant in grants]
+    show({"tokens": listed}, "\n".join(_line(grant) for grant in grants) or NO_TOKENS, json)
 
 
 def revoke(names: list[str] = typer.Argument(help="Whose tokens."), db: Db = "tally.db", json: AsJson = False) -> None:
@@ -155,8 +155,8 @@ def push(
     with remote.ServiceConnection(url, token, limits) as service, progress_bar() as bar:
         task = bar.add_task("sending, bytes", total=None, seen="")
         files, size = remote.push_run(service, run, named, lambda size: bar.advance(task, size))
-    told = f"{named}: {files} files, {size} bytes sent; the service has verified the run"
-    show({"name": named, "files": files, "bytes": size}, told, json)
+    text = f"{named}: {files} files, {size} bytes sent; the service has verified the run"
+    show({"name": named, "files": files, "bytes": size}, text, json)
 
 
 # `tally ui`: the workload database in a browser.
@@ -182,16 +182,16 @@ def ui(
     places and without --db, they are read into a temporary database, which is deleted at the end.
     """
     require("sqlalchemy", "alembic", "fastapi", "uvicorn", "jinja2")
-    with ExitStack() as held:
+    with ExitStack() as stack:
         if db is None and places:
-            db = f"{held.enter_context(TemporaryDirectory(prefix='tally-ui-'))}/{DEFAULT_DB}"
+            db = f"{stack.enter_context(TemporaryDirectory(prefix='tally-ui-'))}/{DEFAULT_DB}"
         place = db or DEFAULT_DB
         if places:
-            database = held.enter_context(open_database(place, writable=True))
+            database = stack.enter_context(open_database(place, writable=True))
             following = router.Following(database, tuple(places), lambda line: talk().print(words.printable(line)))
             following.read()
-            held.enter_context(following)
-        shown = held.enter_context(database_api.open(place, token=read_token(token_file)))
+            stack.enter_context(following)
+        shown = stack.enter_context(database_api.open(place, token=read_token(token_file)))
         with http.bind(HOST, port) as listening:
             show(
                 {"database": without_passwords(place), "url": http.address_of(listening)},
