@@ -140,8 +140,8 @@ class NaturalRows:
         """One parent after the other, so that the primary key serves the order."""
         parents = self._names[target_of(table.c[key[0]]).name]
         for number in sorted(parents, key=lambda each: parents[each]):
-            found = self._rows(table, sa.select(table).where(table.c[key[0]] == number).order_by(*table.primary_key))
-            yield from found if is_plain else sorted(found, key=itemgetter(0))
+            rows = self._rows(table, sa.select(table).where(table.c[key[0]] == number).order_by(*table.primary_key))
+            yield from rows if is_plain else sorted(rows, key=itemgetter(0))
 
     def _rows(self, table: sa.Table, select: sa.Select[Any]) -> Iterator[Found]:
         key, values = key_of(table), values_of(table)

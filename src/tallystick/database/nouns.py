@@ -1,7 +1,6 @@
 """How a row class describes its noun: the marks on its fields say what the type alone does not.
 
     @noun("steps", table="step")
-    @dataclass(frozen=True)
     class StepRow:
         run: Annotated[str, KEY, NumberOf("run"), Of("runs", "name")]
         step: Annotated[int, KEY]
@@ -16,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from functools import cached_property
-from typing import Any, Final, TypeVar, get_args, get_type_hints
+from typing import Any, Final, TypeVar, dataclass_transform, get_args, get_type_hints
 
 Row = TypeVar("Row")
 
@@ -116,8 +115,10 @@ class Noun:
     @cached_property
     def key(self) -> tuple[str, ...]:
         """The columns of the view that order the rows and name one."""
-        found = [f"{field.column}_id" if field.number_of else field.name for field in self.fields if KEY in field.marks]
-        return self.stated_key or tuple(found) or (f"{self.table}_id",)
+        marked = [
+            f"{field.column}_id" if field.number_of else field.name for field in self.fields if KEY in field.marks
+        ]
+        return self.stated_key or tuple(marked) or (f"{self.table}_id",)
 
     @property
     def possible_orders(self) -> tuple[str, ...]:
@@ -128,12 +129,14 @@ class Noun:
 NOUNS: Final[dict[str, Noun]] = {}
 
 
+@dataclass_transform(frozen_default=True)
 def noun(
     name: str, table: str | None = None, key: tuple[str, ...] = (), orders: tuple[str, ...] = ()
 ) -> Callable[[type[Row]], type[Row]]:
-    """Make a row class the noun `name`."""
+    """Make a class the frozen dataclass of rows of the noun `name`."""
 
     def decorate(row: type[Row]) -> type[Row]:
+        row = dataclass(frozen=True)(row)
         NOUNS[name] = Noun(name, row, table, key, orders)
         return row
 
@@ -142,12 +145,12 @@ def noun(
 
 def relations() -> dict[tuple[str, str], tuple[str, str]]:
     """Which fields of two nouns hold the same; each can be followed in both directions."""
-    found = {}
-    for each in NOUNS.values():
-        for field in each.fields:
+    pairs = {}
+    for noun in NOUNS.values():
+        for field in noun.fields:
             for mark in field.marks:
                 if isinstance(mark, To):
-                    found[each.name, mark.noun] = (field.name, mark.field)
+                    pairs[noun.name, mark.noun] = (field.name, mark.field)
                 elif isinstance(mark, Of):
-                    found[mark.noun, each.name] = (mark.field, field.name)
-    return found
+                    pairs[mark.noun, noun.name] = (mark.field, field.name)
+    return pairs

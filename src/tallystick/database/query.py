@@ -118,25 +118,21 @@ class RowQuery(Document):
         """Raise `UsageError` at a noun, field or value that does not fit, or at too many questions in each other."""
         if depth > QUERY_DEPTH_MAX:
             raise UsageError(f"{self.noun}: more than {QUERY_DEPTH_MAX} questions inside each other")
-        if depth == 0:
-            self._check_size()
-        types = self.asked_noun.types
-        self._check_place(types)
-        for condition in self.conditions:
-            _check_values(self.noun, condition, _type_of(self.noun, condition.field, types))
-        for each in self.related:
-            own = _type_of(self.noun, each.field, types)
-            if own is not _type_of(each.question.noun, each.their_field, each.question.asked_noun.types):
-                raise UsageError(f"{self.noun}: {each.field} never holds what {each.their_field} holds")
-            each.question.check(depth + 1)
-
-    def _check_size(self) -> None:
-        questions, values = _size(self)
+        questions, values = _size(self) if depth == 0 else (0, 0)
         if questions > QUESTIONS_MAX or values > VALUES_MAX:
             raise UsageError(
                 f"{self.noun}: {questions} questions with {values} values; "
                 f"{QUESTIONS_MAX} and {VALUES_MAX} are asked at once"
             )
+        types = self.asked_noun.types
+        self._check_place(types)
+        for condition in self.conditions:
+            _check_values(self.noun, condition, _type_of(self.noun, condition.field, types))
+        for related in self.related:
+            own = _type_of(self.noun, related.field, types)
+            if own is not _type_of(related.question.noun, related.their_field, related.question.asked_noun.types):
+                raise UsageError(f"{self.noun}: {related.field} never holds what {related.their_field} holds")
+            related.question.check(depth + 1)
 
     def _check_place(self, types: Any) -> None:
         order = self.columns_of_order()
@@ -183,8 +179,8 @@ def asked_of(value: Any) -> FieldTest:
 
 def _size(question: RowQuery) -> tuple[int, int]:
     """The number of questions in all, and of values in their conditions."""
-    inside = [_size(each.question) for each in question.related]
-    values = sum(len(each.asked.one_of or ()) + 1 for each in question.conditions)
+    inside = [_size(inner.question) for inner in question.related]
+    values = sum(len(inner.asked.one_of or ()) + 1 for inner in question.conditions)
     return 1 + sum(count for count, _ in inside), values + sum(count for _, count in inside)
 
 
@@ -208,14 +204,12 @@ def _check_values(noun: str, condition: FieldCondition, kind: type) -> None:
 def _check_value(noun: str, field: str, kind: type, value: Value) -> None:
     if isinstance(value, bool) is not (kind is bool) or not isinstance(value, _TAKEN[kind]):
         raise UsageError(f"{noun}: {field} is {_NAMES[kind]}, and {value!r} is not")
-    if not _is_held(value):
-        raise UsageError(f"{noun}: {field} cannot be {value!r}; a database holds no such value")
-
-
-def _is_held(value: Value) -> bool:
     if isinstance(value, str):
-        return "\0" not in value
-    return math.isfinite(value) if isinstance(value, float) else abs(value) < INTEGER_END
+        can_be_kept = "\0" not in value
+    else:
+        can_be_kept = math.isfinite(value) if isinstance(value, float) else abs(value) < INTEGER_END
+    if not can_be_kept:
+        raise UsageError(f"{noun}: {field} cannot be {value!r}; a database holds no such value")
 
 
 _TAKEN: Final[dict[type, Any]] = {str: str, bool: bool, int: int | float, float: int | float}
@@ -308,9 +302,9 @@ class Query(Generic[Row]):
     def __iter__(self) -> Iterator[Row]:
         after, left = None, self.wanted
         while left is None or left > 0:
-            found = self.page(after, PAGE * 10 if left is None else min(left, PAGE * 10))
-            yield from found.rows
-            after, left = found.after, None if left is None else left - len(found.rows)
+            page = self.page(after, PAGE * 10 if left is None else min(left, PAGE * 10))
+            yield from page.rows
+            after, left = page.after, None if left is None else left - len(page.rows)
             if after is None:
                 return
 
@@ -324,12 +318,12 @@ class Query(Generic[Row]):
 
     def one(self) -> Row:
         """The only row; raises `UnavailableError` where there is none, `UsageError` where there are several."""
-        found = self.page(size=min(2, self.wanted or 2)).rows
-        if not found:
+        rows = self.page(size=min(2, self.wanted or 2)).rows
+        if not rows:
             raise UnavailableError(f"{self.question.noun}: none is as asked")
-        if len(found) > 1:
+        if len(rows) > 1:
             raise UsageError(f"{self.question.noun}: several are as asked")
-        return found[0]
+        return rows[0]
 
     def _asking(self, question: RowQuery) -> Query[Row]:
         question.check()

@@ -40,20 +40,12 @@ _RUN: Final = re.compile(r"(https?://[^?#]+?)/runs/([^/?#]+)/?")
 _TOKEN: Final = re.compile(r"[!-~]{1,512}")
 
 
-@dataclass(frozen=True)
-class RunAddress:
-    """A run in a service: the URL of the service, and the name of the run."""
-
-    service: str
-    run: str
-
-
-def run_address(url: str) -> RunAddress:
-    """The run that `http://HOST/runs/NAME` names; raises `UsageError` for another URL."""
-    found = _RUN.fullmatch(url)
-    if found is None:
+def run_address(url: str) -> tuple[str, str]:
+    """The service and the run that `http://HOST/runs/NAME` names; raises `UsageError` for another URL."""
+    parts = _RUN.fullmatch(url)
+    if parts is None:
         raise UsageError(f"{url}: a run in a service is named http://HOST/runs/NAME")
-    return RunAddress(found[1], unquote(found[2]))
+    return parts[1], unquote(parts[2])
 
 
 class ServiceConnection:
@@ -128,13 +120,9 @@ def in_url(name: str) -> str:
 
 
 def _refusal(answer: HttpAnswer, where: str) -> TallyError:
-    if answer.status == 404:
-        error = error_of(answer.status, answer.body, where)
-        return UnavailableError(f"{where}: {error}")
-    found = error_of(answer.status, answer.body, where)
-    if isinstance(found, RuleError) and answer.status in (401, 403):
-        return UnavailableError(f"{where}: {found}")
-    return found
+    error = error_of(answer.status, answer.body, where)
+    is_closed = isinstance(error, RuleError) and answer.status in (401, 403)
+    return UnavailableError(f"{where}: {error}") if answer.status == 404 or is_closed else error
 
 
 # Fetches runs and opened segments from a service into folders, where they are audited as any other.
@@ -170,18 +158,9 @@ def fetch_segment(service: ServiceConnection, run: str, start: int, end: int, fo
     """
     where = f"/v1/runs/{in_url(run)}/segments/{start}-{end}"
     _fetch(service, where, folder, where)
-    found = SegmentDirectory(folder).statement()
-    if (found.start, found.end) != (start, end):
-        raise ProofError(f"{service.url}: the service handed over the segment {found.start}..{found.end}")
-
-
-def listed(service: ServiceConnection, path: str) -> list[ListedFile]:
-    """The files that a service lists at `path`; raises `MalformedError` for a name that no run directory may hold."""
-    answer = service.get_json(path)
-    found = answer.get("files") if isinstance(answer, dict) else None
-    if not isinstance(found, list) or len(found) > FILES_MAX:
-        raise MalformedError(f"{service.url}{path}: no list of files")
-    return list(_read(found, f"{service.url}{path}"))
+    statement = SegmentDirectory(folder).statement()
+    if (statement.start, statement.end) != (start, end):
+        raise ProofError(f"{service.url}: the service handed over the segment {statement.start}..{statement.end}")
 
 
 def _fetch(service: ServiceConnection, where: str, folder: Path, listing: str | None = None) -> None:
@@ -194,14 +173,21 @@ def _fetch(service: ServiceConnection, where: str, folder: Path, listing: str | 
         service.download(f"{where}/files/{quote(file.path)}", folder / file.path, file.size, file.sha256)
 
 
-def _read(found: list[Any], what: str) -> Iterator[ListedFile]:
-    for each in found:
-        if not isinstance(each, dict) or not isinstance(each.get("path"), str) or type(each.get("size")) is not int:
+def listed(service: ServiceConnection, path: str) -> list[ListedFile]:
+    """The files that a service lists at `path`; raises `MalformedError` for a name that no run directory may hold."""
+    what, answer = f"{service.url}{path}", service.get_json(path)
+    entries = answer.get("files") if isinstance(answer, dict) else None
+    if not isinstance(entries, list) or len(entries) > FILES_MAX:
+        raise MalformedError(f"{what}: no list of files")
+    files = []
+    for entry in entries:
+        if not isinstance(entry, dict) or not isinstance(entry.get("path"), str) or type(entry.get("size")) is not int:
             raise MalformedError(f"{what}: a file has no path or no size")
-        digest = each.get("sha256")
-        if not 0 <= each["size"] <= SIZE_MAX or (digest is not None and _SHA256.fullmatch(str(digest)) is None):
+        digest = entry.get("sha256")
+        if not 0 <= entry["size"] <= SIZE_MAX or (digest is not None and _SHA256.fullmatch(str(digest)) is None):
             raise MalformedError(f"{what}: a file has no possible size or digest")
-        yield ListedFile(check_file_name(each["path"]), each["size"], digest)
+        files.append(ListedFile(check_file_name(entry["path"]), entry["size"], digest))
+    return files
 
 
 # Sends a run directory to a service: only what is not there yet, in pieces, and then all of it is verified there.
@@ -212,26 +198,10 @@ FOLLOWING: Final = ("tiles/", "transcript.index", "trace.index")
 """Of a run that is being recorded these are not sent: they change with every record, and follow from the records."""
 
 
-@dataclass(frozen=True)
-class SentRun:
-    """What was sent of a run: its name in the service, files and bytes."""
-
-    name: str
-    files: int
-    bytes: int
-
-
-@dataclass(frozen=True)
-class _Snapshot:
-    """The first `size` bytes of a file, and their SHA-256: more may be written behind them at the same time."""
-
-    path: str
-    size: int
-    sha256: str
-
-
-def push_run(service: ServiceConnection, run: Path, name: str, sent: Callable[[int], None] = lambda _: None) -> SentRun:
-    """Send a run, or what is new of it; `sent` is told the bytes of every piece.
+def push_run(
+    service: ServiceConnection, run: Path, name: str, sent: Callable[[int], None] = lambda _: None
+) -> tuple[int, int]:
+    """Send a run, or what is new of it; `sent` gets the bytes of every piece. Returns how many files and bytes.
 
     An interrupted sending goes on where it stopped. Raises `RuleError` where the service has another run of that name
     or finds something wrong, `UnavailableError` where it does not answer or refuses.
@@ -240,37 +210,54 @@ def push_run(service: ServiceConnection, run: Path, name: str, sent: Callable[[i
     state = service.get_json(where)
     if not isinstance(state, dict) or not isinstance(state.get("files"), list):
         raise MalformedError(f"{service.url}{where}: no list of files")
-    held = {(each.get("path"), each.get("sha256")) for each in state["files"] if isinstance(each, dict)}
+    arrived = {(entry.get("path"), entry.get("sha256")) for entry in state["files"] if isinstance(entry, dict)}
+    parts = state.get("parts")
     is_finished = (run / "claim.json").is_file()
-    wanted = [file for file in files_of(run) if is_finished or not file.startswith(FOLLOWING)]
-    files = size = 0
-    for file in wanted:
-        snapshot = _snapshot(run, file, is_finished)
-        if (snapshot.path, snapshot.sha256) in held:
+    count = total = 0
+    for file in files_of(run):
+        if file.startswith(FOLLOWING) and not is_finished:
             continue
         with (run / file).open("rb") as opened:
-            _send(service, where, opened, snapshot, _begun(state, snapshot), sent)
-        files, size = files + 1, size + snapshot.size
+            # More may be written behind these bytes at the same time.
+            size, digest = _measured(opened, file.endswith(".jsonl") and not is_finished)
+            if (file, digest) in arrived:
+                continue
+            begun = parts.get(digest) if isinstance(parts, dict) else None
+            offset = begun if type(begun) is int and 0 <= begun < size else 0
+            url = f"{where}/{quote(file)}?sha256={digest}&size={size}"
+            for piece in _pieces(opened, offset, size, file):
+                service.ask("PUT", f"{url}&offset={offset}", piece, headers={"Content-Length": str(len(piece))})
+                sent(len(piece))
+                offset += len(piece)
+        count, total = count + 1, total + size
     service.ask("POST", where)
-    return SentRun(name, files, size)
+    return count, total
 
 
-def sending_limits() -> RequestLimits:
-    """Limits of requests that send a run: its verification takes as long as reading it."""
-    return RequestLimits(seconds=600.0)
+def _pieces(file: BinaryIO, offset: int, size: int, name: str) -> Iterator[bytes]:
+    """The bytes from `offset` to `size`, in pieces; of an empty file one that is empty."""
+    file.seek(offset)
+    while True:
+        piece = file.read(min(PUSHED_PIECE, size - offset))
+        yield piece
+        offset += len(piece)
+        if offset >= size:
+            return
+        if not piece:
+            raise UnavailableError(f"{name}: became shorter while it was sent")
 
 
-def _snapshot(run: Path, file: str, is_finished: bool) -> _Snapshot:
-    with (run / file).open("rb") as opened:
-        size = os.fstat(opened.fileno()).st_size
-        if file.endswith(".jsonl") and not is_finished:
-            size = _whole_lines(opened, size)
-        hashed, left = hashlib.sha256(), size
-        opened.seek(0)
-        while left > 0 and (block := opened.read(min(BLOCK, left))):
-            hashed.update(block)
-            left -= len(block)
-    return _Snapshot(file, size, hashed.hexdigest())
+def _measured(file: BinaryIO, only_whole_lines: bool) -> tuple[int, str]:
+    """The size of a file and its SHA-256; without a last line that is still being written, if that is asked."""
+    size = os.fstat(file.fileno()).st_size
+    if only_whole_lines:
+        size = _whole_lines(file, size)
+    hashed, left = hashlib.sha256(), size
+    file.seek(0)
+    while left > 0 and (block := file.read(min(BLOCK, left))):
+        hashed.update(block)
+        left -= len(block)
+    return size, hashed.hexdigest()
 
 
 def _whole_lines(file: BinaryIO, size: int) -> int:
@@ -285,38 +272,7 @@ def _whole_lines(file: BinaryIO, size: int) -> int:
     return 0
 
 
-def _begun(state: dict[str, Any], snapshot: _Snapshot) -> int:
-    """How much of a file came with an earlier sending."""
-    parts = state.get("parts")
-    found = parts.get(snapshot.sha256) if isinstance(parts, dict) else None
-    return found if type(found) is int and 0 <= found < snapshot.size else 0
-
-
-def _send(
-    service: ServiceConnection,
-    where: str,
-    file: BinaryIO,
-    snapshot: _Snapshot,
-    offset: int,
-    sent: Callable[[int], None],
-) -> None:
-    path = quote(snapshot.path)
-    while True:
-        file.seek(offset)
-        piece = file.read(min(PUSHED_PIECE, snapshot.size - offset))
-        asked = f"?sha256={snapshot.sha256}&size={snapshot.size}&offset={offset}"
-        service.ask("PUT", f"{where}/{path}{asked}", piece, headers={"Content-Length": str(len(piece))})
-        sent(len(piece))
-        offset += len(piece)
-        if offset >= snapshot.size:
-            return
-        if not piece:
-            raise UnavailableError(f"{snapshot.path}: became shorter while it was sent")
-
-
 # The answers of a service: what makes `tallystick.open("https://…")` the same as a database here.
-
-PLACE: Final = "place"
 
 
 class ServiceAnswers:
@@ -327,34 +283,37 @@ class ServiceAnswers:
 
     def __init__(self, url: str, token: str | None = None, effort: RequestLimits | None = None) -> None:
         self._service = ServiceConnection(url, token, effort)
+        self._what = f"{self._service.url}: the answer"
 
     def page(self, question: RowQuery) -> Page[Any]:
         """The rows that a question finds, `question.limit` of them at most."""
         question.check()
         answer = self._service.post("/v1/query", question_text(question))
-        found = read_page(question.asked_noun, answer, f"{self._service.url}: the answer")
-        if len(found.rows) > (question.limit or PAGE_MAX) or not _ends(question, found):
-            raise MalformedError(f"{self._service.url}: the answer has more rows than asked for, or no end")
+        page = read_page(question.asked_noun, answer, self._what)
+        if len(page.rows) > (question.limit or PAGE_MAX) or not _ends(question, page):
+            raise MalformedError(f"{self._what} has more rows than asked for, or no end")
         if question.noun != "runs":
-            return found
-        return Page(tuple(replace(row, place=f"{self._service.url}{row.place}") for row in found.rows), found.after)
+            return page
+        return Page(tuple(replace(row, place=f"{self._service.url}{row.place}") for row in page.rows), page.after)
 
     def count(self, question: RowQuery) -> int:
         """How many rows a question finds in all."""
         question.check()
-        what = f"{self._service.url}: the answer"
-        found = read_json(self._service.post("/v1/count", question_text(question)), what)
-        count = found.get("count") if isinstance(found, dict) else None
+        count = self._member("/v1/count", question, "count")
         if type(count) is not int or not 0 <= count < INTEGER_END:
-            raise MalformedError(f"{what}: no count")
+            raise MalformedError(f"{self._what}: no count")
         return count
 
     def total(self, question: RowQuery, field: str) -> float:
         """The sum of a field over the rows that a question finds; raises `UsageError` where it is no number."""
         question.check_total(field)
-        what = f"{self._service.url}: the answer"
-        found = read_json(self._service.post(f"/v1/total?field={quote(field)}", question_text(question)), what)
-        return read_number(found.get("total") if isinstance(found, dict) else None, f"{what}: the total")
+        return read_number(
+            self._member(f"/v1/total?field={quote(field)}", question, "total"), f"{self._what}: the total"
+        )
+
+    def _member(self, path: str, question: RowQuery, name: str) -> Any:
+        answer = read_json(self._service.post(path, question_text(question)), self._what)
+        return answer.get(name) if isinstance(answer, dict) else None
 
     def discover(self, run: str) -> Discovery:
         """What of a run can be replayed, as the service says."""
@@ -370,16 +329,16 @@ class ServiceAnswers:
         self._service.close()
 
 
-def _ends(question: RowQuery, found: Page[Any]) -> bool:
+def _ends(question: RowQuery, page: Page[Any]) -> bool:
     """Whether a page is the last, or full and leads behind its last row: else its pages might never end."""
-    if found.after is None:
+    if page.after is None:
         return True
     try:
-        question.model_copy(update={"after": found.after}).check()
+        question.model_copy(update={"after": page.after}).check()
     except UsageError:
         return False
-    is_further = question.after is None or (found.after < question.after) is question.descending
-    if len(found.rows) < (question.limit or PAGE_MAX) or found.after == question.after or not is_further:
+    is_further = question.after is None or (page.after < question.after) is question.descending
+    if len(page.rows) < (question.limit or PAGE_MAX) or page.after == question.after or not is_further:
         return False
-    last, place = found.rows[-1], zip(question.columns_of_order(), found.after, strict=True)
+    last, place = page.rows[-1], zip(question.columns_of_order(), page.after, strict=True)
     return all(getattr(last, name, value) == value for name, value in place)  # numbers of rows are not shown

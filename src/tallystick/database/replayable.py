@@ -53,9 +53,9 @@ class Discovery:
 
     def of(self, step: int) -> StepRange:
         """The range that holds a step; raises `UnavailableError` where the run has no such step."""
-        for each in self.ranges:
-            if each.first <= step <= each.last:
-                return each
+        for part in self.ranges:
+            if part.first <= step <= part.last:
+                return part
         raise UnavailableError(f"{self.run}: has no step {step}")
 
     def to_json(self) -> bytes:
@@ -66,13 +66,13 @@ class Discovery:
     def from_json(cls, data: bytes, what: str) -> Discovery:
         """What JSON says; raises `MalformedError` naming `what` where its steps are out of order, or it says none."""
         try:
-            found = _FOUND.validate_json(b"!" if is_deep(data, DEPTH_MAX) else data)
+            discovery = _FOUND.validate_json(b"!" if is_deep(data, DEPTH_MAX) else data)
         except ValidationError:
             raise MalformedError(f"{what}: does not say how a run can be replayed") from None
-        ends = [step for each in found.ranges for step in (each.first, each.last)]
-        if ends != sorted(ends) or list(found.anchors) != sorted(found.anchors):
+        ends = [step for part in discovery.ranges for step in (part.first, part.last)]
+        if ends != sorted(ends) or list(discovery.anchors) != sorted(discovery.anchors):
             raise MalformedError(f"{what}: the steps are not in order")
-        return found
+        return discovery
 
 
 _FOUND: Final = TypeAdapter(Discovery)

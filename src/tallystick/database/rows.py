@@ -6,7 +6,6 @@ the name says otherwise. A field that is `None` was not stated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 from tallystick.database.nouns import (
@@ -31,7 +30,6 @@ AuditKey = Annotated[str, KEY, NumberOf("audit"), Of("audits", "digest")]
 
 
 @noun("runs", table="run", orders=("name",))
-@dataclass(frozen=True)
 class RunRow:
     """A run: `kind` is training or inference; `status` is recording, claimed or failed."""
 
@@ -55,7 +53,6 @@ class RunRow:
 
 
 @noun("records", table="record")
-@dataclass(frozen=True)
 class RecordRow:
     """A record of a run, by its place in the transcript; `leaf` is its RFC 6962 leaf hash in hexadecimal."""
 
@@ -66,7 +63,6 @@ class RecordRow:
 
 
 @noun("steps", table="step")
-@dataclass(frozen=True)
 class StepRow:
     """A step of a training run: what its record states. `tags` are separated by blanks."""
 
@@ -85,7 +81,6 @@ class StepRow:
 
 
 @noun("anchors", table="anchor")
-@dataclass(frozen=True)
 class AnchorRow:
     """A full state that a run recorded; `present` says whether its file was there when it was last read."""
 
@@ -98,7 +93,6 @@ class AnchorRow:
 
 
 @noun("stored_files", table="stored_file")
-@dataclass(frozen=True)
 class StoredFileRow:
     """A file of a run that was copied into a store of blobs, under the digest of its bytes."""
 
@@ -109,7 +103,6 @@ class StoredFileRow:
 
 
 @noun("graphs", table="graph")
-@dataclass(frozen=True)
 class GraphRow:
     """A graph by its root; `form` is logical, distributed or verification. `operations` are of one run through it."""
 
@@ -124,7 +117,6 @@ class GraphRow:
 
 
 @noun("graph_uses", table="graph_use")
-@dataclass(frozen=True)
 class GraphUseRow:
     """That a run names a graph: `role` is step, further or model."""
 
@@ -135,7 +127,6 @@ class GraphUseRow:
 
 
 @noun("graph_links", table="graph_link")
-@dataclass(frozen=True)
 class GraphLinkRow:
     """That two graphs are forms of one computation: `graph` is the `relation` of `other`, both by their roots."""
 
@@ -145,7 +136,6 @@ class GraphLinkRow:
 
 
 @noun("operators", table="operator")
-@dataclass(frozen=True)
 class OperatorRow:
     """A node of a graph; `results` are its dtypes and shapes as text, `module` where in the model it came from."""
 
@@ -158,7 +148,6 @@ class OperatorRow:
 
 
 @noun("tensors", table="tensor")
-@dataclass(frozen=True)
 class TensorRow:
     """A tensor by its digest; `shape` is written 2x3, `layout` is row-major in all that we write."""
 
@@ -170,7 +159,6 @@ class TensorRow:
 
 
 @noun("bindings", table="binding")
-@dataclass(frozen=True)
 class BindingRow:
     """A tensor at an edge: `edge` names a value of the graph or of the state, `moment` is before, during or after.
 
@@ -189,7 +177,6 @@ class BindingRow:
 
 
 @noun("environments", key=("digest",))
-@dataclass(frozen=True)
 class EnvironmentRow:
     """A stack that a prover states, by the digest of its document, which `body` holds as JSON."""
 
@@ -198,7 +185,6 @@ class EnvironmentRow:
 
 
 @noun("claims", key=("digest", "run_id"))
-@dataclass(frozen=True)
 class ClaimRow:
     """A claim, by its digest; `body` is its canonical JSON."""
 
@@ -208,7 +194,6 @@ class ClaimRow:
 
 
 @noun("devices", table="device")
-@dataclass(frozen=True)
 class DeviceRow:
     """A device of a cluster: its memory in bytes, what its memory moves in a second, and its peak.
 
@@ -227,7 +212,6 @@ class DeviceRow:
 
 
 @noun("links", table="link")
-@dataclass(frozen=True)
 class LinkRow:
     """A connection of two devices."""
 
@@ -239,7 +223,6 @@ class LinkRow:
 
 
 @noun("traces", table="trace")
-@dataclass(frozen=True)
 class TraceRow:
     """A timeline; `digest` is of its statement, `graph` the root of the graph whose operators its events name.
 
@@ -262,7 +245,6 @@ class TraceRow:
 
 
 @noun("events", table="event", orders=("start_ns",))
-@dataclass(frozen=True)
 class EventRow:
     """An event of a trace; `operator` is the number of a node in the graph of the trace.
 
@@ -287,7 +269,6 @@ class EventRow:
 
 
 @noun("audits", table="audit")
-@dataclass(frozen=True)
 class AuditRow:
     """An audit by the digest of its report; `made` is its date (UTC), `body` the report as JSON.
 
@@ -310,7 +291,6 @@ class AuditRow:
 
 
 @noun("audited_segments", table="audited_segment")
-@dataclass(frozen=True)
 class AuditedSegmentRow:
     """A segment that an audit replayed: the steps from `first_step` to `last_step`.
 
@@ -326,7 +306,6 @@ class AuditedSegmentRow:
 
 
 @noun("findings", table="finding")
-@dataclass(frozen=True)
 class FindingRow:
     """One comparison of an audit: where, the distance found, and the distance allowed.
 
@@ -346,7 +325,6 @@ class FindingRow:
 
 
 @noun("challenges", table="challenge")
-@dataclass(frozen=True)
 class ChallengeRow:
     """What a verifier asked of a run; `asked` is the request as JSON."""
 
@@ -359,7 +337,6 @@ class ChallengeRow:
 
 
 @noun("responses", table="response")
-@dataclass(frozen=True)
 class ResponseRow:
     """What was handed over for a challenge."""
 
@@ -370,7 +347,6 @@ class ResponseRow:
 
 
 @noun("streams", table="stream")
-@dataclass(frozen=True)
 class StreamRow:
     """A stream of receipts that one provider signs with `key`."""
 
@@ -381,7 +357,6 @@ class StreamRow:
 
 
 @noun("receipts", table="receipt")
-@dataclass(frozen=True)
 class ReceiptRow:
     """A receipt of one answer, by its place in the stream; `sampler` is its JSON, `bytes` its size.
 
@@ -407,7 +382,6 @@ class ReceiptRow:
 
 
 @noun("disputes", table="dispute")
-@dataclass(frozen=True)
 class DisputeRow:
     """A dispute of a coordinator, called `name`: where it stands, and how it ended.
 
@@ -432,7 +406,6 @@ class DisputeRow:
 
 
 @noun("moves", table="move")
-@dataclass(frozen=True)
 class MoveRow:
     """A move of a dispute, in the coordinator's order, and where the dispute stood after it; `body` is its JSON."""
 

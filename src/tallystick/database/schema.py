@@ -227,28 +227,26 @@ class _View:
         return link
 
 
-def _documents(noun: str) -> sa.Select[Any]:
-    return sa.select(DOCUMENT.c.digest, DOCUMENT.c.body).where(DOCUMENT.c.noun == sa.literal_column(f"'{noun}'"))
-
-
-def _claims() -> sa.Select[Any]:
-    joined = RUN.join(DOCUMENT, DOCUMENT.c.digest == RUN.c.claim).join(SOURCE, SOURCE.c.id == RUN.c.source)
-    columns = (RUN.c.id.label("run_id"), RUN.c.claim.label("digest"), SOURCE.c.name.label("run"), DOCUMENT.c.body)
-    return sa.select(*columns).select_from(joined)
-
-
 def _receipts() -> sa.Select[Any]:
     """Each receipt with the verdict of the newest check of it."""
     verdict, other = RECEIPT_VERDICT, RECEIPT_VERDICT.alias("other_verdict")
     newest = sa.select(sa.func.max(other.c.audit)).where(other.c.receipt == RECEIPT.c.digest).scalar_subquery()
     of_receipt = sa.and_(verdict.c.receipt == RECEIPT.c.digest, verdict.c.audit == newest)
-    found = _View(NOUNS["receipts"]).select().outerjoin(verdict, of_receipt)
-    return found.add_columns(verdict.c.outcome.label("verdict"), verdict.c.sentence.label("verdict_sentence"))
+    select = _View(NOUNS["receipts"]).select().outerjoin(verdict, of_receipt)
+    return select.add_columns(verdict.c.outcome.label("verdict"), verdict.c.sentence.label("verdict_sentence"))
 
 
-SPECIAL: Final = {"environments": lambda: _documents("environment"), "claims": _claims, "receipts": _receipts}
+SPECIAL: Final[dict[str, sa.Select[Any]]] = {
+    "environments": sa.select(DOCUMENT.c.digest, DOCUMENT.c.body).where(
+        DOCUMENT.c.noun == sa.literal_column("'environment'")
+    ),
+    "claims": sa.select(
+        RUN.c.id.label("run_id"), RUN.c.claim.label("digest"), SOURCE.c.name.label("run"), DOCUMENT.c.body
+    ).select_from(RUN.join(DOCUMENT, DOCUMENT.c.digest == RUN.c.claim).join(SOURCE, SOURCE.c.id == RUN.c.source)),
+    "receipts": _receipts(),
+}
 VIEWS: Final[dict[str, sa.Select[Any]]] = {
-    name: SPECIAL[name]() if name in SPECIAL else _View(noun).select() for name, noun in NOUNS.items()
+    name: SPECIAL[name] if name in SPECIAL else _View(noun).select() for name, noun in NOUNS.items()
 }
 
 

@@ -48,19 +48,19 @@ def select(database: WorkloadDatabase, sql: str, limit: int, seconds: float = SE
             with _only_reading(raw, seconds) if is_file else _reading_postgresql(raw, seconds):
                 return _fetched(raw.execute(sql) if is_file else raw.execute(sql, prepare=True), limit)
         except connection.dialect.loaded_dbapi.Error as error:
-            said = " ".join(str(error).split())[:300]
-            if any(each in said for each in TOO_LONG):
+            complaint = " ".join(str(error).split())[:300]
+            if any(each in complaint for each in TOO_LONG):
                 mend = "ask for less, or give it more with --timeout"
                 raise UsageError(f"the statement takes longer than {seconds:g} seconds; {mend}") from None
             mend = "it takes one SELECT, and `tally query` lists the views"
-            raise UsageError(f"the database does not take the statement: {said}; {mend}") from None
+            raise UsageError(f"the database does not take the statement: {complaint}; {mend}") from None
         finally:
             connection.invalidate()  # nobody else gets a connection that was set up for this
 
 
 def list_views() -> SelectedRows:
     """Each view, and the names of its columns in one text; as `select` answers."""
-    rows: list[tuple[Json, ...]] = [(name, ", ".join(each.selected_columns.keys())) for name, each in VIEWS.items()]
+    rows: list[tuple[Json, ...]] = [(name, ", ".join(view.selected_columns.keys())) for name, view in VIEWS.items()]
     return SelectedRows(("view", "columns"), rows)
 
 
@@ -190,7 +190,9 @@ GROUP BY stream, coalesce(verdict, 'not judged') ORDER BY stream, verdict
 
 def datasette_metadata(database: str) -> dict[str, Json]:
     """What `datasette -m` reads: the useful queries for the file that Datasette names `database`."""
-    queries: dict[str, Json] = {each.name: {"title": each.title, "sql": each.sql.strip()} for each in USEFUL_QUERIES}
+    queries: dict[str, Json] = {
+        query.name: {"title": query.title, "sql": query.sql.strip()} for query in USEFUL_QUERIES
+    }
     return {"title": "Tallystick", "databases": {database: {"queries": queries}}}
 
 
@@ -220,7 +222,16 @@ def _write(connection: sa.Connection, name: str, path: Path) -> int:
     from pyarrow import parquet
 
     table, count = view(name), 0
-    schema = pa.schema([(column.name, _type_of(column)) for column in table.c])
+    kinds = (
+        (sa.Boolean, pa.bool_()),
+        (sa.Integer, pa.int64()),
+        (sa.Float, pa.float64()),
+        (sa.LargeBinary, pa.binary()),
+        (sa.types.TypeEngine, pa.string()),
+    )
+    schema = pa.schema(
+        [(column.name, next(type for kind, type in kinds if isinstance(column.type, kind))) for column in table.c]
+    )
     with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
         for rows in connection.execute(sa.select(table).execution_options(yield_per=ROWS)).partitions():
             columns = [
@@ -229,15 +240,3 @@ def _write(connection: sa.Connection, name: str, path: Path) -> int:
             writer.write_table(pa.table(columns, schema=schema))
             count += len(rows)
     return count
-
-
-def _type_of(column: sa.ColumnClause[Any]) -> Any:
-    import pyarrow as pa
-
-    kinds = (
-        (sa.Boolean, pa.bool_()),
-        (sa.Integer, pa.int64()),
-        (sa.Float, pa.float64()),
-        (sa.LargeBinary, pa.binary()),
-    )
-    return next((kind for asked, kind in kinds if isinstance(column.type, asked)), pa.string())

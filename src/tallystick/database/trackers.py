@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tallystick.core.errors import UnavailableError
 from tallystick.core.lazy import require
 from tallystick.database.query import DatabaseQueries, at_least
-from tallystick.database.rows import AuditRow, RunRow
+from tallystick.database.rows import RunRow
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -27,66 +26,46 @@ CURVES: Final = ("loss", "gradient_norm", "learning_rate", "seconds")
 DRIFT: Final = "drift"
 
 
-@dataclass(frozen=True)
-class Point:
-    """One value of a curve at a step."""
-
-    curve: str
-    step: int
-    value: float
+Point = tuple[str, int, float]
+"""One value of a curve: its name, the step, and the value."""
 
 
-@dataclass(frozen=True)
-class RunSummary:
-    """What is said of a run in words, by the names under which other tools show it."""
+def summary_of(database: DatabaseQueries, name: str) -> tuple[RunRow, dict[str, str]]:
+    """The run of this name, and what is said of it in words; what was not stated is left out.
 
-    run: RunRow
-    audits: tuple[AuditRow, ...]
-
-    @property
-    def verdict(self) -> str:
-        """The outcome of the newest audit; `none` without one."""
-        return self.audits[-1].outcome if self.audits else "none"
-
-    def words(self) -> Mapping[str, str]:
-        """Texts by name; what was not stated is left out."""
-        told = {
-            "claim": self.run.claim,
-            "weights": self.run.weights,
-            "transcript": self.run.transcript,
-            "environment": self.run.environment,
-            "verdict": self.verdict,
-            "audits": "\n".join(f"{each.made or ''} {each.outcome}: {each.sentence}".strip() for each in self.audits),
-        }
-        return {name: text for name, text in told.items() if text}
-
-
-def summary_of(database: DatabaseQueries, name: str) -> RunSummary:
-    """The run of this name, and its audits, oldest first; raises `UnavailableError` where there is none."""
-    runs = tuple(database.runs.where(name=name).first(1))
+    `verdict` is the outcome of the newest audit, or `none`. Raises `UnavailableError` where there is no such run.
+    """
+    runs, audits = list(database.runs.where(name=name).first(1)), list(database.audits.where(run=name))
     if not runs:
         raise UnavailableError(f"{name}: the database has no run of that name")
-    return RunSummary(runs[0], tuple(database.audits.where(run=name)))
+    [run] = runs
+    texts = {
+        "claim": run.claim,
+        "weights": run.weights,
+        "transcript": run.transcript,
+        "environment": run.environment,
+        "verdict": audits[-1].outcome if audits else "none",
+        "audits": "\n".join(f"{audit.made or ''} {audit.outcome}: {audit.sentence}".strip() for audit in audits),
+    }
+    return run, {topic: text for topic, text in texts.items() if text}
 
 
 def points_of(database: DatabaseQueries, name: str) -> Iterator[Point]:
-    """The recorded curves of a run step by step, and then the drift of each replayed step."""
+    """The recorded curves of a run step by step, and then the drift of each replayed step.
+
+    Drift is the largest distance of a step over the distance allowed, where an audit allowed any.
+    """
     for row in database.steps.where(run=name):
         for curve in CURVES:
             value = getattr(row, curve)
             if value is not None:
-                yield Point(curve, row.step, value)
-    yield from _drift(database, name)
-
-
-def _drift(database: DatabaseQueries, name: str) -> Iterator[Point]:
-    """The largest distance of a step over the distance allowed, where an audit allowed any."""
+                yield curve, row.step, value
     largest: defaultdict[int, float] = defaultdict(float)
     for finding in database.audits.where(run=name).findings.where(step=at_least(0)):
         if finding.allowed and finding.distance is not None and finding.step is not None:
             largest[finding.step] = max(largest[finding.step], finding.distance / finding.allowed)
     for step in sorted(largest):
-        yield Point(DRIFT, step, largest[step])
+        yield DRIFT, step, largest[step]
 
 
 # Writes runs as event files, which TensorBoard shows beside others in the same folder.
@@ -106,15 +85,14 @@ def write_tensorboard(database: DatabaseQueries, name: str, folder: Path) -> Pat
     from tensorboard.plugins.text.summary_v2 import text_pb
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-    summary, place, now = summary_of(database, name), folder / NO_FOLDER.sub("_", name), time.time()
+    run, texts = summary_of(database, name)
+    place, now = folder / NO_FOLDER.sub("_", name), time.time()
     writer = EventFileWriter(str(place))
     try:
-        for point in points_of(database, name):
-            scalar = scalar_pb(f"{PREFIX}{point.curve}", point.value)
-            writer.add_event(Event(step=point.step, wall_time=now, summary=scalar))
-        for topic, words in summary.words().items():
-            text = text_pb(f"{PREFIX}{topic}", words)
-            writer.add_event(Event(step=summary.run.steps, wall_time=now, summary=text))
+        for curve, step, value in points_of(database, name):
+            writer.add_event(Event(step=step, wall_time=now, summary=scalar_pb(f"{PREFIX}{curve}", value)))
+        for topic, text in texts.items():
+            writer.add_event(Event(step=run.steps, wall_time=now, summary=text_pb(f"{PREFIX}{topic}", text)))
     finally:
         writer.close()
     return place
@@ -140,12 +118,12 @@ def log_mlflow(database: DatabaseQueries, name: str, tracking: str, run_id: str 
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
 
-    summary, client = summary_of(database, name), MlflowClient(tracking)
+    (_, texts), client = summary_of(database, name), MlflowClient(tracking)
     try:
         number = run_id or _run_named(client, name)
         _log_points(client, number, database, name)
-        for topic, words in summary.words().items():
-            client.set_tag(number, f"tallystick.{topic}", words[:TAG_MAX])
+        for topic, text in texts.items():
+            client.set_tag(number, f"tallystick.{topic}", text[:TAG_MAX])
         if run_id is None:
             client.set_terminated(number)
     except MlflowException as error:
@@ -154,8 +132,8 @@ def log_mlflow(database: DatabaseQueries, name: str, tracking: str, run_id: str 
 
 
 def _run_named(client: MlflowClient, name: str) -> str:
-    found = client.get_experiment_by_name(EXPERIMENT)
-    experiment = client.create_experiment(EXPERIMENT) if found is None else found.experiment_id
+    there = client.get_experiment_by_name(EXPERIMENT)
+    experiment = client.create_experiment(EXPERIMENT) if there is None else there.experiment_id
     quoted = name.replace("'", "\\'")
     known = client.search_runs([experiment], f"tags.mlflow.runName = '{quoted}'", max_results=1)
     run: Any = known[0] if known else client.create_run(experiment, run_name=name)
@@ -166,13 +144,10 @@ def _log_points(client: MlflowClient, run: str, database: DatabaseQueries, name:
     from mlflow.entities import Metric
 
     now, done = int(time.time() * 1000), dict[str, int]()
-    for point in client.get_run(run).data.metrics:
-        if point.startswith(PREFIX):
-            done[point] = max(each.step for each in client.get_metric_history(run, point))
-    points = (each for each in points_of(database, name) if each.step > done.get(_key(each), -1))
-    while batch := list(islice(points, BATCH)):
-        client.log_batch(run, metrics=[Metric(_key(each), each.value, now, each.step) for each in batch])
-
-
-def _key(point: Point) -> str:
-    return f"{PREFIX}{point.curve}"
+    for key in client.get_run(run).data.metrics:
+        if key.startswith(PREFIX):
+            done[key] = max(value.step for value in client.get_metric_history(run, key))
+    points = ((f"{PREFIX}{curve}", step, value) for curve, step, value in points_of(database, name))
+    new = ((key, step, value) for key, step, value in points if step > done.get(key, -1))
+    while batch := list(islice(new, BATCH)):
+        client.log_batch(run, metrics=[Metric(key, value, now, step) for key, step, value in batch])

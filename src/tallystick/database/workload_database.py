@@ -29,12 +29,12 @@ ONE_OF_A_NAME: Final = frozenset({"graphs", "runs", "streams", "traces"})
 def compiled(question: RowQuery, columns: tuple[str, ...]) -> sa.Select[Any]:
     """The statement that selects `columns`; `question` has been checked."""
     table = view(question.noun)
-    found = sa.select(*(table.c[name] for name in columns)).where(*_conditions(question, table))
+    statement = sa.select(*(table.c[name] for name in columns)).where(*_conditions(question, table))
     order = [table.c[name] for name in question.columns_of_order()]
     if question.after is not None:
-        found = found.where(_beyond(order, question.after, question.descending))
-    found = found.order_by(*(column.desc() if question.descending else column for column in order))
-    return found.limit(min(question.limit or PAGE_MAX, PAGE_MAX))
+        statement = statement.where(_beyond(order, question.after, question.descending))
+    statement = statement.order_by(*(column.desc() if question.descending else column for column in order))
+    return statement.limit(min(question.limit or PAGE_MAX, PAGE_MAX))
 
 
 def counted(question: RowQuery) -> sa.Select[Any]:
@@ -50,13 +50,13 @@ def totalled(question: RowQuery, field: str) -> sa.Select[Any]:
 
 
 def _conditions(question: RowQuery, table: sa.TableClause) -> list[sa.ColumnElement[bool]]:
-    found = [_condition(table.c[each.field], each) for each in question.conditions]
-    found += [same for each in question.conditions for same in _of_parent(question, table, each)]
-    for each in question.related:
-        theirs = view(each.question.noun)
-        wanted = sa.select(theirs.c[each.their_field]).where(*_conditions(each.question, theirs))
-        found.append(table.c[each.field].in_(wanted))
-    return found
+    tests = [_condition(table.c[condition.field], condition) for condition in question.conditions]
+    tests += [same for condition in question.conditions for same in _of_parent(question, table, condition)]
+    for condition in question.related:
+        theirs = view(condition.question.noun)
+        wanted = sa.select(theirs.c[condition.their_field]).where(*_conditions(condition.question, theirs))
+        tests.append(table.c[condition.field].in_(wanted))
+    return tests
 
 
 def _of_parent(
@@ -113,8 +113,8 @@ def upgrade(connection: sa.Connection, name: str) -> None:
     """
     from alembic import command
 
-    found = version(connection, name)
-    if found == newest():
+    form = version(connection, name)
+    if form == newest():
         return
     settings = _settings()
     settings.attributes["connection"] = connection
@@ -125,11 +125,11 @@ def upgrade(connection: sa.Connection, name: str) -> None:
 
 def require_current(connection: sa.Connection, name: str) -> None:
     """Raise `UnavailableError` unless the tables have the newest form."""
-    found = version(connection, name)
-    if found is None:
+    form = version(connection, name)
+    if form is None:
         raise UnavailableError(f"{name}: no workload database; `tally db add` makes one")
-    if found != newest():
-        raise UnavailableError(f"{name}: the tables have form {found}; `tally db upgrade` brings them to {newest()}")
+    if form != newest():
+        raise UnavailableError(f"{name}: the tables have form {form}; `tally db upgrade` brings them to {newest()}")
 
 
 def version(connection: sa.Connection, name: str) -> str | None:
@@ -139,10 +139,10 @@ def version(connection: sa.Connection, name: str) -> str | None:
         if tables:
             raise MalformedError(f"{name}: no workload database; it holds the tables {', '.join(sorted(tables)[:3])}")
         return None
-    found = connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar_one_or_none()
-    if found is None or str(found) > newest():
-        raise UnavailableError(f"{name}: written by a newer version (form {found}); this one knows {newest()}")
-    return str(found)
+    form = connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar_one_or_none()
+    if form is None or str(form) > newest():
+        raise UnavailableError(f"{name}: written by a newer version (form {form}); this one knows {newest()}")
+    return str(form)
 
 
 @cache
@@ -220,9 +220,9 @@ class WorkloadDatabase:
         limit = min(question.limit or PAGE_MAX, PAGE_MAX)
         statement = compiled(question.model_copy(update={"limit": limit}), columns)
         with self.sql.answering() as connection:
-            found: Sequence[Any] = connection.execute(statement).all()
-        rows = tuple(noun.row(*each[: len(noun.types)]) for each in found)
-        after = tuple(found[-1]._mapping[name] for name in order) if len(found) == limit else None
+            selected: Sequence[Any] = connection.execute(statement).all()
+        rows = tuple(noun.row(*values[: len(noun.types)]) for values in selected)
+        after = tuple(selected[-1]._mapping[name] for name in order) if len(selected) == limit else None
         return Page(rows, after)
 
     def count(self, question: RowQuery) -> int:

@@ -70,14 +70,14 @@ class PlainReplayer:
         asked = generation.AnswerRequest(receipt.request.id, receipt.request.nonce, receipt.sampler)
         try:
             issuer = receipt_issuing.ReceiptIssuer(self.language_model, SigningKey.generate(), settings_of(receipt))
-            [found] = generation.generate_plain(
+            [answer] = generation.generate_plain(
                 self.language_model, [prompt], receipt.answer.tokens.count, [asked], issuer
             )
         except UsageError as error:
             raise UnavailableError(str(error)) from None
-        assert found.issued is not None
-        own = found.issued.signed.receipt
-        return Replay(found.tokens, own.fingerprints, own.states)
+        assert answer.issued is not None
+        own = answer.issued.signed.receipt
+        return Replay(answer.tokens, own.fingerprints, own.states)
 
 
 def settings_of(receipt: Receipt) -> receipt_issuing.RecordSettings:
@@ -128,10 +128,10 @@ def challenged(
     if drawn is None:
         raise UsageError("--opening: give the nonce that you challenged with as --nonce, and the --count of parts")
     if not isinstance(opening, StatesOpening):
-        told, name = _document(opening)
-        if (refusal := _refusal(told)) is not None:
+        document, name = _document(opening)
+        if (refusal := _refusal(document)) is not None:
             return replace(subject, refusal=refusal)
-        opening = StatesOpening.from_json(told, name)
+        opening = StatesOpening.from_json(document, name)
     asked = None if opening.layer is None else _asked_layer(subject, drawn, layer)
     return replace(subject, challenge=StatesChallenge(drawn, count, opening, asked))
 
@@ -160,10 +160,10 @@ def challenge_provider(
     path = f"/receipts/{subject.receipt.request.id}/challenge"
     try:
         answer = client.ask("POST", path, OPENING_BYTES_MAX, json.dumps(body).encode(), headers).body
-        told = parse(answer, "opening", bytes_max=OPENING_BYTES_MAX)
-        if not isinstance(told, dict):
+        document = parse(answer, "opening", bytes_max=OPENING_BYTES_MAX)
+        if not isinstance(document, dict):
             raise MalformedError("opening: no object")
-        opened = challenged(subject, told, drawn, count or 1, chosen)
+        opened = challenged(subject, document, drawn, count or 1, chosen)
     except (UnavailableError, MalformedError) as error:
         return replace(subject, refusal=str(error)[:REFUSAL_MAX]), b""
     finally:
@@ -183,12 +183,12 @@ def read_nonce(nonce: bytes | str | None) -> bytes | None:
     if nonce is None:
         return None
     try:
-        found = nonce if isinstance(nonce, bytes) else bytes.fromhex(nonce)
+        value = nonce if isinstance(nonce, bytes) else bytes.fromhex(nonce)
     except ValueError:
         raise UsageError("--nonce: not hexadecimal") from None
-    if not 1 <= len(found) <= 64:
-        raise UsageError(f"--nonce: {len(found)} bytes are not from 1 to 64")
-    return found
+    if not 1 <= len(value) <= 64:
+        raise UsageError(f"--nonce: {len(value)} bytes are not from 1 to 64")
+    return value
 
 
 def _document(opening: Mapping[str, Any] | Path | str) -> tuple[Json, str]:
@@ -198,9 +198,9 @@ def _document(opening: Mapping[str, Any] | Path | str) -> tuple[Json, str]:
     return parse(read_document(path, OPENING_BYTES_MAX), path.name, bytes_max=OPENING_BYTES_MAX), path.name
 
 
-def _refusal(told: Json) -> str | None:
+def _refusal(document: Json) -> str | None:
     """The message of an error of the API: what a server answers that holds the states no longer."""
-    error = told.get("error") if isinstance(told, dict) else None
+    error = document.get("error") if isinstance(document, dict) else None
     message = error.get("message") if isinstance(error, dict) else None
     return message[:REFUSAL_MAX] if isinstance(message, str) else None
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
+from tempfile import TemporaryDirectory
 
 from tallystick.audits import training as training_audit
 from tallystick.core.errors import ProofError, UsageError, without_passwords
 from tallystick.core.lazy import require
-from tallystick.database import query as queries, remote, rows as database_rows
+from tallystick.database import query as queries, remote
+from tallystick.tally import database
 from tallystick.tally.auditing import AuditResult, PolicySource, audit
 
 
@@ -48,48 +47,37 @@ def audit_over_http(
     Raises what `audit` raises, and `UnavailableError` where the service does not answer or refuses.
     """
     require("httpx", "fastapi")
-    address = remote.run_address(url)
+    place, run = remote.run_address(url)
     if segment is not None and step is not None:
         raise UsageError("a segment, or a step: not both")
-    with remote.ServiceConnection(address.service, token) as service, _folder() as folder:
-        found = folder / "run"
-        asked = segment if step is None else _segment_of(address.service, token, address.run, step)
-        part = _fetch(service, address.run, found, asked)
-        result = audit(found, policy, nonce=nonce, device=device, corpus=corpus, initial=initial, progress=progress)
-    command = result.made.command.replace(quote(str(found)), f"{quote(without_passwords(url))}{part}", 1)
+    with remote.ServiceConnection(place, token) as service, TemporaryDirectory(prefix="tally-audit-") as folder:
+        fetched = Path(folder) / "run"
+        marks = segment if step is None else _segment_of(place, token, run, step)
+        part = _fetch(service, run, fetched, marks)
+        result = audit(fetched, policy, nonce=nonce, device=device, corpus=corpus, initial=initial, progress=progress)
+    command = result.made.command.replace(quote(str(fetched)), f"{quote(without_passwords(url))}{part}", 1)
     command += " --token-file FILE" * (token is not None)
     return replace(result, made=replace(result.made, command=command))
 
 
-def _fetch(service: remote.ServiceConnection, run: str, found: Path, segment: tuple[int, int] | None) -> str:
+def _fetch(service: remote.ServiceConnection, run: str, target: Path, segment: tuple[int, int] | None) -> str:
     """Fetch what is asked for; returns the option that asks for it."""
     if segment is None:
-        remote.fetch_run(service, run, found)
+        remote.fetch_run(service, run, target)
         return ""
-    remote.fetch_segment(service, run, *segment, found)
+    remote.fetch_segment(service, run, *segment, target)
     return f" --segment {segment[0]}..{segment[1]}"
 
 
 def _segment_of(url: str, token: str | None, run: str, step: int) -> tuple[int, int]:
     """The anchors around a step, as the service names them; the audit shows whether they are anchors."""
-    source: queries.Answers = remote.ServiceAnswers(url, token)
-    try:
-        anchors: queries.Query[database_rows.AnchorRow] = queries.Query(source, queries.RowQuery(noun="anchors")).where(
-            run=run, present=True
-        )
-        before = list(anchors.where(step=queries.FieldTest(below=step)).newest_first().first(1))
+    with database.open(url, token=token) as service:
+        anchors = service.anchors.where(run=run, present=True)
+        before = list(anchors.where(step=queries.below(step)).newest_first().first(1))
         behind = list(anchors.where(step=queries.at_least(step)).first(1))
-    finally:
-        source.close()
     if not before or not behind:
         raise UsageError(f"--step {step}: no two anchors of the run lie around it")
     start, end = before[0].step, behind[0].step
     if not start < step <= end:
         raise ProofError(f"{url}: the service names the anchors {start} and {end} around step {step}")
     return start, end
-
-
-@contextmanager
-def _folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="tally-audit-") as name:
-        yield Path(name)

@@ -99,15 +99,15 @@ def origin_of(initial: Path | str | None) -> Origin | None:
 
 def with_origin(stack: VerifierStack, origin: Origin | None, corpus: Path | None) -> VerifierStack:
     """The stack of a verifier who has these weights and, with shards too, makes rows of conversations again."""
-    found = replace(stack, origin=origin)
+    stack_with_origin = replace(stack, origin=origin)
     if origin is None or corpus is None:
-        return found
+        return stack_with_origin
     shards, model = corpus, origin.path
 
     def check(rows: row_files.CommittedRows, places: Sequence[int]) -> None:
         tokenizers.check_made_again(rows, places, shards, model)
 
-    return replace(found, made_again=check)
+    return replace(stack_with_origin, made_again=check)
 
 
 def verifier_stack(run: RunDirectory, device: str | None, policy: Policy) -> VerifierStack:
@@ -271,11 +271,11 @@ def open_segment(
         UnavailableError: a file of the run is missing, or `out` cannot be written.
         UsageError: `start` or `end` is no anchor, or `out` is not empty.
     """
-    found = read_statement(path_of(run))
-    if not isinstance(found, RunDirectory):
-        raise UsageError(f"{found.path}: holds no training run, and only such a run has segments")
+    directory = read_statement(path_of(run))
+    if not isinstance(directory, RunDirectory):
+        raise UsageError(f"{directory.path}: holds no training run, and only such a run has segments")
     require_empty_folder(Path(out))
-    return segment_opening.open_segment(replace(found, anchors_url=anchors), start, end, Path(out))
+    return segment_opening.open_segment(replace(directory, anchors_url=anchors), start, end, Path(out))
 
 
 # `tallystick.audit`: replay what was recorded, compare, and give the verdict.

@@ -44,19 +44,19 @@ def diff(
     """
     if device != "cpu":
         torch_tensors.require_device(device)
-    found = read_statement(Path(first)), read_statement(Path(second))
-    if isinstance(found[0], OpeningDirectory) and isinstance(found[1], OpeningDirectory):
-        return Difference((str(first), str(second)), operators=diff_openings(found[0].path, found[1].path))
-    if not (isinstance(found[0], RunDirectory) and isinstance(found[1], RunDirectory)):
-        raise UsageError(f"{first} holds {_kind(found[0])}, {second} {_kind(found[1])}: two runs, or two openings")
+    sides = read_statement(Path(first)), read_statement(Path(second))
+    if isinstance(sides[0], OpeningDirectory) and isinstance(sides[1], OpeningDirectory):
+        return Difference((str(first), str(second)), operators=diff_openings(sides[0].path, sides[1].path))
+    if not (isinstance(sides[0], RunDirectory) and isinstance(sides[1], RunDirectory)):
+        raise UsageError(f"{first} holds {_kind(sides[0])}, {second} {_kind(sides[1])}: two runs, or two openings")
     if out is None:
         with tempfile.TemporaryDirectory() as folder:
-            return diff_runs(found[0], found[1], DiffRequest(Path(folder), replay, operator, device))
+            return diff_runs(sides[0], sides[1], DiffRequest(Path(folder), replay, operator, device))
     work = Path(out)
     if work.exists() and any(work.iterdir()):
         raise UsageError(f"{work}: not empty; choose another directory")
     work.mkdir(parents=True, exist_ok=True)
-    return diff_runs(found[0], found[1], DiffRequest(work, replay, operator, device))
+    return diff_runs(sides[0], sides[1], DiffRequest(work, replay, operator, device))
 
 
 def _kind(folder: StatementFolder) -> str:

@@ -90,8 +90,8 @@ class RunSlice:
         """
         runner = engine_named(engine)
         if self.batch_element is not None:
-            found = execute(self.bound.graph, self.bound.values, runner)
-            return (SliceStep(self.first, None, None, None, found),)
+            outputs = execute(self.bound.graph, self.bound.values, runner)
+            return (SliceStep(self.first, None, None, None, outputs),)
         return tuple(self._replayed(step, binding, runner) for step, binding in self._bindings())
 
     def _replayed(self, step: int, binding: Binding, engine: Engine) -> SliceStep:
@@ -134,23 +134,23 @@ class RunSlice:
                 replayer.step(step)
 
 
-def _planned(found: Discovery, wanted: range, batch_element: int | None, folder: Path) -> RunSlice:
+def _planned(discovered: Discovery, wanted: range, batch_element: int | None, folder: Path) -> RunSlice:
     """The slice, from the nearest state before it, with all that lacks."""
     first, last = wanted[0], wanted[-1]
-    found.of(last)
-    anchor = max((mark for mark in found.anchors if mark < first), default=None)
-    missing = list(_missing(found, (first if anchor is None else anchor + 1), last))
+    discovered.of(last)
+    anchor = max((mark for mark in discovered.anchors if mark < first), default=None)
+    missing = list(_missing(discovered, (first if anchor is None else anchor + 1), last))
     if anchor is None:
         missing = missing or [f"a state before step {first}; {ANCHOR_MEND}"]
     return RunSlice(folder, first, last, anchor, tuple(missing), batch_element)
 
 
-def _missing(found: Discovery, first: int, last: int) -> Iterator[str]:
+def _missing(discovered: Discovery, first: int, last: int) -> Iterator[str]:
     """What keeps the steps from `first` to `last` from being replayed, once for each range of steps."""
-    for each in found.ranges:
-        if each.first <= last and each.last >= first and each.missing not in {"", STATE_AFTER}:
-            steps = f"step {each.first}" if each.first == each.last else f"steps {each.first} to {each.last}"
-            yield f"{steps}: {each.missing}; {each.mend}"
+    for part in discovered.ranges:
+        if part.first <= last and part.last >= first and part.missing not in {"", STATE_AFTER}:
+            steps = f"step {part.first}" if part.first == part.last else f"steps {part.first} to {part.last}"
+            yield f"{steps}: {part.missing}; {part.mend}"
 
 
 def engine_named(name: str) -> Engine:
@@ -242,13 +242,13 @@ class Database(DatabaseQueries):
             raise UsageError("steps: a step from 1 on, or a range of them without gaps")
         if batch_element is not None and len(wanted) > 1:
             raise UsageError("batch_element: of one step at a time")
-        found = self.discover(run)
+        discovered = self.discover(run)
         if isinstance(self._source, workload_database.WorkloadDatabase):
             directory = discovery.run_directory(self._source, run)
-            return _planned(found, wanted, batch_element, directory.path)
+            return _planned(discovered, wanted, batch_element, directory.path)
         folder = Path(self._fetched.enter_context(TemporaryDirectory(prefix="tally-segment-"))) / "segment"
-        planned = _planned(found, wanted, batch_element, folder)
-        end = min((mark for mark in found.anchors if mark >= wanted[-1]), default=None)
+        planned = _planned(discovered, wanted, batch_element, folder)
+        end = min((mark for mark in discovered.anchors if mark >= wanted[-1]), default=None)
         if planned.missing or planned.anchor is None:
             return planned
         if end is None:

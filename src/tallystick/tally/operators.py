@@ -55,10 +55,10 @@ def read_profile(path: Path | str) -> Profile:
 
 def read_budgets(paths: Iterable[Path]) -> tuple[Budget, ...]:
     """The budgets in files, one for each graph; raises `UsageError` for two of one graph, `MalformedError` for none."""
-    found = [Budget.from_bytes(read_document(path).removesuffix(b"\n"), path.name) for path in paths]
-    if len({budget.graph for budget in found}) < len(found):
+    budgets = [Budget.from_bytes(read_document(path).removesuffix(b"\n"), path.name) for path in paths]
+    if len({budget.graph for budget in budgets}) < len(budgets):
         raise UsageError("--budget: two budgets for one graph")
-    return tuple(found)
+    return tuple(budgets)
 
 
 def read_published(run: Path | str) -> Published:
@@ -66,10 +66,10 @@ def read_published(run: Path | str) -> Published:
     path = Path(run)
     if not path.exists():
         raise UnavailableError(f"{path}: no such run directory")
-    found = read_statement(path)
-    if isinstance(found, OpeningDirectory):
+    statement = read_statement(path)
+    if isinstance(statement, OpeningDirectory):
         raise UsageError(f"--run {path}: holds opened operators, and not the run that they were opened of")
-    return Published(found.claim(), found.spec() if isinstance(found, RunDirectory) else None)
+    return Published(statement.claim(), statement.spec() if isinstance(statement, RunDirectory) else None)
 
 
 NODE: Final = re.compile(r"(?:node |n)(\d+)\b")
@@ -144,10 +144,10 @@ def operators_objected_to(verdict: Verdict, opening: Path) -> tuple[NamedOperato
 
     There are none where one operator alone is opened: its graph is not there.
     """
-    found = {int(match[1]) for each in verdict.objections if (match := NODE.match(each.where))}
-    if not found or not (opening / GRAPH).is_file():
+    numbers = {int(match[1]) for each in verdict.objections if (match := NODE.match(each.where))}
+    if not numbers or not (opening / GRAPH).is_file():
         return ()
-    return tuple(each for each in operators_of(opening) if each.node in found)
+    return tuple(each for each in operators_of(opening) if each.node in numbers)
 
 
 def operators_of(folder: Path) -> tuple[NamedOperator, ...]:
@@ -155,8 +155,8 @@ def operators_of(folder: Path) -> tuple[NamedOperator, ...]:
 
     Raises `MalformedError` if the graph is invalid, `UnavailableError` if there is none.
     """
-    found = read_statement(folder)
-    path = folder / GRAPH if isinstance(found, OpeningDirectory) else found.graph_path
+    statement = read_statement(folder)
+    path = folder / GRAPH if isinstance(statement, OpeningDirectory) else statement.graph_path
     graph = load_graph(path)
     named = load_modules(path, graph)
     return tuple(

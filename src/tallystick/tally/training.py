@@ -66,13 +66,13 @@ def open_operators(
     """
     require_device(device)
     path = Path(run) if isinstance(run, str | Path) else run.path
-    found = read_statement(path)
-    if isinstance(found, OpeningDirectory):
+    statement = read_statement(path)
+    if isinstance(statement, OpeningDirectory):
         raise UsageError(f"{path}: holds opened operators already; `tally judge {quote(str(path))}` judges them")
-    if isinstance(found, InferenceDirectory):
-        source = source_of_call(gather_whole(found), step)
+    if isinstance(statement, InferenceDirectory):
+        source = source_of_call(gather_whole(statement), step)
     else:
-        source = source_of_step(gather_records(found), step, lambda evidence: graph_replayer(evidence, device))
+        source = source_of_step(gather_records(statement), step, lambda evidence: graph_replayer(evidence, device))
     return write_opening(source, Path(out), TorchEngine(device), node, tensors)
 
 

@@ -80,7 +80,7 @@ def keep(page: Any, name: str) -> None:
         page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
 
 
-@pytest.mark.parametrize("name", [view.name for view in VIEWS])
+@pytest.mark.parametrize("name", [*VIEWS])
 def test_every_page_is_quiet_and_fits(desktop: Seen, phone: Seen, addresses: Addresses, name: str) -> None:
     for seen, where in ((desktop, "desktop"), (phone, "phone")):
         page = seen.open(addresses.of(name))

@@ -55,7 +55,7 @@ def outline(page: str) -> Outline:
     return found
 
 
-@pytest.mark.parametrize("name", [view.name for view in VIEWS])
+@pytest.mark.parametrize("name", [*VIEWS])
 def test_every_page_is_whole_and_has_a_canonical_twin(client: TestClient, addresses: Addresses, name: str) -> None:
     page = client.get(addresses.of(name))
     assert page.status_code == 200, page.text
@@ -70,7 +70,7 @@ def test_every_page_is_whole_and_has_a_canonical_twin(client: TestClient, addres
     assert f"{name}.json" in page.text
 
 
-@pytest.mark.parametrize("name", [view.name for view in VIEWS])
+@pytest.mark.parametrize("name", [*VIEWS])
 def test_every_link_of_a_page_leads_to_a_page(client: TestClient, addresses: Addresses, name: str) -> None:
     links = {link.partition("#")[0] for link in outline(client.get(addresses.of(name)).text).links} - {""}
     by_page = {link.partition("?")[0]: link for link in links}

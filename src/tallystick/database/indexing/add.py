@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from tallystick.core.canonical_json import encode
 from tallystick.core.digests import Digest, digest_from
 from tallystick.core.errors import UnavailableError, UsageError
-from tallystick.database.bulk import inserted
+from tallystick.database.bulk import insert_new, inserted
 from tallystick.database.indexing.audits import add_audit_file, add_receipts
 from tallystick.database.indexing.graphs import add_graph_file, add_graphs_of, add_tensors, add_trace
 from tallystick.database.indexing.runs import add_calls, add_run
@@ -26,7 +26,6 @@ from tallystick.disputes.parties.connect import connected
 from tallystick.disputes.parties.game_view import BoardCache, GameFollower, GameView
 from tallystick.disputes.parties.progress import (
     DisputeProgress,
-    HistoryEntry,
     dispute_ending,
     dispute_history,
     ending_of,
@@ -52,9 +51,9 @@ def add_disputes(database: WorkloadDatabase, coordinator: str, name: str) -> str
     with connected(coordinator) as connection:
         view = GameFollower(connection.coordinator).look()
         with TemporaryDirectory() as folder:
-            fetched = BoardCache(connection.board, Path(folder)).folder_of
+            folder_of = BoardCache(connection.board, Path(folder)).folder_of
             rows = [
-                _dispute(connection.coordinator, view, number, name, fetched)
+                _dispute_rows(connection.coordinator, view, number, name, folder_of)
                 for number in range(len(view.state.disputes))
             ]
     place = without_user(coordinator)
@@ -71,9 +70,10 @@ def without_user(place: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl() if "@" in parts.netloc else place
 
 
-def _dispute(
-    coordinator: Coordinator, view: GameView, number: int, name: str, fetched: Callable[[Digest], Path]
-) -> tuple[dict[str, Any], list[HistoryEntry]]:
+def _dispute_rows(
+    coordinator: Coordinator, view: GameView, number: int, name: str, folder_of: Callable[[Digest], Path]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The row of a dispute, and those of all its moves without the number of the dispute."""
     history = dispute_history(coordinator.rules, coordinator.entries(), number)
     dispute, now = view.state.disputes[number], progress_of(view.state, number, view.now)
     claim = view.claim_of(dispute)
@@ -86,43 +86,40 @@ def _dispute(
         **_standing(now),
         "mover": now.mover,
         "fault": now.fault,
-        "ending": dispute_ending(dispute, number, ending_of(history, fetched)) if now.fault else "",
+        "ending": dispute_ending(dispute, number, ending_of(history, folder_of)) if now.fault else "",
         "moves": len(history),
     }
-    return row, history
+    moves = [
+        {
+            "number": place,
+            "role": past.role,
+            "party": past.entry.move.actor,
+            "kind": past.entry.move.kind,
+            "summary": past.summary,
+            "made_ns": past.entry.time * SECOND,
+            **_standing(past.after),
+            "body": encode(past.entry.move.to_json()).decode(),
+        }
+        for place, past in enumerate(history)
+    ]
+    return row, moves
 
 
 def _standing(now: DisputeProgress) -> dict[str, Any]:
     return {"phase": now.phase, "level": now.level, "low": now.low, "high": now.high, "size": now.size}
 
 
-def _write(connection: sa.Connection, source: int, row: dict[str, Any], history: list[HistoryEntry]) -> None:
-    found = sa.select(DISPUTE.c.id).where(DISPUTE.c.source == source, DISPUTE.c.number == row["number"])
-    number = connection.execute(found).scalar()
+def _write(connection: sa.Connection, source: int, row: dict[str, Any], moves: list[dict[str, Any]]) -> None:
+    known = sa.select(DISPUTE.c.id).where(DISPUTE.c.source == source, DISPUTE.c.number == row["number"])
+    number = connection.execute(known).scalar()
     if number is None:
         number = inserted(connection, DISPUTE, source=source, **row)
     else:
         connection.execute(sa.update(DISPUTE).where(DISPUTE.c.id == number).values(**row))
-    known = connection.execute(sa.select(sa.func.count()).where(MOVE.c.dispute == number)).scalar_one()
-    moves = [_move(number, place, each) for place, each in enumerate(history) if place >= known]
-    if moves:
-        connection.execute(sa.insert(MOVE), moves)
+    insert_new(connection, MOVE, [{"dispute": number, **move} for move in moves])
 
 
-def _move(dispute: int, place: int, each: HistoryEntry) -> dict[str, Any]:
-    move = each.entry.move
-    return {
-        "dispute": dispute,
-        "number": place,
-        "role": each.role,
-        "party": move.actor,
-        "kind": move.kind,
-        "summary": each.summary,
-        "made_ns": each.entry.time * SECOND,
-        **_standing(each.after),
-        "body": encode(move.to_json()).decode(),
-    }
-
+# Reads whatever stands at a place.
 
 GRAPH: Final = b'{"constants":['
 RECEIPTS: Final = "receipts.jsonl"
@@ -147,7 +144,11 @@ def add_place(
     if isinstance(place, str) and place.startswith(COORDINATORS):
         return add_disputes(database, place, name or without_user(place).split("://")[-1].strip("/"))
     path = Path(place)
-    _require_utf8(str(path.absolute()))
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError:
+        message = "the database keeps paths as UTF-8, which this one is not; rename it"
+        raise UsageError(f"{str(path.absolute())!a}: {message}") from None
     if path.is_file():
         return _add_file(database, path, name)
     if (path / RECEIPTS).is_file():
@@ -156,49 +157,31 @@ def add_place(
         return add_trace(database, TraceFolder(path), name)
     if claims_inference(path):
         return add_calls(database, InferenceDirectory(path), name)
-    if not RunDirectory(path).spec_path.is_file():
+    run = RunDirectory(path)
+    if not run.spec_path.is_file():
         raise UnavailableError(f"{path}: {looks_like(path)}; {_advice(path)}")
-    return _add_run(database, RunDirectory(path), name, tensors, whole)
-
-
-TAKEN: Final = "a run directory, a trace, a graph, receipts, a report in JSON or a coordinator's database is asked for"
-
-
-def _require_utf8(place: str) -> None:
-    try:
-        place.encode()
-    except UnicodeEncodeError:
-        raise UsageError(f"{place!a}: the database keeps paths as UTF-8, which this one is not; rename it") from None
+    name = add_run(database, run, name, whole=whole)
+    add_graphs_of(database, run, name)
+    if tensors:
+        add_tensors(database, run, name)
+    for trace in traces_of(run.path):
+        add_trace(database, trace, f"{name}/{trace.path.name}")
+    return name
 
 
 def _advice(path: Path) -> str:
     """What to do with a folder that is none of what is taken."""
     inside = sorted(path.iterdir()) if path.is_dir() else []
-    if any(is_kind(each, kind) for each in inside for kind in (RUN, RECEIPTS_FOLDER, TRACE)):
+    if any(is_kind(entry, kind) for entry in inside for kind in (RUN, RECEIPTS_FOLDER, TRACE)):
         return f"name what stands in it: `tally db add {quote(str(path))}/*`"
-    return TAKEN
+    return "a run directory, a trace, a graph, receipts, a report in JSON or a coordinator's database is asked for"
 
 
 def _add_file(database: WorkloadDatabase, path: Path, name: str | None) -> str:
     if path.suffix == ".jsonl":
         return add_receipts(database, path, name)
-    if _begins(path, SQLITE):
-        return add_disputes(database, str(path.absolute()), name or path.stem)
-    if _begins(path, GRAPH):
-        return add_graph_file(database, path)
-    return add_audit_file(database, path)
-
-
-def _begins(path: Path, mark: bytes) -> bool:
     with path.open("rb") as file:
-        return file.read(len(mark)) == mark
-
-
-def _add_run(database: WorkloadDatabase, run: RunDirectory, name: str | None, tensors: bool, whole: bool) -> str:
-    found = add_run(database, run, name, whole=whole)
-    add_graphs_of(database, run, found)
-    if tensors:
-        add_tensors(database, run, found)
-    for trace in traces_of(run.path):
-        add_trace(database, trace, f"{found}/{trace.path.name}")
-    return found
+        beginning = file.read(max(len(SQLITE), len(GRAPH)))
+    if beginning.startswith(SQLITE):
+        return add_disputes(database, str(path.absolute()), name or path.stem)
+    return add_graph_file(database, path) if beginning.startswith(GRAPH) else add_audit_file(database, path)

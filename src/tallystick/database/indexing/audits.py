@@ -52,8 +52,8 @@ class ReportedSegment(ReportPart):
     @property
     def outcome(self) -> str:
         """`agrees`, or what was found of the state and of the way there."""
-        found = {self.state, self.trajectory} - {None}
-        return "agrees" if found == {"agrees"} else ", ".join(sorted(str(each) for each in found - {"agrees"}))
+        words = {self.state, self.trajectory} - {None}
+        return "agrees" if words == {"agrees"} else ", ".join(sorted(str(each) for each in words - {"agrees"}))
 
 
 class ReportedFinding(ReportPart):
@@ -194,10 +194,10 @@ def _findings(report: AuditReport) -> Iterator[tuple[Any, ...]]:
 
 def _receipts(audit: int, report: AuditReport) -> Iterator[tuple[Any, ...]]:
     checked: Iterable[AuditReport | ReportedReceipt] = report.reports or (report,)
-    for each in checked:
-        if each.receipt is not None:
-            rung = None if each.rung is None else str(each.rung)
-            yield each.receipt, audit, each.verdict, each.sentence or "", rung
+    for check in checked:
+        if check.receipt is not None:
+            rung = None if check.rung is None else str(check.rung)
+            yield check.receipt, audit, check.verdict, check.sentence or "", rung
 
 
 def _run(connection: sa.Connection, claim: str | None, path: Path | None) -> int | None:
@@ -206,8 +206,8 @@ def _run(connection: sa.Connection, claim: str | None, path: Path | None) -> int
         return None
     known = RUN.c.claim == claim if path is None else SOURCE.c.place == str(path.absolute())
     columns = (RUN.c.id, RUN.c.transcript, RUN.c.bytes_read, RUN.c.records, RUN.c.frontier)
-    found = connection.execute(sa.select(*columns).join(SOURCE).where(SOURCE.c.kind == "run", known)).all()
-    runs = [row.id for row in found if path is not None or _holds_what_it_claims(row)]
+    candidates = connection.execute(sa.select(*columns).join(SOURCE).where(SOURCE.c.kind == "run", known)).all()
+    runs = [row.id for row in candidates if path is not None or _holds_what_it_claims(row)]
     return runs[0] if len(runs) == 1 else None
 
 
@@ -262,9 +262,9 @@ def add_receipts(database: WorkloadDatabase, path: Path, name: str | None = None
 
 
 def _position(connection: sa.Connection, source: int) -> tuple[int, LogPosition]:
-    found = connection.execute(sa.select(STREAM).where(STREAM.c.source == source)).one_or_none()
-    if found is not None:
-        return int(found.id), LogPosition.of(found.bytes_read, found.receipts, found.frontier)
+    row = connection.execute(sa.select(STREAM).where(STREAM.c.source == source)).one_or_none()
+    if row is not None:
+        return int(row.id), LogPosition.of(row.bytes_read, row.receipts, row.frontier)
     return inserted(connection, STREAM, source=source, receipts=0, bytes_read=0, frontier=b""), LogPosition()
 
 

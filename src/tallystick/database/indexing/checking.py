@@ -23,6 +23,7 @@ from tallystick.database.bulk import (
     derived_tables,
     differences,
     insert_many,
+    inserted,
     key_of,
     origin_of,
     values_of,
@@ -30,7 +31,7 @@ from tallystick.database.bulk import (
 from tallystick.database.indexing.add import add_place
 from tallystick.database.indexing.audits import REPORT_BYTES_MAX, add_audit
 from tallystick.database.indexing.graphs import RELATIONS_OF_FORMS, add_graph, link_graphs
-from tallystick.database.indexing.sources import SourcePlace, places_of
+from tallystick.database.indexing.sources import SourcePlace, named, places_of
 from tallystick.database.indexing.storing import StoredFile, stored_files
 from tallystick.database.schema import (
     ANCHOR,
@@ -65,7 +66,7 @@ def read_again(again: WorkloadDatabase, ours: sa.Connection, place: SourcePlace,
         return _read_audit(again, ours, place)
     add_place(again, place.place, place.name, tensors=place.tensors and not quick)
     with again.writing(place.name) as connection:
-        source = sa.select(SOURCE.c.id).where(SOURCE.c.kind == place.kind, SOURCE.c.name == place.name)
+        source = sa.select(SOURCE.c.id).where(named(place.kind, place.name))
         of_place = RUN.c.source == source.scalar_subquery()
         connection.execute(sa.update(RUN).where(of_place).values(tensors=place.tensors))
     return ""
@@ -88,49 +89,36 @@ def read_rest(again: WorkloadDatabase, ours: sa.Connection) -> dict[str, str]:
                 except MalformedError:
                     continue  # another graph stands there: it has no row in the second database
         numbers = {root: number for number, root in connection.execute(sa.select(GRAPH.c.id, GRAPH.c.root))}
-        for root, relation, other in ours.execute(_links()).all():
+        joined = GRAPH_LINK.join(GRAPH, GRAPH.c.id == GRAPH_LINK.c.graph)
+        links = sa.select(GRAPH.c.root, GRAPH_LINK.c.relation, GRAPH_LINK.c.other).select_from(joined)
+        for root, relation, other in ours.execute(links).all():
             if root in numbers and relation in RELATIONS_OF_FORMS:
                 link_graphs(connection, numbers[root], relation, other)
     return lacking
 
 
-def _links() -> sa.Select[Any]:
-    joined = GRAPH_LINK.join(GRAPH, GRAPH.c.id == GRAPH_LINK.c.graph)
-    return sa.select(GRAPH.c.root, GRAPH_LINK.c.relation, GRAPH_LINK.c.other).select_from(joined)
-
-
 def _read_audit(again: WorkloadDatabase, ours: sa.Connection, place: SourcePlace) -> str:
     """Read the report that the database keeps whole; its file may hold a later report by now, or be gone."""
-    body, audited = _kept_report(ours, place)
-    if report_digest(body) != place.name:
+    audited = SOURCE.alias()
+    joined = AUDIT.join(SOURCE, AUDIT.c.source == SOURCE.c.id).outerjoin(RUN, RUN.c.id == AUDIT.c.run)
+    kept = sa.select(AUDIT.c.body, audited.c.place).select_from(joined.outerjoin(audited, audited.c.id == RUN.c.source))
+    row = ours.execute(kept.where(named(place.kind, place.name))).one_or_none()
+    if row is None:
+        raise MalformedError("the database names it, and has no row of it")
+    report = parse(row.body.encode(), "report", bytes_max=REPORT_BYTES_MAX)
+    if digest("report", encode(report)) != place.name:
         raise MalformedError("the report is another one than the digest that names it")
-    report = parse(body, "report", bytes_max=REPORT_BYTES_MAX)
     if not isinstance(report, dict):
         raise MalformedError("the report is no object of JSON")
-    add_audit(again, report, place.place, audited)
+    add_audit(again, report, place.place, None if row.place is None else Path(row.place))
     file = Path(place.place)
     if place.is_in_database:
         return ""  # its digest names it, and there is no file to compare it with
-    if file.is_file() and report_digest(file.read_bytes()) == place.name:
-        return ""
+    if file.is_file():
+        found = parse(file.read_bytes(), "report", bytes_max=REPORT_BYTES_MAX)
+        if digest("report", encode(found)) == place.name:
+            return ""
     return "its file is not there, or holds another report: its rows follow from the report that the database keeps"
-
-
-def _kept_report(ours: sa.Connection, place: SourcePlace) -> tuple[bytes, Path | None]:
-    """The report that the database keeps, and the run that was audited."""
-    audited = SOURCE.alias()
-    joined = AUDIT.join(SOURCE, AUDIT.c.source == SOURCE.c.id).outerjoin(RUN, RUN.c.id == AUDIT.c.run)
-    joined = joined.outerjoin(audited, audited.c.id == RUN.c.source)
-    asked = sa.select(AUDIT.c.body, audited.c.place).select_from(joined)
-    row = ours.execute(asked.where(SOURCE.c.kind == place.kind, SOURCE.c.name == place.name)).one_or_none()
-    if row is None:
-        raise MalformedError("the database names it, and has no row of it")
-    return row.body.encode(), None if row.place is None else Path(row.place)
-
-
-def report_digest(data: bytes) -> str:
-    """The digest of a report in any layout of JSON; raises `MalformedError` where it is no JSON."""
-    return digest("report", encode(parse(data, "report", bytes_max=REPORT_BYTES_MAX)))
 
 
 # Makes a database anew from the places that it names, and puts the new rows in the place of the old ones.
@@ -153,39 +141,27 @@ def rebuild(database: WorkloadDatabase) -> RebuildReport:
     Raises `UnavailableError` where the places of the database have changed meanwhile.
     """
     report = RebuildReport()
+    # Beside the database, whose disk has room for a second one.
+    beside = database.sql.path.parent if database.sql.is_file else None
     with (
-        TemporaryDirectory(prefix="tally-rebuild-", dir=_beside(database)) as folder,
+        TemporaryDirectory(prefix="tally-rebuild-", dir=beside) as folder,
         WorkloadDatabase(Path(folder) / "again.db", writable=True) as again,
     ):
         with database.sql.reading() as connection:
             places = places_of(connection)
             for place in places:
-                _read(again, connection, place, report)
+                try:
+                    read_again(again, connection, place)
+                    report.read.append(place.name)
+                except (MalformedError, UnavailableError) as error:
+                    report.lacking[place.name] = str(error)
+                    with again.writing(place.name) as writing:  # forget what was read, and keep the name
+                        writing.execute(sa.delete(SOURCE).where(named(place.kind, place.name)))
+                        inserted(writing, SOURCE, kind=place.kind, name=place.name, place=place.place)
             report.lacking |= read_rest(again, connection)
         with database.writing("rebuild") as ours, again.sql.reading() as theirs:
             _replace(ours, theirs, places)
     return report
-
-
-def _read(again: WorkloadDatabase, ours: sa.Connection, place: SourcePlace, report: RebuildReport) -> None:
-    try:
-        read_again(again, ours, place)
-        report.read.append(place.name)
-    except (MalformedError, UnavailableError) as error:
-        report.lacking[place.name] = str(error)
-        _only_named(again, place.kind, place.name, place.place)
-
-
-def _beside(database: WorkloadDatabase) -> Path | None:
-    """The folder of the database, whose disk has room for a second one; `None` for the one of temporary files."""
-    return database.sql.path.parent if database.sql.is_file else None
-
-
-def _only_named(again: WorkloadDatabase, kind: str, name: str, place: str) -> None:
-    """Forget what was read of a place, and keep its name."""
-    with again.writing(name) as connection:
-        connection.execute(sa.delete(SOURCE).where(SOURCE.c.kind == kind, SOURCE.c.name == name))
-        connection.execute(sa.insert(SOURCE).values(kind=kind, name=name, place=place))
 
 
 def _replace(ours: sa.Connection, theirs: sa.Connection, places: tuple[SourcePlace, ...]) -> None:
@@ -200,17 +176,13 @@ def _replace(ours: sa.Connection, theirs: sa.Connection, places: tuple[SourcePla
     for table in derived_tables():
         rows = theirs.execute(sa.select(table).execution_options(yield_per=PAGE))
         insert_many(ours, table, (tuple(row) for row in rows), table.c.keys())
-        _count_on(ours, table)
+        if ours.dialect.name == "postgresql" and "id" in table.c:
+            # The next row gets a number that is free: PostgreSQL does not look at those that were given.
+            sequence = f"pg_get_serial_sequence('{table.name}', 'id')"
+            ours.exec_driver_sql(f'SELECT setval({sequence}, coalesce(max(id), 0) + 1, false) FROM "{table.name}"')
     for table in METADATA.sorted_tables:
         if table.name in kept:
             _put_back(ours, table, kept[table.name])
-
-
-def _count_on(connection: sa.Connection, table: sa.Table) -> None:
-    """Let the next row get a number that is free: PostgreSQL does not look at those that were given."""
-    if connection.dialect.name == "postgresql" and "id" in table.c:
-        sequence = f"pg_get_serial_sequence('{table.name}', 'id')"
-        connection.exec_driver_sql(f'SELECT setval({sequence}, coalesce(max(id), 0) + 1, false) FROM "{table.name}"')
 
 
 def _put_back(connection: sa.Connection, table: sa.Table, rows: list[tuple[Key, tuple[Any, ...]]]) -> None:
@@ -234,13 +206,13 @@ def blob_findings(connection: sa.Connection, blobs: Blobs, quick: bool = False) 
     """
     judged: dict[tuple[Digest, int], str] = {}
     for place in places_of(connection):
-        for each in stored_files(connection, place.name).values() if place.kind == "run" else ():
-            key = (each.blob, each.bytes)
+        for stored in stored_files(connection, place.name).values() if place.kind == "run" else ():
+            key = (stored.blob, stored.bytes)
             if key not in judged:
-                judged[key] = _of_blob(blobs, each, quick)
-            found = judged[key] or ("" if quick else _of_file(Path(place.place) / each.file, each))
-            if found:
-                yield f"{place.name}: {each.file}: {found}"
+                judged[key] = _of_blob(blobs, stored, quick)
+            problem = judged[key] or ("" if quick else _of_file(Path(place.place) / stored.file, stored))
+            if problem:
+                yield f"{place.name}: {stored.file}: {problem}"
 
 
 def _of_blob(blobs: Blobs, stored: StoredFile, quick: bool) -> str:
@@ -261,8 +233,8 @@ def _of_file(path: Path, stored: StoredFile) -> str:
     """Whether the file that is still there is the blob; thinning may have left less of it."""
     if not path.is_file() or path.stat().st_size < stored.bytes:
         return ""
-    found = blob_digest(path)
-    return "" if found == stored.blob else f"is {found}, and blob {stored.blob} was stored"
+    digest = blob_digest(path)
+    return "" if digest == stored.blob else f"is {digest}, and blob {stored.blob} was stored"
 
 
 # Compares every row of a database with the files that it came from, and these with the roots that are claimed.
@@ -339,11 +311,11 @@ def compare(
         report.rows += ours.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
         lacking = unread | partly if table.name in OF_BYTES else unread
         passed = 0
-        for each in differences(left, right, table):
-            if _is_open(table, each, unread, lacking):
+        for difference in differences(left, right, table):
+            if _is_open(table, difference, unread, lacking):
                 passed += 1
             else:
-                report.found(str(each))
+                report.found(str(difference))
         if passed:
             report.unchecked.append(f"{passed} rows of {table.name}: the files that they came from are not there")
 
@@ -381,12 +353,12 @@ def _check_claim(name: str, path: Path, report: CheckReport) -> None:
     report.unchecked += [f"{name}: {why}" for why in findings.undecided]
 
 
-def _is_open(table: sa.Table, each: RowDifference, unread: Set[Key], lacking: Set[Key]) -> bool:
+def _is_open(table: sa.Table, difference: RowDifference, unread: Set[Key], lacking: Set[Key]) -> bool:
     """Whether the files that are there cannot say that this row is wrong."""
-    origin = origin_of(table, each.key)
+    origin = origin_of(table, difference.key)
     if origin in unread:
         return True
-    return each.theirs is None and (origin in lacking or (origin is None and bool(lacking)))
+    return difference.theirs is None and (origin in lacking or (origin is None and bool(lacking)))
 
 
 def _partly_there(again: sa.Connection) -> Set[Key]:

@@ -85,8 +85,8 @@ def _needs(connection: sa.Connection, run: int, directory: RunDirectory) -> Iter
     has_recipe = directory.has_recipe
     spec_graph, no_graph = connection.execute(sa.select(RUN.c.graph, RUN.c.no_graph).where(RUN.c.id == run)).one()
     files = _Files(directory)
-    asked = sa.select(STEP.c.step, STEP.c.batch, STEP.c.graph, STEP.c.no_graph).where(STEP.c.run == run)
-    rows = connection.execute(asked.order_by(STEP.c.step).execution_options(yield_per=PAGE))
+    columns = sa.select(STEP.c.step, STEP.c.batch, STEP.c.graph, STEP.c.no_graph).where(STEP.c.run == run)
+    rows = connection.execute(columns.order_by(STEP.c.step).execution_options(yield_per=PAGE))
     for step, batch, graph, why in rows:
         reason = why or no_graph
         lacks = f"no step graph: {reason}" if reason else files.graph(graph or spec_graph, is_own=graph is not None)
@@ -118,7 +118,7 @@ class _Files:
 
 def _judged(needs: Iterable[_StepNeeds], there: tuple[int, ...], marks: frozenset[int]) -> Iterator[StepRange]:
     """One range a step: each is judged by the states around it that are there."""
-    steps = {each.step: each for each in needs}
+    steps = {step_needs.step: step_needs for step_needs in needs}
     last = max(steps, default=0)
     ends = [*there, last] if not there or there[-1] < last else list(there)
     if not there or there[0] > 0:
@@ -131,25 +131,25 @@ def _segment(steps: dict[int, _StepNeeds], start: int, end: int, has_start: bool
     """The steps between two neighbouring states that are there."""
     blocked = "" if has_start else f"the state after step {start}"
     inner = [steps[step] for step in range(start + 1, end + 1) if step in steps]
-    is_exact = has_end and not blocked and not any(each.is_blocked for each in inner)
-    for each in inner:
-        yield _range_of(each, blocked, is_exact)
-        if each.is_blocked:
+    is_exact = has_end and not blocked and not any(needs.is_blocked for needs in inner)
+    for needs in inner:
+        yield _range_of(needs, blocked, is_exact)
+        if needs.is_blocked:
             blocked = blocked or "the state before it, which no replay reaches"
 
 
-def _range_of(each: _StepNeeds, blocked: str, is_exact: bool) -> StepRange:
+def _range_of(needs: _StepNeeds, blocked: str, is_exact: bool) -> StepRange:
     def found(replay: ReplayKind, missing: str = "", mend: str = "") -> StepRange:
-        return StepRange(each.step, each.step, replay, missing, mend)
+        return StepRange(needs.step, needs.step, replay, missing, mend)
 
-    if each.batch:
-        return found(ReplayKind.MISSING, each.batch, BATCH_MEND)
-    if each.is_blocked:
-        return found(ReplayKind.BLACK_BOX, each.graph, GRAPH_MEND)
+    if needs.batch:
+        return found(ReplayKind.MISSING, needs.batch, BATCH_MEND)
+    if needs.is_blocked:
+        return found(ReplayKind.BLACK_BOX, needs.graph, GRAPH_MEND)
     if blocked:
         return found(ReplayKind.BLACK_BOX, blocked, ANCHOR_MEND)
-    if each.graph:
-        return found(ReplayKind.EXACT if is_exact else ReplayKind.TRAJECTORY, each.graph, RECIPE_MEND)
+    if needs.graph:
+        return found(ReplayKind.EXACT if is_exact else ReplayKind.TRAJECTORY, needs.graph, RECIPE_MEND)
     return found(ReplayKind.EXACT) if is_exact else found(ReplayKind.TRAJECTORY, STATE_AFTER, ANCHOR_MEND)
 
 

@@ -38,7 +38,7 @@ from tallystick.database.schema import (
     TRACE,
 )
 from tallystick.database.workload_database import WorkloadDatabase
-from tallystick.formats.cluster import Cluster, Device
+from tallystick.formats.cluster import Cluster
 from tallystick.formats.records import batch_file, graph_file
 from tallystick.formats.store.run import RunDirectory
 from tallystick.formats.store.traces import TraceFolder, TraceStatement
@@ -95,16 +95,16 @@ def link_forms(database: WorkloadDatabase, root: str, relation: str, other: str)
 
 def _graph_named(connection: sa.Connection, root: str) -> tuple[int, Digest]:
     """A graph by its root, or by the first digits of it."""
-    asked = root if root.startswith(PREFIX) else f"{PREFIX}{root}"
-    begins = GRAPH.c.root.startswith(asked, autoescape=True)
-    found = connection.execute(sa.select(GRAPH.c.id, GRAPH.c.root).where(begins).limit(2)).all()
-    if len(found) > 1:
+    beginning = root if root.startswith(PREFIX) else f"{PREFIX}{root}"
+    begins = GRAPH.c.root.startswith(beginning, autoescape=True)
+    graphs = connection.execute(sa.select(GRAPH.c.id, GRAPH.c.root).where(begins).limit(2)).all()
+    if len(graphs) > 1:
         raise UnavailableError(f"{root[:80]}: several graphs in the database begin so")
-    if not found:
+    if not graphs:
         raise UnavailableError(
             f"{root[:80]}: no graph in the database begins so; `tally query 'SELECT root FROM graphs'` lists them"
         )
-    return int(found[0].id), Digest(found[0].root)
+    return int(graphs[0].id), Digest(graphs[0].root)
 
 
 def link_graphs(connection: sa.Connection, graph: int, relation: str, other: Digest) -> None:
@@ -249,16 +249,16 @@ def _of_file(run: Path, path: Path) -> _Tensors:
 
 
 def _check(tensors: _Tensors, stated: Digest, file: str) -> None:
-    found = StateDigests(tuple((name, tensors[name][0]) for name in sorted(tensors))).digest
-    if found != stated:
-        raise MalformedError(f"{file}: the state has digest {found}, and its record states {stated}")
+    computed = StateDigests(tuple((name, tensors[name][0]) for name in sorted(tensors))).digest
+    if computed != stated:
+        raise MalformedError(f"{file}: the state has digest {computed}, and its record states {stated}")
 
 
 def _numbers(connection: sa.Connection, tensors: Iterable[TensorDigest]) -> dict[Digest, int]:
     """The row numbers of tensors by their digests; those that are new are inserted."""
     by_digest = {tree.digest: tree for tree in tensors}
-    found = _known(connection, list(by_digest))
-    if new := sorted(by_digest.keys() - found.keys()):
+    numbers = _known(connection, list(by_digest))
+    if new := sorted(by_digest.keys() - numbers.keys()):
         specs = {digest: TensorSpec(by_digest[digest].dtype, by_digest[digest].shape) for digest in new}
         rows = [
             {
@@ -271,16 +271,16 @@ def _numbers(connection: sa.Connection, tensors: Iterable[TensorDigest]) -> dict
             for digest, spec in specs.items()
         ]
         insert_new(connection, TENSOR, rows)
-        found |= _known(connection, new)
-    return found
+        numbers |= _known(connection, new)
+    return numbers
 
 
 def _known(connection: sa.Connection, digests: list[Digest]) -> dict[Digest, int]:
-    found: dict[Digest, int] = {}
+    numbers: dict[Digest, int] = {}
     for at in range(0, len(digests), NAMES_AT_ONCE):
-        asked = sa.select(TENSOR.c.digest, TENSOR.c.id).where(TENSOR.c.digest.in_(digests[at : at + NAMES_AT_ONCE]))
-        found |= {Digest(digest): number for digest, number in connection.execute(asked)}
-    return found
+        some = sa.select(TENSOR.c.digest, TENSOR.c.id).where(TENSOR.c.digest.in_(digests[at : at + NAMES_AT_ONCE]))
+        numbers |= {Digest(digest): number for digest, number in connection.execute(some)}
+    return numbers
 
 
 # Reads traces and the devices that they name into the database.
@@ -305,10 +305,10 @@ def add_trace(database: WorkloadDatabase, folder: TraceFolder, name: str | None 
     place = str(folder.path.absolute())
     name = name or (f"{folder.path.parent.parent.name}/{folder.path.name}" if _is_in_run(folder) else folder.path.name)
     with database.sql.reading() as connection:
-        held = connection.execute(
+        known = connection.execute(
             sa.select(SOURCE.c.id).where(SOURCE.c.kind == "trace", SOURCE.c.place == place)
         ).scalar()
-        if held is not None and _is_known(connection, held, folder, statement):
+        if known is not None and _is_known(connection, known, folder, statement):
             return name
     with _read_before(_events(folder)) as rows, database.writing(place) as connection:
         source = source_of(connection, "trace", place, name)
@@ -356,12 +356,12 @@ def _write(
 @contextmanager
 def _read_before(rows: Iterator[tuple[Any, ...]]) -> Iterator[Iterator[tuple[Any, ...]]]:
     """The same rows, all of which were read before the first one is given; many of them wait in a temporary file."""
-    held = list(islice(rows, IN_MEMORY))
+    first = list(islice(rows, IN_MEMORY))
     with tempfile.TemporaryFile("w+", prefix="tally-trace-", encoding="utf-8") as file:
         while batch := list(islice(rows, BATCH)):
             file.write(json.dumps(batch) + "\n")
         file.seek(0)
-        yield chain(held, (row for line in file for row in json.loads(line)))
+        yield chain(first, (row for line in file for row in json.loads(line)))
 
 
 def add_cluster(connection: sa.Connection, cluster: Cluster) -> int:
@@ -373,16 +373,18 @@ def add_cluster(connection: sa.Connection, cluster: Cluster) -> int:
     if known is not None:
         return int(known)
     number = inserted(connection, CLUSTER, digest=identity)
-    insert_many(connection, DEVICE, (_device(number, device) for device in cluster.devices))
+    devices = (
+        (
+            *(number, device.name, device.kind, device.model, device.host, device.memory, device.bandwidth),
+            max(device.peak.values(), default=None),
+            encode(dict(device.peak)).decode(),
+        )
+        for device in cluster.devices
+    )
+    insert_many(connection, DEVICE, devices)
     links = ((number, *each.ends, each.bandwidth, each.latency) for each in cluster.links)
     insert_many(connection, LINK, links)
     return number
-
-
-def _device(cluster: int, device: Device) -> tuple[Any, ...]:
-    peaks = encode(dict(device.peak)).decode()
-    named = (cluster, device.name, device.kind, device.model, device.host)
-    return *named, device.memory, device.bandwidth, max(device.peak.values(), default=None), peaks
 
 
 def _is_in_run(folder: TraceFolder) -> bool:
@@ -393,25 +395,25 @@ def _run_of(connection: sa.Connection, folder: TraceFolder, claim: str | None) -
     """The run whose directory holds the trace, or else whose claim it names."""
     if _is_in_run(folder):
         run = str(folder.path.parent.parent.absolute())
-        found = sa.select(RUN.c.id).join(SOURCE).where(SOURCE.c.kind == "run", SOURCE.c.place == run)
-        return connection.execute(found).scalar()
+        holder = sa.select(RUN.c.id).join(SOURCE).where(SOURCE.c.kind == "run", SOURCE.c.place == run)
+        return connection.execute(holder).scalar()
     return None if claim is None else connection.execute(sa.select(RUN.c.id).where(RUN.c.claim == claim)).scalar()
 
 
 def _events(folder: TraceFolder) -> Iterator[tuple[Any, ...]]:
-    for number, each in enumerate(folder.events()):
+    for number, event in enumerate(folder.events()):
         yield (
             number,
-            each.kind,
-            each.name,
-            each.device,
-            each.stream,
-            each.operator,
-            each.step,
-            each.start,
-            each.duration,
-            each.moved,
-            each.memory,
-            " ".join(each.members) if each.members else None,
-            each.subject,
+            event.kind,
+            event.name,
+            event.device,
+            event.stream,
+            event.operator,
+            event.step,
+            event.start,
+            event.duration,
+            event.moved,
+            event.memory,
+            " ".join(event.members) if event.members else None,
+            event.subject,
         )

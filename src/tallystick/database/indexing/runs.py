@@ -76,8 +76,8 @@ def name_of_run(connection: sa.Connection, number: int) -> str:
 
 def position_of_run(connection: sa.Connection, number: int) -> LogPosition:
     """How far the transcript of a run was read."""
-    found = connection.execute(sa.select(RUN).where(RUN.c.id == number)).one()
-    return LogPosition.of(found.bytes_read, found.records, found.frontier)
+    row = connection.execute(sa.select(RUN).where(RUN.c.id == number)).one()
+    return LogPosition.of(row.bytes_read, row.records, row.frontier)
 
 
 def forget_what_was_cut_off(connection: sa.Connection, transcript: Path, number: int) -> None:
@@ -86,8 +86,8 @@ def forget_what_was_cut_off(connection: sa.Connection, transcript: Path, number:
     Raises `MalformedError` at a record of the file that is another one than in the database.
     """
     position = position_of_run(connection, number)
-    found = position_of(transcript, position.lines) if position.lines else position
-    if found == position:
+    now = position_of(transcript, position.lines) if position.lines else position
+    if now == position:
         return
     leaves = connection.execute(sa.select(RECORD.c.leaf).where(RECORD.c.run == number).order_by(RECORD.c.number))
     for index, (ours, line) in enumerate(zip(leaves.scalars(), read_on(transcript, LogPosition()), strict=False)):
@@ -97,8 +97,8 @@ def forget_what_was_cut_off(connection: sa.Connection, transcript: Path, number:
                 "add the directory to another database, or `tally db forget` the run first"
             )
     for table, column in ((RECORD, RECORD.c.number), (STEP, STEP.c.record), (ANCHOR, ANCHOR.c.record)):
-        connection.execute(sa.delete(table).where(table.c.run == number, column >= found.lines))
-    keep_position(connection, number, found)
+        connection.execute(sa.delete(table).where(table.c.run == number, column >= now.lines))
+    keep_position(connection, number, now)
 
 
 def keep_position(connection: sa.Connection, number: int, position: LogPosition, **more: Any) -> None:
@@ -207,8 +207,8 @@ def _write_records(
         elif isinstance(record, AnchorRecord):
             rows[ANCHOR].append((number, record.index, place, record.digest, record.file, False))
         values["status"] = "failed" if isinstance(record, FailedRecord) else "recording"
-    for table, found in rows.items():
-        insert_many(connection, table, found)
+    for table, new in rows.items():
+        insert_many(connection, table, new)
     keep_position(connection, number, batch[-1].behind, **values)
 
 
@@ -233,9 +233,9 @@ def _step_row(run: int, place: int, step: StepRecord, took: TraceEntry | None) -
 
 def _write_times(connection: sa.Connection, run: RunDirectory, number: int) -> None:
     """How long the steps took whose time was not written yet when their records were read."""
-    asked = sa.select(STEP.c.step).where(STEP.c.run == number, STEP.c.seconds.is_(None)).order_by(STEP.c.step)
+    untimed = sa.select(STEP.c.step).where(STEP.c.run == number, STEP.c.seconds.is_(None)).order_by(STEP.c.step)
     times = StepTimes(run.trace_path)
-    entries = [entry for step in connection.execute(asked).scalars() if (entry := times.of(step)) is not None]
+    entries = [entry for step in connection.execute(untimed).scalars() if (entry := times.of(step)) is not None]
     step = sa.update(STEP).where(STEP.c.run == number, STEP.c.step == sa.bindparam("of"))
     update = step.values(seconds=sa.bindparam("took"), recording_seconds=sa.bindparam("recording"))
     if entries:

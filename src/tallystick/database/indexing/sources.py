@@ -98,8 +98,8 @@ def read_on(
 def position_of(path: Path, lines: int) -> LogPosition:
     """The position behind the first `lines` lines as they stand now, or behind the last one if they are fewer."""
     position = LogPosition()
-    for _, found in zip(range(lines), read_on(path, position), strict=False):
-        position = found.behind
+    for _, line in zip(range(lines), read_on(path, position), strict=False):
+        position = line.behind
     return position
 
 
@@ -164,8 +164,8 @@ class SourcePlace:
 def places_of(connection: sa.Connection) -> tuple[SourcePlace, ...]:
     """All places, in the order in which they were added."""
     columns = (SOURCE.c.kind, SOURCE.c.name, SOURCE.c.place, sa.func.coalesce(RUN.c.tensors, sa.false()))
-    found = connection.execute(sa.select(*columns).outerjoin(RUN, RUN.c.source == SOURCE.c.id).order_by(SOURCE.c.id))
-    return tuple(SourcePlace(kind, name, place, bool(tensors)) for kind, name, place, tensors in found)
+    rows = connection.execute(sa.select(*columns).outerjoin(RUN, RUN.c.source == SOURCE.c.id).order_by(SOURCE.c.id))
+    return tuple(SourcePlace(kind, name, place, bool(tensors)) for kind, name, place, tensors in rows)
 
 
 def source_of(connection: sa.Connection, kind: str, place: str, name: str | None) -> int:
@@ -174,11 +174,11 @@ def source_of(connection: sa.Connection, kind: str, place: str, name: str | None
     Raises `UsageError` where the name belongs to another place, or the place has another name already, and for a name
     that cannot be printed on a line.
     """
-    found = connection.execute(sa.select(SOURCE).where(SOURCE.c.kind == kind, SOURCE.c.place == place)).one_or_none()
-    if found is not None:
-        if name is not None and name != found.name:
-            raise UsageError(f"{place}: is in the database already, as {found.name}")
-        return int(found.id)
+    known = connection.execute(sa.select(SOURCE).where(SOURCE.c.kind == kind, SOURCE.c.place == place)).one_or_none()
+    if known is not None:
+        if name is not None and name != known.name:
+            raise UsageError(f"{place}: is in the database already, as {known.name}")
+        return int(known.id)
     name = name or Path(place.rstrip("/")).name
     if not name.isprintable() or len(name) > NAME_MAX:
         raise UsageError(f"{name[:40]!a}: a name has at most {NAME_MAX} characters, and no control characters; --name")
@@ -205,10 +205,10 @@ def _move_graphs(connection: sa.Connection, place: str) -> None:
     """Name another file of each graph whose file lies at a place that is no source any more."""
     use = sa.select(GRAPH_USE.c.graph, SOURCE.c.place, GRAPH_USE.c.file).join(RUN, RUN.c.id == GRAPH_USE.c.run)
     others = connection.execute(use.join(SOURCE, SOURCE.c.id == RUN.c.source)).all()
-    held = {graph: str(Path(run, file)) for graph, run, file in others}
+    files = {graph: str(Path(run, file)) for graph, run, file in others}
     here = sa.select(GRAPH.c.id).where(GRAPH.c.place.startswith(f"{place}/", autoescape=True))
     for graph in connection.execute(here).scalars().all():
-        connection.execute(sa.update(GRAPH).where(GRAPH.c.id == graph).values(place=held.get(graph)))
+        connection.execute(sa.update(GRAPH).where(GRAPH.c.id == graph).values(place=files.get(graph)))
 
 
 def named(kind: str, name: str) -> sa.ColumnElement[bool]:
@@ -226,7 +226,7 @@ def of_run(name: str, *columns: sa.Column[Any]) -> sa.Select[Any]:
 
 def place_of(connection: sa.Connection, kind: str, name: str) -> str:
     """Where the source of that kind and name lies; raises `UnavailableError` where there is none."""
-    found = connection.execute(sa.select(SOURCE.c.place).where(named(kind, name))).scalar()
-    if found is None:
+    place = connection.execute(sa.select(SOURCE.c.place).where(named(kind, name))).scalar()
+    if place is None:
         raise UnavailableError(f"{name}: no {kind} of that name is in the database")
-    return str(found)
+    return str(place)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from shlex import quote
 from typing import Final
@@ -59,8 +59,8 @@ class StoreReport:
 
 def stored_files(connection: sa.Connection, run: str) -> dict[str, StoredFile]:
     """The files of a run that were stored, by their paths; raises `MalformedError` at a row that was changed."""
-    asked = sa.select(STORED_FILE).join(SOURCE).where(named("run", run))
-    rows = connection.execute(asked.order_by(STORED_FILE.c.file))
+    of_run_files = sa.select(STORED_FILE).join(SOURCE).where(named("run", run))
+    rows = connection.execute(of_run_files.order_by(STORED_FILE.c.file))
     return {row.file: StoredFile(row.file, parse_digest(row.blob, f"{run}: {row.file}"), row.bytes) for row in rows}
 
 
@@ -79,41 +79,41 @@ def store_files(database: WorkloadDatabase, run: str, blobs: Blobs, again: bool 
         if not file.startswith(FOLDERS):
             continue
         path = directory.path / file
-        found, before = StoredFile(file, blob_digest(path), path.stat().st_size), known.get(file)
-        if before is None or before.blob == found.blob or is_as_recorded(database, run, directory, found):
+        stored, before = StoredFile(file, blob_digest(path), path.stat().st_size), known.get(file)
+        if before is None or before.blob == stored.blob or is_as_recorded(database, run, directory, stored):
             for _ in range(TRIES):  # somebody may collect it before it is noted
                 blobs.put(path, again)
-                if _noted(database, run, blobs, found):
-                    report.stored.append(found)
+                if _noted(database, run, blobs, stored):
+                    report.stored.append(stored)
                     break
             else:
-                raise UnavailableError(f"{blobs.url}: does not keep {found.blob} ({file})")
+                raise UnavailableError(f"{blobs.url}: does not keep {stored.blob} ({file})")
         elif not file.endswith(".part.safetensors"):
             report.differing.append(file)
     return report
 
 
-def _noted(database: WorkloadDatabase, run: str, blobs: Blobs, found: StoredFile) -> bool:
+def _noted(database: WorkloadDatabase, run: str, blobs: Blobs, stored: StoredFile) -> bool:
     with database.writing(LOCKED) as connection:
-        if blobs.size(found.blob) != found.bytes:
+        if blobs.size(stored.blob) != stored.bytes:
             return False
         source = connection.execute(of_run(run, SOURCE.c.id)).scalar_one()
-        of_file = (STORED_FILE.c.source == source, STORED_FILE.c.file == found.file)
+        of_file = (STORED_FILE.c.source == source, STORED_FILE.c.file == stored.file)
         connection.execute(sa.delete(STORED_FILE).where(*of_file))
-        values = {"source": source, "file": found.file, "blob": found.blob, "bytes": found.bytes}
+        values = {"source": source, "file": stored.file, "blob": stored.blob, "bytes": stored.bytes}
         connection.execute(sa.insert(STORED_FILE).values(**values))
     return True
 
 
-def is_as_recorded(database: WorkloadDatabase, run: str, directory: RunDirectory, found: StoredFile) -> bool:
+def is_as_recorded(database: WorkloadDatabase, run: str, directory: RunDirectory, stored: StoredFile) -> bool:
     """Whether the state in the run directory that a file belongs to has the digest that its record states."""
     try:
-        if found.mark is None:
-            state = read_state(directory.path / found.file, canonical=True)
-            return batch_file(state_digest(state)) == found.file
+        if stored.mark is None:
+            state = read_state(directory.path / stored.file, canonical=True)
+            return batch_file(state_digest(state)) == stored.file
         with database.sql.reading() as connection:
-            stated = connection.execute(of_run(run, ANCHOR.c.digest).where(ANCHOR.c.step == found.mark)).scalar()
-        return state_digest(directory.anchors.read(found.mark, ANCHOR_BYTES_MAX)) == stated
+            stated = connection.execute(of_run(run, ANCHOR.c.digest).where(ANCHOR.c.step == stored.mark)).scalar()
+        return state_digest(directory.anchors.read(stored.mark, ANCHOR_BYTES_MAX)) == stated
     except (MalformedError, UnavailableError):
         return False
 
@@ -144,41 +144,44 @@ def restore_files(
     directory, report = run_directory(database, run), RestoreReport()
     with database.sql.reading() as connection:
         stored = stored_files(connection, run)
-        batches = None if steps is None else set(_batches(connection, run, steps))
+        named_batches = of_run(run, STEP.c.batch).where(STEP.c.step.between(*(steps or (0, 0))))
+        batches = {
+            batch_file(batch)
+            for batch in connection.execute(named_batches).scalars()
+            if batch is not None and batch.startswith("sha256:")
+        }
     for file in stored:
         if not (is_file_name(file) and file.startswith(FOLDERS)):
             raise MalformedError(f"{run}: the database names {file[:80]!a}, which is no anchor or batch of a run")
     if not stored:
         raise UnavailableError(f"{run}: nothing of it is stored; `tally db store {quote(str(run))} --blobs URL`")
-    if steps is None or batches is None:
+    if steps is None:
         _fetch_all(directory, blobs, stored.values(), report)
     else:
         _fetch_all(directory, blobs, (each for each in stored.values() if each.file in batches), report)
         _fetch_marks(directory, blobs, stored, steps, report)
     _drop_others(database, run, directory, report)
-    _read_again(database, run)
+    with database.sql.reading() as connection:
+        place = next(place for place in places_of(connection) if place.key == ("run", run))
+    add_place(database, place.place, run, tensors=place.tensors, whole=False)  # what is there now
     return report
 
 
 def _drop_others(database: WorkloadDatabase, run: str, directory: RunDirectory, report: RestoreReport) -> None:
     """Take back what was fetched of a state or a batch that is not what its record states."""
-    there = set(directory.anchors.present(each.mark for each in report.fetched if each.mark is not None))
+    there = set(directory.anchors.present(stored.mark for stored in report.fetched if stored.mark is not None))
+    # A state may lie in several files, and is compared once.
+    units = {stored.file if stored.mark is None else stored.mark: stored for stored in report.fetched}
     wrong = {
-        each.mark if each.mark is not None else each.file
-        for each in {each.file if each.mark is None else each.mark: each for each in report.fetched}.values()
-        if (each.mark is None or each.mark in there) and not is_as_recorded(database, run, directory, each)
+        unit
+        for unit, stored in units.items()
+        if (stored.mark is None or stored.mark in there) and not is_as_recorded(database, run, directory, stored)
     }
-    for each in list(report.fetched):
-        if not wrong.isdisjoint({each.mark, each.file}):
-            (directory.path / each.file).unlink()
-            report.fetched.remove(each)
-            report.damaged[each.file] = "the database names a blob that is not what its record states"
-
-
-def _batches(connection: sa.Connection, run: str, steps: tuple[int, int]) -> Iterator[str]:
-    for batch in connection.execute(of_run(run, STEP.c.batch).where(STEP.c.step.between(*steps))).scalars():
-        if batch is not None and batch.startswith("sha256:"):
-            yield batch_file(batch)
+    for stored in list(report.fetched):
+        if not wrong.isdisjoint({stored.mark, stored.file}):
+            (directory.path / stored.file).unlink()
+            report.fetched.remove(stored)
+            report.damaged[stored.file] = "the database names a blob that is not what its record states"
 
 
 def _fetch_marks(
@@ -198,29 +201,19 @@ def _fetch_marks(
 
 def _fetch_all(directory: RunDirectory, blobs: Blobs, files: Iterable[StoredFile], report: RestoreReport) -> None:
     """A list is fetched after the tensors that it does not name: without them it would be no anchor."""
-    for each in sorted(files, key=lambda each: (each.file.endswith(".json"), each.file)):
-        if _is_lacking(directory, each):
-            try:
-                blobs.fetch(each.blob, directory.path / each.file, each.bytes)
-                report.fetched.append(each)
-            except ProofError as error:
-                report.damaged[each.file] = str(error)
-            except UnavailableError as error:
-                report.lacking[each.file] = str(error)
-
-
-def _is_lacking(directory: RunDirectory, stored: StoredFile) -> bool:
-    """Whether the file is not there; thinning leaves less of a part file, which is then fetched whole."""
-    path = directory.path / stored.file
-    is_part = stored.mark is not None and stored.file == part_file(stored.mark)
-    return not path.is_file() or (is_part and path.stat().st_size != stored.bytes)
-
-
-def _read_again(database: WorkloadDatabase, run: str) -> None:
-    """Note what is there now, and compare it with its records."""
-    with database.sql.reading() as connection:
-        place = next(each for each in places_of(connection) if each.key == ("run", run))
-    add_place(database, place.place, run, tensors=place.tensors, whole=False)
+    for stored in sorted(files, key=lambda stored: (stored.file.endswith(".json"), stored.file)):
+        path = directory.path / stored.file
+        is_part = stored.mark is not None and stored.file == part_file(stored.mark)
+        # Thinning leaves less of a part file, which is then fetched whole.
+        if path.is_file() and not (is_part and path.stat().st_size != stored.bytes):
+            continue
+        try:
+            blobs.fetch(stored.blob, path, stored.bytes)
+            report.fetched.append(stored)
+        except ProofError as error:
+            report.damaged[stored.file] = str(error)
+        except UnavailableError as error:
+            report.lacking[stored.file] = str(error)
 
 
 def problem_of(run: str, report: RestoreReport) -> TallyError | None:
@@ -266,28 +259,24 @@ def unreferenced(database: WorkloadDatabase, blobs: Blobs, before: float | None)
         named = set(connection.execute(sa.select(STORED_FILE.c.blob).distinct()).scalars())
     if there and named.isdisjoint(there):
         raise UsageError(f"{blobs.url}: this database names none of its blobs; it is the store of another one")
-    return [_judged(blobs, blob, before) for blob in there if blob not in named]
+    unnamed = []
+    for blob in (blob for blob in there if blob not in named):
+        written = blobs.written(blob)
+        is_young = before is not None and (written is None or written >= before)
+        unnamed.append(CollectedBlob(blob, blobs.size(blob) or 0, Fate.YOUNG if is_young else Fate.UNUSED))
+    return unnamed
 
 
 def collect(database: WorkloadDatabase, blobs: Blobs, before: float | None) -> Iterator[CollectedBlob]:
     """Delete what `unreferenced` finds unused; yields each blob with its fate. Raises as it."""
-    for each in unreferenced(database, blobs, before):
-        if each.fate is Fate.YOUNG:
-            yield each
-        elif _is_deleted(database, blobs, each.blob):
-            yield CollectedBlob(each.blob, each.bytes, Fate.DELETED)
-
-
-def _judged(blobs: Blobs, blob: Digest, before: float | None) -> CollectedBlob:
-    written = blobs.written(blob)
-    is_young = before is not None and (written is None or written >= before)
-    return CollectedBlob(blob, blobs.size(blob) or 0, Fate.YOUNG if is_young else Fate.UNUSED)
-
-
-def _is_deleted(database: WorkloadDatabase, blobs: Blobs, blob: Digest) -> bool:
-    with database.writing(LOCKED) as connection:
-        asked = sa.select(sa.func.count()).where(STORED_FILE.c.blob == blob)
-        if connection.execute(asked).scalar_one():
-            return False
-        blobs.delete(blob)
-    return True
+    for unnamed in unreferenced(database, blobs, before):
+        if unnamed.fate is Fate.YOUNG:
+            yield unnamed
+            continue
+        with database.writing(LOCKED) as connection:  # somebody may have named it since
+            count = sa.select(sa.func.count()).where(STORED_FILE.c.blob == unnamed.blob)
+            is_named = bool(connection.execute(count).scalar_one())
+            if not is_named:
+                blobs.delete(unnamed.blob)
+        if not is_named:
+            yield replace(unnamed, fate=Fate.DELETED)

@@ -23,42 +23,42 @@ class PageQuestion:
 
     def text(self, name: str) -> str:
         """A parameter that the page needs; raises `UsageError` where it is absent."""
-        found = self.optional(name)
-        if found is None:
+        text = self.optional(name)
+        if text is None:
             raise UsageError(f"{name}: the address has to name one")
-        return found
+        return text
 
     def optional(self, name: str) -> str | None:
         """A parameter, or `None`; raises `UsageError` for a text that is too long."""
-        found = self.given.get(name) or None
-        if found is not None and len(found) > TEXT_MAX:
+        text = self.given.get(name) or None
+        if text is not None and len(text) > TEXT_MAX:
             raise UsageError(f"{name}: more than {TEXT_MAX} characters")
-        return found
+        return text
 
     def number(self, name: str, otherwise: int) -> int:
         """A whole number that is not negative, `otherwise` where it is absent; raises `UsageError` for other texts."""
-        found = self.optional(name)
-        if found is None:
+        text = self.optional(name)
+        if text is None:
             return otherwise
-        if not (found.isascii() and found.isdigit()) or int(found[:20]) > INTEGER_MAX:
+        if not (text.isascii() and text.isdigit()) or int(text[:20]) > INTEGER_MAX:
             raise UsageError(f"{name}: a whole number is asked")
-        return int(found)
+        return int(text)
 
     def one_of(self, name: str, known: Sequence[str]) -> str:
         """One of some words, the first of them where it is absent; raises `UsageError` for another one."""
-        found = self.optional(name) or known[0]
-        if found not in known:
+        word = self.optional(name) or known[0]
+        if word not in known:
             raise UsageError(f"{name}: one of {', '.join(known)} is asked")
-        return found
+        return word
 
     @property
     def after(self) -> tuple[Value, ...] | None:
         """The place behind which a page of rows begins; raises `UsageError` where it is none."""
-        found = self.optional("after")
-        if found is None:
+        text = self.optional("after")
+        if text is None:
             return None
         try:
-            values = parse(found.encode(), "after")
+            values = parse(text.encode(), "after")
         except (MalformedError, UnicodeEncodeError):
             raise UsageError("after: no place in a list") from None
         if not isinstance(values, list) or not all(isinstance(each, str | int | float) for each in values):
@@ -71,7 +71,7 @@ def place_text(after: tuple[Value, ...] | None) -> str | None:
     return None if after is None else encode(list(after)).decode()
 
 
-def to(page: str, **asked: Any) -> str:
+def to(page: str, **parameters: Any) -> str:
     """The address of a page, relative to any other page."""
-    given = {name.rstrip("_"): value for name, value in asked.items() if value is not None}
+    given = {name.rstrip("_"): value for name, value in parameters.items() if value is not None}
     return page + ("?" + urlencode(given) if given else "")

@@ -11,7 +11,7 @@ from typing import Any, Final
 from tallystick.core.canonical_json import parse
 from tallystick.database.pages.addresses import PageQuestion, place_text
 from tallystick.database.query import DatabaseQueries, Query
-from tallystick.database.rows import AuditRow, MoveRow, ReceiptRow
+from tallystick.database.rows import AuditRow, ReceiptRow
 
 # Audits: a list, and one report with what it found and what it could not; and the claim that audits are of.
 
@@ -32,8 +32,8 @@ BODY_MAX: Final = 256 << 20
 def audits_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]:
     """The audits, newest first, and those with one verdict where that is asked."""
     outcome = asked.one_of("outcome", OUTCOMES)
-    found = database.audits.newest_first()
-    page = (found.where(outcome=outcome) if outcome else found).page(asked.after, PAGE)
+    audits = database.audits.newest_first()
+    page = (audits.where(outcome=outcome) if outcome else audits).page(asked.after, PAGE)
     return {
         "outcome": outcome,
         "counts": {name: database.audits.where(outcome=name).count() for name in OUTCOMES if name},
@@ -55,15 +55,17 @@ def audit_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]
     only = asked.one_of("only", ("all", "objections"))
     objections = findings.where(agrees=False)
     page = (objections if only == "objections" else findings).page(asked.after, PAGE)
-    report = parse(audit.body.encode(), "report", bytes_max=BODY_MAX)
+    body = parse(audit.body.encode(), "report", bytes_max=BODY_MAX)
+    report: Mapping[str, Any] = body if isinstance(body, dict) else {}
+    command = report.get("command")
     decisive = objections.where(advisory=False)
     segments = database.about("audited_segments").where(audit=audit.digest)
     return {
         "audit": audit_line(audit),
         "nonce": audit.nonce,
         "mode": audit.mode,
-        "command": _text(report, "command"),
-        "sections": [{"title": title, "lines": _lines(report, name)} for name, title in SECTIONS],
+        "command": command if isinstance(command, str) else None,
+        "sections": [{"title": title, "lines": _lines(report.get(name))} for name, title in SECTIONS],
         "decisive": [asdict(each) for each in decisive.first(OBJECTIONS)],
         "decisive_in_all": decisive.count(),
         "segments": [asdict(each) for each in segments.first(SEGMENTS)],
@@ -92,14 +94,8 @@ def claim_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]
     }
 
 
-def _lines(report: object, name: str) -> list[str]:
-    found = report.get(name) if isinstance(report, Mapping) else None
-    return [str(each) for each in found] if isinstance(found, list) else []
-
-
-def _text(report: object, name: str) -> str | None:
-    found = report.get(name) if isinstance(report, Mapping) else None
-    return found if isinstance(found, str) else None
+def _lines(section: object) -> list[str]:
+    return [str(line) for line in section] if isinstance(section, list) else []
 
 
 # Receipts of answers: the streams of providers, and one stream with what was checked of it, over its length.
@@ -127,15 +123,19 @@ def stream_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any
     stream = database.about("streams").where(name=asked.text("name")).one()
     receipts = database.receipts.where(stream=stream.name)
     verdict = asked.one_of("verdict", ASKED)
-    if verdict:
-        page = receipts.where(verdict=None if verdict == "open" else verdict).page(asked.after, PAGE)
-    else:
-        page = receipts.page(asked.after, PAGE)
+    chosen = receipts.where(verdict=None if verdict == "open" else verdict) if verdict else receipts
+    page = chosen.page(asked.after, PAGE)
+    count, parts = stream.receipts, min(PARTS, stream.receipts)
+    edges = [count * index // parts for index in range(parts + 1)] if parts else []
+    pieces = [
+        {"first": a, "last": b - 1, **by_verdict(receipts.where(number=range(a, b)), b - a)}
+        for a, b in itertools.pairwise(edges)
+    ]
     return {
         "stream": asdict(stream),
         "verdict": verdict,
         "verdicts": by_verdict(receipts, stream.receipts),
-        "pieces": _parts(receipts, stream.receipts),
+        "pieces": pieces,
         "receipts": [asdict(each) for each in page.rows],
         "after": place_text(page.after),
     }
@@ -143,17 +143,8 @@ def stream_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any
 
 def by_verdict(receipts: Query[ReceiptRow], count: int) -> dict[str, int]:
     """How many receipts have each verdict; those that nobody has checked are open."""
-    found = {verdict: receipts.where(verdict=verdict).count() for verdict in VERDICTS}
-    return {**found, "open": count - sum(found.values())}
-
-
-def _parts(receipts: Query[ReceiptRow], count: int) -> list[dict[str, Any]]:
-    parts = min(PARTS, count)
-    edges = [count * index // parts for index in range(parts + 1)] if parts else []
-    return [
-        {"first": a, "last": b - 1, **by_verdict(receipts.where(number=range(a, b)), b - a)}
-        for a, b in itertools.pairwise(edges)
-    ]
+    counts = {verdict: receipts.where(verdict=verdict).count() for verdict in VERDICTS}
+    return {**counts, "open": count - sum(counts.values())}
 
 
 # Disputes: a list, and one that is replayed move by move, down to the operator.
@@ -181,16 +172,8 @@ def dispute_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, An
         "dispute": asdict(dispute),
         "is_open": dispute.phase != SETTLED,
         "shown": shown,
-        "moves": [_line(move) for move in moves],
-        "body": _body(moves[shown - 1]) if shown else None,
+        # A body can be long: only the one of the move that is shown goes along.
+        "moves": [{name: value for name, value in asdict(move).items() if name != "body"} for move in moves],
+        "body": json.dumps(parse(moves[shown - 1].body.encode(), "move"), indent=2) if shown else None,
         "runs": [run.name for run in database.runs.where(transcript=dispute.root).first(PAGE)],
     }
-
-
-def _line(move: MoveRow) -> dict[str, Any]:
-    """A move without its body, which can be long."""
-    return {name: value for name, value in asdict(move).items() if name != "body"}
-
-
-def _body(move: MoveRow) -> str:
-    return json.dumps(parse(move.body.encode(), "move"), indent=2)

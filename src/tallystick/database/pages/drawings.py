@@ -22,21 +22,21 @@ BAR: Final = 9
 LEAST: Final = 0.006
 
 
-def moves(found: Mapping[str, Any]) -> Markup:
+def moves(shown: Mapping[str, Any]) -> Markup:
     """The moves of a dispute; those behind the one that is shown are pale, and each leads to the dispute after it."""
-    moves = found["moves"]
+    moves = shown["moves"]
     last = moves[-1] if moves else None
     text = "no move yet" if last is None else f"{last['low']} to {last['high']} of {last['size']} {last['level']} left"
-    body = (_move(found, index, move) for index, move in enumerate(moves))
+    body = (_move(shown, index, move) for index, move in enumerate(moves))
     inside = (named("What is contested after each move", text), *body)
     return Markup(tag("svg", *inside, class_="narrowing", role="group", height=ROW * max(1, len(moves))))
 
 
-def _move(found: Mapping[str, Any], index: int, move: Mapping[str, Any]) -> str:
+def _move(shown: Mapping[str, Any], index: int, move: Mapping[str, Any]) -> str:
     top, size = index * ROW, max(1, move["size"])
     start, width = move["low"] / size, max((move["high"] - move["low"]) / size, LEAST)
     left = f"{move['level']} {move['low']:,}" + ("" if move["high"] - move["low"] == 1 else f"–{move['high'] - 1:,}")
-    state = "later" if index >= found["shown"] else "shown" if index == found["shown"] - 1 else "past"
+    state = "later" if index >= shown["shown"] else "shown" if index == shown["shown"] - 1 else "past"
     bar = {"y": top + TEXT + 7, "height": BAR}
     return tag(
         "a",
@@ -45,7 +45,7 @@ def _move(found: Mapping[str, Any], index: int, move: Mapping[str, Any]) -> str:
         tag("rect", class_="all", x="0", width="100%", **bar),
         tag("rect", class_=move["role"], x=share(min(start, 1 - LEAST)), width=share(width), **bar),
         class_=state,
-        href=to("dispute", name=found["dispute"]["name"], move=index + 1),
+        href=to("dispute", name=shown["dispute"]["name"], move=index + 1),
         tabindex="-1",
     )
 
@@ -59,25 +59,25 @@ FOOT: Final = 26
 UNITS: Final = (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))
 
 
-def lanes(found: Mapping[str, Any]) -> Markup:
+def lanes(shown: Mapping[str, Any]) -> Markup:
     """The lanes of a page; events lead to their operators, and slices of busy time to a view of that time alone."""
-    scale = Scale(found["start"], found["end"])
-    text = f"{found['found']} events on {found['devices']} devices from {found['start']} to {found['end']} nanoseconds"
+    scale = Scale(shown["start"], shown["end"])
+    text = f"{shown['found']} events on {shown['devices']} devices from {shown['start']} to {shown['end']} nanoseconds"
     body, top = [named("Timeline by device", text)], 0
-    for lane in found["lanes"]:
+    for lane in shown["lanes"]:
         body.append(tag("text", escape(lane["device"]), class_="name", x="0", y=top + 12))
         streams = sorted({each["stream"] or 0 for each in lane["events"]}) or [0]
         rows = {stream: top + NAME + index * (LANE + 2) for index, stream in enumerate(streams)}
-        body += _events(found, lane, rows, scale) if not found["is_thinned"] else _slices(found, lane["busy"], rows[0])
+        body += _events(shown, lane, rows, scale) if not shown["is_thinned"] else _slices(shown, lane["busy"], rows[0])
         top += NAME + len(streams) * (LANE + 2) + GAP
     body += _times(scale, top)
     return Markup(tag("svg", *body, class_="timeline", role="group", height=top + FOOT))
 
 
 def _events(
-    found: Mapping[str, Any], lane: Mapping[str, Any], rows: Mapping[int, float], scale: Scale
+    shown: Mapping[str, Any], lane: Mapping[str, Any], rows: Mapping[int, float], scale: Scale
 ) -> Iterator[str]:
-    graph = found["trace"]["graph"]
+    graph = shown["trace"]["graph"]
     for event in lane["events"]:
         start = scale.place(event["start_ns"])
         width = scale.place(event["start_ns"] + event["duration_ns"]) - start
@@ -90,20 +90,20 @@ def _events(
             yield tag("a", box, href=to("operator", graph=graph, number=event["operator"]), tabindex="-1")
 
 
-def _slices(found: Mapping[str, Any], busy: Sequence[float], top: float) -> Iterator[str]:
+def _slices(shown: Mapping[str, Any], busy: Sequence[float], top: float) -> Iterator[str]:
     """Bars as high as the device was busy; each leads to a view of its time and a little around it."""
-    span = found["end"] - found["start"]
+    span = shown["end"] - shown["start"]
     yield tag("rect", class_="idle", x="0", y=top, width="100%", height=LANE)
     for index, part in enumerate(busy):
         high = LANE * min(1.0, part)
-        a, b = (found["start"] + span * place // len(busy) for place in (index, index + 1))
+        a, b = (shown["start"] + span * place // len(busy) for place in (index, index + 1))
         place = {"x": share(index / len(busy)), "width": share(1 / len(busy))}
         label = tag("title", f"{100 * part:.0f} % busy")
         yield tag(
             "a",
             tag("rect", label, class_="slice", **place, y=top, height=LANE),
             tag("rect", class_="busy", **place, y=top + LANE - high, height=high),
-            href=to("timeline", name=found["trace"]["name"], start=a, end=max(b, a + 1), lane=found["lane"]),
+            href=to("timeline", name=shown["trace"]["name"], start=a, end=max(b, a + 1), lane=shown["lane"]),
             tabindex="-1",
         )
 
@@ -169,34 +169,34 @@ VERDICTS: Final = ("accepted", "rejected", "inconclusive", "open")
 WORDS: Final = {"loss": "Loss", "gradient_norm": "Gradient norm", "learning_rate": "Learning rate"}
 
 
-def curve(found: Mapping[str, Any], name: str) -> Markup:
+def curve(shown: Mapping[str, Any], name: str) -> Markup:
     """A curve of a run; the loss stands before the ranges that were replayed, with the anchors at its foot."""
-    points = list(zip(found["curve"]["step"], found["curve"][name], strict=True))
+    points = list(zip(shown["curve"]["step"], shown["curve"][name], strict=True))
     values = [value for _, value in points if value is not None]
     if not values:
         return Markup()
     text = f"from {values[0]:.4g} to {values[-1]:.4g}, between {min(values):.4g} and {max(values):.4g}"
-    title = f"{WORDS[name]}, steps {found['first']} to {found['last']}"
-    chart = Chart(title, text, (float(found["first"]), float(found["last"])), values)
-    for first, last, verdict in found["verified"]["spans"] if name == "loss" else ():
+    title = f"{WORDS[name]}, steps {shown['first']} to {shown['last']}"
+    chart = Chart(title, text, (float(shown["first"]), float(shown["last"])), values)
+    for first, last, verdict in shown["verified"]["spans"] if name == "loss" else ():
         chart.band(first - 1, last, verdict, verdict)
     chart.grid()
-    for step in found["anchors"]["steps"] if name == "loss" else ():
+    for step in shown["anchors"]["steps"] if name == "loss" else ():
         chart.upright(step, "anchor", 7)
     chart.line(points)
     return Markup(chart.svg())
 
 
-def drift(found: Mapping[str, Any]) -> Markup:
+def drift(shown: Mapping[str, Any]) -> Markup:
     """What audits found at single steps, as shares of what was allowed; what disagrees is a cross."""
-    ratios = [_share_of_allowed(finding) for finding in found["drift"]]
-    bad = sum(not finding["agrees"] for finding in found["drift"])
+    ratios = [_share_of_allowed(finding) for finding in shown["drift"]]
+    bad = sum(not finding["agrees"] for finding in shown["drift"])
     text = f"{len(ratios)} comparisons; {bad} beyond the distance allowed"
-    across = (float(found["first"]), float(found["last"]))
+    across = (float(shown["first"]), float(shown["last"]))
     chart = Chart("Distance found, as a share of the distance allowed", text, across, [0.0, 1.0, *ratios])
     chart.grid()
     chart.rule(1.0, "limit")
-    for finding, ratio in zip(found["drift"], ratios, strict=True):
+    for finding, ratio in zip(shown["drift"], ratios, strict=True):
         kind, shape = ("accepted", "") if finding["agrees"] else ("rejected", "cross")
         chart.mark(float(finding["step"]), ratio, kind, shape)
     return Markup(chart.svg())
@@ -212,26 +212,26 @@ def coverage_strip(line: Mapping[str, Any]) -> Markup:
     return Markup(strip("Replayed steps", text, line["steps"], line["spans"]))
 
 
-def graph(found: Mapping[str, Any]) -> Markup:
+def graph(shown: Mapping[str, Any]) -> Markup:
     """The drawing of a graph, or a line that says why there is none."""
-    asked, row = found["drawn"], found["graph"]
-    depth = asked["depth"] if asked["has_modules"] else None
+    wanted, row = shown["drawn"], shown["graph"]
+    depth = wanted["depth"] if wanted["has_modules"] else None
     try:
-        return Markup(drawing(row["place"], row["root"], depth, asked["module"], asked["around"]))
+        return Markup(drawing(row["place"], row["root"], depth, wanted["module"], wanted["around"]))
     except TallyError as error:
         return Markup('<p class="soft">{}</p>').format(str(error))
 
 
-def neighbours(found: Mapping[str, Any]) -> Markup:
+def neighbours(shown: Mapping[str, Any]) -> Markup:
     """The drawing of an operator between those that it reads and those that read it."""
-    row, number = found["graph"], found["operator"]["number"]
+    row, number = shown["graph"], shown["operator"]["number"]
     return Markup(drawing(row["place"], row["root"], None, None, number))
 
 
-def receipts(found: Mapping[str, Any]) -> Markup:
+def receipts(shown: Mapping[str, Any]) -> Markup:
     """The receipts of a stream by verdict, from its beginning to its end."""
-    parts = found["parts"]
-    text = ", ".join(f"{number} {verdict}" for verdict, number in found["verdicts"].items())
+    parts = shown["parts"]
+    text = ", ".join(f"{number} {verdict}" for verdict, number in shown["verdicts"].items())
     most = max((sum(part[verdict] for verdict in VERDICTS) for part in parts), default=0) or 1
     chart = Chart("Receipts by verdict, in the order of the stream", text, (0, 1), (0, most))
     chart.grid(foot=False)

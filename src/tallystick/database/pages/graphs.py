@@ -12,11 +12,11 @@ from typing import Any, Final
 from tallystick.core.errors import MalformedError, TallyError, UnavailableError, UsageError
 from tallystick.database.pages.addresses import PageQuestion, place_text, to
 from tallystick.database.query import DatabaseQueries, Query, below, between, starts_with
-from tallystick.database.rows import DeviceRow, EventRow, OperatorRow, TraceRow
+from tallystick.database.rows import DeviceRow, EventRow, TraceRow
 from tallystick.programs.drawing import draw_svg, shortened
 from tallystick.programs.encoding import graph_root
 from tallystick.programs.files import ModulePaths, load_graph, load_modules
-from tallystick.programs.graph import Graph, Node, refs_of
+from tallystick.programs.graph import Graph, refs_of
 from tallystick.programs.inspection import Inspection
 from tallystick.programs.slicing import givers_of, readers_of, subgraph
 
@@ -72,28 +72,18 @@ def drawing(
 
 
 def _wanted(stored: StoredGraph, module: str | None, around: int | None) -> set[int] | None:
-    if around is not None:
-        return _neighbourhood(stored.graph, around)
+    if around is not None:  # the node, what it reads, and what reads it
+        givers = givers_of(stored.graph)
+        reads = {node.number: {givers[ref] for ref in node.refs if ref in givers} for node in stored.graph.nodes}
+        readers = {number for number, read in reads.items() if around in read}
+        return {around, *reads.get(around, ()), *readers}
     if module is None:
         return None
     parts = len(module.rpartition(" of ")[2].split("."))
-    found = {number for number, path in stored.modules.items() if shortened(path, parts) == module}
-    if not found:
+    numbers = {number for number, path in stored.modules.items() if shortened(path, parts) == module}
+    if not numbers:
         raise UsageError(f"module {module}: the graph has none of that name")
-    return found
-
-
-def _neighbourhood(graph: Graph, number: int) -> set[int]:
-    """A node, what it reads, and what reads it."""
-    givers = givers_of(graph)
-    found = {number}
-    for node in graph.nodes:
-        read = {givers[ref] for ref in node.refs if ref in givers}
-        if node.number == number:
-            found |= read
-        elif number in read:
-            found.add(node.number)
-    return found
+    return numbers
 
 
 # Graphs: a list, one graph with its operators, and one operator with what it reads, gives and costs.
@@ -118,11 +108,14 @@ def graphs_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any
 def graph_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]:
     """One graph: who names it, how it is to be drawn, and a page of its operators."""
     row = database.graphs.where(root=asked.text("root")).one()
-    operators = _operators(database, row.root, asked)
+    operators = database.operators.where(graph=row.root)
+    if (operator := asked.optional("operator")) is not None:
+        operators = operators.where(operator=starts_with(operator[:128]))
+    if (module := asked.optional("in_module")) is not None:
+        operators = operators.where(module=starts_with(module[:128]))
     page = operators.page(asked.after, PAGE)
     stored, problem = _stored(row.place, row.root)
-    depth = asked.optional("depth")
-    around = asked.optional("around")
+    depth, around = asked.optional("depth"), asked.optional("around")
     return {
         "graph": asdict(row),
         "runs": _runs_of(database, row.root),
@@ -135,8 +128,8 @@ def graph_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]
             "around": None if around is None else asked.number("around", 0),
             "has_modules": bool(stored and stored.modules),
         },
-        "operator": asked.optional("operator"),
-        "in_module": asked.optional("in_module"),
+        "operator": operator,
+        "in_module": module,
         "found": operators.count(),
         "operators": [asdict(each) for each in page.rows],
         "after": place_text(page.after),
@@ -177,7 +170,8 @@ def node_of(graph: Graph, number: int) -> dict[str, Any]:
                 "output": named.get(ref),
                 "readers": readers.get(ref, []),
             }
-            for ref in _given(node)
+            for ref in node.outputs
+            if ref is not None
         ],
         "operations": cost.flops,
         "bytes_moved": cost.bytes_moved,
@@ -189,21 +183,8 @@ def findings_at(database: DatabaseQueries, graph: str, number: int) -> list[dict
     """What audits of the runs of this graph found at a node: the observed distance, and the bound or limit of it."""
     runs = [use.run for use in database.about("graph_uses").where(graph=graph).first(USES)]
     audits = database.audits.where(run=runs)
-    found = audits.about("findings").where(place=starts_with(f"n{number} (")).first(FINDINGS) if runs else ()
-    return [asdict(each) for each in found]
-
-
-def _operators(database: DatabaseQueries, root: str, asked: PageQuestion) -> Query[OperatorRow]:
-    found = database.operators.where(graph=root)
-    if (operator := asked.optional("operator")) is not None:
-        found = found.where(operator=starts_with(operator[:128]))
-    if (module := asked.optional("in_module")) is not None:
-        found = found.where(module=starts_with(module[:128]))
-    return found
-
-
-def _given(node: Node) -> list[str]:
-    return [ref for ref in node.outputs if ref is not None]
+    findings = audits.about("findings").where(place=starts_with(f"n{number} (")).first(FINDINGS) if runs else ()
+    return [asdict(each) for each in findings]
 
 
 def _runs_of(database: DatabaseQueries, root: str) -> list[str]:
@@ -233,9 +214,9 @@ def devices_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, An
     devices, links = database.devices, database.links
     if cluster is not None:
         devices, links = devices.where(cluster=cluster), links.where(cluster=cluster)
-    found: dict[str, list[DeviceRow]] = {}
+    members_of: dict[str, list[DeviceRow]] = {}
     for device in devices.first(DEVICES):
-        found.setdefault(device.cluster, []).append(device)
+        members_of.setdefault(device.cluster, []).append(device)
     connections = list(links.first(LINKS))
     return {
         "asked": cluster,
@@ -246,7 +227,7 @@ def devices_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, An
                 "links": [asdict(link) for link in connections if link.cluster == digest],
                 "traces": [trace.name for trace in database.traces.where(cluster=digest).first(LINKS)],
             }
-            for digest, members in found.items()
+            for digest, members in members_of.items()
         ],
     }
 
@@ -282,7 +263,7 @@ def timeline_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, A
     devices = list(_devices(database, trace, events))
     first = min(asked.number("lane", 0), max(0, len(devices) - 1)) // LANES * LANES
     inside = events.between(start, end)
-    found = inside.count()
+    count = inside.count()
     page = inside.by("start_ns").page(asked.after, PAGE)
     return {
         "trace": asdict(trace),
@@ -292,18 +273,18 @@ def timeline_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, A
         "devices": len(devices),
         "lane": first,
         "lanes_at_once": LANES,
-        "found": found,
-        "is_thinned": found > DRAWN,
-        "lanes": [_lane(events, device, start, end, found) for device in devices[first : first + LANES]],
+        "found": count,
+        "is_thinned": count > DRAWN,
+        "lanes": [_lane(events, device, start, end, count) for device in devices[first : first + LANES]],
         "events": [asdict(event) for event in page.rows],
         "after": place_text(page.after),
     }
 
 
-def _lane(events: Query[EventRow], device: str, start: int, end: int, found: int) -> dict[str, Any]:
+def _lane(events: Query[EventRow], device: str, start: int, end: int, count: int) -> dict[str, Any]:
     """What one device did: its events, or how busy it was in each of some slices of the time."""
     own = events.where(device=device)
-    if found > DRAWN:
+    if count > DRAWN:
         return {"device": device, "events": [], "busy": list(_busy(own, start, end))}
     before = own.where(start_ns=below(start)).by("start_ns", descending=True).first(1)
     reaching = [each for each in before if each.start_ns + each.duration_ns > start]

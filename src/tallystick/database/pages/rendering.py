@@ -29,15 +29,15 @@ STATIC: Final[Mapping[str, str]] = {
 }
 
 
-def html_of(template: str, found: Mapping[str, Any]) -> str:
+def html_of(template: str, shown_values: Mapping[str, Any]) -> str:
     """A page; every text in it is escaped, and what a screen would obey is replaced."""
-    page = _environment().get_template(template).render(**found)
+    page = _environment().get_template(template).render(**shown_values)
     return "\n".join(map(printable, page.split("\n")))  # drawings hold texts that no template has shown
 
 
-def json_of(found: Mapping[str, Any]) -> bytes:
+def json_of(values: Mapping[str, Any]) -> bytes:
     """The same as canonical JSON."""
-    return encode(_plain(dict(found)))
+    return encode(_plain(dict(values)))
 
 
 def static_file(name: str) -> bytes:
@@ -50,9 +50,9 @@ def _plain(value: Any) -> Json:
     if is_dataclass(value) and not isinstance(value, type):
         return _plain(asdict(value))
     if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
+        return {str(name): _plain(member) for name, member in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(member) for member in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, int) and abs(value) > INTEGER_MAX:
@@ -64,7 +64,7 @@ def _plain(value: Any) -> Json:
 
 @cache
 def _environment() -> Environment:
-    found = Environment(
+    environment = Environment(
         loader=PackageLoader(PACKAGE),
         autoescape=True,
         trim_blocks=True,
@@ -72,7 +72,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         finalize=shown,
     )
-    found.filters |= {
+    environment.filters |= {
         "count": count,
         "figure": figure,
         "short": short,
@@ -81,8 +81,8 @@ def _environment() -> Environment:
         "share": share,
         "quoted": quote,
     }
-    found.globals |= {"to": to, "drawn_as": drawings}
-    return found
+    environment.globals |= {"to": to, "drawn_as": drawings}
+    return environment
 
 
 def shown(value: Any) -> Any:
@@ -122,9 +122,9 @@ def span(seconds: float | None) -> str:
     """A duration in a fitting unit."""
     if seconds is None:
         return ""
-    for unit, each in (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if abs(seconds) >= each * (2 if each >= 60 else 1):
-            return f"{seconds / each:.3g} {unit}"
+    for unit, unit_seconds in (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if abs(seconds) >= unit_seconds * (2 if unit_seconds >= 60 else 1):
+            return f"{seconds / unit_seconds:.3g} {unit}"
     return f"{seconds * 1e9:.3g} ns"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, Self
@@ -103,69 +102,57 @@ PRIVATE: Final = {**HEADERS, "Cache-Control": "no-store"}
 Viewed = Callable[[DatabaseQueries, PageQuestion], Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class PageView:
-    """A page: what its address is called, and what it finds for it."""
-
-    name: str
-    find: Viewed
-
-    @property
-    def template(self) -> str:
-        """The file that lays out what was found."""
-        return f"{self.name}.html"
-
-
-VIEWS: Final = (
-    PageView("overview", overview),
-    PageView("runs", runs_view),
-    PageView("run", run_view),
-    PageView("step", step_view),
-    PageView("graphs", graphs_view),
-    PageView("graph", graph_view),
-    PageView("operator", operator_view),
-    PageView("timelines", timelines_view),
-    PageView("timeline", timeline_view),
-    PageView("devices", devices_view),
-    PageView("audits", audits_view),
-    PageView("audit", audit_view),
-    PageView("claim", claim_view),
-    PageView("receipts", receipts_view),
-    PageView("stream", stream_view),
-    PageView("disputes", disputes_view),
-    PageView("dispute", dispute_view),
-)
+VIEWS: Final[Mapping[str, Viewed]] = {
+    "overview": overview,
+    "runs": runs_view,
+    "run": run_view,
+    "step": step_view,
+    "graphs": graphs_view,
+    "graph": graph_view,
+    "operator": operator_view,
+    "timelines": timelines_view,
+    "timeline": timeline_view,
+    "devices": devices_view,
+    "audits": audits_view,
+    "audit": audit_view,
+    "claim": claim_view,
+    "receipts": receipts_view,
+    "stream": stream_view,
+    "disputes": disputes_view,
+    "dispute": dispute_view,
+}
+"""What each page shows, by the name in its address; `NAME.html` lays it out."""
 
 
 def page_routes(database: DatabaseQueries) -> APIRouter:
     """The pages over a database. Their links are relative, so they stand under any prefix that ends in a slash."""
     routes = APIRouter(include_in_schema=False)
-    for view in VIEWS:
-        paths = ("/", "/overview") if view.name == "overview" else (f"/{view.name}",)
+    for name in VIEWS:
+        paths = ("/", "/overview") if name == "overview" else (f"/{name}",)
         for path in paths:
-            routes.add_api_route(path, partial(_page, database, view), methods=["GET"])
-        routes.add_api_route(f"/{view.name}.json", partial(_twin, database, view), methods=["GET"])
+            routes.add_api_route(path, partial(_page, database, name), methods=["GET"])
+        routes.add_api_route(f"/{name}.json", partial(_twin, database, name), methods=["GET"])
     for name in STATIC:
         routes.add_api_route(f"/static/{name}", partial(_static, name), methods=["GET"])
     return routes
 
 
-def _page(database: DatabaseQueries, view: PageView, request: Request) -> Response:
+def _page(database: DatabaseQueries, name: str, request: Request) -> Response:
     try:
-        found = view.find(database, PageQuestion(dict(request.query_params)))
+        values = VIEWS[name](database, PageQuestion(dict(request.query_params)))
     except TallyError as error:
         return refusal_page(_problem(error))
-    twin = f"{view.name}.json" + (f"?{request.url.query}" if request.url.query else "")
-    page = html_of(view.template, {"page": view.name, "twin": twin, **found})
+    twin = f"{name}.json" + (f"?{request.url.query}" if request.url.query else "")
+    page = html_of(f"{name}.html", {"page": name, "twin": twin, **values})
     return Response(page, headers=PRIVATE, media_type="text/html; charset=utf-8")
 
 
-def _twin(database: DatabaseQueries, view: PageView, request: Request) -> Response:
+def _twin(database: DatabaseQueries, name: str, request: Request) -> Response:
     try:
-        found = view.find(database, PageQuestion(dict(request.query_params)))
+        values = VIEWS[name](database, PageQuestion(dict(request.query_params)))
     except TallyError as error:
         return problem_response(_problem(error))
-    return Response(json_of(found), headers=PRIVATE, media_type="application/json")
+    return Response(json_of(values), headers=PRIVATE, media_type="application/json")
 
 
 def _static(name: str) -> Response:
@@ -183,9 +170,9 @@ def _problem(error: TallyError) -> Problem:
 
 def refusal_page(problem: Problem, depth: int = 0) -> Response:
     """A problem as a page, for an address that is `depth` folders deep."""
-    found = {"page": "problem", "title": HTTPStatus(problem.status).phrase, "detail": problem.detail}
+    values = {"page": "problem", "title": HTTPStatus(problem.status).phrase, "detail": problem.detail}
     above = {"up": "../" * depth} if depth else {}
-    page = html_of("problem.html", {**found, **above})
+    page = html_of("problem.html", {**values, **above})
     return Response(page, problem.status, {**problem.headers, **PRIVATE}, "text/html; charset=utf-8")
 
 
@@ -209,8 +196,8 @@ async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # as it was registered
     path = request.url.path
     is_absent = error.status_code == 404
-    meant = suggestion(path.removesuffix(".json").strip("/"), [view.name for view in VIEWS]) if is_absent else ""
-    detail = f"{path}: {'there is no such page' if is_absent else error.detail}{meant}"
+    near = suggestion(path.removesuffix(".json").strip("/"), VIEWS) if is_absent else ""
+    detail = f"{path}: {'there is no such page' if is_absent else error.detail}{near}"
     problem = Problem(error.status_code, "absent" if is_absent else "usage", detail, headers=dict(error.headers or {}))
     is_shown = "text/html" in request.headers.get("accept", "") and not path.endswith(".json")
     return refusal_page(problem, max(0, path.count("/") - 1)) if is_shown else problem_response(problem)

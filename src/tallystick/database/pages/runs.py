@@ -14,7 +14,7 @@ from tallystick.core.errors import TallyError, UsageError
 from tallystick.database.pages.addresses import PageQuestion, place_text
 from tallystick.database.pages.audits import audit_line
 from tallystick.database.query import DatabaseQueries, Query, below, starts_with
-from tallystick.database.rows import AuditedSegmentRow, AuditRow, RunRow, StepRow
+from tallystick.database.rows import RunRow, StepRow
 from tallystick.formats.store.log import line_at
 
 # Which steps of a run audits have replayed, and with which verdict.
@@ -32,33 +32,24 @@ class StepSpan:
     verdict: str
 
 
-def spans_of_run(database: DatabaseQueries, run: str) -> tuple[StepSpan, ...]:
-    """The replayed steps of a run, by their first step."""
-    audits, segments = database.audits.where(run=run), database.about("audited_segments").where(run=run)
-    return replayed(audits, segments).get(run, ())
+def replayed(database: DatabaseQueries, **of: str) -> dict[str, tuple[StepSpan, ...]]:
+    """The replayed steps of every run by its name, or of the run that `of` names, by their first step.
 
-
-def spans_of_all(database: DatabaseQueries) -> Mapping[str, tuple[StepSpan, ...]]:
-    """The replayed steps of every run by its name."""
-    return replayed(database.audits, database.about("audited_segments"))
-
-
-def replayed(audits: Query[AuditRow], segments: Query[AuditedSegmentRow]) -> dict[str, tuple[StepSpan, ...]]:
-    """The spans of each run; a part that agrees is accepted only where the whole audit was."""
+    A part that agrees is accepted only where the whole audit was.
+    """
+    audits, segments = database.audits.where(**of), database.about("audited_segments").where(**of)
     outcomes = {audit.digest: audit.outcome for audit in audits.first(SEGMENTS_MAX)}
-    found: dict[str, list[StepSpan]] = {}
-    for each in segments.first(SEGMENTS_MAX):
-        if each.run is not None and each.audit in outcomes:
-            verdict = verdict_of(each.outcome, outcomes[each.audit])
-            found.setdefault(each.run, []).append(StepSpan(each.first_step, each.last_step, verdict))
-    return {run: tuple(sorted(spans, key=lambda span: span.first)) for run, spans in found.items()}
+    spans: dict[str, list[StepSpan]] = {}
+    for segment in segments.first(SEGMENTS_MAX):
+        if segment.run is not None and segment.audit in outcomes:
+            verdict = verdict_of(segment.outcome, outcomes[segment.audit])
+            spans.setdefault(segment.run, []).append(StepSpan(segment.first_step, segment.last_step, verdict))
+    return {run: tuple(sorted(own, key=lambda span: span.first)) for run, own in spans.items()}
 
 
 def verdict_of(segment: str, audit: str) -> str:
     """The verdict on a replayed part, from what was found there and from the verdict on the whole."""
-    if segment == AGREES:
-        return audit if audit == "accepted" else "inconclusive"
-    return audit
+    return "inconclusive" if segment == AGREES and audit != "accepted" else audit
 
 
 def joined(spans: Iterable[StepSpan], verdict: str) -> list[tuple[int, int]]:
@@ -94,7 +85,7 @@ def step_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]:
         "step": asdict(step),
         "leaf": leaf,
         "record": _record(run, step, leaf),
-        "bindings": [asdict(each) for each in _bindings(database, step)],
+        "bindings": [asdict(row) for row in database.bindings.where(run=run.name, step=step.step).first(BINDINGS)],
         "audits": _audits(database, step),
         "replay": replay_of(database, run, step),
     }
@@ -130,34 +121,27 @@ def _record(run: RunRow, step: StepRow, leaf: str) -> dict[str, Any]:
     return {"text": json.dumps(loose_json(line), indent=2, ensure_ascii=True), "problem": None}
 
 
-def _bindings(database: DatabaseQueries, step: StepRow) -> Any:
-    return database.bindings.where(run=step.run, step=step.step).first(BINDINGS)
-
-
 def _audits(database: DatabaseQueries, step: StepRow) -> list[dict[str, Any]]:
     """The audits that replayed the step, and what each found at it."""
     audits = {audit.digest: audit for audit in database.audits.where(run=step.run).first(AUDITS)}
     segments = database.about("audited_segments").where(run=step.run, first_step=below(step.step + 1))
-    found = []
-    for each in segments.newest_first():
-        if each.last_step >= step.step and each.audit in audits:
-            audit = audits[each.audit]
-            found.append(
+    replays = []
+    for segment in segments.newest_first():
+        if segment.last_step >= step.step and segment.audit in audits:
+            audit = audits[segment.audit]
+            findings = database.findings.where(audit=audit.digest, step=step.step).first(AUDITS)
+            replays.append(
                 {
                     "digest": audit.digest,
-                    "verdict": verdict_of(each.outcome, audit.outcome),
-                    "outcome": each.outcome,
-                    "first": each.first_step,
-                    "last": each.last_step,
+                    "verdict": verdict_of(segment.outcome, audit.outcome),
+                    "outcome": segment.outcome,
+                    "first": segment.first_step,
+                    "last": segment.last_step,
                     "sentence": audit.sentence,
-                    "findings": [asdict(finding) for finding in _findings(database, audit.digest, step.step)],
+                    "findings": [asdict(finding) for finding in findings],
                 }
             )
-    return found[:AUDITS]
-
-
-def _findings(database: DatabaseQueries, audit: str, step: int) -> Any:
-    return database.findings.where(audit=audit, step=step).first(AUDITS)
+    return replays[:AUDITS]
 
 
 # Runs: a list with what was verified of each, and one run with its curves, anchors and audits.
@@ -172,10 +156,10 @@ ANCHORS: Final = 500
 def runs_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]:
     """The runs, newest first, and those whose name begins as asked."""
     begins = asked.optional("begins")
-    found = database.runs.newest_first()
+    runs = database.runs.newest_first()
     if begins is not None:
-        found = found.where(name=starts_with(begins[:128]))
-    page, spans = found.page(asked.after, PAGE), spans_of_all(database)
+        runs = runs.where(name=starts_with(begins[:128]))
+    page, spans = runs.page(asked.after, PAGE), replayed(database)
     return {
         "begins": begins,
         "total": database.runs.count(),
@@ -198,7 +182,7 @@ def verified(run: RunRow, spans: tuple[StepSpan, ...]) -> dict[str, Any]:
     return {
         "accepted": steps_in(ranges["accepted"], run.steps),
         "rejected": steps_in(ranges["rejected"], run.steps),
-        "spans": [(first, last, verdict) for verdict, found in ranges.items() for first, last in found],
+        "spans": [(first, last, verdict) for verdict, spans_of in ranges.items() for first, last in spans_of],
     }
 
 
@@ -210,13 +194,19 @@ def run_view(database: DatabaseQueries, asked: PageQuestion) -> dict[str, Any]:
         raise UsageError("first, last: the first step comes before the last one")
     steps = database.steps.where(run=run.name)
     page = steps.where(step=range(first, last + 1)).page(asked.after, PAGE)
+    anchors = database.anchors.where(run=run.name)
+    shown = list(anchors.where(step=range(first - 1, last + 1)).first(ANCHORS))
     return {
         "run": asdict(run),
-        "verified": verified(run, spans_of_run(database, run.name)),
+        "verified": verified(run, replayed(database, run=run.name).get(run.name, ())),
         "first": first,
         "last": last,
         "curve": curve(steps, first, last),
-        "anchors": _anchors(database, run, first, last),
+        "anchors": {
+            "total": anchors.count(),
+            "steps": [anchor.step for anchor in shown],
+            "absent": [anchor.step for anchor in shown if not anchor.present],
+        },
         "audits": [audit_line(audit) for audit in database.audits.where(run=run.name).first(PAGE)],
         **drift(database, run.name, first, last),
         "graphs": [asdict(use) for use in database.about("graph_uses").where(run=run.name).first(PAGE)],
@@ -240,21 +230,14 @@ def curve(steps: Query[StepRow], first: int, last: int) -> dict[str, Any]:
 def drift(database: DatabaseQueries, run: str, first: int, last: int) -> dict[str, Any]:
     """What audits found at single steps: distances beside those allowed, and how many comparisons found none."""
     audits = database.audits.where(run=run)
-    found = list(audits.about("findings").where(step=range(first, last + 1)).first(FINDINGS))
+    findings = list(audits.about("findings").where(step=range(first, last + 1)).first(FINDINGS))
     names = ("step", "check", "distance", "allowed", "agrees")
-    moved = [each for each in found if each.allowed or each.distance or not each.agrees]
+    moved = [finding for finding in findings if finding.allowed or finding.distance or not finding.agrees]
     return {
-        "drift": [{name: getattr(each, name) for name in names} for each in moved if each.distance is not None],
-        "equal": len(found) - len(moved),
-    }
-
-
-def _anchors(database: DatabaseQueries, run: RunRow, first: int, last: int) -> dict[str, Any]:
-    found = list(database.anchors.where(run=run.name, step=range(first - 1, last + 1)).first(ANCHORS))
-    return {
-        "total": database.anchors.where(run=run.name).count(),
-        "steps": [anchor.step for anchor in found],
-        "absent": [anchor.step for anchor in found if not anchor.present],
+        "drift": [
+            {name: getattr(finding, name) for name in names} for finding in moved if finding.distance is not None
+        ],
+        "equal": len(findings) - len(moved),
     }
 
 
@@ -268,7 +251,7 @@ NANO: Final = 1e9
 
 def overview(database: DatabaseQueries, _: object) -> dict[str, Any]:
     """What the database holds, newest first, and the share of the recorded steps that accepted audits cover."""
-    runs, spans = list(database.runs), spans_of_all(database)
+    runs, spans = list(database.runs), replayed(database)
     return {
         "coverage": coverage(runs, spans),
         "device_time": device_time(database, spans),
@@ -302,7 +285,7 @@ def _nouns(database: DatabaseQueries, runs: list[RunRow]) -> list[dict[str, Any]
     """How much there is of each noun, and the page that shows it."""
     events = int(database.traces.total("events"))
     receipts = int(database.about("streams").total("receipts"))
-    found = [
+    counts = [
         ("runs", "runs", len(runs)),
         ("records", "runs", sum(run.records for run in runs)),
         ("graphs", "graphs", database.graphs.count()),
@@ -312,4 +295,4 @@ def _nouns(database: DatabaseQueries, runs: list[RunRow]) -> list[dict[str, Any]
         ("receipts", "receipts", receipts),
         ("disputes", "disputes", database.disputes.count()),
     ]
-    return [{"name": name, "page": page, "count": number} for name, page, number in found if number]
+    return [{"name": name, "page": page, "count": number} for name, page, number in counts if number]

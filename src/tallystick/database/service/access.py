@@ -84,10 +84,10 @@ def new_token(database: WorkloadDatabase, grant: TokenGrant) -> str:
 
 def grant_of(database: WorkloadDatabase, token: str) -> TokenGrant | None:
     """What a token allows; `None` for one that is unknown, revoked or past its end."""
-    found = _FORM.fullmatch(token)
+    parts = _FORM.fullmatch(token)
     with database.sql.reading() as connection:
-        asked = sa.select(TOKEN).where(TOKEN.c.number == (found[1] if found else ""))
-        row = connection.execute(asked).one_or_none()
+        with_number = sa.select(TOKEN).where(TOKEN.c.number == (parts[1] if parts else ""))
+        row = connection.execute(with_number).one_or_none()
     is_it = hmac.compare_digest(_digest(token), _NOBODY if row is None else row.digest)
     if row is None or not is_it or (row.end_ns is not None and row.end_ns <= time.time_ns()):
         return None
@@ -248,10 +248,10 @@ def _who_may(*scopes: str) -> Any:
 
     async def caller(request: Request) -> Caller:
         gate: Gate = request.app.state.gate
-        found = await gate.caller(request)
+        named = await gate.caller(request)
         for scope in scopes:
-            found.require(scope, request.path_params.get("name"))
-        return found
+            named.require(scope, request.path_params.get("name"))
+        return named
 
     return Depends(caller)
 

@@ -74,10 +74,10 @@ def build_application(
 def describe(app: FastAPI) -> Schema:
     """The OpenAPI document of an application."""
     if app.openapi_schema is None:
-        found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-        schemas = found.setdefault("components", {}).setdefault("schemas", {})
+        document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
         schemas |= {noun.row.__name__: row_schema(noun) for noun in NOUNS.values()} | {"Problem": PROBLEM}
         schemas |= RowQuery.model_json_schema(ref_template="#/components/schemas/{model}")["$defs"]
-        found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        app.openapi_schema = found
+        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        app.openapi_schema = document
     return app.openapi_schema

@@ -59,25 +59,25 @@ def _read(data: bytes) -> StepChallenge:
     if is_deep(data):
         raise MalformedError("the challenge: nested too deep")
     try:
-        found = StepChallenge.model_validate_json(data)
+        challenge = StepChallenge.model_validate_json(data)
     except ValidationError as error:
         raise MalformedError(f"the challenge: {explain(error, StepChallenge, 'the challenge')}") from None
-    has_marks = found.start is not None and found.end is not None
-    if (found.step is None) is not has_marks or (found.start is None) is not (found.end is None):
+    has_marks = challenge.start is not None and challenge.end is not None
+    if (challenge.step is None) is not has_marks or (challenge.start is None) is not (challenge.end is None):
         raise MalformedError("the challenge: a step, or start and end")
-    return found
+    return challenge
 
 
 def _answer(
-    database: WorkloadDatabase, segments: OpenedSegments, name: str, asked: StepChallenge, party: str | None
+    database: WorkloadDatabase, segments: OpenedSegments, name: str, wanted: StepChallenge, party: str | None
 ) -> dict[str, Any]:
-    marks = _around(database, name, asked.step) if asked.step is not None else (asked.start or 0, asked.end or 0)
+    marks = _around(database, name, wanted.step) if wanted.step is not None else (wanted.start or 0, wanted.end or 0)
     opened = opened_segment(database, segments, name, *marks)
-    document: Json = {"run": name, "claim": opened["claim"], "party": party, "asked": asked.to_json()}
+    document: Json = {"run": name, "claim": opened["claim"], "party": party, "asked": wanted.to_json()}
     challenge, files = digest("challenge", encode(document)), encode(opened["files"])
     response = digest("manifest", files)
     size = sum(each["size"] for each in opened["files"])
-    row = {"digest": challenge, "asked": encode(asked.to_json()).decode(), "nonce": asked.nonce, "party": party}
+    row = {"digest": challenge, "asked": encode(wanted.to_json()).decode(), "nonce": wanted.nonce, "party": party}
     with database.writing("challenges") as connection:
         known = sa.select(CHALLENGE.c.id).where(CHALLENGE.c.digest == challenge)
         number = connection.execute(known).scalar()

@@ -76,18 +76,18 @@ def check_arrived(folder: Path) -> None:
     for blob in (folder / "blobs").glob("*"):
         run.read_blob(parse_digest(f"sha256:{blob.name}", f"blobs/{blob.name}"))
     if run.claim_path.is_file():
-        found = gather_evidence(run, Policy()).findings.seen
-        if bad := [describe(each) for each in found if not each.agrees]:
+        findings = gather_evidence(run, Policy()).findings.seen
+        if bad := [describe(each) for each in findings if not each.agrees]:
             raise ProofError("; ".join(bad))
     return None
 
 
 def _check_root(run: InferenceDirectory) -> None:
-    stated, found = run.claim().transcript, LogPosition()
-    for line in read_on(run.transcript_path, found):
-        found = line.behind
-    is_whole = found.bytes_read == run.transcript_path.stat().st_size
-    if not is_whole or found.lines != stated.size or found.frontier.root() != digest_bytes(stated.root):
+    stated, position = run.claim().transcript, LogPosition()
+    for line in read_on(run.transcript_path, position):
+        position = line.behind
+    is_whole = position.bytes_read == run.transcript_path.stat().st_size
+    if not is_whole or position.lines != stated.size or position.frontier.root() != digest_bytes(stated.root):
         raise ProofError("the records do not have the root that the claim names")
 
 
@@ -130,9 +130,10 @@ class ArrivingRuns:
     def state(self, name: str) -> dict[str, Any]:
         """What of a run is here: whole files with their digests, and the bytes of those that are coming."""
         staged, parts = self._staged(name), self._parts(name)
-        held = {each["path"]: each for folder in (self.folder / name, staged) for each in _listed(folder)}
+        folders = [folder for folder in (self.folder / name, staged) if folder.is_dir()]
+        files = {file["path"]: file for folder in folders for file in listed_files(folder, hashed=True)}
         coming = {path.name: path.stat().st_size for path in parts.iterdir()} if parts.is_dir() else {}
-        return {"files": list(held.values()), "parts": coming}
+        return {"files": list(files.values()), "parts": coming}
 
     def take(self, name: str, file: str, sha256: str, total: int, offset: int, piece: IO[bytes], bytes_max: int) -> int:
         """Keep a piece of a file; returns how many bytes of the file are here.
@@ -148,23 +149,23 @@ class ArrivingRuns:
                 return total
             part = self._parts(name) / sha256
             part.parent.mkdir(parents=True, exist_ok=True)
-            held = part.stat().st_size if part.is_file() else 0
+            arrived = part.stat().st_size if part.is_file() else 0
             size = piece.seek(0, os.SEEK_END)
-            if held >= offset + size and held:
-                if held == total:  # the last piece came before, and something ended the service behind it
+            if arrived >= offset + size and arrived:
+                if arrived == total:  # the last piece came before, and something ended the service behind it
                     _complete(part, target, sha256)
-                return held
-            if held != offset or offset + size > total:
-                raise Problem(409, "offset", f"{held} bytes of this file are here; go on behind them")
+                return arrived
+            if arrived != offset or offset + size > total:
+                raise Problem(409, "offset", f"{arrived} bytes of this file are here; go on behind them")
             self._require_room(name, size, bytes_max)
             piece.seek(0)
             with part.open("ab") as out:
                 shutil.copyfileobj(piece, out)
                 out.flush()
                 os.fsync(out.fileno())
-            if held + size == total:
+            if arrived + size == total:
                 _complete(part, target, sha256)
-            return held + size
+            return arrived + size
 
     def finish(self, name: str) -> Path:
         """Verify what has come together with what is here, and make it the run; returns its folder.
@@ -204,8 +205,8 @@ class ArrivingRuns:
 
     def _require_room(self, name: str, size: int, bytes_max: int) -> None:
         here = [self.folder / name, self.folder / INCOMING / name]
-        held = sum(path.stat().st_size for folder in here for path in folder.rglob("*") if path.is_file())
-        if held + size > bytes_max:
+        bytes_here = sum(path.stat().st_size for folder in here for path in folder.rglob("*") if path.is_file())
+        if bytes_here + size > bytes_max:
             raise Problem(413, "size", f"this token sends runs of {bytes_max} bytes at most")
 
     @contextmanager
@@ -235,8 +236,8 @@ def _refusals(folder: Path) -> Iterator[None]:
     try:
         yield
     except (MalformedError, ProofError, UnavailableError, UsageError) as error:
-        said = str(error).partition(" (looked in ")[0].replace(f"{folder}: ", "")
-        raise Problem(422, "refused", f"the run is not what it should be: {said}") from None
+        problem = str(error).partition(" (looked in ")[0].replace(f"{folder}: ", "")
+        raise Problem(422, "refused", f"the run is not what it should be: {problem}") from None
 
 
 @contextmanager
@@ -255,10 +256,6 @@ def _complete(part: Path, target: Path, sha256: str) -> None:
     with _one_name_one_file():
         target.parent.mkdir(parents=True, exist_ok=True)
         part.replace(target)
-
-
-def _listed(folder: Path) -> list[dict[str, Any]]:
-    return listed_files(folder, hashed=True) if folder.is_dir() else []
 
 
 def _link_all(source: Path, target: Path) -> None:

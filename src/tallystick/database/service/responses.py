@@ -91,10 +91,10 @@ def _range(request: Request, size: int, tag: str) -> tuple[int, int]:
     text = request.headers.get("range")
     if text is None or request.headers.get("if-range", tag) != tag or request.method == "HEAD":
         return 0, size
-    found = _RANGE.fullmatch(text.strip())
-    if found is None or found[0] == "bytes=-":
+    parts = _RANGE.fullmatch(text.strip())
+    if parts is None or parts[0] == "bytes=-":
         raise Problem(416, "range", "one range is sent: bytes=A-B", headers={"Content-Range": f"bytes */{size}"})
-    first, last = found[1], found[2]
+    first, last = parts[1], parts[2]
     start = int(first) if first else max(size - int(last), 0)
     end = min(int(last) + 1, size) if first and last else size
     if start >= end:

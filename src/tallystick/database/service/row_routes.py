@@ -62,8 +62,8 @@ def question_of(noun: str, parameters: Iterable[tuple[str, str]]) -> RowQuery:
         else:
             field, _, test = name.partition(".")
             values.setdefault((field, test), []).append(_value(noun, name, text))
-    asked = tuple(_condition(field, test, found) for (field, test), found in values.items())
-    question = RowQuery.model_construct(noun=noun, conditions=asked, **settings)
+    conditions = tuple(_condition(field, test, given) for (field, test), given in values.items())
+    question = RowQuery.model_construct(noun=noun, conditions=conditions, **settings)
     return read_question(question.model_dump_json(exclude_none=True).encode(), "the URL")
 
 
@@ -106,12 +106,12 @@ def _number(name: str, text: str) -> float:
 
 def _place(name: str, text: str) -> Any:
     try:
-        found = loose_json(text)
+        place = loose_json(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, list) or not all(isinstance(each, str | int | float) for each in found):
+        place = None
+    if not isinstance(place, list) or not all(isinstance(each, str | int | float) for each in place):
         raise UsageError(f"{name}: the place that a page named, as JSON")
-    return tuple(found)
+    return tuple(place)
 
 
 _SETTINGS: Final[dict[str, Callable[[str, str], Any]]] = {
@@ -212,16 +212,16 @@ def row_routes(database: WorkloadDatabase, options: ServiceOptions) -> APIRouter
     @routes.post("/v1/count", responses=answers(_COUNT, "How many rows there are."), openapi_extra=_ASKED)
     async def count(request: Request, caller: ClaimReader) -> Response:
         """How many rows a question finds in all."""
-        found = await answered(database.count, await asked(request, caller))
-        return json_response({"count": found})
+        rows = await answered(database.count, await asked(request, caller))
+        return json_response({"count": rows})
 
     @routes.post("/v1/total", responses=answers(_TOTAL, "The sum of a field."), openapi_extra=_ASKED)
     async def total(
         request: Request, caller: ClaimReader, field: Annotated[str, Query(pattern="^[a-z_]{1,64}$")]
     ) -> Response:
         """The sum of a field over the rows that a question finds."""
-        found = await answered(database.total, await asked(request, caller), field)
-        return json_response({"total": written(found)})
+        sum_of_rows = await answered(database.total, await asked(request, caller), field)
+        return json_response({"total": written(sum_of_rows)})
 
     def listing(noun: Noun) -> Callable[..., Any]:
         async def listed(request: Request, caller: AskedBy) -> Response:
@@ -239,12 +239,12 @@ def row_routes(database: WorkloadDatabase, options: ServiceOptions) -> APIRouter
     return routes
 
 
-def _page(found: Page[Any], noun: Noun) -> Response:
+def _page(page: Page[Any], noun: Noun) -> Response:
     """The page without paths of this machine: the place of a run is that of its files in the service."""
-    rows = found.rows
+    rows = page.rows
     if PLACE in noun.types:
         rows = tuple(replace(row, place=f"/runs/{row.name}" if noun.name == "runs" else "") for row in rows)
-    return json_response(page_json(noun, Page(rows, found.after)))
+    return json_response(page_json(noun, Page(rows, page.after)))
 
 
 def _allowed(question: RowQuery, caller: Caller) -> RowQuery:
@@ -271,7 +271,7 @@ def _questions(question: RowQuery) -> list[RowQuery]:
 
 def _narrowed(question: RowQuery, runs: frozenset[str]) -> RowQuery:
     """`question`, with all rows about graphs only of those that these runs use."""
-    related = [each.model_copy(update={"question": _narrowed(each.question, runs)}) for each in question.related]
+    related = [inner.model_copy(update={"question": _narrowed(inner.question, runs)}) for inner in question.related]
     if question.noun in GRAPH_NOUNS:
         of_runs = FieldCondition(field="run", asked=FieldTest.model_construct(one_of=tuple(sorted(runs))))
         used = RowQuery(noun="graph_uses", conditions=(of_runs,))

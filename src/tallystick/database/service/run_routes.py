@@ -89,10 +89,10 @@ class OpenedSegments:
             else:
                 self._held[key] = out
             gone = [self._held.popitem(last=False)[1] for _ in range(len(self._held) - self.most)]
-            found = self._held[key]
+            opened = self._held[key]
         for folder in gone:
             shutil.rmtree(folder, ignore_errors=True)
-        return found
+        return opened
 
 
 # Where the runs of the database lie, and which of their files are sent.
@@ -123,9 +123,9 @@ def find_training(database: WorkloadDatabase, name: str) -> RunDirectory:
 def find_file(folder: Path, name: str) -> Path:
     """A file of a run or segment; raises `Problem` 404 for all that is none, whatever stands there."""
     try:
-        found = (folder / check_file_name(name)).resolve()
-        if found.is_relative_to(folder.resolve()) and found.is_file():
-            return found
+        path = (folder / check_file_name(name)).resolve()
+        if path.is_relative_to(folder.resolve()) and path.is_file():
+            return path
     except (MalformedError, OSError):
         pass
     raise Problem(404, "absent", "there is no such file")
@@ -216,11 +216,11 @@ def run_routes(database: WorkloadDatabase, segments: OpenedSegments) -> APIRoute
 
 def listed_files(folder: Path, hashed: bool = False) -> list[dict[str, Any]]:
     """The files of a run or segment with their sizes, and with their SHA-256 where `hashed`."""
-    found = []
+    entries = []
     for name in files_of(folder):
         entry: dict[str, Any] = {"path": name, "size": (folder / name).stat().st_size}
-        found.append(entry | ({"sha256": sha256_of(folder / name)} if hashed else {}))
-    return found
+        entries.append(entry | ({"sha256": sha256_of(folder / name)} if hashed else {}))
+    return entries
 
 
 def sha256_of(path: Path) -> str:

@@ -54,8 +54,10 @@ def answer_errors_alike(app: FastAPI) -> None:
             UsageError: lambda _, error: Problem(400, "usage", str(error)),
             MalformedError: lambda _, error: Problem(400, "malformed", str(error)),
             RuleError: lambda _, error: Problem(409, error.code, str(error)),
-            TallyError: _failed,
-            RequestValidationError: lambda _, error: Problem(400, "malformed", _first(error)),
+            TallyError: _unavailable,
+            RequestValidationError: lambda _, error: Problem(
+                400, "malformed", f"{'.'.join(map(str, error.errors()[0]['loc']))}: {error.errors()[0]['msg']}"
+            ),
             HTTPException: lambda _, error: Problem(
                 error.status_code,
                 CODES.get(error.status_code, "route"),
@@ -83,7 +85,7 @@ def files_of_a_run() -> Iterator[None]:
         raise Problem(404, "absent", "a file of this run is not there") from None
 
 
-def _failed(request: Request, error: TallyError) -> Problem:
+def _unavailable(request: Request, error: TallyError) -> Problem:
     write_line({"event": "unavailable", "path": request.url.path, "error": str(error)})
     return Problem(503, "unavailable", "something the service needs is not there now", headers={"Retry-After": "1"})
 
@@ -95,11 +97,6 @@ def _noted(error: Exception) -> dict[str, str]:
     where = "" if at is None else f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}"
     write_line({"event": "failed", "error": f"{type(error).__name__}: {error}", "where": where})
     return {}
-
-
-def _first(error: RequestValidationError) -> str:
-    found = error.errors()[0]
-    return f"{'.'.join(str(each) for each in found['loc'])}: {found['msg']}"
 
 
 # What an operator sees of the service: a line in the log for each request, counters for Prometheus, and its health.
@@ -174,7 +171,12 @@ def watch(app: FastAPI, database: WorkloadDatabase) -> APIRouter:
     @routes.get("/health", responses=answers(_HEALTH, "The service and its database answer."))
     async def health() -> Response:
         """Whether the service and its database answer."""
-        await asyncio.to_thread(_ask, database)
+
+        def ask() -> None:
+            with database.sql.reading() as connection:
+                connection.execute(sa.select(1))
+
+        await asyncio.to_thread(ask)
         return json_response({"status": "ok", "form": newest()})
 
     text = answers({"type": "string"}, "Counters for Prometheus.", "text/plain")
@@ -185,8 +187,3 @@ def watch(app: FastAPI, database: WorkloadDatabase) -> APIRouter:
         return Response(generate_latest(counts.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     return routes
-
-
-def _ask(database: WorkloadDatabase) -> None:
-    with database.sql.reading() as connection:
-        connection.execute(sa.select(1))

@@ -115,11 +115,11 @@ def audit(
         "graphs": graph or None,
         **dict.fromkeys(("one_graph", "one_rule", "scheduled_rates"), strict or None),
     }
-    asked = _policy(policy, chosen)
+    chosen_policy = _policy(policy, chosen)
     theirs = {"segment": segment, "step": step, "token_file": token_file}
     with _watched() as progress:
         ours = {"nonce": nonce, "device": device, "corpus": corpus, "initial": initial, "progress": progress}
-        result = _repeatable(_audited(run, asked, anchors, ours, theirs), context)
+        result = _repeatable(_audited(run, chosen_policy, anchors, ours, theirs), context)
     if db is not None:
         with open_database(db, writable=True) as database:
             audits.add_audit(database, result.to_json(), run=None if run.startswith(URLS) else Path(run))
@@ -158,9 +158,9 @@ def _audited(
 ) -> auditing.AuditResult:
     """Audit a folder, or a run in a service; raises `UsageError` for an option that is for the other one."""
     if not run.startswith(URLS):
-        if said := [name for name, value in theirs.items() if value is not None]:
-            mend = "; `tally verify-segment RUN --from A --to B` replays a segment" * (said[0] != "token_file")
-            raise UsageError(f"--{said[0].replace('_', '-')}: for a run in a service{mend}")
+        if given := [name for name, value in theirs.items() if value is not None]:
+            mend = "; `tally verify-segment RUN --from A --to B` replays a segment" * (given[0] != "token_file")
+            raise UsageError(f"--{given[0].replace('_', '-')}: for a run in a service{mend}")
         return auditing.audit(run, policy, anchors=anchors, **ours)
     if anchors is not None:
         raise UsageError("--anchors: for a run directory; a service sends its anchors itself")
@@ -177,9 +177,9 @@ def _repeatable(result: auditing.AuditResult, context: typer.Context) -> auditin
 
 
 def _policy(path: Path | None, chosen: dict[str, Any]) -> audit_policy.Policy:
-    asked = {name: value for name, value in chosen.items() if value is not None}
-    held = audit_policy.read_policy(path).model_dump(mode="json", exclude_none=True) if path else {}
-    return from_options(audit_policy.Policy, held | asked)
+    options = {name: value for name, value in chosen.items() if value is not None}
+    stated = audit_policy.read_policy(path).model_dump(mode="json", exclude_none=True) if path else {}
+    return from_options(audit_policy.Policy, stated | options)
 
 
 @contextmanager

@@ -56,10 +56,10 @@ def calibrate(
             limits = operator_study.calibrate_budget(graph, inputs, place, console.print)
             write_atomically(budget, limits.to_bytes() + b"\n")
     write_atomically(out, study.profile.to_bytes() + b"\n")
-    found = operator_study.figures_of(study)
+    measured = operator_study.figures_of(study)
     if figures is not None:
-        write_atomically(figures, encode(found) + b"\n")
-    show(found, study.profile.digest_as("calibration"), as_json)
+        write_atomically(figures, encode(measured) + b"\n")
+    show(measured, study.profile.digest_as("calibration"), as_json)
 
 
 def _require_writable(*targets: Path | None) -> None:
@@ -111,24 +111,24 @@ def calibrate_training(
     if run is not None and (quick or also or page):
         raise UsageError("--run takes none of --quick, --also and --page")
     tell = _teller()
-    found: Any
+    measured: Any
     with kept_folder(keep, PREFIX) as folder:
         if run is not None:
             own = own_run.calibrate_on(existing(run, "run directory"), folder, segments, tell)
-            calibration, found = own.calibration, own.figures
+            calibration, measured = own.calibration, own.figures
         else:
             elsewhere = None if also is None else read_calibration(also)
             effort = training_study.QUICK if quick else training_study.FULL
             study = training_study.calibrate(folder, effort, elsewhere, tell)
             tell("done")
-            calibration, found = study.calibration, training_study.figures_of(study)
+            calibration, measured = study.calibration, training_study.figures_of(study)
     write_atomically(out, calibration.to_bytes() + b"\n")
     if figures is not None:
-        write_atomically(figures, encode(found) + b"\n")
+        write_atomically(figures, encode(measured) + b"\n")
     if page is not None:
-        write_atomically(page, calibration_page.render_page(calibration, found).encode())
+        write_atomically(page, calibration_page.render_page(calibration, measured).encode())
     name = calibration.digest_as("calibration")
-    show(found if run is None else {"calibration": name, "measured": found}, name, json)
+    show(measured if run is None else {"calibration": name, "measured": measured}, name, json)
 
 
 def _teller() -> Callable[[str], None]:
@@ -165,9 +165,9 @@ def calibrate_answers(
     except (KeyboardInterrupt, Terminated) as error:
         raise type(error)(f"interrupted: {out} is as before, nothing was kept; fewer --answers end sooner") from None
     write_atomically(out, table.to_bytes() + b"\n")
-    found = table.tokens[0]
-    told = (
-        f"{out}: {found.dtype} up to {found.layers} layers of width {found.width}, {answers} answers; tie band "
-        f"{found.band:g} logits, drift {found.rms:g}, {found.mismatches:.1%} of tokens differ at most"
+    limits = table.tokens[0]
+    summary = (
+        f"{out}: {limits.dtype} up to {limits.layers} layers of width {limits.width}, {answers} answers; tie band "
+        f"{limits.band:g} logits, drift {limits.rms:g}, {limits.mismatches:.1%} of tokens differ at most"
     )
-    show(table.to_json(), told, json)
+    show(table.to_json(), summary, json)

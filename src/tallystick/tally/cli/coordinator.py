@@ -11,8 +11,6 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Final
 
 import typer
-from pydantic import TypeAdapter
-from rich.table import Column, Table
 
 from tallystick.core.canonical_json import Json, parse
 from tallystick.core.errors import MalformedError, TallyError, UsageError
@@ -34,9 +32,9 @@ from tallystick.disputes.parties import (
     programs,
     progress as dispute_progress,
 )
-from tallystick.formats.signing import SigningKey
+from tallystick.formats import signing as signing_keys
 from tallystick.formats.store.folders import OPENING, RUN, require_folder
-from tallystick.tally.cli.dispute_display import DisputeChanges, claims_table, disputes_table, print_table
+from tallystick.tally.cli import dispute_display as display
 from tallystick.tally.cli.options import AsJson, read_key
 from tallystick.tally.cli.output import print_json, read_entries, show as show_result, talk
 from tallystick.tally.cli.party_session import BUDGET, PROFILE, dispute_judge
@@ -67,7 +65,7 @@ def init_demo(database: Path, as_json: bool = False, window: int | None = None) 
     if taken:
         raise UsageError(f"{taken[0]}: there is a file already; choose another folder with --db FOLDER/court.db")
     database.parent.mkdir(parents=True, exist_ok=True)
-    own, keys = SigningKey.generate(), {name: SigningKey.generate() for name in PARTIES}
+    own, keys = signing_keys.SigningKey.generate(), {name: signing_keys.SigningKey.generate() for name in PARTIES}
     own.write(Path(f"{database}.key"))
     for name, key in keys.items():
         key.write(_key(database, name))
@@ -139,8 +137,8 @@ def init(
     """
     if demo:
         others = {"rules": rules, "members": members, "referee": referee, "treasury": treasury, "key": key}
-        if said := [name for name, value in others.items() if value is not None]:
-            raise UsageError(f"--{said[0]}: --demo brings its own rules and keys; leave one of them away")
+        if given := [name for name, value in others.items() if value is not None]:
+            raise UsageError(f"--{given[0]}: --demo brings its own rules and keys; leave one of them away")
         if db is not None and "://" in db:
             raise UsageError("--db: a coordinator for trying is kept in a file, with the keys beside it")
         # Where the run is here that the printed commands claim, the window follows from its audit.
@@ -156,8 +154,8 @@ def init(
     signing = _read_key(key) or local_coordinator.key_beside(database)
     database.close()
     listed = None if members is None else read_entries(members)
-    told = {"referee": referee, "treasury": treasury, "members": listed}
-    agreed = read_rules(rules, told, {"treasury": signing.public, "beacon": signing.public})
+    options = {"referee": referee, "treasury": treasury, "members": listed}
+    agreed = read_rules(rules, options, {"treasury": signing.public, "beacon": signing.public})
     if window_for is not None:
         agreed = agreed.model_copy(update={"challenge_window": max(agreed.challenge_window, _window(window_for))})
     with closing(local_coordinator.LocalCoordinator.create(db, agreed, signing)) as place:
@@ -165,8 +163,8 @@ def init(
 
 
 def _show_identity(place: local_coordinator.LocalCoordinator, as_json: bool) -> None:
-    found: Json = {"coordinator": place.identity, "key": place.charter.key}
-    show_result(found, f"coordinator {place.identity}\nkey {place.charter.key}", as_json)
+    identity: Json = {"coordinator": place.identity, "key": place.charter.key}
+    show_result(identity, f"coordinator {place.identity}\nkey {place.charter.key}", as_json)
 
 
 def serve(
@@ -187,15 +185,15 @@ def serve(
     if referee is None and (profile or budget):
         raise UsageError("--profile and --budget: for the judge of --referee")
 
-    with closing(_open(db, key)) as place, TemporaryDirectory() as folder, ExitStack() as held:
+    with closing(_open(db, key)) as place, TemporaryDirectory() as folder, ExitStack() as stack:
         programs = list[players.Player]()
         if keep:  # it makes due moves and brings the beacon's nonces
-            workspace = held.enter_context(players.Workspace(Path(folder, "keeper")))
+            workspace = stack.enter_context(players.Workspace(Path(folder, "keeper")))
             due = players.DueMoves(everybody=True, nonce=place.next_nonce)
             programs.append(players.Player(place.own(), workspace, (due,)))
         if referee is not None:
             judge = dispute_judge(profile, budget)
-            programs.append(_referee(place, referee, judge, Path(folder, "referee"), held))
+            programs.append(_referee(place, referee, judge, Path(folder, "referee"), stack))
         _listen(host, port, place, programs, (grace, poll))
 
 
@@ -238,30 +236,30 @@ def _open(db: str, key: Path | None) -> local_coordinator.LocalCoordinator:
     return local_coordinator.LocalCoordinator.open(db, _read_key(key))
 
 
-def _read_key(path: Path | None) -> SigningKey | None:
+def _read_key(path: Path | None) -> signing_keys.SigningKey | None:
     return None if path is None else read_key(path)
 
 
 def read_rules(path: Path | None, options: dict[str, Any], defaults: dict[str, Any]) -> game_state.Rules:
     """The rules in a file with what the options say; raises `UsageError` for one said in both."""
-    told = {name: value for name, value in options.items() if value is not None}
+    stated = {name: value for name, value in options.items() if value is not None}
     given = {} if path is None else parse(read_document(path), path.name)
     if not isinstance(given, dict):
         raise MalformedError(f"{path}: no JSON object of rules")
-    if twice := sorted(given.keys() & told.keys()):
+    if twice := sorted(given.keys() & stated.keys()):
         raise UsageError(f"--{twice[0]}: the rules in {path} say it already")
-    return game_state.Rules.from_json({**defaults, **given, **told}, "rules")
+    return game_state.Rules.from_json({**defaults, **given, **stated}, "rules")
 
 
 def _referee(
-    place: local_coordinator.LocalCoordinator, path: Path, judge: judging.DisputeJudge, folder: Path, held: ExitStack
+    place: local_coordinator.LocalCoordinator, path: Path, judge: judging.DisputeJudge, folder: Path, stack: ExitStack
 ) -> players.Player:
     """The program of the referee; raises `UsageError` where the rules name another one."""
     key = _read_key(path)
     assert key is not None
     if key.public != place.rules.referee:
         raise UsageError(f"--referee {path}: the rules name another referee")
-    workspace = held.enter_context(players.Workspace(folder))
+    workspace = stack.enter_context(players.Workspace(folder))
     cache = game_view.BoardCache(place.board(key), workspace.folder / "data")
     return players.Player(place.connect(key), workspace, programs.referee(cache, judge, judge.is_large))
 
@@ -305,8 +303,8 @@ def _keep_at(
     grace, poll = seconds
     stop.wait(grace)
     with TemporaryDirectory() as folder:
-        changes = DisputeChanges(
-            place.own(), game_view.BoardCache(place.board(SigningKey.generate()), Path(folder)), say
+        changes = display.DisputeChanges(
+            place.own(), game_view.BoardCache(place.board(signing_keys.SigningKey.generate()), Path(folder)), say
         )
         while not stop.wait(poll):
             for program in programs:
@@ -323,6 +321,8 @@ def _keep_at(
 
 
 def _summary(place: local_coordinator.LocalCoordinator) -> Json:
+    from pydantic import TypeAdapter
+
     chain = place.chain()
     claims: Json = TypeAdapter(tuple[game_state.PostedClaim, ...]).dump_python(chain.state.claims, mode="json")
     disputes: Json = TypeAdapter(tuple[game_state.Dispute, ...]).dump_python(chain.state.disputes, mode="json")
@@ -339,14 +339,16 @@ def _summary(place: local_coordinator.LocalCoordinator) -> Json:
 
 
 def _print_tables(place: local_coordinator.LocalCoordinator, chain: signed_moves.ChainState) -> None:
+    from rich.table import Column, Table
+
     now, state = place.now(), chain.state
     purses = Table("party", Column("purse", justify="right"), box=None)
     for party in place.parties():
         purses.add_row(party, f"{place.purse(party):,}")
-    disputes = disputes_table(
+    disputes = display.disputes_table(
         [dispute_progress.progress_of(state, number, now) for number in range(len(state.disputes))], now
     )
     print(f"coordinator {place.identity}\n{chain.count} moves, head {chain.head}")
-    for table in (claims_table(state, context.game_time(state, now)), disputes, purses):
+    for table in (display.claims_table(state, context.game_time(state, now)), disputes, purses):
         if table.row_count:
-            print_table(table)
+            display.print_table(table)

@@ -60,9 +60,9 @@ def _commit_directory(path: Path, target: Path, verify: Path | None, recheck: bo
 
 
 def _commit_file(path: Path, target: Path, verify: Path | None) -> digests.Digest:
-    found = preparation.commit_source("jsonl" if path.suffix == ".jsonl" else "text", path)
+    commit = preparation.commit_source("jsonl" if path.suffix == ".jsonl" else "text", path)
     if verify is None:
-        written = encode(found.to_json()) + b"\n"
+        written = encode(commit.to_json()) + b"\n"
         if target.exists() and read_document(target, FILE_BYTES_MAX) != written:
             raise UsageError(f"{target} holds another commit: remove it or choose another file with --out")
         write_atomically(target, written)
@@ -70,9 +70,9 @@ def _commit_file(path: Path, target: Path, verify: Path | None) -> digests.Diges
         claimed := datasets.RecordCommit.from_json(
             decode(read_document(verify).removesuffix(b"\n"), verify.name), verify.name
         )
-    ) != found:
-        raise ProofError(f"{path}: {found.count} records under another root than the {claimed.count} committed")
-    return found.identity
+    ) != commit:
+        raise ProofError(f"{path}: {commit.count} records under another root than the {claimed.count} committed")
+    return commit.identity
 
 
 def rows(
@@ -95,8 +95,8 @@ def rows(
     settings = {"field": field, "trained": trained, "seed": seed, "packing": packing}
     made = row_writing.write_rows(existing(corpus, "directory"), model, out, length=length, **settings)
     talk().print(f"{out}: {made.count} rows of {made.length} tokens, of the corpus {made.corpus}", soft_wrap=True)
-    told: Json = {"corpus": str(made.corpus), "count": made.count, "out": str(out), "rows": str(made.identity)}
-    show(told, str(made.identity), json)
+    result: Json = {"corpus": str(made.corpus), "count": made.count, "out": str(out), "rows": str(made.identity)}
+    show(result, str(made.identity), json)
 
 
 def verify_data(run: RunFolder, corpus: CorpusDirectory = None, json: AsJson = False) -> None:

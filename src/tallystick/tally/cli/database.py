@@ -55,8 +55,8 @@ def add(
         json,
     )
     for place, why in refused:
-        told = str(why) if str(why).startswith(place) else f"{place}: {why}"
-        talk().print(words.printable(f"tally: {told}"), soft_wrap=True)
+        line = str(why) if str(why).startswith(place) else f"{place}: {why}"
+        talk().print(words.printable(f"tally: {line}"), soft_wrap=True)
     if refused:
         raise typer.Exit(refused[0][1].exit_code)
 
@@ -128,16 +128,16 @@ def list_places(db: Db = "tally.db", json: AsJson = False) -> None:
     with open_database(db) as database, database.sql.reading() as connection:
         places = sources.places_of(connection)
     if json:
-        found: list[Json] = [
-            {"kind": each.kind, "name": each.name, "place": each.place, "there": each.is_there} for each in places
+        listed: list[Json] = [
+            {"kind": place.kind, "name": place.name, "place": place.place, "there": place.is_there} for place in places
         ]
-        print_json({"places": found})
+        print_json({"places": listed})
         return
     print_table(
         ("kind", "name", "there", "place"),
         [
-            (each.kind, each.name, "yes" if each.is_there else "no", "" if each.is_in_database else each.place)
-            for each in places
+            (place.kind, place.name, "yes" if place.is_there else "no", "" if place.is_in_database else place.place)
+            for place in places
         ],
     )
 
@@ -145,13 +145,13 @@ def list_places(db: Db = "tally.db", json: AsJson = False) -> None:
 def show_run(run: str = typer.Argument(help="A run, by its name."), db: Db = "tally.db", json: AsJson = False) -> None:
     """Say which steps of a run can be replayed exactly, which only looked at from outside, and what is missing."""
     with open_database(db) as database:
-        found = discovery.discover(database, run)
+        discovered = discovery.discover(database, run)
     if json:
-        ranges: list[Json] = [{**asdict(each), "replay": str(each.replay)} for each in found.ranges]
-        print_json({"anchors": list(found.anchors), "ranges": ranges, "run": run})
+        ranges: list[Json] = [{**asdict(part), "replay": str(part.replay)} for part in discovered.ranges]
+        print_json({"anchors": list(discovered.anchors), "ranges": ranges, "run": run})
         return
-    talk().print(f"{len(found.anchors)} states are there", soft_wrap=True)
-    rows = [(f"{each.first}–{each.last}", str(each.replay), each.missing, each.mend) for each in found.ranges]
+    talk().print(f"{len(discovered.anchors)} states are there", soft_wrap=True)
+    rows = [(f"{part.first}–{part.last}", str(part.replay), part.missing, part.mend) for part in discovered.ranges]
     print_table(("steps", "replay", "missing", "mend"), rows)
 
 
@@ -167,10 +167,10 @@ def check(
     """
     with open_database(db) as database:
         report = checking.check(database, quick, None if blobs is None else blob_stores.Blobs(blobs))
-    findings = [words.printable(each) for each in report.findings]
-    unchecked = [words.printable(each) for each in report.unchecked]
-    said = [f"could not check: {each}" for each in unchecked]
-    said += [f"no file holds {each}" for each in report.only_here]
+    findings = [words.printable(line) for line in report.findings]
+    unchecked = [words.printable(line) for line in report.unchecked]
+    notes = [f"could not check: {line}" for line in unchecked]
+    notes += [f"no file holds {line}" for line in report.only_here]
     show(
         {
             "findings": list(findings),
@@ -179,13 +179,13 @@ def check(
             "rows": report.rows,
             "unchecked": list(unchecked),
         },
-        "\n".join([*findings, *said] if findings or unchecked else [f"{report.rows} rows agree", *said]),
+        "\n".join([*findings, *notes] if findings or unchecked else [f"{report.rows} rows agree", *notes]),
         json,
     )
     if findings:
         talk().print("where files have changed since they were read, `tally db add` reads them again", soft_wrap=True)
-        found = len(findings) + report.more
-        raise ProofError(f"{db}: findings: {found}; rows are not what the files say, or files not what was claimed")
+        count = len(findings) + report.more
+        raise ProofError(f"{db}: findings: {count}; rows are not what the files say, or files not what was claimed")
     if unchecked:
         talk().print(f"{without_passwords(db)}: no row is wrong, and some could not be checked", soft_wrap=True)
         raise typer.Exit(3)
@@ -275,12 +275,12 @@ def restore(
         there = blob_stores.Blobs(blobs)
     with open_database(db, writable=True) as database:
         report = storing.restore_files(database, run, there, wanted)
-    found: Json = {
+    result: Json = {
         "damaged": dict(report.damaged),
         "fetched": [each.file for each in report.fetched],
         "lacking": dict(report.lacking),
     }
-    show(found, "\n".join(each.file for each in report.fetched) or "nothing was lacking", json)
+    show(result, "\n".join(each.file for each in report.fetched) or "nothing was lacking", json)
     if problem := storing.problem_of(run, report):
         raise problem
 
@@ -301,22 +301,22 @@ def collect(
     before = None if young else now - DAY
     with open_database(db) as database:
         there = blob_stores.Blobs(blobs)
-        found = storing.unreferenced(database, there, before)
+        unnamed = storing.unreferenced(database, there, before)
     if delete:
         with open_database(db, writable=True) as database:
-            found = list(storing.collect(database, there, before))
+            unnamed = list(storing.collect(database, there, before))
         there.drop_drafts(now if young else now - DAY)
     if json:
-        listed: list[Json] = [{"blob": each.blob, "bytes": each.bytes, "fate": str(each.fate)} for each in found]
+        listed: list[Json] = [{"blob": each.blob, "bytes": each.bytes, "fate": str(each.fate)} for each in unnamed]
         print_json({"blobs": without_passwords(blobs), "unreferenced": listed})
         return
-    print_table(("blob", "bytes", ""), [(each.blob, each.bytes, str(each.fate)) for each in found])
+    print_table(("blob", "bytes", ""), [(each.blob, each.bytes, str(each.fate)) for each in unnamed])
 
 
 def _steps(text: str) -> tuple[int, int]:
     """The first and the last step; raises `UsageError`."""
-    found = re.fullmatch(r"([1-9][0-9]{0,17})(?:\.\.([1-9][0-9]{0,17}))?", text)
-    first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+    parts = re.fullmatch(r"([1-9][0-9]{0,17})(?:\.\.([1-9][0-9]{0,17}))?", text)
+    first, last = (int(parts[1]), int(parts[2] or parts[1])) if parts else (1, 0)
     if last < first:
         raise UsageError(f"--steps {text}: a step like 573, or the first and the last one like 100..200")
     return first, last
@@ -340,14 +340,14 @@ def query(
         raise UsageError(f"{db}: a service takes no SQL; `tallystick.open` asks it in Python")
     require("sqlalchemy", "alembic")
     if sql is None:
-        found = database_sql.list_views()
+        selected = database_sql.list_views()
     else:
         with open_database(db) as database:
-            found = database_sql.select(database, sql, limit, timeout)
+            selected = database_sql.select(database, sql, limit, timeout)
     if json:
-        rows: list[Json] = [dict(zip(found.columns, row, strict=True)) for row in found.rows]
-        print_json({"more": found.more, "rows": rows})
+        rows: list[Json] = [dict(zip(selected.columns, row, strict=True)) for row in selected.rows]
+        print_json({"more": selected.more, "rows": rows})
     else:
-        print_table(found.columns, found.rows)
-    if found.more:
+        print_table(selected.columns, selected.rows)
+    if selected.more:
         talk().print(f"these are the first {limit:,} rows, and there are more: --limit takes more", soft_wrap=True)

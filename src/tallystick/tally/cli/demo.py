@@ -166,9 +166,9 @@ def served_answer(language_model: language_models.TorchLanguageModel, out: Path)
     card = language_model.card
     settings = receipt_issuing.RecordSettings(fingerprints.standard_fingerprints(card.layers, card.dtype))
     with receipt_issuing.ReceiptIssuer(language_model, signing.SigningKey.generate(), settings) as issuer:
-        asked = generation.AnswerRequest(sampler=receipt_form.Sampler(temperature=0.8, seed=7))
+        request = generation.AnswerRequest(sampler=receipt_form.Sampler(temperature=0.8, seed=7))
         answer = generation.generate_plain(
-            language_model, [language_model.encode_text(PROMPT)], TOKENS, [asked], issuer
+            language_model, [language_model.encode_text(PROMPT)], TOKENS, [request], issuer
         )[0]
     assert answer.issued is not None
     with receipt_files.ReceiptLog(out / "receipts.jsonl") as log:

@@ -28,9 +28,9 @@ from tallystick.disputes.parties import (
     progress as dispute_progress,
     prover as proving,
 )
-from tallystick.formats.signing import SigningKey, check_public
+from tallystick.formats import signing
 from tallystick.tally import operators as operators_api
-from tallystick.tally.cli.dispute_display import accounts_table, claims_table, disputes_table, moves_table, print_table
+from tallystick.tally.cli import dispute_display as display
 from tallystick.tally.cli.options import AsJson
 from tallystick.tally.cli.output import print_json, show as show_result, talk
 from tallystick.tally.cli.party_session import (
@@ -99,12 +99,12 @@ def status(coordinator: str = COORDINATOR, json: AsJson = False) -> None:
     if not view.state.claims:
         talk().print("no claims yet")
         return
-    print_table(claims_table(view.state, view.time))
+    display.print_table(display.claims_table(view.state, view.time))
     if progress:
         print()
-        print_table(disputes_table(progress, view.now))
+        display.print_table(display.disputes_table(progress, view.now))
     print()
-    print_table(accounts_table(money, view.now))
+    display.print_table(display.accounts_table(money, view.now))
     for line in dispute_progress.silent_provers(view):
         print(f"\n{line}")
 
@@ -135,18 +135,18 @@ def show(
     )
     if json:
         moves: list[Json] = [each.to_json() for each in history]
-        told: dict[str, Json] = {
+        result: dict[str, Json] = {
             "ending": ending.to_json(),
             "moves": moves,
             "now": now.to_json(),
             "reasons": [*reasons],
         }
-        print_json(told if run is None else {**told, "module": module})
+        print_json(result if run is None else {**result, "module": module})
         return
-    print_table(moves_table(history))
+    display.print_table(display.moves_table(history))
     print(*dispute_progress.ending_lines(view.state.disputes[number], number, ending, module), sep="\n")
     if now.phase != "settled":
-        print_table(disputes_table([now], view.now))
+        display.print_table(display.disputes_table([now], view.now))
 
 
 def play(
@@ -189,7 +189,7 @@ def settle(party: PartyOptions, number: int = NUMBER, json: AsJson = False) -> N
         )
         view = watch.look()
         _require_dispute(view, number)
-        while task := next((each for each in keeper.about(view, number) if each.key not in made), None):
+        while task := next((due for due in keeper.about(view, number) if due.key not in made), None):
             move = task.answer()
             assert move is not None  # a due move is known at once
             connection.coordinator.submit(move)
@@ -244,8 +244,8 @@ def _open_one(view: game_view.GameView, claim: int) -> int | None:
 def _claim_json(view: game_view.GameView, number: int) -> Json:
     claim = view.state.claims[number]
     left = max(0, claim.deadline - view.time) if claim.status == "open" else None
-    told = {name: value for name, value in asdict(claim).items() if name not in ("deadline", "seal")}
-    return {**told, "claim": number, "seconds": left}
+    fields = {name: value for name, value in asdict(claim).items() if name not in ("deadline", "seal")}
+    return {**fields, "claim": number, "seconds": left}
 
 
 # Single moves of guardian, members, planter and prover.
@@ -267,12 +267,12 @@ def delegate(
     if coordinator.startswith(connect.ETHEREUM):
         raise UsageError("the contract knows no delegates; a watchtower there needs the prover's key")
     try:
-        check_public(party)
+        signing.check_public(party)
     except ValueError as error:
         raise UsageError(f"{party[:80]}: no key of 64 hexadecimal digits: {error}") from None
     with connect.connected(coordinator, key) as connection:
         until = connection.coordinator.now() + round(days * game_state.DAY)
-        signed = signed_moves.sign_delegation(connection.identity, party, until, SigningKey.read(key))
+        signed = signed_moves.sign_delegation(connection.identity, party, until, signing.SigningKey.read(key))
         print(signed.to_bytes().decode())
 
 
@@ -341,8 +341,8 @@ def unseal(
         return
     votes = [vote for each in dispute.rounds for vote in zip(each.drawn, each.votes, strict=True)]
     wrong = sorted({name for name, vote in votes if vote not in (None, known)})
-    told = f"dispute {number} was planted: {len(wrong)} members voted otherwise"
-    show_result({"dispute": number, "wrong": [*wrong]}, "\n".join([told, *(f"member {name}" for name in wrong)]), json)
+    text = f"dispute {number} was planted: {len(wrong)} members voted otherwise"
+    show_result({"dispute": number, "wrong": [*wrong]}, "\n".join([text, *(f"member {name}" for name in wrong)]), json)
 
 
 def pause_left(view: game_view.GameView) -> int | None:

@@ -27,19 +27,25 @@ def disputes_table(progress: Sequence[dispute_progress.DisputeProgress], now: in
     """Disputes with their ranges and clocks at the coordinator's time `now`."""
     columns = (Column(name, no_wrap=True) for name in ("dispute", "claim", "level", "leaves", "", "phase"))
     table = Table(*columns, "to move", box=None)
-    for each in progress:
-        shown = dispute_progress.bar(each.low, each.high, each.size, BAR)
+    for dispute in progress:
+        shown = dispute_progress.bar(dispute.low, dispute.high, dispute.size, BAR)
         table.add_row(
-            f"{each.number}", f"{each.claim}", each.level, each.leaves, shown, each.phase, ended_or_turn(each, now)
+            f"{dispute.number}",
+            f"{dispute.claim}",
+            dispute.level,
+            dispute.leaves,
+            shown,
+            dispute.phase,
+            ended_or_turn(dispute, now),
         )
     return table
 
 
-def ended_or_turn(each: dispute_progress.DisputeProgress, now: int) -> str:
+def ended_or_turn(dispute: dispute_progress.DisputeProgress, now: int) -> str:
     """How a dispute ended, or who is to move, and until when."""
-    if each.phase == "settled":
-        return dispute_progress.ENDS[each.fault or "nobody"]
-    return each.mover + dispute_progress.deadline(None if each.seconds is None else now + each.seconds, now)
+    if dispute.phase == "settled":
+        return dispute_progress.ENDS[dispute.fault or "nobody"]
+    return dispute.mover + dispute_progress.deadline(None if dispute.seconds is None else now + dispute.seconds, now)
 
 
 def claims_table(state: game_state.State, time: int) -> Table:
@@ -61,9 +67,15 @@ def accounts_table(accounts: Sequence[game_view.PartyAccount], now: int) -> Tabl
         table.add_column(name, no_wrap=True, justify="right")
     table.add_column("payable", no_wrap=True)
     table.add_column("role")
-    for each in accounts:
-        sums = (f"{each.paid_in:,}", f"{each.held:,}", f"{each.taken_out:,}", f"{each.owed:,}", f"{each.gained:+,}")
-        table.add_row(each.party[:12], *sums, _payable(each, now), roles_in_words(each))
+    for account in accounts:
+        sums = (
+            f"{account.paid_in:,}",
+            f"{account.held:,}",
+            f"{account.taken_out:,}",
+            f"{account.owed:,}",
+            f"{account.gained:+,}",
+        )
+        table.add_row(account.party[:12], *sums, _payable(account, now), roles_in_words(account))
     return table
 
 
@@ -104,10 +116,10 @@ def moves_table(history: Sequence[dispute_progress.HistoryEntry]) -> Table:
     table = Table(Column("after", justify="right", no_wrap=True), Column("who", no_wrap=True), "move", box=None)
     table.add_column("leaves", no_wrap=True)
     table.add_column("", no_wrap=True)
-    for each in history:
-        at, passed = each.after, each.entry.time - history[0].entry.time
+    for past in history:
+        at, passed = past.after, past.entry.time - history[0].entry.time
         leaves, shown = f"{at.level} {at.low}–{at.high - 1}", dispute_progress.bar(at.low, at.high, at.size, BAR)
-        table.add_row(dispute_progress.span(passed) if passed else "", each.role, each.summary, leaves, shown)
+        table.add_row(dispute_progress.span(passed) if passed else "", past.role, past.summary, leaves, shown)
     return table
 
 
@@ -172,13 +184,13 @@ class Display:
         """
         waits = list(self.waits(view))
         if self.live is not None:
-            self.live.update(self._live(view, self.progress, [each.sentence(view.now) for each in waits]), refresh=True)
+            self.live.update(self._live(view, self.progress, [wait.sentence(view.now) for wait in waits]), refresh=True)
             return False
-        apart = [each for each in waits if not each.is_in_dispute]  # the line of a dispute says its own
-        for each in apart:
-            if each.what not in self.waited:
-                self.print(each.sentence(view.now))
-        self.waited = {each.what for each in apart}
+        apart = [wait for wait in waits if not wait.is_in_dispute]  # the line of a dispute says its own
+        for wait in apart:
+            if wait.what not in self.waited:
+                self.print(wait.sentence(view.now))
+        self.waited = {wait.what for wait in apart}
         return False
 
     def _live(
@@ -201,15 +213,15 @@ class DisputeChanges:
         self, view: game_view.GameView, progress: Iterable[dispute_progress.DisputeProgress], only_ends: bool = False
     ) -> None:
         """Print the states that are new; with `only_ends`, those of disputes that have ended."""
-        for each in progress:
-            stands = (each.phase, each.level, each.low, each.high, each.fault)
-            if self.seen.get(each.number) == stands:
+        for dispute in progress:
+            stands = (dispute.phase, dispute.level, dispute.low, dispute.high, dispute.fault)
+            if self.seen.get(dispute.number) == stands:
                 continue
-            self.seen[each.number] = stands
-            if each.phase == "settled":
-                self._show_end(view, each.number)
+            self.seen[dispute.number] = stands
+            if dispute.phase == "settled":
+                self._show_end(view, dispute.number)
             elif not only_ends:
-                self.print(line(view, each))
+                self.print(line(view, dispute))
 
     def _show_end(self, view: game_view.GameView, number: int) -> None:
         history = dispute_progress.dispute_history(self.coordinator.rules, self.coordinator.entries(), number)
@@ -218,7 +230,7 @@ class DisputeChanges:
             self.print(text)
 
 
-def line(view: game_view.GameView, each: dispute_progress.DisputeProgress) -> str:
+def line(view: game_view.GameView, dispute: dispute_progress.DisputeProgress) -> str:
     """Where an open dispute stands, and what it waits for, on one line."""
-    where = f"{each.level} {each.leaves} {dispute_progress.bar(each.low, each.high, each.size, BAR)}"
-    return f"dispute {each.number}: {where} {dispute_progress.wait_in(view, each.number).sentence(view.now)}"
+    where = f"{dispute.level} {dispute.leaves} {dispute_progress.bar(dispute.low, dispute.high, dispute.size, BAR)}"
+    return f"dispute {dispute.number}: {where} {dispute_progress.wait_in(view, dispute.number).sentence(view.now)}"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any, Final, get_args, get_type_hints
 
 import typer
-from rich.table import Table
 
 from tallystick.core.canonical_json import parse
 from tallystick.core.errors import MalformedError
@@ -64,12 +63,12 @@ def economics(
     economy = _economy(rules, {name: value for name, value in numbers.items() if value is not None})
     if plot is not None:
         draw_region(economy, plot)
-    found = conditions(economy)
+    met = conditions(economy)
     if json:
         print_json({**report(economy), **({"regions": regions(economy)} if region else {})})
     else:
-        _print_pages(economy, found, region)
-    return 0 if all(each.is_met for each in found) else 1
+        _print_pages(economy, met, region)
+    return 0 if all(each.is_met for each in met) else 1
 
 
 def _with_numbers() -> Signature:
@@ -106,76 +105,77 @@ def _read_rules(path: Path | None) -> Rules:
     return Rules.from_json({"treasury": DEFAULT_RULES.treasury, **given}, path.name)
 
 
-def _print_pages(economy: Economy, found: tuple[Condition, ...], region: bool) -> None:
+def _print_pages(economy: Economy, checked: tuple[Condition, ...], region: bool) -> None:
+    from rich.table import Table
+
     console = page()
-    missing = sum(not each.is_met for each in found)
+    missing = sum(not each.is_met for each in checked)
     outcome = f"[bold red]{missing} CONDITIONS NOT MET[/]" if missing else "[bold green]ALL CONDITIONS HOLD[/]"
     bond, saving = economy.rules.prover_bond, economy.workload.saving
     console.print(f"{outcome}  a bond of {bond:,} against a saving of {saving:,.0f}", soft_wrap=True)
-    tables = [_conditions_table(found), _figures_table(economy), _committees_table(economy)]
-    tables += [_spam_table(economy), _delays_table(economy), *(_region_tables(economy) if region else ())]
-    for table in tables:
+    for heads, rows in (*_tables(economy, checked), *(_region_tables(economy) if region else ())):
+        table = Table(box=None, pad_edge=False, title="", title_justify="left")
+        for head in heads:
+            table.add_column(head.lstrip(">"), justify="right" if head.startswith(">") else "left")
+        for row in rows:
+            table.add_row(*row)
         console.print(table)
 
 
-def _conditions_table(found: tuple[Condition, ...]) -> Table:
-    table = _table(("condition", "left"), ("value", "right"), ("", "left"), ("threshold", "right"), ("met", "left"))
-    for each in found:
-        mark = "[green]yes[/]" if each.is_met else "[red]no[/]"
-        table.add_row(each.name, _number(each.value), each.relation, _number(each.threshold), mark)
-    return table
+_Rows = Iterable[tuple[str, ...]]
 
 
-def _figures_table(economy: Economy) -> Table:
-    table = _table(("figure", "left"), ("value", "right"))
-    for name, value in figures(economy).items():
-        table.add_row(name, _number(value))
-    return table
+def _tables(economy: Economy, checked: tuple[Condition, ...]) -> Iterator[tuple[tuple[str, ...], _Rows]]:
+    """The heads and rows of each table; columns whose head begins with `>` are numbers, set at the right."""
+    yield (
+        ("condition", ">value", "", ">threshold", "met"),
+        (
+            (each.name, _number(each.value), each.relation, _number(each.threshold), _YES if each.is_met else _NO)
+            for each in checked
+        ),
+    )
+    yield ("figure", ">value"), ((name, _number(value)) for name, value in figures(economy).items())
+    seats = zip(sizes(economy.rules, economy.workload.pool), wrong_rounds(economy), strict=False)
+    yield (
+        ("round", ">members", ">rules wrongly"),
+        (
+            (f"appeal {number}" if number else "first", str(count), _number(chance))
+            for number, (count, chance) in enumerate(seats)
+        ),
+    )
+    spam = [sybils(economy, count) for count in CHALLENGES]
+    yield (
+        (">false challenges", ">cost", ">paid to prover", ">costs prover", ">one of them wins"),
+        (
+            tuple(map(_number, (each.challenges, each.lost, each.won, each.imposed, each.wrongly_convicted)))
+            for each in spam
+        ),
+    )
+    ends = {None: "its clock ends", 0: "a committee"}
+    yield (
+        ("a false challenge plays until", ">days", ">cost"),
+        (
+            (ends.get(each.appeals, f"appeal {each.appeals}"), f"{each.seconds / DAY:.1f}", _number(each.cost))
+            for each in delays(economy)
+        ),
+    )
 
 
-def _committees_table(economy: Economy) -> Table:
-    table = _table(("round", "left"), ("members", "right"), ("rules wrongly", "right"))
-    seats = sizes(economy.rules, economy.workload.pool)
-    for number, (count, chance) in enumerate(zip(seats, wrong_rounds(economy), strict=False)):
-        table.add_row(f"appeal {number}" if number else "first", str(count), _number(chance))
-    return table
-
-
-def _spam_table(economy: Economy) -> Table:
-    heads = ("false challenges", "cost", "paid to prover", "costs prover", "one of them wins")
-    table = _table(*((head, "right") for head in heads))
-    for count in CHALLENGES:
-        each = sybils(economy, count)
-        cells = (each.challenges, each.lost, each.won, each.imposed, each.wrongly_convicted)
-        table.add_row(*map(_number, cells))
-    return table
-
-
-def _delays_table(economy: Economy) -> Table:
-    table = _table(("a false challenge plays until", "left"), ("days", "right"), ("cost", "right"))
-    for each in delays(economy):
-        name = "its clock ends" if each.appeals is None else f"appeal {each.appeals}" if each.appeals else "a committee"
-        table.add_row(name, f"{each.seconds / DAY:.1f}", _number(each.cost))
-    return table
-
-
-def _region_tables(economy: Economy) -> Iterator[Table]:
-    bonds = _table(("audit probability", "right"), ("least bond ÷ saving", "right"), ("largest", "right"))
+def _region_tables(economy: Economy) -> Iterator[tuple[tuple[str, ...], _Rows]]:
+    bonds = []
     for audit in AUDIT_PROBABILITIES:
-        found = bond_range(economy, audit)
-        bonds.add_row(_number(audit), *(("—", "—") if found is None else map(_number, (found.least, found.largest))))
-    yield bonds
-    members = _table(("honest, for a committee of", "right"), *((str(seats), "right") for seats in COMMITTEES))
-    for honesty, row in zip(HONESTIES, committee_map(economy, HONESTIES, COMMITTEES), strict=True):
-        members.add_row(_number(honesty), *("[red]no[/]" if names else "[green]yes[/]" for names in row))
-    yield members
+        bond = bond_range(economy, audit)
+        bonds.append((_number(audit), *(("—", "—") if bond is None else map(_number, (bond.least, bond.largest)))))
+    yield (">audit probability", ">least bond ÷ saving", ">largest"), bonds
+    members = zip(HONESTIES, committee_map(economy, HONESTIES, COMMITTEES), strict=True)
+    yield (
+        (">honest, for a committee of", *(f">{seats}" for seats in COMMITTEES)),
+        ((_number(honesty), *(_NO if names else _YES for names in row)) for honesty, row in members),
+    )
 
 
-def _table(*columns: tuple[str, Any]) -> Table:
-    table = Table(box=None, pad_edge=False, title="", title_justify="left")
-    for name, justify in columns:
-        table.add_column(name, justify=justify)
-    return table
+_YES: Final = "[green]yes[/]"
+_NO: Final = "[red]no[/]"
 
 
 def _number(value: float) -> str:

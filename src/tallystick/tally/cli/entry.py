@@ -163,10 +163,10 @@ def _open_where_closed(number: int) -> None:
     try:
         os.fstat(number)
     except OSError:
-        found = os.open(os.devnull, os.O_RDWR)
-        if found != number:
-            os.dup2(found, number)
-            os.close(found)
+        opened = os.open(os.devnull, os.O_RDWR)
+        if opened != number:
+            os.dup2(opened, number)
+            os.close(opened)
 
 
 def _text(file: io.FileIO, before: TextIO | None) -> TextIO:

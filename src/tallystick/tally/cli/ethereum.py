@@ -49,9 +49,9 @@ def deploy(
     require("web3")
     owner = keys.EthereumKey.read(key)
     named = None if members is None else [line.lower() for line in read_entries(members)]
-    told = {"treasury": _address("--treasury", treasury), "members": named}
+    stated = {"treasury": _address("--treasury", treasury), "members": named}
     witness = _address("--board", board)
-    agreed = read_rules(rules, told, {"treasury": owner.address})
+    agreed = read_rules(rules, stated, {"treasury": owner.address})
     _require_money(rpc, owner.address)
     place = str(client.deploy(rpc, agreed, owner, witness, settings=client.Settings(depth=depth)))
     show_result({"coordinator": place}, place, json)
@@ -60,19 +60,19 @@ def deploy(
 def show(place: str = PLACE, depth: int | None = DEPTH, json: AlwaysJson = True) -> None:
     """Check a contract's code and its whole log, and print its rules and the state of claims and disputes."""
     require("web3")
-    found = client.connect(place, settings=client.Settings(depth=depth))
-    state = found.state
+    contract = client.connect(place, settings=client.Settings(depth=depth))
+    state = contract.state
     print_json(
         {
             "balance": state.balance,
-            "board": found.deployment.board,
-            "chain": found.chain_id,
+            "board": contract.deployment.board,
+            "chain": contract.chain_id,
             "claims": [{"prover": each.prover, "status": each.status.value} for each in state.claims],
-            "contract": found.contract,
+            "contract": contract.contract,
             "disputes": [{"claim": each.claim, "phase": each.phase.value} for each in state.disputes],
-            "moves": len(found.entries()),
-            "rules": found.rules.to_json(),
-            "time": found.now(),
+            "moves": len(contract.entries()),
+            "rules": contract.rules.to_json(),
+            "time": contract.now(),
         }
     )
 
@@ -86,11 +86,11 @@ def attest(
 ) -> None:
     """Attest over HTTP, for a board, that it has the data of moves. Prints the address; Ctrl-C ends it."""
     require("web3")
-    found, owner = client.connect(place), keys.EthereumKey.read(key)
-    if found.deployment.board != owner.address:
-        raise UsageError(f"--key {key}: the contract's board is {found.deployment.board}, not {owner.address}")
+    contract, owner = client.connect(place), keys.EthereumKey.read(key)
+    if contract.deployment.board != owner.address:
+        raise UsageError(f"--key {key}: the contract's board is {contract.deployment.board}, not {owner.address}")
     with closing(local_coordinator.LocalCoordinator.open(db)) as local, http.bind(host, port) as listening:
-        attesting = board.AttestingBoard(local.blobs, owner, found.chain_id, found.contract)
+        attesting = board.AttestingBoard(local.blobs, owner, contract.chain_id, contract.contract)
         print(http.address_of(listening), flush=True)
         serve_until_interrupted(board.create_app(attesting), listening)
 

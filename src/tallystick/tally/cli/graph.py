@@ -48,48 +48,50 @@ def graph_json(graph: graphs.Graph, named: program_files.NamedNodes) -> Json:
     }
 
 
-def node_facts(found: inspection.Inspection, number: int, named: program_files.NamedNodes) -> dict[str, Json]:
+def node_facts(inspected: inspection.Inspection, number: int, named: program_files.NamedNodes) -> dict[str, Json]:
     """One node's record, its module, its cost, and how many nodes it depends on and serves."""
-    if number not in found.nodes:
+    if number not in inspected.nodes:
         raise UsageError(f"the graph has no node {number}")
-    cost = found.costs[number]
+    cost = inspected.costs[number]
     return {
-        **encoding.node_json(found.nodes[number]),
+        **encoding.node_json(inspected.nodes[number]),
         "bytes_moved": cost.bytes_moved,
-        "depends_on": len(slicing.ancestors(found.graph, [number])) - 1,
-        "depth": found.depths[number],
+        "depends_on": len(slicing.ancestors(inspected.graph, [number])) - 1,
+        "depth": inspected.depths[number],
         "flops": cost.flops,
-        "meaning": found.find(found.nodes[number].operator).meaning,
+        "meaning": inspected.find(inspected.nodes[number].operator).meaning,
         "module": named.paths.get(number),
-        "read_by": list(found.read_by(number)),
-        "reads": list(found.reads(number)),
-        "serves": len(slicing.descendants(found.graph, [number])) - 1,
+        "read_by": list(inspected.read_by(number)),
+        "reads": list(inspected.reads(number)),
+        "serves": len(slicing.descendants(inspected.graph, [number])) - 1,
     }
 
 
 def diff_lines(
-    found: graph_difference.Diff,
+    difference: graph_difference.Diff,
     before: tuple[graphs.Graph, program_files.NamedNodes],
     after: tuple[graphs.Graph, program_files.NamedNodes],
 ) -> Iterator[str]:
     """What differs outside the nodes, then nodes removed, added and changed, each with its module."""
     mine, theirs = ({node.number: node.operator for node in graph.nodes} for graph, _ in (before, after))
-    yield from (f"! {line}" for line in found.header)
-    yield from (f"- n{number} {mine[number]}{before[1].place(number)}" for number in found.removed)
-    yield from (f"+ n{number} {theirs[number]}{after[1].place(number)}" for number in found.added)
-    for each in found.changed:
-        place = before[1].place(each.number) or after[1].place(each.other)
-        changes = [f"{name} {plain(old)} -> {plain(new)}" for name, (old, new) in each.values.items()]
-        yield f"~ n{each.number} -> n{each.other} {mine[each.number]}{place}: {', '.join(changes)}"
-    yield f"{found.same} nodes are the same"
+    yield from (f"! {line}" for line in difference.header)
+    yield from (f"- n{number} {mine[number]}{before[1].place(number)}" for number in difference.removed)
+    yield from (f"+ n{number} {theirs[number]}{after[1].place(number)}" for number in difference.added)
+    for change in difference.changed:
+        place = before[1].place(change.number) or after[1].place(change.other)
+        changes = [f"{name} {plain(old)} -> {plain(new)}" for name, (old, new) in change.values.items()]
+        yield f"~ n{change.number} -> n{change.other} {mine[change.number]}{place}: {', '.join(changes)}"
+    yield f"{difference.same} nodes are the same"
 
 
-def diff_json(found: graph_difference.Diff, before: program_files.NamedNodes, after: program_files.NamedNodes) -> Json:
+def diff_json(
+    difference: graph_difference.Diff, before: program_files.NamedNodes, after: program_files.NamedNodes
+) -> Json:
     """The difference as JSON, with the modules of the nodes that it names."""
-    document = found.to_json()
+    document = difference.to_json()
     assert isinstance(document, dict)  # as `Diff` writes it
-    first = {*found.removed, *(each.number for each in found.changed)}
-    second = {*found.added, *(each.other for each in found.changed)}
+    first = {*difference.removed, *(change.number for change in difference.changed)}
+    second = {*difference.added, *(change.other for change in difference.changed)}
     return {**document, "modules": [_named(before, first), _named(after, second)]}
 
 
@@ -123,8 +125,8 @@ def show(
             raise UsageError("--proof is about one node: add --node N")
         print_json({"graph": str(encoding.graph_root(graph)), "node": encoding.prove_node(graph, node).to_json()})
     elif node is not None:
-        found = node_facts(inspection.Inspection(graph), node, named)
-        print_json(found) if json else print(*(f"{name}: {plain(value)}" for name, value in found.items()), sep="\n")
+        facts = node_facts(inspection.Inspection(graph), node, named)
+        print_json(facts) if json else print(*(f"{name}: {plain(value)}" for name, value in facts.items()), sep="\n")
     else:
         print_json(graph_json(graph, named)) if json else print(*graph_lines(graph, named), sep="\n")
 
@@ -134,20 +136,21 @@ def stats(file: Path = FILE, json: AsJson = False) -> None:
     from rich.table import Column, Table
 
     graph = program_files.load_graph(file)
-    found = inspection.Inspection(graph)
+    inspected = inspection.Inspection(graph)
     if json:
-        counts = found.to_json()
+        counts = inspected.to_json()
         assert isinstance(counts, dict)
         print_json({**counts, "root": str(encoding.graph_root(graph))})
         return
     print(f"root          {encoding.graph_root(graph)}")
     print(f"program       {graph.dialect}, {graph.form}; {len(graph.inputs)} inputs, {len(graph.constants)} constants")
-    print(f"nodes         {len(graph.nodes)} of {len(found.operators)} operators, {found.depth} deep")
-    print(f"values        {len(found.specs)} of {_bytes(found.value_bytes)}, {_bytes(found.peak_bytes)} at one time")
-    print(f"work          {found.flops:,} floating-point operations, {_bytes(found.bytes_moved)} moved")
+    print(f"nodes         {len(graph.nodes)} of {len(inspected.operators)} operators, {inspected.depth} deep")
+    sizes = f"{_bytes(inspected.value_bytes)}, {_bytes(inspected.peak_bytes)} at one time"
+    print(f"values        {len(inspected.specs)} of {sizes}")
+    print(f"work          {inspected.flops:,} floating-point operations, {_bytes(inspected.bytes_moved)} moved")
     table = Table("operator", *(Column(name, justify="right") for name in ("nodes", "operations", "moved")), box=None)
-    for name, each in found.operators.items():
-        table.add_row(name, f"{each.nodes}", f"{each.flops:,}", _bytes(each.bytes_moved))
+    for name, operator in inspected.operators.items():
+        table.add_row(name, f"{operator.nodes}", f"{operator.flops:,}", _bytes(operator.bytes_moved))
     page().print(table)
 
 
@@ -179,11 +182,11 @@ def diff(
 ) -> None:
     """Name the nodes that were added, removed or changed between two graphs, whatever their numbers."""
     before, after = _read_named(first), _read_named(second)
-    found = graph_difference.diff(before[0], after[0])
+    difference = graph_difference.diff(before[0], after[0])
     if json:
-        print_json(diff_json(found, before[1], after[1]))
+        print_json(diff_json(difference, before[1], after[1]))
     else:
-        print(*diff_lines(found, before, after), sep="\n")
+        print(*diff_lines(difference, before, after), sep="\n")
 
 
 def draw(
@@ -219,14 +222,14 @@ def bind(
 ) -> None:
     """Give the named dimensions of a template their sizes; the constants of the template are copied."""
     require_writable(out, makes_folders=True)
-    found = templates.Template.from_bytes(program_files.read_graph_file(template))
+    read = templates.Template.from_bytes(program_files.read_graph_file(template))
     sizes = {}
-    for each in size:
-        name, _, given = each.partition("=")
+    for text in size:
+        name, _, given = text.partition("=")
         if not given.isdecimal() or len(given) > 16:
-            raise UsageError(f"--size {each}: a name and a size are needed, such as batch=4")
+            raise UsageError(f"--size {text}: a name and a size are needed, such as batch=4")
         sizes[name] = int(given)
-    graph = found.bind(**sizes)
+    graph = read.bind(**sizes)
     constants = safetensors.read_state(program_files.constants_path(template)) if graph.constants else {}
     _tell_saved(program_files.save_program(out, graph, constants), graph, json)
 
@@ -273,13 +276,13 @@ def _part(
 
 
 def _numbers(text: str) -> list[int]:
-    found: list[int] = []
+    numbers: list[int] = []
     for piece in _names(text):
         first, _, last = piece.partition("-")
         if not (first.isdecimal() and (last or first).isdecimal()):
             raise UsageError(f"{piece!r} is neither a number nor a range such as 7-9")
-        found += range(int(first), min(int(last or first), int(first) + NUMBERS_MAX) + 1)
-    return found
+        numbers += range(int(first), min(int(last or first), int(first) + NUMBERS_MAX) + 1)
+    return numbers
 
 
 def _names(text: str) -> list[str]:

@@ -119,16 +119,16 @@ def open_run(
 
 
 def _open_record(run: Path, index: int | None, step: int) -> None:
-    found = directories.read_statement(run)
-    if isinstance(found, directories.OpeningDirectory):  # below operators there is nothing to open
+    directory = directories.read_statement(run)
+    if isinstance(directory, directories.OpeningDirectory):  # below operators there is nothing to open
         raise UsageError(f"{run}: holds opened operators already; `tally judge {quote(str(run))}` judges them")
-    if not isinstance(found, runs.RunDirectory):
+    if not isinstance(directory, runs.RunDirectory):
         raise UsageError(f"{run}: holds calls of a model; `tally open RUN --step C --operators --out DIR`")
-    log = found.claim().transcript
+    log = directory.claim().transcript
     if index is not None and index >= log.size:
         raise UsageError(f"--record {index}: there are {log.size} records, counted from 0")
-    place = index if index is not None else found.place_of_step(step, log.size)
-    opened = logs.open_line(found.transcript_path, place, log.size)
+    place = index if index is not None else directory.place_of_step(step, log.size)
+    opened = logs.open_line(directory.transcript_path, place, log.size)
     opened.check(log)
     print_json(
         {
@@ -172,8 +172,8 @@ def diff(
     Settings, then the first step, the first tensor and, with --operator, the first operator. Exit code 0: equal,
     1: different, 3: nothing differs as far as both go, 4: a file cannot be read.
     """
-    for each in (first, second):
-        existing(each, "run or opening")
-    found = comparing.diff(first, second, operator=operator, replay=replay, out=out, device=device)
-    show(found.to_json(), "\n".join(difference.difference_lines(found)), json)
-    return found.exit_code
+    for place in (first, second):
+        existing(place, "run or opening")
+    result = comparing.diff(first, second, operator=operator, replay=replay, out=out, device=device)
+    show(result.to_json(), "\n".join(difference.difference_lines(result)), json)
+    return result.exit_code

@@ -14,10 +14,9 @@ from tallystick.formats.store.folders import OPENING, require_folder
 from tallystick.tally import operators as operators_api
 from tallystick.tally.cli.options import Verbose, print_verdict
 from tallystick.tally.cli.output import keep_freed_memory, print_json, talk
-from tallystick.verdicts import properties as known_properties, verdict as verdicts
+from tallystick.verdicts import properties as known_properties, verdict as verdicts, words
 from tallystick.verdicts.leaf import bundle as leaf_bundle, bundling as leaf_bundling, judge as leaf_judge, request
 from tallystick.verdicts.opening import files
-from tallystick.verdicts.words import VerdictText, printable
 
 # `tally judge`: judge opened operators by the reference and its proven bounds; no framework is needed.
 
@@ -57,8 +56,8 @@ def judge(
     """
     if list_all:
         width = max(map(len, known_properties.PROPERTIES))
-        for found in known_properties.PROPERTIES.values():
-            print(f"{found.name:<{width}}  {found.proves}")
+        for known in known_properties.PROPERTIES.values():
+            print(f"{known.name:<{width}}  {known.proves}")
         return 0
     if opening is None:
         raise UsageError("`tally judge DIR`, or `tally judge --list`")
@@ -84,7 +83,7 @@ def _show(verdict: verdicts.Verdict, opening: Path, as_json: bool, verbose: bool
         stated = files.read_opening(opening)
         print_json({**verdict.to_json(), "claim": stated.claim, "graph": stated.graph, "operators": named})
     else:
-        print_verdict(VerdictText(verdict, str(opening), tuple(map(str, objected))), verbose)
+        print_verdict(words.VerdictText(verdict, str(opening), tuple(map(str, objected))), verbose)
     return verdict.exit_code
 
 
@@ -193,7 +192,7 @@ def _show_ruling(ruling: request.Ruling, subject: str, where: list[str], as_json
         print_json(ruling.to_json())
     else:
         print(NO_ELEMENT_SHOWN if ruling.ground == "element" else FAULTS_SHOWN[fault])
-        print(f"because ({ruling.ground}): {printable(ruling.reason)}")
+        print(f"because ({ruling.ground}): {words.printable(ruling.reason)}")
         print(*where, sep="\n", end="\n" if where else "")
-        print_verdict(VerdictText(ruling.verdict, subject), verbose)
+        print_verdict(words.VerdictText(ruling.verdict, subject), verbose)
     return EXIT_CODES[fault]

@@ -66,15 +66,15 @@ def import_model(
     """
     if dtype is not None:
         check_choices(dtype=(dtype, ("F32", "BF16", "F16")))
-    found = model_files.find_source(source)
+    origin = model_files.find_source(source)
     require_empty_folder(out)
-    if found.kind == "gguf":
+    if origin.kind == "gguf":
         require("gguf", "transformers")
-    done = model_files.import_model(found, out, dtype)  # type: ignore[arg-type]
+    done = model_files.import_model(origin, out, dtype)  # type: ignore[arg-type]
     if json:
-        print_json({**done.to_json(), "model": str(out), "source": found.named})
+        print_json({**done.to_json(), "model": str(out), "source": origin.named})
     else:
-        print("\n".join(model_files.import_lines(found, done, out)))
+        print("\n".join(model_files.import_lines(origin, done, out)))
 
 
 def export_model(
@@ -155,10 +155,10 @@ def verify_graph(
     program = verification_graph.DecodeProgram(committed, constants)
     loaded = language_models.load_language_model(model, promised)
     try:
-        found = verification_graph.verification_graph(program, length, loaded.model, tuple(route or ROUTES))  # type: ignore[arg-type]
-        passed = tuple(f"route passed over: {name}: {reason}" for name, reason in found.passed_over.items())
-        notes = (f"route taken: {found.route}", RANDOM_INPUTS)
-        verdict = verdicts.Verdict((*findings, *found.findings), (), passed, notes)
+        rebuilt = verification_graph.verification_graph(program, length, loaded.model, tuple(route or ROUTES))  # type: ignore[arg-type]
+        passed = tuple(f"route passed over: {name}: {reason}" for name, reason in rebuilt.passed_over.items())
+        notes = (f"route taken: {rebuilt.route}", RANDOM_INPUTS)
+        verdict = verdicts.Verdict((*findings, *rebuilt.findings), (), passed, notes)
     except ProofError as error:
         refused = tolerance.Finding(1.0, 0.0, "decode graph", detail=str(error))
         verdict = verdicts.Verdict((*findings, refused))
@@ -234,7 +234,7 @@ def generate(
         raise UsageError("--request-id: one id for several prompts")
     chosen = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
     chosen["repetition_penalty"] = repetition_penalty
-    asked = []
+    requests = []
     for _ in (*prompt, *chat):
         fields = {
             **chosen,
@@ -242,14 +242,14 @@ def generate(
             "seed": secrets.randbelow(1 << 53) if seed is None else seed,
         }
         sampler = from_options(receipt_form.Sampler, fields)
-        asked.append(generation.AnswerRequest(request_id or generation.new_request_id(), nonce, sampler))
+        requests.append(generation.AnswerRequest(request_id or generation.new_request_id(), nonce, sampler))
     secret = read_key(key)
     language_model = language_models.load_language_model(model, dtype_of(model, dtype), attention, device)  # type: ignore[arg-type]
     prompts = _prompts(language_model, prompt, chat)
     settings = record_settings(fingerprint, layers, commit, private, language_model.card)
     root = committed_graph(language_model, out) if graph else None
     with receipt_issuing.ReceiptIssuer(language_model, secret, settings, out / RECEIPTS, graph=root) as issuer:
-        answers = generation.generate_plain(language_model, prompts, max_tokens, asked, issuer)
+        answers = generation.generate_plain(language_model, prompts, max_tokens, requests, issuer)
     issued = [each.issued for each in answers if each.issued is not None]
     for each in issued:
         if each.states is not None:
@@ -294,11 +294,11 @@ def _prompts(
 
 
 def _messages(path: Path) -> list[Mapping[str, str]]:
-    found = parse(read_document(path), path.name)
-    if not isinstance(found, list) or not 1 <= len(found) <= MESSAGES_MAX:
+    messages = parse(read_document(path), path.name)
+    if not isinstance(messages, list) or not 1 <= len(messages) <= MESSAGES_MAX:
         raise MalformedError(f"{path.name}: not a list of 1 to {MESSAGES_MAX} messages")
-    for place, each in enumerate(found):
-        fields = each if isinstance(each, dict) else {}
+    for place, message in enumerate(messages):
+        fields = message if isinstance(message, dict) else {}
         if fields.keys() != {"role", "content"} or not all(isinstance(value, str) for value in fields.values()):
             raise MalformedError(f"{path.name}: {place}: not a message of role and content")
-    return found  # type: ignore[return-value]
+    return messages  # type: ignore[return-value]

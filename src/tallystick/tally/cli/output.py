@@ -33,15 +33,15 @@ def print_json(value: Json) -> None:
     sys.stdout.flush()
 
 
-def show(found: Json, text: str, as_json: bool) -> None:
+def show(result: Json, text: str, as_json: bool) -> None:
     """Print a result on stdout: as JSON, or as text."""
-    print_json(found) if as_json else print(text)
+    print_json(result) if as_json else print(text)
 
 
 def is_stdout_open_to_others() -> bool:
     """Whether stdout is a file that other users of this machine can read."""
-    found = os.fstat(1)
-    return stat.S_ISREG(found.st_mode) and bool(found.st_mode & (stat.S_IRGRP | stat.S_IROTH))
+    status = os.fstat(1)
+    return stat.S_ISREG(status.st_mode) and bool(status.st_mode & (stat.S_IRGRP | stat.S_IROTH))
 
 
 def talk() -> Console:

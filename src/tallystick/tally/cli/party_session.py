@@ -25,10 +25,10 @@ from tallystick.disputes.parties import (
 from tallystick.formats.store import directories
 from tallystick.programs import execution
 from tallystick.tally import operators as operators_api
-from tallystick.tally.cli.dispute_display import Display, account_line, claim_line
+from tallystick.tally.cli import dispute_display as display
 from tallystick.tally.cli.options import device_option
 from tallystick.tally.cli.output import talk
-from tallystick.verdicts.words import printable
+from tallystick.verdicts import words
 
 # What commands of all parties share: the connection, the party's folder, and the display of a game in the terminal.
 
@@ -145,14 +145,14 @@ def drive(
 
     `waits` says what the program waits for; without it, what its disputes, its claims and its money wait for.
     """
-    with Display.on(player, session.cache, waits or dispute_progress.waits_of) as display:
+    with display.Display.on(player, session.cache, waits or dispute_progress.waits_of) as shown:
         if not is_watching:
             player.look(players.Polling(poll))
             assert player.view is not None  # set by `look`
-            display.show(player.view)
+            shown.show(player.view)
             return player.view
         try:
-            return player.run(lambda view: until(view) or display.wait(view), players.Polling(poll), after=display.show)
+            return player.run(lambda view: until(view) or shown.wait(view), players.Polling(poll), after=shown.show)
         except KeyboardInterrupt:  # a program that is stopped ends as it would by itself: it can be started again
             if player.view is None:
                 raise
@@ -242,8 +242,8 @@ class Watching:
 
     def waits(self, view: game_view.GameView) -> Iterator[dispute_progress.Wait]:
         """What the program waits for; new claims where there is nothing else."""
-        found = list(dispute_progress.waits_of(view, self.watched(view) if self.ends else (), self.audited(view)))
-        yield from found or [dispute_progress.Wait("claims (Ctrl-C ends this program)")]
+        waits = list(dispute_progress.waits_of(view, self.watched(view) if self.ends else (), self.audited(view)))
+        yield from waits or [dispute_progress.Wait("claims (Ctrl-C ends this program)")]
 
     def audited(self, view: game_view.GameView) -> Collection[int]:
         """The claims that this program recomputes now or next."""
@@ -282,10 +282,10 @@ class ChallengerFindings(Watching):
             self.player.say(f"claim {number}: its audit goes on, and its window ends in {left}: it may end first")
             self.warned.add(number)
         for number, claim in enumerate(view.state.claims):
-            found = self._found(claim) if number not in self.shown else None
-            if found is not None:
+            finding = self._found(claim) if number not in self.shown else None
+            if finding is not None:
                 self.shown.add(number)
-                self.player.say(f"claim {number}: {found}")
+                self.player.say(f"claim {number}: {finding}")
 
     def has_missed(self, view: game_view.GameView) -> bool:
         """Whether the window of a claim ended before its audit did."""
@@ -322,8 +322,8 @@ class ChallengerFindings(Watching):
         if finding is None:
             return None
         if finding.doubt is not None:
-            return f"differs: {printable(finding.doubt.reason)}"
-        unseen = "".join(f"\n    could not have contested: {printable(each)}" for each in finding.unseen)
+            return f"differs: {words.printable(finding.doubt.reason)}"
+        unseen = "".join(f"\n    could not have contested: {words.printable(each)}" for each in finding.unseen)
         return f"nothing to contest{unseen}"
 
 
@@ -351,17 +351,17 @@ def show_stop(view: game_view.GameView) -> None:
 def show_money(session: PartySession, view: game_view.GameView, claims: Collection[int]) -> None:
     """Print what became of claims and of the disputes that the party was in, and who is owed what."""
     coordinator = session.connection.coordinator
-    concerned = {n for n, each in enumerate(view.state.disputes) if view.is_in(n)}
+    concerned = {n for n, account in enumerate(view.state.disputes) if view.is_in(n)}
     numbers = sorted({*claims, *(view.state.disputes[n].claim for n in concerned)})
     for number in numbers:
-        _say(claim_line(view, number))
+        _say(display.claim_line(view, number))
     parties = {view.state.claims[number].prover for number in numbers} | {view.party}
-    parties |= {each.challenger for each in view.state.disputes if each.claim in numbers}
+    parties |= {account.challenger for account in view.state.disputes if account.claim in numbers}
     if any(view.state.claims[number].status == "slashed" for number in numbers):
         parties.add(view.rules.treasury)
-    for each in game_view.accounts(coordinator.rules, coordinator.entries()):
-        if each.party in parties:
-            _say(account_line(each, view))
+    for account in game_view.accounts(coordinator.rules, coordinator.entries()):
+        if account.party in parties:
+            _say(display.account_line(account, view))
 
 
 def _say(line: str) -> None:

@@ -16,7 +16,7 @@ import typer
 from tallystick.core.canonical_json import Json
 from tallystick.core.errors import UsageError, without_passwords
 from tallystick.core.files import require_writable, write_secret
-from tallystick.core.http import server as http
+from tallystick.core.http import client as http_client, server as http
 from tallystick.core.lazy import require
 from tallystick.database import query as queries, remote
 from tallystick.database.pages import router
@@ -97,9 +97,9 @@ def new(
 def list_(db: Db = "tally.db", json: AsJson = False) -> None:
     """Show whose tokens there are, and what each allows."""
     with open_database(db, writable=True) as database:
-        found = access.list_tokens(database)
-    told: list[Json] = [_json(each) for each in found]
-    show({"tokens": told}, "\n".join(_line(each) for each in found) or NO_TOKENS, json)
+        grants = access.list_tokens(database)
+    listed: list[Json] = [_json(grant) for grant in grants]
+    show({"tokens": listed}, "\n".join(_line(grant) for grant in grants) or NO_TOKENS, json)
 
 
 def revoke(names: list[str] = typer.Argument(help="Whose tokens."), db: Db = "tally.db", json: AsJson = False) -> None:
@@ -151,11 +151,12 @@ def push(
     require("httpx", "fastapi")
     require_folder(run, RUN)
     token, named = read_token(token_file), name or run.resolve().name
-    with remote.ServiceConnection(url, token, remote.sending_limits()) as service, progress_bar() as bar:
+    limits = http_client.RequestLimits(seconds=600.0)  # the service verifies the run before it answers
+    with remote.ServiceConnection(url, token, limits) as service, progress_bar() as bar:
         task = bar.add_task("sending, bytes", total=None, seen="")
-        found = remote.push_run(service, run, named, lambda size: bar.advance(task, size))
-    told = f"{found.name}: {found.files} files, {found.bytes} bytes sent; the service has verified the run"
-    show({"name": found.name, "files": found.files, "bytes": found.bytes}, told, json)
+        files, size = remote.push_run(service, run, named, lambda size: bar.advance(task, size))
+    text = f"{named}: {files} files, {size} bytes sent; the service has verified the run"
+    show({"name": named, "files": files, "bytes": size}, text, json)
 
 
 # `tally ui`: the workload database in a browser.
@@ -181,16 +182,16 @@ def ui(
     places and without --db, they are read into a temporary database, which is deleted at the end.
     """
     require("sqlalchemy", "alembic", "fastapi", "uvicorn", "jinja2")
-    with ExitStack() as held:
+    with ExitStack() as stack:
         if db is None and places:
-            db = f"{held.enter_context(TemporaryDirectory(prefix='tally-ui-'))}/{DEFAULT_DB}"
+            db = f"{stack.enter_context(TemporaryDirectory(prefix='tally-ui-'))}/{DEFAULT_DB}"
         place = db or DEFAULT_DB
         if places:
-            database = held.enter_context(open_database(place, writable=True))
+            database = stack.enter_context(open_database(place, writable=True))
             following = router.Following(database, tuple(places), lambda line: talk().print(words.printable(line)))
             following.read()
-            held.enter_context(following)
-        shown = held.enter_context(database_api.open(place, token=read_token(token_file)))
+            stack.enter_context(following)
+        shown = stack.enter_context(database_api.open(place, token=read_token(token_file)))
         with http.bind(HOST, port) as listening:
             show(
                 {"database": without_passwords(place), "url": http.address_of(listening)},

@@ -41,10 +41,10 @@ def import_(
     json: AsJson = False,
 ) -> None:
     """Read the nodes, GPUs and switches of a SLURM cluster; what its files do not say is left out."""
-    found = {name: read_document(folder / name, SLURM_BYTES_MAX) for name in slurm.FILES if (folder / name).is_file()}
-    if not found:
+    files = {name: read_document(folder / name, SLURM_BYTES_MAX) for name in slurm.FILES if (folder / name).is_file()}
+    if not files:
         raise UnavailableError(f"{folder}: holds none of {', '.join(slurm.FILES)}")
-    _write(slurm.read_slurm(found, topology), out, json)
+    _write(slurm.read_slurm(files, topology), out, json)
 
 
 def show(
@@ -129,9 +129,9 @@ def import_trace(
 
 
 def _show_trace(statement: traces.TraceStatement, target: Path, as_json: bool) -> None:
-    found = {"trace": statement.identity, "folder": str(target), "events": statement.events.size}
-    told = f"{target}: {statement.events.size:,} events; judge them with `tally audit-trace {quote(str(target))}`"
-    output.show(found, told, as_json)  # type: ignore[arg-type]
+    result = {"trace": statement.identity, "folder": str(target), "events": statement.events.size}
+    text = f"{target}: {statement.events.size:,} events; judge them with `tally audit-trace {quote(str(target))}`"
+    output.show(result, text, as_json)  # type: ignore[arg-type]
 
 
 def audit_trace(
@@ -170,8 +170,8 @@ def export_trace(
     statement = folder.statement()
     pieces = traces.chrome_json(statement, folder.cluster(), folder.events())
     write_atomically(out, lambda file: file.writelines(piece.encode() for piece in pieces))
-    found = {"file": str(out), "events": statement.events.size, "trace": statement.identity}
-    output.show(found, f"{out}: {statement.events.size:,} events; open it at https://ui.perfetto.dev", json)  # type: ignore[arg-type]
+    result = {"file": str(out), "events": statement.events.size, "trace": statement.identity}
+    output.show(result, f"{out}: {statement.events.size:,} events; open it at https://ui.perfetto.dev", json)  # type: ignore[arg-type]
 
 
 def trace_folder(path: Path) -> traces.TraceFolder:

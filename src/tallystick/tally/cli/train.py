@@ -216,11 +216,11 @@ def example(
         if name is None:
             _list(shipped, json)
             return
-        found = shipped.get(_name(Path(name)))
-        if found is None:
+        chosen = shipped.get(_name(Path(name)))
+        if chosen is None:
             near = suggestion(_name(Path(name)), shipped)
             raise UsageError(f"no such example {name}{near}; `tally example` lists all")
-        _tell(found, _write(found, out), out, json)
+        _tell(chosen, _write(chosen, out), out, json)
 
 
 def _name(path: Path) -> str:
@@ -243,16 +243,16 @@ def _read(path: Path) -> Example | None:
 
 def _list(shipped: dict[str, Example], as_json: bool) -> None:
     if as_json:
-        print_json([each.to_json() for each in shipped.values()])
+        print_json([one.to_json() for one in shipped.values()])
         return
     width = max(map(len, shipped))
-    for name, each in shipped.items():
-        print(f"{name:{width}}  {each.about}")
+    for name, one in shipped.items():
+        print(f"{name:{width}}  {one.about}")
 
 
-def _write(found: Example, out: Path) -> list[Path]:
+def _write(example: Example, out: Path) -> list[Path]:
     """Write the files that are not there yet; raises `UsageError` before any of them where one has other content."""
-    contents = {out / file: (found.folder / file).read_bytes() for file in found.files}
+    contents = {out / file: (example.folder / file).read_bytes() for file in example.files}
     for path, content in contents.items():
         if path.exists() and not (path.is_file() and path.read_bytes() == content):
             raise UsageError(f"{path} is there with other content; choose another folder with --out")
@@ -263,14 +263,14 @@ def _write(found: Example, out: Path) -> list[Path]:
     return missing
 
 
-def _tell(found: Example, written: list[Path], out: Path, as_json: bool) -> None:
+def _tell(example: Example, written: list[Path], out: Path, as_json: bool) -> None:
     if as_json:
-        print_json({"name": found.name, "written": [str(path) for path in written]})
+        print_json({"name": example.name, "written": [str(path) for path in written]})
         return
     for path in written:
         print(path)
     if not written:
-        talk().print(f"{found.name} is there already, unchanged")
-    if found.next_command:
+        talk().print(f"{example.name} is there already, unchanged")
+    if example.next_command:
         place = "" if out == Path(".") else f"cd {quote(str(out))} && "
-        talk().print(f"next: {place}{found.next_command}", soft_wrap=True)
+        talk().print(f"next: {place}{example.next_command}", soft_wrap=True)

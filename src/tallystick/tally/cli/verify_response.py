@@ -113,16 +113,18 @@ def verify_response(
         return show_report(unread[0], lambda: text, json, verbose)
     if not stated:
         raise UsageError(f"{receipts[0].name}: no receipt in it")
-    asked = _policy(policy, trust_key, limits, audit_sample, wide)
+    chosen_policy = _policy(policy, trust_key, limits, audit_sample, wide)
     subjects = _subjects(responses, request, [not isinstance(each, reading.UnreadReport) for each in read])
     drawn = answers_api.read_nonce(nonce)
     if opening is not None and len(subjects) > 1:
         raise UsageError("--opening: of one receipt; give that one alone")
     if challenge is not None and len(subjects) > 1:
         drawn = drawn or audit_policy.draw_nonce()
-        subjects = [_sampled_opening(challenge, each, drawn, count, asked) for each in subjects]
+        subjects = [_sampled_opening(challenge, each, drawn, count, chosen_policy) for each in subjects]
     elif opening is not None:
-        subjects = [answers_api.challenged(subjects[0], opening, drawn, count or asked.fingerprints.parts, layer)]
+        subjects = [
+            answers_api.challenged(subjects[0], opening, drawn, count or chosen_policy.fingerprints.parts, layer)
+        ]
     elif challenge is not None:
         opened, answer = answers_api.challenge_provider(subjects[0], challenge, drawn, count, layer)
         if save_opening is not None and answer:
@@ -137,10 +139,10 @@ def verify_response(
     with nullcontext() if tools is None else auditing.threads_of(tools.environment):
         seconds = time.perf_counter() - started
         if len(subjects) == 1 and not unread:
-            report = ladder.climb(subjects[0], promised, asked, rung, tools)
+            report = ladder.climb(subjects[0], promised, chosen_policy, rung, tools)
             code = show_report(report, lambda: answer_report.receipt_text(report, seconds), json, verbose)
         else:
-            stream = _stream(subjects, unread, promised, asked, drawn, rung, tools)
+            stream = _stream(subjects, unread, promised, chosen_policy, drawn, rung, tools)
             code = show_report(stream, lambda: answer_stream.stream_text(stream, seconds), json, verbose)
     if keep_pass and not isinstance(promised, kept_pass.KeptLanguageModel):
         try:  # a model whose pass cannot be kept has its verdict all the same
@@ -181,47 +183,49 @@ def _responses(value: Json, what: str) -> tuple[answer_response.Response, ...] |
     try:
         return reading.read_responses(value, what)
     except MalformedError:
-        found = reading.judge_unread(what, value)
-        if found is None:
+        unread = reading.judge_unread(what, value)
+        if unread is None:
             raise
-        return found
+        return unread
 
 
 def _policy(
     path: Path | None, keys: list[str], limits: Path | None, audit_sample: float | None, wide: bool | None
 ) -> receipt_policy.ReceiptPolicy:
-    held = receipt_policy.read_receipt_policy(path) if path is not None else receipt_policy.ReceiptPolicy()
+    chosen = receipt_policy.read_receipt_policy(path) if path is not None else receipt_policy.ReceiptPolicy()
     if keys:
-        held = receipt_policy.trusting(held, keys)
+        chosen = receipt_policy.trusting(chosen, keys)
     if limits is not None:
         table = answer_limits.FingerprintCalibration.from_json(parse(read_document(limits), limits.name), limits.name)
-        own = {"rows": table.rows, "rounding": table.rounding or held.fingerprints.rounding}
-        sampler = held.sampler.model_copy(update={"limits": table.tokens or None})
-        held = held.model_copy(update={"fingerprints": held.fingerprints.model_copy(update=own), "sampler": sampler})
+        own = {"rows": table.rows, "rounding": table.rounding or chosen.fingerprints.rounding}
+        sampler = chosen.sampler.model_copy(update={"limits": table.tokens or None})
+        chosen = chosen.model_copy(
+            update={"fingerprints": chosen.fingerprints.model_copy(update=own), "sampler": sampler}
+        )
     if wide is not None or path is None:
         passes = {"wide": True if wide is None else wide}
-        held = held.model_copy(update={"fingerprints": held.fingerprints.model_copy(update=passes)})
-    return held if audit_sample is None else held.model_copy(update={"audit_sample": audit_sample})
+        chosen = chosen.model_copy(update={"fingerprints": chosen.fingerprints.model_copy(update=passes)})
+    return chosen if audit_sample is None else chosen.model_copy(update={"audit_sample": audit_sample})
 
 
 def _subjects(
     responses: list[answer_response.Response], request: Path | None, is_read: list[bool]
 ) -> list[answer_subject.ReceiptContext]:
     """The responses with their requests; a request may be given for each of the values, those without form too."""
-    asked: list[answer_request.ExpectedRequest | None] = [None] * len(responses)
+    requests: list[answer_request.ExpectedRequest | None] = [None] * len(responses)
     if request is not None:
         bodies = _stated(request, logs.LINE_BYTES_MAX)
-        held = [answer_request.ExpectedRequest.from_body(value, what) for what, value in bodies]
-        if len(held) == len(is_read):
-            held = [*compress(held, is_read)]
-        asked = [*held]
-        if len(held) != len(responses):  # each request as often as its response has answers
+        given = [answer_request.ExpectedRequest.from_body(value, what) for what, value in bodies]
+        if len(given) == len(is_read):
+            given = [*compress(given, is_read)]
+        requests = [*given]
+        if len(given) != len(responses):  # each request as often as its response has answers
             firsts = [each for each in responses if each.number == 0]
-            pairs = zip(held, firsts, strict=True) if len(firsts) == len(held) else ()
-            asked = [each for each, first in pairs for _ in range(first.answers)]
-        if len(asked) != len(responses):
-            raise UsageError(f"--request: {len(held)} requests for {len(responses)} receipts")
-    return [answer_subject.ReceiptContext(*pair) for pair in zip(responses, asked, strict=True)]
+            pairs = zip(given, firsts, strict=True) if len(firsts) == len(given) else ()
+            requests = [each for each, first in pairs for _ in range(first.answers)]
+        if len(requests) != len(responses):
+            raise UsageError(f"--request: {len(given)} requests for {len(responses)} receipts")
+    return [answer_subject.ReceiptContext(*pair) for pair in zip(responses, requests, strict=True)]
 
 
 def _stream(
@@ -236,8 +240,8 @@ def _stream(
     with progress_bar() as bar:
         task = bar.add_task("verifying", total=len(subjects), seen="")
 
-        def judged(found: answer_subject.Verification) -> answer_report.ReceiptReport:
-            report = ladder.climb_from(found, rung or 2, tools)
+        def judged(verification: answer_subject.Verification) -> answer_report.ReceiptReport:
+            report = ladder.climb_from(verification, rung or 2, tools)
             bar.update(task, seen=f"receipt {report.sequence}: {report.outcome}")
             return report
 
