@@ -18,7 +18,7 @@ AROUND: Final = frozenset({"tallystick", "contextlib", "torch", "transformers", 
 
 
 @contextmanager
-def sheltered(stop: Stop) -> Iterator[None]:
+def contain_errors(stop: Stop) -> Iterator[None]:
     """Run a part of a recorder inside a custom training loop; an error is passed to `stop` as one line and ends there.
 
     The causes cannot be listed: tensors of other libraries, wrappers, disks, drivers. So every `Exception` is caught.
@@ -35,16 +35,16 @@ def reason_of(error: BaseException) -> str:
     return str(error) if isinstance(error, TallyError) else first_line(error)
 
 
-def unsaid(_reason: str) -> None:
+def ignore(_reason: str) -> None:
     """Ignore a reason: a better one was given already, or nobody can act on it."""
 
 
-def printed(line: str) -> str:
+def printable(line: str) -> str:
     """A text as one line of printable characters, cut to the length that a claim or a record allows."""
     return "".join(character if character.isprintable() else " " for character in line)[:LINE_MAX]
 
 
-def say(line: str) -> None:
+def warn(line: str) -> None:
     """Issue `line` as a `RuntimeWarning`, at the line of the loop that called the recorder.
 
     Where warnings are errors (`python -W error`) it is printed instead: it must not end the loop.
@@ -56,7 +56,7 @@ def say(line: str) -> None:
 
 
 def _level_of_the_loop() -> int:
-    """How many calls lie between `say` and the first code that is neither ours nor a library's around it."""
+    """How many calls lie between `warn` and the first code that is neither ours nor a library's around it."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in AROUND:
         frame, level = frame.f_back, level + 1

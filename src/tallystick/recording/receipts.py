@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import torch
 import transformers
@@ -27,13 +27,10 @@ from tallystick.formats.receipt import (
     Answer,
     BatchStatement,
     EngineStatement,
-    Fingerprint,
     Receipt,
     Request,
     Sampler,
     SignedReceipt,
-    StatesCommitment,
-    Tokens,
 )
 from tallystick.formats.signing import SigningKey
 from tallystick.formats.store.receipts import ReceiptLog, SpilledStates
@@ -167,15 +164,67 @@ class Issued:
     states: CommittedStates | None = None
 
 
-class ReceiptIssuer:
-    """Signs the receipts of one model under one key; several threads may call it.
+class ReceiptChain:
+    """Numbers, links and signs the receipts of one model under one key; several threads may call it.
+
+    A `private` chain states digests and counts of tokens, not the tokens. With `sync` the journal survives a loss of
+    power.
 
     Raises:
         UsageError: another process writes to the journal, or it belongs to another key.
         MalformedError: the journal's last line is no receipt.
+    """
 
-    Committed states are kept for challenges in `held`, at most `held_bytes_max` bytes. A model that another engine runs
-    is given as its card, and with it the `engine` that receipts state.
+    def __init__(
+        self, model: Digest, key: SigningKey, journal: Path | None = None, *, private: bool = False, sync: bool = False
+    ) -> None:
+        self.model, self.key, self._is_private = model, key, private
+        self._log = None if journal is None else ReceiptLog(journal, sync)
+        last = None if self._log is None else self._log.last
+        if last is not None and last.key != key.public:
+            self.close()
+            raise UsageError(f"{journal}: the journal of another key; give each key its own")
+        self.sequence = 0 if last is None else last.receipt.sequence
+        self._previous = None if last is None else last.receipt.identity
+        self._lock = threading.Lock()
+
+    def sign(self, request: Request, answer: Answer, **stated: Any) -> tuple[SignedReceipt, Digest]:
+        """The next receipt, in the journal before it is returned, and its identity; `stated` are its other fields.
+
+        Raises `UsageError` if the receipt is too long to be read, `OSError` if the journal cannot be written; the next
+        receipt then gets the same number.
+        """
+        if self._is_private:
+            request = request.model_copy(update={"prompt": request.prompt.model_copy(update={"ids": None})})
+            answer = answer.model_copy(update={"tokens": answer.tokens.model_copy(update={"ids": None})})
+        with self._lock:
+            receipt = Receipt(
+                model=self.model,
+                request=request,
+                answer=answer,
+                sequence=self.sequence + 1,
+                previous=self._previous,
+                **stated,
+            )
+            content = receipt.to_bytes()  # canonical JSON of many tokens is the costliest part: encoded once
+            signed = SignedReceipt(receipt=receipt, key=self.key.public, signature=self.key.sign(SIGNED + content))
+            if self._log is not None:
+                names = signed.key.encode(), content, signed.signature.encode()
+                self._log.append(signed, b'{"key":"%s","receipt":%s,"signature":"%s"}' % names)
+            self.sequence, self._previous = receipt.sequence, digest("receipt", content)
+            return signed, self._previous
+
+    def close(self) -> None:
+        """Close the journal, so that another process may write to it."""
+        if self._log is not None:
+            self._log.close()
+
+
+class ReceiptIssuer:
+    """Issues receipts with fingerprints and commitments of one model under one key; several threads may call it.
+
+    Raises what `ReceiptChain` raises. Committed states are kept for challenges in `held`, at most `held_bytes_max`
+    bytes. A model that another engine runs is given as its card, and with it the `engine` that receipts state.
     """
 
     def __init__(
@@ -191,14 +240,15 @@ class ReceiptIssuer:
         spilled: SpilledStates | None = None,
     ) -> None:
         self.settings = settings or RecordSettings()
+        if engine is None:
+            if isinstance(language_model, ModelCard):
+                raise UsageError("engine: a model that is given as its card runs elsewhere; state what runs it")
+            engine = describe_engine(language_model, graph)
         card = language_model if isinstance(language_model, ModelCard) else language_model.card
-        self.key, self.public, self.model = key, key.public, card.identity
-        self.engine = engine or _engine_of(language_model, graph)
-        self.held, self._lock = HeldStates(held_bytes_max, spilled), threading.Lock()
-        self._log = None if journal is None else ReceiptLog(journal, self.settings.sync)
-        last = None if self._log is None else _own_last(self._log, key)
-        self._sequence = 0 if last is None else last.sequence
-        self._previous = None if last is None else last.identity
+        self.key, self.public, self.model, self.engine = key, key.public, card.identity, engine
+        self.held = HeldStates(held_bytes_max, spilled)
+        own = self.settings
+        self._chain = ReceiptChain(self.model, key, journal, private=own.private, sync=own.sync)
 
     def __enter__(self) -> Self:
         return self
@@ -211,13 +261,12 @@ class ReceiptIssuer:
     @property
     def sequence(self) -> int:
         """The number of the receipt issued last; 0 before the first."""
-        return self._sequence
+        return self._chain.sequence
 
     def close(self) -> None:
-        """Close the journal, so that another process may write to it, and keep states that are to be kept."""
+        """Close the journal, and keep states that are to be kept."""
         self.held.close()
-        if self._log is not None:
-            self._log.close()
+        self._chain.close()
 
     def issue(
         self,
@@ -245,12 +294,15 @@ class ReceiptIssuer:
         has_rows = answer.tokens.count > 0
         states = self._commit(rows, prompt_rows, request) if has_rows else None
         fingerprints = tuple(make_fingerprint(rows, each) for each in self.settings.fingerprints if has_rows)
-        engine = self.engine if kv_cache == NATIVE else self.engine.model_copy(update={"kv_cache": kv_cache})
-        if self.settings.private:
-            request = request.model_copy(update={"prompt": _without_ids(request.prompt)})
-            answer = answer.model_copy(update={"tokens": _without_ids(answer.tokens)})
-        statement = None if states is None else states.statement
-        signed, identity = self._sign(request, answer, sampler, engine, batch, fingerprints, statement)
+        signed, identity = self._chain.sign(
+            request,
+            answer,
+            sampler=sampler,
+            engine=self.engine if kv_cache == NATIVE else self.engine.model_copy(update={"kv_cache": kv_cache}),
+            batch=batch or BatchStatement(),
+            fingerprints=fingerprints,
+            states=None if states is None else states.statement,
+        )
         if states is not None:
             self.held.hold(request.id, states)
         return Issued(signed, identity, states)
@@ -261,36 +313,6 @@ class ReceiptIssuer:
         Raises `UnavailableError` if they are not kept, `UsageError` if they are not committed to.
         """
         return self.held.of(request_id).open(nonce, count, layer)
-
-    def _sign(
-        self,
-        request: Request,
-        answer: Answer,
-        sampler: Sampler,
-        engine: EngineStatement,
-        batch: BatchStatement | None,
-        fingerprints: tuple[Fingerprint, ...],
-        states: StatesCommitment | None,
-    ) -> tuple[SignedReceipt, Digest]:
-        with self._lock:
-            receipt = Receipt(
-                model=self.model,
-                request=request,
-                answer=answer,
-                sampler=sampler,
-                engine=engine,
-                batch=batch or BatchStatement(),
-                fingerprints=fingerprints,
-                states=states,
-                sequence=self._sequence + 1,
-                previous=self._previous,
-            )
-            content = receipt.to_bytes()  # canonical JSON of many tokens is the costliest part: encoded once
-            signed = SignedReceipt(receipt=receipt, key=self.public, signature=self.key.sign(SIGNED + content))
-            if self._log is not None:
-                self._log.append(signed, _line(signed, content))
-            self._sequence, self._previous = receipt.sequence, digest("receipt", content)
-            return signed, self._previous
 
     def _commit(self, rows: States, prompt_rows: States | None, request: Request) -> CommittedStates | None:
         if not self.settings.committed:
@@ -315,33 +337,9 @@ def describe_engine(language_model: TorchLanguageModel, graph: Digest | None = N
     )
 
 
-def _engine_of(language_model: TorchLanguageModel | ModelCard, graph: Digest | None) -> EngineStatement:
-    if isinstance(language_model, ModelCard):
-        raise UsageError("engine: a model that is given as its card runs elsewhere; state what runs it")
-    return describe_engine(language_model, graph)
-
-
 def batch_composition(spans: Sequence[tuple[int, Sequence[str]]]) -> Digest:
     """The digest of a batch's rows: spans of passes in order, each with the request ids of its rows."""
     return digest("batch", encode([{"passes": passes, "rows": list(rows)} for passes, rows in spans]))
-
-
-def _without_ids(tokens: Tokens) -> Tokens:
-    return tokens.model_copy(update={"ids": None})
-
-
-def _line(signed: SignedReceipt, content: bytes) -> bytes:
-    """The canonical JSON of a signed receipt, from `content`, the canonical JSON of its receipt."""
-    return b'{"key":"%s","receipt":%s,"signature":"%s"}' % (signed.key.encode(), content, signed.signature.encode())
-
-
-def _own_last(log: ReceiptLog, key: SigningKey) -> Receipt | None:
-    if log.last is None:
-        return None
-    if log.last.key != key.public:
-        log.close()
-        raise UsageError(f"{log.path}: the journal of another key; give each key its own")
-    return log.last.receipt
 
 
 def _check_rows(rows: States, layers: Sequence[int], count: int) -> None:

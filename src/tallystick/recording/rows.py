@@ -51,7 +51,7 @@ from tallystick.formats.spec import Origin
 from tallystick.formats.store.directories import open_origin
 from tallystick.formats.store.keeping import ALL_HERE, AnchorKeeping
 from tallystick.formats.store.run import RunDirectory
-from tallystick.recording.boundary import say
+from tallystick.recording.boundary import warn
 from tallystick.verdicts.first_weights import compare_first_weights
 
 # Labelled conversations in a file, written one after the other and read in any order.
@@ -193,7 +193,7 @@ class RowFinder:
             self._said = True
             parts = ", ".join(parts_of(self.rows.recipe))
             held = "a row of it is none of them" if leaves else f"it holds not only {parts}"
-            say(f"a batch is not of the rows of {self._folder}: {held}; {NO_ROWS}")
+            warn(f"a batch is not of the rows of {self._folder}: {held}; {NO_ROWS}")
         return None
 
 
@@ -235,7 +235,7 @@ def stated_digest(origin: Origin, state: State) -> Digest | None:
     if found.agrees:
         return origin.digest
     what = f"{found.differing[0]} differs" if found.differing else f"it holds nowhere {found.missing[0]}"
-    say(f"the run does not state that it began with {origin.path}: {what}; load the model from there before recording")
+    warn(f"the run does not state that it began with {origin.path}: {what}; load the model from there before recording")
     return None
 
 

@@ -62,16 +62,20 @@ def serving(one_thread: None) -> Callable[..., AbstractContextManager[Served]]:
     """Serve a language model: `with serving(language_model, settings=…, rows=…, queue=…, journal=…) as served`."""
     from tallystick.core.http.server import served
     from tallystick.formats.signing import SigningKey
-    from tallystick.recording.receipts import RecordSettings
+    from tallystick.recording.receipts import ReceiptIssuer, RecordSettings
     from tallystick.recording.serving.api import create_app
     from tallystick.recording.serving.application import ServerOptions
-    from tallystick.recording.serving.service import model_service
+    from tallystick.recording.serving.exchanges import ReceiptBook
+    from tallystick.recording.serving.service import ModelService
 
     @contextmanager
     def serve(
-        model: Any, settings: Any = None, keys: frozenset[str] = frozenset(), key: Any = None, **sizes: Any
+        model: Any, settings: Any = None, keys: frozenset[str] = frozenset(), key: Any = None, **given: Any
     ) -> Iterator[Served]:
-        service = model_service(model, key or SigningKey(bytes(32)), settings or RecordSettings(), **sizes)
+        sizes = {name: given.pop(name) for name in ("rows", "queue") if name in given}
+        journal, spans = given.pop("journal", None), given.pop("spans", None)
+        issuer = ReceiptIssuer(model, key or SigningKey(bytes(32)), settings or RecordSettings(), journal, **given)
+        service = ModelService(model, issuer, ReceiptBook(journal, spans), **sizes)
         with served(create_app(service, ServerOptions(NAME, keys, frozenset({AUDITOR}), body_seconds_max=5))) as url:
             running = Served(url, service)
             yield running

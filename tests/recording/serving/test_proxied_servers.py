@@ -17,10 +17,10 @@ from tallystick.audits.answers.verify import verification_of
 from tallystick.core.http.server import served
 from tallystick.formats.signing import SigningKey
 from tallystick.recording.generation import generate_plain
+from tallystick.recording.receipts import ReceiptChain
 from tallystick.recording.serving.application import ServerOptions
-from tallystick.recording.serving.exchanges import ReceiptChain
+from tallystick.recording.serving.exchanges import ModelTokenizer, ReceiptBook
 from tallystick.recording.serving.proxy import Upstream, create_proxy
-from tallystick.recording.serving.service import ModelTokenizer
 
 ASKED: dict[str, Any] = {
     "model": "tiny",
@@ -96,7 +96,7 @@ def ask_through(app: FastAPI, language_model: Any) -> dict[str, Any]:
     with served(app) as url:
         chain = ReceiptChain(language_model.card.identity, SigningKey(bytes(range(32))))
         upstream = Upstream(url, tokenizer=ModelTokenizer(language_model))
-        with served(create_proxy(upstream, chain, ServerOptions("tiny"))) as address:
+        with served(create_proxy(upstream, chain, ReceiptBook(), ServerOptions("tiny"))) as address:
             body: dict[str, Any] = httpx.post(f"{address}/v1/chat/completions", json=ASKED, timeout=120).json()
     return body
 

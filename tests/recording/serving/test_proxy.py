@@ -27,10 +27,10 @@ from tallystick.core.http.server import bind, served
 from tallystick.formats.claims import named_root
 from tallystick.formats.receipt import Receipt, SignedReceipt, Tokens
 from tallystick.formats.signing import SigningKey, verify_receipt_signature
+from tallystick.recording.receipts import ReceiptChain
 from tallystick.recording.serving.application import ServerOptions
-from tallystick.recording.serving.exchanges import ReceiptChain
+from tallystick.recording.serving.exchanges import ModelTokenizer, ReceiptBook
 from tallystick.recording.serving.proxy import Upstream, create_proxy
-from tallystick.recording.serving.service import ModelTokenizer
 
 KEY = SigningKey(bytes(range(32)))
 HELLO: list[dict[str, Any]] = [{"role": "user", "content": "halves"}]
@@ -44,8 +44,8 @@ Proxying = Callable[..., AbstractContextManager["Proxied"]]
 class Proxied:
     """A running proxy and clients of it."""
 
-    def __init__(self, url: str, chain: ReceiptChain) -> None:
-        self.url, self.chain = url, chain
+    def __init__(self, url: str) -> None:
+        self.url = url
         self.http = httpx.Client(base_url=url, timeout=120)
         self.openai = openai.OpenAI(base_url=f"{url}/v1", api_key="customer", max_retries=0)
 
@@ -67,9 +67,9 @@ def proxying() -> Proxying:
     def proxy(url: str, tokenizer: Any = None, journal: Path | None = None, **named: Any) -> Iterator[Proxied]:
         chain = ReceiptChain(named.pop("root", ROOT), KEY, journal, private=named.pop("private", False))
         options = ServerOptions("tiny", auditors=frozenset({"auditors-key"}))
-        app = create_proxy(Upstream(url, tokenizer=tokenizer, **named), chain, options)
+        app = create_proxy(Upstream(url, tokenizer=tokenizer, **named), chain, ReceiptBook(journal), options)
         with served(app) as address:
-            running = Proxied(address, chain)
+            running = Proxied(address)
             yield running
             running.http.close()
             running.openai.close()

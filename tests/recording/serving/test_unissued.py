@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from tallystick.formats.signing import SigningKey
-from tallystick.recording.serving.service import UNISSUED_MAX, model_service
+from tallystick.recording.receipts import ReceiptIssuer
+from tallystick.recording.serving.exchanges import ReceiptBook
+from tallystick.recording.serving.service import UNISSUED_MAX, ModelService
 
 
 @pytest.fixture
 def service(language_model: Any) -> Iterator[Any]:
-    service = model_service(language_model, SigningKey(bytes(32)))
+    service = ModelService(language_model, ReceiptIssuer(language_model, SigningKey(bytes(32))), ReceiptBook())
     service.start()
     yield service
     service.stop()

@@ -87,9 +87,9 @@ class Draws:
     """
 
     def __init__(
-        self, model: torch.nn.Module, seed: int | None, sheltered: Callable[[], AbstractContextManager[None]]
+        self, model: torch.nn.Module, seed: int | None, contain_errors: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        self._model, self._seed, self._forward = model, seed, SeededForward(model, sheltered)
+        self._model, self._seed, self._forward = model, seed, SeededForward(model, contain_errors)
         if seed is None:
             origin, live = seeded(torch.initial_seed()), live_state()
             drawn = distance(origin, live, SKIPPED_MAX)

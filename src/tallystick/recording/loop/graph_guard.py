@@ -20,7 +20,7 @@ from tallystick.engines.torch.tensors import restore_tensors
 from tallystick.engines.torch.wrappers import is_compiled
 from tallystick.formats.claims import WITHDRAWN_MAX, Withdrawn
 from tallystick.formats.records import StepRecord
-from tallystick.recording.boundary import printed, say, sheltered, unsaid
+from tallystick.recording.boundary import contain_errors, ignore, printable, warn
 from tallystick.recording.inference import buffers_of, parameters_of
 from tallystick.recording.loop.draws import OTHER_COUNT, OTHER_NATIVE, draws_natively, native_words_of, words_of
 from tallystick.recording.loop.self_check import UNSEEN, Recorded, SelfAudit, SelfCheck, inputs_of, spill, trim_heap
@@ -74,7 +74,7 @@ class GraphMismatch:
     def cause(self, replayed: Mapping[str, torch.Tensor]) -> str:
         """One line that names the likely cause and its remedy."""
         cause = UNKNOWN
-        with sheltered(unsaid):  # if the search for a cause fails, the general one is given
+        with contain_errors(ignore):  # if the search for a cause fails, the general one is given
             cause = next(self._causes(replayed), UNKNOWN)
         return f"step {self.step.index}: the captured step gives another {self.where} than the loop: {cause}"
 
@@ -213,7 +213,7 @@ class GraphGuard:
             return found
         if not self._ended:
             self._say(f"step {step.index} cannot be replayed, nor any other of its kind", found)
-        return printed(found)
+        return printable(found)
 
     def is_due(self, index: int) -> bool:
         """Whether step `index` is one to replay."""
@@ -274,7 +274,7 @@ class GraphGuard:
         end = min([each.first for each in self.withdrawn if first <= each.first <= last], default=last + 1)
         end = first if any(each.first < first <= each.last for each in self.withdrawn) else end
         replayed = list[tuple[int, str] | None]()
-        with sheltered(unsaid):  # a file that cannot be read tells nothing about the loop
+        with contain_errors(ignore):  # a file that cannot be read tells nothing about the loop
             replayed.append(self._audit.replay(check, segment, end))
         for departure in replayed:
             if departure is not None:
@@ -292,7 +292,7 @@ class GraphGuard:
         """
         if check.before is not None and (derived := self._graphs.derived(step)) is not None:
             before, after, reasons = check.before, self._state(), list[str]()
-            with sheltered(reasons.append):
+            with contain_errors(reasons.append):
                 reasons.append(check.difference(step, before, after, check.replay(derived, step, before)))
             if not any(reasons):
                 self._is_right(step.index)
@@ -314,7 +314,7 @@ class GraphGuard:
         found: StepGraph | str = graph
         if (before := check.before) is not None:
             after, reasons = self._state(), list[str]()
-            with sheltered(reasons.append):
+            with contain_errors(reasons.append):
                 replayed = check.replay(graph, step, before)
                 if where := check.difference(step, before, after, replayed):
                     found = GraphMismatch(check, graph, step, before, where, self._model).cause(replayed)
@@ -349,8 +349,8 @@ class GraphGuard:
         """
         if self._right == 0:
             self.close()
-            self.reason = printed(why)
-            say(f"the run cannot be replayed: {self.reason}")
+            self.reason = printable(why)
+            warn(f"the run cannot be replayed: {self.reason}")
             return why
         self._departed = self._departed or why
         first = max(self._right, self._doubted) + 1
@@ -360,7 +360,7 @@ class GraphGuard:
         if is_new:
             return why
         self._differing += 1
-        with sheltered(unsaid):
+        with contain_errors(ignore):
             again = self._graphs.captured(step)
             if isinstance(again, StepGraph) and not check.difference(
                 step, before, after, check.replay(again, step, before)
@@ -368,7 +368,7 @@ class GraphGuard:
                 self._right = step.index
                 return again
         if self._differing >= DIFFERING_MAX:
-            self._ended = printed(why)
+            self._ended = printable(why)
             self._say(f"no step from step {step.index} on can be replayed", why)
         return why
 
@@ -378,7 +378,7 @@ class GraphGuard:
     def _withdraw(self, first: int, last: int, reason: str) -> None:
         steps = f"step {last}" if first == last else f"steps {first} to {last}"
         self._say(f"{steps} cannot be replayed", reason)
-        self.withdrawn.append(Withdrawn(first=first, last=last, reason=printed(reason)))
+        self.withdrawn.append(Withdrawn(first=first, last=last, reason=printable(reason)))
         self.withdrawn.sort(key=lambda each: each.first)
         if len(self.withdrawn) > WITHDRAWN_MAX:
             one, two = self.withdrawn[-2:]
@@ -388,4 +388,4 @@ class GraphGuard:
         """Say a reason once, whatever step it names."""
         if (kind := re.sub(r"\d+", "", why)) not in self._said:
             self._said.add(kind)
-            say(f"{what}: {printed(why)}")
+            warn(f"{what}: {printable(why)}")

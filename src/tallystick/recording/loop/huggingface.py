@@ -17,7 +17,7 @@ from transformers import Trainer, TrainerCallback
 from tallystick.core.errors import UsageError
 from tallystick.engines.torch.capture.step import Precision
 from tallystick.engines.torch.wrappers import inner_model, inner_optimizer, plain_forward
-from tallystick.recording.boundary import sheltered
+from tallystick.recording.boundary import contain_errors
 from tallystick.recording.loop.own_loop import CallbackRecording
 from tallystick.recording.loop.preflight import Blocker
 from tallystick.recording.loop.replaced import ModelHook
@@ -171,7 +171,7 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **live: Any) -> None:
         """Check that the training can be recorded, and hook the model."""
-        with sheltered(self._stop):
+        with contain_errors(self._stop):
             if self._recording.has_begun:
                 self._recording.refuse_another()
                 return
@@ -190,14 +190,14 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **live: Any) -> None:
         """Record the step that was just taken."""
-        with sheltered(self._stop):
+        with contain_errors(self._stop):
             if self._recording.is_open:
                 self._recording.step(self._losses, self._is_scaled, self._calls)
             self._calls, self._losses = [], []
 
     def on_train_end(self, args: Any, state: Any, control: Any, **live: Any) -> None:
         """Save the last state and write the claim."""
-        with sheltered(self._stop):
+        with contain_errors(self._stop):
             self._unwatch()
             self._recording.finish()
 
@@ -224,7 +224,7 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
             self._loss.stop()
 
     def _called(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        with sheltered(self._stop):
+        with contain_errors(self._stop):
             if not (model.training and torch.is_grad_enabled()):
                 return
             given = dict(kwargs) | {f"x{number}": value for number, value in enumerate(args)}
@@ -234,18 +234,18 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
                 self._begin(given)
 
     def _answered(self, model: torch.nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        with sheltered(self._stop):
+        with contain_errors(self._stop):
             if self._loss is None and model.training and torch.is_grad_enabled():
                 self._gives(loss_of(output))
 
     def _reads(self, batch: Mapping[str, Any]) -> None:
         """Note a micro-batch whose loss is computed next."""
-        with sheltered(self._stop):
+        with contain_errors(self._stop):
             self._calls.append(dict(batch))
 
     def _gives(self, loss: torch.Tensor) -> None:
         """Note the loss of a micro-batch."""
-        with sheltered(self._stop):
+        with contain_errors(self._stop):
             self._losses.append(loss.detach())
 
     def _begin(self, given: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ from tallystick.formats.recipe import RecordRecipe
 from tallystick.formats.records import Batch
 from tallystick.formats.spec import Spec
 from tallystick.formats.store.run import RunDirectory
-from tallystick.recording.boundary import say, sheltered, unsaid
+from tallystick.recording.boundary import contain_errors, ignore, warn
 from tallystick.recording.loop.draws import Draws, draws_natively
 from tallystick.recording.loop.graph_guard import STEPS_BETWEEN, GraphGuard
 from tallystick.recording.loop.program_watch import ProgramWatch
@@ -92,9 +92,9 @@ class OwnLoopRecorder:
         self._draws: Draws | None = None
         self._new_batches: NewBatchWatch | None = None
         self._watch_again: ProgramWatch | None = None
-        self._sheltered = partial(sheltered, self.stop)
+        self._contained = partial(contain_errors, self.stop)
         self._is_over = self._said_over = False
-        with self._sheltered():
+        with self._contained():
             self._begin()
 
     def step(
@@ -116,9 +116,9 @@ class OwnLoopRecorder:
         if self._is_over:
             if not self._said_over:
                 self._said_over = True
-                say(CLOSED)
+                warn(CLOSED)
             return
-        with self._sheltered(), self._modes():
+        with self._contained(), self._modes():
             self.index += 1
             seconds = time.perf_counter() - self._last_step
             norm = None if gradient_norm is None else number(gradient_norm)
@@ -129,7 +129,7 @@ class OwnLoopRecorder:
         """Save the last state and write the claim."""
         if self._is_over:
             return
-        with self._sheltered(), self._modes():
+        with self._contained(), self._modes():
             if self.index == 0:
                 raise UsageError("no step was recorded: call `recorder.step(loss, batch)` after each optimizer step")
             assert self._recorder is not None
@@ -147,7 +147,7 @@ class OwnLoopRecorder:
         """Record that the loop crashed, and close the run without a claim."""
         if not self._is_over:
             self._close()
-            with sheltered(unsaid):  # only the error of the loop is shown
+            with contain_errors(ignore):  # only the error of the loop is shown
                 recorder = self._start(self._before) if self._recorder is None else self._recorder
                 recorder.fail(self.index + 1, error)
 
@@ -155,11 +155,11 @@ class OwnLoopRecorder:
         """Stop recording and warn with the reason; the run ends at its last anchor."""
         if self._is_over:
             return
-        with sheltered(unsaid):
+        with contain_errors(ignore):
             self._guard.finish()
         self._close()
         kept, troubles = 0, list[str]()
-        with sheltered(troubles.append):
+        with contain_errors(troubles.append):
             if self._recorder is not None:
                 kept = self._recorder.finish_at_anchor(self._guard.reason, self._guard.withdrawn)
         left = (
@@ -168,11 +168,11 @@ class OwnLoopRecorder:
         if troubles:
             left = f"the run has no claim ({troubles[0]})"
         self._said_over = True
-        say(f"recording ended at step {self.index}, and the loop goes on: {reason}; {left}")
+        warn(f"recording ended at step {self.index}, and the loop goes on: {reason}; {left}")
 
     def enter_forward(self, given: Mapping[str, Any]) -> None:
         """Tell a recorder that was made inside a hook of the model that it begins to run with what is `given`."""
-        with self._sheltered():
+        with self._contained():
             if self._draws is not None:
                 self._draws.enter()
             if self._new_batches is not None:
@@ -190,7 +190,7 @@ class OwnLoopRecorder:
         self._device: Literal["cpu", "cuda"] = "cuda" if next(self._model.parameters()).is_cuda else "cpu"
         self._weights = dict(self._model.named_parameters())
         if source.no_graph is None:
-            self._new_batches = NewBatchWatch(self._model, self._keep_before_new, self._sheltered)
+            self._new_batches = NewBatchWatch(self._model, self._keep_before_new, self._contained)
         self._watchers.append(OptimizerWatch(self._model, self._optimizer))
         program = None
         if self._graph is None and source.no_graph is None:
@@ -202,7 +202,7 @@ class OwnLoopRecorder:
         seed = source.seed if self._graph is None else self._graph.loop.seed
         may_draw = program is not None or (self._graph is not None and draws_natively(self._graph.captured.graph))
         if seed is not None or (self._device == "cpu" and may_draw and native_mask() is not None):
-            self._draws = Draws(self._model, seed, self._sheltered)
+            self._draws = Draws(self._model, seed, self._contained)
             self._watchers.append(self._draws)
             self._draws.start(None if program is None else program.log)
             self._draws.begin(1)
@@ -308,7 +308,7 @@ class OwnLoopRecorder:
         before: State = self._before
         reasons = list[str]()
         if step.optimizer_steps == 1:
-            with sheltered(reasons.append):
+            with contain_errors(reasons.append):
                 self._graph = self._program.graph(step.batch, partial(self._gives, step))
         else:
             reasons.append(STEPS_BETWEEN.format(step.index, step.optimizer_steps))

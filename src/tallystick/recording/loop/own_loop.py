@@ -15,7 +15,7 @@ from tallystick.engines.torch.capture.step import NO_EDITS, ClippedValues, Edits
 from tallystick.engines.torch.wrappers import Ema, inner_model, inner_optimizer, require_whole, sharding_of
 from tallystick.formats.recipe import RecordRecipe
 from tallystick.formats.store.run import RunDirectory, lock_new_run, require_free
-from tallystick.recording.boundary import say, sheltered
+from tallystick.recording.boundary import contain_errors, warn
 from tallystick.recording.loop.draws import require_seed
 from tallystick.recording.loop.loop_recorder import SHARE, OwnLoopRecorder
 from tallystick.recording.loop.preflight import Blocker
@@ -199,14 +199,14 @@ class CallbackRecording:
         if self._recorder is not None:
             self._recorder.stop(reason)
         elif not self.has_begun:
-            say(f"the training is not recorded and goes on: {reason}")
+            warn(f"the training is not recorded and goes on: {reason}")
         self._end()
 
     def refuse_another(self) -> None:
         """Warn that a second training is not recorded; the first run stays as it is."""
         again = f"one {self._who} records one training; give the next one another, with a directory of its own"
         self.stop(again)
-        say(f"this training is not recorded and goes on: {again}")
+        warn(f"this training is not recorded and goes on: {again}")
 
     def _end(self) -> None:
         self._recorder, self.has_begun = None, True
@@ -250,19 +250,19 @@ class BatchHooks:
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """Refuse a second training; the first run stays as it is."""
-        with sheltered(self._recording.stop):
+        with contain_errors(self._recording.stop):
             if self._recording.has_begun:
                 self._recording.refuse_another()
 
     def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
         """Before the first batch: capture the step and save the state."""
-        with sheltered(self._recording.stop):
+        with contain_errors(self._recording.stop):
             if not self._recording.has_begun:
                 self._begin(trainer, module, batch)
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Record the step after its last micro-batch."""
-        with sheltered(self._recording.stop):
+        with contain_errors(self._recording.stop):
             if not self._recording.is_open:
                 return
             self._batches.append(batch)
@@ -273,12 +273,12 @@ class BatchHooks:
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
         """Save the last state and write the claim."""
-        with sheltered(self._recording.stop):
+        with contain_errors(self._recording.stop):
             self._recording.finish()
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
         """Record that a step crashed."""
-        with sheltered(self._recording.stop):
+        with contain_errors(self._recording.stop):
             self._recording.fail(exception)
 
     def _begin(self, trainer: Any, module: Any, batch: Any) -> None:

@@ -26,7 +26,7 @@ from tallystick.engines.torch.watching.program import (
 )
 from tallystick.engines.torch.wrappers import Ema
 from tallystick.formats.optimizers import GroupRule, changed_setting
-from tallystick.recording.boundary import sheltered
+from tallystick.recording.boundary import contain_errors
 from tallystick.recording.inference import Marks, marks_of, writes
 from tallystick.recording.loop.step_graph import LoopStep, LossOfBatch, StepGraph, as_mapping, parts_of
 from tallystick.recording.loop.watchers import KEEP_SETTINGS, StepSeen
@@ -193,7 +193,7 @@ class ProgramWatch:
 
     def _clear(self) -> None:
         self.has_step = False
-        self.log = OperatorLog(self._model, lambda: sheltered(self._give_up))
+        self.log = OperatorLog(self._model, lambda: contain_errors(self._give_up))
         self._summed, self._used, self._left = (Marks(), Marks(), Marks())
         self._made: dict[int, str] = {}
         self._gradients: dict[str, int] = {}
@@ -359,7 +359,7 @@ class ProgramWatch:
 
     def _accumulated(self, parameter: torch.Tensor) -> None:
         self._passes.add(len(self.log.backwards) - 1)
-        with sheltered(self._give_up):
+        with contain_errors(self._give_up):
             name, gradient = self._names.get(id(parameter), ""), parameter.grad
             if name and gradient is not None:
                 self._made = {number: each for number, each in self._made.items() if each != f"{GRADIENTS}{name}"}
@@ -370,7 +370,7 @@ class ProgramWatch:
         self.log.trouble = self.log.trouble or reason
 
     def _other_steps(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        with sheltered(self._give_up):
+        with contain_errors(self._give_up):
             if not any(optimizer is each for each in each_of(self._optimizer)):
                 parameters = [each for group in optimizer.param_groups for each in group["params"]]
                 numbers = (self.log.number_of(parameter) for parameter in parameters)
@@ -378,7 +378,7 @@ class ProgramWatch:
                 self._others.append((type(optimizer).__name__, known))
 
     def _steps(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        with sheltered(self._give_up):
+        with contain_errors(self._give_up):
             parameters = [each for group in optimizer.param_groups for each in group["params"]]
             given = {self._names[id(each)]: each.grad for each in parameters if each.grad is not None}
             self._gradients = {f"{GRADIENTS}{name}": self.log.numbered(value) for name, value in given.items()}
@@ -387,7 +387,7 @@ class ProgramWatch:
             self._rules = rules_of(optimizer)
 
     def _stepped(self, _optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        with sheltered(self._give_up):
+        with contain_errors(self._give_up):
             self._left_at, self._left = len(self.log.calls), marks_of(dict(self._model.named_parameters()))
 
 

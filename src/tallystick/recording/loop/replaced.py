@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from tallystick.engines.torch.recurrent import unrolled
-from tallystick.recording.boundary import say
+from tallystick.recording.boundary import warn
 
 # Hooks on a model of somebody else's that go with no copy of it.
 
@@ -62,7 +62,7 @@ def own_kernels(model: nn.Module) -> Iterator[None]:
     """While the recurrent layers of `model` run forward; says so where oneDNN would be used."""
     layers = [each for each in model.modules() if isinstance(each, nn.LSTM | nn.GRU | nn.LSTMCell | nn.GRUCell)]
     if any(map(_uses_onednn, layers)):
-        say(CHANGED)
+        warn(CHANGED)
     running = ExitStack()
 
     def begin(layer: nn.Module, *_: object) -> None:

@@ -16,7 +16,7 @@ from tallystick.formats.records import graph_file
 from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.step_names import full_masks
 from tallystick.programs.templates import Sizes, graph_at
-from tallystick.recording.boundary import printed, say, sheltered, unsaid
+from tallystick.recording.boundary import contain_errors, ignore, printable, warn
 from tallystick.recording.loop.preflight import Blocker, preflight, reason_from
 from tallystick.recording.loop.program_watch import GivenLoss, ProgramWatch
 from tallystick.recording.loop.step_graph import Specs, StepGraph, specs_of
@@ -46,7 +46,7 @@ def known_blockers(model: torch.nn.Module, optimizer: Any, seed: int | None = No
     With a `seed`, dropout is no such finding.
     """
     found: list[Blocker] = []
-    with sheltered(unsaid):
+    with contain_errors(ignore):
         found.extend(preflight(model, optimizer))
     return [each for each in found if seed is None or not each.what.startswith(DROPS)]
 
@@ -58,7 +58,7 @@ def captured(capture: Callable[[], StepGraph], blockers: Sequence[Blocker]) -> G
     """
     reasons = list[str]()
     if not any(blocker.is_certain for blocker in blockers):
-        with sheltered(reasons.append):
+        with contain_errors(reasons.append):
             return GraphSource(capture())
     return without_graph(blockers, "".join(reasons))
 
@@ -72,8 +72,8 @@ def watched(blockers: Sequence[Blocker], seed: int | None = None, given: GivenLo
 
 def without_graph(blockers: Sequence[Blocker], reason: str = "") -> GraphSource:
     """No graph, after a warning that gives every reason at once."""
-    no_graph = printed(reason_from(blockers, reason))
-    say(f"the audit of this run will be inconclusive: {no_graph}")
+    no_graph = printable(reason_from(blockers, reason))
+    warn(f"the audit of this run will be inconclusive: {no_graph}")
     return GraphSource(no_graph=no_graph)
 
 
@@ -117,7 +117,7 @@ class StepGraphs:
         if found := next((graph for graph in alike if not graph.other_number(step.numbers)), None):
             return found
         if alike:
-            return printed(alike[0].other_number(step.numbers))
+            return printable(alike[0].other_number(step.numbers))
         # a setting in which two equal graphs differ, as a weight decay may, is a number that is fed to them
         pairs = [(one, two) for one in self._graphs for two in self._graphs if one.root == two.root]
         fed = set[str]().union(*(_differing(one.rules, two.rules) for one, two in pairs))
@@ -161,12 +161,12 @@ class StepGraphs:
             graphs[1:] = [
                 graph for graph in graphs[1:] if graph.misfit(step.named) or settings_of(graph) != step.settings
             ]
-        return self._refused.setdefault(kind_of(step), printed(f"{what}; {why}"))
+        return self._refused.setdefault(kind_of(step), printable(f"{what}; {why}"))
 
     def captured(self, step: StepSeen) -> StepGraph | str:
         """A further graph, captured from the loop as it is now, or in words why there can be none."""
         found = list[StepGraph | str]()
-        with sheltered(found.append):  # a capture runs code of the loop and of other libraries
+        with contain_errors(found.append):  # a capture runs code of the loop and of other libraries
             found.append(self._captured(step))
         return found[0]
 
@@ -187,7 +187,7 @@ class StepGraphs:
         changes = SettingChanges.between(self.first.rules, found.rules)
         masks_differ = bool(self.first.other_mask(step.named))
         if other := departure(self.first.captured.graph, found.captured.graph, changes, masks_differ):
-            say(OTHER_PROGRAM.format(printed(other), found.root))
+            warn(OTHER_PROGRAM.format(printable(other), found.root))
         self.keep(found)
         self._captured_ones.append(found)
         return found

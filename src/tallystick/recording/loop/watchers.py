@@ -16,7 +16,7 @@ from tallystick.engines.torch.optimizers import rules_of
 from tallystick.engines.torch.tensors import to_tensor
 from tallystick.formats.optimizers import GroupRule
 from tallystick.programs.step_names import full_masks
-from tallystick.recording.boundary import sheltered
+from tallystick.recording.boundary import contain_errors
 from tallystick.recording.inference import Marks, buffers_of, marks_of, parameters_of, slots_of, writes, written
 from tallystick.recording.loop.replaced import EagerHook
 from tallystick.recording.loop.step_graph import StepGraph, numbers_of
@@ -140,7 +140,7 @@ class OptimizerWatch:
 
     def _stepped(self, *_: Any) -> None:
         self._seen, self._stated = replace(self._seen, optimizer_steps=self._seen.optimizer_steps + 1), ()
-        with sheltered(self._is_unreadable):
+        with contain_errors(self._is_unreadable):
             self._stated = rates_of(self._optimizer)
             gradients = {name: value.grad for name, value in self._parameters.items() if value.grad is not None}
             self._seen = replace(self._seen, gradients=gradients, settings=Settings((), frozenset(gradients)))
@@ -212,12 +212,12 @@ class DepartureWatch:
         return next((name for name, now in switches().items() if now != self._switches[name]), "")
 
     def _steps(self, *_: Any) -> None:
-        with sheltered(self._changes):
+        with contain_errors(self._changes):
             self._rates_before = rates_of(self._optimizer)
             self._change = self._change or self._written() or self._unseen(KEEP_STATE)
 
     def _stepped(self, *_: Any) -> None:
-        with sheltered(self._changes):
+        with contain_errors(self._changes):
             if not self._change and self._rates_before != rates_of(self._optimizer):
                 self._change = RATE_MOVES
             if not self._change and (turned := self.turned()):
@@ -262,7 +262,7 @@ class DepartureWatch:
         return f"{uneven[0]} {UNEVEN}" if uneven else ""
 
     def _accumulates(self, name: str, parameter: torch.Tensor) -> None:
-        with sheltered(self._changes):
+        with contain_errors(self._changes):
             if parameter.grad is not None:
                 self._accumulated |= marks_of({name: parameter.grad})
 
@@ -287,9 +287,9 @@ class NewBatchWatch:
         self,
         model: torch.nn.Module,
         comes: Callable[[], None],
-        sheltered: Callable[[], AbstractContextManager[None]],
+        contain_errors: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        self._comes, self._sheltered = comes, sheltered
+        self._comes, self._contained = comes, contain_errors
         self._kinds, self._step = set[int](), list[object]()
         self._hook = model.register_forward_pre_hook(EagerHook(self._called), with_kwargs=True)
 
@@ -323,7 +323,7 @@ class NewBatchWatch:
 
     def _called(self, _model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if torch.is_grad_enabled():
-            with self._sheltered():
+            with self._contained():
                 self.enter(args, kwargs)
 
 

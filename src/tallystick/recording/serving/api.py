@@ -78,7 +78,10 @@ def _add_completions(app: FastAPI, service: ModelService, options: ServerOptions
             only = asked.only_prompt
             prompt = await service.encode_text(only) if isinstance(only, str) else only
         order = replace(_order(asked, prompt, form, service), calls=call_form(asked.shaping))
-        order = order.under(*await service.grammar(wanted, len(order.samplers)))
+        if wanted is not None:
+            grammar, masks = await asyncio.to_thread(service.grammar, wanted, len(order.samplers))
+            samplers = tuple(sampler.model_copy(update={"grammar": grammar}) for sampler in order.samplers)
+            order = replace(order, samplers=samplers, masks=masks)
         frame = asked.model, service.issuer.model, int(clock()), order
         has_usage = bool(asked.stream_options and asked.stream_options.include_usage)
         written: CompletionForm | ResponsesForm = ResponsesForm(*frame, sent)

@@ -1,4 +1,4 @@
-"""Requests and answers as a proxy saw them, and the receipts that a server issued, numbered and linked."""
+"""Requests and answers as a proxy saw them, and the receipts that a server issued."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from tallystick.core.canonical_json import INTEGER_MAX, Json, encode
-from tallystick.core.digests import Digest, digest
-from tallystick.core.errors import MalformedError, TallyError, UnavailableError, UsageError
+from tallystick.core.digests import digest
+from tallystick.core.errors import MalformedError, TallyError, UnavailableError
+from tallystick.engines.torch.generation.language_models import TorchLanguageModel
 from tallystick.formats.completions import CompletionReader, Finish, ReadChoice, is_token_ids
 from tallystick.formats.receipt import (
     PROXY,
@@ -23,16 +23,14 @@ from tallystick.formats.receipt import (
     TOKENS_MAX,
     Answer,
     EngineStatement,
-    Receipt,
     Request,
     Sampler,
     SignedReceipt,
     Tokens,
 )
 from tallystick.formats.requests import DRAWING, form_of_request, nonce_of, stated_settings
-from tallystick.formats.signing import SigningKey, sign_receipt
 from tallystick.formats.store.log import read_lines
-from tallystick.formats.store.receipts import ReceiptLog
+from tallystick.recording.receipts import ReceiptChain
 from tallystick.recording.serving.errors import AnswerSpans, invalid, refused
 
 # The receipts that a server has issued, in the order of their numbers, for customers and auditors.
@@ -73,7 +71,7 @@ class ReceiptBook:
         """Keep a receipt in memory; the oldest ones are dropped."""
         line = signed.to_bytes()
         with self._lock:
-            self._latest = signed.receipt.sequence
+            self._latest = max(self._latest, signed.receipt.sequence)
             self._kept[signed.receipt.request.id] = signed.receipt.sequence, line
             self._bytes += len(line)
             while len(self._kept) > KEPT_MAX or (self._bytes > KEPT_BYTES_MAX and len(self._kept) > 1):
@@ -96,78 +94,7 @@ class ReceiptBook:
             return [line for number, line in self._kept.values() if number > sequence][:PAGE]
 
 
-# Receipts without hidden states: numbered, linked and signed by one key; any engine may have computed the answers.
-
-
-@dataclass(frozen=True)
-class ReceiptContents:
-    """The contents of one receipt, before it is numbered and signed."""
-
-    request: Request
-    answer: Answer
-    sampler: Sampler
-    engine: EngineStatement
-    started_ns: int
-
-
-class ReceiptChain:
-    """Signs receipts for the model `model` in the order of the calls; thread-safe.
-
-    Raises `UsageError` if another process writes to the journal, or if the journal belongs to another key.
-    """
-
-    def __init__(
-        self,
-        model: Digest,
-        key: SigningKey,
-        journal: Path | None = None,
-        *,
-        private: bool = False,
-        spans: AnswerSpans | None = None,
-    ) -> None:
-        self.model, self.key, self._is_private = model, key, private
-        self._log = None if journal is None else ReceiptLog(journal)
-        self._last: Receipt | None = None
-        if self._log is not None and self._log.last is not None:
-            if self._log.last.key != key.public:
-                self._log.close()
-                raise UsageError(f"{self._log.path}: the journal of another key; give each key its own")
-            self._last = self._log.last.receipt
-        self.book = ReceiptBook(journal, spans)
-        self._lock = Lock()
-
-    def issue(self, contents: ReceiptContents) -> SignedReceipt:
-        """Sign a receipt and write it to the journal, then return it; raises `OSError` if it cannot be written."""
-        with self._lock:
-            # a private chain states digests and counts of tokens, not the ids
-            hidden = {"ids": None} if self._is_private else {}
-            prompt, tokens = (
-                tokens.model_copy(update=hidden) for tokens in (contents.request.prompt, contents.answer.tokens)
-            )
-            receipt = Receipt(
-                model=self.model,
-                request=contents.request.model_copy(update={"prompt": prompt}),
-                answer=contents.answer.model_copy(update={"tokens": tokens}),
-                sampler=contents.sampler,
-                engine=contents.engine,
-                sequence=self._last.sequence + 1 if self._last else 1,
-                previous=self._last.identity if self._last else None,
-            )
-            signed = sign_receipt(receipt, self.key)
-            if self._log is not None:
-                self._log.append(signed)
-            self._last = receipt
-            self.book.add(signed, contents.started_ns)
-        return signed
-
-    def close(self) -> None:
-        """Close the journal."""
-        if self._log is not None:
-            self._log.close()
-        self.book.close()
-
-
-# One request and its answer as a proxy saw them, and the contents of their receipts.
+# One request and its answer as a proxy saw them, and their receipts.
 #
 # A proxy sees text; it sees token ids only if the server sends them. Without them, the receipt binds the answer by the
 # digest of its text, as a blob: text alone does not determine the generated tokens. The proxy encodes the prompt itself
@@ -185,14 +112,21 @@ FINISHES: Final[Mapping[str, Finish]] = {
 }
 
 
-class Tokenizes(Protocol):
-    """Encodes text as the served model does."""
+class ModelTokenizer:
+    """The tokenizer of a model, which one thread uses at a time: `turn` is held meanwhile."""
+
+    def __init__(self, language_model: TorchLanguageModel) -> None:
+        self._model, self.turn = language_model, Lock()
 
     def encode_text(self, text: str) -> list[int]:
         """The tokens of a prompt."""
+        with self.turn:
+            return self._model.encode_text(text)
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The tokens of messages in the chat template."""
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], tools: str | None = None) -> list[int]:
+        """The tokens of messages and tools in the chat template; raises `UsageError` if it refuses them."""
+        with self.turn:
+            return self._model.encode_chat(messages, tools)
 
 
 class Exchange:
@@ -201,7 +135,7 @@ class Exchange:
     Raises `Problem` for fields that no receipt can state.
     """
 
-    def __init__(self, body: Mapping[str, Any], tokenizer: Tokenizes | None) -> None:
+    def __init__(self, body: Mapping[str, Any], tokenizer: ModelTokenizer | None) -> None:
         self.body = {name: value for name, value in body.items() if name != "tally_nonce"}
         self.id: str | None = None
         self._tokenizer, self._started_ns = tokenizer, time.time_ns()
@@ -238,22 +172,25 @@ class Exchange:
         """Whether some choice has a finish reason."""
         return self._reader.is_ending and not self._is_over
 
-    def close(self, *, is_whole: bool) -> list[ReceiptContents]:
-        """The receipt contents of each choice; none for answers that are not text, or of which nothing arrived.
+    def close(self, chain: ReceiptChain, book: ReceiptBook, *, is_whole: bool) -> list[SignedReceipt]:
+        """The receipts of the choices; none for answers that are not text, or of which nothing arrived.
 
-        A second call returns an empty list.
+        A second call returns an empty list. Raises `OSError` if the journal cannot be written.
         """
         choices, name = self._reader.choices, self.id or f"proxied-{secrets.token_hex(16)}"
         text = {} if self._is_over else {number: choice for number, choice in choices.items() if choice.is_text}
-        contents = [
-            self._contents(f"{name}-{number}" if len(choices) > 1 else name, number, choice, is_whole)
-            for number, choice in sorted(text.items())
-            if is_whole or choice.text or choice.ids
-        ]
         self._is_over = True
-        return contents
+        issued = []
+        for number, choice in sorted(text.items()):
+            if is_whole or choice.text or choice.ids:
+                own_name = f"{name}-{number}" if len(choices) > 1 else name
+                signed, _ = chain.sign(**self._statements(own_name, number, choice, is_whole))
+                book.add(signed, self._started_ns)
+                issued.append(signed)
+        return issued
 
-    def _contents(self, name: str, number: int, choice: ReadChoice, is_whole: bool) -> ReceiptContents:
+    def _statements(self, name: str, number: int, choice: ReadChoice, is_whole: bool) -> dict[str, Any]:
+        """What the receipt of a choice says, by the names of its fields."""
         source, prompt, tokens = self._tokens(choice)
         finish: Finish = "cancelled"
         if is_whole or choice.finish is not None:
@@ -264,9 +201,19 @@ class Exchange:
         limit = self.body.get("max_completion_tokens") or self.body.get("max_tokens")
         if not isinstance(limit, int) or not 1 <= limit <= TOKENS_MAX:
             limit = tokens.count if finish == "length" else TOKENS_MAX
-        request = Request(id=name, prompt=prompt, max_tokens=limit, nonce=self._nonce)
-        answer, engine = Answer(tokens=tokens, finish=finish), engine_behind(source)
-        return ReceiptContents(request, answer, self._sampler(number), engine, self._started_ns)
+        return {
+            "request": Request(id=name, prompt=prompt, max_tokens=limit, nonce=self._nonce),
+            "answer": Answer(tokens=tokens, finish=finish),
+            "sampler": self._sampler(number),
+            "engine": EngineStatement(  # only where the tokens come from is known
+                name=PROXY,
+                version=source,
+                device=UNKNOWN,
+                attention=UNKNOWN,
+                kv_cache=UNKNOWN,
+                environment=digest("environment", encode({"proxy": 1})),
+            ),
+        }
 
     def _tokens(self, choice: ReadChoice) -> tuple[Source, Tokens, Tokens]:
         """Where the tokens come from; those of the prompt and of the answer, or the digest of their text."""
@@ -321,15 +268,3 @@ class Exchange:
         if not isinstance(count, int) or not 0 <= count <= TOKENS_MAX:
             return 0
         return count if len(self._reader.choices) == 1 else 0
-
-
-def engine_behind(source: Source) -> EngineStatement:
-    """The engine statement of a proxy: everything is unknown except where the tokens come from."""
-    return EngineStatement(
-        name=PROXY,
-        version=source,
-        device=UNKNOWN,
-        attention=UNKNOWN,
-        kv_cache=UNKNOWN,
-        environment=digest("environment", encode({"proxy": 1})),
-    )

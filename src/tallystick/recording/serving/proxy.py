@@ -7,9 +7,10 @@ computation.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import httpx
@@ -22,6 +23,7 @@ from tallystick.core.http.server import read_body
 from tallystick.formats.claims import ModelCard
 from tallystick.formats.completions import receipt_fields
 from tallystick.formats.receipt import SignedReceipt
+from tallystick.recording.receipts import ReceiptChain
 from tallystick.recording.serving.application import (
     ServerOptions,
     add_key,
@@ -30,7 +32,7 @@ from tallystick.recording.serving.application import (
     receipt_headers,
 )
 from tallystick.recording.serving.errors import DONE, ClosingStream, error_object, event_of, invalid
-from tallystick.recording.serving.exchanges import Exchange, ReceiptChain, Tokenizes
+from tallystick.recording.serving.exchanges import Exchange, ModelTokenizer, ReceiptBook
 
 WITNESSED: Final = ("/v1/chat/completions", "/v1/completions")
 HOP_BY_HOP: Final = frozenset(
@@ -42,6 +44,8 @@ HOP_BY_HOP: Final = frozenset(
 """Headers that concern one connection only (RFC 9110 §7.6.1)."""
 REWRITTEN: Final = frozenset({"host", "content-length", "accept-encoding", "content-encoding"})
 ANSWER_BYTES_MAX: Final = 64 << 20
+Close = Callable[..., list[SignedReceipt]]
+"""Ends an exchange and issues its receipts; `is_whole` says whether the whole response has arrived."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Upstream:
 
     url: str
     card: ModelCard | None = None
-    tokenizer: Tokenizes | None = None
+    tokenizer: ModelTokenizer | None = None
     connect_seconds: float = 10.0
     silence_seconds: float = 600.0
 
@@ -60,8 +64,8 @@ class Upstream:
         return httpx.URL(self.url.rstrip("/").removesuffix("/v1"))
 
 
-def create_proxy(upstream: Upstream, chain: ReceiptChain, options: ServerOptions) -> FastAPI:
-    """The application in front of `upstream`."""
+def create_proxy(upstream: Upstream, chain: ReceiptChain, book: ReceiptBook, options: ServerOptions) -> FastAPI:
+    """The application in front of `upstream`; `chain` signs its receipts, and `book` lists them."""
     timeout = httpx.Timeout(upstream.silence_seconds, connect=upstream.connect_seconds)
     client = httpx.AsyncClient(timeout=timeout, follow_redirects=False, trust_env=False)
 
@@ -70,11 +74,11 @@ def create_proxy(upstream: Upstream, chain: ReceiptChain, options: ServerOptions
         yield
         await client.aclose()
         chain.close()
+        book.close()
 
     app = FastAPI(title="tally proxy", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     answer_errors_alike(app)
-    add_receipts(app, chain.book, options)
-
+    add_receipts(app, book, options)
     add_key(app, chain.key.public, chain.model, upstream.card)
 
     @app.get("/health")
@@ -97,9 +101,9 @@ def create_proxy(upstream: Upstream, chain: ReceiptChain, options: ServerOptions
         if exchange is None or exchange.body.get("model") != options.name or answer.status_code != 200:
             return _passed_on(answer)
         if answer.headers.get("content-type", "").startswith("text/event-stream"):
-            events = _witnessed_events(answer, exchange, chain)
+            events = _witnessed_events(answer, exchange, partial(exchange.close, chain, book))
             return ClosingStream(events, headers=_kept(answer.headers.multi_items()))
-        return await _witnessed(answer, exchange, chain)
+        return await _witnessed(answer, exchange, partial(exchange.close, chain, book))
 
     return app
 
@@ -139,10 +143,10 @@ def _passed_on(answer: httpx.Response) -> Response:
     return ClosingStream(parts(), status=answer.status_code, headers=_kept(answer.headers.multi_items()))
 
 
-async def _witnessed(answer: httpx.Response, exchange: Exchange, chain: ReceiptChain) -> Response:
+async def _witnessed(answer: httpx.Response, exchange: Exchange, close: Close) -> Response:
     """The response with receipts added; a receipt of the server itself becomes `upstream_receipt`."""
     body = exchange.add(await _read_object(answer))
-    issued = [chain.issue(contents) for contents in exchange.close(is_whole=True)]
+    issued = close(is_whole=True)
     headers = {} if not issued else receipt_headers(issued[0].receipt.request.id, issued)
     kept = _kept(answer.headers.multi_items())
     return Response(json.dumps(body | closing(body, issued)), headers=kept | headers)
@@ -173,9 +177,7 @@ async def _read_object(answer: httpx.Response) -> dict[str, Any]:
     return value
 
 
-async def _witnessed_events(
-    answer: httpx.Response, exchange: Exchange, chain: ReceiptChain
-) -> AsyncGenerator[bytes, None]:
+async def _witnessed_events(answer: httpx.Response, exchange: Exchange, close: Close) -> AsyncGenerator[bytes, None]:
     """The events as they arrive. Once a choice has ended, an event waits for the next: the last gets the receipts."""
     waiting: dict[str, Any] | None = None
     is_whole = False
@@ -193,7 +195,7 @@ async def _witnessed_events(
             waiting = chunk if exchange.is_finished else None
             if waiting is None:
                 yield event_of(chunk)
-        issued = [chain.issue(contents) for contents in exchange.close(is_whole=is_whole)]
+        issued = close(is_whole=is_whole)
         if waiting is not None:
             yield event_of(waiting | closing(waiting, issued))
         yield DONE
@@ -201,8 +203,7 @@ async def _witnessed_events(
         yield event_of(error_object(Problem(502, "upstream_unreachable", "the server behind broke off")))
     finally:
         with suppress(OSError):
-            for contents in exchange.close(is_whole=False):
-                chain.issue(contents)
+            close(is_whole=False)
         await answer.aclose()
 
 

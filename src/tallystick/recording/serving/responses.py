@@ -13,7 +13,7 @@ from tallystick.formats.completions import CALLED, FINISH_REASONS, message_of, r
 from tallystick.formats.receipt import SignedReceipt
 from tallystick.recording.serving.errors import DONE, error_object, event_of
 from tallystick.recording.serving.jobs import NO_PIECE, Failed, Piece, TokenLogprobs
-from tallystick.recording.serving.service import Answering, FinishedAnswer, GenerationRequest
+from tallystick.recording.serving.service import Answering, GenerationRequest
 
 LEAST: Final = -9999.0
 """What the API writes for a token without probability: JSON has no infinity."""
@@ -27,16 +27,22 @@ class ChoiceSoFar:
     text: str = ""
     ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
-    answered: FinishedAnswer | None = None
+    signed: SignedReceipt | None = None
 
-    def add(self, event: Piece | FinishedAnswer) -> None:
+    @property
+    def finish(self) -> str:
+        """Why the finished answer ended, as its receipt says."""
+        assert self.signed is not None
+        return self.signed.receipt.answer.finish
+
+    def add(self, event: Piece | SignedReceipt) -> None:
         """Append a piece, or note the end."""
         if isinstance(event, Piece):
             self.text += event.text
             self.ids += event.ids
             self.logprobs += event.logprobs
         else:
-            self.answered = event
+            self.signed = event
 
 
 # Chat and text completions.
@@ -97,7 +103,7 @@ class CompletionForm:
                 else:
                     waiting[number] = piece
                 continue
-            finish = FINISH_REASONS[event.finish]
+            finish = FINISH_REASONS[choice.finish]
             content = {"text": piece.text}
             if self.order.calls is not None:
                 delta, finish = self._message(number, choice)
@@ -106,7 +112,7 @@ class CompletionForm:
                 piece = Piece(piece.ids, "", tuple(choice.logprobs))
             elif self.kind == "chat":
                 content = {"delta": {"content": piece.text} if piece.text else {}}
-            is_last = not self.has_usage and all(one.answered for one in choices)
+            is_last = not self.has_usage and all(one.signed for one in choices)
             last_fields = _receipt_fields(choices) if is_last else no_usage
             yield event_of(self._chunk(number, content, finish, piece) | last_fields)
         if self.has_usage:
@@ -116,9 +122,8 @@ class CompletionForm:
 
     def _message(self, number: int, choice: ChoiceSoFar) -> tuple[Object, str]:
         """The text and the calls of a finished answer, and its finish reason."""
-        assert choice.answered is not None
         text, calls = message_of(choice.text, self.order.calls, self.order.choice_id(number))
-        finish = FINISH_REASONS[choice.answered.finish]
+        finish = FINISH_REASONS[choice.finish]
         message: Object = {"content": text} if text else {}
         return message | ({"tool_calls": calls} if calls else {}), CALLED if calls and finish == "stop" else finish
 
@@ -175,7 +180,7 @@ class CompletionForm:
 
 def receipts_of(choices: Sequence[ChoiceSoFar]) -> list[SignedReceipt]:
     """The receipts of the finished choices, in order."""
-    return [choice.answered.signed for choice in choices if choice.answered is not None]
+    return [choice.signed for choice in choices if choice.signed is not None]
 
 
 def _receipt_fields(choices: Sequence[ChoiceSoFar]) -> Object:
@@ -209,8 +214,7 @@ class ResponsesForm:
     def whole(self, choices: Sequence[ChoiceSoFar]) -> Object:
         """The finished response."""
         choice, prompt = choices[0], len(self.order.prompt)
-        assert choice.answered is not None
-        is_cut = choice.answered.finish == "length"
+        is_cut = choice.finish == "length"
         body = self._frame("incomplete" if is_cut else "completed", [self._item("completed", [_part(choice.text)])])
         body["incomplete_details"] = {"reason": "max_output_tokens"} if is_cut else None
         body["usage"] = {

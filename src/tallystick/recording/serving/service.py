@@ -1,4 +1,4 @@
-"""One served model, built from its parts: it takes prompts and returns answers with receipts."""
+"""One served model: it takes prompts and returns answers with receipts, as a sequence of events."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from threading import Lock
 from typing import Any, Final, TypeAlias
 
-from tallystick.core.digests import Digest
 from tallystick.core.errors import TallyError, UnavailableError, UsageError
 from tallystick.core.http.problems import Problem
 from tallystick.engines.tokenizers import REFUSALS
@@ -23,17 +20,13 @@ from tallystick.engines.torch.generation.grammars import grammar_of
 from tallystick.engines.torch.generation.language_models import TorchLanguageModel
 from tallystick.formats.receipt import Answer, Grammar, Request, Sampler, SignedReceipt, Tokens
 from tallystick.formats.requests import Wanted
-from tallystick.formats.signing import SigningKey
-from tallystick.formats.store.receipts import SpilledStates
-from tallystick.recording.receipts import HELD_BYTES_MAX, ReceiptIssuer, RecordSettings
+from tallystick.recording.receipts import ReceiptIssuer
 from tallystick.recording.serving.batching import BatchingEngine
-from tallystick.recording.serving.errors import AnswerSpans, invalid
-from tallystick.recording.serving.exchanges import ReceiptBook
+from tallystick.recording.serving.errors import invalid
+from tallystick.recording.serving.exchanges import ModelTokenizer, ReceiptBook
 from tallystick.recording.serving.jobs import BusyError, Event, Failed, Job, JobResult, Piece, Slot
 from tallystick.recording.serving.schemas import complaint_about
 from tallystick.verdicts.language_model import TokenMasks
-
-# One served model: it takes prompts and returns answers with receipts, as a sequence of events.
 
 UNISSUED_MAX: Final = 64
 """The most finished answers that wait for their receipts; the next one blocks the engine, so that memory is bounded."""
@@ -56,41 +49,43 @@ class GenerationRequest:
     logprobs: int | None = None
     started_ns: int = field(default_factory=time.time_ns)
 
-    def under(self, grammar: Grammar | None, masks: tuple[TokenMasks, ...]) -> GenerationRequest:
-        """The same request whose samplers state a grammar."""
-        if grammar is None:
-            return self
-        samplers = tuple(sampler.model_copy(update={"grammar": grammar}) for sampler in self.samplers)
-        return replace(self, samplers=samplers, masks=masks)
-
     def choice_id(self, choice: int) -> str:
         """The id in the receipt of a choice: the id of the HTTP request, with a number if there are several choices."""
         return self.id if len(self.samplers) == 1 else f"{self.id}-{choice}"
 
 
-@dataclass(frozen=True)
-class FinishedAnswer:
-    """A finished answer with its receipt."""
-
-    ids: tuple[int, ...]
-    finish: str
-    signed: SignedReceipt
-
-
-Told: TypeAlias = tuple[int, Piece | FinishedAnswer | Failed]
-"""The number of a choice, and one of its events."""
+AnswerEvent: TypeAlias = tuple[int, Piece | SignedReceipt | Failed]
+"""The number of a choice, and one of its events: new text, the receipt at its end, or a failure."""
 
 
 class ModelService:
-    """Answers orders through a batching engine; a separate thread issues receipts, in order."""
+    """Answers orders through a batching engine; a separate thread issues receipts, in order.
+
+    At most `rows` answers are generated at once, and `queue` more wait.
+    """
 
     def __init__(
-        self, language_model: TorchLanguageModel, engine: BatchingEngine, issuer: ReceiptIssuer, book: ReceiptBook
+        self,
+        language_model: TorchLanguageModel,
+        issuer: ReceiptIssuer,
+        book: ReceiptBook,
+        *,
+        rows: int = 16,
+        queue: int = 128,
     ) -> None:
-        self.language_model, self.engine, self.issuer, self.book = language_model, engine, issuer, book
+        self.language_model, self.issuer, self.book = language_model, issuer, book
+        recorded = issuer.settings
+        self.engine = BatchingEngine(
+            language_model,
+            rows=rows,
+            queue=queue,
+            layers=recorded.layers,
+            seed=recorded.seed,
+            keeps_prompts=recorded.prompt,
+        )
+        self._tokenizer = ModelTokenizer(language_model)
         self._scribe = ThreadPoolExecutor(1, "receipts")
         self._unissued = threading.BoundedSemaphore(UNISSUED_MAX)
-        self._tokenizing = threading.Lock()
 
     def start(self) -> None:
         """Start the engine."""
@@ -111,29 +106,35 @@ class ModelService:
 
     async def encode_chat(self, messages: Sequence[Mapping[str, Any]], tools: str | None = None) -> tuple[int, ...]:
         """The tokens of messages and tools in the chat template; raises `Problem` if the template refuses them."""
-        return await asyncio.to_thread(
-            self._encode, "messages", lambda: self.language_model.encode_chat(messages, tools)
-        )
+        return await asyncio.to_thread(self._encode, "messages", self._tokenizer.encode_chat, messages, tools)
 
-    async def grammar(self, wanted: Wanted | None, choices: int) -> tuple[Grammar | None, tuple[TokenMasks, ...]]:
-        """The grammar of a wanted schema, and its masks for each choice; `Problem` for one that cannot be used."""
-        return (None, ()) if wanted is None else await asyncio.to_thread(self._grammar, wanted, choices)
+    async def encode_text(self, text: str) -> tuple[int, ...]:
+        """The tokens of a text; raises `Problem` if the tokenizer refuses it."""
+        return await asyncio.to_thread(self._encode, "prompt", self._tokenizer.encode_text, text)
 
-    def _grammar(self, wanted: Wanted, choices: int) -> tuple[Grammar, tuple[TokenMasks, ...]]:
+    def _encode(self, field: str, encode: Callable[..., list[int]], *given: Any) -> tuple[int, ...]:
+        try:
+            return tuple(encode(*given))
+        except UsageError as error:
+            raise invalid(str(error), field) from None
+        except REFUSALS:
+            raise invalid(f"{field}: the tokenizer refuses this text", field) from None
+
+    def grammar(self, wanted: Wanted, choices: int) -> tuple[Grammar, tuple[TokenMasks, ...]]:
+        """The grammar of a wanted schema, and its masks for each choice; `Problem` for one that cannot be used.
+
+        It may take seconds: the schema is tried in a process of its own.
+        """
         kind, schema = wanted
         field = "tool_choice" if kind == "tool_choice" else "response_format"
         try:
             grammar = grammar_of(kind, schema)
             if complaint := complaint_about(schema):
                 raise invalid(complaint, field)
-            with self._tokenizing:
+            with self._tokenizer.turn:
                 return grammar, tuple(self.language_model.token_masks(grammar, schema) for _ in range(choices))
         except UnavailableError as error:
             raise invalid(str(error), field) from None
-
-    async def encode_text(self, text: str) -> tuple[int, ...]:
-        """The tokens of a text; raises `Problem` if the tokenizer refuses it."""
-        return await asyncio.to_thread(self._encode, "prompt", lambda: self.language_model.encode_text(text))
 
     def shown(self, token: int) -> str:
         """A token as text, special ones by their name."""
@@ -176,16 +177,6 @@ class ModelService:
         self._unissued.acquire()
         self._scribe.submit(write).add_done_callback(lambda _: self._unissued.release())
 
-    def _encode(self, field: str, encode: Callable[[], list[int]]) -> tuple[int, ...]:
-        with self._tokenizing:
-            try:
-                ids = tuple(encode())
-            except UsageError as error:
-                raise invalid(str(error), field) from None
-            except REFUSALS:
-                raise invalid(f"{field}: the tokenizer refuses this text", field) from None
-        return ids
-
 
 class Answering:
     """One order while it is answered. Close it when the client disconnects: that frees its rows of the batch."""
@@ -194,7 +185,7 @@ class Answering:
         self.order = order
         self._service = service
         self._loop = asyncio.get_running_loop()
-        self._told: asyncio.Queue[Told] = asyncio.Queue()
+        self._events: asyncio.Queue[AnswerEvent] = asyncio.Queue()
         jobs = [
             Job(
                 order.choice_id(choice),
@@ -215,12 +206,12 @@ class Answering:
         except UnavailableError as error:
             raise Problem(503, "unavailable", str(error)) from None
 
-    async def events(self) -> AsyncIterator[Told]:
+    async def events(self) -> AsyncIterator[AnswerEvent]:
         """Pieces and finished answers as they arrive; ends after the last choice, or after a failure."""
         open_choices = len(self._slots)
         while open_choices:
-            choice, event = await self._told.get()
-            open_choices = 0 if isinstance(event, Failed) else open_choices - isinstance(event, FinishedAnswer)
+            choice, event = await self._events.get()
+            open_choices = 0 if isinstance(event, Failed) else open_choices - isinstance(event, SignedReceipt)
             yield choice, event
 
     def close(self) -> None:
@@ -240,59 +231,8 @@ class Answering:
             LOG.exception("the receipt of %s", generated.job.id)
             self._tell(choice, Failed(f"the receipt could not be issued: {type(error).__name__}"))
         else:
-            self._tell(choice, FinishedAnswer(generated.ids, generated.finish, signed))
+            self._tell(choice, signed)
 
-    def _tell(self, choice: int, event: Piece | FinishedAnswer | Failed) -> None:
+    def _tell(self, choice: int, event: Piece | SignedReceipt | Failed) -> None:
         with suppress(RuntimeError):  # the event loop is closed: nobody reads the events
-            self._loop.call_soon_threadsafe(self._told.put_nowait, (choice, event))
-
-
-# Builds a served model from its parts.
-
-
-def model_service(
-    language_model: TorchLanguageModel,
-    key: SigningKey,
-    settings: RecordSettings | None = None,
-    journal: Path | None = None,
-    *,
-    rows: int = 16,
-    queue: int = 128,
-    graph: Digest | None = None,
-    held_bytes_max: int = HELD_BYTES_MAX,
-    spilled: SpilledStates | None = None,
-    spans: AnswerSpans | None = None,
-) -> ModelService:
-    """A service with at most `rows` answers at once and `queue` waiting; receipts are also written to `journal`.
-
-    `graph` is the root of the decode graph that receipts name; `held_bytes_max` bounds the committed states in memory,
-    from which they go to `spilled`. Every answer is reported as one of `spans`, if there are any.
-
-    Raises:
-        UsageError: the journal belongs to another key, or another process writes to it.
-        MalformedError: the file is not a journal, or the model lacks a layer of `settings`.
-    """
-    holding: dict[str, Any] = {"held_bytes_max": held_bytes_max, "spilled": spilled}
-    issuer = ReceiptIssuer(language_model, key, settings, journal, graph=graph, **holding)
-    kept = issuer.settings
-    engine = BatchingEngine(
-        language_model, rows=rows, queue=queue, layers=kept.layers, seed=kept.seed, keeps_prompts=kept.prompt
-    )
-    return ModelService(language_model, engine, issuer, ReceiptBook(journal, spans))
-
-
-class ModelTokenizer:
-    """The tokenizer of a model, for a proxy that encodes the prompts that it forwards."""
-
-    def __init__(self, language_model: TorchLanguageModel) -> None:
-        self._model, self._turn = language_model, Lock()
-
-    def encode_text(self, text: str) -> list[int]:
-        """The tokens of a prompt."""
-        with self._turn:
-            return self._model.encode_text(text)
-
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The tokens of messages in the chat template; raises `UsageError` if there is none or it refuses them."""
-        with self._turn:
-            return self._model.encode_chat(messages)
+            self._loop.call_soon_threadsafe(self._events.put_nowait, (choice, event))

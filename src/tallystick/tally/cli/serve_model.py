@@ -21,6 +21,7 @@ from tallystick.engines.torch.generation import language_models
 from tallystick.formats import claims, signing
 from tallystick.formats.store import receipts as receipt_files
 from tallystick.formats.store.folders import MODEL, require_folder
+from tallystick.recording import receipts as receipt_issuing
 from tallystick.recording.serving import (
     api as serving_api,
     application as serving,
@@ -133,18 +134,10 @@ def serve_model(
     root = committed_graph(loaded, journal) if graph and journal is not None else None
     spilled = None if held_dir is None else receipt_files.SpilledStates(held_dir, held_dir_mib << 20)
     settings = record_settings(fingerprint, layers, commit, private, loaded.card)
-    service = serving_service.model_service(
-        loaded,
-        provider.key,
-        settings,
-        provider.journal,
-        graph=root,
-        spans=serving_errors.answer_spans(provider.name),
-        rows=max_batch,
-        queue=queue,
-        held_bytes_max=held << 20,
-        spilled=spilled,
-    )
+    holding: Any = {"held_bytes_max": held << 20, "spilled": spilled}
+    issuer = receipt_issuing.ReceiptIssuer(loaded, provider.key, settings, provider.journal, graph=root, **holding)
+    book = exchanges.ReceiptBook(provider.journal, serving_errors.answer_spans(provider.name))
+    service = serving_service.ModelService(loaded, issuer, book, rows=max_batch, queue=queue)
     options = serving.ServerOptions(provider.name, provider.customers, provider.auditors)
     return _listen(host, port, serving_api.create_app(service, options), provider.key.public, loaded.card.identity)
 
@@ -160,13 +153,12 @@ def _proxy(url: str, model: Path | None, dtype: Any, provider: Provider) -> tupl
     if model is not None:
         card = model_cards.card_of(model, dtype)
         read = language_models.TorchLanguageModel(None, language_models.load_tokenizer(model), card)
-        upstream = serving_proxy.Upstream(url, card, serving_service.ModelTokenizer(read))
+        upstream = serving_proxy.Upstream(url, card, exchanges.ModelTokenizer(read))
     root = claims.named_root(provider.name) if upstream.card is None else upstream.card.identity
-    chain = exchanges.ReceiptChain(
-        root, provider.key, provider.journal, private=provider.private, spans=serving_errors.answer_spans(provider.name)
-    )
+    chain = receipt_issuing.ReceiptChain(root, provider.key, provider.journal, private=provider.private)
+    book = exchanges.ReceiptBook(provider.journal, serving_errors.answer_spans(provider.name))
     options = serving.ServerOptions(provider.name, provider.customers, provider.auditors)
-    return serving_proxy.create_proxy(upstream, chain, options), provider.key.public, root
+    return serving_proxy.create_proxy(upstream, chain, book, options), provider.key.public, root
 
 
 def _listen(host: str, port: int, app: Any, public: str, root: str) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from shlex import quote
-from threading import Lock
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -20,7 +18,7 @@ from starlette.types import ASGIApp
 from tallystick.core.errors import UnavailableError, UsageError
 from tallystick.core.http.problems import Problem, check_key, read_keys
 from tallystick.engines.model_cards import card_of
-from tallystick.engines.torch.generation.language_models import chat_tokens, end_tokens_in, load_tokenizer
+from tallystick.engines.torch.generation.language_models import TorchLanguageModel, end_tokens_in, load_tokenizer
 from tallystick.engines.torch.generation.model_files import DTYPES
 from tallystick.formats.claims import ModelCard
 from tallystick.formats.completions import ReadChoice, is_token_ids
@@ -30,7 +28,7 @@ from tallystick.formats.signing import SigningKey
 from tallystick.recording.receipts import ReceiptIssuer, RecordSettings
 from tallystick.recording.serving.application import ServerOptions, add_key, add_receipts, answer_errors_alike
 from tallystick.recording.serving.errors import answer_spans
-from tallystick.recording.serving.exchanges import ReceiptBook
+from tallystick.recording.serving.exchanges import ModelTokenizer, ReceiptBook
 from tallystick.recording.serving.vllm.asking import Asked
 from tallystick.recording.serving.vllm.receipts import Kept, finish_of
 from tallystick.recording.serving.vllm.start import KEY, ReceiptVariables, check_start
@@ -41,7 +39,6 @@ SECONDS_MAX: Final = 60.0
 """How long a worker may take to hand over rows."""
 UNFINISHED: Final = "abort"
 """vLLM's reason for an answer that did not come to its end."""
-Encode = Callable[[Sequence[Mapping[str, Any]], str | None], list[int]]
 
 
 class Workers:
@@ -62,14 +59,14 @@ class Workers:
 class AnswerIssuer:
     """Issues the receipts of one model served by vLLM; `context` is the most tokens of prompt and answer.
 
-    `encode` gives the tokens of messages and tools by the model's own template, which vLLM's have to be.
+    `tokenizer` has the model's own template, by which vLLM has to show messages and tools.
     """
 
     def __init__(
-        self, workers: Workers, issuer: ReceiptIssuer, book: ReceiptBook, context: int, encode: Encode
+        self, workers: Workers, issuer: ReceiptIssuer, book: ReceiptBook, context: int, tokenizer: ModelTokenizer
     ) -> None:
         self.workers, self.issuer, self.book, self.context = workers, issuer, book, context
-        self._encode, self._turn = encode, Lock()
+        self._tokenizer = tokenizer
 
     async def issue(
         self, asked: Asked, prompt: list[int] | None, answers: Mapping[int, ReadChoice]
@@ -79,13 +76,12 @@ class AnswerIssuer:
         Raises `UnavailableError` if vLLM did not give the tokens or their rows, `OSError` if the journal cannot be
         written.
         """
-        if asked.tools is not None and prompt != await asyncio.to_thread(self._own_prompt, asked):
-            raise UnavailableError("vLLM shows the tools otherwise than the model's template, so the prompt is another")
+        if asked.tools is not None:
+            own = await asyncio.to_thread(self._tokenizer.encode_chat, asked.body["messages"], asked.tools)
+            if prompt != own:
+                line = "vLLM shows the tools otherwise than the model's template, so the prompt is another"
+                raise UnavailableError(line)
         return [await self._issue(asked, prompt, number, answer) for number, answer in sorted(answers.items())]
-
-    def _own_prompt(self, asked: Asked) -> list[int]:
-        with self._turn:
-            return self._encode(asked.body["messages"], asked.tools)
 
     async def drop(self, asked: Asked) -> None:
         """Free the rows of a request whose answers get no receipts."""
@@ -169,8 +165,9 @@ async def start_provider(state: Any, variables: ReceiptVariables) -> VllmProvide
     options = ServerOptions("", customers, auditors)
     names = state.args.served_model_name or [state.args.model]
     book = ReceiptBook(variables.receipts, answer_spans(str(names[0])))
-    tokenizer = await asyncio.to_thread(load_tokenizer, Path(worker["model"]))
-    answers = AnswerIssuer(workers, issuer, book, worker["context"], partial(chat_tokens, tokenizer))
+    library_tokenizer = await asyncio.to_thread(load_tokenizer, Path(worker["model"]))
+    tokenizer = ModelTokenizer(TorchLanguageModel(None, library_tokenizer, card))
+    answers = AnswerIssuer(workers, issuer, book, worker["context"], tokenizer)
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     answer_errors_alike(app)
     add_key(app, issuer.public, card.identity, card)
