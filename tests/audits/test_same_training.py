@@ -70,6 +70,47 @@ def test_a_batch_of_one_row_needs_no_copy() -> None:
     assert "computed otherwise" in departure(several, liar, UNCHANGED)
 
 
+def broadcast(rows: int) -> Any:
+    """A model that adds the same positions to every row: their gradient is a sum over rows, and over one row is none."""
+    from tallystick.engines.torch.capture.training_step import capture_training_step
+
+    class Positioned(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.places, self.last = torch.nn.Parameter(torch.ones(1, 5, 3)), torch.nn.Linear(3, 2)
+
+        def forward(self, x: Any) -> Any:
+            return self.last(x + self.places)
+
+    torch.manual_seed(0)
+    model = Positioned()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    batch = {"x": torch.randn(rows, 5, 3)}
+    return capture_training_step(model, lambda m, b: m(b["x"]).square().mean(), optimizer, batch).graph
+
+
+def test_a_batch_of_one_row_needs_no_sum_over_rows() -> None:
+    from tallystick.audits.same_training import UNCHANGED, departure
+
+    several, one = broadcast(4), broadcast(1)
+    summed = next(
+        node for node in several.nodes if node.operator == "aten.sum.dim_IntList" and node.attributes["keepdim"]
+    )
+    assert "aten.sum.dim_IntList" not in {n.operator for n in one.nodes if n.attributes.get("keepdim")}
+    assert departure(several, one, UNCHANGED) == departure(one, several, UNCHANGED) == ""
+    other = replace(several, nodes=tuple(n for n in several.nodes if n != summed))
+    source = summed.operands["self"]
+    passed_on = tuple(
+        replace(n, operands={name: source if ref == summed.outputs[0] else ref for name, ref in n.operands.items()})
+        for n in other.nodes
+    )
+    outputs = tuple(
+        replace(each, value=source) if each.value == summed.outputs[0] else each for each in several.outputs
+    )
+    liar = replace(several, nodes=passed_on, outputs=outputs)  # of four rows, the sum is left out
+    assert "computed otherwise" in departure(several, liar, UNCHANGED)
+
+
 def test_another_optimizer_or_another_state_is_named(first: Any) -> None:
     from tallystick.audits.same_training import difference
 

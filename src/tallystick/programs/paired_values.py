@@ -119,6 +119,7 @@ OF_ALL: Final = (GRADIENTS, "gradient_norm")
 SEED: Final = "seed of a backward pass"
 ONES: Final = "aten.ones_like.default"
 MEAN: Final = "aten.mean.default"
+SUM: Final = "aten.sum.dim_IntList"
 SCHEDULE: Final = "schedule."
 DECAY: Final = "schedule.decay"
 NEW_GRADIENT: Final = f"new {GRADIENTS}"
@@ -221,6 +222,21 @@ class GraphValues:
         while ref in self.made and ref not in self.named and self.made[ref][0].operator == "aten.clone.default":
             ref = str(self.made[ref][0].operands["self"])
         return ref
+
+    def without_sum(self, ref: Ref, other: GraphValues, counterpart: Ref) -> Ref:
+        """What was added up along sides that have one element in the counterpart, which therefore adds up nothing.
+
+        So is the gradient of what is broadcast over the rows of a batch, such as the positions of an image: autograd
+        takes no sum over one row.
+        """
+        if ref in self.named or ref not in self.made or counterpart in other.named or counterpart not in other.made:
+            return ref
+        node, (its, place) = self.made[ref][0], other.made[counterpart]
+        spec, sides = its.results[place], node.attributes.get("dim")
+        if node.operator != SUM or its.operator == SUM or not node.attributes["keepdim"] or spec is None:
+            return ref
+        is_one = isinstance(sides, tuple) and all(isinstance(side, int) and spec.shape[side] == 1 for side in sides)
+        return str(node.operands["self"]) if sides and is_one else ref
 
     def without_repeats(self, ref: Ref) -> Ref:
         """What keys or values were before they were repeated for each head, or their gradient before it was added up.
@@ -356,6 +372,7 @@ class ValuePairs:
     def _read(self, one: Ref, two: Ref, waiting: list[Pair]) -> str:
         """Compare what gives two values, and add the values that these are made from."""
         one, two = self.first.without_copies(one), self.other.without_copies(two)
+        one, two = self.first.without_sum(one, self.other, two), self.other.without_sum(two, self.first, one)
         if self.skip is not None:
             one, two = self.skip(self.first, one), self.skip(self.other, two)
         counts = self.first.whole.bit_count(), self.other.whole.bit_count()
