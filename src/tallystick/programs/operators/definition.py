@@ -178,8 +178,8 @@ _SCALAR_CHECKS: Final[Mapping[str, Callable[[Attribute], bool]]] = {
 }
 
 
-# The allow-list: every operator that a graph may hold. The families are imported when it is first read, because each of
-# them imports this module.
+# The allow-list: every operator that a graph may hold. The families of a dialect are imported when one of its operators
+# is first asked for, because each of them imports this module.
 
 FAMILIES: Final = (
     "tallystick.programs.operators.aten.activation",
@@ -209,13 +209,17 @@ FAMILIES: Final = (
 """The modules that define operators; a graph may hold no others."""
 
 
+DIALECTS: Final = ("aten", "stablehlo", "tally")
+
+
 @cache
-def _listed() -> Mapping[str, Operator]:
+def _listed(dialect: str) -> Mapping[str, Operator]:
     operators: dict[str, Operator] = {}
     for module in FAMILIES:
-        family: Family = import_module(module).FAMILY
-        assert not operators.keys() & family.operators.keys(), f"{module} describes an operator once more"
-        operators |= family.operators
+        if module.split(".")[-2] == dialect:
+            family: Family = import_module(module).FAMILY
+            assert not operators.keys() & family.operators.keys(), f"{module} describes an operator once more"
+            operators |= family.operators
     return dict(sorted(operators.items()))
 
 
@@ -223,13 +227,16 @@ class _AllowList(Mapping[str, Operator]):
     """All operators by sorted name."""
 
     def __getitem__(self, name: str) -> Operator:
-        return _listed()[name]
+        dialect = name.partition(".")[0]
+        if dialect not in DIALECTS:
+            raise KeyError(name)
+        return _listed(dialect)[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_listed())
+        return (name for dialect in DIALECTS for name in _listed(dialect))
 
     def __len__(self) -> int:
-        return len(_listed())
+        return sum(len(_listed(dialect)) for dialect in DIALECTS)
 
 
 OPERATORS: Final = _AllowList()
@@ -237,7 +244,7 @@ OPERATORS: Final = _AllowList()
 
 def operator(name: str) -> Operator:
     """The operator of this name; raises `MalformedError` if it is not on the allow-list."""
-    listed = _listed().get(name)
+    listed = OPERATORS.get(name)
     if listed is None:
         raise MalformedError(f"operator {name[:80]!r} is not on the allow-list")
     return listed
