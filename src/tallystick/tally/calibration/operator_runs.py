@@ -34,7 +34,7 @@ from tallystick.verdicts.opening.budget import Accumulated, OperatorBias, PathEr
 # it.
 
 
-class Loops(Values):
+class _Loops(Values):
     """`Values` on NumPy, with loops for sums and products of matrices."""
 
     def sum(self, x: Value, axes: Axes, keep: bool = False, short: int = 0) -> Value:
@@ -62,7 +62,7 @@ class _Library:
         return total
 
 
-class Definitions(Reference):
+class _Definitions(Reference):
     """NumPy in the dtypes of the graph: every operator by its definition, rounded after each operation."""
 
     def __init__(self, algebra: Values) -> None:
@@ -70,7 +70,7 @@ class Definitions(Reference):
 
 
 BY_LIBRARY: Final = Values(NUMPY)
-IN_ORDER: Final = Loops(_Library())
+IN_ORDER: Final = _Loops(_Library())
 
 
 def engine_of(stack: Stack, graph: Graph | None = None) -> Engine:
@@ -88,7 +88,7 @@ def engine_of(stack: Stack, graph: Graph | None = None) -> Engine:
                 compiled.compile(graph)
         return compiled
     if stack.engine in ("numpy", "loops"):
-        return Definitions(BY_LIBRARY if stack.engine == "numpy" else IN_ORDER)
+        return _Definitions(BY_LIBRARY if stack.engine == "numpy" else IN_ORDER)
     from tallystick.engines.torch.engine import TorchEngine
 
     enter(stack)
