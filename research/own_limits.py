@@ -64,7 +64,7 @@ def measured(source: Path) -> Iterator[dict[str, Any]]:
             run = Path(folder) / "run"
             train(recipe_of(number, name), source, run)
             (Path(folder) / "work").mkdir()
-            table: Calibration = own_run.calibrate_on(run, Path(folder) / "work", 3).calibration
+            table: Calibration = own_run.calibrate_on(run, Path(folder) / "work", 3)[0]
         found = [
             {
                 "window": entry.window,

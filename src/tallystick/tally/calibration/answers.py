@@ -152,18 +152,12 @@ AGAIN: Final = 4
 """Every fourth answer is also compared with a pass without fused attention."""
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How much is answered: answers in all, and the most tokens of one."""
-
-    answers: int = 100
-    tokens: int = 256
-
-
 def calibrate_answers(
-    directory: Path, dtype: Dtype = "F32", effort: Effort = Effort(), tell: Tell = lambda _: None
+    directory: Path, dtype: Dtype, answers: int, longest: int, tell: Tell = lambda _: None
 ) -> FingerprintCalibration:
     """The limits of a model in a directory, for models of its dtype that are no deeper and no wider.
+
+    They follow from `answers` answers of at most `longest` tokens.
 
     Raises as `load_language_model`, and `UnavailableError` where an answer fails.
     """
@@ -173,13 +167,13 @@ def calibrate_answers(
     card = verifiers["sdpa"].card
     tokens: list[SeenTokens] = []
     distances: list[dict[Class, SeenRuns]] = []
-    for number, answered in enumerate(_answered(verifiers, effort, tell)):
+    for number, answered in enumerate(_answered(verifiers, answers, longest, tell)):
         for attention in ("sdpa", "eager") if number % AGAIN == 0 else ("sdpa",):
             seen, apart = _compared(verifiers[attention], answered)
             tokens.append(seen)
             distances.append(apart)
     models = MeasuredModels(
-        dtype=dtype, layers=card.layers, width=card.width, models=(directory.resolve().name,), answers=effort.answers
+        dtype=dtype, layers=card.layers, width=card.width, models=(directory.resolve().name,), answers=answers
     )
     return FingerprintCalibration(
         machine=machine(),
@@ -190,7 +184,7 @@ def calibrate_answers(
     )
 
 
-def _answered(verifiers: Any, effort: Effort, tell: Tell) -> Iterator[Answered]:
+def _answered(verifiers: Any, answers: int, longest: int, tell: Tell) -> Iterator[Answered]:
     """The answers of all stacks, the same number each; the threads are as before afterwards."""
     import torch
 
@@ -198,13 +192,13 @@ def _answered(verifiers: Any, effort: Effort, tell: Tell) -> Iterator[Answered]:
     prompts = resources.files(__package__).joinpath("prompts.txt").read_text("utf-8").splitlines()
     for number, (rows, stack) in enumerate(ANSWER_STACKS):
         model: TorchLanguageModel = verifiers[stack.attention]
-        share = effort.answers * number // len(ANSWER_STACKS)
-        count = effort.answers * (number + 1) // len(ANSWER_STACKS) - share
+        share = answers * number // len(ANSWER_STACKS)
+        count = answers * (number + 1) // len(ANSWER_STACKS) - share
         tell(f"{count} answers in {stack.name}")
         engine = KeepingEngine(model, rows, range(model.card.layers + 2))
         try:
             torch.set_num_threads(stack.threads)
-            answered = list(answers_to(engine, questions(model, prompts, count, effort.tokens, number)))
+            answered = list(answers_to(engine, questions(model, prompts, count, longest, number)))
         finally:
             torch.set_num_threads(threads)
         tell(f"{sum(len(answer.answer) for answer in answered)} tokens, judged by one pass")

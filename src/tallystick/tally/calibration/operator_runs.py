@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -34,7 +35,7 @@ from tallystick.verdicts.opening.budget import Accumulated, OperatorBias, PathEr
 # it.
 
 
-class Loops(Values):
+class _Loops(Values):
     """`Values` on NumPy, with loops for sums and products of matrices."""
 
     def sum(self, x: Value, axes: Axes, keep: bool = False, short: int = 0) -> Value:
@@ -62,7 +63,7 @@ class _Library:
         return total
 
 
-class Definitions(Reference):
+class _Definitions(Reference):
     """NumPy in the dtypes of the graph: every operator by its definition, rounded after each operation."""
 
     def __init__(self, algebra: Values) -> None:
@@ -70,7 +71,7 @@ class Definitions(Reference):
 
 
 BY_LIBRARY: Final = Values(NUMPY)
-IN_ORDER: Final = Loops(_Library())
+IN_ORDER: Final = _Loops(_Library())
 
 
 def engine_of(stack: Stack, graph: Graph | None = None) -> Engine:
@@ -88,7 +89,7 @@ def engine_of(stack: Stack, graph: Graph | None = None) -> Engine:
                 compiled.compile(graph)
         return compiled
     if stack.engine in ("numpy", "loops"):
-        return Definitions(BY_LIBRARY if stack.engine == "numpy" else IN_ORDER)
+        return _Definitions(BY_LIBRARY if stack.engine == "numpy" else IN_ORDER)
     from tallystick.engines.torch.engine import TorchEngine
 
     enter(stack)
@@ -222,59 +223,44 @@ Table = npt.NDArray[np.float64]
 def measure_errors(stack: Stack, job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """How far each result lies from the exact one in every run of the blocks, and the reasons for skipped results."""
     graph, _ = load_program(Path(job["program"]))
-    traces = Path(job["traces"])
-    measure = _Measure(engine_of(stack, graph), traces / SHARED)
-    for folder in job["blocks"]:
-        measure.block(graph, Block(Path(folder)))
-    tables = traces.with_name("jobs") / f"{stack.name.replace(' ', '_')}_errors.safetensors"
-    write_state(tables, {result: Tensor.of(np.concatenate(rows)) for result, rows in measure.tables.items()})
-    yield {"tables": str(tables), "skipped": measure.skipped}
-
-
-class _Measure:
-    """The errors of each result, block by block: F64[runs, 20]."""
-
-    def __init__(self, engine: Engine, shared: Path) -> None:
-        self.engine = engine
-        self.shared = {name: engine.load(tensor) for name, tensor in read_state(shared).items()}
-        self.tables: dict[str, list[Table]] = {}
-        self.skipped: dict[str, str] = {}
-
-    def block(self, graph: Graph, block: Block) -> None:
-        """Measure all runs of a block."""
+    traces, engine = Path(job["traces"]), engine_of(stack, graph)
+    shared = {name: engine.load(tensor) for name, tensor in read_state(traces / SHARED).items()}
+    tables: dict[str, list[Table]] = defaultdict(list)
+    skipped: dict[str, str] = {}
+    for block in (Block(Path(folder)) for folder in job["blocks"]):
         for node in graph.nodes:
-            wanted = [ref for ref, _ in float_results(node)]
-            if not wanted or wanted[0][1:] in self.skipped:
+            results = [ref[1:] for ref, _ in float_results(node)]
+            if not results or results[0] in skipped:
                 continue
             try:
-                tables = self._node(node, wanted, block)
+                for result, table in zip(results, _tables(engine, node, shared, block), strict=True):
+                    tables[result].append(table)
             except UnavailableError as error:
-                self.skipped |= {ref[1:]: str(error) for ref in wanted}
-                continue
-            for ref, table in tables.items():
-                self.tables.setdefault(ref[1:], []).append(table)
+                skipped |= dict.fromkeys(results, str(error))
+    path = traces.with_name("jobs") / f"{stack.name.replace(' ', '_')}_errors.safetensors"
+    write_state(path, {result: Tensor.of(np.concatenate(rows)) for result, rows in tables.items()})
+    yield {"tables": str(path), "skipped": skipped}
 
-    def _node(self, node: Node, wanted: list[Ref], block: Block) -> dict[Ref, Table]:
-        run = self.engine.prepare(node)
-        own = {ref: block.values(ref) for ref in node.refs if ref not in self.shared}
-        shared = {ref: self.shared[ref] for ref in node.refs if ref in self.shared}
-        rows = []
-        for i in range(len(block.values(wanted[0]))):
-            loaded = {ref: self.engine.load(tensors[i]) for ref, tensors in own.items()}
-            rows.append(run(operands_of(node, shared | loaded)))
-        return {ref: self._table(node, ref, rows, block) for ref in wanted}
 
-    def _table(self, node: Node, ref: Ref, rows: list[tuple[Any, ...]], block: Block) -> Table:
-        position = node.outputs.index(ref)
-        spec = node.results[position]
-        assert spec is not None  # one of `float_results`
+def _tables(engine: Engine, node: Node, shared: Mapping[Ref, Any], block: Block) -> list[Table]:
+    """The errors of each floating-point result of a node in the runs of a block: F64[runs, 20]."""
+    run = engine.prepare(node)
+    own = {ref: block.values(ref) for ref in node.refs if ref not in shared}
+    kept = {ref: block.values(ref) for ref, _ in float_results(node)}
+    rows = []
+    for i in range(len(next(iter(kept.values())))):
+        loaded = {ref: engine.load(tensors[i]) for ref, tensors in own.items()}
+        rows.append(run(operands_of(node, {**shared, **loaded})))
+    tables = []
+    for ref, spec in float_results(node):
         table = np.empty((len(rows), DIFFERS + 1))
-        cases = zip(rows, block.values(ref), block.references(ref), strict=True)
-        for i, (results, kept, (reference, radius)) in enumerate(cases):
-            claimed = self.engine.unload(results[position], spec.dtype)
+        cases = zip(rows, kept[ref], block.references(ref), strict=True)
+        for i, (results, saved, (reference, radius)) in enumerate(cases):
+            claimed = engine.unload(results[node.outputs.index(ref)], spec.dtype)
             errors = errors_of(claimed.values().astype(np.float64), reference, radius, FORMATS[spec.dtype].unit)
-            table[i, :DIFFERS], table[i, DIFFERS] = errors.row(), claimed.array().tobytes() != kept.array().tobytes()
-        return table
+            table[i, :DIFFERS], table[i, DIFFERS] = errors.row(), claimed.array().tobytes() != saved.array().tobytes()
+        tables.append(table)
+    return tables
 
 
 def whole_runs(stack: Stack, job: Mapping[str, Any]) -> list[dict[str, Any]]:

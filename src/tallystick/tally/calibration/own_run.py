@@ -7,7 +7,6 @@ are compared with each other, over steps from the run's own anchors.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -21,18 +20,13 @@ from tallystick.tally.calibration.segments import RunBench
 from tallystick.tally.calibration.stacks import BASE, Stack, StackJob, Tell, machine, run_all, stacks_here
 
 
-@dataclass(frozen=True)
-class OwnLimits:
-    """The limits, and every distance that they rest on."""
+def calibrate_on(
+    run: Path, folder: Path, segments_max: int, tell: Tell = lambda _: None
+) -> tuple[Calibration, list[Json]]:
+    """Limits for the training of `run`, from at most `segments_max` of its segments, and the distances behind them.
 
-    calibration: Calibration
-    figures: list[Json]
-
-
-def calibrate_on(run: Path, folder: Path, segments_max: int, tell: Tell = lambda _: None) -> OwnLimits:
-    """Limits for the training of `run`, from at most `segments_max` of its segments; works in `folder`.
-
-    Each stack replays one segment after the other, in one process at a time, because a state may be large.
+    Works in `folder`. Each stack replays one segment after the other, in one process at a time, because a state may be
+    large.
 
     Raises `UnavailableError` where the run cannot be replayed, has no two anchors, or a process fails.
     """
@@ -57,7 +51,7 @@ def calibrate_on(run: Path, folder: Path, segments_max: int, tell: Tell = lambda
         held_out=held_out,
         entries=tuple(_entry(bench, figures, held_out, w, start) for w in windows for start in starts[:2]),
     )
-    return OwnLimits(calibration, list(figures))
+    return calibration, list(figures)
 
 
 def spread(marks: Sequence[int], count: int) -> list[tuple[int, int]]:

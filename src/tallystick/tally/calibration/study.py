@@ -48,20 +48,12 @@ FULL: Final = StudySize(seeds=2, long_seeds=12, stride=1, trials=300)
 QUICK: Final = StudySize(seeds=1, long_seeds=4, stride=8, trials=0)
 
 
-@dataclass(frozen=True)
-class Study:
-    """All measurements, and the limits that follow from them."""
-
-    calibration: Calibration
-    samples: tuple[Sample, ...]
-    claims: tuple[ClaimTrial, ...]
-    ladders: tuple[dict[str, Any], ...]
-
-
 def calibrate(
     folder: Path, effort: StudySize = FULL, also: Calibration | None = None, tell: Tell = lambda _: None
-) -> Study:
-    """Run the whole study in `folder`; its limits cover this machine and the machines on which `also` was measured.
+) -> tuple[Calibration, dict[str, Any]]:
+    """Run the whole study in `folder`: the limits, and every figure behind them as JSON values (docs/data/power.json).
+
+    The limits cover this machine, and the machines on which `also` was measured.
 
     Raises:
         UnavailableError: a process of the study failed.
@@ -78,7 +70,16 @@ def calibrate(
     if effort.trials:
         tell("looking for the smallest cheats that are caught")
         ladders = climb_ladders(folder, usual, calibration, effort.trials)
-    return Study(calibration, tuple(samples), tuple(claims), tuple(ladders))
+    return calibration, {
+        "machine": calibration.machine,
+        "torch": calibration.torch,
+        "python": platform.python_version(),
+        "ladders_machine": machine(),
+        "calibration": str(calibration.digest_as("calibration")),
+        "honest": _honest(samples),
+        "cheats": _cheats(calibration, claims),
+        "ladders": ladders,
+    }
 
 
 def table(samples: list[Sample], claims: list[ClaimTrial], also: Calibration | None = None) -> Calibration:
@@ -124,30 +125,16 @@ def _kind(entry: LimitsEntry) -> tuple[str, str, str]:
     return entry.family, entry.optimizer, entry.dtype
 
 
-# The published figures of a study: the content of `docs/data/power.json`.
+# The published figures of a study.
 
 
-def figures_of(study: Study) -> dict[str, Any]:
-    """Every figure behind the limits, as JSON values."""
-    return {
-        "machine": study.calibration.machine,
-        "torch": study.calibration.torch,
-        "python": platform.python_version(),
-        "ladders_machine": machine(),
-        "calibration": str(study.calibration.digest_as("calibration")),
-        "honest": _honest(study),
-        "cheats": _cheats(study),
-        "ladders": list(study.ladders),
-    }
-
-
-def _honest(study: Study) -> list[dict[str, Any]]:
+def _honest(samples: list[Sample]) -> list[dict[str, Any]]:
     """For every stack, first steps and later ones apart: the largest distances, and how often bits were equal."""
     rows = []
     for *kind, window, late, stack in product(FAMILIES, OPTIMIZERS, PRECISIONS, WINDOWS, (False, True), STACKS):
         group = [
             sample
-            for sample in study.samples
+            for sample in samples
             if sample.case.key == tuple(kind)
             and (sample.stack, sample.steps) == (stack, window)
             and (sample.start >= FROM_STEPS[-1]) == late
@@ -169,11 +156,11 @@ def _honest(study: Study) -> list[dict[str, Any]]:
     return rows
 
 
-def _cheats(study: Study) -> list[dict[str, Any]]:
+def _cheats(calibration: Calibration, claims: list[ClaimTrial]) -> list[dict[str, Any]]:
     """For every entry and named cheat: distance ÷ limit of the clearest check, in the trial where it is smallest."""
     rows = []
-    for entry in study.calibration.entries:
-        trials = [t for t in study.claims if t.case.key == _kind(entry) and t.steps == entry.window]
+    for entry in calibration.entries:
+        trials = [t for t in claims if t.case.key == _kind(entry) and t.steps == entry.window]
         for cheat, (times, check) in furthest_by_cheat(trials, limits_of(entry)).items():
             rows.append(
                 {

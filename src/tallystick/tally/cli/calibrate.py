@@ -114,14 +114,12 @@ def calibrate_training(
     measured: Any
     with kept_folder(keep, PREFIX) as folder:
         if run is not None:
-            own = own_run.calibrate_on(existing(run, "run directory"), folder, segments, tell)
-            calibration, measured = own.calibration, own.figures
+            calibration, measured = own_run.calibrate_on(existing(run, "run directory"), folder, segments, tell)
         else:
             elsewhere = None if also is None else read_calibration(also)
             effort = training_study.QUICK if quick else training_study.FULL
-            study = training_study.calibrate(folder, effort, elsewhere, tell)
+            calibration, measured = training_study.calibrate(folder, effort, elsewhere, tell)
             tell("done")
-            calibration, measured = study.calibration, training_study.figures_of(study)
     write_atomically(out, calibration.to_bytes() + b"\n")
     if figures is not None:
         write_atomically(figures, encode(measured) + b"\n")
@@ -160,8 +158,7 @@ def calibrate_answers(
     promised = dtype_of(model, dtype)
     require_writable(out, makes_folders=True)
     try:
-        effort = answer_calibration.Effort(answers, tokens)
-        table = answer_calibration.calibrate_answers(model, promised, effort, _teller())
+        table = answer_calibration.calibrate_answers(model, promised, answers, tokens, _teller())
     except (KeyboardInterrupt, Terminated) as error:
         raise type(error)(f"interrupted: {out} is as before, nothing was kept; fewer --answers end sooner") from None
     write_atomically(out, table.to_bytes() + b"\n")

@@ -264,7 +264,7 @@ class _Leaf:
 
     def rule(self, work: RulingWork) -> Ruling:
         try:
-            derived = derive_results(self.node, self._values)
+            derived = derive_results(self.node, self.bundle.values)
         except MalformedError as error:
             self.notes.note(Finding(1.0, 0.0, detail=str(error)), "operator types", f"node {self.node.number}")
             return self._ruled(Fault.PROVER, Ground.STRUCTURE, str(error), work)
@@ -284,12 +284,8 @@ class _Leaf:
     def _results(self) -> tuple[Ref, ...]:
         return tuple(ref for ref in self.node.outputs if ref is not None)
 
-    @property
-    def _values(self) -> Mapping[Ref, Tensor]:
-        return self.bundle.values
-
     def _size(self, ref: Ref) -> int:
-        return self._values[ref].array().size
+        return self.bundle.values[ref].array().size
 
     def _compared(self, derived: Derived, work: RulingWork) -> Ruling:
         """The ruling on all elements, or on the named one; of a large operator, on those that are selected."""
@@ -310,7 +306,7 @@ class _Leaf:
 
     def _conclude(self, places: Mapping[Ref, Places] | None = None, chunk: int = 0) -> Conclusions:
         judge = OperatorJudge(self.bundle.opening.graph, self.request.precision, self.request.profile)
-        return conclude(self.notes, judge, self.node, self._values, self.request.bands, places, chunk)
+        return conclude(self.notes, judge, self.node, self.bundle.values, self.request.bands, places, chunk)
 
     def _affordable(self, derived: Derived, elements: int) -> int:
         """How many elements of each result are drawn, so that they cost no more than a small operator."""
@@ -338,7 +334,7 @@ class _Leaf:
 
         Returns the objections, and the cost of the check.
         """
-        product, limits = product_of(self.node, self._values), self.request.limits
+        product, limits = product_of(self.node, self.bundle.values), self.request.limits
         if product is None:
             return [], work
         signs = signs_of(self.request.nonce, self._subject, product.claimed.shape[-1], limits.vectors)

@@ -217,15 +217,10 @@ def compare_result(
         return _compare_floats(node, ref, claimed, Bound(value.astype(np.float64), radius), where)
     numbers = claimed.array().reshape(-1)[where]
     differs, known = numbers != value, np.isfinite(radius)
-    shares, finding = differs.astype(np.float64), count_differing(differs & known)
-    given = numbers.astype(np.float64)
+    count = int(np.count_nonzero(differs & known))
+    finding = Finding(float(count), 0.0, detail=f"{count} of {differs.size} elements differ" if count else "")
+    shares, given = differs.astype(np.float64), numbers.astype(np.float64)
     return ComparedResult(node, ref, claimed.dtype, where, finding, differs & known, differs & ~known, shares, given)
-
-
-def count_differing(differs: Flags) -> Finding:
-    """The finding for values that must be equal: the number of elements that differ."""
-    count = int(np.count_nonzero(differs))
-    return Finding(float(count), 0.0, detail=f"{count} of {differs.size} elements differ" if count else "")
 
 
 def _compare_floats(node: Node, ref: Ref, claimed: Tensor, limit: Bound, places: Places) -> ComparedResult:
@@ -346,13 +341,10 @@ def _is_vague(lines: Numbers, dtype: str) -> npt.NDArray[np.bool_]:
 
 Margins: TypeAlias = npt.NDArray[np.float64]
 Choice: TypeAlias = Callable[[Node, Values, Ref, Places], Margins]
-_EXTREMES: Final = ("aten.argmax.default", "aten.argmin.default", "aten.max.dim", "aten.min.dim")
-_ORDERS: Final = (
-    *("aten.sort.default", "aten.sort.stable", "aten.argsort.default", "aten.argsort.stable", "aten.topk.default"),
-)
 _CHOICES: Final[Mapping[str, Choice]] = {
-    **dict.fromkeys(_EXTREMES, _extreme),
-    **dict.fromkeys(_ORDERS, _order),
+    **dict.fromkeys(("aten.argmax.default", "aten.argmin.default", "aten.max.dim", "aten.min.dim"), _extreme),
+    **dict.fromkeys(("aten.sort.default", "aten.sort.stable", "aten.argsort.default", "aten.argsort.stable"), _order),
+    "aten.topk.default": _order,
 }
 
 
