@@ -204,16 +204,13 @@ def explain(error: ValidationError, kind: Any = None, what: str = "") -> str:
     problems = error.errors(include_url=False)
     first = min(problems, key=lambda problem: (problem["type"] in MISSING, problem["type"] != UNKNOWN))
     place, names = _walk(kind, first["loc"], first["type"] in (UNKNOWN, "missing"))
-    field = _shortened(".".join(place)) or "document"
+    field = ".".join(place) or "document"
+    field = field if len(field) <= FIELD_SHOWN else f"{field[:FIELD_SHOWN]}…"
     is_toml = what.endswith(".toml")
     if first["type"] == UNKNOWN:
         near = meant_by(str(first["loc"][-1]), names)
         return f"{field}: no such {'setting' if is_toml else 'field'}" + _or_rather(near)
     return f"{field}: {complaint(first, 'a table' if is_toml else 'an object')}"
-
-
-def _shortened(field: str) -> str:
-    return field if len(field) <= FIELD_SHOWN else f"{field[:FIELD_SHOWN]}…"
 
 
 def complaint(problem: Any, table: str = "an object") -> str:
@@ -310,14 +307,10 @@ def parse_toml(data: bytes, what: str) -> dict[str, Any]:
         table = tomllib.loads(data.decode())
     except (ValueError, RecursionError) as error:  # too long a number is a ValueError and no TOMLDecodeError
         raise MalformedError(f"{what}: no valid TOML: {error}") from None
-    _check_depth(table, what)
-    return table
-
-
-def _check_depth(table: dict[str, Any], what: str) -> None:
     level: list[Any] = [table]
     for _ in range(DEPTH_MAX):
         inner = chain.from_iterable(value.values() if isinstance(value, dict) else value for value in level)
         level = [value for value in inner if isinstance(value, dict | list)]
     if level:
         raise MalformedError(f"{what}: nested deeper than {DEPTH_MAX}")
+    return table

@@ -85,7 +85,7 @@ Place = tuple[Any, Any]
 """The numbers of an item and of its part."""
 FRAMES: Final = ("response.created", "response.queued", "response.in_progress")
 ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
-SAID: Final[Mapping[str, str]] = {
+CONTENT: Final[Mapping[str, str]] = {
     **{f"response.{name}.delta": "delta" for name in ("output_text", "reasoning_text", "function_call_arguments")},
     "response.output_text.done": "text",
     "response.reasoning_text.done": "text",
@@ -118,8 +118,8 @@ class ResponsesReader(CompletionReader):
             self._last = number
         if kind in ENDS or kind in FRAMES:
             self._frame(kind, event.get("response"))
-        elif kind in SAID:
-            self._said(kind, event)
+        elif kind in CONTENT:
+            self._add_content(kind, event)
         elif any(texts_in({name: content for name, content in event.items() if name not in IDLE})):
             is_foreign = "refusal" in kind or "annotation" in kind
             detail = "an event that no token of the answer speaks for"
@@ -164,24 +164,24 @@ class ResponsesReader(CompletionReader):
             if shown != self._whole.get(place):
                 self._refuse("delta", f"the stream showed {shown[:60]!r}, and the end does not")
 
-    def _said(self, kind: str, event: Mapping[str, Any]) -> None:
+    def _add_content(self, kind: str, event: Mapping[str, Any]) -> None:
         """Add what an event shows, at its place."""
-        value, item = event.get(SAID[kind]), event.get("output_index")
-        known = (*IDLE, SAID[kind], "logprobs", "name")
+        value, item = event.get(CONTENT[kind]), event.get("output_index")
+        known = (*IDLE, CONTENT[kind], "logprobs", "name")
         strange = {name: content for name, content in event.items() if name not in known}
         if any(texts_in(strange)):
             self.remarks[Remark("open", f"{kind}: {next(iter(strange))}"[:128], "no check covers this field")] = None
         if self._ends:
             self._refuse(kind, "more of an answer that has ended")
         shown: dict[Place, str] = {}
-        if SAID[kind] == "item":
+        if CONTENT[kind] == "item":
             shown = self._item_texts(value, item)
-        elif SAID[kind] == "part":
+        elif CONTENT[kind] == "part":
             shown = {(item, event.get("content_index")): self._part_text(value)}
         elif isinstance(value, str):
             shown = {(item, event.get("content_index")): value}
         else:
-            raise MalformedError(f"response: {kind}: {SAID[kind]}: text is needed")
+            raise MalformedError(f"response: {kind}: {CONTENT[kind]}: text is needed")
         for place, text in shown.items():
             before = self._shown.get(place, "")
             if kind.endswith(".delta"):

@@ -79,7 +79,8 @@ class HttpClient:
             if attempt:
                 time.sleep(self._effort.pause * 2**attempt * random.uniform(0.5, 1))
             try:
-                answer = self._once(method, path, bytes_max, content, headers or {})
+                with self._lock:
+                    answer = self._runner.run(self._respond(method, path, bytes_max, content, headers or {}))
             except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, TimeoutError, OSError) as error:
                 is_slow = isinstance(error, httpx.TimeoutException | TimeoutError)
                 late = f"not in {self._effort.seconds:g} seconds, or too slowly"
@@ -92,10 +93,6 @@ class HttpClient:
                 return answer
             reason = f"status {answer.status}"
         raise UnavailableError(f"{self.url}{path}: no answer after {self._effort.attempts} attempts: {reason}")
-
-    def _once(self, method: str, path: str, bytes_max: int, content: bytes, headers: Mapping[str, str]) -> HttpAnswer:
-        with self._lock:
-            return self._runner.run(self._respond(method, path, bytes_max, content, headers))
 
     def _seconds(self, size: int, slower: int = 1) -> float:
         return self._effort.seconds + size * slower / self._effort.bytes_per_second

@@ -99,22 +99,6 @@ def check_names(names: Iterable[str]) -> None:
         raise MalformedError("a corpus without a shard")
 
 
-def check_shards_named(claimed: Corpus, files: Iterable[ShardFile]) -> None:
-    """Compare names and sizes, which takes no reading.
-
-    Raises:
-        ProofError: naming the first shard, in the order of names, that is missing, was added or has another size.
-    """
-    expected, present = {shard.name: shard.bytes for shard in claimed.shards}, {file.name: file.size for file in files}
-    for name in sorted(expected.keys() | present.keys(), key=str.encode):
-        if name not in present:
-            raise ProofError(f"{shown(name)} is missing")
-        if name not in expected:
-            raise ProofError(f"{shown(name)} is not part of the commit")
-        if present[name] != expected[name]:
-            raise ProofError(f"{shown(name)} differs: {present[name]} bytes, not {expected[name]}")
-
-
 # Reading the shards of a corpus: listed in the order of their names, and hashed by threads, each byte once.
 
 PIECE_CHUNKS: Final = 32
@@ -358,9 +342,16 @@ def check_corpus(directory: Path, claimed: Corpus, leaves: Mapping[str, bytes], 
     Raises `ProofError` naming the first shard that differs, and its first chunk that does where `leaves` are known.
     """
     files = list_shards(directory)
-    check_shards_named(claimed, files)
-    for ours, expected in zip(hash_shards(files, None, hashed), claimed.shards, strict=True):
-        check_shard(ours, expected, leaves.get(expected.name, b""))
+    expected, present = {shard.name: shard.bytes for shard in claimed.shards}, {file.name: file.size for file in files}
+    for name in sorted(expected.keys() | present.keys(), key=str.encode):  # names and sizes take no reading
+        if name not in present:
+            raise ProofError(f"{shown(name)} is missing")
+        if name not in expected:
+            raise ProofError(f"{shown(name)} is not part of the commit")
+        if present[name] != expected[name]:
+            raise ProofError(f"{shown(name)} differs: {present[name]} bytes, not {expected[name]}")
+    for ours, theirs in zip(hash_shards(files, None, hashed), claimed.shards, strict=True):
+        check_shard(ours, theirs, leaves.get(theirs.name, b""))
 
 
 def check_shard(ours: HashedShard, claimed: Shard, leaves: bytes = b"") -> None:

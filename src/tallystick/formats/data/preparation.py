@@ -212,7 +212,7 @@ def _read_tokenizer(recipe: TokenizerRecipe, path: Path | None) -> bytes:
         raise UsageError("the recipe states a tokenizer made elsewhere: name its file (tokenizer.path)")
     content = read_document(path, TOKENIZER_BYTES_MAX)
     if digest("blob", content) != recipe.digest:
-        raise MalformedError(f"{path.name}: not the tokenizer that the recipe states (tokenizer.identity)")
+        raise MalformedError(f"{path.name}: not the tokenizer that the recipe states (tokenizer.digest)")
     return content
 
 

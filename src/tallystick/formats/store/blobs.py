@@ -207,7 +207,12 @@ class Blobs:
     def _read(self, name: Digest, bytes_max: int) -> Iterator[bytes]:
         """The bytes of a blob; raises at their end if they are other ones, so nobody may use them before."""
         hasher, left = hashlib.sha256(DOMAIN), bytes_max
-        with self._errors("read"), self._reading(name) as file:
+        with self._errors("read"):
+            try:
+                opened = self._folder.open(_path(name), "rb")
+            except FileNotFoundError:
+                raise UnavailableError(f"{name}: missing: no such blob at {self.url}") from None
+        with self._errors("read"), opened as file:
             for piece in _pieces(file):
                 left -= len(piece)
                 if left < 0:
@@ -216,12 +221,6 @@ class Blobs:
                 yield piece
         if digest_from(hasher.digest()) != name:
             raise ProofError(f"{name}: damaged: the blob at {self.url} does not hold the bytes it is named after")
-
-    def _reading(self, name: Digest) -> IO[bytes]:
-        try:
-            return self._folder.open(_path(name), "rb")
-        except FileNotFoundError:
-            raise UnavailableError(f"{name}: missing: no such blob at {self.url}") from None
 
     @contextmanager
     def _errors(self, done: str) -> Iterator[None]:
