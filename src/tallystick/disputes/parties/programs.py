@@ -94,20 +94,12 @@ def referee(
 
 def only_dispute(roles: Sequence[PartyRole], number: int) -> tuple[PartyRole, ...]:
     """The same roles, restricted to one dispute."""
-    return tuple(SingleDisputeRole(role, number) for role in roles)
 
+    def tasks(view: GameView) -> Iterator[PartyTask]:
+        name = view.name_of(number)
+        yield from (task for role in roles for task in role.tasks(view) if name in task.key)
 
-@dataclass(frozen=True)
-class SingleDisputeRole:
-    """A role restricted to one dispute."""
-
-    role: PartyRole
-    number: int
-
-    def tasks(self, view: GameView) -> Iterator[PartyTask]:
-        """The tasks that are about the dispute."""
-        name = view.name_of(self.number)
-        yield from (task for task in self.role.tasks(view) if name in task.key)
+    return (Answering({}, tasks),)
 
 
 # Several parties in one process, with a clock that moves only when all of them wait.
