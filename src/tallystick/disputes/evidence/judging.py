@@ -26,9 +26,9 @@ from tallystick.disputes.evidence.view import OpeningView, as_prover_fault, reco
 from tallystick.disputes.game.protocols import DisputeView
 from tallystick.disputes.game.state import Dispute
 from tallystick.formats.spec import Origin
-from tallystick.programs.admission import Deriver, operand_of, parse_ref
+from tallystick.programs.admission import Deriver, parse_ref
 from tallystick.programs.encoding import graph_root
-from tallystick.programs.execution import Engine
+from tallystick.programs.execution import Engine, operands_of
 from tallystick.programs.graph import Node, Ref, result_ref
 from tallystick.programs.operators.balls.bound import ResultBound, bound
 from tallystick.programs.operators.definition import operator
@@ -60,8 +60,7 @@ def within_own(node: Node, values: Mapping[Ref, Tensor], engine: Engine, precisi
     """
     own = own_results(node, values, engine)
     meaning = operator(node.operator)
-    arguments = {name: operand_of(operand, values) for name, operand in node.operands.items()}
-    bounds = bound(meaning, {**arguments, **node.attributes}, precision)
+    bounds = bound(meaning, {**operands_of(node, values), **node.attributes}, precision)
     leeway = Leeway.of([node], {ref: TensorSpec.of(value) for ref, value in values.items()})
     for ref, limit in zip(node.outputs, bounds, strict=True):
         if ref is not None and limit is not None and not _holds(ref, values[ref], own[ref], limit, leeway):
