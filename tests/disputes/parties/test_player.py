@@ -14,6 +14,7 @@ from tallystick.disputes.coordinators.coordinator import MoveEntry, NotSentError
 from tallystick.disputes.game.moves import Contest, Move, Withdraw, value_of
 from tallystick.disputes.game.protocols import Doubt, OpenedLeaves
 from tallystick.disputes.game.state import Dispute, PostedClaim, Status
+from tallystick.disputes.parties import programs
 from tallystick.disputes.parties.game_view import GameView
 from tallystick.disputes.parties.player import PartyTask, Polling
 from tallystick.verdicts.verdict import Fault
@@ -356,8 +357,7 @@ def test_one_party_may_have_several_claims(tmp_path: Path) -> None:
         prover = game.prover(run)
         prover.look()
         prover.workspace.close()
-    prover = game.prover(runs[0])
-    prover.roles[1].traces = trace_of  # type: ignore[attr-defined]
+    prover = game.player(PROVER, lambda cache, work: programs.prover(cache, work, trace_of))
     game.play(prover, game.challenger(Accuser()), game.referee())
     assert [claim.status for claim in game.coordinator.state.claims] == [Status.FINAL, Status.SLASHED, Status.SLASHED]
     assert game.coordinator.state.disputes[0].fault is Fault.CHALLENGER

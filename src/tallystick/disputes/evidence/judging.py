@@ -60,8 +60,7 @@ def within_own(node: Node, values: Mapping[Ref, Tensor], engine: Engine, precisi
     """
     own = own_results(node, values, engine)
     meaning = operator(node.operator)
-    arguments = operands_of(node, values)
-    bounds = bound(meaning, {**arguments, **node.attributes}, precision)
+    bounds = bound(meaning, {**operands_of(node, values), **node.attributes}, precision)
     leeway = Leeway.of([node], {ref: TensorSpec.of(value) for ref, value in values.items()})
     for ref, limit in zip(node.outputs, bounds, strict=True):
         if ref is not None and limit is not None and not _holds(ref, values[ref], own[ref], limit, leeway):

@@ -208,44 +208,31 @@ def deviations(view: OpeningView, engine: Engine, work: ChallengerWork) -> Itera
     Every value is loaded once, and kept in memory until its last reader has run. Raises `ProofError` if a value is not
     opened.
     """
-    walk, last = _Walk(view, engine, work), last_readers(view.graph)
+    last, arrays = last_readers(view.graph), dict[Ref, Any]()
     for place, node in enumerate(view.graph.nodes):
-        yield walk.deviation(place, node)
+        far = 0.0
+        if wanted := view.cuts.crossing(place, place):
+            for ref in node.refs:
+                if ref not in arrays:
+                    arrays[ref] = engine.load(view.value(ref))
+            claimed = {ref: view.value(ref) for ref in wanted}
+            work.operators += 1
+            try:
+                own = run_node(node, arrays, engine)
+            except (MalformedError, UnavailableError):
+                far = math.inf
+            else:
+                leeway = Leeway.of([node], view.cuts.specs)
+                for ref, tensor in claimed.items():
+                    array, result = own[ref]
+                    if is_same(tensor, result):
+                        arrays[ref] = array  # saves loading the claimed value
+                    else:
+                        arrays[ref] = engine.load(tensor)
+                        far = max(far, deviation(tensor, result, leeway, ref))
+        yield far
         for ref in last.get(node.number, ()):
-            walk.arrays.pop(ref, None)
-
-
-@dataclass(frozen=True)
-class _Walk:
-    """Runs operators one by one; `arrays` are those claimed values that are still needed, as the engine holds them."""
-
-    view: OpeningView
-    engine: Engine
-    work: ChallengerWork
-    arrays: dict[Ref, Any] = field(default_factory=dict)
-
-    def deviation(self, place: int, node: Node) -> float:
-        wanted = self.view.cuts.crossing(place, place)
-        if not wanted:
-            return 0.0
-        for ref in node.refs:
-            if ref not in self.arrays:
-                self.arrays[ref] = self.engine.load(self.view.value(ref))
-        claimed = {ref: self.view.value(ref) for ref in wanted}
-        self.work.operators += 1
-        try:
-            own = run_node(node, self.arrays, self.engine)
-        except (MalformedError, UnavailableError):
-            return math.inf
-        leeway = Leeway.of([node], self.view.cuts.specs)
-        return max(self._compared(ref, tensor, own[ref], leeway) for ref, tensor in claimed.items())
-
-    def _compared(self, ref: Ref, claimed: Tensor, own: tuple[Any, Tensor], leeway: Leeway) -> float:
-        """The deviation of one result in tolerances; holds its array for the operators that read it."""
-        array, tensor = own
-        is_claimed = is_same(claimed, tensor)  # then the computed array saves loading the claimed value
-        self.arrays[ref] = array if is_claimed else self.engine.load(claimed)
-        return 0.0 if is_claimed else deviation(claimed, tensor, leeway, ref)
+            arrays.pop(ref, None)
 
 
 def run_node(node: Node, arrays: Mapping[Ref, Any], engine: Engine) -> dict[Ref, tuple[Any, Tensor]]:

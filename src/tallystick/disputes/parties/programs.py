@@ -14,19 +14,21 @@ from tallystick.disputes.parties.game_view import BoardCache, GameView
 from tallystick.disputes.parties.player import DueMoves, PartyRole, PartyTask, Player, Workspace
 from tallystick.disputes.parties.prover import ClaimOffer, PostingRole
 from tallystick.disputes.parties.roles import (
-    AppealRole,
+    Answer,
+    Answering,
     Challenger,
     CommitteeMember,
-    EvidenceRole,
-    PinpointRole,
+    Naming,
+    Pleading,
     Prover,
     Referee,
+    appeals,
     no_evidence,
     waits_never,
 )
 from tallystick.verdicts.verdict import Fault
 
-# Which roles make up the program of each party.
+# Which answers make up the program of each party, by the tasks of `game_view.PHASES`.
 
 
 def prover(
@@ -37,16 +39,21 @@ def prover(
     conceding: Judge | None = None,
 ) -> tuple[PartyRole, ...]:
     """The prover's roles: post the offer, answer, appeal; it concedes only if `conceding` finds it at fault."""
+    answers: dict[str, Answer] = {
+        "answer": Prover(cache, traces, concedes=conceding is not None).answers,
+        "appeal": appeals,
+    }
+    if conceding is not None:
+        answers["plea"] = Pleading(Fault.PROVER, cache, workspace, conceding).pleas
     posting: tuple[PartyRole, ...] = (PostingRole(offer, cache),) if offer else ()
-    judging: tuple[PartyRole, ...] = (EvidenceRole(Fault.PROVER, cache, workspace, conceding),) if conceding else ()
-    return (*posting, Prover(cache, traces, concedes=conceding is not None), *judging, AppealRole(), DueMoves())
+    return (*posting, Answering(answers), DueMoves())
 
 
 def watchtower(
     cache: BoardCache, traces: Callable[[PostedClaim], Trace | None], at_once: bool = False
 ) -> tuple[PartyRole, ...]:
     """The role of a prover's delegate: answer, once the prover has left half of its time unused, or at once."""
-    return (Prover(cache, traces, leaves_time=not at_once),)
+    return (Answering({"answer": Prover(cache, traces, leaves_time=not at_once).answers}),)
 
 
 def challenger(
@@ -63,41 +70,36 @@ def challenger(
     Doubters compute in this process, which makes no move meanwhile. An `AuditProcess` computes in another one.
     """
     auditor = InlineAuditor(doubters) if callable(doubters) else doubters
-    judging: tuple[PartyRole, ...] = ()
+    own = Challenger(cache, workspace, auditor, claims)
+    answers: dict[str, Answer] = {"choice": own.choices, "appeal": appeals}
+    if naming is not None:
+        answers["name"] = Naming(cache, workspace, naming).names
     if judge is not None:
-        judging = (EvidenceRole(Fault.CHALLENGER, cache, workspace, judge, evidence),)
-    names: tuple[PartyRole, ...] = (PinpointRole(cache, workspace, naming),) if naming else ()
-    return (Challenger(cache, workspace, auditor, claims), *names, *judging, AppealRole(), DueMoves())
+        answers["plea"] = Pleading(Fault.CHALLENGER, cache, workspace, judge, evidence).pleas
+    return (Answering(answers, own.contests), DueMoves())
 
 
 def member(cache: BoardCache, workspace: Workspace, judge: Judge) -> tuple[PartyRole, ...]:
     """A member's roles: enlist, vote, disclose, and make the moves that are due in its disputes."""
-    return (CommitteeMember(cache, workspace, judge), DueMoves())
+    own = CommitteeMember(cache, workspace, judge)
+    return (Answering({"vote": own.votes, "disclose": own.disclosures}, own.enlistment), DueMoves())
 
 
 def referee(
     cache: BoardCache, judge: Judge, waits: Callable[[DisputeView], bool] = waits_never
 ) -> tuple[PartyRole, ...]:
     """The referee's roles: rule or convene; if it `waits`, the challenger has half the window to name an element."""
-    return (Referee(cache, judge, waits), DueMoves())
+    return (Answering({"rule": Referee(cache, judge, waits).rulings}), DueMoves())
 
 
 def only_dispute(roles: Sequence[PartyRole], number: int) -> tuple[PartyRole, ...]:
     """The same roles, restricted to one dispute."""
-    return tuple(SingleDisputeRole(role, number) for role in roles)
 
+    def tasks(view: GameView) -> Iterator[PartyTask]:
+        name = view.name_of(number)
+        yield from (task for role in roles for task in role.tasks(view) if name in task.key)
 
-@dataclass(frozen=True)
-class SingleDisputeRole:
-    """A role restricted to one dispute."""
-
-    role: PartyRole
-    number: int
-
-    def tasks(self, view: GameView) -> Iterator[PartyTask]:
-        """The tasks that are about the dispute."""
-        name = view.name_of(self.number)
-        yield from (task for task in self.role.tasks(view) if name in task.key)
+    return (Answering({}, tasks),)
 
 
 # Several parties in one process, with a clock that moves only when all of them wait.

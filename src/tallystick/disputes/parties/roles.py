@@ -1,6 +1,6 @@
-"""The roles of parties in disputes: prover, challenger, referee, member of committees, and a party that appeals.
+"""How parties answer their tasks in disputes: prover, challenger, referee, member of committees, and who appeals.
 
-`game_view.PHASES` says which role has which task in which phase; each role here says how it answers its tasks.
+`game_view.PHASES` says who has which task in which phase; `programs` says which of these answers each party gives.
 """
 
 from __future__ import annotations
@@ -42,14 +42,22 @@ from tallystick.disputes.parties.progress import REASON, REASON_MAX
 from tallystick.verdicts.verdict import Fault
 
 Compute = Callable[[], Move | None]
-Answers = Mapping[str, Callable[[Turn], Iterable[PartyTask]]]
+Answer = Callable[[Turn], Iterable[PartyTask]]
 
 
-def tasks_of(view: GameView, answers: Answers) -> Iterator[PartyTask]:
-    """The tasks of this party in open disputes, as far as a role has answers to them."""
-    for turn in view.awaited():
-        if turn.task in answers:
-            yield from answers[turn.task](turn)
+@dataclass(frozen=True)
+class Answering:
+    """A role that is a table: its answer to each task of open disputes, and what it does `besides` them."""
+
+    answers: Mapping[str, Answer]
+    besides: Callable[[GameView], Iterable[PartyTask]] = lambda view: ()
+
+    def tasks(self, view: GameView) -> Iterator[PartyTask]:
+        """The open tasks to which the table has answers."""
+        yield from self.besides(view)
+        for turn in view.awaited():
+            if turn.task in self.answers:
+                yield from self.answers[turn.task](turn)
 
 
 def task_of(
@@ -76,11 +84,8 @@ class Prover:
     concedes: bool = False
     leaves_time: bool = False
 
-    def tasks(self, view: GameView) -> Iterator[PartyTask]:
-        """The disputes in which the prover's clock runs."""
-        return tasks_of(view, {"answer": self._tasks})
-
-    def _tasks(self, turn: Turn) -> Iterator[PartyTask]:
+    def answers(self, turn: Turn) -> Iterator[PartyTask]:
+        """A partition, the descent below a record, or the last leaf."""
         is_due = not self.leaves_time or 2 * turn.seconds <= turn.dispute.clocks.prover
         trace = self.traces(turn.view.claim_of(turn.dispute)) if is_due else None
         if trace is not None:
@@ -130,17 +135,13 @@ class Challenger:
     workspace: Workspace
     auditor: Auditor
     claims: Collection[int] | None = None
-    contests: bool = True
 
-    def tasks(self, view: GameView) -> Iterator[PartyTask]:
-        """Claims that were not recomputed yet, and disputes in which the challenger's clock runs."""
-        if self.contests:
-            yield from self._claims(view)
-        yield from tasks_of(
-            view, {"choice": lambda turn: (task_of(turn, partial(self._choice, turn), turn.dispute.turn),)}
-        )
+    def choices(self, turn: Turn) -> Iterator[PartyTask]:
+        """The child that differs, or a protest."""
+        yield task_of(turn, partial(self._choice, turn), turn.dispute.turn)
 
-    def _claims(self, view: GameView) -> Iterator[PartyTask]:
+    def contests(self, view: GameView) -> Iterator[PartyTask]:
+        """The claims that were not recomputed yet."""
         contested = {dispute.claim for dispute in view.state.disputes if dispute.challenger == view.party}
         claims = enumerate(view.state.claims)
         relevant = (claim for number, claim in claims if claim.deadline > view.time or number in contested)
@@ -219,7 +220,7 @@ def no_evidence(answered: DisputeView) -> Evidence | None:
 
 
 @dataclass
-class EvidenceRole:
+class Pleading:
     """Judges an opened leaf once, for the party on `side`.
 
     A challenger brings evidence that convicts the prover. A party that finds itself at fault concedes: its bond is lost
@@ -232,11 +233,8 @@ class EvidenceRole:
     judge: Judge
     evidence: Callable[[DisputeView], Evidence | None] = no_evidence
 
-    def tasks(self, view: GameView) -> Iterator[PartyTask]:
-        """The disputes of this party that wait for a ruling and were not judged yet."""
-        return tasks_of(view, {"plea": self._tasks})
-
-    def _tasks(self, turn: Turn) -> Iterator[PartyTask]:
+    def pleas(self, turn: Turn) -> Iterator[PartyTask]:
+        """The plea in a dispute of this party that was not judged yet."""
         if self.side in turn.view.roles_in(turn.number) and self.workspace.note(f"pleas/{turn.name}") is None:
             yield task_of(turn, partial(self._answer, turn))
 
@@ -254,7 +252,7 @@ class EvidenceRole:
 
 
 @dataclass
-class PinpointRole:
+class Naming:
     """Names an element once for each opened operator; a referee then judges only this element, a committee also this.
 
     If no element convicts, that is stored too, because the search runs the whole operator.
@@ -264,11 +262,8 @@ class PinpointRole:
     workspace: Workspace
     naming: Callable[[DisputeView], tuple[int, int] | None]
 
-    def tasks(self, view: GameView) -> Iterator[PartyTask]:
-        """The opened operators that this challenger has not searched for a wrong element yet."""
-        return tasks_of(view, {"name": self._tasks})
-
-    def _tasks(self, turn: Turn) -> Iterator[PartyTask]:
+    def names(self, turn: Turn) -> Iterator[PartyTask]:
+        """The element of an operator that this challenger has not searched for one yet."""
         dispute = turn.dispute
         has_elements = dispute.level == 1 and dispute.ground == "leaf" and dispute.element is None
         if has_elements and self.workspace.note(f"names/{turn.name}") is None:
@@ -325,9 +320,9 @@ class Referee:
     judge: Judge
     waits: Callable[[DisputeView], bool] = waits_never
 
-    def tasks(self, view: GameView) -> Iterator[PartyTask]:
-        """The disputes that wait for a ruling."""
-        return tasks_of(view, {"rule": lambda turn: (task_of(turn, partial(self._rule, turn), kept=False),)})
+    def rulings(self, turn: Turn) -> Iterator[PartyTask]:
+        """The ruling on a dispute, or the call of a committee."""
+        yield task_of(turn, partial(self._rule, turn), kept=False)
 
     def _rule(self, turn: Turn) -> Move | None:
         view, number, window = turn.view, turn.number, turn.view.rules.referee_window
@@ -361,23 +356,23 @@ class CommitteeMember:
     cache: BoardCache
     workspace: Workspace
     judge: Judge
-    enlists: bool = True
 
-    def tasks(self, view: GameView) -> Iterator[PartyTask]:
-        """To enlist, to commit to votes, and to disclose them."""
+    def enlistment(self, view: GameView) -> Iterator[PartyTask]:
+        """The stake, where the rules list this party and it has none."""
         member = view.state.members.get(view.party)
-        if self.enlists and view.party in view.rules.members and (member is None or not member.stake):
+        if view.party in view.rules.members and (member is None or not member.stake):
             enlist = Enlist(actor=view.party, value=view.rules.stake)
             yield PartyTask("enlist", None, lambda: enlist, kept=True, single=True)
-        yield from tasks_of(view, {"vote": self._votes, "disclose": self._disclosures})
 
-    def _votes(self, turn: Turn) -> Iterator[PartyTask]:
+    def votes(self, turn: Turn) -> Iterator[PartyTask]:
+        """The commitment to a vote, once."""
         sitting = turn.dispute.rounds[-1]
         has_voted = bool(sitting.commitments[sitting.drawn.index(turn.view.party)])
         if not has_voted and turn.seconds > 0:
             yield task_of(turn, partial(self._commit, turn), len(turn.dispute.rounds), kept=False)
 
-    def _disclosures(self, turn: Turn) -> Iterator[PartyTask]:
+    def disclosures(self, turn: Turn) -> Iterator[PartyTask]:
+        """The vote that was committed to, once the rules take it."""
         sitting, stored = turn.dispute.rounds[-1], self._stored_vote(turn)
         seat = sitting.drawn.index(turn.view.party)
         if stored and sitting.commitments[seat] and sitting.votes[seat] is None:
@@ -412,17 +407,10 @@ class CommitteeMember:
 # A party that a committee found at fault appeals to a larger one, while the rules have one.
 
 
-@dataclass(frozen=True)
-class AppealRole:
-    """Appeals findings against this party, but not a finding that nobody is at fault, which returns the bonds."""
-
-    def tasks(self, view: GameView) -> Iterator[PartyTask]:
-        """The findings that can be appealed."""
-        return tasks_of(view, {"appeal": self._tasks})
-
-    def _tasks(self, turn: Turn) -> Iterator[PartyTask]:
-        view, dispute = turn.view, turn.dispute
-        price = view.rules.appeal_bond + view.rules.vote_fee * next_seats(dispute)
-        move = Appeal(actor=view.party, dispute=turn.number, value=price)
-        if view.allows(move):
-            yield task_of(turn, lambda: move, len(dispute.rounds), single=True)
+def appeals(turn: Turn) -> Iterator[PartyTask]:
+    """An appeal of a finding against this party; not one that nobody is at fault, which returns the bonds."""
+    view, dispute = turn.view, turn.dispute
+    price = view.rules.appeal_bond + view.rules.vote_fee * next_seats(dispute)
+    move = Appeal(actor=view.party, dispute=turn.number, value=price)
+    if view.allows(move):
+        yield task_of(turn, lambda: move, len(dispute.rounds), single=True)
