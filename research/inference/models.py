@@ -31,14 +31,14 @@ def make_model(name: str, folder: Path) -> Path:
     """The directory of the model `name`, trained and exported below `folder` unless it is there already."""
     from tallystick.formats.store.run import RunDirectory
     from tallystick.recording.models import export_model
-    from tallystick.recording.training import read_config, train
+    from tallystick.recording.training import Config, read_config, train
 
     out, run = folder / name, folder / f"{name}-run"
     if out.is_dir():
         return out
     with resources.as_file(resources.files("tallystick") / "examples") as examples:
         recipe, source, *_ = read_config(examples / CONFIGS[name])
-        train(recipe, source, run)
+        train(Config(recipe, source), run)
     export_model(RunDirectory(run), out)
     return out
 

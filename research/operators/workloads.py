@@ -127,12 +127,12 @@ def _trained(recipe: str, folder: Path) -> nn.Module:
     from tallystick.formats.records import anchor_file
     from tallystick.formats.step_program import classes
     from tallystick.formats.store.run import RunDirectory
-    from tallystick.recording.training import read_config, train
+    from tallystick.recording.training import Config, read_config, train
 
     with resources.as_file(EXAMPLES / recipe) as path:
         settings, source, *_ = read_config(path)
         run = RunDirectory(folder / recipe.removesuffix(".toml"))
-        train(settings, source, run.path)
+        train(Config(settings, source), run.path)
     trainer = Trainer(settings, classes(run.spec()))
     trainer.restore(read_state(run.path / anchor_file(settings.training.steps)))
     return trainer.model.eval()

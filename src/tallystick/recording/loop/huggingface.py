@@ -17,12 +17,12 @@ from transformers import Trainer, TrainerCallback
 from tallystick.core.errors import UsageError
 from tallystick.engines.torch.capture.step import Precision
 from tallystick.engines.torch.wrappers import inner_model, inner_optimizer, plain_forward
+from tallystick.recording.attachments import Attachments
 from tallystick.recording.boundary import contain_errors
 from tallystick.recording.loop.own_loop import CallbackRecording
 from tallystick.recording.loop.preflight import Blocker
 from tallystick.recording.loop.replaced import ModelHook
 from tallystick.recording.loop.step_graph import LoopStep, StepGraph, as_mapping
-from tallystick.recording.rows import Attachments
 
 # The loss of a Trainer that its model does not compute: label smoothing, or one of somebody's own.
 #
@@ -50,7 +50,7 @@ def has_own_loss(trainer: Trainer) -> bool:
     return is_overridden or trainer.label_smoother is not None or trainer.compute_loss_func is not None
 
 
-class TrainerLoss:
+class _TrainerLoss:
     """Watches the calls of `compute_loss` in training, from `start` to `stop`; called, it computes a loss by it."""
 
     def __init__(
@@ -165,7 +165,7 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
         attached = Attachments.open(initial, data, keep, anchors)
         self._recording = CallbackRecording(run_dir, "TallyCallback", description, recorded, seed, attached)
         self._watching: list[Any] = []
-        self._loss: TrainerLoss | None = None
+        self._loss: _TrainerLoss | None = None
         self._calls: list[dict[str, Any]] = []
         self._losses: list[torch.Tensor] = []
 
@@ -183,7 +183,7 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
             self._args, self._model, self._optimizer = args, live["model"], live["optimizer"]
             trainer = trainer_around()
             if trainer is not None and has_own_loss(trainer):
-                self._loss = TrainerLoss(
+                self._loss = _TrainerLoss(
                     trainer, self._reads, self._gives, self._precision if args.bf16 else nullcontext
                 )
             self._watch()

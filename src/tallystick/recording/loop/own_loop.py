@@ -15,6 +15,7 @@ from tallystick.engines.torch.capture.step import NO_EDITS, ClippedValues, Edits
 from tallystick.engines.torch.wrappers import Ema, inner_model, inner_optimizer, require_whole, sharding_of
 from tallystick.formats.recipe import RecordRecipe
 from tallystick.formats.store.run import RunDirectory, lock_new_run, require_free
+from tallystick.recording.attachments import NOTHING, Attachments
 from tallystick.recording.boundary import contain_errors, warn
 from tallystick.recording.loop.draws import require_seed
 from tallystick.recording.loop.loop_recorder import SHARE, OwnLoopRecorder
@@ -23,7 +24,6 @@ from tallystick.recording.loop.program_watch import GivenLoss
 from tallystick.recording.loop.replaced import own_kernels
 from tallystick.recording.loop.step_graph import LoopStep, LossOfBatch, StepGraph
 from tallystick.recording.loop.step_graphs import GraphSource, captured, known_blockers, watched
-from tallystick.recording.rows import NOTHING, Attachments
 
 # Records a custom PyTorch training loop; three lines of it change.
 #
