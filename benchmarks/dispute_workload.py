@@ -25,7 +25,7 @@ from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.execution import Arguments, Engine, execute
 from tallystick.programs.graph import Node
 from tallystick.recording.inference import record_inference
-from tallystick.recording.training import read_config, train
+from tallystick.recording.training import Config, read_config, train
 from tests.support import real_model
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -47,7 +47,8 @@ class Training:
             model = model.model_copy(update={"config": {**model.config, "num_hidden_layers": self.layers}})
         if self.steps is not None:
             training = training.model_copy(update={"steps": self.steps})
-        train(recipe.model_copy(update={"model": model, "training": training}), source, out, capture_with=print)
+        changed = recipe.model_copy(update={"model": model, "training": training})
+        train(Config(changed, source), out, capture_with=print)
         return out
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tallystick.audits.limits import Calibration, compared
 from tallystick.formats.recipe import Recipe
-from tallystick.recording.training import train
+from tallystick.recording.training import Config, train
 from tallystick.tally.calibration import own_run
 from tallystick.tally.calibration.runs import Case, corpus
 from tallystick.tally.calibration.stacks import stack_named
@@ -62,7 +62,7 @@ def measured(source: Path) -> Iterator[dict[str, Any]]:
     for number, name in enumerate(CASES):
         with TemporaryDirectory() as folder:
             run = Path(folder) / "run"
-            train(recipe_of(number, name), source, run)
+            train(Config(recipe_of(number, name), source), run)
             (Path(folder) / "work").mkdir()
             table: Calibration = own_run.calibrate_on(run, Path(folder) / "work", 3)[0]
         found = [

@@ -164,10 +164,10 @@ def recipe_of() -> Callable[..., Any]:
 @pytest.fixture(scope="session")
 def trained(one_thread: None, source: Path, recipe_of: Callable[..., Any]) -> Callable[..., Any]:
     """Train the tiny recipe with changes into a directory and return its claim."""
-    from tallystick.recording.training import train
+    from tallystick.recording.training import Config, train
 
     def run(out: Path, *changes: Mapping[str, Any]) -> Any:
-        return train(recipe_of(*changes), source, out)
+        return train(Config(recipe_of(*changes), source), out)
 
     return run
 

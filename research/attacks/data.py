@@ -37,7 +37,7 @@ from tallystick.formats.dataset import DatasetCommitment
 from tallystick.formats.records import Batch, StepRecord, batch_file
 from tallystick.formats.spec import Spec
 from tallystick.formats.store.run import RunDirectory
-from tallystick.recording.training import TrainingRun, train
+from tallystick.recording.training import Config, TrainingRun, train
 from tallystick.tally.attacks.forging import (
     Forger,
     copy_data,
@@ -66,7 +66,7 @@ def data_recommitted(run: Path, out: Path) -> None:
     with TemporaryDirectory() as folder:
         other = Path(folder) / source.name
         other.write_bytes(b"".join(reversed(lines)))
-        train(recipe_of(honest.spec()), other, out)
+        train(Config(recipe_of(honest.spec()), other), out)
 
 
 def tokens_not_of_the_source(run: Path, out: Path) -> None:

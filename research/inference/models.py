@@ -12,7 +12,7 @@ from tallystick.engines.torch.generation.language_models import TorchLanguageMod
 from tallystick.formats.receipt import Sampler
 from tallystick.formats.store.run import RunDirectory
 from tallystick.recording.models import export_model
-from tallystick.recording.training import read_config, train
+from tallystick.recording.training import Config, read_config, train
 
 TUNING_STEPS: Final = 20
 TUNING_RATE: Final = 1e-4
@@ -37,7 +37,7 @@ def make_model(name: str, folder: Path) -> Path:
         return out
     with resources.as_file(resources.files("tallystick") / "examples") as examples:
         recipe, source, *_ = read_config(examples / CONFIGS[name])
-        train(recipe, source, run)
+        train(Config(recipe, source), run)
     export_model(RunDirectory(run), out)
     return out
 

@@ -26,7 +26,7 @@ from tallystick.formats.records import anchor_file
 from tallystick.formats.store.run import RunDirectory
 from tallystick.programs.files import save_program
 from tallystick.programs.graph import Graph
-from tallystick.recording.training import read_config, train
+from tallystick.recording.training import Config, read_config, train
 
 if TYPE_CHECKING:
     from torch import nn
@@ -128,7 +128,7 @@ def _trained(recipe: str, folder: Path) -> nn.Module:
     with resources.as_file(EXAMPLES / recipe) as path:
         settings, source, *_ = read_config(path)
         run = RunDirectory(folder / recipe.removesuffix(".toml"))
-        train(settings, source, run.path)
+        train(Config(settings, source), run.path)
     trainer = Trainer(settings, classes(run.spec()))
     trainer.restore(read_state(run.path / anchor_file(settings.training.steps)))
     return trainer.model.eval()

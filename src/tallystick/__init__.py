@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tallystick.recording.loop.own_loop import BatchHooks as BatchHooks, record_training as record_training
     from tallystick.recording.loop.preflight import Blocker as Blocker, preflight as preflight
     from tallystick.recording.receipts import ReceiptIssuer as ReceiptIssuer, RecordSettings as RecordSettings
-    from tallystick.recording.row_dataset import RowsDataset as RowsDataset, rows as rows, write_rows as write_rows
+    from tallystick.recording.rows import RowsDataset as RowsDataset, rows as rows, write_rows as write_rows
     from tallystick.recording.serving.vllm.receipts import (
         VLLM_OPTIONS as VLLM_OPTIONS,
         issue_receipts as issue_receipts,

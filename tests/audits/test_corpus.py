@@ -34,10 +34,10 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(corpus: Path, recipe_of: Any, one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tallystick.recording.training import train
+    from tallystick.recording.training import Config, train
 
     out = tmp_path_factory.mktemp("run") / "run"
-    train(recipe_of({"data": {"kind": "corpus", "validation": 0}, "training": {"steps": 4}}), corpus, out)
+    train(Config(recipe_of({"data": {"kind": "corpus", "validation": 0}, "training": {"steps": 4}}), corpus), out)
     return out
 
 

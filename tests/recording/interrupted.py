@@ -29,7 +29,7 @@ from tallystick.engines.torch.training.trainer import build_model
 from tallystick.formats.recipe import Recipe
 from tallystick.formats.store.keeping import AnchorKeeping, AnchorWriter
 from tallystick.formats.store.log import LogWriter
-from tallystick.recording.training import resume, train
+from tallystick.recording.training import Config, resume, train
 
 WRITES = os.O_WRONLY | os.O_RDWR
 
@@ -73,7 +73,8 @@ def perform(job: dict[str, Any], answer: int) -> None:
         AnchorWriter.__init__.__defaults__ = (0, 0.0)
     try:
         if job["do"] == "train":
-            train(Recipe.from_json(job["recipe"], "recipe"), Path(job["source"]), Path(job["out"]), keeping=keeping)
+            config = Config(Recipe.from_json(job["recipe"], "recipe"), Path(job["source"]))
+            train(config, Path(job["out"]), keeping=keeping)
         else:
             resume(Path(job["out"]), keeping=keeping)
     except (TallyError, KeyboardInterrupt) as caught:
@@ -83,6 +84,7 @@ def perform(job: dict[str, Any], answer: int) -> None:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a test may be run where Ctrl-C is ignored
+    os.fsync = lambda _: None  # children are killed, and the machine goes on: what they wrote stays
     torch.set_num_threads(1)
     describe_environment("cpu")
     for line in sys.stdin:

@@ -114,12 +114,22 @@ def replayed(one_thread: None) -> Replayed:
     return audit
 
 
-@pytest.mark.parametrize("build", [gpt2, pytest.param(llama, marks=pytest.mark.slow)])
-def test_a_trainer_is_recorded_and_replayed_from_its_graph_bit_for_bit(
-    build: Callable[[], Any], tmp_path: Path, replayed: Replayed
-) -> None:
+@pytest.fixture(scope="module")
+def plain(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A run of five steps of a plain Trainer, and the trained model."""
     transformers.set_seed(0)
-    run = record(tmp_path, build(), Tokens(40))
+    model = gpt2()
+    return record(tmp_path_factory.mktemp("plain"), model, Tokens(40)), model
+
+
+@pytest.fixture(scope="module")
+def fused(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three steps with PyTorch's fused AdamW."""
+    transformers.set_seed(0)
+    return record(tmp_path_factory.mktemp("fused"), gpt2(), Tokens(40), max_steps=3, optim="adamw_torch_fused")
+
+
+def check_plain(run: Path, replayed: Replayed) -> None:
     spec = RunDirectory(run).spec()
     assert spec.optimizer is not None
     assert [rule.weight_decay for rule in spec.optimizer] == [0.1, 0.0]
@@ -129,14 +139,23 @@ def test_a_trainer_is_recorded_and_replayed_from_its_graph_bit_for_bit(
     assert report.replayed == f"graph {spec.graph}"
 
 
-def test_the_callback_leaves_the_training_as_it_is(one_thread: None, tmp_path: Path) -> None:
+def test_a_trainer_is_recorded_and_replayed_from_its_graph_bit_for_bit(
+    plain: tuple[Path, Any], replayed: Replayed
+) -> None:
+    check_plain(plain[0], replayed)
+
+
+@pytest.mark.slow
+def test_a_trainer_of_a_llama_is_replayed_bit_for_bit(tmp_path: Path, replayed: Replayed) -> None:
     transformers.set_seed(0)
-    watched = gpt2()
+    check_plain(record(tmp_path, llama(), Tokens(40)), replayed)
+
+
+def test_the_callback_leaves_the_training_as_it_is(plain: tuple[Path, Any], tmp_path: Path) -> None:
     transformers.set_seed(0)
     alone = gpt2()
-    record(tmp_path / "a", watched, Tokens(40))
-    fit(tmp_path / "b", alone, Tokens(40), [])
-    pairs = zip(watched.state_dict().items(), alone.state_dict().items(), strict=True)
+    fit(tmp_path, alone, Tokens(40), [])
+    pairs = zip(plain[1].state_dict().items(), alone.state_dict().items(), strict=True)
     assert [name for (name, ours), (_, theirs) in pairs if not torch.equal(ours, theirs)] == []
 
 
@@ -150,18 +169,25 @@ def test_accumulated_and_padded_batches_are_replayed_with_the_number_of_items(
     assert replayed(run).verdict.outcome == "accepted"
 
 
+def test_a_fused_optimizer_is_replayed_bit_for_bit(fused: Path, replayed: Replayed) -> None:
+    assert (report := replayed(fused)).verdict.outcome == "accepted"
+    assert report.replayed_steps == 3
+
+
 @pytest.mark.parametrize(
     "settings",
-    [{"optim": "adamw_torch_fused"}, {"bf16": True}, {"gradient_accumulation_steps": 3}],
+    [{"bf16": True}, {"gradient_accumulation_steps": 3}],
     ids=lambda settings: next(iter(settings)),
 )
 def test_what_the_trainer_offers_is_replayed_bit_for_bit(
-    settings: dict[str, Any], tmp_path: Path, replayed: Replayed
+    settings: dict[str, Any], plain: tuple[Path, Any], tmp_path: Path, replayed: Replayed
 ) -> None:
     transformers.set_seed(0)
     run = record(tmp_path, gpt2(), Tokens(40), max_steps=3, **settings)
     assert (report := replayed(run)).verdict.outcome == "accepted"
     assert report.replayed_steps == 3
+    first = [step.loss for step in steps_of(plain[0])[:3]]
+    assert [step.loss for step in steps_of(run)] != first  # of mixed precision, and of more rows
 
 
 def test_long_rows_are_replayed_with_fused_attention(tmp_path: Path, replayed: Replayed) -> None:
@@ -206,14 +232,6 @@ def test_full_and_padded_batches_of_one_shape_are_replayed_as_the_model_computes
     assert len({step.graph for step in steps_of(run)}) == (2 if attention == "sdpa" else 1)
     report = replayed(run)
     assert (report.verdict.outcome, report.replayed_steps) == ("accepted", 4)
-
-
-def test_a_loss_of_mixed_precision_is_not_that_of_float32(one_thread: None, tmp_path: Path) -> None:
-    losses = []
-    for name, settings in {"half": {"bf16": True}, "single": {}}.items():
-        transformers.set_seed(0)
-        losses.append([step.loss for step in steps_of(record(tmp_path / name, gpt2(), Tokens(40), **settings))])
-    assert losses[0] != losses[1]
 
 
 def _names(path: Path) -> tuple[str, ...]:
@@ -332,19 +350,6 @@ def test_a_compiled_trainer_is_recorded_without_a_graph(one_thread: None, tmp_pa
     assert replayed(run).verdict.objections == ()
 
 
-def test_a_second_training_goes_on_unrecorded_and_the_first_run_stays(tmp_path: Path, replayed: Replayed) -> None:
-    from tallystick.recording.loop.huggingface import TallyCallback
-
-    trainer = trained_with(tmp_path, TallyCallback(tmp_path / "run", anchor_stride=2))
-    claim = (tmp_path / "run/claim.json").read_bytes()
-    before = trainer.model.transformer.wte.weight.detach().clone()
-    with pytest.warns(RuntimeWarning, match="one TallyCallback records one training"):
-        trainer.train()
-    assert not torch.equal(before, trainer.model.transformer.wte.weight)
-    assert (tmp_path / "run/claim.json").read_bytes() == claim
-    assert replayed(tmp_path / "run").verdict.outcome == "accepted"
-
-
 class Saving(transformers.TrainerCallback):  # type: ignore[misc]
     """Trains a copy of the model in every step, and saves the model with all its hooks."""
 
@@ -357,13 +362,12 @@ class Saving(transformers.TrainerCallback):  # type: ignore[misc]
         torch.save(model, self._path)
 
 
-def test_a_model_is_copied_and_saved_while_it_is_recorded(one_thread: None, tmp_path: Path) -> None:
+def test_a_model_is_copied_and_saved_while_it_is_recorded(fused: Path, tmp_path: Path) -> None:
     transformers.set_seed(0)
     model, saving = gpt2(), Saving(tmp_path / "model.pt")
-    alone = record(tmp_path / "a", copy.deepcopy(model), Tokens(40), max_steps=3, optim="adamw_torch_fused")
-    beside = record(tmp_path / "b", model, Tokens(40), [saving], max_steps=3, optim="adamw_torch_fused")
+    beside = record(tmp_path, model, Tokens(40), [saving], max_steps=3, optim="adamw_torch_fused")
     assert [(step.loss, step.batch) for step in steps_of(beside)] == [
-        (step.loss, step.batch) for step in steps_of(alone)
+        (step.loss, step.batch) for step in steps_of(fused)
     ]
     assert b"tallystick" not in (tmp_path / "model.pt").read_bytes()
     saved = torch.load(tmp_path / "model.pt", weights_only=False)
@@ -502,18 +506,6 @@ def test_a_model_with_an_exchanged_forward_is_captured_and_trains_as_without_rec
     fit(tmp_path / "alone", alone, Tokens(40), [])
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), alone.parameters(), strict=True))
     assert replayed(run).verdict.outcome == "accepted"
-
-
-def test_the_fused_head_of_trl_is_named_with_what_mends_it(tmp_path: Path) -> None:
-    class Fused(transformers.Trainer):  # type: ignore[misc,name-defined]
-        def compute_loss(self, model: Any, inputs: Any, **_others: Any) -> Any:
-            return model(**inputs, fused_lm_head=True).loss
-
-    recorder = tallystick.TallyCallback(tmp_path / "run", anchor_stride=1)
-    quiet = {"use_cpu": True, "report_to": [], "save_strategy": "no", "disable_tqdm": True, "max_steps": 1}
-    arguments = transformers.TrainingArguments(str(tmp_path / "trainer"), **quiet)
-    with pytest.warns(RuntimeWarning, match=r"\(fused_lm_head\); .*compute_loss = transformers\.Trainer\.compute_loss"):
-        Fused(patched(llama()), arguments, train_dataset=Tokens(8), callbacks=[recorder]).train()
 
 
 def test_the_last_step_of_an_epoch_with_fewer_micro_batches_has_a_graph_of_its_own(tmp_path: Path) -> None:

@@ -159,7 +159,10 @@ def sets_an_older_state(step: int, model: Any, states: list[Any] = []) -> None: 
         torch.set_rng_state(torch.from_numpy(state))
 
 
-def test_a_state_out_of_nowhere_is_named_and_a_seed_mends_it(tmp_path: Path, audit: Audit) -> None:
+def test_a_state_out_of_nowhere_is_named_and_a_seed_mends_it(
+    tmp_path: Path, audit: Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tallystick.recording.loop.draws.SEARCHED", 1 << 20)  # an older state is behind none of them
     (line,) = fit(tmp_path / "run", model_of(), seed=None, between=sets_an_older_state)
     assert "torch.set_rng_state" in line
     assert "call torch.manual_seed instead, or give the recorder a seed (`seed=1`)" in line

@@ -214,9 +214,9 @@ def test_a_classifier_of_digits_is_replayed_bit_for_bit_and_resumed_to_the_same_
 ) -> None:
     pytest.importorskip("sklearn")
     from tallystick.formats.recipe import Recipe
-    from tallystick.recording.training import train
+    from tallystick.recording.training import Config, train
 
-    undisturbed = train(Recipe.from_json(CNN, "recipe"), None, tmp_path / "run")
+    undisturbed = train(Config(Recipe.from_json(CNN, "recipe")), tmp_path / "run")
     assert audited(tmp_path / "run", full=True).verdict.outcome == "accepted"
     assert resumed_from_half(tmp_path / "run").transcript == undisturbed.transcript
 

@@ -59,7 +59,7 @@ COMPILED: Final = ("static", "offloaded_static", "sliding_window", "hybrid", "hy
 
 
 @dataclass(frozen=True)
-class GenerateCall:
+class _GenerateCall:
     """A call of `generate` that a receipt can describe.
 
     Each of `settings` comes from the first that states it: the call, its configuration, the model's, transformers'
@@ -76,7 +76,7 @@ class GenerateCall:
     max_tokens: int
 
     @classmethod
-    def of(cls, model: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> GenerateCall:
+    def of(cls, model: Any, given: tuple[Any, ...], named: Mapping[str, Any]) -> _GenerateCall:
         """Read the arguments of a call; raises `UsageError` for what a receipt cannot describe."""
         parameters = _parameters(type(model).generate) if given else ()
         arguments = {**dict(zip(parameters, given, strict=False)), **named}
@@ -280,7 +280,7 @@ def record_generation(
     generate = model.generate
 
     def recorded(*given: Any, **named: Any) -> Any:
-        call = GenerateCall.of(model, given, named)
+        call = _GenerateCall.of(model, given, named)
         output, answers = _generate(language_model, issuer, call, generate, waiting)
         answered.extend(answers)
         return output
@@ -310,7 +310,7 @@ def generate_plain(
         UsageError: there is no prompt, `max_tokens` is below 1, or prompt and answer exceed the model's positions.
     """
     _check_prompts(language_model, prompts, max_tokens)
-    named = [each for each, _ in zip(_endless(asked), prompts, strict=False)]
+    named = [*asked[: len(prompts)], *(AnswerRequest() for _ in prompts[len(asked) :])]
     samplers = [each.sampler or GREEDY for each in named]
     settings = issuer.settings if issuer else RecordSettings()
     with LayerTap(language_model.model, settings.layers, seed=settings.seed, prompt=settings.prompt) as tap:
@@ -353,7 +353,7 @@ class _Batch:
 def _generate(
     language_model: TorchLanguageModel,
     issuer: ReceiptIssuer,
-    call: GenerateCall,
+    call: _GenerateCall,
     generate: Any,
     asked: Iterator[AnswerRequest],
 ) -> tuple[Any, list[Generated]]:
@@ -435,10 +435,3 @@ def _finish(tokens: Sequence[int], end_tokens: frozenset[int], max_tokens: int) 
     if tokens[-1] in end_tokens:
         return "end"
     return "length" if len(tokens) == max_tokens else "stop"
-
-
-def _endless(asked: Sequence[AnswerRequest]) -> Iterator[AnswerRequest]:
-    """The given requests, then new ones without end."""
-    yield from asked
-    while True:
-        yield AnswerRequest()

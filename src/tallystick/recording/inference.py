@@ -114,67 +114,6 @@ def answering(graph: Graph) -> Graph:
     return replace(graph, inputs=inputs, nodes=tuple(reversed(nodes)), outputs=outputs)
 
 
-class CallAudit:
-    """Notes what may keep calls of a model from being one program, and replays them."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._model = model
-        self._device = next((value.device.type for value in model.parameters()), "cpu")
-        self._dtype: torch.dtype | None = None
-        self._first: tuple[tuple[Any, ...], dict[str, Any]] = (), {}
-        self._marks: Marks = {}
-        self._numbers: dict[int, Mapping[str, str]] = {}
-
-    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note the first call: its arguments, and the weights."""
-        self._first, self._marks = (args, kwargs), marks_of(parameters_of(self._model))
-
-    def note(self, index: int, fits: bool, numbers: Mapping[str, str]) -> None:
-        """Note a call and its arguments that are no tensors; one that does not fit the first is not replayed."""
-        if torch.is_autocast_enabled(self._device):
-            self._dtype = torch.get_autocast_dtype(self._device)
-        if fits:
-            self._numbers[index] = dict(numbers)
-
-    def require_plain(self) -> None:
-        """Raise `UnavailableError` for calls under autocast, whose casts no exported program has."""
-        if self._dtype is not None:
-            name = str(self._dtype).removeprefix("torch.")
-            raise UnavailableError(AUTOCAST.format(name, self._dtype))
-
-    def check(self, captured: CapturedModel, run: InferenceDirectory, engine: Engine) -> None:
-        """Raise `UnavailableError` with the likely cause if a call is not what the graph gives."""
-        for index in self._numbers:
-            inputs = read_state(run.path / call_file(index, "inputs"), canonical=True)
-            claimed = read_state(run.path / call_file(index, "outputs"), canonical=True)
-            given = {f"{BATCH}{name}": tensor for name, tensor in inputs.items()}
-            replayed = execute(captured.graph, {**captured.bindings, **given}, engine)
-            if difference := _difference(claimed, replayed):
-                raise UnavailableError(OTHER.format(index, difference, self._cause(index)))
-
-    def _cause(self, index: int) -> str:
-        first, here = self._numbers[min(self._numbers)], self._numbers[index]
-        for name in sorted(first.keys() | here.keys()):
-            if first.get(name) != here.get(name):
-                return NUMBER.format(name, here.get(name, "not there"), first.get(name, "not there"))
-        if names := written(self._marks, marks_of(parameters_of(self._model))):
-            return CHANGED.format(names[0])
-        return BRANCHES if self._repeats() else MOVES
-
-    def _repeats(self) -> bool:
-        """Whether the model gives the same bits when it is called twice."""
-        args, kwargs = self._first
-        with torch.no_grad():
-            one, two = (_leaves(self._model(*args, **kwargs)) for _ in range(2))
-        return len(one) == len(two) and all(map(torch.equal, one, two))
-
-
-def _leaves(output: Any) -> list[torch.Tensor]:
-    from torch.utils import _pytree
-
-    return [each for each in _pytree.tree_leaves(output) if isinstance(each, torch.Tensor)]
-
-
 def _difference(claimed: State, replayed: State) -> str:
     """The first output that differs, and how; empty if none does."""
     for name in sorted(claimed.keys() | replayed.keys()):
@@ -295,15 +234,21 @@ def new_directory(out: str | Path) -> InferenceDirectory:
 
 
 class _Watcher:
-    """Records every call of a model by a hook, and keeps the arguments of the first for the capture."""
+    """Records every call of a model by a hook, notes what may keep the calls from being one program, and replays them.
+
+    The arguments of the first call are kept for the capture. A call that does not fit the first is not replayed.
+    """
 
     def __init__(self, model: torch.nn.Module, run: InferenceDirectory, self_audit: bool) -> None:
         self.recorder = CallRecorder(run)
         self._model, self._self_audit = model, self_audit
-        self._audit = CallAudit(model)
         self._signature = inspect.signature(model.forward)
+        self._device = next((value.device.type for value in model.parameters()), "cpu")
+        self._autocast: torch.dtype | None = None
         self._first: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self._specs: dict[str, TensorSpec] = {}
+        self._marks: Marks = {}
+        self._numbers: dict[int, Mapping[str, str]] = {}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -316,54 +261,78 @@ class _Watcher:
     def finish(self) -> None:
         if self._first is None:
             raise UsageError("record_inference: the model was not called")
-        self._audit.require_plain()
+        if self._autocast is not None:  # its casts are in no exported program
+            name = str(self._autocast).removeprefix("torch.")
+            raise UnavailableError(AUTOCAST.format(name, self._autocast))
         captured = capture(self._model, *self._first)
         is_on_cuda = any(value.is_cuda for value in self._model.parameters())
         environment = describe_environment("cuda" if is_on_cuda else "cpu")
-        self._check_names(captured)
+        wanted = {each.name.removeprefix(INPUTS) for each in captured.graph.inputs if each.role is Role.INPUT}
+        if wanted - self._specs.keys():
+            raise UsageError(f"record_inference: {min(wanted - self._specs.keys())} is no argument by name")
         graph = answering(captured.graph)
         kept = {name: captured.weights[name] for name in _held_names(graph) if name in captured.weights}
         captured = replace(captured, graph=graph, weights=kept)
         if self._self_audit:
-            self._audit.check(captured, self.recorder.run, TorchEngine("cuda" if is_on_cuda else "cpu"))
+            self._check(captured, TorchEngine("cuda" if is_on_cuda else "cpu"))
         self.recorder.finish(captured.graph, captured.constants, captured.weights, environment, captured.modules)
 
     def _called(self, _: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        inputs = {name: to_tensor(value) for name, value in _arguments(self._signature, args, kwargs).items()}
+        bound = self._signature.bind(*args, **kwargs).arguments
+        arguments = {**bound, **bound.get("kwargs", {})}
+        tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
+        inputs = {name: to_tensor(value) for name, value in tensors.items()}
         outputs = {f"{OUTPUTS}{name}": to_tensor(value) for name, value in _tensors(output, ())}
         specs = {name: TensorSpec.of(tensor) for name, tensor in inputs.items()}
         if self._first is None:
             self._first, self._specs = (args, kwargs), specs
-            self._audit.begin(args, kwargs)
+            self._marks = marks_of(parameters_of(self._model))
         elif specs != self._specs:
             line = f"call {self.recorder.calls + 1} has inputs of other shapes than the first and cannot be replayed"
             warnings.warn(line, RuntimeWarning, stacklevel=2)
         self.recorder.call(inputs, outputs)
-        self._audit.note(self.recorder.calls, specs == self._specs, self._numbers(args, kwargs))
+        if torch.is_autocast_enabled(self._device):
+            self._autocast = torch.get_autocast_dtype(self._device)
+        if specs == self._specs:
+            others = {name: value for name, value in arguments.items() if isinstance(value, bool | int | float | str)}
+            self._numbers[self.recorder.calls] = {name: repr(value) for name, value in others.items()}
 
-    def _numbers(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, str]:
-        """The arguments of a call that are no tensors, in words."""
-        bound = self._signature.bind(*args, **kwargs).arguments
-        flat = {**bound, **bound.get("kwargs", {})}
-        return {name: repr(value) for name, value in flat.items() if isinstance(value, bool | int | float | str)}
+    def _check(self, captured: CapturedModel, engine: Engine) -> None:
+        """Raise `UnavailableError` with the likely cause if a call is not what the graph gives."""
+        for index in self._numbers:
+            inputs = read_state(self.recorder.run.path / call_file(index, "inputs"), canonical=True)
+            claimed = read_state(self.recorder.run.path / call_file(index, "outputs"), canonical=True)
+            given = {f"{BATCH}{name}": tensor for name, tensor in inputs.items()}
+            replayed = execute(captured.graph, {**captured.bindings, **given}, engine)
+            if difference := _difference(claimed, replayed):
+                raise UnavailableError(OTHER.format(index, difference, self._cause(index)))
 
-    def _check_names(self, captured: CapturedModel) -> None:
-        wanted = {each.name.removeprefix(INPUTS) for each in captured.graph.inputs if each.role is Role.INPUT}
-        if wanted - self._specs.keys():
-            raise UsageError(f"record_inference: {min(wanted - self._specs.keys())} is no argument by name")
+    def _cause(self, index: int) -> str:
+        first, here = self._numbers[min(self._numbers)], self._numbers[index]
+        for name in sorted(first.keys() | here.keys()):
+            if first.get(name) != here.get(name):
+                return NUMBER.format(name, here.get(name, "not there"), first.get(name, "not there"))
+        if names := written(self._marks, marks_of(parameters_of(self._model))):
+            return CHANGED.format(names[0])
+        return BRANCHES if self._repeats() else MOVES
+
+    def _repeats(self) -> bool:
+        """Whether the model gives the same bits when it is called twice."""
+        assert self._first is not None
+        args, kwargs = self._first
+        with torch.no_grad():
+            one, two = (_leaves(self._model(*args, **kwargs)) for _ in range(2))
+        return len(one) == len(two) and all(map(torch.equal, one, two))
+
+
+def _leaves(output: Any) -> list[torch.Tensor]:
+    from torch.utils import _pytree
+
+    return [each for each in _pytree.tree_leaves(output) if isinstance(each, torch.Tensor)]
 
 
 def _held_names(graph: Graph) -> list[str]:
     return [each.name for each in graph.inputs if each.role is not Role.INPUT]
-
-
-def _arguments(
-    signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> dict[str, torch.Tensor]:
-    """The tensors among the arguments of a call, by the names of the parameters of `forward`."""
-    bound = signature.bind(*args, **kwargs).arguments
-    flat = dict(bound) | dict(bound.get("kwargs", {}))
-    return {name: value for name, value in flat.items() if isinstance(value, torch.Tensor)}
 
 
 def _tensors(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, torch.Tensor]]:

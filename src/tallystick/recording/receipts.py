@@ -63,13 +63,14 @@ class HeldStates:
         """Keep the states of a request, and drop earlier states of the same request."""
         leaving: list[tuple[str, CommittedStates]] = []
         with self._lock:
-            self._drop(request_id)
+            if request_id in self._held:
+                self._pop(request_id)
             self._held[request_id] = states
             self._bytes += _size(states)
             if _size(states) > self.bytes_max:
-                leaving.append(self._oldest(request_id))
+                leaving.append(self._pop(request_id))
             while self._bytes > self.bytes_max:
-                leaving.append(self._oldest(next(iter(self._held))))
+                leaving.append(self._pop(next(iter(self._held))))
         self._spill(leaving)
 
     def of(self, request_id: str) -> CommittedStates:
@@ -91,23 +92,19 @@ class HeldStates:
         if self._spilled is None:
             return
         with self._lock:
-            leaving = [self._oldest(each) for each in [*self._held]]
+            leaving = [self._pop(request_id) for request_id in [*self._held]]
         self._spill(leaving)
         self._spilled.close()
 
-    def _oldest(self, request_id: str) -> tuple[str, CommittedStates]:
-        states = self._held[request_id]
-        self._drop(request_id)
+    def _pop(self, request_id: str) -> tuple[str, CommittedStates]:
+        states = self._held.pop(request_id)
+        self._bytes -= _size(states)
         return request_id, states
 
     def _spill(self, leaving: list[tuple[str, CommittedStates]]) -> None:
         if self._spilled is not None:
             for request_id, states in leaving:
                 self._spilled.take(request_id, states)
-
-    def _drop(self, request_id: str) -> None:
-        states = self._held.pop(request_id, None)
-        self._bytes -= 0 if states is None else _size(states)
 
 
 def _size(states: CommittedStates) -> int:

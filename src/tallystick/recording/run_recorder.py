@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from tallystick.core.digests import Digest
 from tallystick.core.errors import UnavailableError
@@ -16,7 +16,6 @@ from tallystick.core.tensor_digests import StateDigests, digest_state
 from tallystick.core.tensors import Tensor
 from tallystick.engines.torch.training.trainer import Summariser
 from tallystick.formats.claims import Claim, Log, Withdrawn
-from tallystick.formats.optimizers import GroupRule
 from tallystick.formats.records import (
     AnchorRecord,
     Batch,
@@ -90,7 +89,7 @@ State = Callable[[], Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True)
-class Anchored:
+class _Anchored:
     """The last complete anchor: its step, the digests of its state and weights, and the number of records up to it."""
 
     index: int
@@ -122,7 +121,7 @@ class RunRecorder:
         self._summary = StateSummary()
         self._noted: str | None = None
         self._logs: list[LogWriter] = []
-        self._anchored: Anchored | None = None
+        self._anchored: _Anchored | None = None
         self._anchors, self._marks, self._keep = AnchorWriter(run.path), list[int](), keeping.retention
         self._copies = None if keeping.url is None else AnchorCopies(keeping.url)
 
@@ -153,18 +152,18 @@ class RunRecorder:
         index: int,
         batch: Batch,
         loss: float,
-        learning_rate: float,
-        gradient_norm: float | None = None,
-        activation: tuple[float, float] | None = None,
+        *,
         seconds: float = 0.0,
         is_last: bool = False,
-        tags: tuple[str, ...] = (),
-        learning_rates: tuple[float, ...] | None = None,
-        graph: Digest | None = None,
-        no_graph: str | None = None,
-        optimizer: tuple[GroupRule, ...] | None = None,
+        gradient_norm: float | None = None,
+        activation: tuple[float, float] | None = None,
+        **stated: Any,
     ) -> StepRecord:
-        """Append the record of step `index`, and write its anchor if one is due; returns the record."""
+        """Append the record of step `index`, and write its anchor if one is due; returns the record.
+
+        `stated` are further fields of the record, as it has them: the learning rate, tags, and what differs in the
+        graph of the step. The step took `seconds`.
+        """
         started = time.perf_counter()
         post = self._summariser.after_step(index, self._noted)
         self._noted = None
@@ -177,18 +176,16 @@ class RunRecorder:
             loss=quantise(loss, self._recorded.loss_decimals),
             gradient_norm=None if gradient_norm is None else quantise(gradient_norm, 12),
             activation=None if activation is None else (quantise(activation[0], 12), quantise(activation[1], 12)),
-            learning_rate=learning_rate,
-            learning_rates=learning_rates,
-            tags=tags,
-            graph=graph,
-            no_graph=no_graph,
-            optimizer=optimizer,
+            **stated,
         )
         self._journal.add(record)
         self._summary = post
         if is_last or index % self._recorded.anchor_stride == 0:
             self._anchor(index)
-        self._time(index, seconds, time.perf_counter() - started)
+        recording = time.perf_counter() - started
+        self.seconds_recording += recording
+        entry = TraceEntry(step=index, seconds=round(seconds, 6), recording_seconds=round(recording, 6))
+        self._trace.append(entry.to_bytes())
         return record
 
     def anchor(self, index: int) -> None:
@@ -236,7 +233,7 @@ class RunRecorder:
 
         `no_graph` is the reason why the step graph was withdrawn, and `withdrawn` are steps that have none after all.
         """
-        final = self._anchored or Anchored(0, *_digests(digest_state(self._state())), records=0)
+        final = self._anchored or _Anchored(0, *_digests(digest_state(self._state())), records=0)
         if self._keep is not None:
             thin_anchors(self.run.path, self._marks, self._keep.kept(self._marks))
         return self._claim(self._transcript.close(), self._trace.close(), final, no_graph, withdrawn)
@@ -264,7 +261,7 @@ class RunRecorder:
                 log.close()
 
     def _claim(
-        self, transcript: Log, trace: Log, final: Anchored, no_graph: str | None, withdrawn: Sequence[Withdrawn]
+        self, transcript: Log, trace: Log, final: _Anchored, no_graph: str | None, withdrawn: Sequence[Withdrawn]
     ) -> Claim:
         claim = Claim(
             spec=self.spec.identity,
@@ -298,15 +295,10 @@ class RunRecorder:
         digest, weights = _digests(found)
         self._journal.add(AnchorRecord(index=index, file=anchor_file(index), digest=digest, summary=summary))
         self._journal.sync()
-        self._anchored = Anchored(index, digest, weights, self._transcript.frontier.size)
+        self._anchored = _Anchored(index, digest, weights, self._transcript.frontier.size)
         self._marks.append(index)
         if self._keep is not None and index:
             thin_anchors(self.run.path, self._marks, self._keep.kept(self._marks) | {*self._marks[-2:]})
-
-    def _time(self, index: int, seconds: float, recording: float) -> None:
-        self.seconds_recording += recording
-        entry = TraceEntry(step=index, seconds=round(seconds, 6), recording_seconds=round(recording, 6))
-        self._trace.append(entry.to_bytes())
 
 
 def _digests(found: StateDigests) -> tuple[Digest, Digest]:

@@ -30,7 +30,7 @@ from tallystick.formats.data.step_program import batch_plan, classes, micro_batc
 from tallystick.formats.data.tokenizer import TOKENIZER_BYTES_MAX
 from tallystick.formats.dataset import DatasetCommitment
 from tallystick.formats.recipe import Recipe
-from tallystick.formats.records import AnchorRecord, Batch, Record, StateSummary, StepRecord, read_record
+from tallystick.formats.records import AnchorRecord, Batch, StateSummary, StepRecord, read_record
 from tallystick.formats.spec import Origin, Spec
 from tallystick.formats.store.directories import open_origin
 from tallystick.formats.store.keeping import ALL_HERE, ANCHOR_MARK, AnchorKeeping
@@ -38,7 +38,7 @@ from tallystick.formats.store.log import mend_tail, read_lines
 from tallystick.formats.store.run import Anchors, RunDirectory, RunLock, is_free, lock_new_run
 from tallystick.programs.encoding import graph_root
 from tallystick.programs.files import save_program
-from tallystick.recording.rows import begin_with
+from tallystick.recording.attachments import begin_with
 from tallystick.recording.run_recorder import RunRecorder
 
 # Reads the TOML file with a recipe and the path of its data.
@@ -122,16 +122,17 @@ def find_resume_point(run: RunDirectory) -> ResumePoint | None:
     mend_tail(run.transcript_path)
     places = [place for place, line in enumerate(read_lines(run.transcript_path)) if ANCHOR_MARK in line]
     for place in reversed(places):
-        anchor = _record_at(run, place)
+        lines = islice(read_lines(run.transcript_path), max(0, place - 1), None)
+        before = next(lines)
+        anchor = read_record(next(lines) if place else before, f"transcript.jsonl: line {place + 1}")
         if isinstance(anchor, AnchorRecord) and (state := _intact(run, anchor)) is not None:
-            lines_after = list(islice(read_lines(run.transcript_path), place + 1, None))
-            return ResumePoint(anchor.index, state, _summary_at(run, place, anchor), lines_after)
+            if anchor.index == 0:
+                return ResumePoint(0, state, anchor.summary, list(lines))
+            step = read_record(before, f"transcript.jsonl: line {place}")
+            if not isinstance(step, StepRecord):
+                raise MalformedError(f"transcript.jsonl: line {place} should be step {anchor.index}")
+            return ResumePoint(anchor.index, state, step.post, list(lines))
     return None
-
-
-def _record_at(run: RunDirectory, place: int) -> Record:
-    line = next(islice(read_lines(run.transcript_path), place, None))
-    return read_record(line, f"transcript.jsonl: line {place + 1}")
 
 
 def _intact(run: RunDirectory, anchor: AnchorRecord) -> Mapping[str, Tensor] | None:
@@ -140,16 +141,6 @@ def _intact(run: RunDirectory, anchor: AnchorRecord) -> Mapping[str, Tensor] | N
     except (MalformedError, UnavailableError, ProofError):
         return None
     return state if state_digest(state) == anchor.digest else None
-
-
-def _summary_at(run: RunDirectory, place: int, anchor: AnchorRecord) -> StateSummary:
-    """The summary of the anchor's state in the record of the step before it."""
-    if anchor.index == 0:
-        return anchor.summary
-    step = _record_at(run, place - 1)
-    if not isinstance(step, StepRecord):
-        raise MalformedError(f"transcript.jsonl: line {place} should be step {anchor.index}")
-    return step.post
 
 
 # Trains from a recipe and records every step; resumes interrupted runs.
@@ -181,7 +172,10 @@ class TrainingRun:
         self.trainer = trainer or Trainer(recipe, classes(spec))
         if origin is not None:
             begin_with(self.trainer, origin)
-        self.recorder = self._recorder(keeping)
+        trainer = self.trainer
+        summariser = Summariser(recipe.record, projection_seed(spec), trainer.weights(), trainer.state, run.write_blob)
+        environment = describe_environment(recipe.training.device)
+        self.recorder = RunRecorder(run, spec, environment, summariser, trainer.state, keeping)
 
     def record(self, progress: Progress = silent) -> Claim:
         """Train from the seeded initial state to the last step."""
@@ -213,82 +207,60 @@ class TrainingRun:
         except CRASHES as error:
             self.recorder.fail(index, error)
             raise UnavailableError(f"step {index} crashed: {first_line(error)}") from error
-        batch = Batch(indices=tuple(int(position) for position in indices))
-        self._record(index, batch, seen, time.perf_counter() - started)
-        return seen
-
-    def _record(self, index: int, batch: Batch, seen: Observation, seconds: float) -> None:
-        """Record a step. A crash here leaves no `failed` record: the step succeeded, and a resumed run repeats it."""
         try:
             self.recorder.step(
                 index,
-                batch,
-                loss=seen.loss,
-                learning_rate=seen.learning_rate,
+                Batch(indices=tuple(int(position) for position in indices)),
+                seen.loss,
+                seconds=time.perf_counter() - started,
+                is_last=index == self.recipe.training.steps,
                 gradient_norm=seen.gradient_norm,
                 activation=seen.activation,
-                seconds=seconds,
-                is_last=index == self.recipe.training.steps,
+                learning_rate=seen.learning_rate,
                 tags=() if seen.learning_rate else ("noop",),
             )
-        except CRASHES as error:
+        except CRASHES as error:  # no `failed` record: the step succeeded, and a resumed run repeats it
             raise UnavailableError(f"step {index} could not be recorded: {first_line(error)}") from error
-
-    def _recorder(self, keeping: AnchorKeeping) -> RunRecorder:
-        trainer = self.trainer
-        summariser = Summariser(
-            self.recipe.record,
-            projection_seed(self.spec),
-            trainer.weights(),
-            trainer.state,
-            self.run.write_blob,
-        )
-        environment = describe_environment(self.recipe.training.device)
-        return RunRecorder(self.run, self.spec, environment, summariser, trainer.state, keeping)
+        return seen
 
 
 Say = Callable[[str], None]
 
 
 def train(
-    recipe: Recipe,
-    source: Path | None,
+    config: Config,
     out: Path,
     progress: Progress = silent,
     capture_with: Say | None = None,
     keeping: AnchorKeeping = ALL_HERE,
-    *,
-    tokenizer: Path | None = None,
-    initial: Path | None = None,
     tokenized: Hashed = unseen,
 ) -> Claim:
-    """Commit to the data, train by `recipe` and record every step under `out`.
+    """Commit to the data, train by the recipe of `config` and record every step under `out`.
 
     With `capture_with` the step is captured as a graph first. If that fails, `capture_with` is called with the reason
-    as one line, and the run has no graph. `keeping` says where anchors stay. `tokenizer` is the file that a recipe
-    names by its digest, and `initial` the directory of the weights that it begins with; `tokenized` is told how many
-    more bytes of a corpus were tokenized.
+    as one line, and the run has no graph. `keeping` says where anchors stay; `tokenized` is called with the number of
+    bytes of a corpus that were tokenized since the last call.
 
     Raises:
         UsageError: `out` holds anything but a run that was interrupted before its first record.
         UnavailableError: the source, the device, a library or the disk is missing, another process records into `out`,
             or a step crashed.
     """
-    origin = _origin(recipe, initial)
+    recipe, origin = config.recipe, _origin(config)
     with lock_new_run(out):
         run = RunDirectory(out)
-        commitment = commit_data(recipe, source, tokenizer, run.data_path, tokenized)
+        commitment = _commit_data(config, run.data_path, tokenized)
         graph = None if capture_with is None else capture_step(run, recipe, commitment, capture_with)
         return TrainingRun(run, Spec.of(recipe, commitment, graph), keeping=keeping, origin=origin).record(progress)
 
 
-def _origin(recipe: Recipe, initial: Path | None) -> Origin | None:
+def _origin(config: Config) -> Origin | None:
     """The weights that a recipe names; raises `UsageError` where others are given, or none."""
-    named = recipe.model.initial
-    if initial is None and named is None:
-        return None
+    initial, named = config.initial, config.recipe.model.initial
     if initial is None:
-        raise UsageError(f"the recipe begins with the weights {named}: name their directory")
+        if named is not None:
+            raise UsageError(f"the recipe begins with the weights {named}: name their directory")
+        return None
     origin = open_origin(initial)
     if origin.digest != named:
         raise UsageError(
@@ -297,14 +269,13 @@ def _origin(recipe: Recipe, initial: Path | None) -> Origin | None:
     return origin
 
 
-def commit_data(
-    recipe: Recipe, source: Path | None, tokenizer: Path | None, folder: Path, tokenized: Hashed = unseen
-) -> DatasetCommitment:
+def _commit_data(config: Config, folder: Path, tokenized: Hashed) -> DatasetCommitment:
     """Prepare the data of a recipe in `folder` and commit to it; raises what `prepare` and `prepare_corpus` raise."""
+    recipe, source = config.recipe, config.source
     if recipe.data.kind == "corpus":
         if source is None:
             raise UsageError("a corpus is a directory of shards: name it")
-        return prepare_corpus(recipe, source, tokenizer, folder, TokenizerFile, tokenized)
+        return prepare_corpus(recipe, source, config.tokenizer, folder, TokenizerFile, tokenized)
     return prepare(
         recipe.data.kind,
         source,
@@ -342,27 +313,18 @@ def resume(out: Path, progress: Progress = silent, keeping: AnchorKeeping = ALL_
         raise UnavailableError(f"spec.json: not there; {out} was interrupted before its first record: train it again")
     spec = run.spec()
     with RunLock(out):
-        return _resume(run, spec, progress, keeping)
-
-
-def _resume(run: RunDirectory, spec: Spec, progress: Progress, keeping: AnchorKeeping) -> Claim:
-    if run.claim_path.exists():
-        raise UsageError(f"{run.path}: this run is finished; its claim is {run.claim().identity}")
-    if spec.recipe is None:
-        raise UsageError(f"{run.path}: recorded from a custom training loop, which no command can resume")
-    point = find_resume_point(run)
-    training = TrainingRun(run, spec, keeping=keeping)
-    if point is None:
-        return _start_over(training, progress)
-    differences = run.environment().differences(training.recorder.environment)
-    if differences:
-        raise UnavailableError(f"resume: another stack than the interrupted run's ({differences[0]})")
-    return training.resume(point, progress)
-
-
-def _start_over(training: TrainingRun, progress: Progress) -> Claim:
-    if training.recipe.model.initial is not None:
-        raise UnavailableError(f"{training.run.path} was interrupted before its first record: train it again")
-    training.run.transcript_path.unlink(missing_ok=True)
-    training.run.trace_path.unlink(missing_ok=True)
-    return training.record(progress)
+        if run.claim_path.exists():
+            raise UsageError(f"{run.path}: this run is finished; its claim is {run.claim().identity}")
+        if spec.recipe is None:
+            raise UsageError(f"{run.path}: recorded from a custom training loop, which no command can resume")
+        point = find_resume_point(run)
+        training = TrainingRun(run, spec, keeping=keeping)
+        if point is not None:
+            if differences := run.environment().differences(training.recorder.environment):
+                raise UnavailableError(f"resume: another stack than the interrupted run's ({differences[0]})")
+            return training.resume(point, progress)
+        if spec.recipe.model.initial is not None:
+            raise UnavailableError(f"{run.path} was interrupted before its first record: train it again")
+        run.transcript_path.unlink(missing_ok=True)
+        run.trace_path.unlink(missing_ok=True)
+        return training.record(progress)

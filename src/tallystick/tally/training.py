@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 from tallystick.audits.opening import (
     gather_records,
@@ -125,12 +126,10 @@ def train(
     if recipe is None or out is None or resume is not None:
         raise UsageError("train: a recipe and `out`, or `resume`")
     config = Config(recipe) if isinstance(recipe, Recipe) else read_config(Path(recipe))
-    data = config.source if source is None else Path(source)
-    file = config.tokenizer if tokenizer is None else Path(tokenizer)
-    say_why = say if graph else None
-    weights = config.initial if initial is None else Path(initial)
-    files = {"tokenizer": file, "initial": weights}
-    train_recipe(config.recipe, data, Path(out), progress, say_why, keeping, tokenized=tokenized, **files)
+    named = {"source": source, "tokenizer": tokenizer, "initial": initial}
+    files: dict[str, Any] = {name: Path(path) for name, path in named.items() if path is not None}
+    config = config._replace(**files)
+    train_recipe(config, Path(out), progress, say if graph else None, keeping, tokenized)
     return RunDirectory(Path(out))
 
 

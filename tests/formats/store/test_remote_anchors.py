@@ -20,7 +20,7 @@ from tallystick.core.tensor_digests import digest_state, state_digest
 from tallystick.formats.store.keeping import AnchorCopies, AnchorKeeping, AnchorWriter
 from tallystick.formats.store.remote_anchors import RemoteAnchors
 from tallystick.formats.store.run import Anchors, RunDirectory
-from tallystick.recording.training import train
+from tallystick.recording.training import Config, train
 from tallystick.verdicts.replayer import VerifierStack
 
 KINDS = ("memory", "file")
@@ -119,7 +119,7 @@ def test_a_store_that_holds_nothing_is_told(run: Path, wrong: str) -> None:
 def test_a_copy_of_every_anchor_goes_to_the_store_and_the_run_keeps_some(
     one_thread: None, source: Path, recipe_of: Callable[..., Any], url: str, tmp_path: Path, audit: Audit
 ) -> None:
-    train(recipe_of(), source, tmp_path / "run", keeping=AnchorKeeping.of("1", url))
+    train(Config(recipe_of(), source), tmp_path / "run", keeping=AnchorKeeping.of("1", url))
     assert {path.name for path in (tmp_path / "run/anchors").iterdir()} < set(RemoteAnchors(url).names)
     report = audit(tmp_path / "run", url)
     assert (report.verdict.outcome, report.replayed_steps) == ("accepted", 12)
@@ -130,7 +130,9 @@ def test_a_store_that_refuses_ends_the_training(
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(UnavailableError, match="could not be written"):
-        train(recipe_of(), source, tmp_path / "run", keeping=AnchorKeeping(url=f"file://{tmp_path}/file/anchors"))
+        train(
+            Config(recipe_of(), source), tmp_path / "run", keeping=AnchorKeeping(url=f"file://{tmp_path}/file/anchors")
+        )
 
 
 def test_a_loop_of_ones_own_keeps_one_anchor_and_copies_all(one_thread: None, url: str, tmp_path: Path) -> None:

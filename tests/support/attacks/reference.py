@@ -19,7 +19,7 @@ from tallystick.engines.torch.training.verifier_stack import GraphReplayer, Torc
 from tallystick.formats.recipe import Recipe
 from tallystick.formats.store.directories import open_origin
 from tallystick.recording.rows import write_rows
-from tallystick.recording.training import train
+from tallystick.recording.training import Config, train
 from tallystick.tally.attacks.catalogue import Reference
 from tallystick.verdicts.replayer import VerifierStack
 from tests.support.chat_scene import record_rows, write_conversations, write_model_directory
@@ -106,7 +106,7 @@ def train_by(recipe: dict[str, Any], out: Path) -> None:
         source.write_bytes(text)
         if read.data.kind == "corpus":
             source = write_shards(text.decode(), corpus_of(out))
-        train(read, source, out, capture_with=None if read.training.dtype == "bf16" else _refuse)
+        train(Config(read, source), out, capture_with=None if read.training.dtype == "bf16" else _refuse)
 
 
 def reference_policy(samples: int = HITTING) -> Policy:

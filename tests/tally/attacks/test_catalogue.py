@@ -182,12 +182,13 @@ def test_an_audit_of_a_recipe_replays_its_graph_and_one_that_is_told_so_the_reci
 @pytest.mark.parametrize("name", ["graph-other-epsilon", "graph-hidden-constant", "graph-exchanged"])
 def test_an_attack_on_a_step_graph_refuses_a_run_without_one(name: str, one_thread: None, tmp_path: Path) -> None:
     from tallystick.formats.recipe import Recipe
-    from tallystick.recording.training import train
+    from tallystick.recording.training import Config, train
 
     source = tmp_path / "text.txt"
     source.write_text("one line of text, and another one\n" * 100)
     steps = RECIPE["training"] | {"steps": 2}
-    train(Recipe.from_json(RECIPE | {"training": steps, "schedule": {}}, "recipe"), source, tmp_path / "plain")
+    recipe = Recipe.from_json(RECIPE | {"training": steps, "schedule": {}}, "recipe")
+    train(Config(recipe, source), tmp_path / "plain")
     with pytest.raises(UsageError, match="no step graph to forge"):
         find_attack(name).forge(tmp_path / "plain", tmp_path / "out")
 

@@ -47,11 +47,11 @@ def run(
     recipe_of: Callable[..., Any], source: Path, one_thread: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """A run with a step graph. Never write into it."""
-    from tallystick.recording.training import train
+    from tallystick.recording.training import Config, train
 
     said: list[str] = []
     out = tmp_path_factory.mktemp("graph") / "run"
-    train(recipe_of(STILL), source, out, capture_with=said.append)
+    train(Config(recipe_of(STILL), source), out, capture_with=said.append)
     assert said == []
     return out
 
@@ -359,11 +359,11 @@ def test_where_the_recipe_is_replayed_another_graph_file_is_seen_all_the_same(ru
 def test_a_recipe_with_dropout_says_why_it_has_no_graph(
     recipe_of: Callable[..., Any], source: Path, one_thread: None, tmp_path: Path
 ) -> None:
-    from tallystick.recording.training import train
+    from tallystick.recording.training import Config, train
 
     said: list[str] = []
     dropout = {"model": {"config": STILL["model"]["config"] | {"attention_dropout": 0.1}}}  # type: ignore[index,dict-item]
-    train(recipe_of(STILL, dropout), source, tmp_path / "run", capture_with=said.append)
+    train(Config(recipe_of(STILL, dropout), source), tmp_path / "run", capture_with=said.append)
     (line,) = said
     assert line.startswith("the run has no step graph, and is replayed from its recipe: ")
     assert RunDirectory(tmp_path / "run").spec().graph is None

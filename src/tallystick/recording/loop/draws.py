@@ -24,7 +24,7 @@ from tallystick.programs.graph import Graph
 from tallystick.programs.operators.tally.generator import NATIVE, words_of as generator_words
 from tallystick.programs.random_words import BLOCK, GOES_ON, SKIPPED_MAX, WORDS_PER_BLOCK, State, distance, seeded
 from tallystick.programs.step_names import GENERATOR, GENERATOR_MOVE
-from tallystick.recording.loop.watchers import StepSeen
+from tallystick.recording.loop.watchers import StepSeen, Watcher
 
 Move: TypeAlias = npt.NDArray[np.int64]
 """I64 [2]: a seed or -1, and how many words are skipped from there."""
@@ -78,7 +78,7 @@ def draws_natively(graph: Graph) -> bool:
     return any(each.name == GENERATOR for each in graph.inputs)
 
 
-class Draws:
+class Draws(Watcher):
     """Gives each step of somebody else's loop the stream of its seed; without a seed, follows PyTorch's generator.
 
     `state` is that of the generator after the last step, and `before` that before it. Before the first step it is that

@@ -58,7 +58,7 @@ GIVE_BATCH: Final = "give batch=(inputs, targets), all that the loss reads, and 
 
 
 @dataclass(frozen=True)
-class GraphMismatch:
+class _GraphMismatch:
     """A graph, a step that it does not reproduce, and `where`: the first of loss, norm or state that differs.
 
     `model` is as the loop calls it, and `before` the state before the step.
@@ -317,7 +317,7 @@ class GraphGuard:
             with contain_errors(reasons.append):
                 replayed = check.replay(graph, step, before)
                 if where := check.difference(step, before, after, replayed):
-                    found = GraphMismatch(check, graph, step, before, where, self._model).cause(replayed)
+                    found = _GraphMismatch(check, graph, step, before, where, self._model).cause(replayed)
                 check.done(step.index)
                 replayed.clear()
                 trim_heap()

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -18,11 +17,10 @@ from tallystick.core.errors import UsageError
 from tallystick.engines.torch.capture.step import Precision
 from tallystick.engines.torch.wrappers import inner_model, inner_optimizer, plain_forward
 from tallystick.recording.boundary import contain_errors
-from tallystick.recording.loop.own_loop import CallbackRecording
+from tallystick.recording.loop.own_loop import TrainingCallback
 from tallystick.recording.loop.preflight import Blocker
 from tallystick.recording.loop.replaced import ModelHook
 from tallystick.recording.loop.step_graph import LoopStep, StepGraph, as_mapping
-from tallystick.recording.rows import Attachments
 
 # The loss of a Trainer that its model does not compute: label smoothing, or one of somebody's own.
 #
@@ -50,7 +48,7 @@ def has_own_loss(trainer: Trainer) -> bool:
     return is_overridden or trainer.label_smoother is not None or trainer.compute_loss_func is not None
 
 
-class TrainerLoss:
+class _TrainerLoss:
     """Watches the calls of `compute_loss` in training, from `start` to `stop`; called, it computes a loss by it."""
 
     def __init__(
@@ -134,7 +132,7 @@ FUSED_MENDS = (
 )
 
 
-class TallyCallback(TrainerCallback):  # type: ignore[misc]
+class TallyCallback(TrainingCallback, TrainerCallback):  # type: ignore[misc]
     """Records every optimizer step of a Trainer into `run_dir`, and captures the step as a graph if that is possible.
 
     Keyword arguments are the fields of `RecordRecipe`, and `seed`: a whole number from which dropout, NEFTune's noise
@@ -150,24 +148,9 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
     recording fails, a `RuntimeWarning` is issued. One callback records one `train()`.
     """
 
-    def __init__(
-        self,
-        run_dir: str | Path,
-        *,
-        description: Mapping[str, str] | None = None,
-        seed: int | None = None,
-        initial: str | Path | None = None,
-        data: str | Path | None = None,
-        keep: str | None = None,
-        anchors: str | None = None,
-        **recorded: object,
-    ) -> None:
-        attached = Attachments.open(initial, data, keep, anchors)
-        self._recording = CallbackRecording(run_dir, "TallyCallback", description, recorded, seed, attached)
-        self._watching: list[Any] = []
-        self._loss: TrainerLoss | None = None
-        self._calls: list[dict[str, Any]] = []
-        self._losses: list[torch.Tensor] = []
+    _who = "TallyCallback"
+    _watching: Sequence[Any] = ()
+    _loss: _TrainerLoss | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **live: Any) -> None:
         """Check that the training can be recorded, and hook the model."""
@@ -183,7 +166,7 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
             self._args, self._model, self._optimizer = args, live["model"], live["optimizer"]
             trainer = trainer_around()
             if trainer is not None and has_own_loss(trainer):
-                self._loss = TrainerLoss(
+                self._loss = _TrainerLoss(
                     trainer, self._reads, self._gives, self._precision if args.bf16 else nullcontext
                 )
             self._watch()
@@ -192,8 +175,8 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
         """Record the step that was just taken."""
         with contain_errors(self._stop):
             if self._recording.is_open:
-                self._recording.step(self._losses, self._is_scaled, self._calls)
-            self._calls, self._losses = [], []
+                self._recording.step(self._losses, self._is_scaled, self._batches)
+            self._batches, self._losses = [], []
 
     def on_train_end(self, args: Any, state: Any, control: Any, **live: Any) -> None:
         """Save the last state and write the claim."""
@@ -204,7 +187,7 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
     @property
     def _is_scaled(self) -> bool:
         """Whether each loss is already its share of the step's loss, and not the mean of its own micro-batch."""
-        return ITEMS in self._calls[0] if self._loss is None else self._loss.is_scaled(self._calls[0])
+        return ITEMS in self._batches[0] if self._loss is None else self._loss.is_scaled(self._batches[0])
 
     def _stop(self, reason: str) -> None:
         self._unwatch()
@@ -219,7 +202,7 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
     def _unwatch(self) -> None:
         for handle in self._watching:
             handle.remove()
-        self._watching = []
+        self._watching = ()
         if self._loss is not None:
             self._loss.stop()
 
@@ -241,7 +224,7 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
     def _reads(self, batch: Mapping[str, Any]) -> None:
         """Note a micro-batch whose loss is computed next."""
         with contain_errors(self._stop):
-            self._calls.append(dict(batch))
+            self._batches.append(dict(batch))
 
     def _gives(self, loss: torch.Tensor) -> None:
         """Note the loss of a micro-batch."""
@@ -256,7 +239,7 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
             self._model,
             self._optimizer,
             described,
-            lambda: self._captured(self._calls[:1] * int(self._args.gradient_accumulation_steps)),
+            lambda: self._captured(self._batches[:1] * int(self._args.gradient_accumulation_steps)),
             self._blockers(given),
         )
         self._watch()
@@ -292,7 +275,7 @@ class TallyCallback(TrainerCallback):  # type: ignore[misc]
             yield Blocker("kernels of torch_compile=True round otherwise than those of a graph", "leave it off")
         if "fused_lm_head" in given:
             yield Blocker(FUSED_HEAD, FUSED_MENDS)
-        if any(name.startswith("x") and name[1:].isdigit() for name in as_mapping(self._calls[0])):
+        if any(name.startswith("x") and name[1:].isdigit() for name in as_mapping(self._batches[0])):
             yield Blocker("the model is called with positional arguments", "call it with arguments by name")
 
 

@@ -24,6 +24,7 @@ from tallystick.formats.recipe import RecordRecipe
 from tallystick.formats.records import Batch
 from tallystick.formats.spec import Spec
 from tallystick.formats.store.run import RunDirectory
+from tallystick.recording.attachments import NOTHING, Attachments, stated_digest
 from tallystick.recording.boundary import contain_errors, ignore, warn
 from tallystick.recording.loop.draws import Draws, draws_natively
 from tallystick.recording.loop.graph_guard import STEPS_BETWEEN, GraphGuard
@@ -47,7 +48,6 @@ from tallystick.recording.loop.watchers import (
     Watcher,
     rates_of,
 )
-from tallystick.recording.rows import NOTHING, Attachments, stated_digest
 from tallystick.recording.run_recorder import RunRecorder
 
 NO_RATE: Final = "no-rate"

@@ -15,6 +15,7 @@ from tallystick.engines.torch.capture.step import NO_EDITS, ClippedValues, Edits
 from tallystick.engines.torch.wrappers import Ema, inner_model, inner_optimizer, require_whole, sharding_of
 from tallystick.formats.recipe import RecordRecipe
 from tallystick.formats.store.run import RunDirectory, lock_new_run, require_free
+from tallystick.recording.attachments import NOTHING, Attachments
 from tallystick.recording.boundary import contain_errors, warn
 from tallystick.recording.loop.draws import require_seed
 from tallystick.recording.loop.loop_recorder import SHARE, OwnLoopRecorder
@@ -23,7 +24,6 @@ from tallystick.recording.loop.program_watch import GivenLoss
 from tallystick.recording.loop.replaced import own_kernels
 from tallystick.recording.loop.step_graph import LoopStep, LossOfBatch, StepGraph
 from tallystick.recording.loop.step_graphs import GraphSource, captured, known_blockers, watched
-from tallystick.recording.rows import NOTHING, Attachments
 
 # Records a custom PyTorch training loop; three lines of it change.
 #
@@ -213,23 +213,10 @@ class CallbackRecording:
         self._while_open.close()
 
 
-# Records a loop that calls hooks around each batch, as PyTorch Lightning does.
-#
-#     class Recorder(tallystick.BatchHooks, lightning.Callback): pass
-#     Trainer(callbacks=[Recorder("run", anchor_stride=50)]).fit(module, data)
-#
-# Nothing here imports Lightning; any loop that calls these hooks is recorded.
+class TrainingCallback:
+    """What a user gives to a recorder that works by callbacks, whose name is `_who`."""
 
-
-class BatchHooks:
-    """Records every optimizer step into `run_dir`; the step is captured from `training_step` of the module.
-
-    `initial` is the directory that the first weights come from, or an earlier run; the spec states their digest. `data`
-    is the folder of rows that are trained on. Random numbers follow from `seed`, and anchors stay where `keep` and
-    `anchors` say, as with `record_training`. Other keyword arguments are the fields of `RecordRecipe`.
-    Raises `UsageError` if `run_dir` is not empty. Nothing is raised into the training: if recording fails, a
-    `RuntimeWarning` is issued.
-    """
+    _who: str
 
     def __init__(
         self,
@@ -244,9 +231,30 @@ class BatchHooks:
         **recorded: object,
     ) -> None:
         attached = Attachments.open(initial, data, keep, anchors)
-        self._recording = CallbackRecording(run_dir, "BatchHooks", description, recorded, seed, attached)
+        self._recording = CallbackRecording(run_dir, self._who, description, recorded, seed, attached)
         self._batches: list[Any] = []
         self._losses: list[torch.Tensor] = []
+
+
+# Records a loop that calls hooks around each batch, as PyTorch Lightning does.
+#
+#     class Recorder(tallystick.BatchHooks, lightning.Callback): pass
+#     Trainer(callbacks=[Recorder("run", anchor_stride=50)]).fit(module, data)
+#
+# Nothing here imports Lightning; any loop that calls these hooks is recorded.
+
+
+class BatchHooks(TrainingCallback):
+    """Records every optimizer step into `run_dir`; the step is captured from `training_step` of the module.
+
+    `initial` is the directory that the first weights come from, or an earlier run; the spec states their digest. `data`
+    is the folder of rows that are trained on. Random numbers follow from `seed`, and anchors stay where `keep` and
+    `anchors` say, as with `record_training`. Other keyword arguments are the fields of `RecordRecipe`.
+    Raises `UsageError` if `run_dir` is not empty. Nothing is raised into the training: if recording fails, a
+    `RuntimeWarning` is issued.
+    """
+
+    _who = "BatchHooks"
 
     def on_train_start(self, trainer: Any, module: Any) -> None:
         """Refuse a second training; the first run stays as it is."""

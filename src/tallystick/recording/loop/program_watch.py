@@ -29,7 +29,7 @@ from tallystick.formats.optimizers import GroupRule, changed_setting
 from tallystick.recording.boundary import contain_errors
 from tallystick.recording.inference import Marks, marks_of, writes
 from tallystick.recording.loop.step_graph import LoopStep, LossOfBatch, StepGraph, as_mapping, parts_of
-from tallystick.recording.loop.watchers import KEEP_SETTINGS, StepSeen
+from tallystick.recording.loop.watchers import KEEP_SETTINGS, StepSeen, Watcher
 
 # One backward pass of a watched step: the loss behind it, as a function of model and batch.
 
@@ -50,7 +50,7 @@ UNSCALED: Final = (
 
 
 @dataclass(frozen=True)
-class WatchedBackward:
+class _WatchedBackward:
     """The calls before a backward pass, those in `span` since the pass before it, and the micro-batch of this pass.
 
     `buffers` are the storages of the model's buffers, and `count` backward passes make a step.
@@ -172,7 +172,7 @@ class GivenLoss:
     accumulation: int
 
 
-class ProgramWatch:
+class ProgramWatch(Watcher):
     """Watches a step from `start` to its end; then `graph` is the step as a graph, of the `given` loss if there is one.
 
     That is the first step, and later ones whose batches are the first of their kind.
@@ -339,7 +339,7 @@ class ProgramWatch:
         buffers = {self.log.seen[number].storage for number, name in self.log.held.items() if name in names}
         before = 0
         for end, part in zip(self._ends, parts, strict=True):
-            backward = WatchedBackward(self.log, equal, range(before, end), part, buffers, len(parts))
+            backward = _WatchedBackward(self.log, equal, range(before, end), part, buffers, len(parts))
             self._require_alone(backward.reads | self.log.held.keys())
             yield backward.loss()
             before = end

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -96,29 +96,27 @@ class StepSeen:
         return numbers_of(self.parts)
 
 
-class Watcher(Protocol):
+class Watcher:
     """Sees a part of every step of a loop until it is closed, and raises nothing into the loop."""
 
     def begin(self, index: int) -> None:
-        """Step `index` begins."""
+        """Step `index` begins; most watchers have nothing to prepare."""
 
     def end(self, step: StepSeen) -> StepSeen:
         """The step is over; returns it with what was seen of it."""
+        return step
 
     def close(self) -> None:
         """Remove all hooks."""
 
 
-class OptimizerWatch:
+class OptimizerWatch(Watcher):
     """Counts optimizer steps and reads the settings at each, because schedules and callbacks change them later."""
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._parameters, self._optimizer = dict(model.named_parameters()), optimizer
         self._seen, self._stated = StepSeen(0), tuple[float | None, ...]()
         self._hook = optimizer.register_step_post_hook(self._stepped)
-
-    def begin(self, index: int) -> None:
-        """Nothing is to be prepared."""
 
     def end(self, step: StepSeen) -> StepSeen:
         """The step with its settings, gradients and rates: those that the loop gave where the optimizer states none."""
@@ -140,17 +138,17 @@ class OptimizerWatch:
 
     def _stepped(self, *_: Any) -> None:
         self._seen, self._stated = replace(self._seen, optimizer_steps=self._seen.optimizer_steps + 1), ()
-        with contain_errors(self._is_unreadable):
+        with contain_errors(self._change_to):
             self._stated = rates_of(self._optimizer)
             gradients = {name: value.grad for name, value in self._parameters.items() if value.grad is not None}
             self._seen = replace(self._seen, gradients=gradients, settings=Settings((), frozenset(gradients)))
             self._seen = replace(self._seen, settings=Settings(rules_of(self._optimizer), frozenset(gradients)))
 
-    def _is_unreadable(self, reason: str) -> None:
+    def _change_to(self, reason: str) -> None:
         self._seen = replace(self._seen, change=reason)  # no graph can hold settings that cannot be read
 
 
-class DepartureWatch:
+class DepartureWatch(Watcher):
     """Names what keeps a step from being that of any graph, such as a weight that is written to outside of the step.
 
     The `recorder` knows sketches of the weights. It is asked if they were written to, because a loop may put averaged
@@ -177,9 +175,6 @@ class DepartureWatch:
             for name in graph.trained:
                 hook = partial(self._accumulates, name)
                 self._hooks.append(self._parameters[name].register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
-
-    def begin(self, index: int) -> None:
-        """Nothing is to be prepared."""
 
     def end(self, step: StepSeen) -> StepSeen:
         """The step with what departs from its graph. Where an anchor follows, the weights are read once more."""
@@ -275,7 +270,7 @@ class DepartureWatch:
         return any(count != self._edits.gradient_writes.get(name, default) for name, count in counts.items())
 
 
-class NewBatchWatch:
+class NewBatchWatch(Watcher):
     """Calls `comes` before a call of `model` that trains and is the first of its kind.
 
     A recorder is told of a batch when its step is over. The check of a step needs the state before it, and to keep that
@@ -296,10 +291,6 @@ class NewBatchWatch:
     def begin(self, index: int) -> None:
         """Expect the calls of another step."""
         self._step = []
-
-    def end(self, step: StepSeen) -> StepSeen:
-        """The step as it is."""
-        return step
 
     def close(self) -> None:
         """Remove the hook."""

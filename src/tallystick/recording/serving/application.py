@@ -1,11 +1,11 @@
-"""What the model server and the proxy share: errors, receipts, keys."""
+"""What all servers share: errors, receipts, keys, and calls of functions in messages."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
@@ -16,6 +16,7 @@ from tallystick.core.digests import Digest
 from tallystick.core.errors import UnavailableError
 from tallystick.core.http.problems import Problem, answer_errors, check_key
 from tallystick.formats.claims import ModelCard
+from tallystick.formats.completions import CALLED, message_of
 from tallystick.formats.receipt import SignedReceipt
 from tallystick.recording.serving.errors import error_response, invalid
 from tallystick.recording.serving.exchanges import ReceiptBook
@@ -81,6 +82,22 @@ def add_key(app: FastAPI, key: str, model: Digest, card: ModelCard | None) -> No
 def receipt_headers(request_id: str, receipts: Sequence[SignedReceipt]) -> dict[str, str]:
     """Response headers: the request's id and the identities of its receipts."""
     return {"X-Request-Id": request_id, "Tally-Receipt": ", ".join(signed.receipt.identity for signed in receipts)}
+
+
+def said_message(text: str, form: str | None, choice: str, finish: str) -> tuple[dict[str, Any], str]:
+    """The text and the calls of an answer in the field that each belongs to, and its finish reason.
+
+    `form` says how it calls (`formats.completions.call_form`), `choice` is the id of the choice.
+    """
+    text, calls = message_of(text, form, choice)
+    message: dict[str, Any] = {"content": text} if text else {}
+    return message | ({"tool_calls": calls} if calls else {}), CALLED if calls and finish == "stop" else finish
+
+
+def as_delta(message: dict[str, Any]) -> dict[str, Any]:
+    """The same message in the chunk of a stream, whose calls have numbers."""
+    calls = [{"index": place, **call} for place, call in enumerate(message.get("tool_calls", ()))]
+    return message | ({"tool_calls": calls} if calls else {})
 
 
 def check_customer(request: Request, options: ServerOptions) -> None:

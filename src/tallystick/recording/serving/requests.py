@@ -44,6 +44,7 @@ LOGPROBS_MAX: Final = 20
 
 Text = Annotated[str, Field(min_length=1, max_length=1 << 20)]
 Stop = Annotated[str, Field(min_length=1, max_length=STOP_CHARACTERS_MAX)]
+Limit = Annotated[int, Field(ge=1, le=1 << 20)]
 Nothing = Annotated[list[Any] | dict[str, Any], Field(max_length=0)]
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 BiasedToken = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,6})$")]
@@ -59,38 +60,38 @@ class RequestBody(BaseModel):
 Kind = TypeVar("Kind", bound=RequestBody)
 
 
-class TextPart(RequestBody):
+class _TextPart(RequestBody):
     """One part of a message's content; only text is offered."""
 
     type: Literal["text"]
     text: str
 
 
-class CalledFunction(RequestBody):
+class _CalledFunction(RequestBody):
     """The function of a call, its arguments as JSON text."""
 
     name: FunctionName
     arguments: str
 
 
-class ToolCall(RequestBody):
+class _ToolCall(RequestBody):
     """A call in an earlier answer."""
 
     id: Annotated[str, Field(max_length=256)]
     type: Literal["function"] = "function"
-    function: CalledFunction
+    function: _CalledFunction
 
 
 class Message(RequestBody):
     """One message. Fields that must be empty are those that clients copy from an earlier answer."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart], Field(min_length=1, max_length=PARTS_MAX)] | None = None
+    content: str | Annotated[list[_TextPart], Field(min_length=1, max_length=PARTS_MAX)] | None = None
     refusal: None = None
     audio: None = None
     annotations: Nothing | None = None
     function_call: None = None
-    tool_calls: Annotated[list[ToolCall], Field(max_length=CALLS_MAX)] | None = None
+    tool_calls: Annotated[list[_ToolCall], Field(max_length=CALLS_MAX)] | None = None
     tool_call_id: Annotated[str, Field(max_length=256)] | None = None
 
     @property
@@ -110,14 +111,14 @@ class Message(RequestBody):
         return self
 
 
-class StreamOptions(RequestBody):
+class _StreamOptions(RequestBody):
     """What a stream carries in addition to text."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
 
-class NamedSchema(RequestBody):
+class _NamedSchema(RequestBody):
     """A JSON schema; name, description and `strict` change nothing: answers always follow the schema."""
 
     name: FunctionName
@@ -126,14 +127,14 @@ class NamedSchema(RequestBody):
     strict: bool | None = None
 
 
-class ResponseFormat(RequestBody):
+class _ResponseFormat(RequestBody):
     """The form of the answer."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
-    json_schema: NamedSchema | None = None
+    json_schema: _NamedSchema | None = None
 
 
-class Function(RequestBody):
+class _Function(RequestBody):
     """A function that the model may call; `strict` changes nothing."""
 
     name: FunctionName
@@ -142,14 +143,14 @@ class Function(RequestBody):
     strict: bool | None = None
 
 
-class Tool(RequestBody):
+class _Tool(RequestBody):
     """A tool; only functions are offered."""
 
     type: Literal["function"]
-    function: Function
+    function: _Function
 
 
-class NamedFunction(RequestBody):
+class _NamedFunction(RequestBody):
     """The name of a function."""
 
     name: FunctionName
@@ -159,34 +160,38 @@ class ToolChoice(RequestBody):
     """The function that has to be called."""
 
     type: Literal["function"]
-    function: NamedFunction
+    function: _NamedFunction
 
 
-class CompletionRequest(RequestBody):
-    """The fields that chat and text completions share."""
+class _SampledRequest(RequestBody):
+    """The fields that requests of all three forms share."""
 
     model: Annotated[str, Field(max_length=256)]
-    max_tokens: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
     temperature: Temperature | None = None
     top_p: Share | None = None
     top_k: Annotated[int, Field(ge=-1, le=INTEGER_MAX)] | None = None
     min_p: Share | None = None
     repetition_penalty: Penalty | None = None
     seed: Annotated[int, Field(ge=0, le=INTEGER_MAX - CHOICES_MAX)] | None = None
+    stream: bool | None = None
+    tally_nonce: Nonce | None = None
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class CompletionRequest(_SampledRequest):
+    """The fields that chat and text completions share."""
+
+    max_tokens: Limit | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=STOPS_MAX)] | None = None
     n: Annotated[int, Field(ge=1, le=CHOICES_MAX)] | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    tally_nonce: Nonce | None = None
-
+    stream_options: _StreamOptions | None = None
     presence_penalty: Shift | None = None
     frequency_penalty: Shift | None = None
     logit_bias: Annotated[dict[BiasedToken, Bias], Field(max_length=BIASES_MAX)] | None = None
     allowed_token_ids: Annotated[list[Token], Field(min_length=1, max_length=LISTED_MAX)] | None = None
     bad_token_ids: Annotated[list[Token], Field(max_length=LISTED_MAX)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=1 << 20)] | None = None
-    user: str | None = None
-    metadata: dict[str, Any] | None = None
 
     @property
     def limit(self) -> int | None:
@@ -228,12 +233,12 @@ class ChatRequest(CompletionRequest):
     """A request to `/v1/chat/completions`."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=MESSAGES_MAX)]
-    max_completion_tokens: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    max_completion_tokens: Limit | None = None
 
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=LOGPROBS_MAX)] | None = None
-    response_format: ResponseFormat | None = None
-    tools: Annotated[list[Tool], Field(max_length=TOOLS_MAX)] | None = None
+    response_format: _ResponseFormat | None = None
+    tools: Annotated[list[_Tool], Field(max_length=TOOLS_MAX)] | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     functions: Nothing | None = None
@@ -273,31 +278,20 @@ class ChatRequest(CompletionRequest):
         return self
 
 
-class TextSettings(RequestBody):
+class _TextSettings(RequestBody):
     """The form of the text in a response."""
 
     format: dict[str, Any] | None = None
     verbosity: Literal["medium"] | None = None
 
 
-class ResponsesRequest(RequestBody):
+class ResponsesRequest(_SampledRequest):
     """A request to `/v1/responses`, as far as no state is kept; it is answered as a chat completion."""
 
-    model: Annotated[str, Field(max_length=256)]
     input: Text | Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MESSAGES_MAX)]
     instructions: str | None = None
-    max_output_tokens: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
-    text: TextSettings | None = None
-    stream: bool | None = None
-    temperature: Temperature | None = None
-    top_p: Share | None = None
-    seed: Annotated[int, Field(ge=0, le=INTEGER_MAX - CHOICES_MAX)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=INTEGER_MAX)] | None = None
-    min_p: Share | None = None
-    repetition_penalty: Penalty | None = None
-    tally_nonce: Nonce | None = None
-    metadata: dict[str, Any] | None = None
-    user: str | None = None
+    max_output_tokens: Limit | None = None
+    text: _TextSettings | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     service_tier: Literal["auto", "default"] | None = None

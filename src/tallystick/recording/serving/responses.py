@@ -9,8 +9,9 @@ from itertools import count
 from typing import Any, Final, Literal
 
 from tallystick.core.http.problems import Problem
-from tallystick.formats.completions import CALLED, FINISH_REASONS, message_of, receipt_fields
+from tallystick.formats.completions import FINISH_REASONS, receipt_fields
 from tallystick.formats.receipt import SignedReceipt
+from tallystick.recording.serving.application import as_delta, said_message
 from tallystick.recording.serving.errors import DONE, error_object, event_of
 from tallystick.recording.serving.jobs import NO_PIECE, Failed, Piece, TokenLogprobs
 from tallystick.recording.serving.service import Answering, GenerationRequest
@@ -106,9 +107,8 @@ class CompletionForm:
             finish = FINISH_REASONS[choice.finish]
             content = {"text": piece.text}
             if self.order.calls is not None:
-                delta, finish = self._message(number, choice)
-                calls = [{"index": place, **call} for place, call in enumerate(delta.pop("tool_calls", ()))]
-                content = {"delta": delta | ({"tool_calls": calls} if calls else {})}
+                message, finish = self._message(number, choice)
+                content = {"delta": as_delta(message)}
                 piece = Piece(piece.ids, "", tuple(choice.logprobs))
             elif self.kind == "chat":
                 content = {"delta": {"content": piece.text} if piece.text else {}}
@@ -122,10 +122,8 @@ class CompletionForm:
 
     def _message(self, number: int, choice: ChoiceSoFar) -> tuple[Object, str]:
         """The text and the calls of a finished answer, and its finish reason."""
-        text, calls = message_of(choice.text, self.order.calls, self.order.choice_id(number))
-        finish = FINISH_REASONS[choice.finish]
-        message: Object = {"content": text} if text else {}
-        return message | ({"tool_calls": calls} if calls else {}), CALLED if calls and finish == "stop" else finish
+        name, finish = self.order.choice_id(number), FINISH_REASONS[choice.finish]
+        return said_message(choice.text, self.order.calls, name, finish)
 
     def _choice(self, number: int, choice: ChoiceSoFar) -> Object:
         content: Object = {"text": choice.text}

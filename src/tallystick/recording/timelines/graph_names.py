@@ -230,6 +230,9 @@ class Matching:
 
     A key is nobody's in a step in which it has more or fewer calls than nodes, or in which its nodes in order would run
     before what they read: a training accumulates gradients earlier than its graph does.
+
+    The first pass also notes in `closures`, for the span of an optimizer that runs a closure, when the last backward
+    pass in it ends, and in `is_marked` whether any step is marked.
     """
 
     names: GraphNames
@@ -238,6 +241,8 @@ class Matching:
     over: set[int | None] = field(default_factory=set)
     bad: set[tuple[int | None, Key]] = field(default_factory=set)
     turns: Counter[tuple[int | None, Key]] = field(default_factory=Counter)
+    closures: dict[int, int] = field(default_factory=dict)
+    is_marked: bool = False
 
     def take(self, step: int | None, key: Key, start: int, end: int) -> Nodes | None:
         """The node of a call, `()` if it cannot be told, `None` if the graph has no such operator."""

@@ -40,7 +40,6 @@ from tallystick.recording.timelines.torch_calls import (
     SPAN,
     TIME_MAX,
     DevicePlaces,
-    FirstPass,
     ProfiledCall,
     ProfiledCalls,
     nanoseconds,
@@ -68,7 +67,7 @@ KINDS: Final[dict[str, EventKind]] = {"kernel": "kernel", "gpu_memcpy": "memcpy"
 
 
 @dataclass
-class TorchVocabulary:
+class _TorchVocabulary:
     """Turns the calls of all files into events. The graph's nodes are found in two passes: count, then number.
 
     `known` are the names of the devices of the cluster, `ranks` those of the files. `began` is the first time of all;
@@ -92,7 +91,7 @@ class TorchVocabulary:
     is_ordered = False
 
     @classmethod
-    def of(cls, subject: TraceSubject) -> TorchVocabulary:
+    def of(cls, subject: TraceSubject) -> _TorchVocabulary:
         """The words for a graph and a cluster."""
         names = GraphNames({}, ()) if subject.graph is None else GraphNames.of(subject.graph)
         return cls(subject.placement, names, subject.step, frozenset(subject.cluster.by_name))
@@ -122,8 +121,8 @@ class TorchVocabulary:
     def events(self, rows: SortedRows) -> Iterator[TraceEvent]:
         """The events, by no order of time; those of a processor only where the files hold no work of GPUs."""
         self.began -= self.began % 1000
-        matching, noted = Matching(self.names), FirstPass()
-        counted = ProfiledCalls(matching, self.first_step, noted)
+        matching = Matching(self.names)
+        counted = ProfiledCalls(matching, self.first_step)
         for row in rows:
             for _ in counted.end_before(row[0]):
                 pass
@@ -132,9 +131,7 @@ class TorchVocabulary:
         for _ in counted.end_before(1 << 63):
             pass
         matching.finish_counting()
-        yield from self._walk(rows, ProfiledCalls(matching, self.first_step, noted))
-
-    def _walk(self, rows: SortedRows, calls: ProfiledCalls) -> Iterator[TraceEvent]:
+        calls = ProfiledCalls(matching, self.first_step)
         for row in rows:
             for call in calls.end_before(row[0]):
                 yield from self._of_processor(call)
@@ -155,15 +152,13 @@ class TorchVocabulary:
             if len(self.launches) > LAUNCHES_MAX:
                 self.launches.popitem(last=False)
         elif kind == MEMORY:
-            self._note_memory(self.ranks[file], detail)
+            place, number, total = detail
+            if type(total) is int and total >= 0 and type(number) is int:
+                rank = self.ranks[file]
+                device = self.placement.gpu(number, rank) if place == CUDA else self.placement.cpu(rank)
+                self.memory[device] = total
         elif kind == DEVICE:
             yield self._of_device(row, calls)
-
-    def _note_memory(self, rank: int | None, detail: list[Any]) -> None:
-        kind, number, total = detail
-        if type(total) is int and total >= 0 and type(number) is int:
-            device = self.placement.gpu(number, rank) if kind == CUDA else self.placement.cpu(rank)
-            self.memory[device] = total
 
     def _beside_work(self, row: Row, calls: ProfiledCalls, **fields: Any) -> Iterator[TraceEvent]:
         """An event of a processor that computes no operator; none where the cluster names no such processor."""
@@ -174,14 +169,14 @@ class TorchVocabulary:
             yield self._made(fields, start - self.began, -minus, (), calls.step_at(start))
 
     def _of_processor(self, call: ProfiledCall) -> Iterator[TraceEvent]:
-        start, minus, _, file, kind, thread, name, _ = call.row
+        start, _, _, file, kind, thread, name, _ = call.row
         if self.has_devices or (kind == SPAN and not call.nodes):
             return
         device = self.placement.cpu(self.ranks[file])
         stream = self.streams.setdefault((file, thread), len(self.streams))
         mark = NODE_MARK.fullmatch(name)
         name = (mark and mark[2]) or name
-        for part, (begun, end) in enumerate(call.parts or [(start, start - minus)]):
+        for part, (begun, end) in enumerate([*call.times()] or [(start, call.end)]):
             fields = {"kind": "kernel", "name": name, "device": device, "stream": stream}
             nodes = call.nodes[:1] if part else call.nodes
             yield self._made(fields, begun - self.began, end - begun, nodes, call.step)
@@ -223,7 +218,7 @@ ACCELERATOR: Final = re.compile(r"/device:(GPU|TPU):(\d{1,6})")
 
 
 @dataclass
-class JaxVocabulary:
+class _JaxVocabulary:
     """Turns the instructions of one file into events; executions of the named program are steps, in order of time."""
 
     placement: DevicePlaces
@@ -240,7 +235,7 @@ class JaxVocabulary:
     microseconds = None
 
     @classmethod
-    def of(cls, subject: TraceSubject) -> JaxVocabulary:
+    def of(cls, subject: TraceSubject) -> _JaxVocabulary:
         """The words for a compiled program."""
         names = None
         if subject.compiled is not None and subject.graph is not None:
@@ -278,23 +273,20 @@ class JaxVocabulary:
     def read(self, file: ChromeFile, rows: SortedRows) -> None:
         """Gather the instructions that ran; raises `MalformedError` naming the file that is no such trace."""
         for entry in file.entries():
-            self._take(entry, rows, file.name)
-
-    def _take(self, entry: dict[str, Any], rows: SortedRows, name: str) -> None:
-        process, found = entry.get("pid"), entry.get("args")
-        arguments = found if isinstance(found, dict) else {}
-        if type(process) is not int:
-            return
-        if entry.get("name") == "process_name" and (match := ACCELERATOR.match(str(arguments.get("name")))):
-            kind, number = match[1].lower(), int(match[2])
-            host = self.placement.cpu(None).removesuffix("/cpu")
-            self.devices[process] = self.placement.gpu(number, None) if kind == "gpu" else f"{host}/{kind}{number}"
-        is_work = "hlo_op" in arguments or process in self.devices
-        if entry.get("ph") != "X" or not is_work or type(entry.get("tid")) is not int:
-            return
-        start, duration = nanoseconds(entry.get("ts"), name), nanoseconds(entry.get("dur", 0), name)
-        texts = [str(arguments.get(key, "")) for key in ("hlo_op", "hlo_module", "run_id")]
-        rows.add([start, -duration, rows.count, process, entry["tid"], str(entry.get("name")), *texts])
+            process, arguments = entry.get("pid"), entry.get("args")
+            arguments = arguments if isinstance(arguments, dict) else {}
+            if type(process) is not int:
+                continue
+            if entry.get("name") == "process_name" and (match := ACCELERATOR.match(str(arguments.get("name")))):
+                kind, number = match[1].lower(), int(match[2])
+                host = self.placement.cpu(None).removesuffix("/cpu")
+                self.devices[process] = self.placement.gpu(number, None) if kind == "gpu" else f"{host}/{kind}{number}"
+            is_work = "hlo_op" in arguments or process in self.devices
+            if entry.get("ph") == "X" and is_work and type(entry.get("tid")) is int:
+                start = nanoseconds(entry.get("ts"), file.name)
+                duration = nanoseconds(entry.get("dur", 0), file.name)
+                texts = [str(arguments.get(key, "")) for key in ("hlo_op", "hlo_module", "run_id")]
+                rows.add([start, -duration, rows.count, process, entry["tid"], str(entry.get("name")), *texts])
 
 
 # Imports the timeline of a profiler as a trace: events sorted by time, and a header that says what they are about.
@@ -323,7 +315,7 @@ def import_profile(files: Sequence[Path], out: Path, subject: TraceSubject, sour
         UnavailableError: a file cannot be read, or `out` is not empty.
     """
     with chrome_file(files[0]) as first:  # torch.profiler states a version of its schema, and JAX's does not
-        words = (TorchVocabulary if "schemaVersion" in first.header else JaxVocabulary).of(subject)
+        words = (_TorchVocabulary if "schemaVersion" in first.header else _JaxVocabulary).of(subject)
     with SortedRows() as rows, SortedRows() as sorted_events:
         for path in files:
             with chrome_file(path) as opened:
@@ -383,8 +375,14 @@ def subject_of(
     """The subject of a trace; raises `UnavailableError` for a missing file, `MalformedError` for one of another."""
     directory = None if run is None else RunDirectory(require_folder(run, RUN))
     path = graph or (None if directory is None else _graph_of(directory, step))
+    if cluster is not None:
+        devices = Cluster.from_bytes(read_document(cluster), cluster.name)
+    else:
+        from tallystick.engines.torch.environment import this_machine  # a named cluster needs no PyTorch
+
+        devices = this_machine()
     return TraceSubject(
-        _this_machine() if cluster is None else Cluster.from_bytes(read_document(cluster), cluster.name),
+        devices,
         placement,
         None if path is None else load_graph(path),
         None if directory is None else directory.claim().identity,
@@ -403,9 +401,3 @@ def _graph_of(run: RunDirectory, step: int | None) -> Path | None:
         if isinstance(record, StepRecord):
             path = run.graph_path_of(record)
     return path if path.is_file() else None
-
-
-def _this_machine() -> Cluster:
-    from tallystick.engines.torch.environment import this_machine
-
-    return this_machine()

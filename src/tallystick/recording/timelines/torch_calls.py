@@ -120,11 +120,10 @@ class ProfiledCall:
     """One call that is under way: for which nodes, and the calls inside of it that no node explains.
 
     `room` is what its nodes leave to the calls inside from `held_from` on, `own_room` what the call itself leaves to
-    those inside of it. `is_foreign` is a call for which there was no room, `parts` are the times between such calls.
+    those inside of it. `is_foreign` is a call for which there was no room, `cuts` are the times of such calls inside.
     """
 
     row: Row
-    end: int
     step: int | None
     nodes: Nodes = ()
     is_operator: bool = False
@@ -135,8 +134,12 @@ class ProfiledCall:
     own_room: Room | None = None
     is_foreign: bool = False
     held_from: int = 0
-    parts: list[tuple[int, int]] = field(default_factory=list)
-    _cut: int = -1
+    cuts: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        """When it ends, in nanoseconds."""
+        return int(self.row[0] - self.row[1])
 
     @property
     def is_update(self) -> bool:
@@ -147,30 +150,15 @@ class ProfiledCall:
         """Whether a call inside that begins at a time works for its nodes, or for nothing that is known."""
         return self.is_foreign or (bool(self.nodes) and time >= self.held_from)
 
-    def cut_out(self, start: int, end: int) -> None:
-        """Leave these nanoseconds out of the time of its nodes."""
-        begun = max(self.held_from, self._cut)
-        if start > begun:
-            self.parts.append((begun, start))
-        self._cut = max(begun, end)
-
-    def close(self) -> None:
-        """Add the time behind the last call that was left out."""
-        begun = max(self.held_from, self._cut)
-        if self.end > begun or self.row[0] == self.end:
-            self.parts.append((begun, self.end))
-
-
-@dataclass
-class FirstPass:
-    """What a first pass over the rows notes for the second one.
-
-    `closures` says for the span of an optimizer that runs a closure when the last backward pass in it ends, `is_marked`
-    whether any step is marked.
-    """
-
-    closures: dict[int, int] = field(default_factory=dict)
-    is_marked: bool = False
+    def times(self) -> Iterator[tuple[int, int]]:
+        """When it works for its nodes: what is left between the cuts; nothing of a call without nodes."""
+        begun = self.held_from
+        for start, end in self.cuts:
+            if start > begun:
+                yield begun, start
+            begun = max(begun, end)
+        if self.nodes and (self.end > begun or self.row[0] == self.end):
+            yield begun, self.end
 
 
 @dataclass
@@ -179,7 +167,6 @@ class ProfiledCalls:
 
     matching: Matching
     first_step: int | None
-    noted: FirstPass
     marked: int | None = None
     profiler: int | None = None
     step_end: int = 0
@@ -193,7 +180,7 @@ class ProfiledCalls:
         if kind == SPAN and self._begins_step(name, start - minus):
             return
         stack = self.threads.setdefault((file, thread), [])
-        call = ProfiledCall(row, start - minus, self.step_at(start), held_from=start)
+        call = ProfiledCall(row, self.step_at(start), held_from=start)
         if self.matching.counting and name.startswith(BACKWARD):
             self._note_closure(file, call.end)
         holder = next((each for each in reversed(stack) if each.holds(start)), None)
@@ -230,7 +217,7 @@ class ProfiledCalls:
         call.own_room = Room(*((work.amount, 0) if work.kind == PRODUCT else (0, work.amount)), holder.room.families)
         if not (around is not None and around.admits(work)) and not holder.room.admits(work):
             call.is_foreign = True
-            holder.cut_out(call.row[0], call.end)
+            holder.cuts.append((call.row[0], call.end))
 
     def _mark(self, call: ProfiledCall, name: str) -> None:
         """Give a span the nodes that its name tells, with the room that they have in its step."""
@@ -242,7 +229,7 @@ class ProfiledCalls:
             if self._is_outside(step):
                 return
             call.nodes, room = names.update, names.room_of_all(names.update)
-            call.held_from = max(call.held_from, self.noted.closures.get(call.row[2], 0))
+            call.held_from = max(call.held_from, self.matching.closures.get(call.row[2], 0))
             call.room = room if step is None else self.updates.setdefault(step, room)
 
     def _note_closure(self, file: int, end: int) -> None:
@@ -250,24 +237,24 @@ class ProfiledCalls:
         for (where, _), stack in self.threads.items():
             for each in stack if where == file else ():
                 if each.is_update and end <= each.end:
-                    self.noted.closures[each.row[2]] = max(end, self.noted.closures.get(each.row[2], 0))
+                    self.matching.closures[each.row[2]] = max(end, self.matching.closures.get(each.row[2], 0))
 
     def _begins_step(self, name: str, end: int) -> bool:
         if match := STEP_MARK.fullmatch(name):
-            self.marked, self.step_end, self.noted.is_marked = int(match[1]), end, True
+            self.marked, self.step_end, self.matching.is_marked = int(match[1]), end, True
             return True
         if match := PROFILER_STEP.fullmatch(name):
             number = int(match[1])
             self.profiler = number if self.profiler is None else self.profiler
             if self.first_step is not None:
                 self.marked, self.step_end = self.first_step + number - self.profiler, end
-                self.noted.is_marked = True
+                self.matching.is_marked = True
             return True
         return False
 
     def _is_outside(self, step: int | None) -> bool:
         """Whether a file that marks its steps has a call beside them: that is none of the training."""
-        return step is None and self.noted.is_marked
+        return step is None and self.matching.is_marked
 
     def step_at(self, time: int) -> int | None:
         """The step that runs at a time: the one marked, or the first one where the file marks none."""
@@ -289,7 +276,7 @@ class ProfiledCalls:
         for stack in self.threads.values():
             while stack and stack[-1].end <= time:
                 call = stack.pop()
-                closed = self.noted.closures.get(call.row[2], 0)
+                closed = self.matching.closures.get(call.row[2], 0)
                 for step, of_call, start, end in self.in_updates.pop(call.row[2], ()):
                     if start < closed:
                         self.matching.take(step, of_call, start, end)
@@ -299,7 +286,6 @@ class ProfiledCalls:
 def _ended(call: ProfiledCall, stack: list[ProfiledCall]) -> Iterator[ProfiledCall]:
     """A call that explains a node is work; of the others the outermost is, unless a call inside explains a node."""
     if call.nodes:
-        call.close()
         for each in stack:
             each.explains_some = True
         yield call

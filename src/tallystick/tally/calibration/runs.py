@@ -9,7 +9,7 @@ from typing import Any, Literal
 from tallystick.audits.limits import Family
 from tallystick.core.files import write_atomically
 from tallystick.formats.recipe import Recipe
-from tallystick.recording.training import train
+from tallystick.recording.training import Config, train
 from tallystick.tally.calibration.drift import Drift
 from tallystick.tally.calibration.stacks import (
     BASE,
@@ -178,7 +178,8 @@ def record_runs(_: Stack, job: dict[str, Any]) -> tuple[()]:
     for fields in job["cases"]:
         case = Case(**fields)
         if not (folder / case.name / "claim.json").exists():
-            train(case.recipe(), folder / CORPUS_FILE if case.model == "llama" else None, folder / case.name)
+            config = Config(case.recipe(), folder / CORPUS_FILE if case.model == "llama" else None)
+            train(config, folder / case.name)
     return ()
 
 

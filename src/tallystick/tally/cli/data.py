@@ -93,7 +93,7 @@ def rows(
     (`data=`).
     """
     settings = {"field": field, "trained": trained, "seed": seed, "packing": packing}
-    made = row_writing.write_rows(existing(corpus, "directory"), model, out, length=length, **settings)
+    made = row_writing.write_rows(existing(corpus, "directory"), model, out, length=length, **settings).recipe
     talk().print(f"{out}: {made.count} rows of {made.length} tokens, of the corpus {made.corpus}", soft_wrap=True)
     result: Json = {"corpus": str(made.corpus), "count": made.count, "out": str(out), "rows": str(made.identity)}
     show(result, str(made.identity), json)

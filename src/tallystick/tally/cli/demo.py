@@ -281,7 +281,7 @@ def _train(out: Path, capture_with: Callable[[str], None] | None = None) -> None
     torch.set_num_threads(1)
     with resources.as_file(resources.files("tallystick") / "examples") as examples:
         config = recording_training.read_config(examples / "demo.toml")
-        recording_training.train(config.recipe, config.source, out, capture_with=capture_with)
+        recording_training.train(config, out, capture_with=capture_with)
 
 
 def _judge(title: str, run: Path, expected: str) -> DemoRun:

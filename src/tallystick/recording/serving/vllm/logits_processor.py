@@ -138,7 +138,7 @@ class BatchRow:
         return [*self.prompt, *self.answer]
 
 
-class RowBatch:
+class _RowBatch:
     """The requests in the batch of the V1 runner, by row."""
 
     def __init__(self) -> None:
@@ -173,7 +173,7 @@ class RowBatch:
             self._rows[source] = replaced
 
 
-class SlotBatch:
+class _SlotBatch:
     """The requests of the V2 runner by slot; `states` are the buffers that the runner shares with its processors."""
 
     def __init__(self, states: Any) -> None:
@@ -244,7 +244,7 @@ class CanonicalLogitsProcessor(LogitsProcessor, SlotLogitsProcessor):  # type: i
     def __init__(self, vllm_config: Any, place: Any, is_pin_memory: bool | None = None) -> None:
         """`place` is the device under the V1 runner, and the buffers of requests under the V2 runner."""
         check_start(vllm_config)
-        self.batch, self.slots = RowBatch(), None if is_pin_memory is not None else SlotBatch(place)
+        self.batch, self.slots = _RowBatch(), None if is_pin_memory is not None else _SlotBatch(place)
         self.on_pass: Callable[[Sequence[LogitsRow]], None] | None = None
         self._directory = vllm_config.model_config.model
         self._make: Making | None = None

@@ -17,9 +17,9 @@ from tallystick.core.canonical_json import loose_json
 from tallystick.core.errors import TallyError
 from tallystick.core.http.problems import Problem
 from tallystick.core.http.server import read_body
-from tallystick.formats.completions import CALLED, CompletionReader, ReadChoice, message_of, receipt_fields
+from tallystick.formats.completions import CompletionReader, ReadChoice, receipt_fields
 from tallystick.formats.receipt import SignedReceipt
-from tallystick.recording.serving.application import receipt_headers
+from tallystick.recording.serving.application import as_delta, receipt_headers, said_message
 from tallystick.recording.serving.errors import DONE, error_object, error_response, event_of, invalid
 from tallystick.recording.serving.vllm.asking import CHAT, TEXT, Asked, read_asked
 from tallystick.recording.serving.vllm.provider import AnswerIssuer, VllmProvider, start_provider
@@ -32,11 +32,11 @@ def with_calls(body: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
     """A whole response whose messages have their calls in place of the text that says them."""
     choices = []
     for choice in body["choices"]:
-        message, finish = choice["message"], choice.get("finish_reason")
-        text, calls = message_of(message.get("content") or "", asked.calls, asked.choice_id(choice["index"]))
-        if calls:
-            message = {**message, "content": text or None, "tool_calls": calls}
-            choice = {**choice, "message": message, "finish_reason": CALLED if finish == "stop" else finish}
+        text, name = choice["message"].get("content") or "", asked.choice_id(choice["index"])
+        message, finish = said_message(text, asked.calls, name, choice.get("finish_reason"))
+        if "tool_calls" in message:
+            message = {**choice["message"], "content": None, **message}
+            choice = {**choice, "message": message, "finish_reason": finish}
         choices.append(choice)
     return {**body, "choices": choices}
 
@@ -45,16 +45,12 @@ def held_back(chunk: Mapping[str, Any], asked: Asked, seen: Mapping[int, ReadCho
     """A chunk of a stream without its text; the last one of a choice has all of it, or the calls that it says."""
     choices = []
     for choice in chunk.get("choices") or ():
-        delta = {name: value for name, value in (choice.get("delta") or {}).items() if name != "content"}
-        finish = choice.get("finish_reason")
-        if finish is None:
-            choices.append({**choice, "delta": {**delta, "content": ""}})
-            continue
-        number = choice["index"]
-        text, calls = message_of(seen[number].text or "", asked.calls, asked.choice_id(number))
-        delta |= {"content": text} if text or not calls else {}
-        delta |= {"tool_calls": [{"index": place, **call} for place, call in enumerate(calls)]} if calls else {}
-        finish = CALLED if calls and finish == "stop" else finish
+        delta, finish = {**(choice.get("delta") or {}), "content": ""}, choice.get("finish_reason")
+        if finish is not None:
+            number = choice["index"]
+            message, finish = said_message(seen[number].text or "", asked.calls, asked.choice_id(number), finish)
+            del delta["content"]
+            delta |= as_delta(message or {"content": ""})
         choices.append({**choice, "delta": delta, "finish_reason": finish})
     return {**chunk, "choices": choices}
 
@@ -68,7 +64,7 @@ END: Final = b"\n\n"
 FAILURES: Final = (TallyError, OSError)
 
 
-class Witness:
+class _Witness:
     """Sends one response of vLLM on; responses with an error are not changed.
 
     A stream is passed on event by event. Once an answer has ended, an event waits for the next one: the last gets the
@@ -297,7 +293,7 @@ class ReceiptMiddleware:
             await self._app(scope, _again(body, receive), send)
             return
         sent = asked.encoded
-        witness = Witness(asked, provider.issuer, send)
+        witness = _Witness(asked, provider.issuer, send)
         try:
             await self._app(_with_headers(scope, asked.key, len(sent)), _again(sent, receive), witness)
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -108,8 +109,14 @@ def refusals(config: Any) -> Iterator[str]:
             yield f"start vLLM without {option}: {reason}"
 
 
-def _parallel(name: str) -> Callable[[Any], bool]:
-    return lambda config: getattr(config.parallel_config, name, 1) > 1
+def _is_given(path: str) -> Callable[[Any], bool]:
+    """Whether an attribute that every version of vLLM has is set."""
+    return lambda config: attrgetter(path)(config) is not None
+
+
+def _parallel(name: str, neutral: int = 1) -> Callable[[Any], bool]:
+    """Whether a setting of parallelism that some versions lack is above the value at which it does nothing."""
+    return lambda config: (getattr(config.parallel_config, name, None) or 0) > neutral
 
 
 def _has_others(config: Any) -> bool:
@@ -120,26 +127,14 @@ def _has_others(config: Any) -> bool:
 
 
 REFUSED: Final[tuple[tuple[str, Callable[[Any], bool], str], ...]] = (
-    (
-        "--speculative-config",
-        lambda config: config.speculative_config is not None,
-        "tokens would not be chosen one by one",
-    ),
+    ("--speculative-config", _is_given("speculative_config"), "tokens would not be chosen one by one"),
     (
         "--quantization",
-        lambda config: config.model_config.quantization is not None,
+        _is_given("model_config.quantization"),
         "the receipt names the weights as the directory has them",
     ),
-    (
-        "--enable-lora",
-        lambda config: config.lora_config is not None,
-        "the receipt names the model without adapters",
-    ),
-    (
-        "--logits-processors of others",
-        _has_others,
-        "no receipt states what they change",
-    ),
+    ("--enable-lora", _is_given("lora_config"), "the receipt names the model without adapters"),
+    ("--logits-processors of others", _has_others, "no receipt states what they change"),
     (
         "--logprobs-mode processed_…",
         lambda config: str(config.model_config.logprobs_mode).startswith("processed"),
@@ -152,14 +147,10 @@ REFUSED: Final[tuple[tuple[str, Callable[[Any], bool], str], ...]] = (
     ),
     (
         "--enable-batch-sharded-sampling",
-        lambda config: bool(getattr(config.parallel_config, "enable_batch_sharded_sampling", None)),
+        _parallel("enable_batch_sharded_sampling", 0),
         "no worker sees all rows of logits",
     ),
-    (
-        "--enable-dbo",
-        lambda config: bool(getattr(config.parallel_config, "enable_dbo", False)),
-        "a pass is split in two",
-    ),
+    ("--enable-dbo", _parallel("enable_dbo", 0), "a pass is split in two"),
     ("--pipeline-parallel-size", _parallel("pipeline_parallel_size"), "no worker sees all layers"),
     ("--data-parallel-size", _parallel("data_parallel_size"), "start one server for each engine"),
     ("--decode-context-parallel-size", _parallel("decode_context_parallel_size"), "it was not tried"),

@@ -129,7 +129,7 @@ def describe_engine(runner: Runner, config: Any) -> EngineStatement:
 # logits, at the entries of the vocabulary that the seed of the fingerprints draws.
 
 
-class ModelWatch:
+class _ModelWatch:
     """Puts the rows of every pass into `rows`, for the requests that ask for canonical sampling.
 
     `rows` is None in workers that compute the same rows as the first, and keep none.
@@ -230,9 +230,8 @@ class TallyWorkerExtension:
         if watch := getattr(self, "_tally_watch", None):
             watch.close()
         self._tally_rows = HiddenRows(bytes_max)
-        self._tally_watch = (
-            ModelWatch(runner, layers, seed, self._tally_rows) if self.rank == 0 else ModelWatch(runner, (), seed, None)
-        )
+        kept, rows = (layers, self._tally_rows) if self.rank == 0 else ((), None)
+        self._tally_watch = _ModelWatch(runner, kept, seed, rows)
 
     def tally_take(self, request_id: str, tokens: int) -> dict[str, Any]:
         """What is kept of a finished request, and then dropped: `rows` of its first `tokens` tokens by `pack_rows`.
