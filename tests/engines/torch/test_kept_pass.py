@@ -23,11 +23,11 @@ from tallystick.engines.torch.generation.kept_pass import (  # noqa: E402
     PASS,
     VALUES,
     KeptLanguageModel,
+    keep_pass,
     kept_place,
     load_promised,
 )
 from tallystick.engines.torch.generation.language_models import load_language_model  # noqa: E402
-from tallystick.engines.torch.generation.pass_keeping import keep_pass  # noqa: E402
 from tallystick.formats.claims import Dtype  # noqa: E402
 
 WEIGHTS = "model.safetensors"

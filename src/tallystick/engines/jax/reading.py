@@ -149,16 +149,6 @@ def _compare(operation: Any) -> Attributes:
     return {"comparison_direction": _word(operation.attributes["comparison_direction"])}
 
 
-def _broadcast(operation: Any) -> Attributes:
-    shape = _result(operation).shape
-    return {"broadcast_dimensions": _integers(operation, "broadcast_dimensions"), "shape": shape}
-
-
-def _iota(operation: Any) -> Attributes:
-    spec = _result(operation)
-    return {"iota_dimension": _integer(operation, "iota_dimension", 0), "shape": spec.shape, "dtype": spec.dtype}
-
-
 def _lists(*names: str) -> Callable[[Any], Attributes]:
     return lambda operation: {name: _integers(operation, name) for name in names}
 
@@ -308,9 +298,16 @@ def _formula(value: Any, formulas: Mapping[Any, str]) -> str:
 
 READERS: Final[Mapping[str, Callable[[Any], Attributes]]] = {
     "stablehlo.compare": _compare,
-    "stablehlo.broadcast_in_dim": _broadcast,
+    "stablehlo.broadcast_in_dim": lambda operation: {
+        "broadcast_dimensions": _integers(operation, "broadcast_dimensions"),
+        "shape": _result(operation).shape,
+    },
     "stablehlo.reshape": lambda operation: {"shape": _result(operation).shape},
-    "stablehlo.iota": _iota,
+    "stablehlo.iota": lambda operation: {
+        "iota_dimension": _integer(operation, "iota_dimension", 0),
+        "shape": _result(operation).shape,
+        "dtype": _result(operation).dtype,
+    },
     "stablehlo.convert": lambda operation: {"dtype": _result(operation).dtype},
     "stablehlo.transpose": _lists("permutation"),
     "stablehlo.slice": _lists("start_indices", "limit_indices", "strides"),
