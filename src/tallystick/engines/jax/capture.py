@@ -229,10 +229,10 @@ class ModuleLowering:
             shown = " and ".join(", ".join(map(str, specs)) for specs in (node.results, derived))
             raise UnavailableError(f"{node.operator}: MLIR and the definition differ on its results: {shown}")
         self.nodes.append(node)
-        found = {ref: spec for ref, spec in zip(node.outputs, derived, strict=True) if ref is not None and spec}
-        self.specs |= found
+        specs = {ref: spec for ref, spec in zip(node.outputs, derived, strict=True) if ref is not None and spec}
+        self.specs |= specs
         self._fold(node)
-        return list(found)
+        return list(specs)
 
     def _fold(self, node: Node) -> None:
         """Compute one integer from known ones: the counter of a loop, and whether the loop goes on."""

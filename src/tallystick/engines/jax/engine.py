@@ -43,12 +43,12 @@ class _Jax:
         return not isinstance(x, jax.core.Tracer)
 
     def asarray(self, elements: Any, dtype: str) -> Array:
-        held = np.asarray(elements, numpy_dtype(dtype))
-        return self.xp.asarray(held.view(self.dtype(dtype)))
+        array = np.asarray(elements, numpy_dtype(dtype))
+        return self.xp.asarray(array.view(self.dtype(dtype)))
 
     def storage(self, x: Array) -> np.ndarray[Any, Any]:
-        held = np.asarray(x)
-        return held.view("<u2") if x.dtype == self.xp.bfloat16 else held
+        array = np.asarray(x)
+        return array.view("<u2") if x.dtype == self.xp.bfloat16 else array
 
     def convert(self, x: Array, dtype: str) -> Array:
         return x.astype(self.dtype(dtype))
@@ -96,20 +96,20 @@ def key_of(signature: Signature) -> Key:
 def signatures_of(graph: Graph) -> list[Signature]:
     """The distinct signatures of a graph, in the order of execution."""
     specs = graph.specs()
-    found: dict[Key, Signature] = {}
+    distinct: dict[Key, Signature] = {}
     for node in graph.nodes:
         signature = Signature(node, tuple(specs[ref] for ref in node.refs))
-        found.setdefault(key_of(signature), signature)
-    return list(found.values())
+        distinct.setdefault(key_of(signature), signature)
+    return list(distinct.values())
 
 
 def flat(arguments: Arguments, node: Node) -> list[Any]:
     """The arrays of a node's operands in the order of its parameters; absent operands are skipped."""
-    found: list[Any] = []
+    arrays: list[Any] = []
     for name in node.operands:
         operand = arguments[name]
-        found.extend(each for each in (operand if isinstance(operand, tuple) else (operand,)) if each is not None)
-    return found
+        arrays.extend(each for each in (operand if isinstance(operand, tuple) else (operand,)) if each is not None)
+    return arrays
 
 
 def unflat(arrays: Sequence[Any], node: Node) -> dict[str, Any]:

@@ -108,8 +108,8 @@ def _flag(operation: Any, name: str) -> bool:
 def _optional(operation: Any, name: str) -> Iterable[Any]:
     if name not in operation.attributes:
         return ()
-    found: Iterable[Any] = operation.attributes[name]
-    return found
+    listed: Iterable[Any] = operation.attributes[name]
+    return listed
 
 
 def _ranks(operation: Any) -> int:

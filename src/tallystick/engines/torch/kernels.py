@@ -40,13 +40,13 @@ class _Torch:
         return True
 
     def asarray(self, elements: Any, dtype: str) -> Array:
-        held = self.xp.asarray(np.array(elements, numpy_dtype(dtype)))
-        return held.view(self.dtype(dtype))
+        array = self.xp.asarray(np.array(elements, numpy_dtype(dtype)))
+        return array.view(self.dtype(dtype))
 
     def storage(self, x: Array) -> np.ndarray[Any, Any]:
-        held = x.detach().cpu()
-        is_bfloat16 = held.dtype == self.xp.bfloat16
-        return np.asarray((held.contiguous().view(self.xp.uint16) if is_bfloat16 else held).numpy())
+        array = x.detach().cpu()
+        is_bfloat16 = array.dtype == self.xp.bfloat16
+        return np.asarray((array.contiguous().view(self.xp.uint16) if is_bfloat16 else array).numpy())
 
     def convert(self, x: Array, dtype: str) -> Array:
         return x.to(self.dtype(dtype))

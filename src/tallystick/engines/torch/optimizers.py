@@ -159,12 +159,12 @@ def _orthogonal(rule: MuonRule, matrix: Tensor) -> Tensor:
     """Newton–Schulz iterations in bfloat16, of the matrix or its transpose, whichever is wide."""
     a, b, c = rule.coefficients
     is_tall = matrix.size(0) > matrix.size(1)
-    found = matrix.bfloat16().T if is_tall else matrix.bfloat16()
-    found = found / found.norm().clamp(min=rule.eps)
+    rows = matrix.bfloat16().T if is_tall else matrix.bfloat16()
+    rows = rows / rows.norm().clamp(min=rule.eps)
     for _ in range(rule.steps):
-        gram = found @ found.T
-        found = torch.addmm(found, torch.addmm(gram, gram, gram, beta=b, alpha=c), found, beta=a)
-    return found.T if is_tall else found
+        gram = rows @ rows.T
+        rows = torch.addmm(rows, torch.addmm(gram, gram, gram, beta=b, alpha=c), rows, beta=a)
+    return rows.T if is_tall else rows
 
 
 # The optimizers that divide by means or sums of squared gradients.
@@ -326,8 +326,8 @@ def _scaled(
     return {"exp_avg_sq_row": row, "exp_avg_sq_col": column}, shares * column.unsqueeze(-2).rsqrt() * gradient
 
 
-def _faded(moment: Tensor, found: Tensor, scalars: Scalars) -> Tensor:
-    return torch.addcmul(moment * scalars["moment_decay"], found, scalars["moment_share"])
+def _faded(moment: Tensor, values: Tensor, scalars: Scalars) -> Tensor:
+    return torch.addcmul(moment * scalars["moment_decay"], values, scalars["moment_share"])
 
 
 def _of_rate(rule: TransformersAdafactorRule, root: Tensor, scalars: Scalars, factor: float) -> Tensor:

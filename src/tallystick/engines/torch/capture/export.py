@@ -286,10 +286,10 @@ class _Exporting(_Called):
         self.masks: list[torch.Tensor] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        held = {name: value.clone() for name, value in self._model.named_buffers()}
+        buffers = {name: value.clone() for name, value in self._model.named_buffers()}
         decisions = MaskDecisions(kwargs)
         with decisions.noted():
-            result = functional_call(self._model, held, args, kwargs)
+            result = functional_call(self._model, buffers, args, kwargs)
         self.masks += decisions.masks
         with decisions.repeated():
             call = exported_program(self._model, args, kwargs).module()
@@ -314,7 +314,7 @@ class Replaying(_Called):
         live = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
         # a tied weight has several names in the exported module, and one in the model
         named = {name: first.get(id(value), name) for name, value in live}
-        held = {name: self.tensors[other] for name, other in named.items() if other in self.tensors}
-        result = functional_call(module, held, args, kwargs, tie_weights=False)
+        tensors = {name: self.tensors[other] for name, other in named.items() if other in self.tensors}
+        result = functional_call(module, tensors, args, kwargs, tie_weights=False)
         self.trail.enter(LOSS)
         return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import fx
@@ -26,12 +26,9 @@ from tallystick.programs.graph import (
     fetch,
     result_ref,
 )
+from tallystick.programs.modules import ModulePaths
 from tallystick.programs.operators.definition import OPERATORS, Attribute, Operator, Parameter
 from tallystick.programs.operators.types import Types
-
-if TYPE_CHECKING:
-    from tallystick.programs.modules import ModulePaths
-
 
 # Reads a traced ATen call: the operator's name in graphs, and its arguments by parameter.
 #
@@ -294,10 +291,10 @@ class _Reading:
         if node.op == "placeholder":
             return self.inputs[node.name].name if node.name in self.inputs else self._constant(self.lifted[node.name])
         if node.op == "get_attr":
-            held = attrgetter(str(node.target))(self.program)
-            if not isinstance(held, torch.Tensor):
+            attribute = attrgetter(str(node.target))(self.program)
+            if not isinstance(attribute, torch.Tensor):
                 raise UnavailableError(f"{node.target} cannot be captured: it is control flow and no tensor")
-            return self._constant(held)
+            return self._constant(attribute)
         if getattr(node.target, "__name__", "") == "getitem":
             results, index = self.values[node.args[0]], node.args[1]  # type: ignore[index]
             assert isinstance(results, tuple)

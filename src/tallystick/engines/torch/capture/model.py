@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import fx, nn
@@ -28,12 +28,9 @@ from tallystick.engines.torch.capture.module_trail import exported_module
 from tallystick.engines.torch.tensors import spec_of, to_tensor
 from tallystick.programs.encoding import graph_bytes
 from tallystick.programs.graph import Graph, GraphForm, Input, Role
+from tallystick.programs.modules import ModulePaths
 from tallystick.programs.operators.definition import OPERATORS
 from tallystick.programs.templates import Template
-
-if TYPE_CHECKING:
-    from tallystick.programs.modules import ModulePaths
-
 
 # The graph is the program of `torch.export` before any decomposition, as data.
 #
@@ -131,9 +128,9 @@ def _without_composites(program: torch.export.ExportedProgram) -> torch.export.E
     They are composite in PyTorch too, so the parts give their bits.
     """
     known, grouped = torch.export.default_decompositions(), grouped_decompositions()
-    while found := {n.target for n in program.graph.nodes if n.target in grouped or _is_composite(n, known)}:
+    while composites := {n.target for n in program.graph.nodes if n.target in grouped or _is_composite(n, known)}:
         with tracing_errors():
-            program = program.run_decompositions({each: grouped.get(each) or known[each] for each in found})
+            program = program.run_decompositions({each: grouped.get(each) or known[each] for each in composites})
     return program
 
 
@@ -171,9 +168,9 @@ def _result_names(program: torch.export.ExportedProgram) -> list[str]:
     tree = program.call_spec.out_spec
     assert tree is not None
     numbered = list(range(tree.num_leaves))
-    found = list(_paths(pytree.tree_unflatten(numbered, tree), ()))
-    in_order = [leaf for _, leaf in found] == numbered
-    return [".".join(path) or "0" for path, _ in found] if in_order else [str(number) for number in numbered]
+    paths = list(_paths(pytree.tree_unflatten(numbered, tree), ()))
+    in_order = [leaf for _, leaf in paths] == numbered
+    return [".".join(path) or "0" for path, _ in paths] if in_order else [str(number) for number in numbered]
 
 
 def _paths(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -279,10 +276,10 @@ def _merged(values: Sequence[Json], fit: Callable[[Sequence[int]], str]) -> Json
 
 def _polynomial(values: Sequence[int], corners: Sequence[Corner], names: Sequence[str], low: Sequence[int]) -> str:
     """The polynomial, of first degree in each name, that takes `values` at the corners of the cube at `low`."""
-    held = dict(zip(corners, values, strict=True))
+    at = dict(zip(corners, values, strict=True))
     terms: dict[Corner, int] = dict.fromkeys(corners, 0)
     for corner in corners:
-        difference = sum((-1) ** (sum(corner) - sum(part)) * held[part] for part in _below(corner))
+        difference = sum((-1) ** (sum(corner) - sum(part)) * at[part] for part in _below(corner))
         for part in _below(corner):  # difference · Π (name − low) over the names of the corner
             rest = math.prod(-low[i] for i, (one, other) in enumerate(zip(corner, part, strict=True)) if one > other)
             terms[part] += difference * rest

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -19,15 +19,12 @@ from tallystick.engines.torch.engine import TorchEngine
 from tallystick.engines.torch.optimizers import rules_of
 from tallystick.engines.torch.randomness import explicit_randomness, recomputed, seed_tensor
 from tallystick.engines.torch.tensors import DTYPES, live_tensors, spec_of, to_tensor
+from tallystick.engines.torch.wrappers import Ema
 from tallystick.formats.optimizers import GroupRule, schedule_scalars
 from tallystick.programs.graph import Graph, Role
+from tallystick.programs.modules import ModulePaths
 from tallystick.programs.random_words import GOES_ON, STATE_SIDE, seeded
 from tallystick.programs.step_names import BATCH, GENERATOR, GENERATOR_MOVE, POSITION, SEED, STATE_PREFIXES
-
-if TYPE_CHECKING:
-    from tallystick.engines.torch.wrappers import Ema
-    from tallystick.programs.modules import ModulePaths
-
 
 # What a step writes into gradients before the optimizer, and into weights after it, beside the optimizer's update.
 
@@ -83,8 +80,8 @@ class ClippedValues:
 
     def __call__(self, tensors: Tensors) -> dict[str, torch.Tensor]:
         """The clipped gradients."""
-        found = {name: value for name, value in tensors.items() if name.startswith(GRADIENTS)}
-        return {name: value.clamp_min(-self.limit).clamp_max(self.limit) for name, value in found.items()}
+        gradients = {name: value for name, value in tensors.items() if name.startswith(GRADIENTS)}
+        return {name: value.clamp_min(-self.limit).clamp_max(self.limit) for name, value in gradients.items()}
 
 
 # The parts of a training step before capture: model, loss, optimizer, and settings.
@@ -230,11 +227,11 @@ def step_inputs(
     parameters = {name: value.detach() for name, value in step.model.named_parameters()}
     for rule, names in zip(step.rules, step.groups, strict=True):
         for name, parameter in ((name, parameters[name]) for name in names):
-            for slot, found in rule.slots(spec_of(parameter)).items():
-                if str(found.start) != "0.0":
-                    starts[f"optimizer.{name}.{slot}"] = found.start
+            for slot, filled in rule.slots(spec_of(parameter)).items():
+                if str(filled.start) != "0.0":
+                    starts[f"optimizer.{name}.{slot}"] = filled.start
                 if f"optimizer.{name}.{slot}" not in examples:
-                    unallocated[f"optimizer.{name}.{slot}"] = _example(found.spec, parameter)
+                    unallocated[f"optimizer.{name}.{slot}"] = _example(filled.spec, parameter)
     return dict(sorted((examples | unallocated).items())), frozenset(unallocated), starts
 
 
@@ -412,9 +409,9 @@ class _Eager(nn.Module):
         norm = torch.nn.utils.get_total_norm(list(gradients.values()))
         if step.clip_norm is not None:
             norm = torch.nn.utils.clip_grad_norm_(list(self.model.parameters()), step.clip_norm)
-        held = {f"weights.{name}": p.detach() for name, p in self.model.named_parameters()}
-        held |= {f"buffers.{name}": value for name, value in self.model.named_buffers()}
-        gradients |= step.edits.edited(gradients, held)
+        state = {f"weights.{name}": p.detach() for name, p in self.model.named_parameters()}
+        state |= {f"buffers.{name}": value for name, value in self.model.named_buffers()}
+        gradients |= step.edits.edited(gradients, state)
         shown = {f"gradients.{name}": value for name, value in gradients.items()}
         return {"loss": step.reduced(losses), "gradient_norm": norm} | shown
 

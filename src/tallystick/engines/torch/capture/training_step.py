@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch import fx, nn
@@ -45,6 +45,7 @@ from tallystick.engines.torch.randomness import (
     native_mask,
 )
 from tallystick.engines.torch.tensors import spec_of, to_tensor
+from tallystick.engines.torch.wrappers import Ema
 from tallystick.formats.optimizers import schedule_scalars
 from tallystick.programs.graph import GraphForm, Input
 from tallystick.programs.step_names import (
@@ -57,10 +58,6 @@ from tallystick.programs.step_names import (
     WEIGHTS,
     full_masks,
 )
-
-if TYPE_CHECKING:
-    from tallystick.engines.torch.wrappers import Ema
-
 
 # The step as a function from named tensors to named tensors, which is traced.
 #
@@ -149,8 +146,8 @@ def _rounded(scalars: Tensors, dtype: torch.dtype) -> Tensors:
 
 def _accumulate(total: dict[str, torch.Tensor], trained: Tensors, loss: torch.Tensor) -> None:
     """Add the gradients of one backward pass, each with the strides of its parameter, as `backward()` stores them."""
-    found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
-    for (name, parameter), gradient in zip(trained.items(), found, strict=True):
+    gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+    for (name, parameter), gradient in zip(trained.items(), gradients, strict=True):
         if gradient is not None:
             same = gradient.stride() == parameter.stride()
             laid = gradient if same else gradient.clone(memory_format=torch.contiguous_format)

@@ -51,40 +51,30 @@ class Sketcher:
 
     def __init__(self, projection: Projection, weights: Mapping[str, torch.Tensor]) -> None:
         self._width = projection.width
-        self._sketched = [
-            _SketchedTensor(projection, name, weights[name])
-            for name in sorted(weights)
-            if weights[name].is_floating_point()
-        ]
+        self._signed: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for name, weight in sorted(weights.items()):
+            if weight.is_floating_point():
+                signs = projection.signs(name, -(-weight.numel() // self._width))
+                self._signed.append((weight, torch.from_numpy(signs).to(weight.device)))
 
     @torch.no_grad()
     def sketch(self) -> str:
         """The projection of the current weights: `width` little-endian float32 values in base64."""
-        parts = [tensor.sketch() for tensor in self._sketched]
+        parts = [self._projected(*each) for each in self._signed]
         total = torch.stack(parts).sum(0) if parts else torch.zeros(self._width)
         return encode_sketch(total.cpu().numpy().astype("<f4").tobytes())
 
-
-class _SketchedTensor:
-    """One weight tensor viewed as rows of `width`, and one sign per row, a byte each."""
-
-    def __init__(self, projection: Projection, name: str, weight: torch.Tensor) -> None:
-        self._weight, self._width = weight, projection.width
-        signs = projection.signs(name, -(-weight.numel() // self._width))
-        self._signs = torch.from_numpy(signs).to(weight.device)
-        self._rows = max(1, BLOCK.get(weight.device.type, BLOCK_ELSEWHERE) // self._width)
-
-    def sketch(self) -> torch.Tensor:
-        """Signs · rows, float64[width]."""
-        flat = self._weight.detach().reshape(-1)
+    def _projected(self, weight: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
+        """Signs · rows of `width` elements, float64[width]; the signs are a byte each, one for a row."""
+        flat, total = weight.detach().reshape(-1), torch.zeros(self._width, dtype=torch.float64, device=weight.device)
         whole = flat.numel() - flat.numel() % self._width
-        total = torch.zeros(self._width, dtype=torch.float64, device=flat.device)
         rows = flat[:whole].view(-1, self._width)
-        for first in range(0, len(rows), self._rows):
-            block = slice(first, min(first + self._rows, len(rows)))
-            total += self._signs[block].double() @ rows[block].double()
+        step = max(1, BLOCK.get(flat.device.type, BLOCK_ELSEWHERE) // self._width)
+        for first in range(0, len(rows), step):
+            block = slice(first, min(first + step, len(rows)))
+            total += signs[block].double() @ rows[block].double()
         if rest := flat.numel() - whole:
-            total[:rest] += self._signs[-1] * flat[whole:].double()
+            total[:rest] += signs[-1] * flat[whole:].double()
         return total
 
 
